@@ -172,6 +172,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="the number of repetitions (default: 3)")
     rounds = parser.parse_args().rounds
+    if reason := fixtures.missing_server("mariadb"):
+        parser.error(reason)
     cloud = Cloud()
     for _ in range(rounds):
         for attribute, text in (("is_refusing", "refuses connections"), ("is_dead", "does not answer")):

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures how long charges wait while an import moves 10,000 projects with usage: the longest call, and the import.
+"""Measures how long charges wait while an import moves projects with usage: the longest call, and the import.
 
 python -m tests.servers run --durable --only mariadb --only postgresql -- python -m benchmarks.imports
+
+With ``--rows 20``, each project has 20 usage rows instead of 2. ledger/limit_changes.py bounds their total number.
 """
 
 from __future__ import annotations
@@ -51,12 +53,13 @@ def charge(url: str, projects: int, seed: int, stop: Any, answers: Any) -> None:
     answers.put(seconds)
 
 
-def run(backend: str, projects: int) -> None:
+def run(backend: str, projects: int, rows: int) -> None:
     """Measure one database, and print the result."""
     url = fixtures.fresh_disk_url(backend, "imports")
     schema.sync(Database(fixtures.settings(url)))
     sql = sa.create_engine(url, poolclass=sa.NullPool)
     clouds.add_projects(sql, 0, projects)
+    clouds.add_usages(sql, [(f"p{index}", f"old{row}") for index in range(projects) for row in range(rows - 2)])
     engine = make_engine(url)
     engine.administration.set_limits(base.ADMIN, {"fpga": 10**6, "gpu": 10**6})
     engine.close()
@@ -77,8 +80,8 @@ def run(backend: str, projects: int) -> None:
     assert not engine.audit(base.ADMIN)
     engine.close()
     print(
-        f"{backend}: {len(moved):,} moves in {seconds:.2f} s; of {len(calls):,} charges the longest took "
-        f"{calls[-1]:.3f} s, the median {statistics.median(calls) * 1000:.1f} ms",
+        f"{backend}: {len(moved):,} moves of {rows} usage rows each in {seconds:.2f} s; of {len(calls):,} charges "
+        f"the longest took {calls[-1]:.3f} s, the median {statistics.median(calls) * 1000:.1f} ms",
         flush=True,
     )
 
@@ -86,10 +89,13 @@ def run(backend: str, projects: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--projects", type=int, default=10_000)
+    parser.add_argument("--rows", type=int, action="append", help="usage rows of each project (2); may be repeated")
+    parser.add_argument("--only", action="append", help="a database: sqlite, mariadb or postgresql")
     arguments = parser.parse_args()
-    for backend in fixtures.BACKENDS:
+    for backend in arguments.only or fixtures.BACKENDS:
         if fixtures.missing_server(backend) is None:
-            run(backend, arguments.projects)
+            for rows in arguments.rows or [2]:
+                run(backend, arguments.projects, rows)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cyborg_quota import exceptions, paging, policy, validation
 from cyborg_quota.ledger.base import QuotaDriver
+from cyborg_quota.limit_types import Holding, TreeRow
 from cyborg_quota.limits import limit_tree
 from cyborg_quota.policy import Policy
 from cyborg_quota.safe_repr import safe_repr
@@ -18,12 +19,10 @@ from cyborg_quota.types import (
     Author,
     HistoryDifference,
     HistoryEntry,
-    Holding,
     LimitChange,
     LimitOverride,
     LimitRecord,
     Marker,
-    TreeRow,
 )
 from cyborg_quota.validation import Context
 
@@ -493,6 +492,7 @@ class Administration:
 
 
 def _without_others(entry: HistoryEntry) -> HistoryEntry:
-    """The entry without the values that the users of its project may not see: the author, and other projects (I8)."""
-    entry = dataclasses.replace(entry, actor=None, actor_project_id=None, request_id=None)
+    """The entry without what the users of its project may not see: the author, other projects (I8), and pods."""
+    pod = None if entry.pod is None else ""
+    entry = dataclasses.replace(entry, actor=None, actor_project_id=None, request_id=None, pod=pod)
     return entry if entry.resource is not None else dataclasses.replace(entry, before=None, after=None)

@@ -98,6 +98,8 @@ def _event(recorded: RecordedChanges, change: LimitChange) -> Event:
         "before": change.before,
         "after": change.after,
     }
+    if change.pod is not None:
+        attachment["pod"] = change.pod
     if (one := change.override) is not None:
         attachment |= {"from": f"{one.starts_at.isoformat()}Z", "until": f"{one.until.isoformat()}Z"}
     payload = _payload(recorded, action, _target(change, kind), attachment)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 
+from cyborg_quota import scopes
 from cyborg_quota.types import MAX_AMOUNT, UNLIMITED, Claim, Constraint, Counters, Over, Scope
 
 
@@ -27,7 +28,8 @@ def find_violations(
 ) -> list[Over]:
     """The constraints that ``request``, charged to ``project_id``, would violate; sorted.
 
-    The keys of ``counters`` are (project_id, resource). The usage of a descendant does not count against a constraint
+    The keys of ``counters`` are (project_id, resource); the resource may be a scoped name, as in ``request`` and the
+    constraints. The usage of a descendant does not count against a constraint
     of scope ``project``.
     """
     violations = []
@@ -40,19 +42,21 @@ def find_violations(
         now = counters.get((constraint.project_id, constraint.resource), Counters())
         held = now.used + now.reserved if constraint.scope == "project" else now.subtree
         if held + amount > constraint.limit:
+            resource, pod = scopes.split(constraint.resource)
             violations.append(
                 Over(
                     project_id=constraint.project_id,
-                    resource=constraint.resource,
+                    resource=resource,
                     scope=constraint.scope,
                     limit=constraint.limit,
                     requested=amount,
                     used=now.used,
                     reserved=now.reserved,
                     subtree=None if constraint.scope == "project" else now.subtree,
+                    pod=pod,
                 )
             )
-    return sorted(violations)
+    return sorted(violations, key=lambda over: (over, over.pod or ""))
 
 
 def overflowing(counters: Mapping[str, Counters], request: Mapping[str, int]) -> list[str]:
@@ -86,3 +90,8 @@ def redact(violations: Iterable[Over], project_id: str) -> list[Over]:
         else dataclasses.replace(over, used=None, reserved=None, subtree=None)
         for over in violations
     ]
+
+
+def hide_pods(violations: Iterable[Over]) -> list[Over]:
+    """The violations without the names of pods."""
+    return [over if over.pod is None else dataclasses.replace(over, pod="") for over in violations]

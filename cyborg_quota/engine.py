@@ -9,12 +9,13 @@ from typing import Any
 
 from oslo_log import log as logging
 
-from cyborg_quota import exceptions, validation
+from cyborg_quota import enforcement, exceptions, validation
 from cyborg_quota.administration import Administration
 from cyborg_quota.capacity import Capacity
 from cyborg_quota.capacity_types import CapacityDrift
 from cyborg_quota.ledger.base import QuotaDriver
 from cyborg_quota.monitoring import Monitoring
+from cyborg_quota.pod_limits import PodLimits
 from cyborg_quota.pods import Pods
 from cyborg_quota.policy import SEE_PODS, Policy
 from cyborg_quota.queries import Queries
@@ -97,6 +98,11 @@ class QuotaEngine(Queries):
         return TotalLimits(self._driver, self._resources, require_reason=self._require_reason)
 
     @property
+    def pod_limits(self) -> PodLimits:
+        """Limits of projects per pod. They can be changed only if [limits] driver is database."""
+        return PodLimits(self._driver, self._resources, require_reason=self._require_reason)
+
+    @property
     def monitoring(self) -> Monitoring:
         """Metrics of the ledger, and the election of the process that exports them."""
         return Monitoring(self._driver, self._resources)
@@ -150,19 +156,30 @@ class QuotaEngine(Queries):
         if names_pod and not self._authority.allows(context, SEE_PODS, project_id):
             raise exceptions.NotAuthorized("naming the pod of a claim")
         ttl = validation.expire_microseconds(expire, self._expire_seconds)
-        uuids = self._driver.reserve(
-            project_id, checked, validation.optional_name("group", group), ttl, sees_all=validation.is_admin(context)
-        )
+        is_admin = validation.is_admin(context)
+        try:
+            uuids = self._driver.reserve(
+                project_id, checked, validation.optional_name("group", group), ttl, sees_all=is_admin
+            )
+        except exceptions.OverQuota as error:
+            raise self._visible(context, project_id, error) from None
         LOG.debug("Project %s reserved %s", project_id, uuids)
         return uuids
 
-    def check(self, context: Context, deltas: Mapping[str, int], project_id: str | None = None) -> list[Over]:
-        """The constraints that ``deltas`` would violate now, sorted. Writes nothing."""
+    def check(
+        self, context: Context, deltas: Mapping[str, int], project_id: str | None = None, *, pod: str | None = None
+    ) -> list[Over]:
+        """The constraints that ``deltas`` would violate now, sorted. Writes nothing.
+
+        ``pod``: also the limits per pod of this pod, which needs the policy rule cyborg_quota:pod:see.
+        """
         project_id = validation.project_of(context, project_id)
+        _, in_pod = self._place(context, project_id, None, pod)
         request = {
             resource: delta for resource, delta in validation.check_deltas(deltas, self._resources).items() if delta > 0
         }
-        return self._driver.check(project_id, request, sees_all=validation.is_admin(context)) if request else []
+        is_admin = validation.is_admin(context)
+        return self._driver.check(project_id, request, sees_all=is_admin, pod=in_pod) if request else []
 
     def adopt(
         self,
@@ -282,7 +299,17 @@ class QuotaEngine(Queries):
         project_id = validation.project_of(context, project_id)
         checked, before = validation.check_amounts(amounts, expected, self._resources)
         name, is_admin = validation.check_name("consumer", consumer), validation.is_admin(context)
-        self._driver.resize(project_id, name, checked, before, sees_all=is_admin)
+        try:
+            self._driver.resize(project_id, name, checked, before, sees_all=is_admin)
+        except exceptions.OverQuota as error:
+            raise self._visible(context, project_id, error) from None
+
+    def _visible(self, context: Context, project_id: str, error: exceptions.OverQuota) -> exceptions.OverQuota:
+        """The error without the names of pods, unless the context may see them."""
+        is_pod_named = any(over.pod is not None for over in error.overs)
+        if not is_pod_named or self._authority.allows(context, SEE_PODS, project_id):
+            return error
+        return exceptions.OverQuota(enforcement.hide_pods(error.overs))
 
     def transfer(self, context: Context, to_project: str, project_id: str | None = None, *, consumer: str) -> None:
         """Transfer all that a consumer holds in ``project_id`` to ``to_project``, whose limits apply. Admin only.

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from cyborg_quota import units
+from cyborg_quota import scopes, units
 from cyborg_quota.capacity_types import FreeInventories
 from cyborg_quota.types import MAX_AMOUNT, UNLIMITED, Constraint, Counters, Headroom
 
@@ -69,9 +69,38 @@ def _limits(
     return sorted(bounds, key=lambda bound: (distance.get(str(bound.bound_by), len(path)), bound.scope))
 
 
+def in_pod(
+    quota: Headroom,
+    path: Sequence[str],
+    name: str,
+    constraints: Iterable[Constraint],
+    counters: Mapping[tuple[str, str], Counters],
+) -> Headroom:
+    """What fits into a pod: ``quota``, or what the limits of the pod permit. ``name``: the scoped name of the resource.
+
+    ``quota``: what fits into all pods. ``constraints`` and ``counters`` have scoped names.
+    """
+    least = min(_limits(path, name, constraints, counters), key=_fits, default=quota)
+    if least.fits is None or (quota.fits is not None and quota.fits <= least.fits):
+        return quota
+    return dataclasses.replace(least, pod=scopes.split(name)[1])
+
+
 def no_limit_set(project_id: str) -> Headroom:
     """Nothing fits, because this project of the path has no limit (a reserve raises LimitNotSet)."""
     return Headroom(0, project_id, "project", None)
+
+
+def at_providers(
+    quotas: Iterable[tuple[Headroom, Sequence[FreeInventories]]], quota: Headroom, provider: str
+) -> Headroom:
+    """The largest amount that one provider of any pod permits: ``at_provider`` of each pod.
+
+    ``quotas``: what fits into each pod, and the inventories there; ``quota``: what fits into all.
+    """
+    by_pod = [at_provider(one, inventories, provider) for one, inventories in quotas]
+    best = max(by_pod, key=_fits, default=at_provider(quota, (), provider))
+    return dataclasses.replace(best, free_total=sum(one.free_total or 0 for one in by_pod))
 
 
 def at_provider(quota: Headroom, inventories: Iterable[FreeInventories], provider: str) -> Headroom:

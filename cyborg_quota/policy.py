@@ -143,7 +143,8 @@ def list_rules() -> list[Any]:
     see_pods = policy.DocumentedRuleDefault(
         name=SEE_PODS,
         check_str="is_admin:True",
-        description="See the name of the pod to which a project is bound, and name the pod of a claim.",
+        description="See the names of pods: of the one to which a project is bound, and of limits per pod; and name "
+        "the pod of a claim.",
         operations=_operations([("CLI", "cyborg-quota pod select"), ("CLI", "cyborg-quota reserve --pod NAME")]),
     )
     see_what_fits = policy.DocumentedRuleDefault(

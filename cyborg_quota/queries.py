@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from cyborg_quota import exceptions, paging, validation
 from cyborg_quota.headroom import Bundles
 from cyborg_quota.ledger.base import QuotaDriver
-from cyborg_quota.policy import FITS_RULE, Policy
-from cyborg_quota.types import STATES, Headroom, Marker, Reservation, State, Usage, UsageRecord
+from cyborg_quota.policy import FITS_RULE, SEE_PODS, Policy
+from cyborg_quota.types import ANY, STATES, Headroom, Marker, Reservation, State, Usage, UsageRecord
 from cyborg_quota.validation import Context
 
 
@@ -39,7 +40,12 @@ class Queries:
         )
 
     def headroom(
-        self, context: Context, project_id: str | None = None, *, provider: str | None = None
+        self,
+        context: Context,
+        project_id: str | None = None,
+        *,
+        provider: str | None = None,
+        pod: str | None = None,
     ) -> dict[str, Headroom]:
         """{resource: Headroom(fits, bound_by, scope, limit, free_total)} of one project, for each registered resource.
 
@@ -50,9 +56,17 @@ class Queries:
         with this provider does. Its units may refuse amounts below ``fits``. If the policy rule
         cyborg_quota:capacity:fits does not allow it, only the quota is considered. Raises ProviderNotFound,
         CapacityNotEnabled.
+
+        ``pod``: the name of a pod (which needs the policy rule cyborg_quota:pod:see), to consider also the limits per
+        pod, and with the provider ANY only the providers of the pod. Raises NotAuthorized.
         """
         project_id = validation.project_of(context, project_id)
-        return self._driver.headroom(project_id, self.resources, self._visible_provider(context, project_id, provider))
+        place = self._place(context, project_id, provider, pod)
+        found = self._driver.headroom(project_id, self.resources, *place)
+        is_pod_named = any(one.pod is not None for one in found.values())
+        if not is_pod_named or self._authority.allows(context, SEE_PODS, project_id):
+            return found
+        return {name: one if one.pod is None else dataclasses.replace(one, pod="") for name, one in found.items()}
 
     def how_many(
         self,
@@ -61,22 +75,34 @@ class Queries:
         project_id: str | None = None,
         *,
         provider: str | None = None,
+        pod: str | None = None,
     ) -> Bundles:
         """How many times ``bundle`` ({resource: amount}) would be granted now, and the resource that bounds the number.
 
-        With a ``provider``, as in ``headroom``, each bundle is a claim of its own, which fits on one provider.
+        With a ``provider``, as in ``headroom``, each bundle is a claim of its own, which fits on one provider. ``pod``:
+        as in ``headroom``.
         """
         project_id = validation.project_of(context, project_id)
         checked = validation.check_deltas(bundle, self._resources)
         for resource, amount in checked.items():
             if amount < 0:
                 raise exceptions.InvalidDelta(resource, amount, "the amount in a bundle must be positive")
-        return self._driver.count_bundles(project_id, checked, self._visible_provider(context, project_id, provider))
+        return self._driver.count_bundles(project_id, checked, *self._place(context, project_id, provider, pod))
 
-    def _visible_provider(self, context: Context, project_id: str, provider: str | None) -> str | None:
-        """``provider``, or None if the context may not learn what fits there."""
+    def _place(
+        self, context: Context, project_id: str, provider: str | None, pod: str | None
+    ) -> tuple[str | None, str | None]:
+        """``provider``, or None if the context may not learn what fits there; and ``pod``. Raises NotAuthorized."""
         checked = validation.optional_name("provider", provider)
-        return checked if checked is not None and self._authority.allows(context, FITS_RULE, project_id) else None
+        in_pod = validation.optional_name("pod", pod)
+        if in_pod is not None:
+            if checked not in (None, ANY):
+                raise exceptions.InvalidRequest("Of a pod, what fits is that of any of its providers: give no other.")
+            if not self._authority.allows(context, SEE_PODS, project_id):
+                raise exceptions.NotAuthorized("naming a pod")
+        if checked is not None and not self._authority.allows(context, FITS_RULE, project_id):
+            checked = None
+        return checked, in_pod
 
     def get_detail(self, context: Context, project_id: str | None = None) -> list[UsageRecord]:
         """The usage and the headroom of one project by resource, read at one moment. Raises LimitsUnavailable."""
@@ -115,20 +141,23 @@ class Queries:
         limit: int | None = None,
         after: Marker | None = None,
         resource: str | None = None,
+        pod: str | None = None,
     ) -> list[UsageRecord]:
         """The usage of all projects, or of one, as the database sorts projects and resources. Admin only.
 
         ``allow_unknown_limits``: as in get_usages. ``with_headroom``: each record has its headroom, or None if the
         limits are unknown. ``limit`` is the maximum number of records; ``after`` is (project_id, resource) of the last
         record of the previous page, with the resource None for the last one of that project; ``resource``: only this
-        one. Raises MarkerNotFound.
+        one. ``pod``: the usage in this pod, and the limits per pod, without headrooms. Raises MarkerNotFound.
         """
         validation.admin_only(context, "list_usages")
         records = self._driver.list_usages(
             validation.optional_name("project_id", project_id),
             paging.check(limit, after, resource),
             allow_unknown_limits=allow_unknown_limits,
+            pod=validation.optional_name("pod", pod),
         )
+        with_headroom = with_headroom and pod is None
         return self._add_headroom(records, allow_unknown_limits=allow_unknown_limits) if with_headroom else records
 
     def _add_headroom(self, records: Sequence[UsageRecord], *, allow_unknown_limits: bool) -> list[UsageRecord]:

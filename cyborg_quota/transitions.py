@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, Literal, NamedTuple
 
 from cyborg_quota import exceptions
+from cyborg_quota.scopes import scoped_name
 from cyborg_quota.types import COMMITTED, EXPIRED, LIVE_STATES, RELEASED, RESERVED, ROLLED_BACK, State
 
 Call = Literal["commit", "rollback", "release", "extend", "resize", "transfer", "expire"]
@@ -20,7 +21,7 @@ Call = Literal["commit", "rollback", "release", "extend", "resize", "transfer", 
 class Row(NamedTuple):
     """The columns of a stored reservation that ``decide`` needs. ``overdue`` was computed by the database's clock.
 
-    ``generation`` counts its resizes and transfers.
+    ``generation`` counts its resizes and transfers. ``pod``: the pod in which it is counted, besides all pods.
 
     ``ended_after`` is the highest reservation id at the time this one ended: ids, not times, define the order. The
     times are used only if ``ended_after`` is missing; see current_attempt.
@@ -37,6 +38,7 @@ class Row(NamedTuple):
     consumer: str | None = None
     provider_id: int | None = None
     generation: int = 0
+    pod: str | None = None
     ended_after: int | None = None
     created_at: datetime.datetime | None = None
     ended_at: datetime.datetime | None = None
@@ -202,6 +204,11 @@ def _ended_before(row: Row, begin: Row) -> bool:
         return row.ended_after < begin.id
     # Ended by a release before schema revision c3d0, which stored only the time.
     return row.ended_at is not None and begin.created_at is not None and row.ended_at < begin.created_at
+
+
+def counted_names(row: Row) -> tuple[str, ...]:
+    """The names of the counters that count the reservation: its resource, and that of its pod, if it has one."""
+    return (row.resource,) if row.pod is None else (row.resource, scoped_name(row.resource, row.pod))
 
 
 _id: Final = operator.attrgetter("id")

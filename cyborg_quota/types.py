@@ -174,6 +174,7 @@ class Headroom:
     If the capacity of a provider was considered, ``fits`` is also an amount that the units of a provider permit (or 0),
     and ``free_total`` is what is free at the provider, or with ANY at all providers that can host. If the provider
     permits less than the quota, ``scope`` is ``provider``, ``bound_by`` is its name (or ANY), and ``limit`` is None.
+    ``pod``: that of the limit that determines it; "" if the context may not see its name; None: it is of no pod.
     """
 
     fits: int | None
@@ -181,19 +182,22 @@ class Headroom:
     scope: Bound | None = None
     limit: int | None = None
     free_total: int | None = None
+    pod: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class UsageRecord:
     """An entry of the usage list: a project, a resource and its usage.
 
-    ``headroom`` is None if the list was read without it, or if the limits are unknown.
+    ``headroom`` is None if the list was read without it, or if the limits are unknown. ``pod``: the usage in this pod,
+    and the limit there; None: in all.
     """
 
     project_id: str
     resource: str
     usage: Usage
     headroom: Headroom | None = None
+    pod: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
@@ -203,7 +207,8 @@ class Over:
     ``used`` and ``reserved`` are the counters of the project of the constraint. ``subtree`` is the total that a
     constraint of scope ``subtree`` or ``total`` limits, and None for scope ``project``. With scope ``total``, the
     project is TOTAL, and ``used`` and ``reserved`` are 0. All three are None if the context may not see them: only an
-    admin sees the usage of an ancestor. ``requested``: the amount, summed over the claims of the call.
+    admin sees the usage of an ancestor. ``requested``: the amount, summed over the claims of the call. ``pod``: of a
+    limit per pod; "" if the context may not see its name; None: the limit applies over all pods.
     """
 
     project_id: str
@@ -214,6 +219,7 @@ class Over:
     used: int | None = dataclasses.field(compare=False)
     reserved: int | None = dataclasses.field(compare=False)
     subtree: int | None = dataclasses.field(default=None, compare=False)
+    pod: str | None = dataclasses.field(default=None, compare=False)
 
     def __str__(self) -> str:
         parts = [f"limit {self.limit}" + (" (project and its descendants)" if self.scope == "subtree" else "")]
@@ -225,7 +231,8 @@ class Over:
         if self.subtree is not None:
             parts.append(f"subtree {self.subtree}")
         parts.append(f"requested {self.requested}")
-        return f"project {self.project_id}, resource {self.resource}: {', '.join(parts)}"
+        pod = "" if self.pod is None else f" in pod {self.pod}" if self.pod else " in one pod"
+        return f"project {self.project_id}, resource {self.resource}{pod}: {', '.join(parts)}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -254,25 +261,28 @@ class Reservation:
 class Drift:
     """A usage row whose counters differ from the sums of the reservations and of the children.
 
-    ``recorded`` is None if there are live reservations but no usage row.
+    ``recorded`` is None if there are live reservations but no usage row. ``pod``: of the counters of one pod.
     """
 
     project_id: str
     resource: str
     recorded: Counters | None
     expected: Counters
+    pod: str | None = None
 
     def __str__(self) -> str:
         recorded = "no row" if self.recorded is None else self.recorded
         owner = "all projects" if self.project_id == TOTAL else f"project {self.project_id}"
-        return f"{owner}, resource {self.resource}: {recorded}, should be {self.expected}"
+        pod = "" if self.pod is None else f" in pod {self.pod}"
+        return f"{owner}, resource {self.resource}{pod}: {recorded}, should be {self.expected}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LimitRecord:
     """A limit. ``project_id`` None: the default of the resource. ``is_own``: a limit is set here; it is not inherited.
 
-    ``override``: the override that determines ``limit`` now, also if the project has a limit of its own.
+    ``override``: the override that determines ``limit`` now, also if the project has a limit of its own. ``pod``: it
+    applies in this pod only; None: over all pods.
     """
 
     project_id: str | None
@@ -280,6 +290,7 @@ class LimitRecord:
     limit: int
     is_own: bool = True
     override: LimitOverride | None = None
+    pod: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -293,37 +304,6 @@ class TotalLimit:
     limit: int
     held: int
     is_enforced: bool
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class TreeRow:
-    """A project in the tree and its figures for one resource. ``available`` is limit - subtree."""
-
-    project_id: str
-    parent_id: str | None
-    depth: int
-    resource: str
-    limit: int | None
-    used: int
-    subtree: int
-
-    @property
-    def available(self) -> int | None:
-        return None if self.limit is None or self.limit == UNLIMITED else self.limit - self.subtree
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Holding:
-    """What a project holds of one resource: its usage, its own limit (None: no limit is set for it), and the number of
-    its overrides that have not ended.
-    """
-
-    project_id: str
-    resource: str
-    used: int
-    reserved: int
-    limit: int | None
-    overrides: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -380,7 +360,7 @@ class LimitChange:
 
     For a limit, ``before`` and ``after`` are its values (None: not set), and ``project_id`` None means the default of
     the resource. For an override, they are its limit, None before it was made and after it was cancelled. For a parent,
-    ``resource`` is None, and ``before`` and ``after`` are the parents (None: a root).
+    ``resource`` is None, and ``before`` and ``after`` are the parents (None: a root). ``pod``: of a limit per pod.
     """
 
     action: Literal[
@@ -397,6 +377,7 @@ class LimitChange:
     before: str | int | None
     after: str | int | None
     override: LimitOverride | None = None
+    pod: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -435,7 +416,7 @@ class HistoryEntry:
     LimitChange, or ``checkpoint``. ``operation`` names the call that made several changes at once, or the limit driver
     that made the change: import, detach, keystone, migration, purge. ``project_id``, ``resource``, ``before`` and
     ``after`` are as in LimitChange. ``origin``: of a project's edge after the change; see LimitDriver.origin.
-    ``starts_at`` and ``until`` are the span of an override, None for a limit.
+    ``starts_at`` and ``until`` are the span of an override, None for a limit. ``pod``: of a limit per pod.
     """
 
     id: str
@@ -454,6 +435,7 @@ class HistoryEntry:
     starts_at: datetime.datetime | None
     until: datetime.datetime | None
     reason: str | None
+    pod: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -469,6 +451,7 @@ class HistoryDifference:
     resource: str | None
     recorded: str | int | None
     actual: str | int | None
+    pod: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,8 @@ from cyborg_quota.db import models
 
 CHILDREN = 20
 """The number of projects below each project of the second level."""
+
+RESOURCES = ("fpga", "gpu")
 
 Captured = list[tuple[str, Any]]
 
@@ -33,9 +36,7 @@ def add_projects(sql: sa.Engine, first: int, last: int, *, history: int = 0) -> 
         parents[f"p{number}"] = middle
     with sql.begin() as connection:
         _insert(connection, models.projects, [_project(*edge) for edge in parents.items()])
-        zeros = {"used": 0, "reserved": 0, "subtree": 0, "generation": 0}
-        usages = [{"project_id": parent, "resource": name, **zeros} for parent in parents for name in ("fpga", "gpu")]
-        _insert(connection, models.quota_usages, usages)
+        _insert(connection, models.quota_usages, [_usage(parent, name) for parent in parents for name in RESOURCES])
         limits = [{"project_id": one, "resource": "gpu", "most": 1 if one[0] == "p" else 10**6} for one in parents]
         _insert(connection, models.project_limits, limits)
         _insert(
@@ -43,8 +44,63 @@ def add_projects(sql: sa.Engine, first: int, last: int, *, history: int = 0) -> 
             models.reservations,
             [_ended(number, turn) for number in range(first, last) for turn in range(history)],
         )
+    _analyze(sql, "projects", "quota_usages", "project_limits", "reservations")
+
+
+def add_children(sql: sa.Engine, parent_id: str, count: int, *, first: int = 0) -> None:
+    """Add the children ``wide<first>``, ... to a project, each with usage rows, a limit and overrides of gpu."""
+    names = [f"wide{number}" for number in range(first, count)]
+    with sql.begin() as connection:
+        _insert(connection, models.projects, [_project(name, parent_id) for name in names])
+        _insert(connection, models.quota_usages, [_usage(name, resource) for name in names for resource in RESOURCES])
+        limits = [{"project_id": name, "resource": "gpu", "most": 1} for name in names]
+        _insert(connection, models.project_limits, limits)
+    add_limit_records(sql, names)
+    _analyze(sql, "projects", "quota_usages", "project_limits")
+
+
+def add_usages(sql: sa.Engine, keys: Sequence[tuple[str, str]]) -> None:
+    """Add usage rows of these projects and resources, without usage."""
+    with sql.begin() as connection:
+        _insert(connection, models.quota_usages, [_usage(*key) for key in keys])
+
+
+def add_roots(sql: sa.Engine, first: int, last: int) -> None:
+    """Add the roots ``root<first>`` to ``root<last - 1>`` with usage rows, which the totals count."""
+    names = [f"root{number}" for number in range(first, last)]
+    with sql.begin() as connection:
+        _insert(connection, models.projects, [_project(name, None) for name in names])
+        usages = [{**_usage(name, resource), "in_total": 1} for name in names for resource in RESOURCES]
+        _insert(connection, models.quota_usages, usages)
+    _analyze(sql, "projects", "quota_usages")
+
+
+def add_limit_records(sql: sa.Engine, project_ids: Sequence[str]) -> None:
+    """Add to each project two overrides of gpu, of which one applies, and two later entries of the history of limits.
+
+    (Later than those that a test makes: the newest entries are of other projects.)
+    """
+    moments = [datetime.datetime(year, 1, 1) for year in (2000, 2990, 2999)]
+    with sql.begin() as connection:
+        newest = connection.execute(sa.select(sa.func.max(models.limit_changes.c.generation))).scalar() or 0
+        start = max(newest, 10**6) + 1
+        keys = [
+            {"generation": start + index, "ordinal": turn, "project_id": project_id, "resource": "gpu"}
+            for index, project_id in enumerate(project_ids)
+            for turn in range(2)
+        ]
+        spans = [
+            {"most": 1, "starts_at": moments[key["ordinal"]], "ends_at": moments[key["ordinal"] + 1]} for key in keys
+        ]
+        _insert(connection, models.limit_overrides, [{**key, **span} for key, span in zip(keys, spans, strict=True)])
+        changes = [{**key, "action": "set", "value_before": None, "value_after": "1"} for key in keys]
+        _insert(connection, models.limit_changes, changes)
+    _analyze(sql, "limit_overrides", "limit_changes")
+
+
+def _analyze(sql: sa.Engine, *tables: str) -> None:
     with sql.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        for table in ("projects", "quota_usages", "project_limits", "reservations"):
+        for table in tables:
             connection.exec_driver_sql(
                 f"ANALYZE TABLE {table}" if sql.dialect.name in ("mysql", "mariadb") else f"ANALYZE {table}"
             )
@@ -67,6 +123,10 @@ def _insert(connection: sa.Connection, table: sa.Table, rows: Sequence[dict[str,
 
 def _project(project_id: str, parent_id: str | None) -> dict[str, Any]:
     return {"project_id": project_id, "parent_id": parent_id, "generation": 0}
+
+
+def _usage(project_id: str, resource: str) -> dict[str, Any]:
+    return {"project_id": project_id, "resource": resource, "used": 0, "reserved": 0, "subtree": 0, "generation": 0}
 
 
 def _ended(number: int, turn: int) -> dict[str, Any]:

@@ -19,11 +19,13 @@ import sqlalchemy as sa
 from cyborg_quota import Constraint, QuotaEngine
 from cyborg_quota.db import models, schema
 from cyborg_quota.db.database import Database
+from cyborg_quota.db.path_state import PathState
 from cyborg_quota.db.settings import DatabaseSettings
 from cyborg_quota.ledger.driver import DbQuotaDriver
 from cyborg_quota.ledger.selection import BestFit, ProviderSelection
 from cyborg_quota.ledger.settings import DriverSettings
 from cyborg_quota.limits.base import LimitDriver
+from cyborg_quota.scopes import is_scoped
 from tests import invariants, kept_connections, needs, statement_cache
 
 statement_cache.share()
@@ -188,6 +190,13 @@ class DictLimits(LimitDriver):
                     limit = self.subtree_limits[project_id, resource]
                     found.append(Constraint(project_id, resource, limit, "subtree"))
         return found
+
+    def get_pod_constraints(self, path: Sequence[str], names: Collection[str]) -> list[Constraint]:
+        return self.get_constraints(path, names)
+
+    def get_pod_limits(self, state: PathState) -> Sequence[Constraint]:
+        names = {name for _, name in [*self.limits, *self.subtree_limits] if is_scoped(name)}
+        return self.get_pod_constraints(state.project_ids, sorted(names))
 
     def get_limits(self, project_ids: Collection[str], resources: Collection[str]) -> Mapping[tuple[str, str], int]:
         return {

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -20,36 +21,52 @@ Key = tuple[str, str]
 
 def find_violations(connection: sa.Connection) -> list[str]:
     """Return the violations, as sentences. The result is consistent only while no other process writes."""
-    usages = connection.execute(
-        sa.text("SELECT id, project_id, resource, reserved, used, subtree, in_total FROM quota_usages")
+    # By SQLAlchemy, which replaces a connection that the server has closed.
+    usages: Sequence[Any] = connection.exec_driver_sql(
+        "SELECT id, project_id, resource, reserved, used, subtree, in_total FROM quota_usages"
     ).all()
-    enforced = set(connection.execute(sa.text("SELECT resource FROM limit_totals WHERE is_enforced = 1")).scalars())
+    limits = _read(connection, "SELECT resource FROM limit_totals WHERE is_enforced = 1")
+    enforced = {limit.resource for limit in limits}
     totals = [usage for usage in usages if usage.project_id == TOTAL]
     usages = [usage for usage in usages if usage.project_id != TOTAL]
-    rows = connection.execute(
-        sa.text(
-            "SELECT id, usage_id, project_id, resource, delta, state, deleted, live, deleted_at, consumer_id, adjusts,"
-            " provider_id FROM reservations"
-        )
-    ).all()
-    inventories = connection.execute(
-        sa.text(
-            "SELECT provider_id, resource, capacity, used, free, COALESCE(used_elsewhere, 0) AS elsewhere"
-            " FROM inventories"
-        )
-    ).all()
-    allocations = connection.execute(sa.text("SELECT provider_id, resource, used FROM allocations")).all()
-    edges = connection.execute(sa.text("SELECT project_id, parent_id FROM projects")).all()
+    rows = _read(
+        connection,
+        "SELECT id, usage_id, project_id, resource, delta, state, deleted, live, deleted_at, consumer_id, adjusts,"
+        " provider_id FROM reservations",
+    )
+    inventories = _read(
+        connection,
+        "SELECT provider_id, resource, capacity, used, free, COALESCE(used_elsewhere, 0) AS elsewhere FROM inventories",
+    )
+    allocations = _read(connection, "SELECT provider_id, resource, used FROM allocations")
+    providers = _read(connection, "SELECT id, pod FROM resource_providers WHERE pod IS NOT NULL")
+    pods = {provider.id: provider.pod for provider in providers}
+    edges = _read(connection, "SELECT project_id, parent_id FROM projects")
     parents = {edge.project_id: edge.parent_id for edge in edges}
     names = {usage.id: (usage.project_id, usage.resource) for usage in usages}
     return (
         _check_rows(rows, names)
         + _check_adjustments(rows)
         + _check_excess(rows, usages)
-        + _check_counters(usages, rows, parents)
+        + _check_counters(usages, rows, parents, pods)
         + _check_totals(totals, usages, parents, enforced)
         + _check_capacity(inventories, rows, allocations)
     )
+
+
+def _read(connection: sa.Connection, query: str) -> Sequence[Any]:
+    """Return the rows by the driver alone: with SQLAlchemy, these reads take a fifth of a test's processor time."""
+    cursor = connection.connection.cursor()
+    try:
+        cursor.execute(query)
+        return list(map(_row_type(*(column[0] for column in cursor.description))._make, cursor.fetchall()))
+    finally:
+        cursor.close()
+
+
+@functools.cache
+def _row_type(*names: str) -> Any:
+    return collections.namedtuple("Row", names)
 
 
 def _check_rows(rows: Sequence[Any], names: Mapping[int, Key]) -> list[str]:
@@ -103,16 +120,22 @@ def _check_excess(rows: Sequence[Any], usages: Sequence[Any]) -> list[str]:
     ]
 
 
-def _check_counters(usages: Sequence[Any], rows: Sequence[Any], parents: Mapping[str, str | None]) -> list[str]:
-    """Check I1, I2 and I9: each counter against a sum computed here."""
+def _check_counters(
+    usages: Sequence[Any], rows: Sequence[Any], parents: Mapping[str, str | None], pods: Mapping[int, str]
+) -> list[str]:
+    """Check I1, I2 and I9: each counter against a sum computed here, also those of each pod.
+
+    ``pods``: the pods of providers.
+    """
     reserved: collections.Counter[Key] = collections.Counter()
     used: collections.Counter[Key] = collections.Counter()
     subtree: collections.Counter[Key] = collections.Counter()
     for row in rows:
-        if row.state == "reserved" and row.delta > 0:
-            reserved[row.project_id, row.resource] += row.delta
-        if row.state == "committed":
-            used[row.project_id, row.resource] += row.delta
+        for name in _names(row, pods):
+            if row.state == "reserved" and row.delta > 0:
+                reserved[row.project_id, name] += row.delta
+            if row.state == "committed":
+                used[row.project_id, name] += row.delta
     for usage in usages:
         for ancestor in _path_to_root(usage.project_id, parents):
             subtree[ancestor, usage.resource] += usage.used + usage.reserved
@@ -128,6 +151,11 @@ def _check_counters(usages: Sequence[Any], rows: Sequence[Any], parents: Mapping
                 faults.append(f"{rule} of {key} is {recorded}, should be {expected}")
     unmatched = {key for counter in (reserved, used, subtree) for key, amount in counter.items() if amount}
     return faults + [f"{key} is charged but has no usage row" for key in sorted(unmatched)]
+
+
+def _names(row: Any, pods: Mapping[int, str]) -> list[str]:
+    """The names of the counters that count a reservation: its resource, and that of the pod of its provider."""
+    return [row.resource, *(f" {pods[one]}\x1f{row.resource}" for one in [row.provider_id] if one in pods)]
 
 
 def _check_totals(

@@ -4,16 +4,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from cyborg_quota import validation
 from cyborg_quota.cmd import arguments, base, formats, limit_file, limit_preview, paging
 from cyborg_quota.cmd.errors import REFUSED, BadUsage
-from cyborg_quota.types import LimitRecord, TreeRow
+from cyborg_quota.limit_types import TreeRow
+from cyborg_quota.types import LimitRecord
 
 COLUMNS = ("project_id", "resource", "limit", "is_own", "source", "until")
 TOTAL_COLUMNS = ("resource", "limit", "held", "available", "is_enforced")
+POD_COLUMNS = ("project_id", "pod", "resource", "limit")
 TREE_POSITION_COLUMNS = ("parent_id", "depth")
 TREE_COLUMNS = ("project_id", *TREE_POSITION_COLUMNS, "resource", "limit", "used", "subtree_used", "available")
 _COLUMNS_HELP = """\
@@ -35,6 +37,8 @@ class List(base.Lister):
     With --total, list the limits over all projects instead. held is used +
     reserved of all projects. is_enforced is false if `limit set --total` was
     interrupted: repeat it.
+
+    With --pod, list the limits in this pod, or without a name in all pods.
     """
 
     example = "cyborg-quota limit list --project P -f json"
@@ -42,7 +46,9 @@ class List(base.Lister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         arguments.add_project(parser)
-        parser.add_argument("--total", action="store_true", help="list the limits over all projects")
+        kind = parser.add_mutually_exclusive_group()
+        kind.add_argument("--total", action="store_true", help="list the limits over all projects")
+        kind.add_argument("--pod", metavar="POD", nargs="?", const="", help="list the limits in this pod, or in any")
         paging.add_paging(parser)
         return parser
 
@@ -55,6 +61,8 @@ class List(base.Lister):
                 (one.resource, one.limit, one.held, one.limit - one.held, one.is_enforced)
                 for one in self.engine.total_limits.list(self.context)
             ]
+        if parsed_args.pod is not None:
+            return POD_COLUMNS, self._in_pods(parsed_args)
         limits = self.engine.administration.list_limits(
             self.context, parsed_args.project, **paging.options(parsed_args)
         )
@@ -72,12 +80,25 @@ class List(base.Lister):
         return project_id, record.resource, limit, record.is_own, source, until or formats.Optional(None)
 
 
+    def _in_pods(self, parsed_args: argparse.Namespace) -> list[tuple[Any, ...]]:
+        if any(value is not None for value in (parsed_args.limit, parsed_args.marker, parsed_args.resource)):
+            raise BadUsage("--pod cannot be combined with --limit, --marker and --resource.")
+        limits = self.engine.pod_limits.list(self.context, parsed_args.project, parsed_args.pod or None)
+        return [(one.project_id, one.pod, one.resource, formats.Limit(one.limit)) for one in limits]
+
+
 def _add_scope(parser: argparse.ArgumentParser) -> None:
     scope = parser.add_mutually_exclusive_group(required=True)
     scope.add_argument("--default", action="store_true", help="the default limit, for every project without its own")
     scope.add_argument("--project", metavar="PROJECT", help=f"the limit of one project: {arguments.PROJECT_HELP}")
     scope.add_argument("--total", action="store_true", help="the limit over all projects, besides their own limits")
+    parser.add_argument("--pod", metavar="POD", help="with --project: its limit in this pod, besides the other")
     arguments.add_project_domain(parser)
+
+
+def _require_project(parsed_args: argparse.Namespace) -> None:
+    if parsed_args.pod is not None and parsed_args.project is None:
+        raise BadUsage("--pod needs --project: only the limit of a project can be one per pod.")
 
 
 class Set(base.Previewer):
@@ -96,12 +117,16 @@ class Set(base.Previewer):
     With --total, counts what all projects hold, in batches, while other programs
     reserve; the limits are enforced when the command ends. Repeat the command if
     it is interrupted.
+
+    With --pod, the limits apply to what the project holds in this pod, besides
+    the limits over all pods. What it holds there already counts.
     """
 
     example = (
         "cyborg-quota limit set --default gpu=10\n"
         "  cyborg-quota limit set --project P gpu=20 fpga=-1\n"
         "  cyborg-quota limit set --total gpu=2000\n"
+        "  cyborg-quota limit set --project P --pod p1 gpu=4\n"
         "  cyborg-quota limit set --project P gpu=40 --from 2026-12-01T08:00Z --until 2026-12-05T18:00Z"
     )
 
@@ -136,16 +161,21 @@ class Set(base.Previewer):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         limits = arguments.once_each(parsed_args.limits, "limits")
+        _require_project(parsed_args)
         if parsed_args.total:
             return self._set_total(parsed_args, limits)
+        if parsed_args.pod is not None and (parsed_args.until is not None or parsed_args.start is not None):
+            raise BadUsage("--pod cannot be combined with --from and --until.")
         if parsed_args.until is not None:
             return limit_file.COLUMNS, self._override(parsed_args, limits)
         if parsed_args.start is not None:
             raise BadUsage("--from needs --until.")
         if not parsed_args.dry_run:
-            self.engine.administration.set_limits(self.context, limits, parsed_args.project, reason=parsed_args.reason)
+            _set(self, parsed_args, limits)
             return limit_file.COLUMNS, []
-        changes, self.refusal = limit_preview.preview(self.engine, self.context, parsed_args.project, limits)
+        changes, self.refusal = limit_preview.preview(
+            self.engine, self.context, parsed_args.project, limits, parsed_args.pod
+        )
         return limit_file.COLUMNS, [limit_file.change_row(change) for change in changes]
 
     def _set_total(
@@ -176,6 +206,15 @@ class Set(base.Previewer):
         return []
 
 
+def _set(command: Any, parsed_args: argparse.Namespace, limits: Mapping[str, int | None]) -> None:
+    """Set or unset (None) the limits of the project and the pod of the command line, or defaults."""
+    engine, project, reason = command.engine, parsed_args.project, parsed_args.reason
+    if parsed_args.pod is None:
+        engine.administration.set_limits(command.context, limits, project, reason=reason)
+    else:
+        engine.pod_limits.set(command.context, limits, project, parsed_args.pod, reason=reason)
+
+
 class Unset(base.Command):
     """Remove limits; the inherited limits apply again. All of them are removed, or none.
 
@@ -198,10 +237,11 @@ class Unset(base.Command):
                     self.context, parsed_args.resources, reason=parsed_args.reason, progress=progress
                 )
             return
+        _require_project(parsed_args)
         limits = {validation.check_name("resource", resource): None for resource in parsed_args.resources}
         if self.conf.limits.driver == "database":  # another driver refuses the change, and says where limits are set
-            limit_preview.require_set(self.engine, self.context, parsed_args.project, limits)
-        self.engine.administration.set_limits(self.context, limits, parsed_args.project, reason=parsed_args.reason)
+            limit_preview.require_set(self.engine, self.context, parsed_args.project, limits, parsed_args.pod)
+        _set(self, parsed_args, limits)
 
 
 class _Tree(base.Lister):

@@ -93,7 +93,8 @@ def change_row(change: LimitChange) -> tuple[Any, ...]:
     """The row of one change; the columns are COLUMNS."""
     column = formats.Optional if change.resource is None else formats.OptionalLimit
     project = formats.Default(change.project_id)
-    return change.action, project, formats.Optional(change.resource), column(change.before), column(change.after)
+    resource = formats.Optional(formats.in_pod(change.resource, change.pod))
+    return change.action, project, resource, column(change.before), column(change.after)
 
 
 def read_document(file: str) -> object:

@@ -59,7 +59,7 @@ class History(change_history.History[HistoryEntry, HistoryDifference]):
             formats.Optional(entry.actor),
             action,
             formats.Default(entry.project_id) if is_limit else formats.Optional(entry.project_id),
-            formats.Optional(entry.resource),
+            formats.Optional(formats.in_pod(entry.resource, entry.pod)),
             column(entry.before),
             column(entry.after),
             formats.timestamp(entry.until),
@@ -71,7 +71,7 @@ class History(change_history.History[HistoryEntry, HistoryDifference]):
         return (
             formats.Optional(difference.before_entry),
             formats.Default(difference.project_id),
-            formats.Optional(difference.resource),
+            formats.Optional(formats.in_pod(difference.resource, difference.pod)),
             column(difference.recorded),
             column(difference.actual),
         )

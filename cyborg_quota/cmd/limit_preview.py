@@ -13,16 +13,17 @@ from cyborg_quota.validation import Context
 
 
 def preview(
-    engine: QuotaEngine, context: Context, project_id: str | None, limits: Mapping[str, int]
+    engine: QuotaEngine, context: Context, project_id: str | None, limits: Mapping[str, int], pod: str | None = None
 ) -> tuple[list[LimitChange], exceptions.LimitRefused | None]:
-    """The changes that setting these limits (of a project, or defaults) would make, and its refusal if any.
+    """The changes that setting these limits (of a project, in a pod, or defaults) would make, and its refusal if any.
 
     It is the dry run of an import of a document that has these limits only, at the project's place in the tree.
     """
     document: dict[str, Any] = {"defaults": dict(limits)}
     if project_id is not None:
         parents = dict(engine.administration.list_projects(context))
-        entry: dict[str, Any] = {"id": validation.check_name("project_id", project_id), "limits": dict(limits)}
+        own: dict[str, Any] = {"limits": dict(limits)} if pod is None else {"pods": {pod: dict(limits)}}
+        entry: dict[str, Any] = {"id": validation.check_name("project_id", project_id), **own}
         while (parent_id := parents.get(entry["id"])) is not None:
             entry = {"id": parent_id, "children": [entry]}
         document = {"projects": [entry]}
@@ -51,9 +52,14 @@ def preview_overrides(
     return [LimitChange("set override", one.project_id, one.resource, None, one.limit, one) for one in made], None
 
 
-def require_set(engine: QuotaEngine, context: Context, project_id: str | None, resources: Iterable[str]) -> None:
+def require_set(
+    engine: QuotaEngine, context: Context, project_id: str | None, resources: Iterable[str], pod: str | None = None
+) -> None:
     """Raise QuotaError if one of these limits is not set here. An override is no limit that can be unset."""
-    records = engine.administration.list_limits(context, project_id)
+    if pod is None:
+        records = engine.administration.list_limits(context, project_id)
+    else:
+        records = engine.pod_limits.list(context, project_id, pod)
     own = {record.resource for record in records if record.is_own and record.project_id == project_id}
     missing = sorted(set(resources) - own)
     if not missing:
@@ -66,4 +72,7 @@ def require_set(engine: QuotaEngine, context: Context, project_id: str | None, r
     if overrides:
         ids = " ".join(one.id for one in overrides)
         hint = f" Its present limit for {overrides[0].resource} is an override: see `limit override cancel {ids}`."
-    raise exceptions.QuotaError(f"Project {project_id} has no limit of its own for {names}. Nothing was changed.{hint}")
+    where = "" if pod is None else f" in pod {pod}"
+    raise exceptions.QuotaError(
+        f"Project {project_id} has no limit of its own for {names}{where}. Nothing was changed.{hint}"
+    )

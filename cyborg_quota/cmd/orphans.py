@@ -10,7 +10,7 @@ from typing import Any
 
 from cyborg_quota.cmd import base, formats, paging, projects
 from cyborg_quota.cmd.errors import REFUSED
-from cyborg_quota.types import Holding
+from cyborg_quota.limit_types import Holding
 
 COLUMNS = ("project_id", "resource", "used", "reserved", "limit", "overrides")
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cyborg_quota import ANY, Headroom, Over, exceptions
@@ -14,6 +14,7 @@ from cyborg_quota.cmd.errors import REFUSED, BadUsage
 from cyborg_quota.types import MAX_AMOUNT, TOTAL, Counters, Drift, UsageRecord
 
 COLUMNS = ("project_id", "resource", "limit", "used", "reserved", "available", "fits", "bound_by")
+POD_COLUMNS = ("project_id", "pod", "resource", "limit", "used", "reserved", "available")
 OVER_COLUMNS = ("project_id", "resource", "scope", "limit", "used", "reserved", "subtree", "requested", "fits")
 HOW_MANY_COLUMNS = ("how_many", "resource", "fits", "bound_by")
 _COUNTERS = ("used", "reserved", "subtree")
@@ -34,6 +35,8 @@ class List(base.Lister):
     With --project, lists also the resources of which the project has no usage. If
     the limit source is unavailable, limits are shown as unknown; a limit that is
     not set, so that nothing can be reserved, as not set (json: null for both).
+
+    With --pod, lists the usage in this pod and the limits per pod.
     """
 
     example = "cyborg-quota usage list --project P -f json"
@@ -41,10 +44,22 @@ class List(base.Lister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         arguments.add_project(parser)
+        parser.add_argument("--pod", metavar="POD", help="only what is held in this pod")
         paging.add_paging(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        if parsed_args.pod is not None:
+            records = self.engine.list_usages(
+                self.context,
+                parsed_args.project,
+                allow_unknown_limits=True,
+                pod=parsed_args.pod,
+                **paging.options(parsed_args),
+            )
+            return POD_COLUMNS, [
+                (record.project_id, record.pod, record.resource, *_usage_columns(record)[:4]) for record in records
+            ]
         if parsed_args.project is None:
             records = self.engine.list_usages(
                 self.context, allow_unknown_limits=True, with_headroom=True, **paging.options(parsed_args)
@@ -104,7 +119,8 @@ class Check(base.Lister):
     resource that would be admitted now. With --how-many, prints how many times
     these amounts would be admitted in one reserve, and the resource that bounds
     the number; another reserve may change it at any time. With --provider, each
-    bundle is a claim of its own, which fits on one provider.
+    bundle is a claim of its own, which fits on one provider. With --pod, the
+    limits of this pod apply, too, and `any` provider is one of the pod.
     """
 
     example = "cyborg-quota check --project P gpu=2"
@@ -124,18 +140,19 @@ class Check(base.Lister):
             metavar="PROVIDER",
             help="with --how-many: take capacity of this provider (a name or UUID), or of `any` that fit",
         )
+        parser.add_argument("--pod", metavar="POD", help="consider also the limits per pod of this pod")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         if bool(parsed_args.deltas) == (parsed_args.how_many is not None):
             raise BadUsage("Give either amounts, as in gpu=2, or --how-many.")
         if parsed_args.how_many is not None:
-            return HOW_MANY_COLUMNS, [self._how_many(parsed_args.project, parsed_args.how_many, parsed_args.provider)]
+            return HOW_MANY_COLUMNS, [self._how_many(parsed_args)]
         if parsed_args.provider is not None:
             raise BadUsage("--provider needs --how-many.")
         deltas = arguments.once_each(parsed_args.deltas, "amounts")
-        violations = self.engine.check(self.context, deltas, parsed_args.project)
-        headrooms = self.engine.headroom(self.context, parsed_args.project)
+        violations = self.engine.check(self.context, deltas, parsed_args.project, pod=parsed_args.pod)
+        headrooms = self.engine.headroom(self.context, parsed_args.project, pod=parsed_args.pod)
         rows = [_over_row(violation, headrooms[violation.resource]) for violation in violations]
         explained = {violation.resource for violation in violations}
         rows += [
@@ -147,15 +164,16 @@ class Check(base.Lister):
             self.status = REFUSED
         return OVER_COLUMNS, rows
 
-    def _how_many(self, project_id: str, bundle: Mapping[str, int], provider: str | None) -> tuple[Any, ...]:
-        bundles = self.engine.how_many(self.context, bundle, project_id, provider=provider)
+    def _how_many(self, parsed_args: argparse.Namespace) -> tuple[Any, ...]:
+        project_id, provider, pod = parsed_args.project, parsed_args.provider, parsed_args.pod
+        bundles = self.engine.how_many(self.context, parsed_args.how_many, project_id, provider=provider, pod=pod)
         resource = formats.Optional(bundles.resource)
         if bundles.resource is None and bundles.number is not None:
             where = "any provider" if provider == ANY else f"provider {provider}"
             return bundles.number, resource, formats.Optional(None), where
         headroom = Headroom(None)
         if bundles.resource is not None:
-            headroom = self.engine.headroom(self.context, project_id)[bundles.resource]
+            headroom = self.engine.headroom(self.context, project_id, pod=pod)[bundles.resource]
         number = formats.Fits(bundles.number, is_unlimited=_is_unlimited(headroom))
         return number, resource, *_fits_columns(headroom)
 
@@ -163,7 +181,7 @@ class Check(base.Lister):
 def _over_row(over: Over, headroom: Headroom) -> tuple[Any, ...]:
     return (
         formats.OptionalProject(over.project_id),
-        over.resource,
+        formats.in_pod(over.resource, over.pod),
         over.scope,
         over.limit,
         formats.Optional(over.used),
@@ -227,7 +245,8 @@ def _row(drift: Drift | CapacityDrift) -> tuple[Any, ...]:
         return (formats.Optional(None), drift.resource, *values, drift.provider)
     for counter in _COUNTERS:
         values += [formats.Optional(_counter(counters, counter)) for counters in (drift.recorded, drift.expected)]
-    return (formats.OptionalProject(drift.project_id), drift.resource, *values, formats.Optional(None))
+    resource = formats.in_pod(drift.resource, drift.pod)
+    return (formats.OptionalProject(drift.project_id), resource, *values, formats.Optional(None))
 
 
 def _counter(counters: Counters | None, name: str) -> int | None:

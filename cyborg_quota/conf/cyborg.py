@@ -111,6 +111,14 @@ OPTS: list[cfg.Opt] = [
         "project starts at the same time. Each POST reads up to this number of rows.",
     ),
     cfg.BoolOpt(
+        "redirect_nova",
+        default=False,
+        help="Whether Nova gets a redirect to an address that contains the reason, instead of 403, if a bind is "
+        "refused. Then `openstack server show` names the project, the resource and the limit: Nova 34 shows its user "
+        "the text of an exception of its HTTP client, but only the number of a status. The fault begins with `Could "
+        "not communicate with Cyborg`, and nova-conductor logs a traceback for each refusal. Other clients get 403.",
+    ),
+    cfg.BoolOpt(
         "claim_capacity",
         default=False,
         help="Whether a bind also claims capacity, at the provider of the accelerator or else at its host. Enable it "

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from cyborg_quota import scopes
 from cyborg_quota.db import clock, dialects
 from cyborg_quota.db.models import fences
 from cyborg_quota.types import CHECKPOINT, Author
@@ -93,7 +94,8 @@ class ChangeLog:
         """
         query = sa.select(self._table).order_by(*self._newest_first).limit(limit)
         if resource is not None:
-            query = query.where(self._column.resource == resource)
+            in_pod = self._column.resource.endswith(f"{scopes.SEPARATOR}{resource}", autoescape=True)
+            query = query.where(sa.or_(self._column.resource == resource, in_pod))
         if isinstance(since, datetime.timedelta):
             age = since // datetime.timedelta(microseconds=1)
             query = query.where(self._column.created_at >= clock.utc_after(-age))

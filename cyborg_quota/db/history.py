@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads reservations: lists of them, and their history, as events in the order of time, for an export.
+"""Reads reservations: lists of them, those that are overdue, and their history, as events for an export.
 
 The events are one statement, so that its result is one point in time; the database sorts, and the rows are read as a
 stream. The time of a commit is stored only while the reservation is committed: that of a released one is reported at
@@ -9,7 +9,7 @@ its creation.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
@@ -17,8 +17,10 @@ import sqlalchemy as sa
 from cyborg_quota import exceptions
 from cyborg_quota.capacity_types import Allocation
 from cyborg_quota.db import clock, resource_providers
+from cyborg_quota.db.maintenance import Overdue
 from cyborg_quota.db.models import reservation_changes, reservations
-from cyborg_quota.db.reservations import IS_LIVE_CLAIM, IS_OVERDUE
+from cyborg_quota.db.prepared import ListStatement, any_of
+from cyborg_quota.db.reservations import GENERATION, IS_LIVE_CLAIM, IS_OVERDUE
 from cyborg_quota.types import COMMITTED, RELEASED, RESERVED, Reservation, State
 
 _row = reservations.c
@@ -393,3 +395,57 @@ def was_transferred(connection: sa.Connection, consumer: str, sender: str, recei
         .limit(1)
     )
     return connection.execute(query).first() is not None
+
+
+# --- Overdue reservations, for the expiry ---
+
+ExpiryPosition = tuple[datetime.datetime, int]
+"""The position of a reservation in the order of expiry: its ``expire``, and its id."""
+
+_OVERDUE = sa.select(
+    _row.id, _row.project_id, _row.resource, _row.delta, _row.provider_id, GENERATION.label("generation"), _row.pod
+).where(IS_OVERDUE)
+# (In index order. With the id as a second key, PostgreSQL might sort all overdue rows again for each batch.)
+_NEXT_OVERDUE = _OVERDUE.order_by(_row.expire).limit(sa.bindparam("b_limit", type_=sa.Integer))
+_LONGEST_OVERDUE = _OVERDUE.order_by(_row.expire, _row.id).limit(sa.bindparam("b_limit", type_=sa.Integer))
+_OVERDUE_AFTER = _LONGEST_OVERDUE.where(
+    _row.expire >= sa.bindparam("b_expire", type_=_row.expire.type),
+    sa.or_(
+        _row.expire > sa.bindparam("b_expire", type_=_row.expire.type),
+        _row.id > sa.bindparam("b_id", type_=_row.id.type),
+    ),
+)
+_EXPIRE_OF = sa.select(_row.expire).where(
+    _row.id == sa.bindparam("b_id"), _row.expire <= clock.utc_after(-sa.bindparam("b_grace", type_=sa.BigInteger))
+)
+_OVERDUE_OF = ListStatement(lambda size: _OVERDUE.where(any_of(_row.id, size)))
+
+
+def read_overdue(connection: sa.Connection, limit: int, grace: int) -> Sequence[Overdue]:
+    """The next ``limit`` overdue reservations, longest overdue first."""
+    return [tuple(row) for row in connection.execute(_NEXT_OVERDUE, {"b_limit": limit, "b_grace": grace})]
+
+
+def read_overdue_after(
+    connection: sa.Connection, position: ExpiryPosition | None, limit: int, grace: int
+) -> tuple[Sequence[Any], ExpiryPosition | None]:
+    """The next overdue reservations after ``position`` (None: from the first), and the position of the last one.
+
+    Reading on from a position skips the rows that are being expired, and the dead index entries of expired ones.
+    """
+    parameters: dict[str, Any] = {"b_limit": limit, "b_grace": grace}
+    if position is None:
+        rows = connection.execute(_LONGEST_OVERDUE, parameters).all()
+    else:
+        rows = connection.execute(_OVERDUE_AFTER, {**parameters, "b_expire": position[0], "b_id": position[1]}).all()
+    # (Read the date of one row only: PyMySQL takes longer to parse a date than the rest of a row.)
+    for row in reversed(rows):
+        moment = connection.execute(_EXPIRE_OF, {"b_id": row.id, "b_grace": grace}).scalar()
+        if moment is not None:  # None: the reservation was extended or ended concurrently
+            return rows, (moment, row.id)
+    return rows, position
+
+
+def still_overdue(connection: sa.Connection, ids: Collection[int], grace: int) -> Sequence[Overdue]:
+    """Those of these reservations that are still overdue."""
+    return [tuple(row) for row in _OVERDUE_OF.rows(connection, sorted(ids), {"b_grace": grace})]

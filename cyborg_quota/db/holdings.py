@@ -9,7 +9,7 @@ from collections.abc import Collection
 import sqlalchemy as sa
 
 from cyborg_quota.db import limits, overrides, projects, usages
-from cyborg_quota.types import Holding
+from cyborg_quota.limit_types import Holding
 
 
 def is_known(connection: sa.Connection, project_id: str) -> bool:

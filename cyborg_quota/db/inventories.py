@@ -24,19 +24,18 @@ import sqlalchemy as sa
 from oslo_log import log as logging
 
 from cyborg_quota import units
-from cyborg_quota.capacity_types import CapacityDrift, Inventory, InventoryRecord
-from cyborg_quota.db import clock, paging, reservations, resource_providers
+from cyborg_quota.capacity_types import Inventory, InventoryRecord
+from cyborg_quota.db import clock, paging
 from cyborg_quota.db.models import inventories
 from cyborg_quota.db.models import resource_providers as providers_table
 from cyborg_quota.db.prepared import ListStatement, Statement, any_of
-from cyborg_quota.pod_types import ResourceUse
 from cyborg_quota.types import Page
 
 LOG = logging.getLogger(__name__)
 
 _row = inventories.c
 _provider = providers_table.c
-_ELSEWHERE: Final = sa.func.coalesce(_row.used_elsewhere, 0)
+ELSEWHERE: Final = sa.func.coalesce(_row.used_elsewhere, 0)
 
 Key = tuple[int, str]
 """The id of a provider, and a resource: the key of an inventory."""
@@ -54,11 +53,22 @@ class InventoryClaim(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A provider that fits a claim: its id, and by resource the id of the inventory and what is free there."""
+    """A provider that fits a claim: its id, by resource the id of the inventory and what is free there, its pod."""
 
     provider_id: int
     inventory_ids: Mapping[str, int]
     free: Mapping[str, int]
+    pod: str | None = None
+
+
+class Place(NamedTuple):
+    """An inventory from which a claim may take: its id, and the pod of its provider, read at one moment.
+
+    The id is another one when the provider has changed its pod: see ``renew``.
+    """
+
+    inventory_id: int
+    pod: str | None
 
 
 def fits_units(amount: sa.ColumnElement[int], row: Any = _row) -> sa.ColumnElement[bool]:
@@ -133,7 +143,7 @@ _LOCK_IF_UNIT_FITS: Final = Statement(
 _EMPTY: Final = Statement(
     sa.update(inventories)
     .where(_is_row(""))
-    .values(used=0, free=_row.capacity - _ELSEWHERE, updated_at=clock.utc_now())
+    .values(used=0, free=_row.capacity - ELSEWHERE, updated_at=clock.utc_now())
 )
 
 
@@ -168,6 +178,22 @@ def ids_of(connection: sa.Connection, keys: Iterable[Key]) -> dict[Key, int]:
     return {key: row.id for row in rows if (key := (row.provider_id, row.resource)) in wanted}
 
 
+_PLACES: Final = ListStatement(
+    lambda size: (
+        sa.select(_row.id, _row.provider_id, _row.resource, _provider.pod)
+        .select_from(inventories.join(providers_table, _provider.id == _row.provider_id))
+        .where(any_of(_row.provider_id, size))
+    )
+)
+
+
+def places_of(connection: sa.Connection, keys: Iterable[Key]) -> dict[Key, Place]:
+    """Those of these inventories that exist."""
+    wanted = set(keys)
+    rows = _PLACES.rows(connection, sorted({key[0] for key in wanted}), {})
+    return {key: Place(row.id, row.pod) for row in rows if (key := (row.provider_id, row.resource)) in wanted}
+
+
 # --- Selection of a provider ---
 
 
@@ -179,10 +205,11 @@ def can_host(table: Any, *conditions: sa.ColumnElement[bool]) -> sa.ColumnElemen
 
 
 @functools.lru_cache(maxsize=64)
-def candidates_statement(size: int, order: Order, *, in_pod: bool = False) -> Statement:
+def candidates_statement(size: int, order: Order, *, in_pod: bool = False, avoided: int = 0) -> Statement:
     """The query of ``find_candidates`` for this number of resources. ``candidates_arguments``: its parameters.
 
-    ``in_pod``: only providers of the pod with the name ``b_pod``.
+    ``in_pod``: only providers of the pod with the name ``b_pod``. ``avoided``: none of the pods with the names
+    ``b_avoided_0``, ``b_avoided_1``, ...
     """
     tables = [inventories.alias(f"inventory_{index}") for index in range(size)]
     first = tables[0]
@@ -194,11 +221,15 @@ def candidates_statement(size: int, order: Order, *, in_pod: bool = False) -> St
             source = source.join(table, table.c.provider_id == first.c.provider_id)
         is_resource = table.c.resource == sa.bindparam(f"b_resource_{index}", type_=_row.resource.type)
         conditions += [is_resource, table.c.free >= amount, fits_units(amount, table.c)]
-    is_in_pod = [_provider.pod == sa.bindparam("b_pod", type_=_provider.pod.type)] if in_pod else []
-    conditions.append(can_host(first.c, *is_in_pod))
+    of_pod = [_provider.pod == sa.bindparam("b_pod", type_=_provider.pod.type)] if in_pod else []
+    if avoided:
+        names = [sa.bindparam(f"b_avoided_{index}", type_=_provider.pod.type) for index in range(avoided)]
+        of_pod.append(sa.or_(_provider.pod.is_(None), _provider.pod.not_in(names)))
+    conditions.append(can_host(first.c, *of_pod))
     keys = {"least free": first.c.free, "most free": first.c.free.desc(), "provider": first.c.provider_id}
     columns = [column for table in tables for column in (table.c.id, table.c.free)]
-    query = sa.select(first.c.provider_id, *columns).select_from(source).where(*conditions)
+    pod = sa.select(_provider.pod).where(_provider.id == first.c.provider_id).scalar_subquery().label("pod")
+    query = sa.select(first.c.provider_id, *columns, pod).select_from(source).where(*conditions)
     return Statement(query.order_by(keys[order]).limit(sa.bindparam("b_limit", type_=sa.Integer)))
 
 
@@ -220,29 +251,38 @@ def to_candidates(rows: Iterable[Any], amounts: Mapping[str, int]) -> list[Candi
     resources = _largest_first(amounts)
     if len(resources) == 1:  # the usual claim, without the loops
         name = resources[0]
-        return [Candidate(row[0], {name: row[1]}, {name: row[2]}) for row in rows]
+        return [Candidate(row[0], {name: row[1]}, {name: row[2]}, row[3]) for row in rows]
     return [
         Candidate(
             provider_id=row[0],
-            inventory_ids=dict(zip(resources, row[1::2], strict=True)),
-            free=dict(zip(resources, row[2::2], strict=True)),
+            inventory_ids=dict(zip(resources, row[1:-1:2], strict=True)),
+            free=dict(zip(resources, row[2:-1:2], strict=True)),
+            pod=row[-1],
         )
         for row in rows
     ]
 
 
 def find_candidates(
-    connection: sa.Connection, amounts: Mapping[str, int], order: Order, limit: int, pod: str | None = None
+    connection: sa.Connection,
+    amounts: Mapping[str, int],
+    order: Order,
+    limit: int,
+    pod: str | None = None,
+    *,
+    avoided: Collection[str] = (),
 ) -> list[Candidate]:
     """Up to ``limit`` providers that can host and fit all ``amounts``, in ``order`` of the first resource.
 
-    ``pod``: only those of this pod; None: all. The index on (resource, free) serves the first resource, and the unique
-    key of the inventories the others.
+    ``pod``: only those of this pod; None: all. ``avoided``: none of these pods. The index on (resource, free) serves
+    the first resource, and the unique key of the inventories the others.
     """
     parameters = candidates_arguments(amounts, limit)
     if pod is not None:
         parameters["b_pod"] = pod
-    rows = candidates_statement(len(amounts), order, in_pod=pod is not None)(connection, parameters)
+    parameters.update({f"b_avoided_{index}": name for index, name in enumerate(sorted(avoided))})
+    statement = candidates_statement(len(amounts), order, in_pod=pod is not None, avoided=len(avoided))
+    rows = statement(connection, parameters)
     return to_candidates(rows, amounts)
 
 
@@ -264,7 +304,7 @@ def set_inventory(connection: sa.Connection, provider_id: int, resource: str, in
     update = (
         sa.update(inventories)
         .where(_row.provider_id == provider_id, _row.resource == resource)
-        .values(**_ratio(values), free=capacity - _row.used - _ELSEWHERE, updated_at=clock.utc_now())
+        .values(**_ratio(values), free=capacity - _row.used - ELSEWHERE, updated_at=clock.utc_now())
     )
     if connection.execute(update).rowcount == 0:
         key = {"provider_id": provider_id, "resource": resource}
@@ -310,6 +350,18 @@ def lock_unused(connection: sa.Connection, provider_id: int) -> bool:
     return True
 
 
+def renew(connection: sa.Connection, provider_id: int) -> None:
+    """Give the inventories of a provider, which have no claims, new ids, because its pod changes.
+
+    A claim that has read the old ids, and the old pod with them, is then refused, and reads again.
+    """
+    rows = connection.execute(sa.select(inventories).where(_row.provider_id == provider_id).order_by(_row.id))
+    values = [{name: value for name, value in row.items() if name != "id"} for row in rows.mappings()]
+    connection.execute(sa.delete(inventories).where(_row.provider_id == provider_id))
+    if values:
+        connection.execute(sa.insert(inventories), values)
+
+
 _WITH_PROVIDER: Final = inventories.join(providers_table, _provider.id == _row.provider_id)
 _RECORDS = sa.select(
     _provider.name,
@@ -322,7 +374,7 @@ _RECORDS = sa.select(
     _row.allocation_ratio,
     _row.capacity,
     _row.used,
-    _ELSEWHERE.label("used_elsewhere"),
+    ELSEWHERE.label("used_elsewhere"),
     _provider.generation,
     _row.provider_id,
 ).select_from(_WITH_PROVIDER)
@@ -361,25 +413,6 @@ def read(
         )
         for row in connection.execute(query)
     }
-
-
-def sums_of_pods(connection: sa.Connection, names: Iterable[str]) -> dict[str, dict[str, ResourceUse]]:
-    """What the inventories of the providers of these pods have and use, by pod and resource."""
-    query = (
-        sa.select(
-            _provider.pod,
-            _row.resource,
-            sa.func.sum(_row.capacity),
-            sa.func.sum(_row.capacity - _row.free),
-        )
-        .select_from(_WITH_PROVIDER)
-        .where(_provider.pod.in_(sorted(set(names))))
-        .group_by(_provider.pod, _row.resource)
-    )
-    measured: dict[str, dict[str, ResourceUse]] = {}
-    for pod, resource, capacity, used in connection.execute(query):
-        measured.setdefault(pod, {})[resource] = ResourceUse(int(capacity), int(used))
-    return measured
 
 
 # --- Notices ---
@@ -439,61 +472,3 @@ def sums_by_resource(connection: sa.Connection) -> dict[str, tuple[int, int]]:
     A provider whose use exceeds its capacity has nothing free.
     """
     return {resource: (int(capacity), int(free)) for resource, capacity, free in connection.execute(_SUMS)}
-
-
-# --- Audit and repair ---
-
-def _audit_query() -> sa.CompoundSelect[Any]:
-    """Compare counters with sums in one statement, and find reservations whose inventory does not exist."""
-    sums = reservations.claimed_sums()
-    is_same = sa.and_(sums.c.provider_id == _row.provider_id, sums.c.resource == _row.resource)
-    expected = sa.func.coalesce(sums.c.expected, 0)
-    drifted = (
-        sa.select(_row.provider_id, _row.resource, _row.used.label("used"), expected.label("expected"))
-        .select_from(sa.outerjoin(inventories, sums, is_same))
-        .where(sa.or_(_row.used != expected, _row.free != _row.capacity - _row.used - _ELSEWHERE))
-    )
-    missing = (
-        sa.select(sums.c.provider_id, sums.c.resource, sa.null(), sums.c.expected)
-        .select_from(sa.outerjoin(sums, inventories, is_same))
-        .where(_row.id.is_(None))
-    )
-    return sa.union_all(drifted, missing)
-
-
-_AUDIT = _audit_query()
-
-
-def audit(connection: sa.Connection) -> dict[Key, CapacityDrift]:
-    """Every inventory whose counters differ from its reservations (C1)."""
-    rows = connection.execute(_AUDIT).all()
-    names = resource_providers.names(connection, [row.provider_id for row in rows])
-    return {
-        (row.provider_id, row.resource): CapacityDrift(
-            provider=names.get(row.provider_id, str(row.provider_id)),
-            resource=row.resource,
-            recorded=row.used,
-            expected=int(row.expected),
-        )
-        for row in sorted(rows, key=lambda row: (row.provider_id, row.resource))
-    }
-
-
-def recount(connection: sa.Connection, key: Key) -> tuple[int, int] | None:
-    """Set the counters of one inventory to the sum of its reservations. Returns ``used`` before and after.
-
-    The first statement locks the row; the second one then sees all that the transactions which held it have committed.
-    None: there is no such inventory.
-    """
-    provider_id, resource = key
-    is_row = sa.and_(_row.provider_id == provider_id, _row.resource == resource)
-    if connection.execute(sa.update(inventories).where(is_row).values(used=_row.used)).rowcount == 0:
-        return None
-    used = int(connection.execute(reservations.claimed_query(provider_id, resource)).scalar_one())
-    before = int(connection.execute(sa.select(_row.used).where(is_row)).scalar_one())
-    connection.execute(
-        sa.update(inventories)
-        .where(is_row)
-        .values(used=used, free=_row.capacity - used - _ELSEWHERE, updated_at=clock.utc_now())
-    )
-    return before, used

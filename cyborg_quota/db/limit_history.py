@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from cyborg_quota import scopes
 from cyborg_quota.db import change_log, overrides, prepared, projects, totals
 from cyborg_quota.db.models import limit_changes, limit_defaults, project_limits
 from cyborg_quota.types import CHECKPOINT, TOTAL, Author, HistoryEntry, LimitChange, LimitOverride, RecordedChanges
@@ -73,7 +74,7 @@ def _rows_of(recorded: RecordedChanges, origin: str | None) -> Iterable[dict[str
             "action": change.action,
             "operation": recorded.operation,
             "project_id": change.project_id,
-            "resource": change.resource,
+            "resource": None if change.resource is None else scopes.name_of(change.resource, change.pod),
             "value_before": _text(change.before),
             "value_after": _text(change.after),
             "origin": origin if change.resource is None else None,
@@ -125,8 +126,9 @@ def read_from_last_checkpoint(connection: sa.Connection, before: int | None = No
 
 def _entry(row: Any) -> HistoryEntry:
     is_limit = row.resource is not None
+    resource, pod = scopes.split(row.resource) if is_limit else (None, None)
     return HistoryEntry(
-        **change_log.common_fields(row),
+        **{**change_log.common_fields(row), "resource": resource},
         project_id=row.project_id,
         before=_value(row.value_before, is_limit=is_limit),
         after=_value(row.value_after, is_limit=is_limit),
@@ -134,6 +136,7 @@ def _entry(row: Any) -> HistoryEntry:
         override_id=row.override_id,
         starts_at=row.starts_at,
         until=row.ends_at,
+        pod=pod,
     )
 
 

@@ -86,9 +86,19 @@ def read_page(connection: Connection, page: Page) -> list[tuple[str | None, str,
     rest = dataclasses.replace(page, limit=None if page.limit is None else page.limit - len(found))
     if rest.limit != 0:
         query = sa.select(project_limits.c.project_id, project_limits.c.resource, project_limits.c.most)
+        query = query.where(usages.of_pod(None, project_limits.c.resource))
         rows = connection.execute(paging.of_project_rows(connection, query, project_limits, rest))
         found += [(row.project_id, row.resource, row.most) for row in rows]
     return found
+
+
+def read_in_pods(connection: Connection, project_id: str | None, pod: str | None) -> list[tuple[str, str, int]]:
+    """(project_id, scoped name, limit) of the limits per pod, sorted. None: of all projects; in all pods."""
+    limit = project_limits.c
+    query = sa.select(limit.project_id, limit.resource, limit.most).where(usages.of_pod(pod or "", limit.resource))
+    if project_id is not None:
+        query = query.where(limit.project_id == project_id)
+    return sorted(tuple(row) for row in connection.execute(query))
 
 
 def _page_of_defaults(connection: Connection, page: Page) -> sa.Select[Any]:
@@ -105,15 +115,17 @@ def _page_of_defaults(connection: Connection, page: Page) -> sa.Select[Any]:
     return query.where(name > after)
 
 
-def read_family(connection: Connection, project_id: str) -> StoredLimits:
-    """The limits that an enforcement model needs to check a limit of ``project_id``.
+def read_family(connection: Connection, *project_ids: str) -> StoredLimits:
+    """The limits that an enforcement model needs to check the limits of these projects.
 
-    They are those of the project, its ancestors, its siblings and all its descendants.
+    They are those of the projects, their ancestors, their siblings and all their descendants.
     """
-    path = path_state.read_path(connection, project_id, []).limiting(None)
-    family = projects.subtree_of(connection, project_id).union(path)
-    if len(path) > 1:
-        family |= projects.children_of(connection, path[1])
+    family: set[str] = set()
+    for project_id in project_ids:
+        path = path_state.read_path(connection, project_id, []).limiting(None)
+        family |= projects.subtree_of(connection, project_id).union(path)
+        if len(path) > 1:
+            family |= projects.children_of(connection, path[1])
     return read_limits(connection, family)
 
 
@@ -193,4 +205,6 @@ def holders_query(after: str, count: int) -> sa.Select[Any]:
 def of_projects_query(project_ids: Sequence[str]) -> sa.Select[Any]:
     """The query for the limits of these projects."""
     limit = project_limits.c
-    return sa.select(limit.project_id, limit.resource, limit.most).where(limit.project_id.in_(project_ids))
+    return sa.select(limit.project_id, limit.resource, limit.most).where(
+        limit.project_id.in_(project_ids), usages.of_pod(None, limit.resource)
+    )

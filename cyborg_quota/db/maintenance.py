@@ -8,20 +8,23 @@ negative delta (``adjusts`` is EXCESS) subtracts what the counters, which are 32
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock, reservation_changes
+from cyborg_quota import scopes
+from cyborg_quota.db import clock, reservation_changes, resource_providers
 from cyborg_quota.db.models import projects, quota_usages, reservations
 from cyborg_quota.db.new_reservations import new_uuid
 from cyborg_quota.db.prepared import ListStatement, any_of
 from cyborg_quota.db.reservations import GENERATION, IS_OVERDUE, IS_SAME_GENERATION, ended, move
-from cyborg_quota.db.usages import Node
+from cyborg_quota.db.usages import Node, scoped_expression
 from cyborg_quota.transitions import Freed
 from cyborg_quota.types import COMMITTED, EXPIRED, MAX_AMOUNT, RELEASED, RESERVED, TOTAL, Counters, Drift
+
+BATCH_ROWS: Final = 1000
+"""The number of rows that one transaction of count_in_pods changes."""
 
 _row = reservations.c
 _usage = quota_usages.c
@@ -64,9 +67,9 @@ _LOOSE = sa.and_(
     sa.func.coalesce(_row.updated_at, _row.created_at) <= clock.utc_after(-_AGE),
 )
 _FOLDABLE = (
-    sa.select(_row.usage_id, _row.provider_id)
+    sa.select(_row.usage_id, _row.provider_id, _row.pod)
     .where(_LOOSE)
-    .group_by(_row.usage_id, _row.provider_id)
+    .group_by(_row.usage_id, _row.provider_id, _row.pod)
     .having(sa.or_(sa.func.count() > 1, sa.func.min(_row.delta) < 0))
 )
 _TO_FOLD = (
@@ -74,6 +77,7 @@ _TO_FOLD = (
     .where(
         _row.usage_id == sa.bindparam("b_usage_id"),
         _row.provider_id.is_not_distinct_from(sa.bindparam("b_provider_id", type_=_row.provider_id.type)),
+        _row.pod.is_not_distinct_from(sa.bindparam("b_pod", type_=_row.pod.type)),
         _LOOSE,
     )
     .order_by(_row.id)
@@ -88,14 +92,14 @@ _DELETE_LOOSE = ListStatement(
 )
 
 
-FoldGroup = tuple[int, int | None]
-"""Rows that can be folded into one: the ids of their usage row and of their provider (None: they name none)."""
+FoldGroup = tuple[int, int | None, str | None]
+"""Rows that can be folded into one: the ids of their usage row and of their provider, and the pod that counts them."""
 
 
 def foldable(connection: sa.Connection, age_microseconds: int) -> list[FoldGroup]:
     """The groups of several old committed reservations without consumer and group, or with a negative one."""
-    groups = [(row.usage_id, row.provider_id) for row in connection.execute(_FOLDABLE, {"b_age": age_microseconds})]
-    return sorted(groups, key=lambda group: (group[0], group[1] or 0))
+    groups: list[FoldGroup] = [tuple(row) for row in connection.execute(_FOLDABLE, {"b_age": age_microseconds})]
+    return sorted(groups, key=lambda group: (group[0], group[1] or 0, group[2] or ""))
 
 
 _ADJUSTMENTS = ListStatement(
@@ -114,9 +118,9 @@ def fold(connection: sa.Connection, group: FoldGroup, age_microseconds: int, lim
     Returns the number of rows that the table lost (0: nothing to fold). None: one of them was released concurrently,
     and the caller must roll back.
     """
-    usage_id, provider_id = group
+    usage_id, provider_id, pod = group
     parameters = {"b_usage_id": usage_id}
-    selected = {**parameters, "b_provider_id": provider_id, "b_age": age_microseconds, "b_limit": limit}
+    selected = {**parameters, "b_provider_id": provider_id, "b_pod": pod, "b_age": age_microseconds, "b_limit": limit}
     rows = _sum_fits(connection.execute(_TO_FOLD, selected).all())
     negative = [row.id for row in rows if row.delta < 0]
     if len(rows) + len(_ADJUSTMENTS.rows(connection, negative, parameters)) < 2:
@@ -145,6 +149,7 @@ def fold(connection: sa.Connection, group: FoldGroup, age_microseconds: int, lim
             state=COMMITTED,
             live=1,
             provider_id=provider_id,
+            pod=pod,
         )
     )
     return len(rows) + len(adjustments) - 1
@@ -161,24 +166,30 @@ def _sum_fits(rows: Sequence[Any]) -> Sequence[Any]:
     return rows
 
 
+_RESERVED = sa.func.sum(sa.case((sa.and_(_row.state == RESERVED, _row.delta > 0), _row.delta), else_=0))
+_USED = sa.func.sum(sa.case((_row.state == COMMITTED, _row.delta), else_=0))
+_IN_PODS = resource_providers.join(reservations, _row.provider_id, is_outer=True)
+# A claim that a release before revision f9e0 made is counted in no pod, but should be: see count_in_pods.
+_POD = sa.func.coalesce(_row.pod, resource_providers.POD)
+_NAME_IN_POD = scoped_expression(_row.resource, _POD)
+_IS_OF_POD = sa.and_(_usage.project_id == _row.project_id, _usage.resource == _NAME_IN_POD)
+
+
 def _audit_query() -> sa.CompoundSelect[Any]:
     """Compare counters with sums in one statement: two statements would read two snapshots, and report false drift.
 
-    The first part checks the usage rows. The second finds live reservations without a usage row, and the third finds
-    projects without a usage row whose children have one.
+    The first part checks the usage rows. The second finds live reservations without a usage row, the third those
+    without a usage row of their pod, and the last finds projects without a usage row whose children have one.
     """
-    sums = (
-        sa.select(
-            _row.usage_id,
-            sa.func.sum(sa.case((sa.and_(_row.state == RESERVED, _row.delta > 0), _row.delta), else_=0)).label(
-                "reserved"
-            ),
-            sa.func.sum(sa.case((_row.state == COMMITTED, _row.delta), else_=0)).label("used"),
-        )
+    sums = sa.union_all(
+        sa.select(_row.usage_id, _RESERVED.label("reserved"), _USED.label("used"))
         .where(_row.live == 1)
-        .group_by(_row.usage_id)
-        .subquery("sums")
-    )
+        .group_by(_row.usage_id),
+        sa.select(_usage.id, _RESERVED, _USED)
+        .select_from(_IN_PODS.join(quota_usages, _IS_OF_POD))
+        .where(_row.live == 1, _POD.is_not(None))
+        .group_by(_usage.id),
+    ).subquery("sums")
     children = _sums_of_children()
     reserved = sa.func.coalesce(sums.c.reserved, 0)
     used = sa.func.coalesce(sums.c.used, 0)
@@ -202,18 +213,18 @@ def _audit_query() -> sa.CompoundSelect[Any]:
         )
         .where(sa.or_(_usage.reserved != reserved, _usage.used != used, _usage.subtree != used + reserved + below))
     )
-    orphan_sum = sa.func.sum(sa.case((sa.and_(_row.state == RESERVED, _row.delta > 0), _row.delta), else_=0))
-    orphan_used = sa.func.sum(sa.case((_row.state == COMMITTED, _row.delta), else_=0))
-    orphans = (
-        sa.select(
-            _row.project_id, _row.resource, sa.null(), sa.null(), sa.null(), orphan_sum, orphan_used,
-            orphan_sum + orphan_used,
-        )
-        .select_from(sa.outerjoin(reservations, quota_usages, _usage.id == _row.usage_id))
+    orphans = _orphans(_row.resource, sa.outerjoin(reservations, quota_usages, _usage.id == _row.usage_id))
+    in_pods = _orphans(_NAME_IN_POD, _IN_PODS.outerjoin(quota_usages, _IS_OF_POD)).where(_POD.is_not(None))
+    return sa.union_all(present, orphans, in_pods, _rowless_parents(children))
+
+
+def _orphans(name: sa.ColumnElement[str], source: sa.FromClause) -> sa.Select[Any]:
+    return (
+        sa.select(_row.project_id, name, sa.null(), sa.null(), sa.null(), _RESERVED, _USED, _RESERVED + _USED)
+        .select_from(source)
         .where(_row.live == 1, _usage.id.is_(None))
-        .group_by(_row.project_id, _row.resource)
-    )  # fmt: skip
-    return sa.union_all(present, orphans, _rowless_parents(children))
+        .group_by(_row.project_id, name)
+    )
 
 
 def _sums_of_children() -> sa.Subquery:
@@ -261,7 +272,7 @@ def audit(connection: sa.Connection) -> list[Drift]:
         expected = Counters(int(row.true_used), int(row.true_reserved), int(row.true_subtree))
         if row.reserved is not None:
             recorded = Counters(row.used, row.reserved, row.subtree)
-            drifts.append(Drift(row.project_id, row.resource, recorded, expected))
+            drifts.append(_drift(row.project_id, row.resource, recorded, expected))
             continue
         # The query returns a project's own usage and its children's as two rows; add them to one Drift.
         part = rowless.get((row.project_id, row.resource), Counters())
@@ -270,26 +281,60 @@ def audit(connection: sa.Connection) -> list[Drift]:
             reserved=expected.reserved + part.reserved,
             subtree=expected.subtree + part.subtree,
         )
-    drifts += [Drift(*key, recorded=None, expected=expected) for key, expected in rowless.items()]
-    return sorted(drifts, key=lambda drift: (drift.project_id, drift.resource))
+    drifts += [_drift(*key, None, expected) for key, expected in rowless.items()]
+    return sorted(drifts, key=lambda drift: (drift.project_id, drift.resource, drift.pod or ""))
+
+
+def _drift(project_id: str, name: str, recorded: Counters | None, expected: Counters) -> Drift:
+    resource, pod = scopes.split(name)
+    return Drift(project_id, resource, recorded, expected, pod)
+
+
+def uncounted_in_pods(connection: sa.Connection) -> Sequence[tuple[int, str]]:
+    """Up to BATCH_ROWS live claims at providers of a pod that are counted in no pod: (id, pod), by id."""
+    query = (
+        sa.select(_row.id, resource_providers.POD)
+        .select_from(resource_providers.join(reservations, _row.provider_id))
+        .where(_row.live == 1, _row.pod.is_(None), resource_providers.POD.is_not(None))
+    )
+    return [tuple(row) for row in connection.execute(query.order_by(_row.id).limit(BATCH_ROWS))]
+
+
+_SET_POD = ListStatement(
+    lambda size: (
+        sa.update(reservations)
+        .where(any_of(_row.id, size), _row.live == sa.literal_column("1"), _row.pod.is_(None))
+        .values(pod=sa.bindparam("b_pod", type_=_row.pod.type), generation=GENERATION + sa.literal_column("1"))
+    )
+)
+
+
+def count_in_pods(connection: sa.Connection, claims: Iterable[tuple[int, str]]) -> None:
+    """Count these claims in their pods. The counters are not changed: an audit finds the difference.
+
+    The new generation makes a process read the row again that has it in its cache.
+    """
+    by_pod: dict[str, list[int]] = {}
+    for claim_id, pod in claims:
+        by_pod.setdefault(pod, []).append(claim_id)
+    for pod, ids in sorted(by_pod.items()):
+        _SET_POD.changed(connection, sorted(ids), {"b_pod": pod})
 
 
 _child = quota_usages.alias("child")
 
-_SUMS = sa.select(
-    sa.func.coalesce(
-        sa.func.sum(
-            sa.case(
-                (
-                    sa.and_(_row.state == RESERVED, _row.delta > 0),
-                    _row.delta,
-                )
-            )
-        ),
-        0,
-    ).label("reserved"),
-    sa.func.coalesce(sa.func.sum(sa.case((_row.state == COMMITTED, _row.delta))), 0).label("used"),
-).where(_row.usage_id == sa.bindparam("b_id"), _row.state.in_((RESERVED, COMMITTED)))
+_ANY_SUMS = sa.select(
+    sa.func.coalesce(_RESERVED, 0).label("reserved"), sa.func.coalesce(_USED, 0).label("used")
+).where(_row.state.in_((RESERVED, COMMITTED)))
+_SUMS = _ANY_SUMS.where(_row.usage_id == sa.bindparam("b_id"))
+# (Through the usage row of all pods, so that the index on usage_id serves it.)
+_SUMS_IN_POD = _ANY_SUMS.where(
+    _row.usage_id
+    == sa.select(_usage.id)
+    .where(_usage.project_id == sa.bindparam("b_project"), _usage.resource == sa.bindparam("b_resource"))
+    .scalar_subquery(),
+    _row.pod == sa.bindparam("b_pod"),
+)
 
 _CHILDREN_TOTAL = (
     sa.select(sa.func.coalesce(sa.func.sum(_child.c.subtree), 0))
@@ -303,7 +348,12 @@ _CHILDREN_TOTAL = (
 
 def sums_from_reservations(connection: sa.Connection, node: Node) -> tuple[int, int]:
     """(reserved, used), computed from the reservations. ``used`` is negative if more was freed than was in use."""
-    row = connection.execute(_SUMS, {"b_id": node.usage_id}).one()
+    resource, pod = scopes.split(node.resource)
+    if pod is None:
+        row = connection.execute(_SUMS, {"b_id": node.usage_id}).one()
+    else:
+        names = {"b_project": node.project_id, "b_resource": resource, "b_pod": pod}
+        row = connection.execute(_SUMS_IN_POD, names).one()
     return int(row.reserved), int(row.used)
 
 
@@ -412,29 +462,9 @@ def link(connection: sa.Connection, usage_id: int, project_id: str, resource: st
 
 # --- Expiry ---
 
-Overdue = tuple[int, str, str, int, int | None, int]
-"""An overdue reservation: id, project_id, resource, delta, provider_id, generation."""
+Overdue = tuple[int, str, str, int, int | None, int, str | None]
+"""An overdue reservation: id, project_id, resource, delta, provider_id, generation, pod."""
 
-ExpiryPosition = tuple[datetime.datetime, int]
-"""The position of a reservation in the order of expiry: its ``expire``, and its id."""
-
-_OVERDUE = sa.select(
-    _row.id, _row.project_id, _row.resource, _row.delta, _row.provider_id, GENERATION.label("generation")
-).where(IS_OVERDUE)
-# (In index order. With the id as a second key, PostgreSQL might sort all overdue rows again for each batch.)
-_NEXT_OVERDUE = _OVERDUE.order_by(_row.expire).limit(_LIMIT)
-_LONGEST_OVERDUE = _OVERDUE.order_by(_row.expire, _row.id).limit(_LIMIT)
-_OVERDUE_AFTER = _LONGEST_OVERDUE.where(
-    _row.expire >= sa.bindparam("b_expire", type_=_row.expire.type),
-    sa.or_(
-        _row.expire > sa.bindparam("b_expire", type_=_row.expire.type),
-        _row.id > sa.bindparam("b_id", type_=_row.id.type),
-    ),
-)
-_EXPIRE_OF = sa.select(_row.expire).where(
-    _row.id == sa.bindparam("b_id"), _row.expire <= clock.utc_after(-sa.bindparam("b_grace", type_=sa.BigInteger))
-)
-_OVERDUE_OF = ListStatement(lambda size: _OVERDUE.where(any_of(_row.id, size)))
 _EXPIRE_BATCH = ListStatement(
     lambda size: (
         sa.update(reservations)
@@ -442,31 +472,6 @@ _EXPIRE_BATCH = ListStatement(
         .values(ended(sa.literal_column(f"'{EXPIRED}'")))
     )
 )
-
-
-def read_overdue(connection: sa.Connection, limit: int, grace: int) -> Sequence[Overdue]:
-    """The next ``limit`` overdue reservations, longest overdue first."""
-    return [tuple(row) for row in connection.execute(_NEXT_OVERDUE, {"b_limit": limit, "b_grace": grace})]
-
-
-def read_overdue_after(
-    connection: sa.Connection, position: ExpiryPosition | None, limit: int, grace: int
-) -> tuple[Sequence[Any], ExpiryPosition | None]:
-    """The next overdue reservations after ``position`` (None: from the first), and the position of the last one.
-
-    Reading on from a position skips the rows that are being expired, and the dead index entries of expired ones.
-    """
-    parameters: dict[str, Any] = {"b_limit": limit, "b_grace": grace}
-    if position is None:
-        rows = connection.execute(_LONGEST_OVERDUE, parameters).all()
-    else:
-        rows = connection.execute(_OVERDUE_AFTER, {**parameters, "b_expire": position[0], "b_id": position[1]}).all()
-    # (Read the date of one row only: PyMySQL takes longer to parse a date than the rest of a row.)
-    for row in reversed(rows):
-        moment = connection.execute(_EXPIRE_OF, {"b_id": row.id, "b_grace": grace}).scalar()
-        if moment is not None:  # None: the reservation was extended or ended concurrently
-            return rows, (moment, row.id)
-    return rows, position
 
 
 def crowded_query(cap: sa.BindParameter[int]) -> sa.Select[Any]:
@@ -478,11 +483,6 @@ def crowded_query(cap: sa.BindParameter[int]) -> sa.Select[Any]:
         .group_by(_row.usage_id)
         .having(number >= cap)
     )
-
-
-def still_overdue(connection: sa.Connection, ids: Collection[int], grace: int) -> Sequence[Overdue]:
-    """Those of these reservations that are still overdue."""
-    return [tuple(row) for row in _OVERDUE_OF.rows(connection, sorted(ids), {"b_grace": grace})]
 
 
 def expire(connection: sa.Connection, rows: Sequence[Overdue], grace: int) -> bool:

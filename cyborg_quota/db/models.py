@@ -46,6 +46,7 @@ quota_usages = sa.Table(
     sa.Column("updated_at", _moment()),
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
     sa.Column("project_id", _name(), nullable=False),
+    # A resource: the row counts all pods. A scoped name (scopes.py): the row counts one pod.
     sa.Column("resource", _name(), nullable=False),
     sa.Column("reserved", sa.Integer, nullable=False),
     sa.Column("used", sa.Integer, nullable=False),
@@ -103,6 +104,9 @@ reservations = sa.Table(
     # The provider whose capacity it takes, while it is live. NULL: it takes none. Not indexed: only reports and repairs
     # read by it, and an index would cost each reserve without a provider, too.
     sa.Column("provider_id", sa.Integer),
+    # The pod in which it is counted, besides all pods: that of its provider when it was made. NULL: in none, or it was
+    # made by a release before revision f9e0; ``usage heal`` sets it then. Not indexed, as provider_id.
+    sa.Column("pod", _name()),
     # How often it was resized or transferred; NULL: never. Each call that ends it, or changes it, compares this number:
     # otherwise a process that read the row earlier would give back another amount, or to another project.
     sa.Column("generation", sa.Integer),
@@ -193,6 +197,7 @@ project_limits = sa.Table(
     sa.Column("created_at", _moment()),
     sa.Column("updated_at", _moment()),
     sa.Column("project_id", _name(), primary_key=True),
+    # A resource, or a scoped name: a limit per pod.
     sa.Column("resource", _name(), primary_key=True),
     sa.Column("most", sa.BigInteger, nullable=False),
     **_MYSQL_TABLE,

@@ -38,6 +38,7 @@ class NewReservation(NamedTuple):
     claim_ordinal: int | None = None
     source: str | None = None
     provider_id: int | None = None
+    pod: str | None = None
 
 
 def to_row(row: NewReservation) -> Row:
@@ -53,6 +54,7 @@ def to_row(row: NewReservation) -> Row:
         overdue=False,
         consumer=row.consumer,
         provider_id=row.provider_id,
+        pod=row.pod,
     )
 
 
@@ -61,9 +63,20 @@ def have_source(rows: Sequence[NewReservation]) -> bool:
     return any(row.source is not None for row in rows)
 
 
-def add_row_values(parameters: dict[str, Any], rows: Sequence[NewReservation], *, has_source: bool = False) -> bool:
+def place_columns(rows: Sequence[NewReservation]) -> tuple[str, ...]:
+    """The columns of where the claims are that any row sets: most callers pass none, and each parameter costs time."""
+    if all(row.provider_id is None for row in rows):
+        return ()
+    return ("provider_id",) if all(row.pod is None for row in rows) else ("provider_id", "pod")
+
+
+def add_row_values(
+    parameters: dict[str, Any], rows: Sequence[NewReservation], *, has_source: bool = False, place: Sequence[str] = ()
+) -> bool:
     """Add the parameters of ``reservations.row_values`` for each row. Returns whether any row has a consumer."""
     has_consumers = False
+    for name in place:
+        parameters.update({f"b_{name}_{index}": getattr(row, name) for index, row in enumerate(rows)})
     if has_source:
         parameters.update({f"b_source_{index}": row.source for index, row in enumerate(rows)})
     for index, row in enumerate(rows):

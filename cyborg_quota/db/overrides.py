@@ -54,7 +54,7 @@ def read(
     now = None
     names = sorted(project_ids)
     for start in range(0, len(names), _NAMES_A_QUERY):
-        some, at = _rows(connection, _column.project_id.in_(names[start : start + _NAMES_A_QUERY]))
+        some, at = _rows(connection, _column.project_id.in_(names[start : start + _NAMES_A_QUERY]), is_sorted=False)
         found += some
         now = now or at
     return sorted(found, key=lambda one: one.made), now
@@ -91,14 +91,13 @@ def find(connection: sa.Connection, override_id: str) -> LimitOverride | None:
 
 
 def _rows(
-    connection: sa.Connection, condition: sa.ColumnElement[bool], limit: int | None = None
+    connection: sa.Connection, condition: sa.ColumnElement[bool], limit: int | None = None, *, is_sorted: bool = True
 ) -> tuple[list[LimitOverride], datetime.datetime | None]:
-    query = (
-        sa.select(limit_overrides, sa.type_coerce(clock.utc_now(), sa.DateTime()).label("now"))
-        .where(condition, _HAS_NOT_ENDED)
-        .order_by(_column.generation, _column.ordinal)
-        .limit(limit)
-    )
+    """``is_sorted`` False: the caller sorts. (SQLite would read all rows in that order, rather than by the names.)"""
+    now = sa.type_coerce(clock.utc_now(), sa.DateTime()).label("now")
+    query = sa.select(limit_overrides, now).where(condition, _HAS_NOT_ENDED).limit(limit)
+    if is_sorted:
+        query = query.order_by(_column.generation, _column.ordinal)
     rows = connection.execute(query).all()
     return [_override(row) for row in rows], rows[0].now if rows else None
 

@@ -2,8 +2,7 @@
 """The path of a project to its root: the usage rows to charge (``read_path``), and its counters and limits (``read``).
 
 ``read_path`` and ``make_rows`` follow the rules in projects.py. ``read`` is one statement, and so reads one snapshot,
-also at READ COMMITTED: all values are from one point in time. The number of rows that it reads depends on the path, not
-on the number of projects::
+also at READ COMMITTED. The number of rows that it reads depends on the path, not on the number of projects::
 
     WITH RECURSIVE path (project_id, distance) AS (...)                 -- the project has distance 0
     SELECT 'path', project_id, NULL, distance, NULL, NULL FROM path
@@ -35,6 +34,7 @@ from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.models import limit_defaults, limit_overrides, limit_totals, project_limits, quota_usages
 from cyborg_quota.db.models import projects as projects_table
 from cyborg_quota.db.prepared import ListStatement, Statement, any_of, chunks
+from cyborg_quota.scopes import is_scoped
 from cyborg_quota.types import TOTAL, Counters
 
 _PATH: Final = "path"
@@ -72,7 +72,7 @@ class PathState:
     def resources(self) -> list[str]:
         """Every resource that has a default limit, or a limit or a usage row on the path; sorted."""
         of_projects = {resource for owner, resource in [*self.counters, *self.project_limits] if owner != TOTAL}
-        return sorted(of_projects | set(self.defaults))
+        return sorted({*self.defaults, *(name for name in of_projects if not is_scoped(name))})
 
 
 def read(connection: sa.Connection, project_id: str, origin: str | None, *, count_open: bool = False) -> PathState:

@@ -7,10 +7,10 @@ among equally good providers is random::
 
     SELECT provider_id, id, free FROM inventories
         WHERE resource = :resource AND free >= :amount AND <the units fit> AND <can host>
-        ORDER BY free LIMIT 1 FOR UPDATE SKIP LOCKED
+        ORDER BY free LIMIT 1 <lock, skip locked rows>
     SELECT provider_id, id FROM inventories
         WHERE resource = :resource AND free = <that> AND provider_id >= <random> AND <the units fit> AND <can host>
-        ORDER BY provider_id LIMIT 1 FOR UPDATE SKIP LOCKED
+        ORDER BY provider_id LIMIT 1 <lock, skip locked rows>
 
 The index on (resource, free, provider_id) serves both in their order, so that each locks one row.
 """
@@ -25,8 +25,6 @@ from cyborg_quota.db.inventories import Order, can_host, fits_units
 from cyborg_quota.db.models import inventories
 
 _row = inventories.c
-_INDEX_HINT: Final = "FORCE INDEX (ix_inventories_free)"
-"""(For MariaDB. Otherwise it sorts a small table, and then locks all its rows.)"""
 
 
 class ProviderChoice(NamedTuple):
@@ -67,5 +65,4 @@ _ONE: Final[Any] = sa.literal_column("1")
 
 def _fitting(*columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
     is_resource = _row.resource == sa.bindparam("b_choice_resource", type_=_row.resource.type)
-    query = sa.select(*columns).where(is_resource, fits_units(_AMOUNT), can_host(_row))
-    return query.with_hint(inventories, _INDEX_HINT, "mysql").with_hint(inventories, _INDEX_HINT, "mariadb")
+    return sa.select(*columns).where(is_resource, fits_units(_AMOUNT), can_host(_row))

@@ -43,6 +43,7 @@ _COLUMNS: Final[tuple[Any, ...]] = (
     _row.consumer_id,
     _row.provider_id,
     GENERATION,
+    _row.pod,
 )
 _WITH_ORDER = sa.select(*_COLUMNS, _row.ended_after, _row.created_at, _row.deleted_at)
 """For a call by consumer or group, which may select several attempts: see transitions.current_attempt."""
@@ -415,11 +416,14 @@ def shared_values(state: sa.ColumnElement[Any], *, is_expiring: bool = True) -> 
     }
 
 
-def row_values(index: int, *, has_source: bool = False, has_provider: bool = False) -> dict[str, sa.ColumnElement[Any]]:
-    """The values of one row, by its index; ``new_reservations.add_row_values``: the parameters, without provider_id."""
-    columns = _ROW_COLUMNS_WITH_SOURCE if has_source else _ROW_COLUMNS
-    if has_provider:
-        columns = (*columns, "provider_id")
+def row_values(
+    index: int, *, has_source: bool = False, place: Sequence[str] = ()
+) -> dict[str, sa.ColumnElement[Any]]:
+    """The values of one row, by its index; ``new_reservations.add_row_values``: the parameters.
+
+    ``place``: those of new_reservations.place_columns.
+    """
+    columns = (*(_ROW_COLUMNS_WITH_SOURCE if has_source else _ROW_COLUMNS), *place)
     return {name: sa.bindparam(f"b_{name}_{index}", type_=_row[name].type) for name in columns}
 
 
@@ -435,9 +439,9 @@ def live_rows_of_consumers(size: int) -> sa.Select[Any]:
 
 
 @functools.cache
-def _insert_of(size: int, *, is_expiring: bool, has_source: bool, has_provider: bool) -> Statement:
+def _insert_of(size: int, *, is_expiring: bool, has_source: bool, place: Sequence[str]) -> Statement:
     shared = shared_values(sa.bindparam("b_state", type_=_row.state.type), is_expiring=is_expiring)
-    rows = [{**shared, **row_values(index, has_source=has_source, has_provider=has_provider)} for index in range(size)]
+    rows = [{**shared, **row_values(index, has_source=has_source, place=place)} for index in range(size)]
     return Statement(sa.insert(reservations).values(rows if size > 1 else rows[0]))
 
 
@@ -452,7 +456,7 @@ def insert(connection: sa.Connection, rows: Sequence[NewReservation]) -> None:
     if is_expiring:
         shared["b_ttl"] = first.ttl_microseconds
     has_source = new_reservations.have_source(rows)
-    has_provider = any(row.provider_id is not None for row in rows)
+    place = new_reservations.place_columns(rows)
     begin = 0
     while begin < len(rows):
         size = 1
@@ -460,9 +464,7 @@ def insert(connection: sa.Connection, rows: Sequence[NewReservation]) -> None:
             size *= 2
         parameters = dict(shared)
         chunk = rows[begin : begin + size]
-        new_reservations.add_row_values(parameters, chunk, has_source=has_source)
-        if has_provider:
-            parameters.update({f"b_provider_id_{index}": row.provider_id for index, row in enumerate(chunk)})
-        statement = _insert_of(size, is_expiring=is_expiring, has_source=has_source, has_provider=has_provider)
+        new_reservations.add_row_values(parameters, chunk, has_source=has_source, place=place)
+        statement = _insert_of(size, is_expiring=is_expiring, has_source=has_source, place=place)
         statement(connection, parameters)
         begin += size

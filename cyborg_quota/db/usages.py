@@ -28,6 +28,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from cyborg_quota import scopes
 from cyborg_quota.db import clock, paging
 from cyborg_quota.db.models import quota_usages
 from cyborg_quota.db.prepared import ListStatement, Statement, any_of, case_by_value, chunks, insert_many, update_each
@@ -205,7 +206,7 @@ def bulk_update(source: Mapping[str, sa.ColumnElement[Any]], *conditions: sa.Col
     ``source``: an expression for each of BULK_COLUMNS. ``conditions``: further conditions on the id.
     """
     changed = {_usage[name]: _usage[name] + source[name] for name in BULK_COLUMNS[2:]}
-    zero = sa.literal_column("0")
+    zero: sa.ColumnElement[int] = sa.literal_column("0")
     is_below_max = _usage.used + _usage.reserved < sa.literal_column(str(MAX_AMOUNT))
     return (
         sa.update(quota_usages)
@@ -240,26 +241,43 @@ def read(
     project_ids: Collection[str] | None = None,
     resources: Collection[str] | None = None,
 ) -> dict[tuple[str, str], Counters]:
-    """Counters by (project_id, resource), sorted. None: all, but no totals. One statement, thus one snapshot."""
+    """Counters by (project_id, resource), sorted. None: all, but no totals, or no names of pods. One snapshot."""
     query = sa.select(_usage.project_id, _usage.resource, _usage.used, _usage.reserved, _usage.subtree)
     of_projects = _usage.project_id != TOTAL if project_ids is None else _usage.project_id.in_(sorted(project_ids))
     query = query.where(of_projects)
-    if resources is not None:
-        query = query.where(_usage.resource.in_(sorted(resources)))
+    query = query.where(of_pod(None) if resources is None else _usage.resource.in_(sorted(resources)))
     rows = connection.execute(query).all()
     counters = {(row.project_id, row.resource): Counters(row.used, row.reserved, row.subtree) for row in rows}
     return dict(sorted(counters.items()))
 
 
-def read_page(connection: sa.Connection, project_id: str | None, page: Page) -> dict[tuple[str, str], Counters]:
+def of_pod(pod: str | None, resource: sa.ColumnElement[str] = _usage.resource) -> sa.ColumnElement[bool]:
+    """The rows of one pod; "": those of any pod; None: those that count all pods."""
+    if not pod:
+        pattern = f"{scopes.prefix_of(None)}%"
+        return resource.not_like(pattern) if pod is None else resource.like(pattern)
+    prefix = scopes.prefix_of(pod)
+    # (Not LIKE: a name may contain its wildcards.)
+    return sa.func.substr(resource, 1, len(prefix)) == prefix
+
+
+def read_page(
+    connection: sa.Connection, project_id: str | None, page: Page, pod: str | None = None
+) -> dict[tuple[str, str], Counters]:
     """Counters by (project_id, resource), of one project or of all, as the database sorts the names.
 
-    Raises MarkerNotFound.
+    ``pod``: those of this pod, by scoped names. Raises MarkerNotFound.
     """
     query = sa.select(_usage.project_id, _usage.resource, _usage.used, _usage.reserved, _usage.subtree)
     query = query.where(_usage.project_id != TOTAL if project_id is None else _usage.project_id == project_id)
+    query = query.where(of_pod(pod))
     rows = connection.execute(paging.of_project_rows(connection, query, quota_usages, page))
     return {(row.project_id, row.resource): Counters(row.used, row.reserved, row.subtree) for row in rows}
+
+
+def scoped_expression(resource: sa.ColumnElement[str], pod: sa.ColumnElement[str]) -> sa.ColumnElement[str]:
+    """``scopes.scoped_name`` as SQL."""
+    return sa.literal(scopes.prefix_of(None)) + pod + sa.literal(scopes.SEPARATOR) + resource
 
 
 def merge(changes: Iterable[Change]) -> Sequence[Change]:
@@ -309,7 +327,7 @@ def set_counters(connection: sa.Connection, usage_id: int, counters: Counters) -
 
 _LEVELS = sa.select(
     _usage.project_id, _usage.resource, _usage.used, _usage.reserved, _usage.subtree, _usage.notified_level
-).order_by(_usage.project_id, _usage.resource)
+).where(of_pod(None)).order_by(_usage.project_id, _usage.resource)
 _SET_LEVEL_IF = (
     sa.update(quota_usages)
     .where(
@@ -322,7 +340,7 @@ _SET_LEVEL_IF = (
 
 
 def read_notified_levels(connection: sa.Connection) -> dict[tuple[str, str], tuple[Counters, int]]:
-    """The counters and the last notified level of every usage row."""
+    """The counters and the last notified level of every usage row that counts all pods."""
     return {
         (project_id, resource): (Counters(used, reserved, subtree), level)
         for project_id, resource, used, reserved, subtree, level in connection.execute(_LEVELS)
@@ -475,5 +493,5 @@ def holders_query(after: str, count: int) -> sa.Select[Any]:
 def held_query(project_ids: Sequence[str]) -> sa.Select[Any]:
     """The query for the rows of these projects that are not zero."""
     return sa.select(_usage.project_id, _usage.resource, _usage.used, _usage.reserved).where(
-        _usage.project_id.in_(project_ids), _IS_HELD
+        _usage.project_id.in_(project_ids), _IS_HELD, of_pod(None)
     )

@@ -11,6 +11,7 @@ from oslo_config import cfg
 
 from cyborg_quota.capacity_types import CapacityDrift, CapacityNotice, ResourceReport
 from cyborg_quota.headroom import Bundles
+from cyborg_quota.limit_types import Holding
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.metric_types import LedgerMetrics, ProjectMetrics
 from cyborg_quota.types import (
@@ -18,7 +19,6 @@ from cyborg_quota.types import (
     Claim,
     Drift,
     Headroom,
-    Holding,
     Notice,
     Over,
     Page,
@@ -101,7 +101,9 @@ class QuotaDriver(abc.ABC):
         raise NotImplementedError
 
     @abc.abstractmethod
-    def check(self, project_id: str, request: Mapping[str, int], *, sees_all: bool) -> list[Over]:
+    def check(
+        self, project_id: str, request: Mapping[str, int], *, sees_all: bool, pod: str | None = None
+    ) -> list[Over]:
         """Return the limits that ``request`` would exceed now. Writes nothing."""
 
     @abc.abstractmethod
@@ -110,12 +112,19 @@ class QuotaDriver(abc.ABC):
     ) -> dict[str, Usage]:
         """The project's usage of each of ``resources``, and of all other resources that have a usage row."""
 
-    def headroom(self, project_id: str, resources: Collection[str], provider: str | None = None) -> dict[str, Headroom]:
-        """The headroom of each of ``resources`` in one project; with ``provider``, also what fits there."""
+    def headroom(
+        self, project_id: str, resources: Collection[str], provider: str | None = None, pod: str | None = None
+    ) -> dict[str, Headroom]:
+        """The headroom of each of ``resources`` in one project; with ``provider`` or ``pod``, also what fits there."""
         raise NotImplementedError
 
-    def count_bundles(self, project_id: str, bundle: Mapping[str, int], provider: str | None) -> Bundles:
-        """How many times ``bundle`` ({resource: amount}, at least 1 each) fits; with ``provider``, each time there."""
+    def count_bundles(
+        self, project_id: str, bundle: Mapping[str, int], provider: str | None, pod: str | None = None
+    ) -> Bundles:
+        """How many times ``bundle`` ({resource: amount}, at least 1 each) fits; with ``provider``, each time there.
+
+        ``pod``: within this pod.
+        """
         raise NotImplementedError
 
     def get_detail(self, project_id: str, resources: Collection[str]) -> list[UsageRecord]:
@@ -154,7 +163,7 @@ class QuotaDriver(abc.ABC):
 
     @abc.abstractmethod
     def list_usages(
-        self, project_id: str | None, page: Page, *, allow_unknown_limits: bool = False
+        self, project_id: str | None, page: Page, *, allow_unknown_limits: bool = False, pod: str | None = None
     ) -> list[UsageRecord]:
         """A page of the usage of all projects, or of one; as the storage sorts them. Raises MarkerNotFound."""
 

@@ -12,6 +12,7 @@ pod_claims.py.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -21,7 +22,7 @@ from cyborg_quota import exceptions, units
 from cyborg_quota.capacity_types import CapacityOver
 from cyborg_quota.db import features, inventories, resource_providers
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
-from cyborg_quota.db.inventories import Candidate, InventoryClaim, Key
+from cyborg_quota.db.inventories import Candidate, InventoryClaim, Key, Place
 from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.provider_choice import ChosenInventory, ProviderChoice
 from cyborg_quota.db.usages import Change
@@ -37,6 +38,10 @@ LOG = logging.getLogger(__name__)
 
 _CANDIDATES: Final = 8
 """The number of providers, besides those that the call has tried or used, among which ANY chooses."""
+
+
+_PLACES_SECONDS: Final = 60.0
+"""For this time after ANY has found a provider of a pod, the server is not asked to choose."""
 
 
 ReserveResult = bool | InventoryClaim | None
@@ -114,6 +119,7 @@ class CapacityClaimer:
         self._selection = selection
         self._cache = cache
         self._is_enabled = False  # never becomes False again
+        self._places_until = 0.0  # until then, ``place`` chooses for ANY, because it has found a provider of a pod
 
     def place(self, pending: Sequence[PendingClaim]) -> Placement:
         """Find the provider of each claim that has one, and the inventories to take from.
@@ -137,12 +143,18 @@ class CapacityClaimer:
             placement = self._database.read(lambda connection: self._place(connection, pending))
         return placement
 
+    def may_reserve_anywhere(self, pending: Sequence[PendingClaim]) -> bool:
+        """Whether ``reserve_anywhere`` is worth its call."""
+        is_any = pending[0].claim.provider == ANY
+        return is_any and self._choice(pending) is not None and self._database.supports_single_statement(1)
+
     def reserve_anywhere(
         self, pending: Sequence[PendingClaim], changes: Sequence[Change], make_row: Callable[[], NewReservation]
     ) -> NewReservation | None:
         """Reserve a claim with ANY in one statement, in which the server chooses the provider. Returns the new row.
 
-        None: not supported for these claims, or nothing is known to have been changed; ``place`` them. On a cluster,
+        None: not supported for these claims, or nothing is known to have been changed; ``place`` them. The server
+        chooses no provider of a pod, whose usage rows it would have to charge too. On a cluster,
         ``place`` chooses at random among more providers, because a node does not see what another node has locked.
         """
         choice = self._choice(pending)
@@ -162,7 +174,7 @@ class CapacityClaimer:
             return None  # (the INSERT after ``place`` finds it too)
         if chosen is None:
             return None
-        self._cache.remember({}, {(chosen.provider_id, choice.resource): chosen.inventory_id})
+        self._cache.remember({}, {(chosen.provider_id, choice.resource): Place(chosen.inventory_id, None)})
         return row._replace(provider_id=chosen.provider_id)
 
     def _choice(self, pending: Sequence[PendingClaim]) -> ProviderChoice | None:
@@ -170,7 +182,9 @@ class CapacityClaimer:
         claim = pending[0].claim
         if claim.provider != ANY or len(pending) > 1 or len(claim.deltas) > 1 or claim.pod is not None:
             return None
-        if pending[0].tried or not self._selection.is_order_by_free:
+        if pending[0].tried or pending[0].avoided_pods or not self._selection.is_order_by_free:
+            return None
+        if time.monotonic() < self._places_until:
             return None
         ((resource, amount),) = claim.deltas.items()
         return ProviderChoice(resource, amount, self._selection.order)
@@ -193,6 +207,13 @@ class CapacityClaimer:
         for item in losers:
             item.tried.add(refused[0])  # type: ignore[index]
         return bool(losers)
+
+    def has_other_pods(self, pending: Sequence[PendingClaim]) -> bool:
+        """Whether a provider has another pod than was read. (``tries_next`` has made the next attempt read again.)"""
+        pods = {item.provider_id: item.counted_pod for item in pending if item.provider_id is not None}
+        keys = [(provider_id, resource) for provider_id in pods for item in pending for resource in item.claim.deltas]
+        places = self._database.read_synced(lambda connection: inventories.places_of(connection, keys))
+        return any(place.pod != pods[provider_id] for (provider_id, _), place in places.items())
 
     def raise_refusal(self, pending: Sequence[PendingClaim], *, is_limited: bool, sees_all: bool) -> None:
         """Raise OverCapacity if, after a synced read, a claim does not fit. Returns if all fit now: retry."""
@@ -218,11 +239,11 @@ class CapacityClaimer:
         if found is None:
             return None
         keys = _keys(named, found)
-        ids = self._cache.inventory_ids(keys)
-        if ids is None:
+        places = self._cache.places(keys)
+        if places is None:
             return None
         placement = Placement()
-        _add_named(named, found, ids, placement)
+        _add_named(named, found, places, placement)
         return placement
 
     def _place(
@@ -248,7 +269,10 @@ class CapacityClaimer:
         the binding must not move while the claim fits into the pod.
         """
         has_tried = avoids_tried and any(item.tried for item in unit.claims)
+        avoided = {pod for item in unit.claims for pod in item.avoided_pods}
         for option in pod_claims.options(connection, unit, self._pod_selection):
+            if option.pod in avoided:
+                continue
             for avoids in (True, False) if has_tried else (False,):
                 attempt = placement.copy()
                 self._place_all(connection, unit.claims, attempt, limit, avoids_tried=avoids, pod=option.pod)
@@ -272,17 +296,23 @@ class CapacityClaimer:
         """Place claims with ANY at providers of the pod, or of any (None). ``limit``: the candidates to read."""
         candidates: dict[frozenset[tuple[str, int]], list[Candidate]] = {}
         for item in claims:
-            shape = frozenset(item.claim.deltas.items())
+            shape = frozenset([*item.claim.deltas.items(), *((name, 0) for name in item.avoided_pods)])
             if shape not in candidates:
                 order = self._selection.order
-                candidates[shape] = inventories.find_candidates(connection, item.claim.deltas, order, limit, pod)
+                candidates[shape] = inventories.find_candidates(
+                    connection, item.claim.deltas, order, limit, pod, avoided=item.avoided_pods
+                )
             self._place_anywhere(item, candidates[shape], placement, item.tried if avoids_tried else ())
 
     def _place_in_single_statement(self, connection: Connection, pending: Sequence[PendingClaim]) -> Placement | None:
         """Place claims with ANY that have equal amounts, with one query. None: not supported, or they do not fit."""
         amounts = pending[0].claim.deltas
         if any(
-            item.claim.provider != ANY or item.claim.pod is not None or item.claim.deltas != amounts for item in pending
+            item.claim.provider != ANY
+            or item.claim.pod is not None
+            or item.avoided_pods
+            or item.claim.deltas != amounts
+            for item in pending
         ):
             return None
         limit = self._limit(pending)
@@ -299,9 +329,9 @@ class CapacityClaimer:
         if not pending:
             return
         found = self._find(connection, pending)
-        ids = inventories.ids_of(connection, _keys(pending, found))
-        self._cache.remember(found, ids)
-        _add_named(pending, found, ids, placement)
+        places = inventories.places_of(connection, _keys(pending, found))
+        self._cache.remember(found, places)
+        _add_named(pending, found, places, placement)
 
     def _find(self, connection: Connection, pending: Iterable[PendingClaim]) -> dict[str, int]:
         """The ids of the providers that these claims name. Raises ProviderNotFound, after a synced read."""
@@ -331,11 +361,15 @@ class CapacityClaimer:
             placement.is_complete = False
             return
         chosen = random.choice(self._selection.best(fitting, amounts))
-        item.provider_id = chosen.provider_id
-        ids = {(chosen.provider_id, resource): chosen.inventory_ids[resource] for resource in amounts}
-        self._cache.remember({}, ids)
-        for key, inventory_id in ids.items():
-            placement.add(key, inventory_id, amounts[key[1]])
+        item.provider_id, item.counted_pod = chosen.provider_id, chosen.pod
+        if chosen.pod is not None:
+            self._places_until = time.monotonic() + _PLACES_SECONDS
+        places = {
+            (chosen.provider_id, resource): Place(chosen.inventory_ids[resource], chosen.pod) for resource in amounts
+        }
+        self._cache.remember({}, places)
+        for key, place in places.items():
+            placement.add(key, place.inventory_id, amounts[key[1]])
 
     def _violations(
         self, connection: Connection, pending: Sequence[PendingClaim], is_limited: bool
@@ -396,15 +430,16 @@ def _keys(pending: Iterable[PendingClaim], found: Mapping[str, int]) -> list[Key
 
 
 def _add_named(
-    pending: Iterable[PendingClaim], found: Mapping[str, int], ids: Mapping[Key, int], placement: Placement
+    pending: Iterable[PendingClaim], found: Mapping[str, int], places: Mapping[Key, Place], placement: Placement
 ) -> None:
-    """Add claims that name a provider to ``placement``, which is incomplete if an inventory has no id."""
+    """Add claims that name a provider to ``placement``, which is incomplete if there is no inventory."""
     for item in pending:
         item.provider_id = found[str(item.claim.provider)]
         for resource, amount in item.claim.deltas.items():
-            key = (item.provider_id, resource)
-            if key in ids:
-                placement.add(key, ids[key], amount)
+            place = places.get((item.provider_id, resource))
+            if place is not None:
+                placement.add((item.provider_id, resource), place.inventory_id, amount)
+                item.counted_pod = place.pod
             else:
                 placement.is_complete = False
 

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from oslo_log import log as logging
 
-from cyborg_quota import exceptions, transitions
+from cyborg_quota import exceptions, scopes, transitions
 from cyborg_quota.db import dialects, maintenance, path_state, usages
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.errors import ConcurrentChange
@@ -63,19 +63,20 @@ class Counting:
         totals: dict[tuple[str, str], tuple[int, int]] = {}
         negative: set[tuple[str, str]] = set()
         for move in moves:
-            key = (move.row.project_id, move.row.resource)
             reserved, used = transitions.effect(move.row.state, move.to, move.row.delta)
-            totals[key] = (totals.get(key, (0, 0))[0] + reserved, totals.get(key, (0, 0))[1] + used)
+            for name in transitions.counted_names(move.row):
+                key = (move.row.project_id, name)
+                totals[key] = (totals.get(key, (0, 0))[0] + reserved, totals.get(key, (0, 0))[1] + used)
             if move.row.delta < 0 and move.to == COMMITTED:
                 self._committed.add(move.row.id)
             elif move.row.delta < 0 and move.row.state == COMMITTED:
                 # The amount that it had subtracted is not stored; it is computed from the other reservations under the
-                # row lock.
-                negative.add(key)
+                # row lock. (No pod counts it: a claim with a provider has no negative deltas.)
+                negative.add((move.row.project_id, move.row.resource))
         self._count(totals, negative)
 
     def expire(self, ended: Iterable[tuple[str, str, int]]) -> None:
-        """Apply the expiry of a batch of reservations: (project_id, resource, delta)."""
+        """Apply the expiry of a batch of reservations: (project_id, name of the counters, delta)."""
         totals: dict[tuple[str, str], tuple[int, int]] = {}
         for project_id, resource, delta in ended:
             if delta > 0:
@@ -209,7 +210,7 @@ def recount(connection: Connection, node: usages.Node, committed: Collection[int
         maintenance.insert_adjustments(connection, node, reductions)
         used = 0
     excess = used + reserved - MAX_AMOUNT
-    if excess > used:
+    if excess > used or (excess > 0 and scopes.is_scoped(node.resource)):
         raise exceptions.UsageOverflow(node.project_id, node.resource, used + reserved - before.used - before.reserved)
     if excess > 0:
         maintenance.insert_excess(connection, node, excess)
@@ -250,22 +251,28 @@ class Healer:
         self._paths = paths
 
     def heal(self, progress: Callable[[int], None] | None = None) -> list[Drift]:
-        """Repair the counters that audit reports. Returns the counters before and after each repair."""
+        """Repair the counters that audit reports. Returns the counters before and after each repair.
+
+        Claims that a release before revision f9e0 made at a provider of a pod are counted in that pod from now on.
+        """
+        while claims := self._untimed.read(maintenance.uncounted_in_pods):
+            self._database.write(lambda connection, claims=claims: maintenance.count_in_pods(connection, claims))  # type: ignore[misc]
         rows = set()
         orphans = set()
         for drift in self._untimed.read(maintenance.audit):
+            name = scopes.name_of(drift.resource, drift.pod)
             if drift.project_id == TOTAL:
-                rows.add(_RowToRepair(1, TOTAL, drift.resource))
+                rows.add(_RowToRepair(1, TOTAL, name))
                 continue
             self._paths.forget(drift.project_id)  # the cached path may contain a deleted row
-            path = self._paths.get(drift.project_id, [drift.resource])
+            path = self._paths.get(drift.project_id, [name])
             depth = len(path.project_ids) - 1
             for distance, project_id in enumerate(path.project_ids):
-                rows.add(_RowToRepair(distance - depth, project_id, drift.resource))
-            if drift.resource in path.totals:
-                rows.add(_RowToRepair(1, TOTAL, drift.resource))
-            if drift.recorded is None:
-                orphans.add((drift.project_id, drift.resource))
+                rows.add(_RowToRepair(distance - depth, project_id, name))
+            if name in path.totals:
+                rows.add(_RowToRepair(1, TOTAL, name))
+            if drift.recorded is None and drift.pod is None:
+                orphans.add((drift.project_id, name))
         healed = []
         for row in sorted(rows):
             is_orphan = (row.project_id, row.resource) in orphans
@@ -278,6 +285,8 @@ class Healer:
         return healed
 
     def _heal(self, project_id: str, resource: str, is_orphan: bool) -> Drift | None:
+        name, pod = scopes.split(resource)
+
         def work(connection: Connection) -> Drift | None:
             nodes: tuple[usages.Node, ...] | None
             if project_id == TOTAL:
@@ -291,6 +300,6 @@ class Healer:
             if is_orphan:
                 maintenance.link(connection, nodes[0].usage_id, project_id, resource)
             before, after = recount(connection, nodes[0])
-            return None if before == after else Drift(project_id, resource, before, after)
+            return None if before == after else Drift(project_id, name, before, after, pod)
 
         return self._database.write(work)

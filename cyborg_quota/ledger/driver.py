@@ -32,12 +32,13 @@ from cyborg_quota.ledger.limit_changes import LimitKeeper, OriginClearing
 from cyborg_quota.ledger.limit_history import LimitHistory
 from cyborg_quota.ledger.metrics import MetricsReader
 from cyborg_quota.ledger.naming import Namer
+from cyborg_quota.ledger.open_cap import OpenCap
 from cyborg_quota.ledger.pods import PodManager
 from cyborg_quota.ledger.project_tree import PathCache, Tree
 from cyborg_quota.ledger.provider_cache import ProviderCache
 from cyborg_quota.ledger.providers import ProviderManager
 from cyborg_quota.ledger.purge import Purger
-from cyborg_quota.ledger.reserve import OpenCap, Reserver, ReserveRequest
+from cyborg_quota.ledger.reserve import Reserver, ReserveRequest
 from cyborg_quota.ledger.resize import Resizer, ResizeRequest
 from cyborg_quota.ledger.settings import DriverSettings, driver_settings
 from cyborg_quota.ledger.settle import Settler
@@ -45,6 +46,7 @@ from cyborg_quota.ledger.thresholds import ThresholdNotifier
 from cyborg_quota.ledger.total_limits import TotalLimits
 from cyborg_quota.ledger.transfer import TransferRequest, Transferrer
 from cyborg_quota.ledger.usage import UsageReader
+from cyborg_quota.limit_types import Holding
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.metric_types import LedgerMetrics, ProjectMetrics
@@ -54,7 +56,6 @@ from cyborg_quota.types import (
     Claim,
     Drift,
     Headroom,
-    Holding,
     Notice,
     Over,
     Page,
@@ -222,19 +223,25 @@ class DbQuotaDriver(base.QuotaDriver):
     def transfer(self, sender: str, receiver: str, consumer: str) -> None:
         self._transferrer.transfer(TransferRequest(sender, receiver, consumer))
 
-    def check(self, project_id: str, request: Mapping[str, int], *, sees_all: bool) -> list[Over]:
-        return self._usage_reader.check(project_id, request, sees_all=sees_all)
+    def check(
+        self, project_id: str, request: Mapping[str, int], *, sees_all: bool, pod: str | None = None
+    ) -> list[Over]:
+        return self._usage_reader.check(project_id, request, sees_all=sees_all, pod=pod)
 
     def get_usages(
         self, project_id: str, resources: Collection[str], *, allow_unknown_limits: bool = False
     ) -> dict[str, Usage]:
         return self._usage_reader.get_usages(project_id, resources, allow_unknown_limits=allow_unknown_limits)
 
-    def headroom(self, project_id: str, resources: Collection[str], provider: str | None = None) -> dict[str, Headroom]:
-        return self._headroom.read(project_id, resources, provider)
+    def headroom(
+        self, project_id: str, resources: Collection[str], provider: str | None = None, pod: str | None = None
+    ) -> dict[str, Headroom]:
+        return self._headroom.read(project_id, resources, provider, pod)
 
-    def count_bundles(self, project_id: str, bundle: Mapping[str, int], provider: str | None) -> Bundles:
-        return self._headroom.count_bundles(project_id, bundle, provider)
+    def count_bundles(
+        self, project_id: str, bundle: Mapping[str, int], provider: str | None, pod: str | None = None
+    ) -> Bundles:
+        return self._headroom.count_bundles(project_id, bundle, provider, pod)
 
     def get_detail(self, project_id: str, resources: Collection[str]) -> list[UsageRecord]:
         return self._headroom.read_detail(project_id, resources)
@@ -263,9 +270,9 @@ class DbQuotaDriver(base.QuotaDriver):
         )
 
     def list_usages(
-        self, project_id: str | None, page: Page, *, allow_unknown_limits: bool = False
+        self, project_id: str | None, page: Page, *, allow_unknown_limits: bool = False, pod: str | None = None
     ) -> list[UsageRecord]:
-        return self._usage_reader.list_usages(project_id, page, allow_unknown_limits=allow_unknown_limits)
+        return self._usage_reader.list_usages(project_id, page, allow_unknown_limits=allow_unknown_limits, pod=pod)
 
     def list_reservations(
         self,

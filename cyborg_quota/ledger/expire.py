@@ -18,12 +18,14 @@ from collections.abc import Callable, Sequence
 from concurrent import futures
 from typing import Any, Final
 
-from cyborg_quota.db import inventories, maintenance
+from cyborg_quota.db import history, inventories, maintenance
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.errors import ConcurrentChange
-from cyborg_quota.db.maintenance import ExpiryPosition, Overdue
+from cyborg_quota.db.history import ExpiryPosition
+from cyborg_quota.db.maintenance import Overdue
 from cyborg_quota.ledger.counters import Counting
 from cyborg_quota.ledger.settle import Settler
+from cyborg_quota.scopes import scoped_name
 
 _FIRST_ROWS: Final = 64
 _MIN_ROWS: Final = 50
@@ -45,7 +47,7 @@ _READ_BATCHES: Final = 5
 """The number of batches that one statement reads: it must end well before the statement timeout."""
 
 Read = Callable[[ExpiryPosition | None, int], tuple[Sequence[Any], ExpiryPosition | None]]
-"""Reads the next overdue reservations after a position: see maintenance.read_overdue_after."""
+"""Reads the next overdue reservations after a position: see history.read_overdue_after."""
 
 _MAX_WORKERS: Final = 3
 _READ_AHEAD_BATCHES: Final = 40
@@ -71,7 +73,7 @@ class Expirer:
         """Expire up to ``limit`` reservations, longest overdue first, in one transaction. Returns their number."""
 
         def work(connection: Connection, counting: Counting) -> int:
-            rows = maintenance.read_overdue(connection, limit, self._settler.grace)
+            rows = history.read_overdue(connection, limit, self._settler.grace)
             return self._expire_rows(connection, counting, rows)
 
         return self._settler.write(work)
@@ -79,10 +81,10 @@ class Expirer:
     def overdue(self, position: ExpiryPosition | None, limit: int) -> tuple[Sequence[Any], ExpiryPosition | None]:
         """Read up to ``limit`` overdue reservations after a position, for ``expire_read``, and the position after them.
 
-        See maintenance.read_overdue_after.
+        See history.read_overdue_after.
         """
         return self._database.read(
-            lambda connection: maintenance.read_overdue_after(connection, position, limit, self._settler.grace)
+            lambda connection: history.read_overdue_after(connection, position, limit, self._settler.grace)
         )
 
     def expire_read(self, rows: Sequence[Overdue]) -> int:
@@ -93,7 +95,7 @@ class Expirer:
             if next(attempts) == 0:
                 return self._expire_rows(connection, counting, rows)
             # Another transaction has settled some of them: read which are still overdue.
-            still_overdue = maintenance.still_overdue(connection, [row[0] for row in rows], self._settler.grace)
+            still_overdue = history.still_overdue(connection, [row[0] for row in rows], self._settler.grace)
             return self._expire_rows(connection, counting, still_overdue)
 
         return self._settler.write(work)
@@ -104,12 +106,15 @@ class Expirer:
             if not maintenance.expire(connection, rows, self._settler.grace):
                 raise ConcurrentChange
             freed: dict[inventories.Key, int] = {}
-            for _, _, resource, delta, provider_id, _ in rows:
+            in_pods: list[tuple[str, str, int]] = []
+            for _, project_id, resource, delta, provider_id, _, pod in rows:
                 if provider_id is not None:
                     freed[provider_id, resource] = freed.get((provider_id, resource), 0) + max(delta, 0)
+                if pod is not None:
+                    in_pods.append((project_id, scoped_name(resource, pod), delta))
             if freed:
                 inventories.give_back(connection, freed)
-            counting.expire([row[1:4] for row in rows])
+            counting.expire([*(row[1:4] for row in rows), *in_pods])
         return len(rows)
 
 
@@ -201,7 +206,7 @@ class OverdueReader:
         self._read = read
         self._batch_rows = batch_rows
         self._position: ExpiryPosition | None = None
-        self._reads: list[list[tuple[str, str, int, int, int | None, int]]] = []
+        self._reads: list[list[_ByUsageRow]] = []
         self._size = 0
         self.is_read = False
 
@@ -235,8 +240,8 @@ class OverdueReader:
         # Merged, not sorted again: sorting would block all other threads of the process for half a second.
         for _, rows in itertools.groupby(heapq.merge(*reads), key=operator.itemgetter(0, 1)):
             of_usage_row = [
-                (number, project_id, resource, delta, provider_id, generation)
-                for project_id, resource, number, delta, provider_id, generation in rows
+                (number, project_id, resource, delta, provider_id, generation, pod)
+                for project_id, resource, number, delta, provider_id, generation, pod in rows
             ]
             if batch and len(batch) + len(of_usage_row) > self._batch_rows:
                 batches.append(batch)
@@ -248,10 +253,13 @@ class OverdueReader:
         return [*batches, batch] if batch else batches
 
 
-def _by_usage_row(row: Any) -> tuple[str, str, int, int, int | None, int]:
-    """The columns of an Overdue with the project and the resource first."""
-    number, project_id, resource, delta, provider_id, generation = row
-    return sys.intern(project_id), sys.intern(resource), number, delta, provider_id, generation
+_ByUsageRow = tuple[str, str, int, int, "int | None", int, "str | None"]
+"""The columns of an Overdue with the project and the resource first."""
+
+
+def _by_usage_row(row: Any) -> _ByUsageRow:
+    number, project_id, resource, delta, provider_id, generation, pod = row
+    return sys.intern(project_id), sys.intern(resource), number, delta, provider_id, generation, pod
 
 
 class ParallelExpirer:

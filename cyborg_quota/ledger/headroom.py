@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from cyborg_quota import exceptions, headroom
 from cyborg_quota.capacity_types import FreeInventories
@@ -21,7 +22,8 @@ from cyborg_quota.headroom import Bundles, OpenReservations
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from cyborg_quota.limits.base import LimitDriver, PathLimits
 from cyborg_quota.metric_types import ProjectMetrics
-from cyborg_quota.types import ANY, UNLIMITED, Counters, Headroom, Usage, UsageRecord
+from cyborg_quota.scopes import is_scoped, scoped_name
+from cyborg_quota.types import ANY, UNLIMITED, Constraint, Counters, Headroom, Usage, UsageRecord
 
 
 class HeadroomReader:
@@ -33,35 +35,52 @@ class HeadroomReader:
         self._cap = cap
         self._capacity = capacity
 
-    def read(self, project_id: str, resources: Collection[str], provider: str | None = None) -> dict[str, Headroom]:
-        """The headroom of one project, by resource. Raises ProviderNotFound, CapacityNotEnabled."""
-        by_quota = self._read_quota(project_id, resources)
-        if provider is None:
-            return by_quota
-        self._capacity.check_enabled()
-
-        def work(connection: Connection) -> tuple[str, dict[str, list[FreeInventories]]]:
-            provider_id, name = self._find(connection, provider)
-            return name, free_capacity.read(connection, resources, provider_id)
-
-        name, free = self._database.read(work)
-        return {resource: headroom.at_provider(quota, free[resource], name) for resource, quota in by_quota.items()}
-
-    def count_bundles(self, project_id: str, bundle: Mapping[str, int], provider: str | None) -> Bundles:
-        """How many bundles fit; with a provider, each of them is a claim at one provider.
+    def read(
+        self, project_id: str, resources: Collection[str], provider: str | None = None, pod: str | None = None
+    ) -> dict[str, Headroom]:
+        """The headroom of one project, by resource. ``pod``: within this pod.
 
         Raises ProviderNotFound, CapacityNotEnabled.
         """
-        by_quota = headroom.how_many(bundle, self._read_quota(project_id, bundle))
+        quotas = self._read_quota(project_id, resources)
+        if provider is None:
+            return quotas.in_pod(pod)
+        self._capacity.check_enabled()
+
+        def work(connection: Connection) -> tuple[str, dict[str, dict[str | None, list[FreeInventories]]]]:
+            provider_id, name = self._find(connection, provider)
+            return name, free_capacity.read(connection, resources, provider_id, pod)
+
+        name, free = self._database.read(work)
+        return {
+            resource: headroom.at_providers(
+                [(quotas.in_pod(one)[resource], inventories) for one, inventories in free[resource].items()],
+                quota,
+                name,
+            )
+            for resource, quota in quotas.in_pod(pod).items()
+        }
+
+    def count_bundles(
+        self, project_id: str, bundle: Mapping[str, int], provider: str | None, pod: str | None = None
+    ) -> Bundles:
+        """How many bundles fit; with a provider, each of them is a claim at one provider. ``pod``: within this pod.
+
+        Raises ProviderNotFound, CapacityNotEnabled.
+        """
+        quotas = self._read_quota(project_id, bundle)
+        by_quota = headroom.how_many(bundle, quotas.in_pod(pod))
         if provider is None:
             return by_quota
         self._capacity.check_enabled()
-        number = headroom.bundles_at_providers(
-            bundle,
-            self._database.read(
-                lambda connection: free_capacity.read_bundles(connection, bundle, self._find(connection, provider)[0])
-            ),
+        free = self._database.read(
+            lambda connection: free_capacity.read_bundles(connection, bundle, self._find(connection, provider)[0], pod)
         )
+        number = 0
+        for one, inventories in free.items():
+            at_providers = headroom.bundles_at_providers(bundle, inventories)
+            permitted = headroom.how_many(bundle, quotas.in_pod(one)).number
+            number += at_providers if permitted is None else min(at_providers, permitted)
         return by_quota if by_quota.number is not None and by_quota.number <= number else Bundles(number, None)
 
     def _find(self, connection: Connection, provider: str) -> tuple[int | None, str]:
@@ -75,9 +94,10 @@ class HeadroomReader:
             raise exceptions.ProviderNotFound(provider)
         return stored.id, stored.provider.name
 
-    def _read_quota(self, project_id: str, resources: Collection[str]) -> dict[str, Headroom]:
+    def _read_quota(self, project_id: str, resources: Collection[str]) -> _Quotas:
         state = self._state(project_id)
-        return self._headrooms(state, self._limits.get_path_limits(state, resources), resources)
+        quotas = self._headrooms(state, self._limits.get_path_limits(state, resources), resources)
+        return _Quotas(state, quotas, self._limits.get_pod_limits(state))
 
     def read_detail(self, project_id: str, resources: Collection[str]) -> list[UsageRecord]:
         """The usage and the headroom of one project, both of the same moment, by resource.
@@ -85,7 +105,8 @@ class HeadroomReader:
         A resource that is held, and is not among ``resources``, cannot be reserved.
         """
         state = self._state(project_id)
-        names = sorted({*resources, *(resource for owner, resource in state.counters if owner == project_id)})
+        held = (name for owner, name in state.counters if owner == project_id and not is_scoped(name))
+        names = sorted({*resources, *held})
         limits = self._limits.get_limits_on_path(state, names)
         headrooms = self._headrooms(state, self._limits.get_path_limits(state, resources), resources)
         records = []
@@ -136,8 +157,9 @@ class HeadroomReader:
             return []
         held: dict[str, set[str]] = {}
         shared = {id(state.counters): state for state in states}.values()  # states share their mappings
-        for project_id, resource in [key for state in shared for key in (*state.counters, *state.project_limits)]:
-            held.setdefault(project_id, set()).add(resource)
+        for project_id, name in [key for state in shared for key in (*state.counters, *state.project_limits)]:
+            if not is_scoped(name):
+                held.setdefault(project_id, set()).add(name)
         names = sorted(set(resources).union(*held.values()))
         limits = self._limits.get_limits_on_paths(states, names)
         found = []
@@ -184,6 +206,24 @@ class HeadroomReader:
                 state.project_ids, resource, limits.constraints, state.counters, OpenReservations(count, self._cap)
             )
         return found
+
+
+class _Quotas(NamedTuple):
+    """The headrooms of a project by resource, and the limits per pod that may reduce them in a pod."""
+
+    state: PathState
+    headrooms: Mapping[str, Headroom]
+    pod_limits: Sequence[Constraint]
+
+    def in_pod(self, pod: str | None) -> dict[str, Headroom]:
+        """The headrooms in one pod, by resource; None: in no pod."""
+        if pod is None or not self.pod_limits:
+            return dict(self.headrooms)
+        path, counters = self.state.project_ids, self.state.counters
+        return {
+            resource: headroom.in_pod(quota, path, scoped_name(resource, pod), self.pod_limits, counters)
+            for resource, quota in self.headrooms.items()
+        }
 
 
 def _has_parent(state: PathState, parent_id: str) -> bool:

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
-from cyborg_quota import exceptions
-from cyborg_quota.db import limit_history, moves, overrides, path_state, projects, totals, usages
+from cyborg_quota import exceptions, scopes
+from cyborg_quota.db import dialects, limit_history, moves, overrides, path_state, projects, totals, usages
 from cyborg_quota.db import limits as tables
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.path_state import PathState
@@ -31,12 +31,25 @@ from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.limits.document import Document
 from cyborg_quota.limits.limit_tree import LimitTree
 from cyborg_quota.limits.timeline import Timeline
-from cyborg_quota.types import Author, Counters, LimitChange, LimitOverride, Page, RecordedChanges, TotalLimit
+from cyborg_quota.types import (
+    Author,
+    Counters,
+    LimitChange,
+    LimitOverride,
+    LimitRecord,
+    Page,
+    RecordedChanges,
+    TotalLimit,
+)
 
 Key = TypeVar("Key")
 
-MOST_MOVED_ROWS: Final = 100_000
-"""The maximum number of usage rows that one import moves. Charges of these projects wait while they are locked."""
+MOST_MOVED_ROWS: Final = 40_000
+"""The maximum number of usage rows that one import moves. Charges of these projects wait while they are locked: a third
+of [quota] retry_seconds (record 0028)."""
+
+MOST_MOVED_ROWS_OF_ONE_WRITER: Final = 20_000
+"""The same on SQLite, where charges wait for the whole import."""
 
 BATCH_PROJECTS: Final = 500
 """The number of edges that one transaction of OriginClearing changes."""
@@ -89,6 +102,15 @@ class LimitKeeper:
         """A page of the limits, without overrides: (project_id, resource, limit). Raises MarkerNotFound."""
         return self._database.read(lambda connection: tables.read_page(connection, page))
 
+    def list_in_pods(self, project_id: str | None, pod: str | None) -> list[LimitRecord]:
+        """The limits per pod of a project (None: of all), in this pod (None: in any); by project, pod and resource."""
+        rows = self._database.read(lambda connection: tables.read_in_pods(connection, project_id, pod))
+        records = []
+        for owner, name, limit in rows:
+            resource, in_pod = scopes.split(name)
+            records.append(LimitRecord(owner, resource, limit, pod=in_pod))
+        return records
+
     def list_projects(self, limit: int | None, after: str | None) -> list[tuple[str, str | None]]:
         """(project_id, parent_id) of at most ``limit`` projects after ``after``. Raises MarkerNotFound."""
         return self._database.read(lambda connection: projects.limiting_edges_page(connection, limit, after))
@@ -139,6 +161,7 @@ class LimitKeeper:
     ) -> None:
         """Set limits of a project, all or none. None removes a limit. Raises LimitRefused, DatabaseUnavailable.
 
+        A limit per pod has a scoped name (scopes.py).
         ``allow`` is called with the parent of the project, and raises if the caller may not set these limits. It may
         read files; therefore it runs before the transaction, and again if the project has moved by then.
         """
@@ -182,7 +205,7 @@ class LimitKeeper:
             self.check_depth(tree, project_id)
             affected = [project_id, *tree.children_of.get(project_id, ())]
             limits = Timeline(tree, *overrides.read(connection))
-            self._refuse(limits, affected, limits.resources)
+            self._refuse(limits, affected, limits.names)
 
         self._tree.set_parent(project_id, parent_id, author, check)
 
@@ -221,7 +244,9 @@ class LimitKeeper:
 def _change(project_id: str | None, resource: str, before: int | None, after: int | None) -> list[LimitChange]:
     if before == after:
         return []
-    return [LimitChange("unset limit" if after is None else "set limit", project_id, resource, before, after)]
+    action: Literal["set limit", "unset limit"] = "unset limit" if after is None else "set limit"
+    name, pod = scopes.split(resource)
+    return [LimitChange(action, project_id, name, before, after, pod=pod)]
 
 
 def _set_or_remove(limits: dict[Key, int], key: Key, limit: int | None) -> None:
@@ -276,11 +301,12 @@ def import_document(
 def _too_many(connection: Connection, changes: Iterable[LimitChange]) -> list[str]:
     moved = {str(change.project_id) for change in changes if change.action == "move project"}
     rows = moves.count_rows(connection, moved)
-    if rows <= MOST_MOVED_ROWS:
+    most = MOST_MOVED_ROWS if dialects.of(connection).max_writers != 1 else MOST_MOVED_ROWS_OF_ONE_WRITER
+    if rows <= most:
         return []
     return [
         f"the {len(moved)} projects that would be moved have {rows} usage rows, and one import may move "
-        f"{MOST_MOVED_ROWS}; import the tree in several files"
+        f"{most}; import the tree in several files"
     ]
 
 
@@ -296,7 +322,7 @@ def _write(connection: Connection, before: LimitTree, after: LimitTree, changes:
         elif change.project_id is None:
             tables.set_default(connection, str(change.resource), after.defaults.get(str(change.resource)))
         else:
-            key = (change.project_id, str(change.resource))
+            key = (change.project_id, scopes.name_of(str(change.resource), change.pod))
             changed[key] = after.project_limits.get(key)
     # Lock the usage rows last, so that charges do not wait for the writes before.
     tables.set_limits(connection, changed, before.project_limits)
@@ -309,12 +335,12 @@ def find_problems(limits: DatabaseLimitDriver, after: Timeline, changes: Iterabl
     placed = {change.project_id for change in changes if change.resource is None and change.project_id is not None}
     reasons = _too_deep(tree, placed, limits.max_depth)
     affected = placed | {child for project_id in placed for child in tree.children_of.get(project_id, ())}
-    reasons += timeline.problems(limits.model, after, affected, after.resources)
+    reasons += timeline.problems(limits.model, after, affected, after.names)
     limited: dict[str, set[str]] = {}
     for change in changes:
         if change.resource is not None:
             project_ids = tree.projects if change.project_id is None else [change.project_id]
-            limited.setdefault(change.resource, set()).update(project_ids)
+            limited.setdefault(scopes.name_of(change.resource, change.pod), set()).update(project_ids)
     for resource, limited_ids in sorted(limited.items()):
         reasons += timeline.problems(limits.model, after, limited_ids, [resource])
     return list(dict.fromkeys(reasons))

@@ -90,7 +90,7 @@ def _sentence(change: LimitChange) -> str:
     project = "total over all projects" if change.project_id == TOTAL else f"project {change.project_id}"
     names = [project if change.project_id is not None else "default"]
     if change.resource is not None:
-        names.append(f"resource {change.resource}")
+        names.append(f"resource {change.resource}" + ("" if change.pod is None else f" in pod {change.pod}"))
     if (one := change.override) is not None:
         names.append(f"override {one.id} from {shown(one.starts_at)} until {shown(one.until)}")
     return f"{change.action}, {', '.join(names)}: {_shown(change.before)} -> {_shown(change.after)}"

@@ -104,14 +104,14 @@ class Overrides:
             limit_tables.serialize_tree_changes(connection)
             if any(projects.parent_of(connection, name) != parent_id for name, parent_id in parents.items()):
                 return None
-            live, now = tables.read(connection)
+            tree = LimitTree(*limit_tables.read_family(connection, *parents), self._limits.initial_limits)
+            live, now = tables.read(connection, {*parents, *tree.projects})
             by_id = {one.id: one for one in live}
             for override_id in ids:
                 if override_id not in by_id:
                     raise exceptions.OverrideNotFound(override_id)
             ended = [by_id[override_id] for override_id in sorted(set(ids))]
             left = [one for one in live if one not in ended]
-            tree = LimitTree(*limit_tables.read_limits(connection), self._limits.initial_limits)
             names, resources = {one.project_id for one in ended}, {one.resource for one in ended}
             self._refuse(Timeline(tree, left, now), names, resources)
             tables.delete(connection, ended)

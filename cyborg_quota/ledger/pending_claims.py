@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from cyborg_quota import exceptions, transitions
 from cyborg_quota.db.new_reservations import NewReservation
@@ -16,8 +16,9 @@ class PendingClaim:
     """A claim that is being charged. Its UUIDs are generated once, so that a retry finds the rows of earlier attempts.
 
     ``group``: that of the claim, or else that of the call. ``reserved``: the UUIDs of reservations of the same consumer
-    that existed before and are not committed. ``provider_id``: the provider of the present attempt. ``tried``:
-    providers that ANY does not choose again.
+    that existed before and are not committed. ``provider_id``: the provider of the present attempt, and
+    ``counted_pod`` its pod (None: it has none). ``tried``: providers that ANY does not choose again.
+    ``avoided_pods``: the pods of which it chooses none, because their limit has refused this claim (``refusal``).
     """
 
     claim: Claim
@@ -27,7 +28,10 @@ class PendingClaim:
     is_charged: bool = False
     reserved: tuple[str, ...] = ()
     provider_id: int | None = None
+    counted_pod: str | None = None
     tried: set[int] = dataclasses.field(default_factory=set)
+    avoided_pods: set[str] = dataclasses.field(default_factory=set)
+    refusal: exceptions.OverQuota | None = None
 
     def rows(self, usage_ids: Mapping[str, int], state: State, ttl_microseconds: int | None) -> list[NewReservation]:
         """The reservations to insert. ``usage_ids``: the usage rows of the project, by resource."""
@@ -45,6 +49,7 @@ class PendingClaim:
                 claim_ordinal=None if self.claim.consumer is None else sorted(self.claim.deltas).index(resource) + 1,
                 source=self.claim.source,
                 provider_id=None if self.claim.provider is None else self.provider_id,
+                pod=self.counted_pod,
             )
             for resource, delta in self.claim.deltas.items()
         ]
@@ -68,3 +73,22 @@ class PendingClaim:
         self.uuids = {resource: uuids[resource] for resource in claim.deltas}
         self.is_charged = True
         self.reserved = tuple(row.uuid for row in held if row.state == RESERVED)
+
+
+def avoid_pods(pending: Iterable[PendingClaim], refusal: exceptions.OverQuota) -> bool:
+    """Whether claims that may choose another pod have caused ``refusal``. If so, a retry avoids the pods that it names.
+
+    False: another limit than those of pods is exceeded, too, or each claim names its provider or its pod.
+    """
+    pods = {over.pod for over in refusal.overs}
+    if None in pods:
+        return False
+    movable = [
+        item
+        for item in pending
+        if item.claim.provider == ANY and not isinstance(item.claim.pod, str) and item.counted_pod in pods
+    ]
+    for item in movable:
+        item.avoided_pods.add(str(item.counted_pod))
+        item.refusal = refusal
+    return bool(movable)

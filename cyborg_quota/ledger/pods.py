@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import inventories, pod_bindings, pods, resource_providers
+from cyborg_quota.db import free_capacity, pod_bindings, pods, resource_providers
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.pod_bindings import BindingKey, StoredBinding
@@ -170,7 +170,7 @@ class PodManager:
 
     def measure(self, names: list[str]) -> dict[str, dict[str, ResourceUse]]:
         """What the inventories of these pods have and use now. A pod without inventories has an empty measurement."""
-        measured = self._untimed.read(lambda connection: inventories.sums_of_pods(connection, names))
+        measured = self._untimed.read(lambda connection: free_capacity.sums_of_pods(connection, names))
         return {name: measured.get(name, {}) for name in names}
 
     def set_usage(self, name: str, usage: Mapping[str, ResourceUse]) -> None:

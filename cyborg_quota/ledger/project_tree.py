@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import Final
 
-from cyborg_quota import exceptions
+from cyborg_quota import exceptions, scopes
 from cyborg_quota.db import limit_history, moves, overrides, path_state, projects, totals, usages
 from cyborg_quota.db import limits as tables
 from cyborg_quota.db.database import Connection, Database
@@ -173,7 +173,7 @@ class Tree:
             live, _ = overrides.read(connection, [project_id])
             if tables.is_in_use(connection, project_id) or not tables.forget_project(connection, project_id):
                 raise exceptions.ProjectRefused(project_id, "holds resources; release them first")
-            changes = [LimitChange("unset limit", *key, limit, None) for key, limit in sorted(limits.items())]
+            changes = [_unset(*key, limit) for key, limit in sorted(limits.items())]
             changes += [
                 LimitChange("cancel override", project_id, one.resource, one.limit, None, one) for one in live
             ]
@@ -210,6 +210,11 @@ def _set_parent(
     except ValueError:
         raise exceptions.ProjectRefused(project_id, f"cannot lie below itself (below {parent_id})") from None
     return recorded
+
+
+def _unset(project_id: str, name: str, limit: int) -> LimitChange:
+    resource, pod = scopes.split(name)
+    return LimitChange("unset limit", project_id, resource, limit, None, pod=pod)
 
 
 def _changes(

@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from cyborg_quota.db.inventories import Key
+from cyborg_quota.db.inventories import Key, Place
 
 _MAX_ENTRIES: Final = 50_000
 """The most entries of each kind. When it is exceeded, that cache is cleared."""
@@ -25,7 +25,7 @@ class ProviderCache:
 
     def __init__(self) -> None:
         self._providers: dict[str, tuple[int, float]] = {}
-        self._inventories: dict[Key, int] = {}
+        self._inventories: dict[Key, Place] = {}
 
     def provider_ids(self, names: Collection[str]) -> dict[str, int] | None:
         """The ids of the providers with these names or UUIDs; None unless all of them are cached."""
@@ -38,19 +38,21 @@ class ProviderCache:
             found[name] = entry[0]
         return found
 
-    def inventory_ids(self, keys: Collection[Key]) -> dict[Key, int] | None:
-        """The ids of these inventories; None unless all of them are cached."""
+    def places(self, keys: Collection[Key]) -> dict[Key, Place] | None:
+        """These inventories; None unless all of them are cached."""
         found = {key: self._inventories.get(key) for key in keys}
-        known = {key: inventory_id for key, inventory_id in found.items() if inventory_id is not None}
+        known = {key: place for key, place in found.items() if place is not None}
         return known if len(known) == len(found) else None
 
     def in_lock_order(self, amounts: Mapping[Key, int]) -> Sequence[tuple[int, int]] | None:
         """(inventory id, amount), in the order of the ids; None unless all inventories are cached."""
-        ids = self.inventory_ids(amounts)
-        return None if ids is None else sorted((ids[key], amount) for key, amount in amounts.items())
+        places = self.places(amounts)
+        if places is None:
+            return None
+        return sorted((places[key].inventory_id, amount) for key, amount in amounts.items())
 
-    def remember(self, providers: Mapping[str, int], inventories: Mapping[Key, int]) -> None:
-        """Store ids that were just read."""
+    def remember(self, providers: Mapping[str, int], inventories: Mapping[Key, Place]) -> None:
+        """Store ids, and the pods of inventories, that were just read."""
         if len(self._providers) > _MAX_ENTRIES:
             self._providers.clear()
         if len(self._inventories) > _MAX_ENTRIES:

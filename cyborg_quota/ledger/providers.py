@@ -23,7 +23,16 @@ from cyborg_quota.capacity_types import (
     InventoryRecord,
     Provider,
 )
-from cyborg_quota.db import capacity_history, features, history, inventories, pods, resource_notices, resource_providers
+from cyborg_quota.db import (
+    capacity_history,
+    features,
+    history,
+    inventories,
+    inventory_audit,
+    pods,
+    resource_notices,
+    resource_providers,
+)
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.resource_providers import StoredProvider
 from cyborg_quota.ledger.capacity_history import log_changes
@@ -104,6 +113,7 @@ class ProviderManager:
             if not inventories.lock_unused(connection, provider_id):
                 change = "moved to another pod"
                 raise exceptions.ProviderInUse(provider.name, None, "it has claims", change=change)
+            inventories.renew(connection, provider_id)
             resource_providers.set_pod(connection, provider_id, pod)
             changed = self._find(connection, name).provider
             before, after = (capacity_history.provider_values(one) for one in (provider, changed))
@@ -242,7 +252,7 @@ class ProviderManager:
 
     def audit(self) -> list[CapacityDrift]:
         """The inventories whose counters differ from the reservations."""
-        return list(self._untimed.read(inventories.audit).values())
+        return list(self._untimed.read(inventory_audit.audit).values())
 
     def heal(self, progress: Callable[[int], None] | None) -> list[CapacityDrift]:
         """Repair the counters that audit reports, each in a transaction. Returns the counters before and after it.
@@ -250,8 +260,8 @@ class ProviderManager:
         A reservation whose inventory does not exist is reported, not repaired: set the inventory, or release it.
         """
         healed = []
-        for key, drift in self._untimed.read(inventories.audit).items():
-            counted = self._database.write(lambda connection, key=key: inventories.recount(connection, key))  # type: ignore[misc]
+        for key, drift in self._untimed.read(inventory_audit.audit).items():
+            counted = self._database.write(lambda connection, key=key: inventory_audit.recount(connection, key))  # type: ignore[misc]
             if counted is not None:
                 healed.append(CapacityDrift(drift.provider, drift.resource, *counted))
                 LOG.info("Capacity repaired: %s", healed[-1])

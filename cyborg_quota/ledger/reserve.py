@@ -14,20 +14,23 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from cyborg_quota import enforcement, exceptions, transitions
-from cyborg_quota.db import dialects, new_reservations, path_state, reservations, resource_providers, usages
+from cyborg_quota.db import new_reservations, path_state, reservations, resource_providers, usages
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.ledger import pod_claims
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer, CapacityRefused, Placement, ReserveResult
-from cyborg_quota.ledger.pending_claims import PendingClaim
+from cyborg_quota.ledger.open_cap import NO_CAP, OpenCap
+from cyborg_quota.ledger.pending_claims import PendingClaim, avoid_pods
 from cyborg_quota.ledger.pod_claims import BindingChanged
 from cyborg_quota.ledger.project_tree import PathCache, Tree
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.limits.base import LimitDriver
-from cyborg_quota.types import COMMITTED, RESERVED, TOTAL, UNLIMITED, Claim, Constraint, Counters, Selection, State
+from cyborg_quota.scopes import in_words, is_scoped, scoped_name
+from cyborg_quota.types import COMMITTED, RESERVED, TOTAL, Claim, Constraint, Counters, Selection, State
 
 _MAX_ATTEMPTS: Final = 200
 """The most attempts of one request. One that was refused is repeated if the counters that are read then allow it."""
@@ -42,111 +45,6 @@ _ENDED: Final = (
     exceptions.ReservationRolledBack,
 )
 """The errors of a commit of a reservation that has ended. (ReservationNotFound: it ended and was purged meanwhile.)"""
-
-_MAX_REFUSALS: Final = 10_000
-"""The most refusals that an OpenCap stores. It forgets them all when there are more."""
-
-_REFUSAL_SECONDS: Final = 60.0
-"""After this time, the bound is tried again without counting: counting is slow, and the usage may have fallen."""
-
-
-class OpenCap:
-    """The cap on the open reservations of one resource of one project ([quota] max_open_reservations).
-
-    Positive deltas: each open reservation adds at least 1 to ``reserved``, so ``reserved <= cap/2`` means at most cap/2
-    of them. The UPDATE that charges checks this bound, at no extra cost. Above it, a reserve counts the open
-    reservations in its own transaction, after it has locked the usage row of the project, so that no other reserve can
-    run in between. Negative deltas add nothing to ``reserved``: they are always counted, and limited to the other half.
-    Thus concurrent reserves cannot exceed the cap. Shared by threads.
-    """
-
-    def __init__(self, cap: int) -> None:
-        """``cap``: the maximum number of open reservations of one resource of one project; UNLIMITED: no cap."""
-        if cap != UNLIMITED and cap < 1:
-            raise exceptions.ConfigurationError(
-                f"[quota] max_open_reservations = {cap}: must be at least 1, or -1 for unlimited."
-            )
-        self._cap = cap
-        self._bound = cap // 2
-        # When (project_id, resource) was last refused by the bound: its reserves count without trying the bound first.
-        self._refused_at: dict[tuple[str, str], float] = {}
-
-    def to_count(self, project_id: str, claims: Iterable[Claim], request: Mapping[str, int]) -> set[str]:
-        """The resources of which this reserve must count the open reservations."""
-        if self._cap == UNLIMITED:
-            return set()
-        resources = {resource for claim in claims for resource, delta in claim.deltas.items() if delta < 0}
-        for resource, amount in request.items():
-            since = self._refused_at.get((project_id, resource))
-            is_above_bound = since is not None and time.monotonic() - since < _REFUSAL_SECONDS
-            if amount > self._bound or is_above_bound:
-                resources.add(resource)
-        return resources
-
-    def bound_reserved(self, project_id: str, changes: Iterable[usages.Change], counted: Collection[str]) -> None:
-        """Bound ``reserved`` in the changes of the project's own rows, except for the resources that are counted."""
-        if self._cap == UNLIMITED:
-            return
-        for change in changes:
-            if change.node.project_id == project_id and change.node.resource not in counted:
-                change.max_reserved = self._bound - change.reserved
-
-    def charge_and_count(
-        self,
-        connection: Connection,
-        changes: Sequence[usages.Change],
-        counted_rows: Sequence[usages.Node],
-        claims: Sequence[Claim],
-    ) -> bool:
-        """Charge every row, in lock order, and count the open reservations of ``counted_rows``.
-
-        The reservations are counted before the ancestors' rows are locked, except where all rows are locked by id.
-        False: the UPDATE of a row matched no row. Raises TooManyOpenReservations. After either, the caller must roll
-        back.
-        """
-        dialect = dialects.of(connection)
-        if not counted_rows:
-            return dialect.charge_all(connection, changes)
-        leaf = counted_rows[0].project_id
-        leaf_changes = [change for change in changes if change.node.project_id == leaf]
-        charged = {change.node.resource for change in leaf_changes}
-        # A resource with only negative deltas may have no change; its row must be locked while it is counted.
-        leaf_changes += [usages.Change(node) for node in counted_rows if node.resource not in charged]
-        ancestor_changes = [change for change in changes if change.node.project_id != leaf]
-        if dialect.locks_by_id:
-            # Rows of ancestors may have smaller ids, and are locked before.
-            leaf_changes, ancestor_changes = leaf_changes + ancestor_changes, []
-        if not dialect.charge_all(connection, leaf_changes):
-            return False
-        self.check(connection, counted_rows, claims)
-        return dialect.charge_all(connection, ancestor_changes)
-
-    def record_refusal(self, project_id: str, counters: Mapping[str, Counters], request: Mapping[str, int]) -> None:
-        """After a refusal: store the resources whose ``reserved`` exceeds the bound, so that their reserves count."""
-        if self._cap == UNLIMITED:
-            return
-        for resource, amount in request.items():
-            if counters.get(resource, Counters()).reserved + amount > self._bound:
-                if len(self._refused_at) >= _MAX_REFUSALS:
-                    self._refused_at.clear()
-                self._refused_at[project_id, resource] = time.monotonic()
-
-    def check(self, connection: Connection, nodes: Sequence[usages.Node], claims: Sequence[Claim]) -> None:
-        """Count the open reservations of these usage rows, including those that this transaction has inserted.
-
-        The transaction must have locked the rows. Raises TooManyOpenReservations.
-        """
-        for node in nodes if self._cap != UNLIMITED else ():
-            is_over = reservations.count_open(connection, node.usage_id) > self._cap
-            if not is_over and any(claim.deltas.get(node.resource, 0) < 0 for claim in claims):
-                is_over = reservations.count_open_negative(connection, node.usage_id) > self._cap - self._bound
-            if is_over:
-                raise exceptions.TooManyOpenReservations(node.project_id, node.resource, self._cap)
-
-
-_NO_CAP: Final = OpenCap(UNLIMITED)
-"""For reservations that are inserted as committed: they are never open."""
-
 
 class _Refused(Exception):
     """The UPDATE of a usage row matched no row: roll back."""
@@ -165,6 +63,18 @@ class ReserveRequest(NamedTuple):
     @property
     def state(self) -> State:
         return COMMITTED if self.ttl_microseconds is None else RESERVED
+
+
+class _ChargePlan(NamedTuple):
+    """The path and the limits of a reserve, its changes of usage rows, the resources whose open reservations it counts,
+    and what it takes in pods, by scoped name.
+    """
+
+    path: path_state.ProjectPath
+    constraints: list[Constraint]
+    changes: list[usages.Change]
+    counted: set[str]
+    in_pods: Mapping[str, int]
 
 
 class Reserver:
@@ -232,21 +142,27 @@ class Reserver:
 
     def _attempt(self, request: ReserveRequest, pending: Sequence[PendingClaim]) -> bool:
         """Attempt once to charge these claims. False: the tree or the counters have changed, retry."""
-        amounts = enforcement.requested(item.claim for item in pending)
-        resources = sorted({resource for item in pending for resource in item.claim.deltas})
-        path = self.path(request, resources, is_limited=bool(amounts))
-        constraints = self.constraints(request, path, amounts)
-        changes = changes_with_bounds(path, constraints, {**dict.fromkeys(resources, 0), **amounts}, request.state)
-        claims = [item.claim for item in pending]
-        cap = self._cap if request.state == RESERVED else _NO_CAP
-        counted_resources = cap.to_count(request.project_id, claims, amounts)
-        cap.bound_reserved(request.project_id, changes, counted_resources)
-        counted_rows = [(path.nodes(resource) or ())[0] for resource in sorted(counted_resources)]
-        if not counted_resources and self._reserve_anywhere(request, path, pending, changes):
-            return True
+        plan = None
+        if request.state == RESERVED and self._capacity.may_reserve_anywhere(pending):
+            plan = self._plan(request, pending, {})
+            if not plan.counted and self._reserve_anywhere(request, plan, pending):
+                return True
         placement = self._capacity.place(pending)
+        in_pods = _in_pods(pending) if placement.is_complete else {}
+        if plan is None or in_pods:
+            plan = self._plan(request, pending, in_pods)
         if not placement.is_complete:
-            return self._refuse_unplaced(request, path, constraints, pending)
+            return self._refuse_unplaced(request, plan.path, plan.constraints, pending)
+        return self._charge_placed(request, pending, placement, plan)
+
+    def _charge_placed(
+        self, request: ReserveRequest, pending: Sequence[PendingClaim], placement: Placement, plan: _ChargePlan
+    ) -> bool:
+        """Charge claims of which the providers are chosen. False: as ``_attempt``."""
+        path, constraints, changes, counted_resources, in_pods = plan
+        counted_rows = [(path.nodes(resource) or ())[0] for resource in sorted(counted_resources)]
+        claims = [item.claim for item in pending]
+        cap = self._cap if request.state == RESERVED else NO_CAP
         rows = _rows(request, path, pending)
 
         def work(connection: Connection) -> ReserveResult:
@@ -267,21 +183,30 @@ class Reserver:
         except (DuplicateEntry, BindingChanged):
             pass  # rows of this call or of its consumers may exist already
         except (_Refused, CapacityRefused, exceptions.TooManyOpenReservations) as refusal:
-            self._refuse(request, path, constraints, pending, refusal)
+            self._refuse(request, path, constraints, pending, refusal, in_pods=in_pods)
             return False
         return self._resolve_duplicate(request, pending)
 
-    def _reserve_anywhere(
-        self,
-        request: ReserveRequest,
-        path: path_state.ProjectPath,
-        pending: Sequence[PendingClaim],
-        changes: Sequence[usages.Change],
-    ) -> bool:
+    def _plan(
+        self, request: ReserveRequest, pending: Sequence[PendingClaim], in_pods: Mapping[str, int]
+    ) -> _ChargePlan:
+        """What to charge. ``in_pods``: what the claims take in pods, by scoped name."""
+        amounts = enforcement.requested(item.claim for item in pending)
+        resources = sorted({resource for item in pending for resource in item.claim.deltas})
+        path = self.path(request, [*resources, *in_pods], is_limited=bool(amounts))
+        charged = {**amounts, **in_pods} if in_pods else amounts
+        constraints = self.constraints(request, path, charged)
+        changes = changes_with_bounds(path, constraints, {**dict.fromkeys(resources, 0), **charged}, request.state)
+        cap = self._cap if request.state == RESERVED else NO_CAP
+        counted = cap.to_count(request.project_id, [item.claim for item in pending], amounts)
+        cap.bound_reserved(request.project_id, changes, counted)
+        return _ChargePlan(path, constraints, changes, counted, in_pods)
+
+    def _reserve_anywhere(self, request: ReserveRequest, plan: _ChargePlan, pending: Sequence[PendingClaim]) -> bool:
         """Reserve in one statement, in which the server chooses the provider. False: not supported, or refused."""
-        row = None
-        if request.state == RESERVED:
-            row = self._capacity.reserve_anywhere(pending, changes, lambda: _rows(request, path, pending)[0])
+        for item in pending:
+            item.counted_pod = None  # (of an earlier attempt)
+        row = self._capacity.reserve_anywhere(pending, plan.changes, lambda: _rows(request, plan.path, pending)[0])
         if row is not None:
             self._settler.reservation_cache.remember([new_reservations.to_row(row)])
         return row is not None
@@ -305,6 +230,9 @@ class Reserver:
         if self._resolve_duplicate(request, pending):
             return True
         if not any(item.is_charged for item in pending):
+            for item in pending:
+                if item.refusal is not None:  # (the limit of a pod, and no other pod has room)
+                    raise item.refusal
             self._refuse(request, path, constraints, pending, CapacityRefused(None))
         return False
 
@@ -315,11 +243,21 @@ class Reserver:
         constraints: Sequence[Constraint],
         pending: Sequence[PendingClaim],
         refusal: Exception,
+        *,
+        in_pods: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         """Raise the reason of a refusal, OverQuota before all others. Returns if the request may fit now: retry."""
+        amounts = {**enforcement.requested(item.claim for item in pending), **in_pods}
         if isinstance(refusal, CapacityRefused) and self._capacity.tries_next(pending, refusal.key):
             return
-        if not self.raise_refusal(request, path, constraints, enforcement.requested(item.claim for item in pending)):
+        if isinstance(refusal, CapacityRefused) and in_pods and self._capacity.has_other_pods(pending):
+            return
+        try:
+            if not self.raise_refusal(request, path, constraints, amounts):
+                return
+        except exceptions.OverQuota as error:
+            if not avoid_pods(pending, error):
+                raise
             return
         if isinstance(refusal, exceptions.QuotaError):
             raise refusal
@@ -355,7 +293,11 @@ class Reserver:
         if request.ttl_microseconds is None or not amounts:
             return []
         project_ids = path.limiting(self._limits.origin)
-        constraints = self._limits.get_constraints(project_ids, sorted(amounts))
+        in_pods = [name for name in amounts if is_scoped(name)]
+        resources = sorted(set(amounts).difference(in_pods)) if in_pods else sorted(amounts)
+        constraints = self._limits.get_constraints(project_ids, resources)
+        if in_pods:
+            constraints += self._limits.get_pod_constraints(project_ids, sorted(in_pods))
         unknown_projects = {constraint.project_id for constraint in constraints} - set(project_ids)
         if unknown_projects:
             raise exceptions.ConfigurationError(
@@ -387,10 +329,11 @@ class Reserver:
             raise exceptions.OverQuota(
                 violations if request.sees_all else enforcement.redact(violations, request.project_id)
             ) from None
-        own_counters = {resource: counters.get((request.project_id, resource), Counters()) for resource in amounts}
-        for resource in enforcement.overflowing(own_counters, amounts):
-            raise exceptions.UsageOverflow(request.project_id, resource, amounts[resource]) from None
-        self._cap.record_refusal(request.project_id, own_counters, amounts)
+        own_counters = {name: counters.get((request.project_id, name), Counters()) for name in amounts}
+        for name in enforcement.overflowing(own_counters, amounts):
+            raise exceptions.UsageOverflow(request.project_id, in_words(name), amounts[name]) from None
+        of_resources = {name: amount for name, amount in amounts.items() if not is_scoped(name)}
+        self._cap.record_refusal(request.project_id, own_counters, of_resources)
         return True
 
     def _resolve_duplicate(self, request: ReserveRequest, pending: Sequence[PendingClaim]) -> bool:
@@ -432,6 +375,17 @@ class Reserver:
 def _to_pending(request: ReserveRequest, claim: Claim) -> PendingClaim:
     uuids = {resource: new_reservations.new_uuid() for resource in claim.deltas}
     return PendingClaim(claim, request.project_id, request.group if claim.group is None else claim.group, uuids)
+
+
+def _in_pods(pending: Sequence[PendingClaim]) -> dict[str, int]:
+    """What the claims take in each pod, by scoped name. (A claim with a provider has no negative deltas.)"""
+    amounts: dict[str, int] = {}
+    for item in pending:
+        if item.counted_pod is not None:
+            for resource, delta in item.claim.deltas.items():
+                name = scoped_name(resource, item.counted_pod)
+                amounts[name] = amounts.get(name, 0) + delta
+    return amounts
 
 
 def _bind_and_insert(

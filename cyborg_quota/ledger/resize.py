@@ -82,7 +82,9 @@ class Resizer:
         return True
 
     def _write(self, request: ResizeRequest, rows: Sequence[Row], uuids: Mapping[str, str]) -> bool:
-        growth = {row.resource: request.amounts[row.resource] - row.delta for row in rows}
+        growth = {
+            name: request.amounts[row.resource] - row.delta for row in rows for name in transitions.counted_names(row)
+        }
         amounts = {resource: amount for resource, amount in growth.items() if amount > 0}
         charge = ReserveRequest(request.project_id, (), None, 0, request.sees_all)
         path = self._reserver.path(charge, sorted(growth), is_limited=bool(amounts))
@@ -90,15 +92,15 @@ class Resizer:
         added = [
             change
             for row in rows
-            if row.resource in amounts
-            for change in changes_with_bounds(path, constraints, {row.resource: growth[row.resource]}, row.state)
+            for name in transitions.counted_names(row)
+            if name in amounts
+            for change in changes_with_bounds(path, constraints, {name: growth[name]}, row.state)
         ]
         ended = {
-            (row.project_id, row.resource): (growth[row.resource], 0)
-            if row.state == RESERVED
-            else (0, growth[row.resource])
+            (row.project_id, name): (growth[name], 0) if row.state == RESERVED else (0, growth[name])
             for row in rows
-            if row.resource not in amounts
+            for name in transitions.counted_names(row)
+            if name not in amounts
         }
 
         changes = [

@@ -164,13 +164,14 @@ class Settler:
         changes: list[usages.Change] = []
         for move in moves:
             row = move.row
-            nodes = self._paths.known(row.project_id, row.resource)
-            if nodes is None:
-                return ()
             reserved, used = transitions.effect(row.state, move.to, row.delta)
-            changes.append(usages.Change(nodes[0], reserved=reserved, used=used, subtree=reserved + used))
-            if reserved + used:
-                changes += [usages.Change(node, subtree=reserved + used) for node in nodes[1:]]
+            for name in transitions.counted_names(row):
+                nodes = self._paths.known(row.project_id, name)
+                if nodes is None:
+                    return ()
+                changes.append(usages.Change(nodes[0], reserved=reserved, used=used, subtree=reserved + used))
+                if reserved + used:
+                    changes += [usages.Change(node, subtree=reserved + used) for node in nodes[1:]]
         return usages.merge(changes)
 
     def expire_rows(self, uuids: Sequence[str]) -> None:

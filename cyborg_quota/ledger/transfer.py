@@ -19,8 +19,9 @@ from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.reservations import Amendment
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from cyborg_quota.ledger.counters import ChargeRefused, Counting
+from cyborg_quota.ledger.open_cap import OpenCap
 from cyborg_quota.ledger.project_tree import PathCache
-from cyborg_quota.ledger.reserve import OpenCap, Reserver, ReserveRequest, changes_with_bounds
+from cyborg_quota.ledger.reserve import Reserver, ReserveRequest, changes_with_bounds
 from cyborg_quota.ledger.resize import ReservationChanged, amend, expire_overdue, read_rows, repeat
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.transitions import Row
@@ -98,7 +99,7 @@ class Transferrer:
         raise plan.error or exceptions.ReservationNotFound.of_holder(request.sender, request.consumer)
 
     def _write(self, request: TransferRequest, rows: Sequence[Row], uuids: Mapping[str, str]) -> bool:
-        amounts = {row.resource: row.delta for row in rows}
+        amounts = {name: row.delta for row in rows for name in transitions.counted_names(row)}
         receiving = ReserveRequest(request.receiver, (), None, 0, sees_all=True)
         path = self._reserver.path(receiving, sorted(amounts), is_limited=True)
         sending = self._paths.get(request.sender, sorted(amounts))
@@ -110,16 +111,20 @@ class Transferrer:
             if constraint.scope == "project" or constraint.project_id not in counting[constraint.resource]
         ]
         added = [
-            one for row in rows for one in changes_with_bounds(path, constraints, {row.resource: row.delta}, row.state)
+            one
+            for row in rows
+            for name in transitions.counted_names(row)
+            for one in changes_with_bounds(path, constraints, {name: row.delta}, row.state)
         ]
         ended = {
-            (row.project_id, row.resource): (-row.delta, 0) if row.state == RESERVED else (0, -row.delta)
+            (row.project_id, name): (-row.delta, 0) if row.state == RESERVED else (0, -row.delta)
             for row in rows
+            for name in transitions.counted_names(row)
         }
         leaves = {resource: (path.nodes(resource) or ())[0] for resource in amounts}
         opened = [leaves[row.resource] for row in rows if row.state == RESERVED]
 
-        ordinals = {resource: index + 1 for index, resource in enumerate(sorted(amounts))}
+        ordinals = {resource: index + 1 for index, resource in enumerate(sorted({row.resource for row in rows}))}
         changes = [
             Amendment(
                 row,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
@@ -12,7 +13,8 @@ from cyborg_quota import enforcement, exceptions
 from cyborg_quota.db import path_state, usages
 from cyborg_quota.db.database import Database
 from cyborg_quota.limits.base import LimitDriver
-from cyborg_quota.types import Counters, Over, Page, Usage, UsageRecord
+from cyborg_quota.scopes import is_scoped, scoped_name, split
+from cyborg_quota.types import UNLIMITED, Counters, Over, Page, Usage, UsageRecord
 
 LOG = logging.getLogger(__name__)
 
@@ -28,7 +30,9 @@ class UsageReader:
         self._untimed = untimed
         self._limits = limits
 
-    def check(self, project_id: str, request: Mapping[str, int], *, sees_all: bool) -> list[Over]:
+    def check(
+        self, project_id: str, request: Mapping[str, int], *, sees_all: bool, pod: str | None = None
+    ) -> list[Over]:
         # Read the current path: only a charge detects that a cached path is stale, and a check charges nothing.
         project_path = self._database.read(lambda connection: path_state.read_path(connection, project_id, request))
         path = project_path.limiting(self._limits.origin)
@@ -38,6 +42,10 @@ class UsageReader:
         constraints = self._limits.get_constraints(path, sorted(request))
         if project_path.totals:
             constraints += self._limits.get_total_constraints(sorted(project_path.totals))
+        if pod is not None:
+            in_pod = {scoped_name(resource, pod): amount for resource, amount in request.items()}
+            constraints += self._limits.get_pod_constraints(path, sorted(in_pod))
+            request = {**request, **in_pod}
         owners = {*path, *(constraint.project_id for constraint in constraints)}
         counters = self._database.read(lambda connection: usages.read(connection, owners, request))
         violations = enforcement.find_violations(project_id, constraints, counters, request)
@@ -47,24 +55,45 @@ class UsageReader:
         self, project_id: str, resources: Collection[str], *, allow_unknown_limits: bool = False
     ) -> dict[str, Usage]:
         state = self._database.read(lambda connection: path_state.read(connection, project_id, self._limits.origin))
-        held = {resource for owner, resource in state.counters if owner == project_id}
+        held = {name for owner, name in state.counters if owner == project_id and not is_scoped(name)}
         names = sorted(held.union(resources))
         limits = _look_up(lambda: self._limits.get_limits_on_path(state, names), allow_unknown=allow_unknown_limits)
         return {name: self._usage(state.counters.get((project_id, name), Counters()), limits, name) for name in names}
 
     def list_usages(
-        self, project_id: str | None, page: Page, *, allow_unknown_limits: bool = False
+        self, project_id: str | None, page: Page, *, allow_unknown_limits: bool = False, pod: str | None = None
     ) -> list[UsageRecord]:
-        rows = self._untimed.read(lambda connection: usages.read_page(connection, project_id, page))
+        if pod is not None:
+            page = _page_of(page, pod)
+        rows = self._untimed.read(lambda connection: usages.read_page(connection, project_id, page, pod))
         limits = _look_up(
             lambda: self._limits.get_limits({key[0] for key in rows}, {key[1] for key in rows}),
             allow_unknown=allow_unknown_limits,
         )
+        if pod is not None:  # (where no limit is set in the pod, there is none)
+            return [
+                UsageRecord(key[0], split(key[1])[0], _usage_in_pod(counters, limits, key), pod=pod)
+                for key, counters in rows.items()
+            ]
         return [UsageRecord(*key, usage=self._usage(counters, limits, key)) for key, counters in rows.items()]
 
     def _usage(self, counters: Counters, limits: Mapping[Key, int] | None, key: Key) -> Usage:
         limit = None if limits is None else limits.get(key, self._limits.missing_limit)
         return Usage(limit=limit, used=counters.used, reserved=counters.reserved)
+
+
+def _usage_in_pod(counters: Counters, limits: Mapping[Key, int] | None, key: Key) -> Usage:
+    limit = None if limits is None else limits.get(key, UNLIMITED)
+    return Usage(limit=limit, used=counters.used, reserved=counters.reserved)
+
+
+def _page_of(page: Page, pod: str) -> Page:
+    """The page of the rows of a pod, which have scoped names."""
+    after = page.after
+    if after is not None and after[1] is not None:
+        after = after[0], scoped_name(after[1], pod)
+    resource = None if page.resource is None else scoped_name(page.resource, pod)
+    return dataclasses.replace(page, after=after, resource=resource)
 
 
 def _look_up(limits: Callable[[], Mapping[Key, int]], *, allow_unknown: bool) -> Mapping[Key, int] | None:

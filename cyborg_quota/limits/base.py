@@ -105,6 +105,14 @@ class LimitDriver(abc.ABC):
         """The total limits over all projects of these resources, with scope ``total``. Called if there are any."""
         return []
 
+    def get_pod_constraints(self, path: Sequence[str], names: Collection[str]) -> list[Constraint]:
+        """The limits per pod of the projects on ``path``, by scoped names (scopes.py). Called for a claim in a pod."""
+        return []
+
+    def get_pod_limits(self, state: PathState) -> Sequence[Constraint]:
+        """All limits per pod of the projects of ``state``; what ``get_pod_constraints`` returns for their names."""
+        return []
+
     def get_limits_on_paths(
         self, states: Sequence[PathState], resources: Collection[str]
     ) -> Mapping[tuple[str, str], int]:

@@ -16,6 +16,7 @@ from cyborg_quota.db.path_state import PathState
 from cyborg_quota.limits import base
 from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree, effective
 from cyborg_quota.limits.models.base import EnforcementModel
+from cyborg_quota.scopes import is_scoped
 from cyborg_quota.types import TOTAL, UNLIMITED, Constraint
 
 _MAX_NAMED_PROJECTS: Final = 500
@@ -73,6 +74,14 @@ class DatabaseLimitDriver(base.LimitDriver):
 
     def get_total_constraints(self, resources: Collection[str]) -> list[Constraint]:
         return _total_constraints(self._tables.read(lambda connection: totals.read_enforced(connection, resources)))
+
+    def get_pod_constraints(self, path: Sequence[str], names: Collection[str]) -> list[Constraint]:
+        limits = self._tables.read(lambda connection: tables.of_path(connection, path, names))[1]
+        return self.model.constraints(path, limits)
+
+    def get_pod_limits(self, state: PathState) -> Sequence[Constraint]:
+        limits = {key: limit for key, limit in state.project_limits.items() if is_scoped(key[1])}
+        return self.model.constraints(state.project_ids, limits) if limits else []
 
     def get_path_limits(self, state: PathState, resources: Collection[str]) -> base.PathLimits:
         limits = self._path_limits(state.project_ids, resources, state.defaults, state.project_limits)

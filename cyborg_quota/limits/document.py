@@ -23,11 +23,11 @@ import datetime
 import functools
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import yaml
 
-from cyborg_quota import exceptions, validation
+from cyborg_quota import exceptions, scopes, validation
 from cyborg_quota.limits.limit_tree import LimitTree
 from cyborg_quota.safe_repr import safe_repr
 from cyborg_quota.types import MAX_LIMIT, MAX_REASON_CHARS, UNLIMITED, LimitChange, LimitOverride, TotalLimit
@@ -55,6 +55,12 @@ _LIMITS: Final[Mapping[str, Any]] = {
     "type": ["object", "null"],
     "propertyNames": _NAME,
     "additionalProperties": {**_LIMIT, "type": ["integer", "null"]},
+}
+_PODS: Final[Mapping[str, Any]] = {
+    "description": "a mapping of pods to limits",
+    "type": ["object", "null"],
+    "propertyNames": _NAME,
+    "additionalProperties": _LIMITS,
 }
 _TOTALS: Final[Mapping[str, Any]] = {
     **_LIMITS,
@@ -97,17 +103,23 @@ SCHEMA: Final[Mapping[str, Any]] = {
     "additionalProperties": False,
     "$defs": {
         "project": {
-            "description": "a mapping of id, limits, overrides and children",
+            "description": "a mapping of id, limits, pods, overrides and children",
             "type": "object",
-            "properties": {"id": _NAME, "limits": _LIMITS, "overrides": _OVERRIDES, "children": _PROJECTS},
+            "properties": {
+                "id": _NAME,
+                "limits": _LIMITS,
+                "pods": _PODS,
+                "overrides": _OVERRIDES,
+                "children": _PROJECTS,
+            },
             "required": ["id"],
             "additionalProperties": False,
         },
     },
 }
 """The format of a document, as JSON Schema. An integer is written without a fraction: 1.0 is none. ``null`` for
-``total``, ``defaults``, ``projects``, ``limits``, ``overrides`` or ``children`` means the same as an empty value; null
-for a limit removes it."""
+``total``, ``defaults``, ``projects``, ``limits``, ``pods``, ``overrides`` or ``children`` means the same as an empty
+value; null for a limit removes it."""
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -139,7 +151,7 @@ class Document:
     def resources(self) -> set[str]:
         """The resources for which the document sets a limit."""
         given = [*self.defaults.items(), *self.totals.items()]
-        given += [(resource, limit) for (_, resource), limit in self.project_limits.items()]
+        given += [(scopes.split(name)[0], limit) for (_, name), limit in self.project_limits.items()]
         limited = {resource for resource, limit in given if limit is not None}
         return limited | {one.resource for one in self.new_overrides}
 
@@ -204,6 +216,9 @@ def read(value: object) -> Document:
         parents[project_id] = parent_id
         for resource, limit in (project.get("limits") or {}).items():
             project_limits[project_id, resource] = limit
+        for pod, limits in (project.get("pods") or {}).items():
+            for resource, limit in (limits or {}).items():
+                project_limits[project_id, scopes.scoped_name(resource, pod)] = limit
         new_overrides += [
             _override(f"{location}.overrides[{index}]", entry, project_id)
             for index, entry in enumerate(project.get("overrides") or ())
@@ -336,13 +351,18 @@ def write(
     spans: dict[str, list[dict[str, Any]]] = {}
     for one in live:
         spans.setdefault(one.project_id, []).append(_written(one))
-    for (project_id, resource), limit in sorted(tree.project_limits.items()):
-        limits.setdefault(project_id, {})[resource] = limit
+    pods: dict[str, dict[str, dict[str, int]]] = {}
+    for (project_id, name), limit in sorted(tree.project_limits.items()):
+        resource, pod = scopes.split(name)
+        of_project = limits if pod is None else pods.setdefault(project_id, {})
+        of_project.setdefault(pod or project_id, {})[resource] = limit
 
     def entry(project_id: str) -> dict[str, Any]:
         project: dict[str, Any] = {"id": project_id}
         if project_id in limits:
             project["limits"] = limits[project_id]
+        if project_id in pods:
+            project["pods"] = pods[project_id]
         if project_id in spans:
             project["overrides"] = spans[project_id]
         if project_id in tree.children_of:
@@ -392,6 +412,8 @@ def _put(
         return []
     if limit is None:
         del limits[key]
-        return [LimitChange("unset limit", project_id, resource, before, None)]
-    limits[key] = limit
-    return [LimitChange("set limit", project_id, resource, before, limit)]
+    else:
+        limits[key] = limit
+    action: Literal["set limit", "unset limit"] = "unset limit" if limit is None else "set limit"
+    name, pod = scopes.split(resource)
+    return [LimitChange(action, project_id, name, before, limit, pod=pod)]

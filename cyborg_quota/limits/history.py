@@ -8,6 +8,7 @@ import datetime
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from cyborg_quota import scopes
 from cyborg_quota.db.limit_history import StoredState
 from cyborg_quota.limits.timeline import shown
 from cyborg_quota.types import CHECKPOINT, HistoryDifference, HistoryEntry, LimitOverride
@@ -27,10 +28,11 @@ def replay(entries: Iterable[HistoryEntry]) -> tuple[StoredState, list[HistoryDi
         if entry.action == CHECKPOINT and entry.project_id is None and entry.resource is None:
             state = StoredState({}, {}, {})
             continue
-        key = (entry.project_id, entry.resource)
+        key = (entry.project_id, None if entry.resource is None else scopes.name_of(entry.resource, entry.pod))
         recorded = _get(state, key, entry.override_id)
         if entry.action != CHECKPOINT and recorded != entry.before:
-            differences.append(HistoryDifference(entry.id, *key, recorded, entry.before))
+            names = (entry.project_id, entry.resource)
+            differences.append(HistoryDifference(entry.id, *names, recorded, entry.before, entry.pod))
         _set(state, key, entry)
     return state, differences
 
@@ -106,7 +108,8 @@ def compare(replayed: StoredState, present: StoredState, now: datetime.datetime)
     for resource, recorded, actual in _unequal(replayed.defaults, present.defaults):
         differences.append(HistoryDifference(None, None, resource, recorded, actual))
     for (project_id, resource), recorded, actual in _unequal(replayed.limits, present.limits):
-        differences.append(HistoryDifference(None, project_id, resource, recorded, actual))
+        name, pod = scopes.split(resource)
+        differences.append(HistoryDifference(None, project_id, name, recorded, actual, pod))
     for project_id, recorded, actual in _unequal(replayed.edges, present.edges):
         differences.append(HistoryDifference(None, project_id, None, _edge(recorded), _edge(actual)))
     recorded_overrides, present_overrides = (

@@ -8,7 +8,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from cyborg_quota import exceptions
-from cyborg_quota.types import UNLIMITED, Counters, TreeRow
+from cyborg_quota.limit_types import TreeRow
+from cyborg_quota.scopes import is_scoped
+from cyborg_quota.types import UNLIMITED, Counters
 
 DEFAULT: Final = "default"
 """The value of [limits] child_initial_limit and root_initial_limit that means the default of the resource."""
@@ -75,8 +77,9 @@ class LimitTree:
 
     @property
     def resources(self) -> list[str]:
-        """The resources that have a default or a limit of a project, sorted."""
-        return sorted(set(self.defaults) | {resource for _, resource in self.project_limits})
+        """The resources that have a default or a limit of a project over all pods, sorted."""
+        names = {name for _, name in self.project_limits}
+        return sorted({*self.defaults, *(name for name in names if not is_scoped(name))})
 
     @property
     def projects(self) -> list[str]:
@@ -122,7 +125,9 @@ class LimitTree:
         return count
 
     def limit(self, project_id: str, resource: str) -> int | None:
-        """The limit of the project for the resource; None if no limit applies."""
+        """The limit of the project for the resource, or its limit per pod; None if no limit applies."""
+        if is_scoped(resource):  # (it has neither a default nor an initial limit)
+            return self.project_limits.get((project_id, resource))
         return effective(
             self.parents.get(project_id) is None,
             self.project_limits.get((project_id, resource)),
@@ -142,7 +147,7 @@ def rows(
     tree: LimitTree, counters: Mapping[tuple[str, str], Counters], projects: Iterable[tuple[int, str]]
 ) -> list[TreeRow]:
     """The limits and usage of these projects, given as (depth, project_id); one row per project and resource."""
-    resources = sorted(set(tree.resources) | {resource for _, resource in counters})
+    resources = sorted({*tree.resources, *(name for _, name in counters if not is_scoped(name))})
     return [
         TreeRow(name, tree.parents.get(name), depth, resource, tree.limit(name, resource), now.used, now.subtree)
         for depth, name in projects

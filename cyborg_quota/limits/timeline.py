@@ -44,6 +44,11 @@ class Timeline:
         """Every resource for which a limit or an override is set, sorted."""
         return sorted({*self.tree.resources, *(one.resource for one in self.overrides)})
 
+    @property
+    def names(self) -> list[str]:
+        """The resources, and the scoped names of the limits per pod."""
+        return sorted({*self.resources, *(name for _, name in self.tree.project_limits)})
+
     def boundaries(self) -> list[datetime.datetime]:
         """Now, and every later moment at which an override begins or ends; sorted."""
         if self.now is None:

@@ -152,6 +152,38 @@ class LimitTest(LimitTestCase):
         for argv in ((*listed, "--project", "p"), (*listed, "--limit", "1"), ("set", "--total", "gpu=1", *until)):
             self.assertIn("--total", self.refused(2, "limit", *argv))
 
+    def test_pod(self) -> None:
+        self.done("limit", "set", "--default", "gpu=10")
+        self.done("capacity", "enable")
+        self.good("pod", "add", "p1")
+        self.good("capacity", "provider", "add", "n1", "--pod", "p1")
+        self.good("capacity", "inventory", "set", "n1", "gpu=9")
+        self.good("reserve", "--project", "p", "--provider", "n1", "gpu=3")
+        of_p = ("--project", "p", "--pod", "p1")
+        (change,) = self.good("limit", "set", *of_p, "gpu=4", "--dry-run")
+        self.assertEqual(("gpu in pod p1", None, 4), (change["resource"], change["before"], change["after"]))
+        self.assertEqual([], self.good("limit", "list", "--pod"))
+        self.done("limit", "set", *of_p, "gpu=4", "--reason", "share")
+        row = {"project_id": "p", "pod": "p1", "resource": "gpu", "limit": 4}
+        for listed in (("--pod",), ("--pod", "p1"), of_p):
+            self.assertEqual([row], self.good("limit", "list", *listed))
+        self.assertEqual([], self.good("limit", "list", "--pod", "p2"))
+        usage = {**row, "used": 0, "reserved": 3, "available": 1}
+        self.assertEqual([usage], self.good("usage", "list", "--pod", "p1"))
+        error = self.refused(1, "reserve", "--project", "p", "--provider", "n1", "gpu=2")
+        self.assertIn("project p, resource gpu in pod p1: limit 4", error)
+        self.assertIn("| gpu in pod p1 |", self.call("check", *of_p, "gpu=2").out)
+        self.assertEqual([1], [row["how_many"] for row in self.good("check", *of_p, "--how-many", "gpu=1")])
+        (entry,) = self.good("limit", "history", "--limit", "1")
+        self.assertEqual(("gpu in pod p1", 4, "share"), (entry["resource"], entry["after"], entry["reason"]))
+        self.assertIn("pods:", self.call("limit", "export").out)
+        self.done("limit", "unset", *of_p, "gpu")
+        self.assertIn("in pod p1", self.refused(1, "limit", "unset", *of_p, "gpu"))
+        until = ("--until", "2030-01-01T00:00Z")
+        for argv in (("set", "--default", "--pod", "p1", "gpu=1"), ("set", *of_p, "gpu=1", *until)):
+            self.assertIn("--pod", self.refused(2, "limit", *argv))
+        self.assertIn("--pod", self.refused(2, "limit", "list", "--pod", "p1", "--limit", "1"))
+
     def test_the_upgrade_check_of_total_limits(self) -> None:
         def checked() -> tuple[int, str]:
             out = io.StringIO()

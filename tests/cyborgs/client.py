@@ -75,6 +75,7 @@ class Client:
         self.user_id = uuid.uuid5(uuid.NAMESPACE_URL, f"user of {project_id}").hex
         self.roles = tuple(roles)
         self.service_roles = tuple(service_roles)
+        self.user_agent = "tests"
         self.received: dict[str, str] = {}
         """The headers of the last answer."""
 
@@ -90,6 +91,7 @@ class Client:
             "X-User-Id": self.user_id,
             "X-Project-Id": self.project_id,
             "X-Roles": ",".join(self.roles),
+            "User-Agent": self.user_agent,
         }
         if service:
             headers |= {

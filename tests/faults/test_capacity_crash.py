@@ -60,7 +60,8 @@ class TestCrash(CrashTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.engine.capacity.enable(ADMIN)
-        self.engine.capacity.add_provider(ADMIN, "n1")
+        self.engine.pods.add(ADMIN, "p1")  # so that each claim is also counted in a pod
+        self.engine.capacity.add_provider(ADMIN, "n1", pod="p1")
         self.engine.capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(8), "fpga": Inventory(4)})
 
     def crash_everywhere(self, prepare: Callable[[], object], call: Callable[[QuotaEngine], object], used: int) -> None:

@@ -93,7 +93,15 @@ class TestFullDisk(base.BackendTestCase):
     def place(self) -> None:
         """Limit the disk: on PostgreSQL for everything, including the log; on MariaDB for the database only.
 
-        (MariaDB ends itself when there is no space for its own files.)
+        On MariaDB, only the tables of the database grow by what the ledger writes, and report that there is no space:
+
+        * The redo log has a fixed size, and is allocated when the data directory is made.
+        * The undo log is in the system tablespace. MariaDB ends itself when that cannot grow: see the tests that kill
+          the server.
+        * The binary log is a file of its own, if it is switched on. MariaDB 10.11 does not report that it cannot be
+          written to: COMMIT gets no answer until there is space, and the server looks once a minute ("Waiting for
+          someone to free space"). That is a server that does not answer: see test_unresponsive_peers.py.
+        * Temporary files are needed only where a query groups more rows than fit into tmp_memory_table_size.
         """
         self.server.start()
         assert self.server.directory is not None

@@ -62,6 +62,8 @@ class TestCrash(capacity_crash.CrashTestCase):
 
     def test_naive_is_detected(self) -> None:
         """If each statement is committed at once, the binding moves without the claim."""
+        self.begin()
+        self.claim(self.engine)  # makes the usage rows: the later calls all send the same statements
         for number in range(1, capacity_crash.MOST_STATEMENTS):
             self.begin()
             self.assertTrue(self.crash_after(number, self.claim, is_naive=True), "no kill was detected")

@@ -49,7 +49,7 @@ class TestStaleReads(CapacityTestCase):
         self.hide(dialect, "find_candidates_in_single_statement", None)
         self.hide(dialect, "reserve_anywhere_in_single_statement", None)
         self.hide(inventories, "find_candidates", [])
-        self.hide(inventories, "ids_of", {})
+        self.hide(inventories, "places_of", {})
         self.engine.capacity.enable(ADMIN)
         for provider in (ANY, "n1"):
             self.is_synced = False

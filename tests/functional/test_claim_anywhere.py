@@ -13,6 +13,7 @@ from fixtures import MonkeyPatch
 
 from cyborg_quota import ANY, Inventory, exceptions
 from cyborg_quota.db import provider_choice
+from cyborg_quota.db.dialects import mariadb_choice
 from cyborg_quota.db.provider_choice import ProviderChoice
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from tests import base, fixtures, hooks
@@ -119,12 +120,12 @@ class TestAnywhere(base.LedgerTestCase):
         """MariaDB would sort a small table, for which it locks all rows."""
         if self.backend != "mariadb":
             self.skipTest("PostgreSQL sorts before it locks")
-        queries = [provider_choice.best_query(order) for order in ("least free", "most free")]
-        queries.append(provider_choice.equal_query(sa.literal(8), sa.literal(1)))
+        queries = [*mariadb_choice.queries("least free"), *mariadb_choice.queries("most free")]
         with self.sql.connect() as connection:
             for query in queries:
                 bound = query.params(provider_choice.arguments(ProviderChoice("gpu", 1, "least free")))
                 text = str(bound.compile(self.sql, compile_kwargs={"literal_binds": True}))
+                text = text.replace("v_free", "8").replace("v_first", "1")
                 plan = connection.exec_driver_sql(f"EXPLAIN {text} FOR UPDATE SKIP LOCKED").mappings().first()
                 assert plan is not None
                 self.assertEqual("ix_inventories_free", plan["key"])

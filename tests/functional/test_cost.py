@@ -4,50 +4,72 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
+import re
 from collections.abc import Callable
 from typing import Any
 
 import testscenarios
+import webob
 
-from cyborg_quota import Claim, QuotaEngine, exceptions
+import cyborg_quota
+from cyborg_quota import Claim, QuotaEngine, exceptions, policy
+from cyborg_quota.api.deploy import Application
+from cyborg_quota.api.operations import OPERATIONS
 from cyborg_quota.ledger.driver import DbQuotaDriver
 from cyborg_quota.ledger.settings import DriverSettings
 from cyborg_quota.limits.config import ConfigLimitDriver
 from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.limits.limit_tree import InitialLimits
 from tests import base, clouds, fixtures
+from tests.api import server
 from tests.functional import test_limits
+from tests.security import test_every_call
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
-SMALL, LARGE = 200, 20_000
-MOST_MORE_ROWS = 60
-"""The number of additional rows (on SQLite: steps) that a query may read in the large cloud."""
+SMALL, LARGE, SMALL_WIDE, WIDE = 200, 4_000, 10, 1_000
+"""The numbers of projects, and of the children of the parent of the project whose calls are counted."""
+MOST_MORE_ROWS = 200
+"""The number of additional rows (on SQLite: steps) that a call may read, because its project has more reservations."""
+
+FUNCTION = re.compile(r"cyborg_quota_\w+_v\d")
+"""A function of PostgreSQL, which writes. test_plans.py shows what its statements read."""
 
 Call = Callable[[QuotaEngine], object]
+P7 = base.Context("p7")
+UNTIL = datetime.datetime(2999, 1, 1)
 
 
 def in_flight(engine: QuotaEngine) -> list[str]:
     claim = Claim("consumer", {"gpu": 1})
-    return engine.reserve_many(base.Context("p7"), [claim], group="group")
+    return engine.reserve_many(P7, [claim], group="group")
 
 
 def refused(engine: QuotaEngine) -> None:
     with contextlib.suppress(exceptions.OverQuota):
-        engine.reserve(base.Context("p7"), {"gpu": 2})
+        engine.reserve(P7, {"gpu": 2})
+
+
+def cancel_override(engine: QuotaEngine) -> None:
+    [*_, newest], _ = engine.administration.list_overrides(base.ADMIN, "p7")
+    engine.administration.cancel_overrides(base.ADMIN, [newest.id])
 
 
 OWN: dict[str, Call] = {
-    "get_usages": lambda engine: engine.get_usages(base.Context("p7")),
-    "headroom": lambda engine: engine.headroom(base.Context("p7")),
-    "check": lambda engine: engine.check(base.Context("p7"), {"gpu": 1, "fpga": 1}),
-    "check that finds a limit": lambda engine: engine.check(base.Context("p7"), {"gpu": 2}),
+    "get_usages": lambda engine: engine.get_usages(P7),
+    "headroom": lambda engine: engine.headroom(P7),
+    "how_many": lambda engine: engine.how_many(P7, {"gpu": 1, "fpga": 1}),
+    "check": lambda engine: engine.check(P7, {"gpu": 1, "fpga": 1}),
+    "check, refused": lambda engine: engine.check(P7, {"gpu": 2}),
     "reserve, refused": refused,
-    "reserve": in_flight,
-    "reserve, again": in_flight,
-    "extend": lambda engine: engine.extend(base.Context("p7"), expire=9, consumer="consumer"),
-    "commit": lambda engine: engine.commit(base.Context("p7"), group="group"),
-    "release": lambda engine: engine.release(base.Context("p7"), consumer="consumer"),
+    "reserve_many": in_flight,
+    "reserve_many, again": in_flight,
+    "resize": lambda engine: engine.resize(P7, {"gpu": 1}, consumer="consumer"),
+    "extend": lambda engine: engine.extend(P7, expire=9, consumer="consumer"),
+    "commit": lambda engine: engine.commit(P7, group="group"),
+    "release": lambda engine: engine.release(P7, consumer="consumer"),
+    "rollback": lambda engine: engine.rollback(P7, engine.reserve(P7, {"gpu": 1}, consumer="other")),
     "list_usages": lambda engine: engine.list_usages(base.ADMIN, "p7"),
     "list_reservations": lambda engine: engine.list_reservations(base.ADMIN, "p7"),
     "list_reservations, first": lambda engine: engine.list_reservations(base.ADMIN, "p7", limit=1),
@@ -56,20 +78,66 @@ OWN: dict[str, Call] = {
     "list_reservations, group": lambda engine: engine.list_reservations(base.ADMIN, "p7", group="group", limit=5),
     "list_reservations, uuid": lambda engine: engine.list_reservations(base.ADMIN, reservations=["ended-7-0"]),
     "list_reservations, next": lambda engine: engine.list_reservations(base.ADMIN, "p7", limit=5, after="ended-7-0"),
+    "get_reservations": lambda engine: engine.get_reservations(P7, consumer="consumer"),
     "list_limits": lambda engine: engine.administration.list_limits(base.ADMIN, "p7"),
     "path": lambda engine: engine.administration.path(base.ADMIN, "p7"),
-    "get_detail": lambda engine: engine.get_detail(base.Context("p7")),
+    "get_detail": lambda engine: engine.get_detail(P7),
     "get_parent": lambda engine: engine.get_parent(base.ADMIN, "p7"),
-    "get_parent of no project": lambda engine: engine.get_parent(base.ADMIN, "nothing"),
+    "get_parent, unknown": lambda engine: engine.get_parent(base.ADMIN, "nothing"),
     "list_children": lambda engine: engine.list_children(base.ADMIN, "mid0", count=5),
-    "default_limits": lambda engine: engine.default_limits(base.Context("p7")),
+    "default_limits": lambda engine: engine.default_limits(P7),
     "list_overrides": lambda engine: engine.administration.list_overrides(base.ADMIN, "p7"),
-    "limit_history": lambda engine: engine.administration.limit_history(base.Context("p7"), limit=5),
+    "limit_history": lambda engine: engine.administration.limit_history(P7, limit=5),
+    "read_project": lambda engine: engine.monitoring.read_project(base.ADMIN, "p7"),
     "set_limit": lambda engine: engine.administration.set_limit(base.ADMIN, "gpu", 1, "p7"),
     "unset_limit": lambda engine: engine.administration.unset_limit(base.ADMIN, "gpu", "p7"),
-    "set_limit, new": lambda engine: engine.administration.set_limit(base.ADMIN, "gpu", 1, "p7"),
+    "set_limits": lambda engine: engine.administration.set_limits(base.ADMIN, {"gpu": 1}, "p7"),
+    "set_overrides": lambda engine: engine.administration.set_overrides(base.ADMIN, {"gpu": 1}, "p7", UNTIL),
+    "cancel_overrides": cancel_override,
 }
 """The calls of a project's user, of the administrator of its parent, and those that an admin makes for one project."""
+
+READER, MANAGER, PARENT = "rita@p7:reader,member", "max@p7:manager,member,reader", "pia@mid0:manager,member,reader"
+QUOTA = "/v2/quotas/p7"
+SETS = {"quota": {"gpu": 1}}
+
+REST: dict[str, tuple[str, str, str, Any]] = {
+    "get_quota": (READER, "GET", QUOTA, None),
+    "get_quota_detail": (READER, "GET", f"{QUOTA}/detail", None),
+    "get_quota_metrics": (READER, "GET", f"{QUOTA}/metrics", None),
+    "get_quota_metrics, with the subtree": (MANAGER, "GET", f"{QUOTA}/metrics", None),
+    "get_quota_defaults": (READER, "GET", f"{QUOTA}/defaults", None),
+    "get_quota_tree": (READER, "GET", f"{QUOTA}/tree", None),
+    "get_quota_tree, of the parent": (PARENT, "GET", "/v2/quotas/mid0/tree?limit=5", None),
+    "get_quota_history": (READER, "GET", f"{QUOTA}/history?limit=5", None),
+    "list_quota_overrides": (READER, "GET", f"{QUOTA}/overrides", None),
+    "check_quota": (READER, "POST", f"{QUOTA}/check", {"check": {"gpu": 2}}),
+    "list_quota_reservations": (READER, "GET", "/v2/quota_reservations?limit=5", None),
+    "list_quota_reservations, of a child": (PARENT, "GET", "/v2/quota_reservations?project_id=p7&limit=5", None),
+    "get_quota, of a child": (PARENT, "GET", QUOTA, None),
+    "set_quota": (PARENT, "PUT", QUOTA, SETS),
+    "set_quota_override": (
+        PARENT,
+        "POST",
+        f"{QUOTA}/overrides",
+        {"override": {**SETS, "until": "2999-01-01T00:00:00Z"}},
+    ),
+    "cancel_quota_override": (PARENT, "DELETE", f"{QUOTA}/overrides/OVERRIDE", None),
+    "delete_quota": (PARENT, "DELETE", QUOTA, None),
+}
+"""The calls of the REST API that a user of a project or of its parent may make: token, method, path and body."""
+
+OF_SIBLINGS = {
+    *("set_limit", "unset_limit", "set_limits", "set_overrides", "cancel_overrides"),
+    *("set_quota", "delete_quota", "set_quota_override", "cancel_quota_override"),
+    *("list_children", "get_quota_tree, of the parent"),
+}
+"""The calls of the administrator of a parent, which read the children of this own project: a change of a limit, because
+the enforcement model compares the sum of their limits with that of the parent; and a page of the children, sorted."""
+
+
+def name_of(row: str) -> str:
+    return row.partition(",")[0]
 
 
 class TestCost(test_limits.LimitsTestCase):
@@ -85,28 +153,104 @@ class TestCost(test_limits.LimitsTestCase):
         """Return the rows that each query of each call reads, in an engine with empty caches."""
         engine = self.make_limited()
         engine.list_usages(base.ADMIN, "nobody")  # (connects, and checks the schema)
+        application = self.make_application()
+
+        def ask(token: str, method: str, path: str, body: Any) -> None:
+            if "OVERRIDE" in path:
+                [*_, newest], _ = engine.administration.list_overrides(base.ADMIN, "p7")
+                path = path.replace("OVERRIDE", newest.id)
+            options = {} if body is None else {"json": body}
+            request = webob.Request.blank(path, method=method, headers={"X-Auth-Token": token}, **options)
+            response = request.get_response(application)
+            self.assertLess(response.status_int, 300, f"{token} {method} {path}: {response.text}")
+
+        calls = {**OWN, **{row: lambda _engine, given=given: ask(*given) for row, given in REST.items()}}
         found = {}
-        for name, call in OWN.items():
+        for name, call in calls.items():
             with clouds.captured() as statements:
                 call(engine)
-            found[name] = [self.rows_read(*query) for query in clouds.queries(statements)]
+            queries = [query for query in clouds.queries(statements) if not FUNCTION.search(query[0])]
+            found[name] = [self.rows_read(*query) for query in queries]
         return found
+
+    def make_application(self) -> Application:
+        conf = server.settings(self.url)
+        engine = cyborg_quota.make_engine(conf)
+        self.addCleanup(engine.close)
+        engine.list_usages(base.ADMIN, "nobody")
+        return server.make_application(conf, engine)
 
     def rows_read(self, statement: str, parameters: Any) -> int:
         return self.database.read(lambda connection: clouds.rows_read(connection, statement, parameters))
 
-    def test_every_call_reads_the_same_in_a_large_cloud(self) -> None:
-        self.admin.set_limits(base.ADMIN, {"gpu": 1, "fpga": 5})
-        clouds.add_projects(self.sql, 0, SMALL, history=3)
-        small = self.read()
-        clouds.add_projects(self.sql, SMALL, LARGE, history=1)
-        large = self.read()
-        grown = {
-            name: (small[name], rows)
-            for name, rows in large.items()
-            if len(rows) != len(small[name]) or sum(rows) > sum(small[name]) + MOST_MORE_ROWS
+    def grown(self, before: dict[str, list[int]], after: dict[str, list[int]]) -> dict[str, Any]:
+        """Return the calls that make more statements, or read more rows."""
+        return {
+            name: (before[name], rows)
+            for name, rows in after.items()
+            if len(rows) != len(before[name]) or sum(rows) > sum(before[name]) + MOST_MORE_ROWS
         }
-        self.assertEqual({}, grown)
+
+    def test_every_call_reads_the_same_in_a_large_cloud(self) -> None:
+        """Other projects, with their limits, overrides, history and reservations; other roots; and siblings."""
+        self.admin.set_limits(base.ADMIN, {"gpu": 1, "fpga": 5})
+        self.add(0, SMALL, history=3)
+        clouds.add_children(self.sql, "mid0", SMALL_WIDE)
+        self.admin.unset_limit(base.ADMIN, "gpu", "p7")  # as after the last call
+        self.engine.total_limits.set(base.ADMIN, {"gpu": 10**6, "fpga": 10**6})
+        self.engine.capacity.enable(base.ADMIN)
+        small = self.read()
+        self.add(SMALL, LARGE, history=1)
+        large = self.read()
+        self.assertEqual({}, self.grown(small, large))
+        clouds.add_children(self.sql, "mid0", WIDE, first=SMALL_WIDE)
+        grown = self.grown(large, self.read())
+        self.assertEqual(set(), {name for name in grown if not {name, name_of(name)} & OF_SIBLINGS}, grown)
+        self.assertIn("set_limit", grown)
+
+    def add(self, first: int, last: int, *, history: int) -> None:
+        clouds.add_projects(self.sql, first, last, history=history)
+        clouds.add_roots(self.sql, first, last)
+        clouds.add_limit_records(self.sql, [f"p{number}" for number in range(first, last)])
+
+    def test_a_query_of_all_projects_is_detected(self) -> None:
+        """The control: calls that read the whole cloud."""
+        self.admin.set_limits(base.ADMIN, {"gpu": 1, "fpga": 5})
+        found = []
+        for first, last in ((0, 20), (20, 400)):
+            self.add(first, last, history=1)
+            found.append(self.read_all())
+        self.assertEqual(set(found[0]), set(self.grown(*found)))
+
+    def read_all(self) -> dict[str, list[int]]:
+        calls: dict[str, Call] = {
+            "list_usages": lambda engine: engine.list_usages(base.ADMIN),
+            "list_limits": lambda engine: engine.administration.list_limits(base.ADMIN),
+            "list_overrides": lambda engine: engine.administration.list_overrides(base.ADMIN),
+            "limit_history": lambda engine: engine.administration.limit_history(base.ADMIN),
+            "list_reservations": lambda engine: engine.list_reservations(base.ADMIN),
+        }
+        found = {}
+        for name, call in calls.items():
+            with clouds.captured() as statements:
+                call(self.engine)
+            found[name] = [self.rows_read(*query) for query in clouds.queries(statements)]
+        return found
+
+    def test_every_call_has_a_row(self) -> None:
+        """The calls that need no admin's context, of the engine and of the REST API."""
+        own = {call for call, given in test_every_call.OWN.items() if given is not None}
+        others = test_every_call.OF_OWN_PROJECT | test_every_call.BY_RULE_AND_ID
+        self.assertLessEqual(own | test_every_call.BY_RULE.keys() | others, set(map(name_of, OWN)))
+        of_tenants = {one.name for one in OPERATIONS if one.rule in (None, policy.GET, policy.RULE)}
+        self.assertEqual(of_tenants, set(map(name_of, REST)))
+        application = self.make_application()
+        for one in OPERATIONS:
+            if one.name not in of_tenants:
+                path = one.path.replace("{project_id}", "p7")
+                for token in (READER, MANAGER, PARENT):
+                    request = webob.Request.blank(path, method=one.method, headers={"X-Auth-Token": token})
+                    self.assertIn(request.get_response(application).status_int, (403, 404), one.name)
 
     def test_get_usages_is_one_statement(self) -> None:
         self.admin.set_limits(base.ADMIN, {"gpu": 1, "fpga": 5})

@@ -10,7 +10,7 @@ import testscenarios
 
 from cyborg_quota import exceptions
 from cyborg_quota.administration import MAX_LISTED_PROJECTS
-from cyborg_quota.types import Holding
+from cyborg_quota.limit_types import Holding
 from tests import base
 from tests.functional import test_limits
 

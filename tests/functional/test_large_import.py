@@ -61,6 +61,24 @@ class LargeImportTestCase(test_limits.LimitsTestCase):
         }
 
 
+    def import_with_statements(self, turns: int) -> list[str]:
+        """Import the moves, and return all statements."""
+        with clouds.captured() as found:
+            self.assertEqual(self.projects, self.rotate(turns))
+        return [statement for statement, _ in found]
+
+    def assert_locked_for_few(self, statements: list[str], rows: int) -> None:
+        """Assert that the usage rows are locked for a number of statements in proportion to the moved rows.
+
+        Nothing else is done in that time. Charges wait in that time only; each statement is of at most 512 rows.
+        """
+        first = next(index for index, statement in enumerate(statements) if changes_usages(statement))
+        pieces = rows // ROWS_A_STATEMENT + 1
+        # Locks (on PostgreSQL one list for each of two depths), amounts, generations.
+        self.assertLessEqual(len(statements) - first, 2 * pieces + 4)
+        self.assertEqual([], [statement for statement in statements[first:] if "quota_usages" not in statement])
+
+
 def changes_usages(statement: str) -> bool:
     """Return whether the statement locks or changes existing usage rows."""
     is_locking = "FROM quota_usages" in statement and "FOR UPDATE" in statement.replace("NO KEY ", "")
@@ -75,14 +93,8 @@ class TestFewStatements(LargeImportTestCase):
         held = {f"p{number}": number % 7 + 1 for number in range(0, self.projects, 50)}
         for project_id, amount in held.items():
             self.engine.reserve(base.Context(project_id), {"fpga": amount})
-        with clouds.captured() as found:
-            self.assertEqual(self.projects, self.rotate(1))
-        statements = [statement for statement, _ in found]
-        first = next(index for index, statement in enumerate(statements) if changes_usages(statement))
-        pieces = 2 * self.projects // ROWS_A_STATEMENT + 1  # with two resources each
-        # Locks (on PostgreSQL one list for each of two depths), amounts, generations.
-        self.assertLessEqual(len(statements) - first, 2 * pieces + 4)
-        self.assertEqual([], [statement for statement in statements[first:] if "quota_usages" not in statement])
+        statements = self.import_with_statements(1)
+        self.assert_locked_for_few(statements, 2 * self.projects)  # with two resources each
         self.assertLessEqual(len(statements), 100)
         self.assert_invariants()
         self.assertEqual({1}, self.turns())
@@ -97,15 +109,39 @@ class TestBound(LargeImportTestCase):
 
     def test_too_many_rows_are_refused(self) -> None:
         """The number of moved projects is bounded, and a dry run reports the error too. Nothing is written."""
-        self.patch(limit_changes, "MOST_MOVED_ROWS", 119)
+        name = "MOST_MOVED_ROWS_OF_ONE_WRITER" if self.backend == "sqlite" else "MOST_MOVED_ROWS"
+        self.patch(limit_changes, name, 119)
         for dry_run in (True, False):
             error = self.assertRaises(exceptions.LimitRefused, self.rotate, 1, dry_run=dry_run)
             self.assertIn("60 projects that would be moved have 120 usage rows", str(error))
             self.assertIn("one import may move 119", str(error))
         self.assertEqual({0}, self.turns())
-        self.patch(limit_changes, "MOST_MOVED_ROWS", 120)
+        self.patch(limit_changes, name, 120)
         self.assertEqual(60, self.rotate(1))
         self.assertEqual({1}, self.turns())
+
+
+class TestAtTheBound(LargeImportTestCase):
+    """As many usage rows as one import may move: few projects, which have had many resources."""
+
+    projects = 100
+
+    def test_as_many_as_one_import_may_move(self) -> None:
+        bounds = {"sqlite": limit_changes.MOST_MOVED_ROWS_OF_ONE_WRITER}
+        most = bounds.get(self.backend, limit_changes.MOST_MOVED_ROWS)
+        owners = [f"p{number}" for number in range(self.projects)]
+        resources = [f"old{number}" for number in range(most // self.projects - len(clouds.RESOURCES))]
+        clouds.add_usages(self.sql, [(owner, name) for owner in owners for name in resources])
+        for owner in owners[::7]:
+            self.engine.reserve(base.Context(owner), {"fpga": 3})
+        clouds.add_usages(self.sql, [("p0", "one too many")])
+        error = self.assertRaises(exceptions.LimitRefused, self.rotate, 1)
+        self.assertIn(f"have {most + 1} usage rows, and one import may move {most};", str(error))
+        self.execute("DELETE FROM quota_usages WHERE resource = 'one too many'")
+        self.assert_locked_for_few(self.import_with_statements(1), most)
+        self.assertEqual({1}, self.turns())
+        self.assert_invariants()
+        self.engine.reserve(base.Context("p0"), {"fpga": 1})
 
 
 class TestWhileCharging(LargeImportTestCase):

@@ -58,22 +58,35 @@ class Model:
         self.limits: dict[tuple[str, str], int] = {}
         self.subtree_limits: dict[tuple[str, str], int] = {}
         self.rows: list[Row] = []
+        self.pods: dict[str, str] = {}  # of providers
         self.max_open = 10_000
         self._clock = 0
 
     # --- figures ---
 
     def reserved(self, project: str, resource: str) -> int:
+        """``resource``: also a name with a pod, as ``names`` returns it."""
         return sum(
             row.delta
             for row in self.rows
-            if (row.project, row.resource, row.state) == (project, resource, "reserved") and row.delta > 0
+            if (row.project, row.state) == (project, "reserved") and row.delta > 0 and resource in self.names(row)
         )
 
     def used(self, project: str, resource: str) -> int:
         return sum(
-            row.delta for row in self.rows if (row.project, row.resource, row.state) == (project, resource, "committed")
+            row.delta
+            for row in self.rows
+            if (row.project, row.state) == (project, "committed") and resource in self.names(row)
         )
+
+    def names(self, row: Row) -> list[str]:
+        return [row.resource, *self.in_pod(row.provider, {row.resource: row.delta})]
+
+    def in_pod(self, provider: str | None, amounts: Mapping[str, int]) -> dict[str, int]:
+        """The amounts by the names of the counters of the provider's pod; empty if it has none."""
+        if provider not in self.pods:
+            return {}
+        return {f" {self.pods[provider]}\x1f{resource}": amount for resource, amount in amounts.items()}
 
     def path(self, project: str) -> list[str]:
         path = [project]
@@ -227,7 +240,8 @@ class Model:
         if any(row.delta not in (expected.get(row.resource, row.delta), amounts[row.resource]) for row in rows):
             raise exceptions.AmountChanged(consumer, {}, expected)
         rows = [row for row in rows if row.delta != amounts[row.resource]]
-        if self.blockers(project, {row.resource: amounts[row.resource] - row.delta for row in rows}):
+        growth = {name: amounts[row.resource] - row.delta for row in rows for name in self.names(row)}
+        if self.blockers(project, growth):
             raise exceptions.OverQuota([])
         check(rows)
         for row in rows:
@@ -263,7 +277,7 @@ class Model:
         for row in live:
             if row.delta < 0:
                 raise exceptions.InvalidDelta(row.resource, row.delta, "")
-        amounts = {row.resource: row.delta for row in live}
+        amounts = {name: row.delta for row in live for name in self.names(row)}
         self._end([row for row in self._live(receiver, consumer) if row.overdue], "expired")
         if self._live(receiver, consumer):
             raise exceptions.ReservationConflict(consumer, {}, amounts)

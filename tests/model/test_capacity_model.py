@@ -23,6 +23,7 @@ from tests.model.model import ENDED, Model, Row
 load_tests = testscenarios.load_tests_apply_scenarios
 
 HOSTS = ("n1", "n2")
+PODS = {"n1": "p1", "n2": "p2"}
 PROVIDERS = st.sampled_from([*HOSTS, "pool"])
 CLAIMED = st.sampled_from([*HOSTS, "pool", ANY, ANY])
 AMOUNTS = st.integers(1, 4)
@@ -77,6 +78,21 @@ class CapacityModel:
         in_steps = inventory.min_unit < amount <= most and amount % inventory.step_size == 0
         return amount == inventory.min_unit or in_steps
 
+    def refuse(self, project: str, deltas: Mapping[str, int], provider: str) -> None:
+        """A limit of the provider's pod comes before its capacity. ANY takes a provider that both permit."""
+        fitting = [one for one in (HOSTS if provider == ANY else [provider]) if self.fits(one, deltas)]
+        has_all = all((provider, resource) in self.inventories for resource in deltas)
+        if has_all and self.is_pod_limited(project, provider, deltas):
+            raise exceptions.OverQuota([])
+        if not fitting:
+            raise exceptions.OverCapacity([])
+        if all(self.is_pod_limited(project, one, deltas) for one in fitting):
+            raise exceptions.OverQuota([])
+
+    def is_pod_limited(self, project: str, provider: str, deltas: Mapping[str, int]) -> bool:
+        """Whether a limit of the provider's pod refuses the amounts."""
+        return bool(self.quotas.blockers(project, self.quotas.in_pod(provider, deltas)))
+
     def is_used(self, provider: str, resource: str | None = None) -> bool:
         return any(
             self.used(provider, one) for name, one in self.inventories if name == provider and resource in (None, one)
@@ -105,8 +121,7 @@ class CapacityModel:
                 return self.reserve(project, consumer, deltas, group, provider)
         if self.quotas.blockers(project, deltas):
             raise exceptions.OverQuota([])
-        if not any(self.fits(one, deltas) for one in (HOSTS if provider == ANY else [provider])):
-            raise exceptions.OverCapacity([])
+        self.refuse(project, deltas, provider)
         answer = self.quotas.reserve(project, [(consumer, deltas)], group, "reserved")
         for row in answer:
             row.provider = provider
@@ -119,7 +134,18 @@ class CapacityHistories(test_model.Histories):
         self.capacity = self.engine.capacity
         self.capacity.enable(base.ADMIN)
         self.places = CapacityModel(self.model)
+        self.model.pods = PODS
+        for pod in PODS.values():
+            self.engine.pods.add(base.ADMIN, pod)
         self.steps = 0
+
+    @stateful.rule(
+        project=test_model.PROJECTS, host=st.sampled_from(HOSTS), limit=st.integers(-1, 6), is_subtree=st.booleans()
+    )
+    def set_pod_limit(self, project: str, host: str, limit: int, is_subtree: bool) -> None:
+        """The counters of a pod are compared after every step, so that it is correct at once."""
+        (name,) = self.model.in_pod(host, {"gpu": 0})
+        (self.limits.subtree_limits if is_subtree else self.limits.limits)[project, name] = limit
 
     @stateful.initialize(inventories=st.tuples(INVENTORIES, INVENTORIES, INVENTORIES))
     def begin_with_providers(self, inventories: tuple[Inventory, Inventory, Inventory]) -> None:
@@ -135,7 +161,11 @@ class CapacityHistories(test_model.Histories):
                 raise exceptions.ProviderExists(name)
             self.places.providers.add(name)
 
-        self.both(mine, lambda: self.capacity.add_provider(base.ADMIN, name, can_host=name != "pool"))
+        self.both(
+            mine, lambda: self.capacity.add_provider(
+                base.ADMIN, name, can_host=name != "pool", pod=PODS.get(name)
+            )
+        )
 
     @stateful.rule(name=PROVIDERS, resource=test_model.RESOURCES, inventory=INVENTORIES)
     def set_inventory(self, name: str, resource: str, inventory: Inventory) -> None:
@@ -278,7 +308,7 @@ class CapacityHistories(test_model.Histories):
                 amount
                 for amount in range(1, 12)  # no capacity is larger
                 if not self.model.blockers(project, {"gpu": amount})
-                and any(self.places.fits(name, {"gpu": amount}) for name in providers)
+                and any(self.places.fits(name, {"gpu": amount}) for name in self.allowed(project, providers, amount))
             ),
             default=0,
         )
@@ -290,17 +320,25 @@ class CapacityHistories(test_model.Histories):
         assert number == self.count_bundles(project, bundle, providers), number
         return headroom
 
+    def allowed(self, project: str, providers: tuple[str, ...], amount: int) -> list[str]:
+        """The providers whose pod has room within its limits."""
+        return [name for name in providers if not self.places.is_pod_limited(project, name, {"gpu": amount})]
+
     def free_at(self, provider: str, resource: str) -> int:
         if (provider, resource) not in self.places.inventories:
             return 0
         return max(0, self.places.free(provider, resource))
 
     def count_bundles(self, project: str, bundle: dict[str, int], providers: tuple[str, ...]) -> int:
-        at_providers = sum(
-            min(self.free_at(name, resource) // amount for resource, amount in bundle.items())
-            for name in providers
-            if self.places.fits(name, bundle)
-        )
+        at_providers = 0
+        for name in providers:
+            if self.places.fits(name, bundle):
+                number = min(self.free_at(name, resource) // amount for resource, amount in bundle.items())
+                while number and self.places.is_pod_limited(
+                    project, name, {resource: number * amount for resource, amount in bundle.items()}
+                ):
+                    number -= 1
+                at_providers += number
         return max(
             number
             for number in range(at_providers + 1)

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import exceptions
-from cyborg_quota.ledger.reserve import OpenCap
+from cyborg_quota.ledger.open_cap import OpenCap
 from cyborg_quota.limits.models.flat import Flat
 from tests import base, hooks
 from tests.functional import test_limits

@@ -25,6 +25,7 @@ from cyborg_quota import Claim, Inventory, QuotaEngine, exceptions, validation
 from cyborg_quota.administration import Administration
 from cyborg_quota.capacity import Capacity
 from cyborg_quota.monitoring import Monitoring
+from cyborg_quota.pod_limits import PodLimits
 from cyborg_quota.pods import Pods
 from cyborg_quota.total_limits import TotalLimits
 from tests import base, hooks
@@ -45,6 +46,7 @@ OWN: dict[str, dict[str, Any] | None] = {
     "capacity": None,
     "pods": None,
     "total_limits": None,
+    "pod_limits": None,
     "monitoring": None,
     "close": None,
     "ping": None,
@@ -314,6 +316,14 @@ class TestTheTable(EveryCallTestCase):
                 method = getattr(self.engine.total_limits, call)
                 error = self.assertRaises(exceptions.NotAuthorized, method, context, **given.get(call, {}))
                 self.assertIn("total_limits", error.action, who)
+
+    def test_every_call_of_pod_limits_needs_an_admin(self) -> None:
+        given = {"set": {"limits": {"gpu": 1}, "project_id": "p1", "pod": "pod1"}}
+        for call in public(PodLimits):
+            for who, context in STRANGERS.items():
+                method = getattr(self.engine.pod_limits, call)
+                error = self.assertRaises(exceptions.NotAuthorized, method, context, **given.get(call, {}))
+                self.assertIn("pod_limits", error.action, who)
 
     def test_every_call_of_monitoring_needs_an_admin(self) -> None:
         for call, given in MONITORING.items():

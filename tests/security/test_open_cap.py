@@ -15,7 +15,7 @@ from cyborg_quota.db import dialects, reservations
 from cyborg_quota.db.database import Connection
 from cyborg_quota.ledger import reserve
 from cyborg_quota.ledger.driver import DbQuotaDriver
-from cyborg_quota.ledger.reserve import OpenCap
+from cyborg_quota.ledger.open_cap import OpenCap
 from cyborg_quota.ledger.settings import DriverSettings
 from tests import base, fixtures, hooks, trees
 from tests.race.workers import once, race
@@ -211,5 +211,5 @@ class TestControl(RaceTestCase):
             between()
             return dialects.of(connection).charge_all(connection, changes)  # type: ignore[arg-type]
 
-        self.useFixture(fx.MonkeyPatch("cyborg_quota.ledger.reserve.OpenCap.charge_and_count", charge))
+        self.useFixture(fx.MonkeyPatch("cyborg_quota.ledger.open_cap.OpenCap.charge_and_count", charge))
         self.assertEqual(PROCESSES, self.admitted(*[{"gpu": 1}] * PROCESSES))

@@ -67,7 +67,7 @@ class TestRead(base.BaseTestCase):
             ("- a", "not a list"),
             ("limits: {gpu: 1}", "the document has an unknown key 'limits'; known are total, defaults, projects"),
             ("defaults: [gpu]", "defaults must be a mapping of resources to limits, not a list"),
-            (one % "limit: {gpu: 1}", "projects[0].children[0] has an unknown key 'limit'; known are id, limits, over"),
+            (one % "limit: {gpu: 1}", "projects[0].children[0] has an unknown key 'limit'; known are id, limits, pods"),
             (one % "limits: [gpu]", "projects[0].children[0].limits must be a mapping", "not a list"),
             (one % "limits: {gpu: many}", "projects[0].children[0].limits.gpu must be an integer", "not 'many'"),
             (one % "limits: {gpu.A100: 1.5}", "projects[0].children[0].limits['gpu.A100'] must be", "not 1.5"),

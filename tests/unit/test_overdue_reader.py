@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oslotest import base
 
-from cyborg_quota.db.maintenance import ExpiryPosition, Overdue
+from cyborg_quota.db.history import ExpiryPosition
+from cyborg_quota.db.maintenance import Overdue
 from cyborg_quota.ledger.expire import OverdueReader
 
 BATCH = 3
@@ -23,7 +24,7 @@ class Source:
     """Overdue reservations of these (project_id, resource), in the order of expiry; IDs are 0, 1, ..."""
 
     def __init__(self, keys: Sequence[tuple[str, str]]) -> None:
-        self.rows = [(number, *key, 1, None, 0) for number, key in enumerate(keys)]
+        self.rows = [(number, *key, 1, None, 0, None) for number, key in enumerate(keys)]
         self.asked: list[int] = []
 
     def read(self, place: ExpiryPosition | None, most: int) -> tuple[Sequence[Any], ExpiryPosition | None]:

@@ -11,7 +11,8 @@ from cyborg_quota.administration import MAX_LISTED_PROJECTS
 from cyborg_quota.api.call import Call, Json, moment
 from cyborg_quota.api.errors import Refused, project_not_found
 from cyborg_quota.capacity_types import InventoryRecord
-from cyborg_quota.types import Holding, Reservation
+from cyborg_quota.limit_types import Holding
+from cyborg_quota.types import Reservation
 
 
 def list_quotas(call: Call) -> Json:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from cyborg_quota import policy
 from cyborg_quota.api.call import Call, Json
 from cyborg_quota.api.errors import Refused
-from cyborg_quota.types import TreeRow
+from cyborg_quota.limit_types import TreeRow
 
 
 def get_tree(call: Call) -> Json:

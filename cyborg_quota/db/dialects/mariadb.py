@@ -365,6 +365,7 @@ class _ReserveForm(NamedTuple):
     size: int
     has_consumers: bool
     has_source: bool
+    place: tuple[str, ...]
     claims: int
     changes: int
     order: Order | None = None
@@ -380,13 +381,13 @@ def _reserve_form(
     first = rows[0]
     parameters: dict[str, Any] = {"b_project": first.project_id, "b_ttl": first.ttl_microseconds}
     has_source = new_reservations.have_source(rows)
-    has_consumers = new_reservations.add_row_values(parameters, rows, has_source=has_source)
-    if claims:
-        parameters.update({f"b_provider_id_{index}": row.provider_id for index, row in enumerate(rows)})
-        for index, claim in enumerate(claims):
-            parameters.update(inventories.arguments(claim, f"_{index}"))
+    # (The block may choose the provider, which the row then does not have yet.)
+    place = (new_reservations.place_columns(rows) or ("provider_id",)) if claims else ()
+    has_consumers = new_reservations.add_row_values(parameters, rows, has_source=has_source, place=place)
+    for index, claim in enumerate(claims):
+        parameters.update(inventories.arguments(claim, f"_{index}"))
     _add_changes(parameters, changes)
-    return _ReserveForm(len(rows), has_consumers, has_source, len(claims), len(changes)), parameters
+    return _ReserveForm(len(rows), has_consumers, has_source, place, len(claims), len(changes)), parameters
 
 
 class _SettleForm(NamedTuple):
@@ -425,7 +426,7 @@ def _reserve_values(form: _ReserveForm) -> list[dict[str, sa.ColumnElement[Any]]
     return [
         {
             **shared,
-            **reservations.row_values(index, has_source=form.has_source, has_provider=form.claims > 0),
+            **reservations.row_values(index, has_source=form.has_source, place=form.place),
         }
         for index in range(form.size)
     ]

@@ -5,7 +5,7 @@
     SELECT ... LIMIT 1 INTO v_provider, v_inventory, v_free FOR UPDATE SKIP LOCKED;
     SET v_first = <a random provider id>;
     SELECT ... LIMIT 1 INTO v_provider, v_inventory FOR UPDATE SKIP LOCKED;
-    IF v_inventory IS NOT NULL THEN <the steps of the reserve>
+    IF v_inventory IS NOT NULL AND <its provider is in no pod> THEN <the steps of the reserve>
 
 The second query finds no row if no other provider is equally good and unlocked; the variables then keep their values.
 The inventory is locked before the reservation is inserted. This adds no cycle to the lock order: the INSERT waits only
@@ -21,6 +21,7 @@ import sqlalchemy as sa
 
 from cyborg_quota.db import provider_choice
 from cyborg_quota.db.inventories import Order
+from cyborg_quota.db.models import inventories
 
 VARIABLES: Final = {"b_provider_id_0": "v_provider", "b_inventory_0": "v_inventory"}
 """The variables that replace these parameters of the reserve's steps."""
@@ -29,16 +30,23 @@ DECLARATIONS: Final = "DECLARE v_provider, v_inventory, v_first INTEGER; DECLARE
 RESULT: Final = "SELECT v_provider, v_inventory;"
 
 _SKIPS_LOCKED: Final = "FOR UPDATE SKIP LOCKED"
+_INDEX_HINT: Final = "FORCE INDEX (ix_inventories_free)"
+"""Otherwise the server sorts a small table, and then locks all its rows."""
+
+
+def queries(order: Order) -> tuple[sa.Select[Any], sa.Select[Any]]:
+    """The query for the best inventory, and that for an equally good one."""
+    free, first = sa.literal_column("v_free", sa.BigInteger), sa.literal_column("v_first", sa.Integer)
+    best, equal = provider_choice.best_query(order), provider_choice.equal_query(free, first)
+    return best.with_hint(inventories, _INDEX_HINT), equal.with_hint(inventories, _INDEX_HINT)
 
 
 def text(order: Order, text_of: Callable[[Any], str]) -> str:
     """The statements, and the condition of the reserve's steps. ``text_of``: the text of an element."""
-    free = sa.literal_column("v_free", sa.BigInteger)
-    best = text_of(provider_choice.best_query(order))
-    equal = text_of(provider_choice.equal_query(free, sa.literal_column("v_first", sa.Integer)))
+    best, equal = (text_of(query) for query in queries(order))
     return (
         f"{best} INTO v_provider, v_inventory, v_free {_SKIPS_LOCKED};"
         " SET v_first = FLOOR(1 + RAND() * (SELECT MAX(provider_id) FROM inventories));"
         f" {equal} INTO v_provider, v_inventory {_SKIPS_LOCKED};"
-        " IF v_inventory IS NOT NULL"
+        " IF v_inventory IS NOT NULL AND (SELECT pod FROM resource_providers WHERE id = v_provider) IS NULL"
     )

@@ -22,6 +22,7 @@ from cyborg_quota.types import RESERVED, ROLLED_BACK
 CLAIM: Final = "cyborg_quota_claim_v1"
 GIVE_BACK: Final = "cyborg_quota_give_back_v1"
 CLAIM_ONE: Final = "cyborg_quota_claim_one_v1"
+CLAIM_IN_POD: Final = "cyborg_quota_claim_in_pod_v1"
 CLAIM_ANYWHERE: Final = "cyborg_quota_claim_anywhere_v1"
 
 # The elements of a claim: inventory id, amount of each claim, total. The conditions are those of
@@ -66,6 +67,13 @@ BEGIN
         p_rows[i][7]::smallint, p_rows[i][8], p_rows[i][9]::integer
     FROM generate_subscripts(p_rows, 1) AS i; {functions.END}
 $function$"""
+
+# With the pod as a tenth element of a row: another function, so that claims in no pod pass as few values as before.
+_CLAIM_IN_POD_V1: Final = (
+    _CLAIM_V1.replace(CLAIM, CLAIM_IN_POD)
+    .replace("source, provider_id", "source, provider_id, pod")
+    .replace("p_rows[i][9]::integer", "p_rows[i][9]::integer, p_rows[i][10]")
+)
 
 # Rolls reservations back. The elements of p_freed: inventory id, amount.
 _GIVE_BACK_V1: Final = f"""
@@ -150,7 +158,8 @@ _DONE_ANYWHERE: Final = f"ARRAY[{functions.DONE}, chosen.provider_id, chosen.id]
 _RELEASED_ANYWHERE: Final = f"ARRAY[{functions.DONE_AND_RELEASED}, chosen.provider_id, chosen.id]"
 
 # As CLAIM_ONE, but the server chooses the inventory: see provider_choice.py. Returns the result, the provider and the
-# inventory. The chosen row is locked and fits, so that its UPDATE needs no condition but the id.
+# inventory. The chosen row is locked and fits, so that its UPDATE needs no condition but the id. A claim in a pod is
+# refused, because the caller must charge the usage rows of the pod.
 _CLAIM_ANYWHERE_V1: Final = f"""
 CREATE FUNCTION @schema@.{CLAIM_ANYWHERE}(
     p_project text, p_ttl bigint,
@@ -173,6 +182,9 @@ CREATE FUNCTION @schema@.{CLAIM_ANYWHERE}(
             ORDER BY provider_id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
     IF FOUND THEN
         chosen := equal;
+    END IF;
+    IF (SELECT pod FROM @schema@.resource_providers WHERE id = chosen.provider_id) IS NOT NULL THEN
+        RETURN ARRAY[{functions.REFUSED}];
     END IF;
     UPDATE @schema@.inventories SET used = used + p_delta, free = free - p_delta, updated_at = {functions.NOW}
         WHERE id = chosen.id;
@@ -200,6 +212,7 @@ DEFINITIONS: Final = {
     CLAIM: _CLAIM_V1,
     GIVE_BACK: _GIVE_BACK_V1,
     CLAIM_ONE: _CLAIM_ONE_V1,
+    CLAIM_IN_POD: _CLAIM_IN_POD_V1,
     CLAIM_ANYWHERE: _CLAIM_ANYWHERE_V1,
 }
 
@@ -219,9 +232,13 @@ def claim(
         )
         values = (first.project_id, first.uuid, first.resource, first.consumer, first.group, first.source)
         return functions.call_function(connection, CLAIM_ONE, arguments, values, changes)
-    listed = functions.array([functions.reservation_text(row, row.provider_id) for row in rows])
+    has_pod = any(row.pod is not None for row in rows)
+    pods = [(row.pod,) if has_pod else () for row in rows]
+    texts = [functions.reservation_text(row, row.provider_id, *pod) for row, pod in zip(rows, pods, strict=True)]
+    listed = functions.array(texts)
     arguments = f"%s, {first.ttl_microseconds}, %s, {_integers(claims)}, {functions.charge_array(changes)}"
-    return functions.call_function(connection, CLAIM, arguments, (first.project_id, listed), changes)
+    name = CLAIM_IN_POD if has_pod else CLAIM
+    return functions.call_function(connection, name, arguments, (first.project_id, listed), changes)
 
 
 def claim_anywhere(

@@ -433,7 +433,7 @@ def charge_array(changes: Sequence[Change]) -> str:
     return f"'{{{','.join([f'{{{charge_values(change)}}}' for change in changes])}}}'"
 
 
-def reservation_text(row: NewReservation, *more: int | None) -> str:
+def reservation_text(row: NewReservation, *more: int | str | None) -> str:
     """A new reservation as the function expects it, with further elements."""
     values = (row.uuid, row.usage_id, row.resource, row.delta, row.consumer, row.group, row.claim_ordinal, row.source)
     return array([array_element(value) for value in (*values, *more)])

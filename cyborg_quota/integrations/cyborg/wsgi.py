@@ -17,10 +17,11 @@ compatibility.check_services()  # first: the next imports fail with an unsupport
 
 import pecan  # noqa: E402
 from cyborg.api import app as cyborg_app  # noqa: E402
+from cyborg.common import exception  # noqa: E402
 from cyborg.conductor import rpcapi  # noqa: E402
 from oslo_log import log as logging  # noqa: E402
 
-from cyborg_quota.integrations.cyborg import errors, process_state, unbound_requests  # noqa: E402
+from cyborg_quota.integrations.cyborg import errors, nova_faults, process_state, unbound_requests  # noqa: E402
 
 LOG = logging.getLogger(__name__)
 
@@ -35,7 +36,11 @@ class ConductorAPI(rpcapi.ConductorAPI):  # type: ignore[misc]
         """Create an ARQ. Cyborg calls this for each ARQ of a POST; the first call checks the limit for all of them."""
         maximum = process_state.conf().cyborg.max_unbound_requests
         if maximum >= 0 and not pecan.request.environ.get(CHECKED):
-            unbound_requests.check(context, devprof_id, maximum)
+            try:
+                unbound_requests.check(context, devprof_id, maximum)
+            except exception.Forbidden as refused:
+                _note_refusal(refused)
+                raise
             pecan.request.environ[CHECKED] = True
         return super().arq_create(context, obj_extarq, devprof_id)
 
@@ -47,9 +52,16 @@ class ConductorAPI(rpcapi.ConductorAPI):  # type: ignore[misc]
             seconds = errors.retry_after(plain)
             if seconds is not None:
                 pecan.response.headers["Retry-After"] = str(seconds)
+            if isinstance(plain, exception.Forbidden):
+                _note_refusal(plain)
             if plain is error:
                 raise
             raise plain from None
+
+
+def _note_refusal(refused: Exception) -> None:
+    """See nova_faults."""
+    pecan.request.environ[nova_faults.REFUSAL] = str(refused)
 
 
 def _mount_quota_api(setup_app: Callable[..., Any]) -> Callable[..., Any]:
@@ -89,6 +101,8 @@ def make_application() -> Any:
     process_state.log_start("API")
     if importlib.util.find_spec("falcon") is None:
         LOG.info("The REST API of quota is not served: install cyborg_quota[api].")
+    if process_state.conf().cyborg.redirect_nova:
+        return nova_faults.redirected(api.application)
     return api.application
 
 

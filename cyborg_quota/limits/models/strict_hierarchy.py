@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from cyborg_quota.limits.limit_tree import LimitTree
 from cyborg_quota.limits.models import base
+from cyborg_quota.scopes import in_words
 from cyborg_quota.types import UNLIMITED, Constraint
 
 
@@ -38,15 +39,15 @@ class StrictHierarchy(base.EnforcementModel):
             return []
         limits = {child: tree.limit(child, resource) for child in children}
         problems = [
-            f"{child} cannot be unlimited in {resource}: the limit of its parent {parent} is {parent_limit}"
+            f"{child} cannot be unlimited in {in_words(resource)}: the limit of its parent {parent} is {parent_limit}"
             for child, limit in limits.items()
             if limit == UNLIMITED
         ]
         total = sum(limit for limit in limits.values() if limit is not None and limit != UNLIMITED)
         if total > parent_limit:
             problems.append(
-                f"the limits in {resource} of the children of {parent} would sum up to {total}; the limit of {parent} "
-                f"is {parent_limit}"
+                f"the limits in {in_words(resource)} of the children of {parent} would sum up to {total}; the limit of "
+                f"{parent} is {parent_limit}"
             )
         return problems
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from cyborg_quota.limits.limit_tree import LimitTree
 from cyborg_quota.limits.models import base
+from cyborg_quota.scopes import in_words
 from cyborg_quota.types import UNLIMITED, Constraint
 
 _LEVELS = 2
@@ -35,8 +36,8 @@ class StrictTwoLevel(base.EnforcementModel):
                     continue
                 if limit == UNLIMITED or limit > parent_limit:
                     problems.append(
-                        f"the limit of {child} in {resource} would be {base.format_limit(limit)}; the limit of its "
-                        f"parent {parent} is {parent_limit}"
+                        f"the limit of {child} in {in_words(resource)} would be {base.format_limit(limit)}; the limit "
+                        f"of its parent {parent} is {parent_limit}"
                     )
         return problems
 

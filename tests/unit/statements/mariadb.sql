@@ -97,7 +97,7 @@ EXECUTE cyborg_quota_0082b2fb98139dcdae69 USING %s, %s, %s, 1, %s, %s, 1, 5, %s,
 ;
 
 -- single statement: claim capacity anywhere
-PREPARE cyborg_quota_0199bbf897d31d98f145 FROM 'BEGIN NOT ATOMIC DECLARE v_provider, v_inventory, v_first INTEGER; DECLARE v_free BIGINT; IF NOT EXISTS (SELECT 1 
+PREPARE cyborg_quota_c70a4aba1f713964c769 FROM 'BEGIN NOT ATOMIC DECLARE v_provider, v_inventory, v_first INTEGER; DECLARE v_free BIGINT; IF NOT EXISTS (SELECT 1 
 FROM reservations AS holder 
 WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN SELECT inventories.provider_id, inventories.id, inventories.free 
 FROM inventories FORCE INDEX (ix_inventories_free) 
@@ -109,13 +109,13 @@ FROM inventories FORCE INDEX (ix_inventories_free)
 WHERE inventories.resource = ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size = 0) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
 WHERE resource_providers.id = inventories.provider_id) = 1 AND inventories.free = v_free AND inventories.provider_id >= v_first ORDER BY inventories.provider_id 
- LIMIT 1 INTO v_provider, v_inventory FOR UPDATE SKIP LOCKED; IF v_inventory IS NOT NULL THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place, provider_id) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?, v_provider); IF ROW_COUNT() = 1 THEN UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used + ?), free=(inventories.free - ?) WHERE inventories.id = v_inventory AND inventories.free >= ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size = 0); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; SELECT v_provider, v_inventory; ELSE ROLLBACK; SELECT 3; END IF; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+ LIMIT 1 INTO v_provider, v_inventory FOR UPDATE SKIP LOCKED; IF v_inventory IS NOT NULL AND (SELECT pod FROM resource_providers WHERE id = v_provider) IS NULL THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place, provider_id) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?, v_provider); IF ROW_COUNT() = 1 THEN UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used + ?), free=(inventories.free - ?) WHERE inventories.id = v_inventory AND inventories.free >= ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size = 0); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; SELECT v_provider, v_inventory; ELSE ROLLBACK; SELECT 3; END IF; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
 ;
-EXECUTE cyborg_quota_0199bbf897d31d98f145 USING %s, %s, %s, 1, 1, 1, 1, 1, %s, 1, 1, 1, 1, %s, 1, %s, %s, 1, 5, %s, %s, 1, 1, 1, 1, 1, 1, 1, 1, 2, 0, 2, 1, 101, 8, 50, 500, 0, 0, 0 -- COMMIT
+EXECUTE cyborg_quota_c70a4aba1f713964c769 USING %s, %s, %s, 1, 1, 1, 1, 1, %s, 1, 1, 1, 1, %s, 1, %s, %s, 1, 5, %s, %s, 1, 1, 1, 1, 1, 1, 1, 1, 2, 0, 2, 1, 101, 8, 50, 500, 0, 0, 0 -- COMMIT
 ;
 
 -- single statement: claim capacity where most is free
-PREPARE cyborg_quota_dc219554775ef28fed41 FROM 'BEGIN NOT ATOMIC DECLARE v_provider, v_inventory, v_first INTEGER; DECLARE v_free BIGINT; IF NOT EXISTS (SELECT 1 
+PREPARE cyborg_quota_d0294306afa60d5caa86 FROM 'BEGIN NOT ATOMIC DECLARE v_provider, v_inventory, v_first INTEGER; DECLARE v_free BIGINT; IF NOT EXISTS (SELECT 1 
 FROM reservations AS holder 
 WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN SELECT inventories.provider_id, inventories.id, inventories.free 
 FROM inventories FORCE INDEX (ix_inventories_free) 
@@ -127,9 +127,9 @@ FROM inventories FORCE INDEX (ix_inventories_free)
 WHERE inventories.resource = ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size = 0) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
 WHERE resource_providers.id = inventories.provider_id) = 1 AND inventories.free = v_free AND inventories.provider_id >= v_first ORDER BY inventories.provider_id 
- LIMIT 1 INTO v_provider, v_inventory FOR UPDATE SKIP LOCKED; IF v_inventory IS NOT NULL THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place, provider_id) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?, v_provider); IF ROW_COUNT() = 1 THEN UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used + ?), free=(inventories.free - ?) WHERE inventories.id = v_inventory AND inventories.free >= ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size = 0); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; SELECT v_provider, v_inventory; ELSE ROLLBACK; SELECT 3; END IF; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+ LIMIT 1 INTO v_provider, v_inventory FOR UPDATE SKIP LOCKED; IF v_inventory IS NOT NULL AND (SELECT pod FROM resource_providers WHERE id = v_provider) IS NULL THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place, provider_id) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?, v_provider); IF ROW_COUNT() = 1 THEN UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used + ?), free=(inventories.free - ?) WHERE inventories.id = v_inventory AND inventories.free >= ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size = 0); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; SELECT v_provider, v_inventory; ELSE ROLLBACK; SELECT 3; END IF; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
 ;
-EXECUTE cyborg_quota_dc219554775ef28fed41 USING %s, %s, %s, 1, 1, 1, 1, 1, %s, 1, 1, 1, 1, %s, 1, %s, %s, 1, 5, %s, %s, 1, 1, 1, 1, 1, 1, 1, 1, 2, 0, 2, 1, 101, 8, 50, 500, 0, 0, 0 -- COMMIT
+EXECUTE cyborg_quota_d0294306afa60d5caa86 USING %s, %s, %s, 1, 1, 1, 1, 1, %s, 1, 1, 1, 1, %s, 1, %s, %s, 1, 5, %s, %s, 1, 1, 1, 1, 1, 1, 1, 1, 2, 0, 2, 1, 101, 8, 50, 500, 0, 0, 0 -- COMMIT
 ;
 
 -- single statement: claim capacity in a tree
@@ -211,25 +211,25 @@ INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resou
 ;
 
 -- by uuids
-SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, coalesce(reservations.generation, 0) AS coalesce_1 
+SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, coalesce(reservations.generation, 0) AS coalesce_1, reservations.pod 
 FROM reservations 
 WHERE reservations.uuid IN (%(b_0)s, %(b_1)s, %(b_2)s, %(b_3)s)
 ;
 
 -- by consumer
-SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, coalesce(reservations.generation, 0) AS coalesce_1, reservations.ended_after, reservations.created_at, reservations.deleted_at 
+SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, coalesce(reservations.generation, 0) AS coalesce_1, reservations.pod, reservations.ended_after, reservations.created_at, reservations.deleted_at 
 FROM reservations 
 WHERE reservations.project_id = %(b_project)s AND reservations.consumer_id = %(b_name)s
 ;
 
 -- by group
-SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, coalesce(reservations.generation, 0) AS coalesce_1, reservations.ended_after, reservations.created_at, reservations.deleted_at 
+SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, coalesce(reservations.generation, 0) AS coalesce_1, reservations.pod, reservations.ended_after, reservations.created_at, reservations.deleted_at 
 FROM reservations 
 WHERE reservations.project_id = %(b_project)s AND reservations.group_id = %(b_name)s
 ;
 
 -- live of
-SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, coalesce(reservations.generation, 0) AS coalesce_1 
+SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, coalesce(reservations.generation, 0) AS coalesce_1, reservations.pod 
 FROM reservations 
 WHERE reservations.project_id = %(b_project)s AND reservations.consumer_id = %(b_0)s AND reservations.live = 1
 ;
@@ -290,14 +290,14 @@ UPDATE reservations SET usage_id=%(b_usage_id)s WHERE reservations.project_id = 
 ;
 
 -- overdue
-SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id, coalesce(reservations.generation, 0) AS generation 
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id, coalesce(reservations.generation, 0) AS generation, reservations.pod 
 FROM reservations 
 WHERE reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND) ORDER BY reservations.expire 
  LIMIT %(b_limit)s
 ;
 
 -- overdue from the first
-SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id, coalesce(reservations.generation, 0) AS generation 
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id, coalesce(reservations.generation, 0) AS generation, reservations.pod 
 FROM reservations 
 WHERE reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND) ORDER BY reservations.expire, reservations.id 
  LIMIT %(b_limit)s
@@ -308,7 +308,7 @@ WHERE reservations.id = %(b_id)s AND reservations.expire <= (UTC_TIMESTAMP(6) + 
 ;
 
 -- overdue from a position
-SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id, coalesce(reservations.generation, 0) AS generation 
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id, coalesce(reservations.generation, 0) AS generation, reservations.pod 
 FROM reservations 
 WHERE reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND) AND reservations.expire >= %(b_expire)s AND (reservations.expire > %(b_expire)s OR reservations.id > %(b_id)s) ORDER BY reservations.expire, reservations.id 
  LIMIT %(b_limit)s
@@ -319,7 +319,7 @@ WHERE reservations.id = %(b_id)s AND reservations.expire <= (UTC_TIMESTAMP(6) + 
 ;
 
 -- overdue of
-SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id, coalesce(reservations.generation, 0) AS generation 
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id, coalesce(reservations.generation, 0) AS generation, reservations.pod 
 FROM reservations 
 WHERE reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND) AND reservations.id IN (%(b_0)s, %(b_1)s, %(b_2)s, %(b_3)s)
 ;
@@ -339,9 +339,9 @@ WHERE total.project_id = ' total' AND total.resource = quota_usages.resource))
 ;
 
 -- sums
-SELECT coalesce(sum(CASE WHEN (reservations.state = %(state_1)s AND reservations.delta > %(delta_1)s) THEN reservations.delta END), %(coalesce_1)s) AS reserved, coalesce(sum(CASE WHEN (reservations.state = %(state_2)s) THEN reservations.delta END), %(coalesce_2)s) AS used 
+SELECT coalesce(sum(CASE WHEN (reservations.state = %(state_1)s AND reservations.delta > %(delta_1)s) THEN reservations.delta ELSE %(param_1)s END), %(coalesce_1)s) AS reserved, coalesce(sum(CASE WHEN (reservations.state = %(state_2)s) THEN reservations.delta ELSE %(param_2)s END), %(coalesce_2)s) AS used 
 FROM reservations 
-WHERE reservations.usage_id = %(b_id)s AND reservations.state IN (__[POSTCOMPILE_state_3])
+WHERE reservations.state IN (__[POSTCOMPILE_state_3]) AND reservations.usage_id = %(b_id)s
 ;
 
 -- children's total
@@ -385,16 +385,16 @@ WHERE reservations.deleted_at <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_age)s MICROSE
 ;
 
 -- foldable
-SELECT reservations.usage_id, reservations.provider_id 
+SELECT reservations.usage_id, reservations.provider_id, reservations.pod 
 FROM reservations 
-WHERE reservations.state = %(state_1)s AND reservations.consumer_id IS NULL AND reservations.group_id IS NULL AND reservations.adjusts IS NULL AND coalesce(reservations.updated_at, reservations.created_at) <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_age)s MICROSECOND) GROUP BY reservations.usage_id, reservations.provider_id 
+WHERE reservations.state = %(state_1)s AND reservations.consumer_id IS NULL AND reservations.group_id IS NULL AND reservations.adjusts IS NULL AND coalesce(reservations.updated_at, reservations.created_at) <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_age)s MICROSECOND) GROUP BY reservations.usage_id, reservations.provider_id, reservations.pod 
 HAVING count(*) > %(count_1)s OR min(reservations.delta) < %(min_1)s
 ;
 
 -- fold
 SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta 
 FROM reservations 
-WHERE reservations.usage_id = %(b_usage_id)s AND reservations.provider_id <=> %(b_provider_id)s AND reservations.state = %(state_1)s AND reservations.consumer_id IS NULL AND reservations.group_id IS NULL AND reservations.adjusts IS NULL AND coalesce(reservations.updated_at, reservations.created_at) <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_age)s MICROSECOND) ORDER BY reservations.id 
+WHERE reservations.usage_id = %(b_usage_id)s AND reservations.provider_id <=> %(b_provider_id)s AND reservations.pod <=> %(b_pod)s AND reservations.state = %(state_1)s AND reservations.consumer_id IS NULL AND reservations.group_id IS NULL AND reservations.adjusts IS NULL AND coalesce(reservations.updated_at, reservations.created_at) <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_age)s MICROSECOND) ORDER BY reservations.id 
  LIMIT %(b_limit)s
 ;
 SELECT reservations.id, reservations.delta 
@@ -409,24 +409,28 @@ SELECT reservations.id, reservations.delta
 FROM reservations 
 WHERE reservations.usage_id = %(b_usage_id)s AND reservations.state = 'committed' AND reservations.adjusts = %(b_0)s
 ;
-INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, state, live, provider_id) VALUES (UTC_TIMESTAMP(6), false, %(uuid)s, %(usage_id)s, %(project_id)s, %(resource)s, %(delta)s, %(state)s, %(live)s, %(provider_id)s)
+INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, state, live, provider_id, pod) VALUES (UTC_TIMESTAMP(6), false, %(uuid)s, %(usage_id)s, %(project_id)s, %(resource)s, %(delta)s, %(state)s, %(live)s, %(provider_id)s, %(pod)s)
 ;
 
 -- audit
 SELECT quota_usages.project_id, quota_usages.resource, quota_usages.reserved, quota_usages.used, quota_usages.subtree, coalesce(sums.reserved, %(coalesce_1)s) AS true_reserved, coalesce(sums.used, %(coalesce_2)s) AS true_used, coalesce(sums.used, %(coalesce_2)s) + coalesce(sums.reserved, %(coalesce_1)s) + coalesce(children.subtree, %(coalesce_3)s) AS true_subtree 
 FROM quota_usages LEFT OUTER JOIN (SELECT reservations.usage_id AS usage_id, sum(CASE WHEN (reservations.state = %(state_1)s AND reservations.delta > %(delta_1)s) THEN reservations.delta ELSE %(param_1)s END) AS reserved, sum(CASE WHEN (reservations.state = %(state_2)s) THEN reservations.delta ELSE %(param_2)s END) AS used 
 FROM reservations 
-WHERE reservations.live = %(live_1)s GROUP BY reservations.usage_id) AS sums ON sums.usage_id = quota_usages.id LEFT OUTER JOIN (SELECT projects.parent_id AS parent_id, child.resource AS resource, sum(child.subtree) AS subtree 
+WHERE reservations.live = %(live_1)s GROUP BY reservations.usage_id UNION ALL SELECT quota_usages.id AS id, sum(CASE WHEN (reservations.state = %(state_1)s AND reservations.delta > %(delta_1)s) THEN reservations.delta ELSE %(param_1)s END) AS sum_1, sum(CASE WHEN (reservations.state = %(state_2)s) THEN reservations.delta ELSE %(param_2)s END) AS sum_2 
+FROM reservations LEFT OUTER JOIN resource_providers ON resource_providers.id = reservations.provider_id INNER JOIN quota_usages ON quota_usages.project_id = reservations.project_id AND quota_usages.resource = (concat(%(param_3)s, coalesce(reservations.pod, resource_providers.pod), %(param_4)s, reservations.resource)) 
+WHERE reservations.live = %(live_2)s AND coalesce(reservations.pod, resource_providers.pod) IS NOT NULL GROUP BY quota_usages.id) AS sums ON sums.usage_id = quota_usages.id LEFT OUTER JOIN (SELECT projects.parent_id AS parent_id, child.resource AS resource, sum(child.subtree) AS subtree 
 FROM projects INNER JOIN quota_usages AS child ON child.project_id = projects.project_id 
-WHERE projects.parent_id IS NOT NULL GROUP BY projects.parent_id, child.resource UNION ALL SELECT %(param_3)s AS anon_1, child.resource AS resource, sum(child.subtree) AS sum_1 
+WHERE projects.parent_id IS NOT NULL GROUP BY projects.parent_id, child.resource UNION ALL SELECT %(param_5)s AS anon_1, child.resource AS resource, sum(child.subtree) AS sum_3 
 FROM quota_usages AS child 
 WHERE child.in_total IS NOT NULL AND child.project_id != %(project_id_1)s GROUP BY child.resource) AS children ON children.parent_id = quota_usages.project_id AND children.resource = quota_usages.resource 
-WHERE quota_usages.reserved != coalesce(sums.reserved, %(coalesce_1)s) OR quota_usages.used != coalesce(sums.used, %(coalesce_2)s) OR quota_usages.subtree != coalesce(sums.used, %(coalesce_2)s) + coalesce(sums.reserved, %(coalesce_1)s) + coalesce(children.subtree, %(coalesce_3)s) UNION ALL SELECT reservations.project_id, reservations.resource, NULL AS anon_2, NULL AS anon__1, NULL AS anon__2, sum(CASE WHEN (reservations.state = %(state_3)s AND reservations.delta > %(delta_2)s) THEN reservations.delta ELSE %(param_4)s END) AS sum_2, sum(CASE WHEN (reservations.state = %(state_4)s) THEN reservations.delta ELSE %(param_5)s END) AS sum_3, sum(CASE WHEN (reservations.state = %(state_3)s AND reservations.delta > %(delta_2)s) THEN reservations.delta ELSE %(param_4)s END) + sum(CASE WHEN (reservations.state = %(state_4)s) THEN reservations.delta ELSE %(param_5)s END) AS anon_3 
+WHERE quota_usages.reserved != coalesce(sums.reserved, %(coalesce_1)s) OR quota_usages.used != coalesce(sums.used, %(coalesce_2)s) OR quota_usages.subtree != coalesce(sums.used, %(coalesce_2)s) + coalesce(sums.reserved, %(coalesce_1)s) + coalesce(children.subtree, %(coalesce_3)s) UNION ALL SELECT reservations.project_id, reservations.resource, NULL AS anon_2, NULL AS anon__1, NULL AS anon__2, sum(CASE WHEN (reservations.state = %(state_1)s AND reservations.delta > %(delta_1)s) THEN reservations.delta ELSE %(param_1)s END) AS sum_1, sum(CASE WHEN (reservations.state = %(state_2)s) THEN reservations.delta ELSE %(param_2)s END) AS sum_2, sum(CASE WHEN (reservations.state = %(state_1)s AND reservations.delta > %(delta_1)s) THEN reservations.delta ELSE %(param_1)s END) + sum(CASE WHEN (reservations.state = %(state_2)s) THEN reservations.delta ELSE %(param_2)s END) AS anon_3 
 FROM reservations LEFT OUTER JOIN quota_usages ON quota_usages.id = reservations.usage_id 
-WHERE reservations.live = %(live_2)s AND quota_usages.id IS NULL GROUP BY reservations.project_id, reservations.resource UNION ALL SELECT children.parent_id, children.resource, NULL AS anon_2, NULL AS anon__1, NULL AS anon__2, %(param_6)s AS anon_4, %(param_7)s AS anon_5, children.subtree 
+WHERE reservations.live = %(live_3)s AND quota_usages.id IS NULL GROUP BY reservations.project_id, reservations.resource UNION ALL SELECT reservations.project_id, concat(%(param_3)s, coalesce(reservations.pod, resource_providers.pod), %(param_4)s, reservations.resource) AS anon_4, NULL AS anon_2, NULL AS anon__1, NULL AS anon__2, sum(CASE WHEN (reservations.state = %(state_1)s AND reservations.delta > %(delta_1)s) THEN reservations.delta ELSE %(param_1)s END) AS sum_1, sum(CASE WHEN (reservations.state = %(state_2)s) THEN reservations.delta ELSE %(param_2)s END) AS sum_2, sum(CASE WHEN (reservations.state = %(state_1)s AND reservations.delta > %(delta_1)s) THEN reservations.delta ELSE %(param_1)s END) + sum(CASE WHEN (reservations.state = %(state_2)s) THEN reservations.delta ELSE %(param_2)s END) AS anon_5 
+FROM reservations LEFT OUTER JOIN resource_providers ON resource_providers.id = reservations.provider_id LEFT OUTER JOIN quota_usages ON quota_usages.project_id = reservations.project_id AND quota_usages.resource = (concat(%(param_3)s, coalesce(reservations.pod, resource_providers.pod), %(param_4)s, reservations.resource)) 
+WHERE reservations.live = %(live_4)s AND quota_usages.id IS NULL AND coalesce(reservations.pod, resource_providers.pod) IS NOT NULL GROUP BY reservations.project_id, concat(%(param_3)s, coalesce(reservations.pod, resource_providers.pod), %(param_4)s, reservations.resource) UNION ALL SELECT children.parent_id, children.resource, NULL AS anon_2, NULL AS anon__1, NULL AS anon__2, %(param_6)s AS anon_6, %(param_7)s AS anon_7, children.subtree 
 FROM (SELECT projects.parent_id AS parent_id, child.resource AS resource, sum(child.subtree) AS subtree 
 FROM projects INNER JOIN quota_usages AS child ON child.project_id = projects.project_id 
-WHERE projects.parent_id IS NOT NULL GROUP BY projects.parent_id, child.resource UNION ALL SELECT %(param_3)s AS anon_1, child.resource AS resource, sum(child.subtree) AS sum_1 
+WHERE projects.parent_id IS NOT NULL GROUP BY projects.parent_id, child.resource UNION ALL SELECT %(param_5)s AS anon_1, child.resource AS resource, sum(child.subtree) AS sum_3 
 FROM quota_usages AS child 
 WHERE child.in_total IS NOT NULL AND child.project_id != %(project_id_1)s GROUP BY child.resource) AS children LEFT OUTER JOIN quota_usages ON quota_usages.project_id = children.parent_id AND quota_usages.resource = children.resource 
 WHERE quota_usages.id IS NULL AND children.subtree != %(subtree_1)s
@@ -653,7 +657,9 @@ UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used + %(b
 ;
 
 -- candidates, least free
-SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1 
+SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1, (SELECT resource_providers.pod 
+FROM resource_providers 
+WHERE resource_providers.id = inventory_0.provider_id) AS pod 
 FROM inventories AS inventory_0 INNER JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
 WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size = 0) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
@@ -662,7 +668,9 @@ WHERE resource_providers.id = inventory_0.provider_id) = 1 ORDER BY inventory_0.
 ;
 
 -- candidates, most free
-SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1 
+SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1, (SELECT resource_providers.pod 
+FROM resource_providers 
+WHERE resource_providers.id = inventory_0.provider_id) AS pod 
 FROM inventories AS inventory_0 INNER JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
 WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size = 0) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
@@ -671,7 +679,9 @@ WHERE resource_providers.id = inventory_0.provider_id) = 1 ORDER BY inventory_0.
 ;
 
 -- candidates, provider
-SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1 
+SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1, (SELECT resource_providers.pod 
+FROM resource_providers 
+WHERE resource_providers.id = inventory_0.provider_id) AS pod 
 FROM inventories AS inventory_0 INNER JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
 WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size = 0) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
@@ -680,7 +690,9 @@ WHERE resource_providers.id = inventory_0.provider_id) = 1 ORDER BY inventory_0.
 ;
 
 -- candidates of a pod
-SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1 
+SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1, (SELECT resource_providers.pod 
+FROM resource_providers 
+WHERE resource_providers.id = inventory_0.provider_id) AS pod 
 FROM inventories AS inventory_0 INNER JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
 WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size = 0) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
 FROM resource_providers 

@@ -430,6 +430,92 @@ END
 $function$
 ;
 
+-- function cyborg_quota_claim_in_pod_v1
+
+CREATE FUNCTION @schema@.cyborg_quota_claim_in_pod_v1(
+    p_project text, p_ttl bigint, p_rows text[], p_claims bigint[], p_charges bigint[], p_locks integer
+) RETURNS integer LANGUAGE plpgsql AS $function$ 
+DECLARE
+    charge bigint[];
+    charged integer := 0;
+    before bigint[];
+    after bigint[];
+    contended boolean := p_locks = 2;
+    claim bigint[];
+    claimed integer := 0;
+BEGIN
+    IF EXISTS (
+        SELECT FROM generate_subscripts(p_rows, 1) AS i CROSS JOIN LATERAL (
+            SELECT FROM @schema@.reservations
+                WHERE project_id = p_project AND consumer_id = p_rows[i][5] AND live = 1
+                LIMIT 1
+        ) AS live_rows
+    ) THEN
+        RETURN 0;
+    END IF; 
+    FOREACH claim SLICE 1 IN ARRAY p_claims LOOP
+        UPDATE @schema@.inventories SET used = used + claim[3], free = free - claim[3], updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
+            WHERE id = claim[1] AND free >= claim[3] AND (
+                min_unit = claim[2] OR (min_unit < claim[2] AND max_unit >= claim[2] AND mod(claim[2], step_size) = 0)
+            );
+        IF NOT FOUND THEN
+            IF claimed > 0 THEN
+                UPDATE @schema@.inventories SET used = used - p_claims[i][3], free = free + p_claims[i][3]
+                    FROM generate_series(1, claimed) AS i WHERE id = p_claims[i][1];
+                PERFORM set_config('synchronous_commit', 'off', true);
+            END IF;
+            RETURN 0;
+        END IF;
+        claimed := claimed + 1;
+    END LOOP;
+    
+    FOREACH charge SLICE 1 IN ARRAY p_charges LOOP
+        IF p_locks = 1 THEN
+            SELECT ARRAY[used, reserved, subtree]::bigint[] INTO before FROM @schema@.quota_usages WHERE id = charge[1];
+        END IF;
+        UPDATE @schema@.quota_usages
+            SET reserved = reserved + charge[3], used = used + charge[4], subtree = subtree + charge[5],
+                updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
+            WHERE id = charge[1] AND generation = charge[2]
+                AND used + reserved <= charge[6] AND subtree <= charge[7]
+                AND reserved <= charge[8]
+                AND reserved + charge[3] >= 0 AND used + charge[4] >= 0 AND subtree + charge[5] >= 0
+            RETURNING ARRAY[used - charge[4], reserved - charge[3], subtree - charge[5]] INTO after;
+        IF NOT FOUND THEN
+            IF charged > 0 THEN
+                UPDATE @schema@.quota_usages
+                    SET reserved = reserved - p_charges[i][3], used = used - p_charges[i][4],
+                        subtree = subtree - p_charges[i][5]
+                    FROM generate_series(1, charged) AS i WHERE id = p_charges[i][1];
+                PERFORM set_config('synchronous_commit', 'off', true);
+            END IF;
+            IF claimed > 0 THEN
+                UPDATE @schema@.inventories SET used = used - p_claims[i][3], free = free + p_claims[i][3]
+                    FROM generate_series(1, claimed) AS i WHERE id = p_claims[i][1];
+                PERFORM set_config('synchronous_commit', 'off', true);
+            END IF;
+            RETURN 0;
+        END IF;
+        charged := charged + 1;
+        contended := contended OR (p_locks = 1 AND after IS DISTINCT FROM before);
+    END LOOP;
+    INSERT INTO @schema@.reservations (
+        created_at, deleted, project_id, expire, state, live,
+        uuid, usage_id, resource, delta, consumer_id, group_id, place, source, provider_id, pod
+    ) SELECT
+        (statement_timestamp() AT TIME ZONE 'UTC'), false, p_project, (statement_timestamp() AT TIME ZONE 'UTC') + p_ttl * interval '1 microsecond', 'reserved', 1,
+        p_rows[i][1], p_rows[i][2]::integer, p_rows[i][3], p_rows[i][4]::integer, p_rows[i][5], p_rows[i][6],
+        p_rows[i][7]::smallint, p_rows[i][8], p_rows[i][9]::integer, p_rows[i][10]
+    FROM generate_subscripts(p_rows, 1) AS i; 
+    IF contended THEN
+        PERFORM set_config('synchronous_commit', 'off', true);
+        RETURN 2;
+    END IF;
+    RETURN 1;
+END
+$function$
+;
+
 -- function cyborg_quota_claim_anywhere_v1
 
 CREATE FUNCTION @schema@.cyborg_quota_claim_anywhere_v1(
@@ -474,6 +560,9 @@ BEGIN
             ORDER BY provider_id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
     IF FOUND THEN
         chosen := equal;
+    END IF;
+    IF (SELECT pod FROM @schema@.resource_providers WHERE id = chosen.provider_id) IS NOT NULL THEN
+        RETURN ARRAY[0];
     END IF;
     UPDATE @schema@.inventories SET used = used + p_delta, free = free - p_delta, updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
         WHERE id = chosen.id;
@@ -739,25 +828,25 @@ INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resou
 ;
 
 -- by uuids
-SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, coalesce(reservations.generation, 0) AS coalesce_1 
+SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, coalesce(reservations.generation, 0) AS coalesce_1, reservations.pod 
 FROM reservations 
 WHERE reservations.uuid IN (%(b_0)s, %(b_1)s, %(b_2)s, %(b_3)s)
 ;
 
 -- by consumer
-SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, coalesce(reservations.generation, 0) AS coalesce_1, reservations.ended_after, reservations.created_at, reservations.deleted_at 
+SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, coalesce(reservations.generation, 0) AS coalesce_1, reservations.pod, reservations.ended_after, reservations.created_at, reservations.deleted_at 
 FROM reservations 
 WHERE reservations.project_id = %(b_project)s AND reservations.consumer_id = %(b_name)s
 ;
 
 -- by group
-SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, coalesce(reservations.generation, 0) AS coalesce_1, reservations.ended_after, reservations.created_at, reservations.deleted_at 
+SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, coalesce(reservations.generation, 0) AS coalesce_1, reservations.pod, reservations.ended_after, reservations.created_at, reservations.deleted_at 
 FROM reservations 
 WHERE reservations.project_id = %(b_project)s AND reservations.group_id = %(b_name)s
 ;
 
 -- live of
-SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, coalesce(reservations.generation, 0) AS coalesce_1 
+SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond')) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, coalesce(reservations.generation, 0) AS coalesce_1, reservations.pod 
 FROM reservations 
 WHERE reservations.project_id = %(b_project)s AND reservations.consumer_id = %(b_0)s AND reservations.live = 1
 ;
@@ -822,14 +911,14 @@ UPDATE reservations SET usage_id=%(b_usage_id)s WHERE reservations.project_id = 
 ;
 
 -- overdue
-SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id, coalesce(reservations.generation, 0) AS generation 
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id, coalesce(reservations.generation, 0) AS generation, reservations.pod 
 FROM reservations 
 WHERE reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond') ORDER BY reservations.expire 
  LIMIT %(b_limit)s
 ;
 
 -- overdue from the first
-SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id, coalesce(reservations.generation, 0) AS generation 
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id, coalesce(reservations.generation, 0) AS generation, reservations.pod 
 FROM reservations 
 WHERE reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond') ORDER BY reservations.expire, reservations.id 
  LIMIT %(b_limit)s
@@ -840,7 +929,7 @@ WHERE reservations.id = %(b_id)s AND reservations.expire <= (statement_timestamp
 ;
 
 -- overdue from a position
-SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id, coalesce(reservations.generation, 0) AS generation 
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id, coalesce(reservations.generation, 0) AS generation, reservations.pod 
 FROM reservations 
 WHERE reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond') AND reservations.expire >= %(b_expire)s AND (reservations.expire > %(b_expire)s OR reservations.id > %(b_id)s) ORDER BY reservations.expire, reservations.id 
  LIMIT %(b_limit)s
@@ -851,7 +940,7 @@ WHERE reservations.id = %(b_id)s AND reservations.expire <= (statement_timestamp
 ;
 
 -- overdue of
-SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id, coalesce(reservations.generation, 0) AS generation 
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id, coalesce(reservations.generation, 0) AS generation, reservations.pod 
 FROM reservations 
 WHERE reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond') AND reservations.id IN (%(b_0)s, %(b_1)s, %(b_2)s, %(b_3)s)
 ;
@@ -871,9 +960,9 @@ WHERE total.project_id = ' total' AND total.resource = quota_usages.resource))
 ;
 
 -- sums
-SELECT coalesce(sum(CASE WHEN (reservations.state = %(state_1)s AND reservations.delta > %(delta_1)s) THEN reservations.delta END), %(coalesce_1)s) AS reserved, coalesce(sum(CASE WHEN (reservations.state = %(state_2)s) THEN reservations.delta END), %(coalesce_2)s) AS used 
+SELECT coalesce(sum(CASE WHEN (reservations.state = %(state_1)s AND reservations.delta > %(delta_1)s) THEN reservations.delta ELSE %(param_1)s END), %(coalesce_1)s) AS reserved, coalesce(sum(CASE WHEN (reservations.state = %(state_2)s) THEN reservations.delta ELSE %(param_2)s END), %(coalesce_2)s) AS used 
 FROM reservations 
-WHERE reservations.usage_id = %(b_id)s AND reservations.state IN (__[POSTCOMPILE_state_3])
+WHERE reservations.state IN (__[POSTCOMPILE_state_3]) AND reservations.usage_id = %(b_id)s
 ;
 
 -- children's total
@@ -917,16 +1006,16 @@ WHERE reservations.deleted_at <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(
 ;
 
 -- foldable
-SELECT reservations.usage_id, reservations.provider_id 
+SELECT reservations.usage_id, reservations.provider_id, reservations.pod 
 FROM reservations 
-WHERE reservations.state = %(state_1)s AND reservations.consumer_id IS NULL AND reservations.group_id IS NULL AND reservations.adjusts IS NULL AND coalesce(reservations.updated_at, reservations.created_at) <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_age)s * INTERVAL '1 microsecond') GROUP BY reservations.usage_id, reservations.provider_id 
+WHERE reservations.state = %(state_1)s AND reservations.consumer_id IS NULL AND reservations.group_id IS NULL AND reservations.adjusts IS NULL AND coalesce(reservations.updated_at, reservations.created_at) <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_age)s * INTERVAL '1 microsecond') GROUP BY reservations.usage_id, reservations.provider_id, reservations.pod 
 HAVING count(*) > %(count_1)s OR min(reservations.delta) < %(min_1)s
 ;
 
 -- fold
 SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta 
 FROM reservations 
-WHERE reservations.usage_id = %(b_usage_id)s AND reservations.provider_id IS NOT DISTINCT FROM %(b_provider_id)s AND reservations.state = %(state_1)s AND reservations.consumer_id IS NULL AND reservations.group_id IS NULL AND reservations.adjusts IS NULL AND coalesce(reservations.updated_at, reservations.created_at) <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_age)s * INTERVAL '1 microsecond') ORDER BY reservations.id 
+WHERE reservations.usage_id = %(b_usage_id)s AND reservations.provider_id IS NOT DISTINCT FROM %(b_provider_id)s AND reservations.pod IS NOT DISTINCT FROM %(b_pod)s AND reservations.state = %(state_1)s AND reservations.consumer_id IS NULL AND reservations.group_id IS NULL AND reservations.adjusts IS NULL AND coalesce(reservations.updated_at, reservations.created_at) <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_age)s * INTERVAL '1 microsecond') ORDER BY reservations.id 
  LIMIT %(b_limit)s
 ;
 SELECT reservations.id, reservations.delta 
@@ -941,24 +1030,28 @@ SELECT reservations.id, reservations.delta
 FROM reservations 
 WHERE reservations.usage_id = %(b_usage_id)s AND reservations.state = 'committed' AND reservations.adjusts = %(b_0)s
 ;
-INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, state, live, provider_id) VALUES ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(uuid)s, %(usage_id)s, %(project_id)s, %(resource)s, %(delta)s, %(state)s, %(live)s, %(provider_id)s) RETURNING reservations.id
+INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, state, live, provider_id, pod) VALUES ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(uuid)s, %(usage_id)s, %(project_id)s, %(resource)s, %(delta)s, %(state)s, %(live)s, %(provider_id)s, %(pod)s) RETURNING reservations.id
 ;
 
 -- audit
 SELECT quota_usages.project_id, quota_usages.resource, quota_usages.reserved, quota_usages.used, quota_usages.subtree, coalesce(sums.reserved, %(coalesce_1)s) AS true_reserved, coalesce(sums.used, %(coalesce_2)s) AS true_used, coalesce(sums.used, %(coalesce_2)s) + coalesce(sums.reserved, %(coalesce_1)s) + coalesce(children.subtree, %(coalesce_3)s) AS true_subtree 
 FROM quota_usages LEFT OUTER JOIN (SELECT reservations.usage_id AS usage_id, sum(CASE WHEN (reservations.state = %(state_1)s AND reservations.delta > %(delta_1)s) THEN reservations.delta ELSE %(param_1)s END) AS reserved, sum(CASE WHEN (reservations.state = %(state_2)s) THEN reservations.delta ELSE %(param_2)s END) AS used 
 FROM reservations 
-WHERE reservations.live = %(live_1)s GROUP BY reservations.usage_id) AS sums ON sums.usage_id = quota_usages.id LEFT OUTER JOIN (SELECT projects.parent_id AS parent_id, child.resource AS resource, sum(child.subtree) AS subtree 
+WHERE reservations.live = %(live_1)s GROUP BY reservations.usage_id UNION ALL SELECT quota_usages.id AS id, sum(CASE WHEN (reservations.state = %(state_1)s AND reservations.delta > %(delta_1)s) THEN reservations.delta ELSE %(param_1)s END) AS sum_1, sum(CASE WHEN (reservations.state = %(state_2)s) THEN reservations.delta ELSE %(param_2)s END) AS sum_2 
+FROM reservations LEFT OUTER JOIN resource_providers ON resource_providers.id = reservations.provider_id JOIN quota_usages ON quota_usages.project_id = reservations.project_id AND quota_usages.resource = (%(param_3)s || coalesce(reservations.pod, resource_providers.pod) || %(param_4)s || reservations.resource) 
+WHERE reservations.live = %(live_2)s AND coalesce(reservations.pod, resource_providers.pod) IS NOT NULL GROUP BY quota_usages.id) AS sums ON sums.usage_id = quota_usages.id LEFT OUTER JOIN (SELECT projects.parent_id AS parent_id, child.resource AS resource, sum(child.subtree) AS subtree 
 FROM projects JOIN quota_usages AS child ON child.project_id = projects.project_id 
-WHERE projects.parent_id IS NOT NULL GROUP BY projects.parent_id, child.resource UNION ALL SELECT %(param_3)s AS anon_1, child.resource AS resource, sum(child.subtree) AS sum_1 
+WHERE projects.parent_id IS NOT NULL GROUP BY projects.parent_id, child.resource UNION ALL SELECT %(param_5)s AS anon_1, child.resource AS resource, sum(child.subtree) AS sum_3 
 FROM quota_usages AS child 
 WHERE child.in_total IS NOT NULL AND child.project_id != %(project_id_1)s GROUP BY child.resource) AS children ON children.parent_id = quota_usages.project_id AND children.resource = quota_usages.resource 
-WHERE quota_usages.reserved != coalesce(sums.reserved, %(coalesce_1)s) OR quota_usages.used != coalesce(sums.used, %(coalesce_2)s) OR quota_usages.subtree != coalesce(sums.used, %(coalesce_2)s) + coalesce(sums.reserved, %(coalesce_1)s) + coalesce(children.subtree, %(coalesce_3)s) UNION ALL SELECT reservations.project_id, reservations.resource, NULL AS anon_2, NULL AS anon__1, NULL AS anon__2, sum(CASE WHEN (reservations.state = %(state_3)s AND reservations.delta > %(delta_2)s) THEN reservations.delta ELSE %(param_4)s END) AS sum_2, sum(CASE WHEN (reservations.state = %(state_4)s) THEN reservations.delta ELSE %(param_5)s END) AS sum_3, sum(CASE WHEN (reservations.state = %(state_3)s AND reservations.delta > %(delta_2)s) THEN reservations.delta ELSE %(param_4)s END) + sum(CASE WHEN (reservations.state = %(state_4)s) THEN reservations.delta ELSE %(param_5)s END) AS anon_3 
+WHERE quota_usages.reserved != coalesce(sums.reserved, %(coalesce_1)s) OR quota_usages.used != coalesce(sums.used, %(coalesce_2)s) OR quota_usages.subtree != coalesce(sums.used, %(coalesce_2)s) + coalesce(sums.reserved, %(coalesce_1)s) + coalesce(children.subtree, %(coalesce_3)s) UNION ALL SELECT reservations.project_id, reservations.resource, NULL AS anon_2, NULL AS anon__1, NULL AS anon__2, sum(CASE WHEN (reservations.state = %(state_1)s AND reservations.delta > %(delta_1)s) THEN reservations.delta ELSE %(param_1)s END) AS sum_1, sum(CASE WHEN (reservations.state = %(state_2)s) THEN reservations.delta ELSE %(param_2)s END) AS sum_2, sum(CASE WHEN (reservations.state = %(state_1)s AND reservations.delta > %(delta_1)s) THEN reservations.delta ELSE %(param_1)s END) + sum(CASE WHEN (reservations.state = %(state_2)s) THEN reservations.delta ELSE %(param_2)s END) AS anon_3 
 FROM reservations LEFT OUTER JOIN quota_usages ON quota_usages.id = reservations.usage_id 
-WHERE reservations.live = %(live_2)s AND quota_usages.id IS NULL GROUP BY reservations.project_id, reservations.resource UNION ALL SELECT children.parent_id, children.resource, NULL AS anon_2, NULL AS anon__1, NULL AS anon__2, %(param_6)s AS anon_4, %(param_7)s AS anon_5, children.subtree 
+WHERE reservations.live = %(live_3)s AND quota_usages.id IS NULL GROUP BY reservations.project_id, reservations.resource UNION ALL SELECT reservations.project_id, %(param_3)s || coalesce(reservations.pod, resource_providers.pod) || %(param_4)s || reservations.resource AS anon_4, NULL AS anon_2, NULL AS anon__1, NULL AS anon__2, sum(CASE WHEN (reservations.state = %(state_1)s AND reservations.delta > %(delta_1)s) THEN reservations.delta ELSE %(param_1)s END) AS sum_1, sum(CASE WHEN (reservations.state = %(state_2)s) THEN reservations.delta ELSE %(param_2)s END) AS sum_2, sum(CASE WHEN (reservations.state = %(state_1)s AND reservations.delta > %(delta_1)s) THEN reservations.delta ELSE %(param_1)s END) + sum(CASE WHEN (reservations.state = %(state_2)s) THEN reservations.delta ELSE %(param_2)s END) AS anon_5 
+FROM reservations LEFT OUTER JOIN resource_providers ON resource_providers.id = reservations.provider_id LEFT OUTER JOIN quota_usages ON quota_usages.project_id = reservations.project_id AND quota_usages.resource = (%(param_3)s || coalesce(reservations.pod, resource_providers.pod) || %(param_4)s || reservations.resource) 
+WHERE reservations.live = %(live_4)s AND quota_usages.id IS NULL AND coalesce(reservations.pod, resource_providers.pod) IS NOT NULL GROUP BY reservations.project_id, %(param_3)s || coalesce(reservations.pod, resource_providers.pod) || %(param_4)s || reservations.resource UNION ALL SELECT children.parent_id, children.resource, NULL AS anon_2, NULL AS anon__1, NULL AS anon__2, %(param_6)s AS anon_6, %(param_7)s AS anon_7, children.subtree 
 FROM (SELECT projects.parent_id AS parent_id, child.resource AS resource, sum(child.subtree) AS subtree 
 FROM projects JOIN quota_usages AS child ON child.project_id = projects.project_id 
-WHERE projects.parent_id IS NOT NULL GROUP BY projects.parent_id, child.resource UNION ALL SELECT %(param_3)s AS anon_1, child.resource AS resource, sum(child.subtree) AS sum_1 
+WHERE projects.parent_id IS NOT NULL GROUP BY projects.parent_id, child.resource UNION ALL SELECT %(param_5)s AS anon_1, child.resource AS resource, sum(child.subtree) AS sum_3 
 FROM quota_usages AS child 
 WHERE child.in_total IS NOT NULL AND child.project_id != %(project_id_1)s GROUP BY child.resource) AS children LEFT OUTER JOIN quota_usages ON quota_usages.project_id = children.parent_id AND quota_usages.resource = children.resource 
 WHERE quota_usages.id IS NULL AND children.subtree != %(subtree_1)s
@@ -1193,7 +1286,9 @@ UPDATE inventories SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), us
 ;
 
 -- candidates, least free
-SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1 
+SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1, (SELECT resource_providers.pod 
+FROM resource_providers 
+WHERE resource_providers.id = inventory_0.provider_id) AS pod 
 FROM inventories AS inventory_0 JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
 WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size = 0) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
@@ -1202,7 +1297,9 @@ WHERE resource_providers.id = inventory_0.provider_id) = 1 ORDER BY inventory_0.
 ;
 
 -- candidates, most free
-SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1 
+SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1, (SELECT resource_providers.pod 
+FROM resource_providers 
+WHERE resource_providers.id = inventory_0.provider_id) AS pod 
 FROM inventories AS inventory_0 JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
 WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size = 0) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
@@ -1211,7 +1308,9 @@ WHERE resource_providers.id = inventory_0.provider_id) = 1 ORDER BY inventory_0.
 ;
 
 -- candidates, provider
-SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1 
+SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1, (SELECT resource_providers.pod 
+FROM resource_providers 
+WHERE resource_providers.id = inventory_0.provider_id) AS pod 
 FROM inventories AS inventory_0 JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
 WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size = 0) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
@@ -1220,7 +1319,9 @@ WHERE resource_providers.id = inventory_0.provider_id) = 1 ORDER BY inventory_0.
 ;
 
 -- candidates of a pod
-SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1 
+SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1, (SELECT resource_providers.pod 
+FROM resource_providers 
+WHERE resource_providers.id = inventory_0.provider_id) AS pod 
 FROM inventories AS inventory_0 JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
 WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size = 0) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
 FROM resource_providers 

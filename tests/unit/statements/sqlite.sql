@@ -63,25 +63,25 @@ INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resou
 ;
 
 -- by uuids
-SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, coalesce(reservations.generation, 0) AS coalesce_1 
+SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, coalesce(reservations.generation, 0) AS coalesce_1, reservations.pod 
 FROM reservations 
 WHERE reservations.uuid IN (?, ?, ?, ?)
 ;
 
 -- by consumer
-SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, coalesce(reservations.generation, 0) AS coalesce_1, reservations.ended_after, reservations.created_at, reservations.deleted_at 
+SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, coalesce(reservations.generation, 0) AS coalesce_1, reservations.pod, reservations.ended_after, reservations.created_at, reservations.deleted_at 
 FROM reservations 
 WHERE reservations.project_id = ? AND reservations.consumer_id = ?
 ;
 
 -- by group
-SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, coalesce(reservations.generation, 0) AS coalesce_1, reservations.ended_after, reservations.created_at, reservations.deleted_at 
+SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, coalesce(reservations.generation, 0) AS coalesce_1, reservations.pod, reservations.ended_after, reservations.created_at, reservations.deleted_at 
 FROM reservations 
 WHERE reservations.project_id = ? AND reservations.group_id = ?
 ;
 
 -- live of
-SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, coalesce(reservations.generation, 0) AS coalesce_1 
+SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, coalesce(reservations.generation, 0) AS coalesce_1, reservations.pod 
 FROM reservations 
 WHERE reservations.project_id = ? AND reservations.consumer_id = ? AND reservations.live = 1
 ;
@@ -142,14 +142,14 @@ UPDATE reservations SET usage_id=? WHERE reservations.project_id = ? AND reserva
 ;
 
 -- overdue
-SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id, coalesce(reservations.generation, 0) AS generation 
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id, coalesce(reservations.generation, 0) AS generation, reservations.pod 
 FROM reservations 
 WHERE reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?) ORDER BY reservations.expire
  LIMIT ? OFFSET ?
 ;
 
 -- overdue from the first
-SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id, coalesce(reservations.generation, 0) AS generation 
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id, coalesce(reservations.generation, 0) AS generation, reservations.pod 
 FROM reservations 
 WHERE reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?) ORDER BY reservations.expire, reservations.id
  LIMIT ? OFFSET ?
@@ -160,7 +160,7 @@ WHERE reservations.id = ? AND reservations.expire <= cyborg_quota_utc_after(-?)
 ;
 
 -- overdue from a position
-SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id, coalesce(reservations.generation, 0) AS generation 
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id, coalesce(reservations.generation, 0) AS generation, reservations.pod 
 FROM reservations 
 WHERE reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?) AND reservations.expire >= ? AND (reservations.expire > ? OR reservations.id > ?) ORDER BY reservations.expire, reservations.id
  LIMIT ? OFFSET ?
@@ -171,7 +171,7 @@ WHERE reservations.id = ? AND reservations.expire <= cyborg_quota_utc_after(-?)
 ;
 
 -- overdue of
-SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id, coalesce(reservations.generation, 0) AS generation 
+SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta, reservations.provider_id, coalesce(reservations.generation, 0) AS generation, reservations.pod 
 FROM reservations 
 WHERE reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?) AND reservations.id IN (?, ?, ?, ?)
 ;
@@ -191,9 +191,9 @@ WHERE total.project_id = ' total' AND total.resource = quota_usages.resource))
 ;
 
 -- sums
-SELECT coalesce(sum(CASE WHEN (reservations.state = ? AND reservations.delta > ?) THEN reservations.delta END), ?) AS reserved, coalesce(sum(CASE WHEN (reservations.state = ?) THEN reservations.delta END), ?) AS used 
+SELECT coalesce(sum(CASE WHEN (reservations.state = ? AND reservations.delta > ?) THEN reservations.delta ELSE ? END), ?) AS reserved, coalesce(sum(CASE WHEN (reservations.state = ?) THEN reservations.delta ELSE ? END), ?) AS used 
 FROM reservations 
-WHERE reservations.usage_id = ? AND reservations.state IN (__[POSTCOMPILE_state_3])
+WHERE reservations.state IN (__[POSTCOMPILE_state_3]) AND reservations.usage_id = ?
 ;
 
 -- children's total
@@ -237,16 +237,16 @@ WHERE reservations.deleted_at <= cyborg_quota_utc_after(-?) ORDER BY reservation
 ;
 
 -- foldable
-SELECT reservations.usage_id, reservations.provider_id 
+SELECT reservations.usage_id, reservations.provider_id, reservations.pod 
 FROM reservations 
-WHERE reservations.state = ? AND reservations.consumer_id IS NULL AND reservations.group_id IS NULL AND reservations.adjusts IS NULL AND coalesce(reservations.updated_at, reservations.created_at) <= cyborg_quota_utc_after(-?) GROUP BY reservations.usage_id, reservations.provider_id 
+WHERE reservations.state = ? AND reservations.consumer_id IS NULL AND reservations.group_id IS NULL AND reservations.adjusts IS NULL AND coalesce(reservations.updated_at, reservations.created_at) <= cyborg_quota_utc_after(-?) GROUP BY reservations.usage_id, reservations.provider_id, reservations.pod 
 HAVING count(*) > ? OR min(reservations.delta) < ?
 ;
 
 -- fold
 SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta 
 FROM reservations 
-WHERE reservations.usage_id = ? AND reservations.provider_id IS ? AND reservations.state = ? AND reservations.consumer_id IS NULL AND reservations.group_id IS NULL AND reservations.adjusts IS NULL AND coalesce(reservations.updated_at, reservations.created_at) <= cyborg_quota_utc_after(-?) ORDER BY reservations.id
+WHERE reservations.usage_id = ? AND reservations.provider_id IS ? AND reservations.pod IS ? AND reservations.state = ? AND reservations.consumer_id IS NULL AND reservations.group_id IS NULL AND reservations.adjusts IS NULL AND coalesce(reservations.updated_at, reservations.created_at) <= cyborg_quota_utc_after(-?) ORDER BY reservations.id
  LIMIT ? OFFSET ?
 ;
 SELECT reservations.id, reservations.delta 
@@ -261,24 +261,28 @@ SELECT reservations.id, reservations.delta
 FROM reservations 
 WHERE reservations.usage_id = ? AND reservations.state = 'committed' AND reservations.adjusts = ?
 ;
-INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, state, live, provider_id) VALUES (cyborg_quota_utc_after(0), 0, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, state, live, provider_id, pod) VALUES (cyborg_quota_utc_after(0), 0, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ;
 
 -- audit
 SELECT quota_usages.project_id, quota_usages.resource, quota_usages.reserved, quota_usages.used, quota_usages.subtree, coalesce(sums.reserved, ?) AS true_reserved, coalesce(sums.used, ?) AS true_used, coalesce(sums.used, ?) + coalesce(sums.reserved, ?) + coalesce(children.subtree, ?) AS true_subtree 
 FROM quota_usages LEFT OUTER JOIN (SELECT reservations.usage_id AS usage_id, sum(CASE WHEN (reservations.state = ? AND reservations.delta > ?) THEN reservations.delta ELSE ? END) AS reserved, sum(CASE WHEN (reservations.state = ?) THEN reservations.delta ELSE ? END) AS used 
 FROM reservations 
-WHERE reservations.live = ? GROUP BY reservations.usage_id) AS sums ON sums.usage_id = quota_usages.id LEFT OUTER JOIN (SELECT projects.parent_id AS parent_id, child.resource AS resource, sum(child.subtree) AS subtree 
+WHERE reservations.live = ? GROUP BY reservations.usage_id UNION ALL SELECT quota_usages.id AS id, sum(CASE WHEN (reservations.state = ? AND reservations.delta > ?) THEN reservations.delta ELSE ? END) AS sum_1, sum(CASE WHEN (reservations.state = ?) THEN reservations.delta ELSE ? END) AS sum_2 
+FROM reservations LEFT OUTER JOIN resource_providers ON resource_providers.id = reservations.provider_id JOIN quota_usages ON quota_usages.project_id = reservations.project_id AND quota_usages.resource = (? || coalesce(reservations.pod, resource_providers.pod) || ? || reservations.resource) 
+WHERE reservations.live = ? AND coalesce(reservations.pod, resource_providers.pod) IS NOT NULL GROUP BY quota_usages.id) AS sums ON sums.usage_id = quota_usages.id LEFT OUTER JOIN (SELECT projects.parent_id AS parent_id, child.resource AS resource, sum(child.subtree) AS subtree 
 FROM projects JOIN quota_usages AS child ON child.project_id = projects.project_id 
-WHERE projects.parent_id IS NOT NULL GROUP BY projects.parent_id, child.resource UNION ALL SELECT ? AS anon_1, child.resource AS resource, sum(child.subtree) AS sum_1 
+WHERE projects.parent_id IS NOT NULL GROUP BY projects.parent_id, child.resource UNION ALL SELECT ? AS anon_1, child.resource AS resource, sum(child.subtree) AS sum_3 
 FROM quota_usages AS child 
 WHERE child.in_total IS NOT NULL AND child.project_id != ? GROUP BY child.resource) AS children ON children.parent_id = quota_usages.project_id AND children.resource = quota_usages.resource 
-WHERE quota_usages.reserved != coalesce(sums.reserved, ?) OR quota_usages.used != coalesce(sums.used, ?) OR quota_usages.subtree != coalesce(sums.used, ?) + coalesce(sums.reserved, ?) + coalesce(children.subtree, ?) UNION ALL SELECT reservations.project_id, reservations.resource, NULL AS anon_2, NULL AS anon__1, NULL AS anon__2, sum(CASE WHEN (reservations.state = ? AND reservations.delta > ?) THEN reservations.delta ELSE ? END) AS sum_2, sum(CASE WHEN (reservations.state = ?) THEN reservations.delta ELSE ? END) AS sum_3, sum(CASE WHEN (reservations.state = ? AND reservations.delta > ?) THEN reservations.delta ELSE ? END) + sum(CASE WHEN (reservations.state = ?) THEN reservations.delta ELSE ? END) AS anon_3 
+WHERE quota_usages.reserved != coalesce(sums.reserved, ?) OR quota_usages.used != coalesce(sums.used, ?) OR quota_usages.subtree != coalesce(sums.used, ?) + coalesce(sums.reserved, ?) + coalesce(children.subtree, ?) UNION ALL SELECT reservations.project_id, reservations.resource, NULL AS anon_2, NULL AS anon__1, NULL AS anon__2, sum(CASE WHEN (reservations.state = ? AND reservations.delta > ?) THEN reservations.delta ELSE ? END) AS sum_1, sum(CASE WHEN (reservations.state = ?) THEN reservations.delta ELSE ? END) AS sum_2, sum(CASE WHEN (reservations.state = ? AND reservations.delta > ?) THEN reservations.delta ELSE ? END) + sum(CASE WHEN (reservations.state = ?) THEN reservations.delta ELSE ? END) AS anon_3 
 FROM reservations LEFT OUTER JOIN quota_usages ON quota_usages.id = reservations.usage_id 
-WHERE reservations.live = ? AND quota_usages.id IS NULL GROUP BY reservations.project_id, reservations.resource UNION ALL SELECT children.parent_id, children.resource, NULL AS anon_2, NULL AS anon__1, NULL AS anon__2, ? AS anon_4, ? AS anon_5, children.subtree 
+WHERE reservations.live = ? AND quota_usages.id IS NULL GROUP BY reservations.project_id, reservations.resource UNION ALL SELECT reservations.project_id, ? || coalesce(reservations.pod, resource_providers.pod) || ? || reservations.resource AS anon_4, NULL AS anon_2, NULL AS anon__1, NULL AS anon__2, sum(CASE WHEN (reservations.state = ? AND reservations.delta > ?) THEN reservations.delta ELSE ? END) AS sum_1, sum(CASE WHEN (reservations.state = ?) THEN reservations.delta ELSE ? END) AS sum_2, sum(CASE WHEN (reservations.state = ? AND reservations.delta > ?) THEN reservations.delta ELSE ? END) + sum(CASE WHEN (reservations.state = ?) THEN reservations.delta ELSE ? END) AS anon_5 
+FROM reservations LEFT OUTER JOIN resource_providers ON resource_providers.id = reservations.provider_id LEFT OUTER JOIN quota_usages ON quota_usages.project_id = reservations.project_id AND quota_usages.resource = (? || coalesce(reservations.pod, resource_providers.pod) || ? || reservations.resource) 
+WHERE reservations.live = ? AND quota_usages.id IS NULL AND coalesce(reservations.pod, resource_providers.pod) IS NOT NULL GROUP BY reservations.project_id, ? || coalesce(reservations.pod, resource_providers.pod) || ? || reservations.resource UNION ALL SELECT children.parent_id, children.resource, NULL AS anon_2, NULL AS anon__1, NULL AS anon__2, ? AS anon_6, ? AS anon_7, children.subtree 
 FROM (SELECT projects.parent_id AS parent_id, child.resource AS resource, sum(child.subtree) AS subtree 
 FROM projects JOIN quota_usages AS child ON child.project_id = projects.project_id 
-WHERE projects.parent_id IS NOT NULL GROUP BY projects.parent_id, child.resource UNION ALL SELECT ? AS anon_1, child.resource AS resource, sum(child.subtree) AS sum_1 
+WHERE projects.parent_id IS NOT NULL GROUP BY projects.parent_id, child.resource UNION ALL SELECT ? AS anon_1, child.resource AS resource, sum(child.subtree) AS sum_3 
 FROM quota_usages AS child 
 WHERE child.in_total IS NOT NULL AND child.project_id != ? GROUP BY child.resource) AS children LEFT OUTER JOIN quota_usages ON quota_usages.project_id = children.parent_id AND quota_usages.resource = children.resource 
 WHERE quota_usages.id IS NULL AND children.subtree != ?
@@ -505,7 +509,9 @@ UPDATE inventories SET updated_at=cyborg_quota_utc_after(0), used=(inventories.u
 ;
 
 -- candidates, least free
-SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1 
+SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1, (SELECT resource_providers.pod 
+FROM resource_providers 
+WHERE resource_providers.id = inventory_0.provider_id) AS pod 
 FROM inventories AS inventory_0 JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
 WHERE inventory_0.resource = ? AND inventory_0.free >= ? AND (inventory_0.min_unit = ? OR inventory_0.min_unit < ? AND inventory_0.max_unit >= ? AND ? % inventory_0.step_size = 0) AND inventory_1.resource = ? AND inventory_1.free >= ? AND (inventory_1.min_unit = ? OR inventory_1.min_unit < ? AND inventory_1.max_unit >= ? AND ? % inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
@@ -514,7 +520,9 @@ WHERE resource_providers.id = inventory_0.provider_id) = 1 ORDER BY inventory_0.
 ;
 
 -- candidates, most free
-SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1 
+SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1, (SELECT resource_providers.pod 
+FROM resource_providers 
+WHERE resource_providers.id = inventory_0.provider_id) AS pod 
 FROM inventories AS inventory_0 JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
 WHERE inventory_0.resource = ? AND inventory_0.free >= ? AND (inventory_0.min_unit = ? OR inventory_0.min_unit < ? AND inventory_0.max_unit >= ? AND ? % inventory_0.step_size = 0) AND inventory_1.resource = ? AND inventory_1.free >= ? AND (inventory_1.min_unit = ? OR inventory_1.min_unit < ? AND inventory_1.max_unit >= ? AND ? % inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
@@ -523,7 +531,9 @@ WHERE resource_providers.id = inventory_0.provider_id) = 1 ORDER BY inventory_0.
 ;
 
 -- candidates, provider
-SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1 
+SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1, (SELECT resource_providers.pod 
+FROM resource_providers 
+WHERE resource_providers.id = inventory_0.provider_id) AS pod 
 FROM inventories AS inventory_0 JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
 WHERE inventory_0.resource = ? AND inventory_0.free >= ? AND (inventory_0.min_unit = ? OR inventory_0.min_unit < ? AND inventory_0.max_unit >= ? AND ? % inventory_0.step_size = 0) AND inventory_1.resource = ? AND inventory_1.free >= ? AND (inventory_1.min_unit = ? OR inventory_1.min_unit < ? AND inventory_1.max_unit >= ? AND ? % inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
@@ -532,7 +542,9 @@ WHERE resource_providers.id = inventory_0.provider_id) = 1 ORDER BY inventory_0.
 ;
 
 -- candidates of a pod
-SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1 
+SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1, (SELECT resource_providers.pod 
+FROM resource_providers 
+WHERE resource_providers.id = inventory_0.provider_id) AS pod 
 FROM inventories AS inventory_0 JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
 WHERE inventory_0.resource = ? AND inventory_0.free >= ? AND (inventory_0.min_unit = ? OR inventory_0.min_unit < ? AND inventory_0.max_unit >= ? AND ? % inventory_0.step_size = 0) AND inventory_1.resource = ? AND inventory_1.free >= ? AND (inventory_1.min_unit = ? OR inventory_1.min_unit < ? AND inventory_1.max_unit >= ? AND ? % inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
 FROM resource_providers 

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Limits per pod, the public interface. They apply in addition to the limits over all pods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cyborg_quota import exceptions, scopes, validation
+from cyborg_quota.ledger.base import QuotaDriver
+from cyborg_quota.types import LimitRecord
+from cyborg_quota.validation import Context
+
+
+class PodLimits:
+    """The largest amounts of resources that a project may hold in one pod. All calls need an admin's context.
+
+    With an enforcement model that limits the usage of descendants, the limit of a project includes what they hold in
+    the pod. Only [limits] driver = database has limits per pod; another driver raises LimitsReadOnly.
+    """
+
+    def __init__(self, driver: QuotaDriver, resources: Mapping[str, Any], *, require_reason: bool = False) -> None:
+        self._driver = driver
+        self._resources = resources
+        self._require_reason = require_reason
+
+    def set(
+        self,
+        context: Context,
+        limits: Mapping[str, int | None],
+        project_id: str,
+        pod: str,
+        *,
+        reason: str | None = None,
+    ) -> None:
+        """Set limits ({resource: limit}) of a project in a pod, all or none. The limit None removes one.
+
+        What the project holds in the pod already counts. Raises PodNotFound, unless limits are only removed;
+        LimitRefused, UnknownResource, InvalidRequest.
+        """
+        validation.admin_only(context, "set_pod_limits")
+        if not isinstance(limits, Mapping) or not limits:
+            raise exceptions.InvalidRequest("Limits per pod must map at least one resource to a limit.")
+        project_id, pod = validation.check_name("project_id", project_id), validation.check_name("pod", pod)
+        checked = {
+            scopes.scoped_name(validation.check_name("resource", resource), pod): None
+            if limit is None
+            else validation.check_limit(limit)
+            for resource, limit in limits.items()
+        }
+        unknown = [name for name, limit in limits.items() if limit is not None and name not in self._resources]
+        if unknown:
+            raise exceptions.UnknownResource(map(validation.text_of, unknown), self._resources)
+        reason = validation.check_reason(reason, is_required=self._require_reason)
+        keeper = self._driver.keeper
+        if any(limit is not None for limit in checked.values()):
+            self._driver.providers.require_pods([pod])
+        keeper.set_limits(project_id, checked, validation.author_of(context, reason), lambda _parent_id: None)
+
+    def list(self, context: Context, project_id: str | None = None, pod: str | None = None) -> list[LimitRecord]:
+        """The limits per pod of a project (None: of all projects), in this pod (None: in any)."""
+        validation.admin_only(context, "list_pod_limits")
+        return self._driver.keeper.list_in_pods(
+            validation.optional_name("project_id", project_id), validation.optional_name("pod", pod)
+        )

@@ -1,0 +1,400 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Limits per pod: the counters of each pod, their enforcement in the charge, headroom, history, audit and repair.
+
+``assert_invariants`` compares the counters of each pod with the claims at its providers after every call.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import testscenarios
+
+from cyborg_quota import ANY, SELECT, Claim, Headroom, Inventory, exceptions
+from cyborg_quota.limits.models.flat import Flat
+from cyborg_quota.limits.noop import NoopLimitDriver
+from cyborg_quota.types import Counters, Drift, LimitRecord
+from tests import base, clouds, fixtures
+from tests.functional import test_limits
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+ADMIN = base.ADMIN
+
+
+class PodLimitTestCase(test_limits.LimitsTestCase):
+    """The pods p1 and p2 with one provider each, and a provider without a pod; ``a`` has the child ``child``."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.set(None, -1)
+        self.set(None, -1, "fpga")
+        self.make_tree({"a": None, "child": "a", "b": None})
+        self.admin.set_limits(ADMIN, {"gpu": -1, "fpga": -1}, "child")
+        self.engine.capacity.enable(ADMIN)
+        for name, pod in (("n1", "p1"), ("n2", "p2"), ("n3", None)):
+            if pod is not None:
+                self.engine.pods.add(ADMIN, pod)
+            self.engine.capacity.add_provider(ADMIN, name, pod=pod)
+            self.engine.capacity.set_inventories(ADMIN, name, {"gpu": Inventory(20), "fpga": Inventory(20)})
+
+    def limit(self, limit: int | None, project_id: str = "a", pod: str = "p1", **how: Any) -> None:
+        self.engine.pod_limits.set(ADMIN, {"gpu": limit}, project_id, pod, **how)
+
+    def claim(self, amount: int = 1, project_id: str = "a", **how: Any) -> list[str]:
+        how = {"provider": "n1", **how}
+        found: list[str] = self.quotas.reserve(base.Context(project_id), {"gpu": amount}, **how)
+        return found
+
+    def refusal(self, amount: int = 1, project_id: str = "a", **how: Any) -> str:
+        error = self.assertRaises(
+            exceptions.OverQuota, self.quotas.reserve, ADMIN, {"gpu": amount}, None, project_id, provider="n1", **how
+        )
+        return str(error)
+
+    def provider_of(self, uuids: list[str]) -> str | None:
+        (row,) = self.engine.list_reservations(ADMIN, reservations=uuids)
+        return row.provider
+
+
+class TestEnforcement(PodLimitTestCase):
+    def test_a_limit_that_is_set_later_is_correct_at_once(self) -> None:
+        self.quotas.commit(base.Context("a"), self.claim(2))
+        self.claim(1)
+        self.claim(5, provider="n2")
+        self.claim(5, provider="n3")
+        self.limit(4)
+        self.claim(1)
+        self.assertEqual(
+            "Quota exceeded: project a, resource gpu in pod p1: limit 4 (project and its descendants), used 2, "
+            "reserved 2, subtree 4, requested 1",
+            self.refusal(),
+        )
+        self.claim(5, provider="n2")
+        self.limit(5)
+        self.claim(1)
+        self.limit(None)
+        self.claim(9)
+
+    def test_every_end_of_a_claim_gives_back(self) -> None:
+        self.limit(4)
+        quotas, context = self.quotas, base.Context("a")
+        for end in ("rollback", "release", "commit and release", "expire", "resize", "transfer"):
+            uuids = self.claim(4, consumer=end)
+            self.refusal()
+            if end == "commit and release":
+                quotas.commit(context, uuids)
+                self.refusal()
+                quotas.release(context, uuids)
+            elif end == "expire":
+                self.make_overdue(*uuids)
+                quotas.expire(ADMIN)
+            elif end == "resize":
+                quotas.resize(context, {"gpu": 1}, consumer=end)
+                quotas.resize(context, {"gpu": 3}, consumer=end)
+                error = self.assertRaises(exceptions.OverQuota, quotas.resize, ADMIN, {"gpu": 5}, "a", consumer=end)
+                self.assertEqual(["p1"], [over.pod for over in error.overs])
+                quotas.release(context, uuids)
+            elif end == "transfer":
+                self.limit(3, "b")
+                error = self.assertRaises(exceptions.OverQuota, quotas.transfer, ADMIN, "b", "a", consumer=end)
+                self.assertEqual([("b", "p1")], [(over.project_id, over.pod) for over in error.overs])
+                self.limit(4, "b")
+                quotas.transfer(ADMIN, "b", "a", consumer=end)
+            else:
+                getattr(quotas, end)(context, uuids)
+            if end != "transfer":
+                quotas.rollback(context, self.claim(4))
+
+    def test_settled_by_another_process(self) -> None:
+        """It has neither the reservation nor the path in its caches."""
+        self.limit(4)
+        other = fixtures.Checked(self.make_limited(), self.url)
+        for call in ("rollback", "release"):
+            getattr(other, call)(base.Context("a"), self.claim(4))
+        other.commit(base.Context("a"), self.claim(4, group="g"))
+        other.release(base.Context("a"), group="g")
+        self.claim(4)
+
+    def test_several_claims_of_one_call(self) -> None:
+        self.limit(4)
+        claims = [Claim(f"c{number}", {"gpu": 1, "fpga": 1}, provider="n1") for number in range(5)]
+        error = self.assertRaises(exceptions.OverQuota, self.quotas.reserve_many, ADMIN, claims, None, "a")
+        self.assertEqual([("gpu", "p1", 5)], [(over.resource, over.pod, over.requested) for over in error.overs])
+        mixed = [*claims[:4], Claim("c4", {"gpu": 1}, provider="n2"), Claim("c5", {"gpu": 1})]
+        self.quotas.reserve_many(ADMIN, mixed, None, "a")
+
+    def test_the_tree(self) -> None:
+        """The limit of a parent counts what its children hold in the pod; a move takes it along."""
+        self.limit(4)
+        self.claim(3, "child")
+        self.claim(9, "child", provider="n2")
+        self.claim(1)
+        self.assertIn("project a, resource gpu in pod p1: limit 4", self.refusal(1, "child"))
+        self.admin.move_project(ADMIN, "child", "b")
+        self.assert_invariants()
+        self.claim(3)
+        self.refusal(1)
+        self.limit(3, "b")
+        self.assertIn("project b", self.refusal(1, "child"))
+        self.admin.move_project(ADMIN, "child", None)
+        self.claim(3, "b")
+        self.refusal(1, "b")
+
+    def test_the_enforcement_model(self) -> None:
+        self.limit(4)
+        self.limit(4, "child")
+        error = self.assertRaises(exceptions.LimitRefused, self.limit, 5, "child")
+        self.assertIn("gpu in pod p1", str(error))
+        self.assertRaises(exceptions.LimitRefused, self.limit, 3)
+        self.limit(9, "child", "p2")
+        self.policy = Flat
+        flat = self.make_limited()
+        flat.reserve(base.Context("child"), {"gpu": 4}, provider="n1")
+        flat.reserve(base.Context("a"), {"gpu": 4}, provider="n1")
+        self.assertRaises(exceptions.OverQuota, flat.reserve, base.Context("a"), {"gpu": 1}, provider="n1")
+
+    def test_with_a_total_limit(self) -> None:
+        self.engine.total_limits.set(ADMIN, {"gpu": 6})
+        self.limit(4)
+        self.claim(4)
+        self.assertEqual(["p1"], [over.pod for over in self.overs("a", 1)])
+        self.assertEqual([None, "p1"], [over.pod for over in self.overs("a", 3)])
+        self.claim(2, "b")
+        self.assertEqual([None], [over.pod for over in self.overs("b", 1)])
+
+    def overs(self, project_id: str, amount: int) -> Any:
+        return self.assertRaises(
+            exceptions.OverQuota, self.quotas.reserve, ADMIN, {"gpu": amount}, None, project_id, provider="n1"
+        ).overs
+
+    def test_any_takes_another_pod(self) -> None:
+        """A pod whose limit is used up does not fit the claim; a claim that names the pod is refused."""
+        self.limit(2)
+        self.limit(3, pod="p2")
+        self.engine.capacity.set_inventories(ADMIN, "n3", {"gpu": Inventory(1)})
+        taken = [self.provider_of(self.claim(1, provider=ANY)) for _ in range(6)]
+        self.assertEqual({"n1": 2, "n2": 3, "n3": 1}, {name: taken.count(name) for name in sorted(set(taken), key=str)})
+        error = self.assertRaises(exceptions.OverQuota, self.claim, 1, provider=ANY)
+        self.assertTrue(all(over.pod for over in error.overs) or error.overs)
+
+    def test_select_moves_to_another_pod(self) -> None:
+        self.limit(2)
+        self.limit(2, pod="p2")
+        first = self.provider_of(self.claim(2, provider=ANY, pod=SELECT, group="g"))
+        second = self.provider_of(self.claim(2, provider=ANY, pod=SELECT))
+        self.assertEqual({"n1", "n2"}, {first, second})
+        self.assertRaises(exceptions.OverQuota, self.claim, 1, provider=ANY, pod=SELECT)
+        self.limit(9, pod=("p1", "p2")[first == "n1"])
+        self.assertRaises(exceptions.OverQuota, self.claim, 1, provider=ANY, pod=SELECT, group="g")
+        self.claim(1, provider=ANY, pod=SELECT)
+
+    def test_a_provider_that_changed_its_pod(self) -> None:
+        """Another process has cached the provider with its old pod."""
+        self.limit(4)
+        other = fixtures.Checked(self.make_limited(), self.url)
+        other.rollback(base.Context("a"), other.reserve(base.Context("a"), {"gpu": 4}, provider="n1"))
+        self.engine.capacity.set_pod(ADMIN, "n1", "p2")
+        other.reserve(base.Context("a"), {"gpu": 5}, provider="n1")
+        self.engine.capacity.set_pod(ADMIN, "n2", "p1")
+        self.assertRaises(exceptions.OverQuota, self.claim, 5, provider="n2")
+
+    def test_a_pod_in_maintenance(self) -> None:
+        """What is held there still counts, and is given back."""
+        uuids = self.claim(3)
+        self.engine.pods.change(ADMIN, "p1", state="maintenance")
+        self.limit(3)
+        self.refusal()
+        self.quotas.release(base.Context("a"), uuids)
+        self.claim(3)
+
+
+class TestVisibility(PodLimitTestCase):
+    def test_a_tenant_does_not_see_the_pod(self) -> None:
+        self.limit(2)
+        error = self.assertRaises(exceptions.OverQuota, self.claim, 3)
+        self.assertNotIn("p1", str(error))
+        self.assertIn("resource gpu in one pod: limit 2", str(error))
+        self.assertNotIn("p1", repr(self.admin.limit_history(base.Context("a"))))
+        self.claim(1)
+        self.assertEqual({"fpga", "gpu"}, set(self.engine.get_usages(base.Context("a"))))
+        self.assertEqual({"fpga", "gpu"}, {one.resource for one in self.engine.get_detail(base.Context("a"))})
+
+    def test_lists_and_history(self) -> None:
+        self.limit(2, reason="share")
+        self.limit(3, "b", "p2")
+        self.limit(None)
+        self.claim(1)
+        self.assertEqual([LimitRecord("b", "gpu", 3, pod="p2")], self.engine.pod_limits.list(ADMIN))
+        self.assertEqual([], self.engine.pod_limits.list(ADMIN, "a"))
+        self.assertEqual([], self.engine.pod_limits.list(ADMIN, None, "p1"))
+        self.assertTrue(all(one.pod is None for one in self.admin.list_limits(ADMIN)))
+        self.assertEqual(4, len(self.admin.list_limits(ADMIN)))
+        history = self.admin.limit_history(ADMIN, resource="gpu", limit=3)
+        self.assertEqual(
+            [("a", "p1", 2, None), ("b", "p2", None, 3), ("a", "p1", None, 2)],
+            [(one.project_id, one.pod, one.before, one.after) for one in history],
+        )
+        self.assertEqual([], self.admin.verify_limit_history(ADMIN))
+        self.execute("UPDATE project_limits SET most = 7 WHERE project_id = 'b' AND most = 3")
+        (difference,) = self.admin.verify_limit_history(ADMIN)
+        self.assertEqual(("b", "gpu", "p2"), (difference.project_id, difference.resource, difference.pod))
+        self.assertEqual({"gpu"}, {one.resource for one in self.engine.list_usages(ADMIN, "a")})
+        self.assertEqual({"fpga", "gpu"}, {row.resource for row in self.admin.tree(ADMIN)})
+
+    def test_export_and_import(self) -> None:
+        self.limit(2)
+        self.limit(3, pod="p2")
+        document = self.admin.export_limits(ADMIN)
+        (project,) = [one for one in document["projects"] if one["id"] == "a"]
+        self.assertEqual({"p1": {"gpu": 2}, "p2": {"gpu": 3}}, project["pods"])
+        self.assertEqual([], self.admin.import_limits(ADMIN, document))
+        project["pods"] = {"p1": {"gpu": None}, "p2": {"gpu": 4}}
+        changes = self.admin.import_limits(ADMIN, document)
+        self.assertEqual([("p1", 2, None), ("p2", 3, 4)], [(one.pod, one.before, one.after) for one in changes])
+        self.assertEqual([LimitRecord("a", "gpu", 4, pod="p2")], self.engine.pod_limits.list(ADMIN))
+
+    def test_bad_input(self) -> None:
+        pods, wrong = self.engine.pod_limits, None
+        for wrong in ({}, None, {"gpu": -2}, {"gpu": True}, {"gpu": "5"}):
+            self.assertRaises(exceptions.QuotaError, pods.set, ADMIN, wrong, "a", "p1")
+        self.assertRaises(exceptions.PodNotFound, self.limit, 1, pod="p9")
+        self.assertRaises(exceptions.UnknownResource, pods.set, ADMIN, {"tpu": 1}, "a", "p1")
+        self.assertRaises(exceptions.InvalidName, self.limit, 1, pod="p" * 253)
+        self.assertRaises(exceptions.NotAuthorized, pods.set, base.Context("a"), {"gpu": 1}, "a", "p1")
+        self.assertRaises(exceptions.NotAuthorized, pods.list, base.Context("a"))
+        self.limit(None, pod="p9")
+        engine = fixtures.make_engine(self.url, NoopLimitDriver())
+        self.addCleanup(engine.close)
+        self.assertRaises(exceptions.LimitsReadOnly, engine.pod_limits.set, ADMIN, {"gpu": 1}, "a", "p1")
+
+
+class TestHeadroom(PodLimitTestCase):
+    """H1: a reserve of ``fits`` is granted, and one of more is refused."""
+
+    def granted(self, expected: Headroom, project_id: str = "a", provider: str = ANY, **how: Any) -> None:
+        found = self.engine.headroom(ADMIN, project_id, provider=provider, **how)["gpu"]
+        self.assertEqual(expected, found)
+        assert found.fits is not None
+        for amount, is_granted in ((found.fits, True), (found.fits + 1, False)):
+            if how:
+                how["pod"] = how["pod"] if provider == ANY else None
+            try:
+                uuids = self.quotas.reserve(ADMIN, {"gpu": amount}, None, project_id, provider=provider, **how)
+            except (exceptions.OverQuota, exceptions.OverCapacity):
+                self.assertFalse(is_granted)
+            else:
+                self.assertTrue(is_granted)
+                self.quotas.rollback(ADMIN, uuids)
+
+    def test_at_providers(self) -> None:
+        self.claim(2)
+        self.limit(7)
+        self.granted(Headroom(5, "a", "subtree", 7, 18, "p1"), provider="n1")
+        self.granted(Headroom(5, "a", "subtree", 7, 18, "p1"), "child", provider="n1")
+        self.granted(Headroom(20, "n2", "provider", None, 20), provider="n2")
+        self.granted(Headroom(20, ANY, "provider", None, 58))
+        self.granted(Headroom(5, "a", "subtree", 7, 18, "p1"), pod="p1")
+        self.granted(Headroom(20, ANY, "provider", None, 20), pod="p2")
+        self.limit(3, pod="p2")
+        self.engine.capacity.set_inventories(ADMIN, "n3", {"gpu": Inventory(4)})
+        self.granted(Headroom(5, "a", "subtree", 7, 42, "p1"))
+        self.admin.set_limits(ADMIN, {"gpu": 0}, "child")
+        self.set("a", 6)
+        self.granted(Headroom(4, "a", "subtree", 6, 42))
+        hidden = self.engine.headroom(base.Context("a"), provider="n1")
+        self.assertEqual({None}, {one.pod for one in hidden.values()})
+
+    def test_without_a_provider(self) -> None:
+        self.claim(2)
+        self.limit(7)
+        self.assertEqual(Headroom(5, "a", "subtree", 7, None, "p1"), self.engine.headroom(ADMIN, "a", pod="p1")["gpu"])
+        self.assertEqual(["p1"], [over.pod for over in self.engine.check(ADMIN, {"gpu": 6}, "a", pod="p1")])
+        self.assertEqual([], self.engine.check(ADMIN, {"gpu": 5}, "a", pod="p1"))
+        self.assertEqual([], self.engine.check(ADMIN, {"gpu": 6}, "a", pod="p2"))
+        for call in (self.engine.headroom, lambda context, **how: self.engine.check(context, {"gpu": 1}, **how)):
+            self.assertRaises(exceptions.NotAuthorized, call, base.Context("a"), pod="p1")
+        self.assertRaises(exceptions.InvalidRequest, self.engine.headroom, ADMIN, "a", provider="n1", pod="p1")
+
+    def test_bundles(self) -> None:
+        self.limit(7)
+        self.limit(5, pod="p2")
+        numbers = [
+            self.engine.how_many(ADMIN, {"gpu": 2}, "a", **how).number
+            for how in ({"provider": "n1"}, {"provider": ANY}, {"pod": "p2"}, {"provider": ANY, "pod": "p2"})
+        ]
+        self.assertEqual([3, 3 + 2 + 10, 2, 2], numbers)
+
+    def test_usage_in_a_pod(self) -> None:
+        self.claim(2, "child")
+        self.limit(7)
+        self.limit(5, "child")
+        records = self.engine.list_usages(ADMIN, pod="p1")
+        self.assertEqual(
+            [("a", "gpu", 7, 0, "p1"), ("child", "gpu", 5, 2, "p1")],
+            [(one.project_id, one.resource, one.usage.limit, one.usage.reserved, one.pod) for one in records],
+        )
+        self.assertEqual(records[1:], self.engine.list_usages(ADMIN, pod="p1", after=("a", "gpu"), limit=9))
+        self.assertEqual(records[:1], self.engine.list_usages(ADMIN, "a", pod="p1", resource="gpu"))
+        self.assertEqual([], self.engine.list_usages(ADMIN, pod="p2"))
+
+
+class TestRepair(PodLimitTestCase):
+    def test_drift_of_a_pod_is_found_and_repaired(self) -> None:
+        self.claim(3, "child")
+        self.execute("UPDATE quota_usages SET reserved = 1 WHERE project_id = 'child' AND resource LIKE ' %'")
+        (drift,) = self.engine.audit(ADMIN)
+        self.assertEqual(Drift("child", "gpu", Counters(0, 1, 3), Counters(0, 3, 3), "p1"), drift)
+        self.assertEqual([drift], self.engine.heal(ADMIN))
+        self.assert_invariants()
+
+    def test_a_row_that_is_missing(self) -> None:
+        self.claim(3, "child")
+        self.execute("DELETE FROM quota_usages WHERE resource LIKE ' %'")
+        self.assertEqual(1, len(self.engine.audit(ADMIN)))
+        self.engine.heal(ADMIN)
+        self.assert_invariants()
+        self.assertEqual([], self.engine.audit(ADMIN))
+
+    def test_a_settle_corrects_drift(self) -> None:
+        uuids = self.claim(3)
+        self.execute("UPDATE quota_usages SET reserved = 1, subtree = 1 WHERE resource LIKE ' %'")
+        self.quotas.rollback(base.Context("a"), uuids)
+
+    def test_claims_of_a_release_that_knew_no_counters_of_pods(self) -> None:
+        """They are reported, counted by a heal, and then given back, also by a process that had cached them."""
+        uuids = self.claim(3, "child")
+        self.execute("UPDATE reservations SET pod = NULL")
+        self.execute("DELETE FROM quota_usages WHERE resource LIKE ' %'")
+        self.engine.release(ADMIN, self.engine.reserve(ADMIN, {"gpu": 1}, project_id="b", provider="n3"))
+        drifts: Any = self.engine.audit(ADMIN)
+        self.assertEqual([("child", "p1")], [(one.project_id, one.pod) for one in drifts])
+        self.engine.heal(ADMIN)
+        self.assert_invariants()
+        self.limit(3)
+        self.refusal()
+        self.quotas.rollback(base.Context("child"), uuids)
+        self.assertEqual([], self.engine.audit(ADMIN))
+
+    def test_purge_folds_the_claims_of_one_pod(self) -> None:
+        for _ in range(3):
+            self.quotas.commit(base.Context("a"), self.claim(1))
+        self.limit(3)
+        self.assertEqual(2, self.quotas.purge(ADMIN, 0))
+        self.refusal()
+
+
+class TestCost(PodLimitTestCase):
+    def test_claims_in_no_pod_send_the_same_statements(self) -> None:
+        def statements(**how: Any) -> list[str]:
+            with clouds.captured() as captured:
+                self.engine.rollback(base.Context("b"), self.engine.reserve(base.Context("b"), {"gpu": 1}, **how))
+            return [text for text, _ in captured]
+
+        found = []
+        for how in ({}, {"provider": "n3"}, {"provider": "n1"}):
+            for _ in range(2):  # the first one fills the caches
+                texts = statements(**how)
+            found.append(texts)
+        self.assertEqual([], [text for text in [*found[0], *found[1]] if ", pod" in text and "INSERT" in text])
+        self.assertEqual(len(found[0]), len([text for text in found[1] if "inventories" not in text]))

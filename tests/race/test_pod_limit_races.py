@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that fill the limits per pod of a project and of its child, while claims end in every way."""
+
+from __future__ import annotations
+
+import functools
+import random
+import uuid
+
+import testscenarios
+
+from cyborg_quota import ANY, Inventory, QuotaEngine, exceptions
+from cyborg_quota.db import models
+from cyborg_quota.limits.database import DatabaseLimitDriver
+from cyborg_quota.limits.limit_tree import InitialLimits
+from cyborg_quota.limits.models.strict_hierarchy import StrictHierarchy
+from cyborg_quota.scopes import scoped_name
+from tests import base, fixtures
+from tests.race.workers import PATIENT, race
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+ADMIN = base.ADMIN
+PROCESSES = 8
+LIMITS = {"p1": 23, "p2": 17}
+
+
+class TestPodLimits(base.LedgerTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.engine.administration.set_limits(ADMIN, {"gpu": -1})
+        for project_id, parent_id in (("parent", None), ("child", "parent")):
+            self.engine.administration.add_project(ADMIN, project_id, parent_id)
+        self.engine.administration.set_limits(ADMIN, {"gpu": -1}, "child")
+        self.engine.capacity.enable(ADMIN)
+        for name, pod in (("n1", "p1"), ("n2", "p2"), ("n3", "p1")):
+            if pod == name.replace("n", "p"):
+                self.engine.pods.add(ADMIN, pod)
+            self.engine.capacity.add_provider(ADMIN, name, pod=pod)
+            self.engine.capacity.set_inventories(ADMIN, name, {"gpu": Inventory(1000)})
+        self.engine.close()
+
+    def make_engine(self, **changes: object) -> QuotaEngine:
+        limits = DatabaseLimitDriver(StrictHierarchy(), InitialLimits())
+        return fixtures.make_engine(self.url, limits, **{**PATIENT, **changes})  # type: ignore[arg-type]
+
+    def set_limits(self) -> None:
+        for pod, limit in LIMITS.items():
+            self.engine.pod_limits.set(ADMIN, {"gpu": limit}, "parent", pod)
+
+    def churn(self, number: int, provider: str | None) -> int:
+        """Claim 1 to 3 in a pod or in any, and end most claims in some way. Returns how many were refused."""
+        chance = random.Random(number)
+        refused = 0
+        held: list[tuple[base.Context, str]] = []
+        for turn in range(30):
+            if number == 0 and turn == 5:
+                self.set_limits()
+            context = base.Context(chance.choice(["parent", "child"]))
+            consumer = str(uuid.uuid4())
+            try:
+                self.engine.reserve(
+                    context,
+                    {"gpu": chance.randint(1, 3)},
+                    consumer=consumer,
+                    provider=provider or chance.choice(["n1", "n2", "n3", ANY]),
+                )
+            except exceptions.OverQuota:
+                refused += 1
+                if held:
+                    context, consumer = held.pop(chance.randrange(len(held)))
+                    chance.choice([self.engine.release, self.engine.release, self.engine.rollback])(
+                        context, consumer=consumer
+                    )
+                continue
+            held.append((context, consumer))
+        return refused
+
+    def in_pod(self, project_id: str, pod: str) -> int:
+        name = scoped_name("gpu", pod)
+        with self.sql.connect() as connection:
+            row = models.quota_usages.c
+            query = models.quota_usages.select().where(row.project_id == project_id, row.resource == name)
+            return int(connection.execute(query).one().subtree)
+
+    def test_the_limit_is_reached_and_never_exceeded(self) -> None:
+        self.set_limits()
+        self.engine.close()
+        refused = race(*(functools.partial(self.churn, number, None) for number in range(1, PROCESSES + 1)))
+        self.assertGreater(sum(refused), 0)
+        self.assert_invariants()
+        for pod, limit in LIMITS.items():
+            self.assertLessEqual(self.in_pod("parent", pod), limit)
+
+    def test_a_limit_that_is_set_during_the_race(self) -> None:
+        """Each process has counted in the pod from its first claim; the limit is what is held, or less, in the end."""
+        race(*(functools.partial(self.churn, number, "n1") for number in range(PROCESSES)))
+        self.assert_invariants()
+        held = self.in_pod("parent", "p1")
+        for _ in range(2):
+            fits = self.engine.headroom(ADMIN, "child", provider="n1")["gpu"].fits
+            self.assertEqual(max(0, LIMITS["p1"] - held), fits)
+            if fits:
+                self.engine.reserve(base.Context("child"), {"gpu": fits}, provider="n1")
+                held += fits
+        self.assertRaises(exceptions.OverQuota, self.engine.reserve, base.Context("child"), {"gpu": 1}, provider="n1")
