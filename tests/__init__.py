@@ -8,8 +8,8 @@ import os
 os.environ.setdefault("OS_LOG_CAPTURE", "1")
 os.environ.setdefault("OS_DEBUG", "1")
 
-# A process holds many objects that live as long as it: with Python's thresholds, collections take a tenth of the tests'
-# processor time.
-gc.set_threshold(10_000, 20, 20)
+# Rarer collections of young objects, which take a tenth of the tests' processor time with Python's thresholds. Old
+# objects are collected as often as by default: each engine that is garbage still has a thread.
+gc.set_threshold(7_000, 10, 1)
 # A forked child does not visit what it inherits: the kernel would copy the pages of all these objects.
 os.register_at_fork(after_in_child=gc.freeze)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import gc
 import os
 import pathlib
 import shutil
@@ -124,6 +125,7 @@ def synced_url(backend: str, pid: int, name: str = "shared") -> str:
     schema.sync(Database(settings(url)))
     if backend == "postgresql":
         kept_connections.keep(url)
+    gc.freeze()  # the imported modules: no collection visits them again
     return url
 
 

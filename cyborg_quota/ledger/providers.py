@@ -26,9 +26,9 @@ from cyborg_quota.capacity_types import (
 from cyborg_quota.db import (
     capacity_history,
     features,
+    free_capacity,
     history,
     inventories,
-    inventory_audit,
     pods,
     resource_notices,
     resource_providers,
@@ -252,7 +252,7 @@ class ProviderManager:
 
     def audit(self) -> list[CapacityDrift]:
         """The inventories whose counters differ from the reservations."""
-        return list(self._untimed.read(inventory_audit.audit).values())
+        return list(self._untimed.read(free_capacity.audit).values())
 
     def heal(self, progress: Callable[[int], None] | None) -> list[CapacityDrift]:
         """Repair the counters that audit reports, each in a transaction. Returns the counters before and after it.
@@ -260,8 +260,8 @@ class ProviderManager:
         A reservation whose inventory does not exist is reported, not repaired: set the inventory, or release it.
         """
         healed = []
-        for key, drift in self._untimed.read(inventory_audit.audit).items():
-            counted = self._database.write(lambda connection, key=key: inventory_audit.recount(connection, key))  # type: ignore[misc]
+        for key, drift in self._untimed.read(free_capacity.audit).items():
+            counted = self._database.write(lambda connection, key=key: free_capacity.recount(connection, key))  # type: ignore[misc]
             if counted is not None:
                 healed.append(CapacityDrift(drift.provider, drift.resource, *counted))
                 LOG.info("Capacity repaired: %s", healed[-1])

@@ -113,7 +113,8 @@ class DryRunTest(LimitCase):
         self.assertEqual(self.refused(1, *argv), ended.err)
         self.assertIn("would sum up to 11; the limit of top is 10 (from 2998-12-01T08:00Z)", ended.err)
         past = ("limit", "set", "--project", "right", "gpu=4", "--until", "2001-01-01")
-        self.assertEqual(self.refused(2, *past), self.refused(2, *past, "--dry-run"))
+        for argv in (past, (*past, "--dry-run")):  # (the message ends with the time of the database)
+            self.assertIn("must end in the future, not at 2001-01-01T00:00Z", self.refused(2, *argv))
 
     def test_without_it_nothing_is_printed(self) -> None:
         ended = self.call("limit", "set", "--project", "right", "gpu=1")

@@ -42,7 +42,7 @@ class TestMounted(quota.QuotaTestCase):
         # The personas of Cyborg.
         change = {"quota": {"fpga": 3}}
         self.assertEqual(403, self.client.call("PUT", path, change).status)
-        self.assertEqual({"fpga": 3, "fpga.fake": None}, self.admin.call("PUT", path, change).body["quota"])
+        self.assertEqual({"fpga": 3, "fpga.fake": -1}, self.admin.call("PUT", path, change).body["quota"])
         self.check_personas(path, change)
         self.assertEqual(401, call(self.stack.api_url, "GET", f"/v2{path}").status)
 

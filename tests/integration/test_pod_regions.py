@@ -72,10 +72,11 @@ class PodRegionsTest(base.CliTestCase):
         # The selection continues, with the new figures of the one and the last figures of the other.
         self.assertEqual(("south", "full"), self.selected())
 
-        # It is gone; and other errors, none of which shows a password.
-        south.placement.kill()
+        # It is gone; and other errors, none of which shows a password. (When it is killed, requests that still wait for
+        # it in this process log a warning: no command may run meanwhile that must print nothing.)
         self.good("pod", "add", "unknown", "--endpoint", "nowhere")
         self.good("pod", "add", "wrong", "--endpoint", f"wrong/{north.name}")
+        south.placement.kill()
         found = self.collect(status=1)
         self.assertEqual(((8, 6, None), (8, 0)), (found["north"], found["south"][:2]))
         for pod, reason in (

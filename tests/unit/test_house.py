@@ -271,7 +271,6 @@ DB_LEVELS = (
     {
         "free_capacity",
         "inventories",
-        "inventory_audit",
         "maintenance",
         "new_reservations",
         "overrides",

@@ -12,11 +12,7 @@ from cyborg_quota.types import UNLIMITED, Headroom, UsageRecord
 
 def get_limits(call: Call) -> Json:
     """GET /v2/quotas/{project_id}"""
-    limits = {
-        record.resource: record.limit
-        for record in call.engine.administration.list_limits(call.elevated, call.project_id)
-    }
-    return {"quota": {**dict.fromkeys(call.engine.resources), **limits}}
+    return {"quota": {resource: one["limit"] for resource, one in get_detail(call)["quota"].items()}}
 
 
 def get_detail(call: Call) -> Json:
