@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from unittest import mock
 
@@ -105,6 +106,28 @@ class TestGuard(GuardTestCase):
         self.ledger.retried.clear()
         self.guard.want_retry()  # a thread that has ended is started again
         self.assertTrue(self.ledger.retried.wait(SOON))
+
+    def test_probed_while_a_retry_is_blocked(self) -> None:
+        """A retry may wait for another database; this must not keep the breaker open after an outage."""
+        is_begun, may_end = threading.Event(), threading.Event()
+        self.addCleanup(may_end.set)
+
+        def retry() -> bool:
+            is_begun.set()
+            may_end.wait(SOON)
+            return True
+
+        with mock.patch.object(self.guard, "_retry", retry):
+            self.guard.want_retry()
+            self.assertTrue(is_begun.wait(SOON))
+            self.fail(UNREACHABLE)
+            deadline = time.monotonic() + SOON
+            while self.guard.is_open and time.monotonic() < deadline:
+                time.sleep(0.01)
+            self.assertFalse(self.guard.is_open)
+            self.assertFalse(may_end.is_set())
+            may_end.set()
+            self.wait_for_end()
 
     def test_probed_directly(self) -> None:
         """A call that may wait for ever probes first."""

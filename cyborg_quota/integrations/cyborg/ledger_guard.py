@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Call the ledger through the circuit breaker; probe and retry in a thread. Does not import Cyborg.
+"""Call the ledger through the circuit breaker; probe and retry in threads. Does not import Cyborg.
 
-Each process has one guard. Its thread runs only while the breaker is open or a retry is pending.
+Each process has one guard. Its threads run only while the breaker is open or a retry is pending.
 """
 
 from __future__ import annotations
@@ -34,6 +34,32 @@ class LedgerOffline(exceptions.DatabaseUnavailable):
         super().__init__(
             f"it became unreachable {open_seconds:.0f} s ago; calls fail immediately until a probe reaches it", 0.0
         )
+
+
+class _Retry:
+    """One call of ``retry``, in a thread of its own: it may wait for another database, and the probes must go on."""
+
+    def __init__(self, retry: Callable[[], bool]) -> None:
+        self._retry = retry
+        self._is_done = False
+        self._thread: threading.Thread | None = threading.Thread(
+            target=self._run, name="cyborg-quota-release-retry", daemon=True
+        )
+        try:
+            self._thread.start()
+        except RuntimeError:  # the process is ending, or may start no more threads
+            self._thread = None
+
+    def _run(self) -> None:
+        self._is_done = self._retry()
+
+    def wait(self, seconds: float) -> bool | None:
+        """What ``retry`` returned; None if it is still running after ``seconds``; False if it could not run."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+            if self._thread.is_alive():
+                return None
+        return self._is_done
 
 
 class LedgerGuard:
@@ -123,13 +149,20 @@ class LedgerGuard:
 
     def _run(self) -> None:
         pause = PROBE_SECONDS
+        running: _Retry | None = None
         while not self._ended.wait(pause):
             pause = PROBE_SECONDS
             if self._breaker.is_open and not self._probe():
                 continue
-            with self._lock:
-                self._is_wanted = False
-            is_done = self._retry()
+            if running is None:
+                with self._lock:
+                    self._is_wanted = False
+                running = _Retry(self._retry)
+            is_done = running.wait(PROBE_SECONDS)
+            if is_done is None:
+                pause = 0.0  # this retry is still running; probe meanwhile if the breaker opens
+                continue
+            running = None
             with self._lock:
                 if is_done and not self._is_wanted and not self._breaker.is_open:
                     self._thread = None
