@@ -13,7 +13,7 @@ from oslotest import base
 
 from cyborg_quota import exceptions
 from cyborg_quota.integrations.cyborg import bind_tracker, ledger_guard
-from cyborg_quota.integrations.cyborg.ledger_guard import LedgerGuard, LedgerOffline
+from cyborg_quota.integrations.cyborg.ledger_guard import LedgerBusy, LedgerGuard, LedgerOffline
 
 SOON = 20.0
 
@@ -147,6 +147,34 @@ class TestGuard(GuardTestCase):
             self.fail(UNREACHABLE)
             self.wait_for_end()
         self.assertFalse(self.guard.is_open)
+
+
+class TestSlots(GuardTestCase):
+    """Calls that hold one of the few slots, as those of the mounted REST API do."""
+
+    def test_immediate_while_it_is_open(self) -> None:
+        self.ledger.answers = iter([False] * 1000)
+        self.assertRaises(
+            exceptions.DatabaseUnreachable, self.guard.call_in_slot, mock.Mock(side_effect=UNREACHABLE)
+        )
+        self.assertTrue(self.guard.is_open)
+        with mock.patch.object(self.guard, "_slots") as slots:
+            self.assertRaises(LedgerOffline, self.guard.call_in_slot, self.fail, UNREACHABLE)
+        self.assertEqual((0, 0), (slots.acquire.call_count, self.calls))
+
+    def test_no_slot_is_free(self) -> None:
+        """It is refused, and the breaker stays closed; a slot is free again after each call, whatever it raised."""
+        with mock.patch.object(ledger_guard, "_SLOT_SECONDS", 0.01):
+
+            def nested(levels: int) -> None:
+                if levels:
+                    self.guard.call_in_slot(nested, levels - 1)
+
+            nested(ledger_guard._SLOTS)
+            error = self.assertRaises(LedgerBusy, nested, ledger_guard._SLOTS + 1)
+            self.assertGreaterEqual(error.retry_after_seconds, 1)
+            self.assertFalse(self.guard.is_open)
+            nested(ledger_guard._SLOTS)
 
 
 class TestFork(base.BaseTestCase):

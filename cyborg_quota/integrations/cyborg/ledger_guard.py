@@ -25,6 +25,11 @@ PROBE_SECONDS: Final = 2.0
 RETRY_SECONDS: Final = 10.0
 """The interval between retries that fail although the database is reachable."""
 
+_SLOTS: Final = 2
+"""The maximum number of threads of a process in LedgerGuard.call_in_slot at the same time."""
+_SLOT_SECONDS: Final = 0.5
+"""How long another thread waits for one of these slots."""
+
 
 class LedgerOffline(exceptions.DatabaseUnavailable):
     """The ledger was not called, because the circuit breaker is open. ``retry_after_seconds``: when to call again."""
@@ -34,6 +39,15 @@ class LedgerOffline(exceptions.DatabaseUnavailable):
         super().__init__(
             f"it became unreachable {open_seconds:.0f} s ago; calls fail immediately until a probe reaches it", 0.0
         )
+
+
+class LedgerBusy(exceptions.DatabaseUnavailable):
+    """The ledger was not called, because other threads of this process are in calls that take long."""
+
+    retry_after_seconds = 1
+
+    def __init__(self) -> None:
+        super().__init__("other threads of this process are still waiting for it", _SLOT_SECONDS)
 
 
 class _Retry:
@@ -82,6 +96,7 @@ class LedgerGuard:
         """Reset the state, in a forked child: the parent's thread does not exist there, and its lock may be held."""
         self._breaker = CircuitBreaker(PROBE_SECONDS)
         self._lock = threading.Lock()
+        self._slots = threading.BoundedSemaphore(_SLOTS)
         self._thread: threading.Thread | None = None
         self._is_wanted = False
         self._ended = threading.Event()
@@ -101,6 +116,20 @@ class LedgerGuard:
         except exceptions.DatabaseUnreachable as error:
             self._open(began, error)
             raise
+
+    def call_in_slot(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
+        """As ``call``, in a few threads at most: those of a web server stay free for requests without the ledger.
+
+        Raises LedgerBusy if no other call ends within half a second. (A call takes a few milliseconds.)
+        """
+        if self._breaker.is_open:
+            raise self.offline()
+        if not self._slots.acquire(timeout=_SLOT_SECONDS):
+            raise LedgerBusy
+        try:
+            return self.call(function, *args, **options)
+        finally:
+            self._slots.release()
 
     def offline(self) -> LedgerOffline:
         """The error raised instead of a call while the breaker is open."""
