@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from cyborg_quota import exceptions, paging, policy, validation
 from cyborg_quota.ledger.base import QuotaDriver
+from cyborg_quota.history_visibility import hide_pod, without_others
 from cyborg_quota.limit_types import Holding, TreeRow
 from cyborg_quota.limits import limit_tree
 from cyborg_quota.policy import Policy
@@ -494,14 +494,3 @@ class Administration:
         unknown = [name for name in resources if not isinstance(name, str) or name not in self._resources]
         if unknown:
             raise exceptions.UnknownResource(map(validation.text_of, unknown), self._resources)
-
-
-def without_others(entry: HistoryEntry) -> HistoryEntry:
-    """The entry without what the users of its project may not see: the author and other projects (I8)."""
-    entry = dataclasses.replace(entry, actor=None, actor_project_id=None, request_id=None)
-    return entry if entry.resource is not None else dataclasses.replace(entry, before=None, after=None)
-
-
-def hide_pod(entry: HistoryEntry) -> HistoryEntry:
-    """The entry without the name of a pod: "" in its place."""
-    return entry if entry.pod is None else dataclasses.replace(entry, pod="")

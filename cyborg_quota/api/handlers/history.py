@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import datetime
 
-from cyborg_quota.administration import hide_pod, without_others
 from cyborg_quota.api.call import Call, Json, moment
 from cyborg_quota.api.errors import Refused
+from cyborg_quota.history_visibility import hide_pod, without_others
 from cyborg_quota.types import HistoryEntry
 
 
