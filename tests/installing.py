@@ -112,13 +112,16 @@ def install_package(python: pathlib.Path, extra: str) -> None:
         pip_install(python, "--no-build-isolation", f"{copy}[{extra}]")
 
 
-def ensure_services(label: str, directory: pathlib.Path, requirements: Sequence[str], stamp: str) -> pathlib.Path:
+def ensure_services(
+    label: str, directory: pathlib.Path, requirements: Sequence[str], stamp: str, extras: str = "mysql,api"
+) -> pathlib.Path:
     """Install the services and cyborg_quota if they are missing or outdated; returns the directory of the programs.
 
     One process at a time does so. Raises NotAvailable.
 
     :param label: the start of the lines that are printed.
     :param stamp: changes with everything from which the services are installed.
+    :param extras: with which cyborg_quota is installed.
     """
     directory.mkdir(exist_ok=True)
     began = time.monotonic()
@@ -132,7 +135,7 @@ def ensure_services(label: str, directory: pathlib.Path, requirements: Sequence[
         # An edited file of the package requires a new installation of the package, but not of the services.
         with stamped(directory / "ours.stamp", package_stamp(stamp)) as needed:
             if needed:
-                install_package(python, "mysql,api")
+                install_package(python, extras)
                 print(f"{label}: made in {time.monotonic() - began:.0f} s", file=sys.stderr)
     return python.parent
 

@@ -3,10 +3,10 @@
 #
 #   tools/test.sh [FILTER...]    the arguments are passed to stestr: a regular expression, --serial, ...
 #
-# Needs python3. Makes .venv-test, .venv-keystone (a real Keystone), and .venv-cyborg and .venv-cyborg16 (a real
-# Cyborg). On Debian, as root or with sudo without a prompt, it also installs the system packages of bindep.txt, unless
-# CYBORG_QUOTA_NO_INSTALL=1 is set. The last line is `N passed, N failed, N skipped`; the exit status is 0 if no test
-# failed and at least one ran.
+# Needs python3. Makes .venv-test, .venv-keystone (a real Keystone), .venv-horizon (a real Horizon), and .venv-cyborg and
+# .venv-cyborg16 (a real Cyborg). On Debian, as root or with sudo without a prompt, it also installs the system packages
+# of bindep.txt, unless CYBORG_QUOTA_NO_INSTALL=1 is set. The last line is `N passed, N failed, N skipped`; the exit
+# status is 0 if no test failed and at least one ran.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -96,6 +96,7 @@ if [[ $# -eq 0 ]]; then
     # tests are skipped with the reason.
     python3 -m tests.cyborgs.environment &
     python3 -m tests.integration.environment &
+    python3 -m tests.horizon.environment &
 fi
 ensure_venv
 wait

@@ -16,7 +16,7 @@ import fixtures as fx
 from openstackclient import shell
 
 from tests import base
-from tests.integration import test_rest_api
+from tests.integration import catalog, test_rest_api
 
 PROGRAM = pathlib.Path(sys.executable).with_name("openstack")
 
@@ -26,18 +26,8 @@ class TestCommands(test_rest_api.PersonasTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        # The Keystone is shared: only the service of this test may be in the catalog.
-        for service in self.keystone.admin.get("/services", params={"type": "accelerator"}).json()["services"]:
-            if service["enabled"]:
-                self.enable_service(service["id"], is_enabled=False)
-                self.addCleanup(self.enable_service, service["id"], is_enabled=True)
-        service_id, endpoint_id = self.keystone.create_service()
-        self.keystone.admin.patch(f"/endpoints/{endpoint_id}", json={"endpoint": {"url": f"{self.api.url}/v2"}})
-        self.addCleanup(self.keystone.admin.delete, f"/services/{service_id}")
+        self.useFixture(catalog.OnlyAccelerator(self.keystone, f"{self.api.url}/v2"))
         self.people: dict[str, dict[str, str]] = {"alice": self.log_in("admin", self.keystone.password, "admin")}
-
-    def enable_service(self, service_id: str, *, is_enabled: bool) -> None:
-        self.keystone.admin.patch(f"/services/{service_id}", json={"service": {"enabled": is_enabled}})
 
     def log_in(self, name: str, password: str, project: str) -> dict[str, str]:
         return {

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pages of the panel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import shortcuts
+from django.urls import reverse, reverse_lazy
+from django.utils.translation import gettext_lazy as _
+from horizon import exceptions, forms, tabs
+
+from cyborg_quota.integrations.horizon import client
+from cyborg_quota.integrations.horizon.admin import forms as quota_forms
+from cyborg_quota.integrations.horizon.admin import projects, tables
+from cyborg_quota.integrations.horizon.admin import tabs as quota_tabs
+
+
+class IndexView(tabs.TabbedTableView):
+    """The quota of all projects."""
+
+    tab_group_class = quota_tabs.QuotasTabs
+    template_name = "accelerator_quota/admin.html"
+    page_title = _("Accelerator Quotas")
+
+    def post(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        """After a change of the filter: show the first page."""
+        if self.handle_server_filter(request, tables.ProjectsTable(request)):
+            return shortcuts.redirect(reverse(tables.INDEX))
+        return super().post(request, *args, **kwargs)
+
+
+class DetailView(tabs.TabbedTableView):
+    """The quota of one project."""
+
+    tab_group_class = quota_tabs.ProjectTabs
+    template_name = "horizon/common/_detail.html"
+    page_title = "{{ project_name }}"
+
+    def get_context_data(self, **kwargs: Any) -> Any:
+        """The name of the project."""
+        context = super().get_context_data(**kwargs)
+        context["project_name"] = projects.name(self.request, self.kwargs["project_id"])
+        context["url"] = reverse(tables.INDEX)
+        return context
+
+
+class _FormView(forms.ModalFormView):
+    """A form that opens over the page."""
+
+    template_name = "accelerator_quota/form.html"
+    form_id = "quota_form"
+    modal_id = "quota_modal"
+
+    def read(self) -> Any:
+        """The initial values, from the service. Without them, the user is back at the list, with the reason."""
+        if not hasattr(self, "_initial"):
+            try:
+                self._initial = self.load(client.of(self.request))
+            except Exception:
+                message = _("Unable to retrieve the accelerator quota: %(exc)s")
+                exceptions.handle(self.request, message, redirect=reverse(tables.INDEX))
+        return self._initial
+
+    def load(self, api: client.QuotaClient) -> Any:
+        """The initial values."""
+        raise NotImplementedError
+
+    def get_initial(self) -> Any:
+        """The initial values of the form."""
+        return self.read()
+
+    def get_context_data(self, **kwargs: Any) -> Any:
+        """What the form shows beside its fields."""
+        context = super().get_context_data(**kwargs)
+        context["modal_header"] = self.get_header()
+        context["submit_url"] = self.request.path
+        context["description"] = self.description
+        return context
+
+
+    def get_header(self) -> str:
+        """The title of the form."""
+        return str(self.page_title)
+
+
+class _ProjectFormView(_FormView):
+    def get_header(self) -> str:
+        """The title of the form, with the name of the project."""
+        return f"{self.page_title}: {projects.name(self.request, self.kwargs['project_id'])}"
+
+    def get_success_url(self) -> str:
+        """The page of the project."""
+        return str(reverse(tables.DETAIL, args=[self.kwargs["project_id"]]))
+
+    get_cancel_url = get_success_url
+
+
+class SetLimitsView(_ProjectFormView):
+    """Set limits of a project."""
+
+    form_class = quota_forms.SetLimitsForm
+    page_title = _("Set Limits")
+    submit_label = _("Set Limits")
+    description = (
+        _("The limits of a project. -1 means unlimited. Only the limits that you change are set."),
+        _("A limit is refused if it does not agree with the limits of the projects above or below this one."),
+    )
+
+    def load(self, api: client.QuotaClient) -> Any:
+        """The present limits."""
+        project_id = self.kwargs["project_id"]
+        return {"project_id": project_id, "limits": api.limits(project_id)}
+
+
+class UnsetLimitsView(_ProjectFormView):
+    """Remove all limits of a project."""
+
+    form_class = quota_forms.UnsetLimitsForm
+    page_title = _("Return to Defaults")
+    submit_label = _("Return to Defaults")
+    description = (_("All limits of the project are removed, so that the defaults apply. Its overrides stay."),)
+
+    def load(self, api: client.QuotaClient) -> Any:  # noqa: ARG002
+        """The project."""
+        return {"project_id": self.kwargs["project_id"]}
+
+
+class SetDefaultsView(_FormView):
+    """Set default limits."""
+
+    form_class = quota_forms.SetDefaultsForm
+    page_title = _("Set Default Limits")
+    submit_label = _("Set Default Limits")
+    success_url = reverse_lazy(tables.INDEX)
+    description = (_("The limits of projects without limits of their own. -1 means unlimited."),)
+
+    def load(self, api: client.QuotaClient) -> Any:
+        """The present default limits."""
+        return {"limits": api.default_limits()}
+
+
+class AddOverrideView(_ProjectFormView):
+    """Set a limit for a span of time."""
+
+    form_class = quota_forms.AddOverrideForm
+    page_title = _("Add Override")
+    submit_label = _("Add Override")
+    description = (
+        _("An override is a limit that applies between two times. Afterwards the former limit applies again."),
+        _("The times are in your time zone."),
+    )
+
+    def load(self, api: client.QuotaClient) -> Any:
+        """The resources."""
+        project_id = self.kwargs["project_id"]
+        return {"project_id": project_id, "resources": list(api.limits(project_id))}

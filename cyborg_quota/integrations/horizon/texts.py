@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the panels say about limits, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from django.template.loader import render_to_string
+from django.utils.translation import gettext
+
+from cyborg_quota.integrations.horizon.rows import ResourceUsage
+from cyborg_quota.types import UNLIMITED
+
+
+def _(text: str) -> str:
+    """The text in the language of the user."""
+    return str(gettext(text))
+
+
+def limit(value: int | None) -> str:
+    """A limit."""
+    if value is None:
+        return _("Not set")
+    return _("Unlimited") if value == UNLIMITED else str(value)
+
+
+def fits(usage: ResourceUsage) -> str:
+    """How much can be reserved now."""
+    return _("Unlimited") if usage.fits == UNLIMITED else str(usage.fits)
+
+
+def bound_by(usage: ResourceUsage) -> str:
+    """What determines how much fits."""
+    bound = usage.bound_by
+    if bound is not None:
+        return _SCOPES.get(bound["scope"], _other)(bound)
+    if usage.limit is None:
+        return _("No limit is set: nothing can be reserved")
+    if usage.limit == UNLIMITED:
+        return _("Nothing")
+    return _("The limit of the project")
+
+
+def _ancestor(bound: Mapping[str, Any]) -> str:
+    return _("The limit %(limit)s of project %(project)s and all projects below it") % _names(bound)
+
+
+def _total(bound: Mapping[str, Any]) -> str:
+    return _("The limit %(limit)s over all projects") % _names(bound)
+
+
+def _open_reservations(_bound: Mapping[str, Any]) -> str:
+    return _("The maximum number of reservations in flight")
+
+
+def _counter(_bound: Mapping[str, Any]) -> str:
+    return _("The largest number that can be counted")
+
+
+def _other(bound: Mapping[str, Any]) -> str:
+    return _("%(scope)s: the limit %(limit)s") % {**_names(bound), "scope": bound["scope"]}
+
+
+def _names(bound: Mapping[str, Any]) -> dict[str, str]:
+    return {"limit": limit(bound["limit"]), "project": str(bound["project_id"])}
+
+
+_SCOPES: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
+    "subtree": _ancestor,
+    "total": _total,
+    "open_reservations": _open_reservations,
+    "counter": _counter,
+}
+
+
+def bars(project: Any) -> str:
+    """The limit bars of a project, for a cell of a table."""
+    return str(render_to_string("accelerator_quota/_bars.html", {"usages": project.usages, "is_cell": True}))

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The base class of the tests of the panels: it logs users in, and checks the pages that they see."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from typing import Any, Final
+
+from axe_playwright_python.base import AXE_SCRIPT
+from oslotest import base
+from PIL import Image
+from playwright.sync_api import Page, expect
+from testtools.content import text_content
+
+from tests import installing, needs
+from tests.horizon import stack
+from tests.integration import catalog
+
+TIMEOUT_MILLISECONDS: Final = 30_000
+WIDTHS: Final = (1300, 390)
+"""A desktop and a phone, in pixels."""
+CONTENT: Final = "#content_body"
+"""The part of a page that is not the same on all pages of Horizon."""
+SHOWN: Final = f"{CONTENT} table, .modal-content, #sidebar-accordion"
+MARGIN: Final = 20
+THEME_COLOURS: Final = {"#428bca", "#d9534f"}
+"""Colours of links and buttons in Horizon's default theme. Their contrast to white is 3.6 and 4.0, and not 4.5."""
+PICTURES: Final = "CYBORG_QUOTA_PICTURES"
+"""The environment variable with the directory to which the pictures of the documentation are written."""
+
+
+class PanelsTestCase(base.BaseTestCase):
+    """A test with the shared services, with Cyborg in the catalog at the address of the REST API."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        try:
+            self.stack = stack.running()
+        except installing.NotAvailable as reason:
+            needs.missing(self, f"no Horizon: {reason}")
+        self.stack.reset()
+        expect.set_options(timeout=TIMEOUT_MILLISECONDS)
+        self.useFixture(catalog.OnlyAccelerator(self.stack.keystone, f"{self.stack.api.url}/v2"))
+
+    def log_in(self, user: stack.User, panel: str, *cookies: tuple[str, str]) -> Page:
+        """A page of a browser of its own, after the login; ``panel`` is a path, as in project/accelerator_quota."""
+        context = self.stack.browser.new_context(viewport={"width": WIDTHS[0], "height": 900})
+        self.addCleanup(context.close)
+        url = self.stack.horizon.url
+        context.add_cookies([{"name": name, "value": value, "url": url} for name, value in cookies])
+        page: Page = context.new_page()
+        page.set_default_timeout(TIMEOUT_MILLISECONDS)
+        self.addOnException(lambda _error: self._describe(page))
+        page.goto(f"{url}/auth/login/?next=/{panel}/")
+        page.fill("#id_username", user.name)
+        page.fill("#id_password", user.password)
+        page.click("#loginBtn")
+        page.wait_for_selector(CONTENT)
+        return page
+
+    def _describe(self, page: Page) -> None:
+        """Add what the browser shows, and the log of Horizon, to the report of a failed test."""
+        self.addDetail("page", text_content(f"{page.url}\n{page.content()[:20_000]}"))
+        self.addDetail("Horizon", text_content(self.stack.horizon.log[-10_000:]))
+
+    def go(self, page: Page, path: str) -> None:
+        """Go to another path of Horizon."""
+        page.goto(f"{self.stack.horizon.url}/{path}/")
+
+    def open_tab(self, page: Page, name: str) -> None:
+        """Open a tab, whose content the browser then asks for."""
+        page.get_by_role("link", name=name, exact=True).click()
+        page.locator(f"{CONTENT} .tab-pane.active .table_wrapper").wait_for()
+
+    def text(self, page: Page, selector: str = CONTENT) -> str:
+        """What a user reads, with single blanks."""
+        return " ".join(page.inner_text(selector).split())
+
+    def check(self, page: Page, picture: str | None = None, part: str = CONTENT) -> None:
+        """Check the page at both widths: it does not scroll to the side, and axe has no serious finding."""
+        for width in WIDTHS:
+            page.set_viewport_size({"width": width, "height": 900})
+            self.assertEqual(width, page.evaluate("document.documentElement.scrollWidth"), page.url)
+            self.assertEqual([], serious_findings(page, part), (page.url, width))
+            if picture is not None and PICTURES in os.environ:
+                take_picture(page, f"{picture}-{width}")
+        page.set_viewport_size({"width": WIDTHS[0], "height": 900})
+
+
+def take_picture(page: Page, name: str) -> None:
+    """Write a picture of the page, as high as what it shows, to the directory that the environment names."""
+    page.evaluate("document.activeElement.blur()")
+    bottoms = page.locator(SHOWN).evaluate_all("found => found.map(one => one.getBoundingClientRect().bottom)")
+    width = page.evaluate("window.innerWidth")
+    path = pathlib.Path(os.environ[PICTURES]) / f"horizon-{name}.png"
+    clip: Any = {"x": 0, "y": 0, "width": width, "height": max(bottoms) + MARGIN}
+    page.screenshot(path=path, full_page=True, clip=clip)
+    with Image.open(path) as image:
+        image.convert("RGB").quantize(64).save(path, optimize=True)
+
+
+def serious_findings(page: Page, part: str) -> list[tuple[Any, ...]]:
+    """The serious and critical findings of axe in a part of the page, except the contrast of the theme's colours."""
+    page.evaluate(AXE_SCRIPT)
+    result = page.evaluate("part => axe.run(part, {resultTypes: ['violations']})", part)
+    return [
+        (finding["id"], node["html"])
+        for finding in result["violations"]
+        if finding["impact"] in ("serious", "critical")
+        for node in finding["nodes"]
+        if not (finding["id"] == "color-contrast" and THEME_COLOURS & _colours(node))
+    ]
+
+
+def _colours(node: Any) -> set[Any]:
+    data = [check["data"] or {} for check in node["any"]]
+    return {one.get(name) for one in data for name in ("fgColor", "bgColor")}

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that the tests of the panels need: Keystone, the REST API, Horizon, a browser, projects and users."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import pathlib
+import shutil
+import tempfile
+import uuid
+from unittest import mock
+
+import fixtures as fx
+from playwright.sync_api import Browser, sync_playwright
+
+import cyborg_quota
+from cyborg_quota import QuotaEngine
+from tests import base, doc_pages, fixtures
+from tests.api import server as api_server
+from tests.horizon import environment, server
+from tests.installing import NotAvailable
+from tests.integration import rest_api
+from tests.integration import server as keystones
+from tests.integration.server import Keystone
+from tests.servers import machine
+
+PROJECTS = {"physics": (None, 30), "atlas": ("physics", 20), "cms": ("physics", 10), "biology": (None, 5)}
+"""The parent of each project, and its limit of gpu."""
+PREFIX = "cyborg-quota-horizon-"
+
+
+@dataclasses.dataclass(frozen=True)
+class User:
+    """A user with a role in one project."""
+
+    name: str
+    password: str
+
+
+class Stack(fx.Fixture):
+    """The services and the browser; the projects physics, below it atlas and cms, and biology.
+
+    Alice is an admin, bob a member of atlas. ``python``: that of Horizon; ``program``: the browser.
+    """
+
+    browser: Browser
+    engine: QuotaEngine
+
+    def __init__(self, keystone: Keystone, python: pathlib.Path, program: str) -> None:
+        super().__init__()
+        self.keystone = keystone
+        self._python = python
+        self._program = program
+
+    def _setUp(self) -> None:
+        # The files of a test are deleted at its end; these services run until the process ends.
+        workdir, lock = machine.private_directory(PREFIX, environment.DIRECTORY)
+        self.addCleanup(lock.close)
+        self.addCleanup(shutil.rmtree, workdir, ignore_errors=True)
+        with mock.patch.object(tempfile, "tempdir", str(workdir)):
+            self._start()
+        self._make_projects()
+        self.alice = self._make_user("alice", "physics", "admin")
+        self.bob = self._make_user("bob", "atlas", "member")
+
+    def _start(self) -> None:
+        ledger = self.useFixture(fixtures.EmptyLedger("sqlite", "horizon")).url
+        self.engine = cyborg_quota.make_engine(api_server.settings(ledger))
+        self.addCleanup(self.engine.close)
+        self.api = self.useFixture(rest_api.RestAPI(ledger, self.keystone, {"workers = 2": "workers = 1"}))
+        self.horizon = self.useFixture(server.Horizon(self.keystone, self._python))
+        playwright = sync_playwright().start()
+        self.addCleanup(playwright.stop)
+        self.browser = playwright.chromium.launch(executable_path=self._program)
+        self.addCleanup(self.browser.close)
+
+    def _make_projects(self) -> None:
+        self.projects: dict[str, str] = {}
+        for name, (parent, _limit) in PROJECTS.items():
+            project_id = self.keystone.create("project", name=name, domain_id="default")
+            self.addCleanup(self.keystone.admin.delete, f"/projects/{project_id}")
+            parent_id = None if parent is None else self.projects[parent]
+            self.engine.administration.add_project(base.ADMIN, project_id, parent_id)
+            self.projects[name] = project_id
+
+    def reset(self) -> None:
+        """Release everything, and set the limits of PROJECTS, without overrides."""
+        admin = self.engine.administration
+        admin.set_limits(base.ADMIN, {"gpu": 0, "fpga": 2})
+        for name, (_parent, limit) in PROJECTS.items():
+            project_id = self.projects[name]
+            context = base.Context(project_id)
+            if live := [one.uuid for one in self.engine.get_reservations(context)]:
+                self.engine.release(context, live)
+            admin.set_limits(base.ADMIN, {"gpu": limit, "fpga": None}, project_id)
+            overrides, _more = admin.list_overrides(base.ADMIN, project_id)
+            admin.cancel_overrides(base.ADMIN, [one.id for one in overrides])
+
+    def _make_user(self, name: str, project: str, role: str) -> User:
+        user = User(name, uuid.uuid4().hex)
+        user_id = self.keystone.create("user", name=user.name, password=user.password, domain_id="default")
+        self.addCleanup(self.keystone.admin.delete, f"/users/{user_id}")
+        self.keystone.grant(user_id, self.projects[project], role)
+        return user
+
+    def attach(self, project: str, **amounts: int) -> None:
+        """Charge a project as the conductor of Cyborg does it for an attach. Raises OverQuota."""
+        context = base.Context(self.projects[project])
+        with cyborg_quota.attachment(self.engine, context, amounts, consumer=str(uuid.uuid4())):
+            pass
+
+
+@functools.cache
+def of_this_process(_pid: int) -> Stack | NotAvailable:
+    """Return the stack that this process's tests share, or the error."""
+    try:
+        python, program = environment.ensure(), doc_pages.chromium()
+        made = Stack(keystones.running("flat"), python, program)
+    except (NotAvailable, doc_pages.NotAvailable) as reason:
+        return NotAvailable(str(reason))
+    made.setUp()
+    fixtures.at_exit(made.cleanUp)
+    return made
+
+
+def running() -> Stack:
+    """The stack. Raises NotAvailable."""
+    found = of_this_process(os.getpid())
+    if isinstance(found, NotAvailable):
+        raise found
+    keystones.running("flat")
+    return found

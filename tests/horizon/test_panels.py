@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The panels in a real Horizon, with a real Keystone and the served REST API, through a browser."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Page, expect
+
+from cyborg_quota import Inventory, exceptions
+from cyborg_quota.pod_types import ResourceUse
+from tests import base as ledger
+from tests.horizon.base import PanelsTestCase
+from tests.integration import catalog
+from tests.servers import machine
+
+PROJECT = "project/accelerator_quota"
+ADMIN = "admin/accelerator_quotas"
+
+
+class TestProject(PanelsTestCase):
+    """Project > Compute > Accelerator Quota."""
+
+    def test_what_the_project_holds_and_what_fits(self) -> None:
+        context = ledger.Context(self.stack.projects["atlas"])
+        self.stack.attach("atlas", gpu=5)
+        self.stack.engine.reserve(context, {"gpu": 1}, consumer="a request in flight")
+        page = self.log_in(self.stack.bob, PROJECT)
+        page.get_by_role("link", name="Accelerator Quota", exact=True).wait_for()
+        text = self.text(page)
+        self.assertIn("gpu 5 of 20 in use, 1 reserved; 14 fit", text)
+        self.assertIn("gpu 20 5 1 14 The limit of the project", text)
+        self.assertRegex(text, r"gpu 1 a request in flight - \w+\. \d+, \d{4}")
+        self.check(page, "project")
+        self.reach_the_limit(page)
+        self.check_others_are_hidden(page)
+
+    def reach_the_limit(self, page: Page) -> None:
+        """First that of the parent binds; then the project attaches all that fits."""
+        self.stack.attach("cms", gpu=8)
+        self.stack.attach("physics", gpu=4)
+        page.reload()
+        physics = self.stack.projects["physics"]
+        self.assertIn(f"12 The limit 30 of project {physics} and all projects below it", self.text(page))
+        self.stack.attach("atlas", gpu=12)
+        with self.assertRaises(exceptions.OverQuota):
+            self.stack.attach("atlas", gpu=1)
+        page.reload()
+        self.assertIn("gpu 17 of 20 in use, 1 reserved; 0 fit", self.text(page))
+        self.check(page, "limit-reached")
+
+    def check_others_are_hidden(self, page: Page) -> None:
+        """Bob sees no other project, and not the panel of the admin (I8)."""
+        source = page.content()
+        for name in ("cms", "biology"):
+            self.assertNotIn(self.stack.projects[name], source)
+        self.assertNotIn(ADMIN, source)
+        for path in (ADMIN, f"{ADMIN}/project/{self.stack.projects['cms']}"):
+            self.go(page, path)
+            self.assertIn("You are not authorized to access this page", self.text(page, "body"))
+
+    def test_an_admin_sees_only_the_project_of_the_token(self) -> None:
+        """The token of an admin could read the reservations of all projects."""
+        context = ledger.Context(self.stack.projects["biology"])
+        uuids = self.stack.engine.reserve(context, {"gpu": 1}, consumer="of biology")
+        self.addCleanup(self.stack.engine.rollback, context, uuids)
+        page = self.log_in(self.stack.alice, PROJECT)
+        self.assertIn("Reservations in Flight", self.text(page))
+        self.assertNotIn("of biology", page.content())
+
+
+class TestAdmin(PanelsTestCase):
+    """Admin > System > Accelerator Quotas."""
+
+    def open_project(self, page: Page, name: str, tab: str = "Usage") -> None:
+        self.go(page, f"{ADMIN}/project/{self.stack.projects[name]}")
+        self.open_tab(page, tab)
+
+    def test_filter_and_pages(self) -> None:
+        page = self.log_in(self.stack.alice, ADMIN, ("API_RESULT_PAGE_SIZE", "2"))
+        names = self.names(page)
+        self.assertEqual(2, len(names))
+        while page.get_by_role("link", name="Next").count():
+            page.get_by_role("link", name="Next").last.click()
+            page.wait_for_load_state()
+            names += self.names(page)
+        self.assertLessEqual({*self.stack.projects, "admin"}, {*names})
+        self.assertEqual(sorted(names, key=str.casefold), names)
+        self.assertEqual(len({*names}), len(names))
+        page.get_by_role("link", name="Prev").last.click()
+        page.wait_for_load_state()
+        self.assertLess(self.names(page)[-1], names[-1])
+        for field, text, expected in (
+            ("Project Name contains", "TLA", ["atlas"]),
+            ("Project ID =", self.stack.projects["cms"], ["cms"]),
+            ("Project ID =", "nobody", []),
+        ):
+            page.select_option("select[name=projects__filter__q_field]", label=field)
+            page.fill("input[name=projects__filter__q]", text)
+            page.get_by_role("button", name="Filter").click()
+            page.wait_for_load_state()
+            self.assertEqual(expected, self.names(page))
+
+    def names(self, page: Page) -> list[str]:
+        return page.locator("#projects tbody tr:not(.empty) td:first-child").all_inner_texts()
+
+    def test_set_limits(self) -> None:
+        self.stack.attach("atlas", gpu=12)
+        self.stack.attach("cms", gpu=8)
+        page = self.log_in(self.stack.alice, ADMIN)
+        self.check(page, "projects")
+        self.open_project(page, "biology")
+        page.get_by_role("link", name="Set Limits").click()
+        form = page.locator("#quota_form")
+        form.get_by_label("gpu").fill("7")
+        form.get_by_label("Reason").fill("two more cards")
+        self.check(page, part="#quota_form")
+        form.get_by_role("button", name="Set Limits").click()
+        page.get_by_text("The limits were set.").wait_for()
+        self.assertIn("gpu 0 of 7 in use; 7 fit", self.text(page))
+        self.see_refusals(page)
+        self.see_the_history(page)
+        self.return_to_the_defaults(page)
+
+    def see_refusals(self, page: Page) -> None:
+        """The reasons of the service, in the form, which keeps what was typed; and a limit that needs force."""
+        self.open_project(page, "cms")
+        page.get_by_role("link", name="Set Limits").click()
+        form = page.locator("#quota_form")
+        for value, words in (
+            ("25", "the limits in gpu of the children of physics would sum up to 45; the limit of physics is 30"),
+            ("3", "gpu: 3 is less than 8 in use and 0 reserved"),
+            ("many", "Enter a whole number"),
+            ("10", "No limit was changed"),
+        ):
+            form.get_by_label("gpu").fill(value)
+            form.get_by_role("button", name="Set Limits").click()
+            expect(form).to_contain_text(words)
+            self.assertEqual(value, form.get_by_label("gpu").input_value())
+            if value == "25":
+                self.check(page, "refusal", part="#quota_form")
+        form.get_by_label("gpu").fill("3")
+        form.get_by_text("Permit limits below").click()
+        form.get_by_role("button", name="Set Limits").click()
+        page.get_by_text("The limits were set.").wait_for()
+        self.assertIn("gpu 8 of 3 in use (over the limit); 0 fit", self.text(page))
+        self.check(page)
+
+    def see_the_history(self, page: Page) -> None:
+        self.open_project(page, "biology", "History")
+        self.assertRegex(self.text(page), "set limit gpu 5 7 two more cards [0-9a-f]{32}")
+        self.check(page, "history")
+
+    def return_to_the_defaults(self, page: Page) -> None:
+        self.go(page, ADMIN)
+        row = page.locator("#projects tbody tr", has_text="biology")
+        row.get_by_role("link", name="Return to Defaults").click()
+        form = page.locator("#quota_form")
+        form.get_by_label("Reason").fill("the end")
+        form.get_by_role("button", name="Return to Defaults").click()
+        page.get_by_text("The limits were removed.").wait_for()
+        self.open_project(page, "biology")
+        self.assertIn("gpu 0 of 0 in use", self.text(page))
+        limits = self.stack.engine.administration.list_limits(ledger.ADMIN, self.stack.projects["biology"])
+        self.assertEqual([], [one for one in limits if one.is_own])
+
+    def test_overrides(self) -> None:
+        page = self.log_in(self.stack.alice, ADMIN)
+        row = page.locator("#projects tbody tr", has_text="biology")
+        row.get_by_role("link", name="Add Override").click()
+        form = page.locator("#quota_form")
+        form.get_by_label("Resource").select_option("gpu")
+        form.get_by_label("Limit").fill("9")
+        form.get_by_label("Until").fill("2001-01-31T08:00")
+        form.get_by_role("button", name="Add Override").click()
+        expect(form.locator(".alert-danger")).to_contain_text("An override must end in the future")
+        form.get_by_label("Until").fill("2099-01-31T08:00")
+        form.get_by_label("Reason").fill("a campaign")
+        self.check(page, part="#quota_form")
+        form.get_by_role("button", name="Add Override").click()
+        page.get_by_text("The override was added.").wait_for()
+        self.assertIn("gpu 0 of 9 in use; 9 fit", self.text(page))
+        self.open_project(page, "biology", "Overrides")
+        self.assertRegex(self.text(page), r"gpu 9 .* Jan\. 31, 2099, 8 a\.m\. a campaign")
+        self.check(page)
+        page.get_by_role("button", name="Cancel Override").click()
+        page.get_by_role("link", name="Cancel Override").click()
+        page.get_by_text("Cancelled Override").wait_for()
+        self.open_project(page, "biology")
+        self.assertIn("gpu 0 of 5 in use; 5 fit", self.text(page))
+
+    def test_tree_and_reservations(self) -> None:
+        self.stack.attach("cms", gpu=8)
+        atlas = ledger.Context(self.stack.projects["atlas"])
+        self.stack.engine.reserve(atlas, {"gpu": 2}, consumer="a request in flight")
+        page = self.log_in(self.stack.alice, ADMIN)
+        self.open_project(page, "physics", "Project Tree")
+        text = self.text(page)
+        self.assertIn("gpu: limit 30, 0 in use, 10 with the projects below it", text)
+        self.assertLess(text.index("physics"), text.index("cms"))
+        self.check(page, "tree")
+        page.get_by_role("link", name="cms").click()
+        page.locator(".detail-title", has_text="cms").wait_for()
+        self.assertIn("gpu 8 of 10 in use; 2 fit", self.text(page))
+        self.open_project(page, "atlas", "Reservations in Flight")
+        self.assertIn("gpu 2 a request in flight", self.text(page))
+
+    def test_defaults_capacity_and_pods(self) -> None:
+        page = self.log_in(self.stack.alice, ADMIN)
+        for name in ("Capacity", "Pods"):
+            self.assertEqual(0, page.get_by_role("link", name=name).count(), name)
+        self.open_tab(page, "Defaults")
+        page.get_by_role("link", name="Set Default Limits").click()
+        form = page.locator("#quota_form")
+        form.get_by_label("fpga").fill("4")
+        form.get_by_role("button", name="Set Default Limits").click()
+        page.get_by_text("The default limits were set.").wait_for()
+        self.assertEqual(4, self.stack.engine.default_limits(ledger.Context("p"))["fpga"])
+        self.make_capacity_and_pod()
+        for name, expected in (("Capacity", "node-1 gpu 8 1 7 0 7"), ("Pods", "north az1 available gpu: 3 / 8")):
+            self.go(page, ADMIN)
+            self.open_tab(page, name)
+            self.assertIn(expected, self.text(page))
+            self.check(page)
+        self.see_that_the_service_is_down()
+
+    def make_capacity_and_pod(self) -> None:
+        capacity, pods = self.stack.engine.capacity, self.stack.engine.pods
+        capacity.add_provider(ledger.ADMIN, "node-1")
+        self.addCleanup(capacity.remove_provider, ledger.ADMIN, "node-1")
+        capacity.set_inventories(ledger.ADMIN, "node-1", {"gpu": Inventory(8, reserved=1)})
+        self.addCleanup(capacity.remove_inventory, ledger.ADMIN, "node-1", "gpu")
+        pods.add(ledger.ADMIN, "north", zone="az1", threshold=90)
+        self.addCleanup(pods.remove, ledger.ADMIN, "north")
+        pods.set_usage(ledger.ADMIN, "north", {"gpu": ResourceUse(8, 3)})
+
+    def see_that_the_service_is_down(self) -> None:
+        """Nothing answers at the endpoint of the catalog; Horizon remembers that there are capacity and pods."""
+        nobody = f"http://127.0.0.1:{machine.free_port()}"
+        self.useFixture(catalog.OnlyAccelerator(self.stack.keystone, nobody))
+        page = self.log_in(self.stack.alice, PROJECT)
+        for path in (PROJECT, ADMIN, f"{ADMIN}/project/{self.stack.projects['cms']}"):
+            self.go(page, path)
+            self.assertIn("The quota service cannot be reached.", self.text(page, "body"))
+        self.go(page, f"{ADMIN}/project/{self.stack.projects['cms']}/set")
+        self.assertTrue(page.url.endswith(f"/{ADMIN}/"), page.url)
