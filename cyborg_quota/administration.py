@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from cyborg_quota import exceptions, paging, policy, validation
-from cyborg_quota.ledger.base import QuotaDriver
 from cyborg_quota.history_visibility import hide_pod, without_others
+from cyborg_quota.ledger.base import QuotaDriver
 from cyborg_quota.limit_types import Holding, TreeRow
 from cyborg_quota.limits import limit_tree
 from cyborg_quota.policy import Policy

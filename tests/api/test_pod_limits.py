@@ -8,6 +8,7 @@ from typing import Any
 
 import fixtures as fx
 import yaml
+from oslo_context import context as oslo_context
 
 from cyborg_quota import Inventory, policy
 from tests import base
@@ -118,6 +119,11 @@ class TestPodLimits(test_application.ApplicationTestCase):
         self.assertEqual((0, None), found["detector", "north"])
         self.assertEqual((None, None), found["higgs", "north"])
         self.assertEqual(404, self.ask(f"{HIGGS}?pod=north", READER).status_int)
+        history = test_application.deploy_engine(self).administration.limit_history
+        for role, pod in (("manager", "north"), ("reader", "")):
+            context = oslo_context.RequestContext(user_id="max", project_id="higgs", roles=[role])
+            [entry, *_] = history(context, limit=1)
+            self.assertEqual((pod, None), (entry.pod, entry.actor), role)
 
     def test_the_policy_may_refuse_an_admin(self) -> None:
         self.put({"gpu": 4})
