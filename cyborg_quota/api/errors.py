@@ -50,6 +50,7 @@ _CONFLICTS: Final[dict[type[Exception], str]] = {
 }
 _NOT_FOUND: Final = (
     exceptions.OverrideNotFound,
+    exceptions.PodNotFound,
     exceptions.ProviderNotFound,
     exceptions.ReservationNotFound,
     exceptions.TotalLimitNotFound,

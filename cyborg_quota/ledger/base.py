@@ -127,8 +127,11 @@ class QuotaDriver(abc.ABC):
         """
         raise NotImplementedError
 
-    def get_detail(self, project_id: str, resources: Collection[str]) -> list[UsageRecord]:
-        """The usage and the headroom of the project at one moment, for ``resources`` and all others that it holds."""
+    def get_detail(self, project_id: str, resources: Collection[str], pod: str | None = None) -> list[UsageRecord]:
+        """The usage and the headroom of the project at one moment, for ``resources`` and all others that it holds.
+
+        ``pod``: within this pod.
+        """
         raise NotImplementedError
 
     def list_headroom(

@@ -243,8 +243,8 @@ class DbQuotaDriver(base.QuotaDriver):
     ) -> Bundles:
         return self._headroom.count_bundles(project_id, bundle, provider, pod)
 
-    def get_detail(self, project_id: str, resources: Collection[str]) -> list[UsageRecord]:
-        return self._headroom.read_detail(project_id, resources)
+    def get_detail(self, project_id: str, resources: Collection[str], pod: str | None = None) -> list[UsageRecord]:
+        return self._headroom.read_detail(project_id, resources, pod)
 
     def list_headroom(
         self, project_ids: Collection[str], resources: Collection[str]
