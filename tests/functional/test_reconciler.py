@@ -413,6 +413,19 @@ class TestSources(ReconcilerTestCase):
         [done] = self.of("east").heal(self.of("east").find(), only_certain=True)
         self.assertEqual("ghost", done.arq)
 
+    def test_claimed_from_an_old_name(self) -> None:
+        """After a change of the name, the charges of the old name are repaired; others keep their source."""
+        self.cloud.bind("bound")
+        for arq, source in (("bound", "cyborg"), ("ghost", "cyborg"), ("theirs", "west"), ("none", None)):
+            self.adopt(arq, source)
+        self.adopt("by hand", "cyborg", fpga=1)
+        self.assertEqual(2, self.of("east").claim_source("cyborg"))
+        self.assertEqual(0, self.of("east").claim_source("cyborg"))
+        expected = {"bound": "east", "ghost": "east", "theirs": "west", "none": None, "by hand": "cyborg"}
+        self.assertEqual(expected, self.live())
+        [done] = self.of("east").heal(self.of("east").find(), only_certain=True)
+        self.assertEqual("ghost", done.arq)
+
     def test_of_bound_arqs(self) -> None:
         """Charged with another source, or without one, and different from the attachment: reported, not changed."""
         for arq, source in (("none", None), ("west", "west"), ("east", "east")):

@@ -21,7 +21,10 @@ from cyborg_quota.integrations.cyborg.reconciler import RecordsShrunk, TooManyCh
 LOG = logging.getLogger(__name__)
 
 _MAX_LOGGED = 10
-_NOT_REPAIRED = " (not repaired: a charge has another source or none; see reconcile --claim-source)"
+_NOT_REPAIRED = (
+    " (not repaired: a charge has another source or none; see cyborg-quota reconcile --claim-source, or, after a change "
+    "of [cyborg] source, --claim-source FROM)"
+)
 
 
 class Upkeep:

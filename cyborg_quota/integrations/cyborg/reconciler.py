@@ -114,20 +114,20 @@ class Reconciler:
         ]
         return dataclasses.replace(report, differences=marked, is_empty=self._records.is_empty())
 
-    def claim_source(self) -> int:
-        """Set the source of live charges that have none and that a comparison includes; returns how many.
+    def claim_source(self, replaced: str | None = None) -> int:
+        """Set the source of live charges whose source is ``replaced`` and that are of an ARQ; returns how many.
 
-        For charges made by a release that recorded no source. Correct only if no other service makes charges without
-        a source.
+        None: of charges without a source, made by a release that recorded none. A name: of those that this Cyborg made
+        before its source was changed. Correct only if no other service makes charges with that source, or without one.
         """
         bound = {attached.arq for attached in self._records.bound()}
         uuids = [
             row.uuid
             for state in (RESERVED, COMMITTED)
             for row in self._rows(state)
-            if row.source is None and (row.resource in self._resources or row.consumer in bound)
+            if row.source == replaced and (row.resource in self._resources or row.consumer in bound)
         ]
-        return self._engine.set_source(self._admin, uuids, str(self._source)) if uuids else 0
+        return self._engine.set_source(self._admin, uuids, str(self._source), replaced=replaced) if uuids else 0
 
     def _compare(self) -> Report:
         in_flight = {row.consumer for row in self._rows(RESERVED)}
