@@ -185,8 +185,11 @@ class QuotaDriver(abc.ABC):
     ) -> list[Reservation]:
         """Reservations that match all given filters, oldest first. ``after``: the UUID after which the list starts."""
 
-    def set_source(self, uuids: Sequence[str], source: str) -> int:
-        """Set the source of the live reservations among ``uuids`` that have none. Returns the number of rows set."""
+    def set_source(self, uuids: Sequence[str], source: str, replaced: str | None) -> int:
+        """Set the source of the live reservations among ``uuids`` whose source is ``replaced`` (None: that have none).
+
+        Returns the number of rows set.
+        """
         raise NotImplementedError
 
     @abc.abstractmethod
