@@ -46,7 +46,7 @@ class TestAnywhere(base.LedgerTestCase):
     """A reserve_many of claims with ANY, which are placed one after the other."""
 
     def test_lines_run(self) -> None:
-        """The candidates of a claim are as many as the claims, so that twice the claims may run four times the lines."""
+        """As many candidates are read as there are claims: twice the claims may run four times the lines."""
         capacity = self.engine.capacity
         capacity.enable(base.ADMIN)
         for number in range(90):
