@@ -67,24 +67,31 @@ class Placement:
         self.binding_changes: list[BindingChange] = []
         self._ids: dict[Key, int] = {}
         self._totals: dict[tuple[Key, int], int] = {}
+        self._taken: dict[Key, int] = {}  # the sums of ``_totals``: a call of n claims asks for n * n of them
 
     def add(self, key: Key, inventory_id: int, amount: int) -> None:
         self._ids[key] = inventory_id
         self._totals[key, amount] = self._totals.get((key, amount), 0) + amount
+        self._taken[key] = self._taken.get(key, 0) + amount
 
     def copy(self) -> Placement:
         """A complete placement that takes the same."""
         copied = Placement()
-        copied._ids, copied._totals = dict(self._ids), dict(self._totals)
+        copied._ids, copied._totals, copied._taken = dict(self._ids), dict(self._totals), dict(self._taken)
         return copied
 
     def update(self, other: Placement) -> None:
         """Take what a copy takes, to which claims were added."""
-        self._ids, self._totals = other._ids, other._totals
+        self._ids, self._totals, self._taken = other._ids, other._totals, other._taken
 
     def taken(self, key: Key) -> int:
         """What the claims take from this inventory."""
-        return sum(total for (other, _), total in self._totals.items() if other == key)
+        return self._taken.get(key, 0)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no claim takes anything."""
+        return not self._ids
 
     @property
     def claims(self) -> list[tuple[InventoryClaim, Key]]:
@@ -354,7 +361,7 @@ class CapacityClaimer:
     ) -> None:
         amounts = item.claim.deltas
         fitting = [one for one in candidates if one.provider_id not in tried]
-        if placement.claims:  # other claims of this call may take from the same inventories
+        if not placement.is_empty:  # other claims of this call may take from the same inventories
             left = [_without(one, placement) for one in fitting]
             fitting = [one for one in left if all(one.free[resource] >= amounts[resource] for resource in amounts)]
         if not fitting:
