@@ -24,12 +24,12 @@ from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.ledger import pod_claims
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer, CapacityRefused, Placement, ReserveResult
 from cyborg_quota.ledger.open_cap import NO_CAP, OpenCap
-from cyborg_quota.ledger.pending_claims import PendingClaim, avoid_pods
+from cyborg_quota.ledger.pending_claims import PendingClaim, can_move
 from cyborg_quota.ledger.pod_claims import BindingChanged
 from cyborg_quota.ledger.project_tree import PathCache, Tree
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.limits.base import LimitDriver
-from cyborg_quota.scopes import in_words, is_scoped, scoped_name
+from cyborg_quota.scopes import in_words, is_scoped, scoped_name, split
 from cyborg_quota.types import COMMITTED, RESERVED, TOTAL, Claim, Constraint, Counters, Selection, State
 
 _MAX_ATTEMPTS: Final = 200
@@ -256,13 +256,27 @@ class Reserver:
             if not self.raise_refusal(request, path, constraints, amounts):
                 return
         except exceptions.OverQuota as error:
-            if not avoid_pods(pending, error):
+            if not can_move(pending, error):
                 raise
+            room = self._pod_room(request, error)
+            for item in pending:
+                item.pod_room = room
             return
         if isinstance(refusal, exceptions.QuotaError):
             raise refusal
         if isinstance(refusal, CapacityRefused):
             self._capacity.raise_refusal(pending, is_limited=request.state == RESERVED, sees_all=request.sees_all)
+
+    def _pod_room(self, request: ReserveRequest, refusal: exceptions.OverQuota) -> dict[tuple[str, str], int]:
+        """What the limits per pod permit to the project now, by resource and pod: one read for all pods.
+
+        A limit that refused and cannot be read, because it was removed or its driver lists none, permits nothing.
+        """
+        project_id, origin = request.project_id, self._limits.origin
+        state = self._database.read_synced(lambda connection: path_state.read(connection, project_id, origin))
+        room = {(over.resource, over.pod): 0 for over in refusal.overs if over.pod is not None}
+        found = enforcement.room(project_id, self._limits.get_pod_limits(state), state.counters)
+        return {**room, **{(split(name)[0], str(split(name)[1])): left for name, left in found.items()}}
 
     def _single_statement(
         self,
