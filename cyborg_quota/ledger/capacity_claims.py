@@ -194,6 +194,10 @@ class CapacityClaimer:
         ((resource, amount),) = claim.deltas.items()
         return ProviderChoice(resource, amount, self._selection.order)
 
+    def bind(self, connection: Connection, placement: Placement) -> None:
+        """Change the bindings, first in the transaction. Raises BindingChanged; the caller must roll back."""
+        pod_claims.bind(connection, placement.binding_changes, self._pod_selection)
+
     def charge(self, connection: Connection, placement: Placement, *, is_limited: bool) -> None:
         """Take the capacity, in lock order. Raises CapacityRefused; the caller must roll back."""
         take = inventories.claim if is_limited else inventories.adopt

@@ -21,7 +21,6 @@ from typing import Final, NamedTuple
 from cyborg_quota import enforcement, exceptions, transitions
 from cyborg_quota.db import new_reservations, path_state, reservations, resource_providers, usages
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
-from cyborg_quota.ledger import pod_claims
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer, CapacityRefused, Placement, ReserveResult
 from cyborg_quota.ledger.open_cap import NO_CAP, OpenCap
 from cyborg_quota.ledger.pending_claims import PendingClaim, can_move
@@ -166,7 +165,11 @@ class Reserver:
         rows = _rows(request, path, pending)
 
         def work(connection: Connection) -> ReserveResult:
-            if not _bind_and_insert(connection, request, rows, placement):
+            if placement.binding_changes:
+                self._capacity.bind(connection, placement)
+                if not _insert(connection, request, rows):
+                    raise BindingChanged
+            elif not _insert(connection, request, rows):
                 return False
             self._capacity.charge(connection, placement, is_limited=request.state == RESERVED)
             if not cap.charge_and_count(connection, changes, counted_rows, claims):
@@ -400,21 +403,6 @@ def _in_pods(pending: Sequence[PendingClaim]) -> dict[str, int]:
                 name = scoped_name(resource, item.counted_pod)
                 amounts[name] = amounts.get(name, 0) + delta
     return amounts
-
-
-def _bind_and_insert(
-    connection: Connection,
-    request: ReserveRequest,
-    rows: Sequence[new_reservations.NewReservation],
-    placement: Placement,
-) -> bool:
-    """Change bindings, then insert all rows. With changes, it raises BindingChanged instead of a result of False."""
-    if not placement.binding_changes:
-        return _insert(connection, request, rows)
-    pod_claims.bind(connection, placement.binding_changes)
-    if not _insert(connection, request, rows):
-        raise BindingChanged
-    return True
 
 
 def _insert(connection: Connection, request: ReserveRequest, rows: Sequence[new_reservations.NewReservation]) -> bool:
