@@ -159,15 +159,7 @@ class Reserver:
     ) -> bool:
         """Charge claims of which the providers are chosen. False: as ``_attempt``."""
         path, constraints, changes, counted_resources, in_pods = plan
-        counted_rows = [(path.nodes(resource) or ())[0] for resource in sorted(counted_resources)]
-        claims = [item.claim for item in pending]
-        cap = self._cap if request.state == RESERVED else NO_CAP
         rows = _rows(request, path, pending)
-
-        def charge(connection: Connection) -> bool:
-            if counted_rows:
-                return cap.charge_and_count(connection, changes, counted_rows, claims)
-            return self._database.dialect.charge_all(connection, changes)
 
         def work(connection: Connection) -> ReserveResult:
             if placement.binding_changes:
@@ -177,7 +169,7 @@ class Reserver:
             elif not _insert(connection, request, rows):
                 return False
             self._capacity.charge(connection, placement, is_limited=request.state == RESERVED)
-            if not charge(connection):
+            if not self._charge_rows(connection, plan, pending):
                 raise _Refused
             return True
 
@@ -194,6 +186,13 @@ class Reserver:
             self._refuse(request, path, constraints, pending, refusal, in_pods=in_pods)
             return False
         return self._resolve_duplicate(request, pending)
+
+    def _charge_rows(self, connection: Connection, plan: _ChargePlan, pending: Sequence[PendingClaim]) -> bool:
+        """Charge the usage rows, and count the open reservations where the plan says so. False: no row matched."""
+        if not plan.counted:
+            return self._database.dialect.charge_all(connection, plan.changes)
+        counted_rows = [(plan.path.nodes(resource) or ())[0] for resource in sorted(plan.counted)]
+        return self._cap.charge_and_count(connection, plan.changes, counted_rows, [item.claim for item in pending])
 
     def _plan(
         self, request: ReserveRequest, pending: Sequence[PendingClaim], in_pods: Mapping[str, int]
@@ -281,7 +280,7 @@ class Reserver:
         A limit that refused and cannot be read, because it was removed or its driver lists none, permits nothing.
         """
         project_id, origin = request.project_id, self._limits.origin
-        state = self._database.read_synced(lambda connection: path_state.read(connection, project_id, origin))
+        state = self._database.read_synced(lambda connection: path_state.read(connection, project_id, origin, pod=""))
         room = {(over.resource, over.pod): 0 for over in refusal.overs if over.pod is not None}
         found = enforcement.room(project_id, self._limits.get_pod_limits(state), state.counters)
         return {**room, **{(split(name)[0], str(split(name)[1])): left for name, left in found.items()}}
