@@ -200,8 +200,8 @@ def _stored(path: sa.CTE | None, dialect: Dialect | None, *, in_pods: bool = Fal
             return rows.where(usages.of_pod(None, columns["resource"]))
         is_read = dialect.counts_all_pods(columns["resource"])
         if in_pods:
-            prefix = sa.func.substr(columns["resource"], sa.text("1"), sa.bindparam("b_chars", type_=sa.Integer))
-            is_read |= prefix == sa.bindparam("b_prefix", type_=sa.String)
+            chars: Any = (sa.literal_column("1"), sa.bindparam("b_chars", type_=sa.Integer))
+            is_read |= sa.func.substr(columns["resource"], *chars) == sa.bindparam("b_prefix", type_=sa.String)
         return rows.where(dialect.is_on_path(columns["project_id"], sa.select(path.c.project_id)), is_read)
 
     return [

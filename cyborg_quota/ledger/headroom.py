@@ -22,7 +22,7 @@ from cyborg_quota.headroom import Bundles, OpenReservations
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from cyborg_quota.limits.base import LimitDriver, PathLimits
 from cyborg_quota.metric_types import ProjectMetrics
-from cyborg_quota.scopes import is_scoped, scoped_name
+from cyborg_quota.scopes import is_scoped, scoped_name, split
 from cyborg_quota.types import ANY, UNLIMITED, Constraint, Counters, Headroom, Usage, UsageRecord
 
 
@@ -102,11 +102,13 @@ class HeadroomReader:
         quotas = self._headrooms(state, self._limits.get_path_limits(state, resources), resources)
         return _Quotas(state, quotas, self._limits.get_pod_limits(state))
 
-    def read_detail(self, project_id: str, resources: Collection[str]) -> list[UsageRecord]:
-        """The usage and the headroom of one project, both of the same moment, by resource.
+    def read_detail(self, project_id: str, resources: Collection[str], pod: str | None = None) -> list[UsageRecord]:
+        """The usage and the headroom of one project, both of the same moment, by resource. ``pod``: within this pod.
 
         A resource that is held, and is not among ``resources``, cannot be reserved.
         """
+        if pod is not None:
+            return self._read_detail_in_pod(project_id, resources, pod)
         state = self._state(project_id)
         held = (name for owner, name in state.counters if owner == project_id and not is_scoped(name))
         names = sorted({*resources, *held})
@@ -117,6 +119,19 @@ class HeadroomReader:
             now = state.counters.get((project_id, name), Counters())
             usage = Usage(limits.get(name, self._limits.missing_limit), now.used, now.reserved)
             records.append(UsageRecord(project_id, name, usage, headrooms.get(name, Headroom(0))))
+        return records
+
+    def _read_detail_in_pod(self, project_id: str, resources: Collection[str], pod: str) -> list[UsageRecord]:
+        quotas = self._read_quota(project_id, resources, None, pod)
+        headrooms, counters = quotas.in_pod(pod), quotas.state.counters
+        held = (split(name) for owner, name in counters if owner == project_id)
+        scoped = {name: scoped_name(name, pod) for name in {*resources, *(name for name, of in held if of == pod)}}
+        limits = self._limits.get_limits_on_path(quotas.state, sorted(scoped.values()))
+        records = []
+        for name in sorted(scoped):
+            now = counters.get((project_id, scoped[name]), Counters())
+            usage = Usage(limits.get(scoped[name], UNLIMITED), now.used, now.reserved)
+            records.append(UsageRecord(project_id, name, usage, headrooms.get(name, Headroom(0)), pod))
         return records
 
     def _state(self, project_id: str, pod: str | None = None) -> PathState:
