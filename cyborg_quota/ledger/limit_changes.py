@@ -306,7 +306,7 @@ def _too_many(connection: Connection, changes: Iterable[LimitChange]) -> list[st
         return []
     return [
         f"the {len(moved)} projects that would be moved have {rows} usage rows, and one import may move "
-        f"{most}; import the tree in several files"
+        f"{most} (one for each resource, and for each resource in each pod); import the tree in several files"
     ]
 
 

@@ -136,7 +136,7 @@ class TestAtTheBound(LargeImportTestCase):
             self.engine.reserve(base.Context(owner), {"fpga": 3})
         clouds.add_usages(self.sql, [("p0", "one too many")])
         error = self.assertRaises(exceptions.LimitRefused, self.rotate, 1)
-        self.assertIn(f"have {most + 1} usage rows, and one import may move {most};", str(error))
+        self.assertIn(f"have {most + 1} usage rows, and one import may move {most} (one for each", str(error))
         self.execute("DELETE FROM quota_usages WHERE resource = 'one too many'")
         self.assert_locked_for_few(self.import_with_statements(1), most)
         self.assertEqual({1}, self.turns())
