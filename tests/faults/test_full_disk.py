@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The disk of a database becomes full while the expirer works, and before a purge; on PostgreSQL also the disk of the write-ahead log.
+"""The disk of a database becomes full while the expirer works, or before a purge; on PostgreSQL also that of the log.
 
 (The error of a reserve: test_outages.py.)
 """
