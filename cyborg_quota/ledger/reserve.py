@@ -14,22 +14,21 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from cyborg_quota import enforcement, exceptions, transitions
 from cyborg_quota.db import new_reservations, path_state, reservations, resource_providers, usages
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
-from cyborg_quota.ledger import pod_claims
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer, CapacityRefused, Placement, ReserveResult
 from cyborg_quota.ledger.open_cap import NO_CAP, OpenCap
-from cyborg_quota.ledger.pending_claims import PendingClaim, avoid_pods
+from cyborg_quota.ledger.pending_claims import PendingClaim, can_move
 from cyborg_quota.ledger.pod_claims import BindingChanged
 from cyborg_quota.ledger.project_tree import PathCache, Tree
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.limits.base import LimitDriver
-from cyborg_quota.scopes import in_words, is_scoped, scoped_name
+from cyborg_quota.scopes import in_words, is_scoped, scoped_name, split
 from cyborg_quota.types import COMMITTED, RESERVED, TOTAL, Claim, Constraint, Counters, Selection, State
 
 _MAX_ATTEMPTS: Final = 200
@@ -165,11 +164,20 @@ class Reserver:
         cap = self._cap if request.state == RESERVED else NO_CAP
         rows = _rows(request, path, pending)
 
+        def charge(connection: Connection) -> bool:
+            if counted_rows:
+                return cap.charge_and_count(connection, changes, counted_rows, claims)
+            return self._database.dialect.charge_all(connection, changes)
+
         def work(connection: Connection) -> ReserveResult:
-            if not _bind_and_insert(connection, request, rows, placement):
+            if placement.binding_changes:
+                self._capacity.bind(connection, placement)
+                if not _insert(connection, request, rows):
+                    raise BindingChanged
+            elif not _insert(connection, request, rows):
                 return False
             self._capacity.charge(connection, placement, is_limited=request.state == RESERVED)
-            if not cap.charge_and_count(connection, changes, counted_rows, claims):
+            if not charge(connection):
                 raise _Refused
             return True
 
@@ -195,11 +203,11 @@ class Reserver:
         resources = sorted({resource for item in pending for resource in item.claim.deltas})
         path = self.path(request, [*resources, *in_pods], is_limited=bool(amounts))
         charged = {**amounts, **in_pods} if in_pods else amounts
-        constraints = self.constraints(request, path, charged)
+        constraints = self.constraints(request, path, charged, in_pods)
         changes = changes_with_bounds(path, constraints, {**dict.fromkeys(resources, 0), **charged}, request.state)
         cap = self._cap if request.state == RESERVED else NO_CAP
         counted = cap.to_count(request.project_id, [item.claim for item in pending], amounts)
-        cap.bound_reserved(request.project_id, changes, counted)
+        cap.bound_reserved(request.project_id, changes, counted.union(in_pods))
         return _ChargePlan(path, constraints, changes, counted, in_pods)
 
     def _reserve_anywhere(self, request: ReserveRequest, plan: _ChargePlan, pending: Sequence[PendingClaim]) -> bool:
@@ -256,13 +264,27 @@ class Reserver:
             if not self.raise_refusal(request, path, constraints, amounts):
                 return
         except exceptions.OverQuota as error:
-            if not avoid_pods(pending, error):
+            if not can_move(pending, error):
                 raise
+            room = self._pod_room(request, error)
+            for item in pending:
+                item.pod_room = room
             return
         if isinstance(refusal, exceptions.QuotaError):
             raise refusal
         if isinstance(refusal, CapacityRefused):
             self._capacity.raise_refusal(pending, is_limited=request.state == RESERVED, sees_all=request.sees_all)
+
+    def _pod_room(self, request: ReserveRequest, refusal: exceptions.OverQuota) -> dict[tuple[str, str], int]:
+        """What the limits per pod permit to the project now, by resource and pod: one read for all pods.
+
+        A limit that refused and cannot be read, because it was removed or its driver lists none, permits nothing.
+        """
+        project_id, origin = request.project_id, self._limits.origin
+        state = self._database.read_synced(lambda connection: path_state.read(connection, project_id, origin))
+        room = {(over.resource, over.pod): 0 for over in refusal.overs if over.pod is not None}
+        found = enforcement.room(project_id, self._limits.get_pod_limits(state), state.counters)
+        return {**room, **{(split(name)[0], str(split(name)[1])): left for name, left in found.items()}}
 
     def _single_statement(
         self,
@@ -284,16 +306,18 @@ class Reserver:
         affect them.
         """
         if is_limited and request.ttl_microseconds is not None:
-            self._tree.follow(request.project_id, self._limits.parent_of(request.project_id), self._limits.origin)
+            parent_id = self._limits.parent_of(request.project_id)
+            if parent_id is not None:
+                self._tree.follow(request.project_id, parent_id, self._limits.origin)
         return self._paths.get(request.project_id, resources)
 
     def constraints(
-        self, request: ReserveRequest, path: path_state.ProjectPath, amounts: dict[str, int]
+        self, request: ReserveRequest, path: path_state.ProjectPath, amounts: dict[str, int], in_pods: Collection[str]
     ) -> list[Constraint]:
+        """The limits of these amounts. ``in_pods``: the scoped names among them."""
         if request.ttl_microseconds is None or not amounts:
             return []
         project_ids = path.limiting(self._limits.origin)
-        in_pods = [name for name in amounts if is_scoped(name)]
         resources = sorted(set(amounts).difference(in_pods)) if in_pods else sorted(amounts)
         constraints = self._limits.get_constraints(project_ids, resources)
         if in_pods:
@@ -388,21 +412,6 @@ def _in_pods(pending: Sequence[PendingClaim]) -> dict[str, int]:
     return amounts
 
 
-def _bind_and_insert(
-    connection: Connection,
-    request: ReserveRequest,
-    rows: Sequence[new_reservations.NewReservation],
-    placement: Placement,
-) -> bool:
-    """Change bindings, then insert all rows. With changes, it raises BindingChanged instead of a result of False."""
-    if not placement.binding_changes:
-        return _insert(connection, request, rows)
-    pod_claims.bind(connection, placement.binding_changes)
-    if not _insert(connection, request, rows):
-        raise BindingChanged
-    return True
-
-
 def _insert(connection: Connection, request: ReserveRequest, rows: Sequence[new_reservations.NewReservation]) -> bool:
     """Insert all rows. False: one of their consumers already holds live reservations."""
     consumers = {row.consumer for row in rows if row.consumer is not None}
@@ -449,4 +458,22 @@ def _rows(
 ) -> list[new_reservations.NewReservation]:
     leaves = {resource: (path.nodes(resource) or ())[0] for item in pending for resource in item.claim.deltas}
     usage_ids = {resource: leaf.usage_id for resource, leaf in leaves.items()}
-    return [row for item in pending for row in item.rows(usage_ids, request.state, request.ttl_microseconds)]
+    return [
+        new_reservations.NewReservation(
+            uuid=item.uuids[resource],
+            usage_id=usage_ids[resource],
+            project_id=item.project_id,
+            resource=resource,
+            delta=delta,
+            consumer=item.claim.consumer,
+            group=item.group,
+            state=request.state,
+            ttl_microseconds=request.ttl_microseconds,
+            claim_ordinal=None if item.claim.consumer is None else sorted(item.claim.deltas).index(resource) + 1,
+            source=item.claim.source,
+            provider_id=None if item.claim.provider is None else item.provider_id,
+            pod=item.counted_pod,
+        )
+        for item in pending
+        for resource, delta in item.claim.deltas.items()
+    ]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from cyborg_quota import exceptions, transitions
+from cyborg_quota import exceptions, scopes, transitions
 from cyborg_quota.db import history, new_reservations, reservations
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.reservations import Amendment
@@ -104,10 +104,11 @@ class Transferrer:
         path = self._reserver.path(receiving, sorted(amounts), is_limited=True)
         sending = self._paths.get(request.sender, sorted(amounts))
         # The rows above both (the total over all projects, too) do not change: their limits cannot refuse the transfer.
+        # If the sender moves meanwhile, the generation of its row refuses ``sending``, and the call retries.
         counting = {resource: {node.project_id for node in sending.nodes(resource) or ()} for resource in amounts}
         constraints = [
             constraint
-            for constraint in self._reserver.constraints(receiving, path, amounts)
+            for constraint in self._reserver.constraints(receiving, path, amounts, scopes.scoped(amounts))
             if constraint.scope == "project" or constraint.project_id not in counting[constraint.resource]
         ]
         added = [
@@ -141,7 +142,7 @@ class Transferrer:
             if reservations.any_live(connection, request.receiver, [request.consumer]):
                 raise _ReceiverHolds
             amend(connection, self._settler, changes)
-            counting.exchange(ended, added)
+            counting.exchange(ended, added, sending)
             self._cap.check(connection, opened, ())
             return True
 

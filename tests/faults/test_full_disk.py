@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The disk of a database becomes full while the expirer works, or before a purge; on PostgreSQL also that of the log.
+"""The disk of a database becomes full while the expirer works, and before a purge.
 
-(The error of a reserve: test_outages.py.)
+On PostgreSQL, also the disk of the write-ahead log. (The error of a reserve: test_outages.py.)
 """
 
 from __future__ import annotations

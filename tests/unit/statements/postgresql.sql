@@ -1092,13 +1092,13 @@ WHERE path.parent_id IS NOT NULL AND path.distance < 64)
 FROM path UNION ALL SELECT 'usage' AS kind, quota_usages.project_id AS project_id, quota_usages.resource AS resource, CAST(quota_usages.used AS BIGINT) AS value_1, CAST(quota_usages.reserved AS BIGINT) AS value_2, CAST(quota_usages.subtree AS BIGINT) AS value_3 
 FROM quota_usages 
 WHERE quota_usages.project_id = ANY (array((SELECT path.project_id 
-FROM path))) UNION ALL SELECT 'limit' AS kind, project_limits.project_id AS project_id, project_limits.resource AS resource, CAST(project_limits.most AS BIGINT) AS value_1, CAST(NULL AS BIGINT) AS value_2, CAST(NULL AS BIGINT) AS value_3 
+FROM path))) AND quota_usages.resource NOT LIKE %(resource_1)s UNION ALL SELECT 'limit' AS kind, project_limits.project_id AS project_id, project_limits.resource AS resource, CAST(project_limits.most AS BIGINT) AS value_1, CAST(NULL AS BIGINT) AS value_2, CAST(NULL AS BIGINT) AS value_3 
 FROM project_limits 
 WHERE project_limits.project_id = ANY (array((SELECT path.project_id 
-FROM path))) UNION ALL SELECT 'override' AS kind, limit_overrides.project_id AS project_id, limit_overrides.resource AS resource, CAST(limit_overrides.most AS BIGINT) AS value_1, CAST(limit_overrides.generation AS BIGINT) AS value_2, CAST(limit_overrides.ordinal AS BIGINT) AS value_3 
+FROM path))) AND project_limits.resource NOT LIKE %(resource_2)s UNION ALL SELECT 'override' AS kind, limit_overrides.project_id AS project_id, limit_overrides.resource AS resource, CAST(limit_overrides.most AS BIGINT) AS value_1, CAST(limit_overrides.generation AS BIGINT) AS value_2, CAST(limit_overrides.ordinal AS BIGINT) AS value_3 
 FROM limit_overrides 
-WHERE limit_overrides.starts_at <= (statement_timestamp() AT TIME ZONE 'UTC') AND limit_overrides.ends_at > (statement_timestamp() AT TIME ZONE 'UTC') AND limit_overrides.project_id = ANY (array((SELECT path.project_id 
-FROM path))) UNION ALL SELECT 'default' AS kind, CAST(NULL AS VARCHAR(255)) AS project_id, limit_defaults.resource AS resource, CAST(limit_defaults.most AS BIGINT) AS value_1, CAST(NULL AS BIGINT) AS value_2, CAST(NULL AS BIGINT) AS value_3 
+WHERE limit_overrides.project_id = ANY (array((SELECT path.project_id 
+FROM path))) AND limit_overrides.resource NOT LIKE %(resource_3)s AND limit_overrides.starts_at <= (statement_timestamp() AT TIME ZONE 'UTC') AND limit_overrides.ends_at > (statement_timestamp() AT TIME ZONE 'UTC') UNION ALL SELECT 'default' AS kind, CAST(NULL AS VARCHAR(255)) AS project_id, limit_defaults.resource AS resource, CAST(limit_defaults.most AS BIGINT) AS value_1, CAST(NULL AS BIGINT) AS value_2, CAST(NULL AS BIGINT) AS value_3 
 FROM limit_defaults UNION ALL SELECT 'total' AS kind, quota_usages.project_id AS project_id, quota_usages.resource AS resource, CAST(limit_totals.most AS BIGINT) AS value_1, CAST(quota_usages.subtree AS BIGINT) AS value_2, CAST(NULL AS BIGINT) AS value_3 
 FROM limit_totals JOIN quota_usages ON quota_usages.resource = limit_totals.resource 
 WHERE quota_usages.project_id = ' total' AND limit_totals.is_enforced = 1
