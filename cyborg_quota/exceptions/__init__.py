@@ -173,7 +173,8 @@ class UsageOverflow(InvalidRequest):
         self.resource = resource
         self.requested = requested
         super().__init__(
-            f"Project {project_id} cannot hold {requested} more of {resource}: the maximum of a counter is 2147483647."
+            f"Project {project_id} cannot hold {requested} more of {resource}: the maximum of a counter is 2147483647. "
+            "Release some first, or count the resource in larger units."
         )
 
 
@@ -420,13 +421,22 @@ class DatabaseError(QuotaError):
     """The database rejected a statement. ``__cause__`` is the original exception."""
 
 
+_CONCURRENT_CHANGES = ("keeps changing", "keep changing", "too many concurrent changes of the same rows")
+
+
 class DatabaseUnavailable(DatabaseError):
-    """The database was unreachable, or its statements failed, until the retry deadline. Call again later."""
+    """The database was unreachable, or its statements failed, until the retry deadline. Call again later.
+
+    Or the database answered, but other calls kept changing what this one needs; ``reason`` says so.
+    """
 
     def __init__(self, reason: str, seconds: float) -> None:
         self.reason = reason
         self.seconds = seconds
-        super().__init__(f"The database is unavailable ({reason}); gave up after {seconds:.1f} s.")
+        text = f"The database is unavailable ({reason}); gave up after {seconds:.1f} s."
+        if reason.endswith(_CONCURRENT_CHANGES):
+            text = f"The call could not be completed ({reason}) within {seconds:.1f} s; call again."
+        super().__init__(text)
 
 
 class DatabaseReadOnly(DatabaseUnavailable):

@@ -199,12 +199,14 @@ class Settler:
         def attempt(connection: Connection) -> T:
             return work(connection, Counting(connection, self._paths, singly=singly))
 
+        where = ""
         for _ in range(_MAX_ATTEMPTS):
             try:
                 return self._database.write(attempt, single_statement)
             except RetryRowByRow:
                 singly = True
             except RowsMissing as missing:
+                where = f"project {missing.project_id} and resource {missing.resource}"
                 LOG.warning(
                     "Project %s has live reservations of %s but no usage row; the row is created. Run: "
                     "cyborg-quota usage heal",
@@ -213,7 +215,10 @@ class Settler:
                 )
                 self._paths.forget(missing.project_id)
                 self._paths.get(missing.project_id, [missing.resource])
-        raise exceptions.DatabaseError("usage rows are deleted again and again while they are created")
+        raise exceptions.DatabaseError(
+            f"The usage row of {where} is deleted each time it is created. Stop what deletes rows of quota_usages, and "
+            "run: cyborg-quota usage heal"
+        )
 
     def read_rows(self, connection: Connection, call: Call, selection: Selection) -> list[Row]:
         rows = self._select_rows(connection, selection)

@@ -38,7 +38,7 @@ class BackgroundCall:
 
     @property
     def waits(self) -> bool:
-        """Return whether it still runs after SECONDS."""
+        """Return whether it still runs after A_WHILE_SECONDS."""
         self.join(A_WHILE_SECONDS)
         return self._thread.is_alive()
 
