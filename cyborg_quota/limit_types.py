@@ -28,7 +28,7 @@ class TreeRow:
 @dataclasses.dataclass(frozen=True, slots=True)
 class Holding:
     """What a project holds of one resource: its usage, its own limit (None: no limit is set for it), and the number of
-    its overrides that have not ended.
+    its overrides that have not ended. ``pod``: that of a limit per pod, with the usage in this pod.
     """
 
     project_id: str
@@ -37,6 +37,7 @@ class Holding:
     reserved: int
     limit: int | None
     overrides: int = 0
+    pod: str | None = None
 
 
 def reason_of(author: Author, change: LimitChange) -> str | None:

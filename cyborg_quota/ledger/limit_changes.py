@@ -129,7 +129,8 @@ class LimitKeeper:
         """The resources for which a limit of the project is set, and the overrides that apply now, by resource."""
 
         def work(connection: Connection) -> tuple[set[str], dict[str, LimitOverride]]:
-            own = {row.resource for row in connection.execute(tables.of_projects_query([project_id]))}
+            names = {row.resource for row in connection.execute(tables.of_projects_query([project_id]))}
+            own = {name for name in names if not scopes.is_scoped(name)}
             live, now = overrides.read(connection, [project_id])
             return own, {one.resource: one for one in live if now is not None and one.starts_at <= now}
 
