@@ -414,7 +414,7 @@ class Administration:
         Limits and projects that the document does not contain stay unchanged. The position of a project in the
         document determines its parent. A limit None is removed. ``dry_run`` writes nothing, and returns or raises the
         same as the import.
-        Raises InvalidDocument, UnknownResource, LimitRefused (with every problem, and the changes).
+        Raises InvalidDocument, UnknownResource, PodNotFound, LimitRefused (with every problem, and the changes).
         """
         from cyborg_quota.limits import document as documents
 

@@ -18,6 +18,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions, messaging
+from cyborg_quota.limit_types import reason_of
 from cyborg_quota.types import LimitChange, RecordedChanges
 
 LOG = logging.getLogger(__name__)
@@ -102,7 +103,7 @@ def _event(recorded: RecordedChanges, change: LimitChange) -> Event:
         attachment["pod"] = change.pod
     if (one := change.override) is not None:
         attachment |= {"from": f"{one.starts_at.isoformat()}Z", "until": f"{one.until.isoformat()}Z"}
-    payload = _payload(recorded, action, _target(change, kind), attachment)
+    payload = _payload(recorded, action, _target(change, kind), attachment, change)
     return f"{messaging.PUBLISHER}.{kind}.{verb}", payload
 
 
@@ -115,7 +116,11 @@ def _target(change: LimitChange | None, kind: str) -> dict[str, Any]:
 
 
 def _payload(
-    recorded: RecordedChanges, action: str, target: dict[str, Any], attachment: dict[str, Any]
+    recorded: RecordedChanges,
+    action: str,
+    target: dict[str, Any],
+    attachment: dict[str, Any],
+    change: LimitChange | None = None,
 ) -> dict[str, Any]:
     try:
         from pycadf import attachment as attachments
@@ -143,7 +148,7 @@ def _payload(
         content = {
             **attachment,
             "generation": recorded.generation,
-            "reason": author.reason,
+            "reason": author.reason if change is None else reason_of(author, change),
             "initiator_project_id": author.project_id,
             "request_id": author.request_id,
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from cyborg_quota.types import UNLIMITED
+from cyborg_quota.types import MAX_REASON_CHARS, UNLIMITED, Author, LimitChange
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class TreeRow:
 @dataclasses.dataclass(frozen=True, slots=True)
 class Holding:
     """What a project holds of one resource: its usage, its own limit (None: no limit is set for it), and the number of
-    its overrides that have not ended.
+    its overrides that have not ended. ``pod``: that of a limit per pod, with the usage in this pod.
     """
 
     project_id: str
@@ -37,3 +37,13 @@ class Holding:
     reserved: int
     limit: int | None
     overrides: int = 0
+    pod: str | None = None
+
+
+def reason_of(author: Author, change: LimitChange) -> str | None:
+    """The recorded reason of a change: that of the author; for a new override its own first, if it has another."""
+    own = change.override.reason if change.override is not None and change.action == "set override" else None
+    if own is None or author.reason is None or own == author.reason:
+        return own or author.reason
+    both = f"{own}; {author.reason}"
+    return both if len(both) <= MAX_REASON_CHARS else f"{both[: MAX_REASON_CHARS - 3]}..."

@@ -79,7 +79,6 @@ class List(base.Lister):
         project_id, limit = formats.Default(record.project_id), formats.Limit(record.limit)
         return project_id, record.resource, limit, record.is_own, source, until or formats.Optional(None)
 
-
     def _in_pods(self, parsed_args: argparse.Namespace) -> list[tuple[Any, ...]]:
         if any(value is not None for value in (parsed_args.limit, parsed_args.marker, parsed_args.resource)):
             raise BadUsage("--pod cannot be combined with --limit, --marker and --resource.")

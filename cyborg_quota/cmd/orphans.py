@@ -20,8 +20,9 @@ class Orphans(base.Lister):
 
     If there are any, prints a row for each project and resource and exits with 1;
     otherwise prints nothing and exits with 0. overrides is the number of overrides
-    that have not ended. `release`, `limit unset` and `limit override cancel` remove
-    what they hold. Keystone's domains are no orphans.
+    that have not ended. A limit per pod has a row of its own, with the usage in the
+    pod (`gpu in pod p1`). `release`, `limit unset` and `limit override cancel`
+    remove what they hold. Keystone's domains are no orphans.
     """
 
     example = "cyborg-quota project orphans -f csv"
@@ -34,7 +35,7 @@ class Orphans(base.Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         holdings = [
-            (one.project_id, one.resource, one.used, one.reserved, formats.OptionalLimit(one.limit), one.overrides)
+            (one.project_id, _resource(one), one.used, one.reserved, formats.OptionalLimit(one.limit), one.overrides)
             for one in itertools.islice(self._orphans(parsed_args), parsed_args.limit)
         ]
         if holdings:
@@ -52,8 +53,13 @@ class Orphans(base.Lister):
         with base.progress_bar(None, "projects") as progress:
             while holders:
                 for one in administration.list_holdings(self.context, directory.unknown(holders)):
-                    is_after = resource is None or one.project_id != project_id or one.resource > resource
+                    is_after = resource is None or one.project_id != project_id or _resource(one) > resource
                     if is_after and parsed_args.resource in (None, one.resource):
                         yield one
                 progress(len(holders))
                 holders = administration.list_holders(self.context, holders[-1])
+
+
+def _resource(one: Holding) -> str:
+    """The resource of a row, which its marker names too."""
+    return str(formats.in_pod(one.resource, one.pod))

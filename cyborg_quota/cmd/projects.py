@@ -114,6 +114,8 @@ def new_project_notice(shell: Any, parsed: argparse.Namespace) -> str | None:
         return None
     notice = f"Project {parsed.project!a} is new: it had no usage, limit or place in the tree before."
     command = "limit unset" if getattr(parsed, "until", None) is None else "limit override cancel"
+    if getattr(parsed, "pod", None) is not None:
+        command += f" --pod {parsed.pod}"
     remedy = f" If the id is wrong, remove the limit with `{command}`."
     return notice if getattr(parsed, "dry_run", False) else notice + remedy
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from cyborg_quota import exceptions
+from cyborg_quota import exceptions, scopes
 from cyborg_quota.cmd import base, formats
 from cyborg_quota.cmd.db import open_database
 from cyborg_quota.cmd.errors import BadUsage, Located
@@ -37,6 +37,7 @@ COLUMNS = (
 )
 _PROGRESS_EVENTS: Final = 1000
 _NO_OVERRIDES: Final = "Overrides are not applied: the times of a trace are relative. Use --against ledger."
+_NO_POD_LIMITS: Final = "Limits per pod are not applied: an event of a trace names no pod."
 
 
 class Simulate(base.Previewer):
@@ -51,9 +52,9 @@ class Simulate(base.Previewer):
     Where limits include the descendants of a project, so does peak. A resource with
     a total limit has a row (total): what all projects hold together. With --against
     ledger, each override applies to the events within its span, also one that has
-    ended; no override applies to a trace file, whose times are relative. If the enforcement model
-    does not allow the new limits, prints the rows and then the reasons, and exits
-    with 1.
+    ended; no override applies to a trace file, whose times are relative. Limits per
+    pod are not applied. If the enforcement model does not allow the new limits,
+    prints the rows and then the reasons, and exits with 1.
     """
 
     example = (
@@ -103,8 +104,6 @@ def rows(
     before, after, found = _limit_sets(command, content)
     if problems is not None:
         problems += found
-    if parsed_args.against != LEDGER and (before.overrides or after.overrides):
-        print(f"{command.app.NAME}: {_NO_OVERRIDES}", file=command.app.stderr)
     with _trace(command, parsed_args) as (trace, span):
         if span is not None and command.conf.limits.driver == "database":
             before, after = _with_past_overrides(command, before, after, span)
@@ -115,6 +114,11 @@ def rows(
     unknown -= {*before.tree.resources, *(one.resource for one in before.overrides), *before.totals}
     if unknown:
         raise exceptions.UnknownResource(unknown, command.conf.quota.resources)
+    # (After the errors, which are one line.)
+    if parsed_args.against != LEDGER and (before.overrides or after.overrides):
+        print(f"{command.app.NAME}: {_NO_OVERRIDES}", file=command.app.stderr)
+    if any(scopes.is_scoped(name) for limits in (before, after) for _, name in limits.tree.project_limits):
+        print(f"{command.app.NAME}: {_NO_POD_LIMITS}", file=command.app.stderr)
     if parsed_args.chart is not None:
         _draw(parsed_args, comparison)
     return [

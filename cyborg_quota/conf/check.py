@@ -31,6 +31,8 @@ _UNCHECKED: Final = (
 depend on the auth_type; the others belong to the middleware of the REST API, which is not installed everywhere."""
 
 _ENVIRONMENT_GROUPS: Final = ("api", "capacity", "cyborg", "database", "limits", "metrics", "notices", "pods", "quota")
+_SIMILARITY: Final = 0.8
+"""Of the name of a group to one of ours, as difflib measures it: one letter more or less, or two exchanged ones."""
 _MAX_NAMED: Final = 5
 
 
@@ -96,13 +98,21 @@ def _files(conf: cfg.ConfigOpts) -> list[str]:
 
 
 def _in_environment(environment: Mapping[str, str], known: Mapping[str, set[str]]) -> Iterator[tuple[str, str, str]]:
-    """The variables OS_GROUP__OPTION of our groups. (Other programs use the prefix OS_ too.)"""
+    """The variables OS_GROUP__OPTION of our groups, and of groups that look like ours, as OS_LIMIT__DRIVER.
+
+    (Other programs use the prefix OS_ too.)
+    """
     for variable in sorted(environment):
         prefix, separator, name = variable.partition("__")
         group = prefix.removeprefix("OS_").lower()
-        if separator and prefix.startswith("OS_") and group in _ENVIRONMENT_GROUPS:
+        is_ours = group in _ENVIRONMENT_GROUPS or _is_misspelled(group, known)
+        if separator and prefix.startswith("OS_") and is_ours:
             names = {option.replace("-", "_").upper(): option for option in known.get(group, ())}
             yield "the environment", group, names.get(name, name)
+
+
+def _is_misspelled(group: str, known: Mapping[str, set[str]]) -> bool:
+    return group not in known and bool(difflib.get_close_matches(group, _ENVIRONMENT_GROUPS, 1, _SIMILARITY))
 
 
 def _is_registered(conf: cfg.ConfigOpts, group: str, name: str) -> bool:

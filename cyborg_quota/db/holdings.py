@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import sqlalchemy as sa
 
+from cyborg_quota import scopes
 from cyborg_quota.db import limits, overrides, projects, usages
 from cyborg_quota.limit_types import Holding
 
@@ -44,16 +45,23 @@ def holders(connection: sa.Connection, after: str, count: int) -> list[str]:
 
 
 def read(connection: sa.Connection, project_ids: Collection[str]) -> list[Holding]:
-    """The usage, the limits and the numbers of overrides of these projects by resource, sorted."""
+    """The usage, the limits (also those per pod) and the numbers of overrides of these projects, sorted by resource."""
     some = sorted(project_ids)
     own_limits = {
         (row.project_id, row.resource): row.most for row in connection.execute(limits.of_projects_query(some))
     }
-    held = {
-        (row.project_id, row.resource): (row.used, row.reserved) for row in connection.execute(usages.held_query(some))
-    }
+    held = _held(connection, some, None)
+    if any(scopes.is_scoped(name) for _, name in own_limits):
+        in_pods = _held(connection, some, "")
+        held |= {key: in_pods[key] for key in own_limits if key in in_pods}
     numbers = Counter((row.project_id, row.resource) for row in connection.execute(overrides.of_projects_query(some)))
-    return [
-        Holding(*key, *held.get(key, (0, 0)), own_limits.get(key), numbers[key])
-        for key in sorted({*held, *own_limits, *numbers})
-    ]
+    found = []
+    for key in sorted({*held, *own_limits, *numbers}, key=lambda key: (key[0], scopes.in_words(key[1]))):
+        resource, pod = scopes.split(key[1])
+        found.append(Holding(key[0], resource, *held.get(key, (0, 0)), own_limits.get(key), numbers[key], pod))
+    return found
+
+
+def _held(connection: sa.Connection, some: Sequence[str], pod: str | None) -> dict[tuple[str, str], tuple[int, int]]:
+    rows = connection.execute(usages.held_query(some, pod))
+    return {(row.project_id, row.resource): (row.used, row.reserved) for row in rows}

@@ -21,6 +21,7 @@ import sqlalchemy as sa
 from cyborg_quota import scopes
 from cyborg_quota.db import change_log, overrides, prepared, projects, totals
 from cyborg_quota.db.models import limit_changes, limit_defaults, project_limits
+from cyborg_quota.limit_types import reason_of
 from cyborg_quota.types import CHECKPOINT, TOTAL, Author, HistoryEntry, LimitChange, LimitOverride, RecordedChanges
 
 _column = limit_changes.c
@@ -69,6 +70,7 @@ def _rows_of(recorded: RecordedChanges, origin: str | None) -> Iterable[dict[str
         yield {
             **(_span(change.override) if has_overrides else {}),
             **author_columns,
+            "reason": reason_of(recorded.author, change),
             "generation": recorded.generation,
             "ordinal": ordinal,
             "action": change.action,

@@ -215,8 +215,6 @@ def holders_query(after: str, count: int) -> sa.Select[Any]:
 
 
 def of_projects_query(project_ids: Sequence[str]) -> sa.Select[Any]:
-    """The query for the limits of these projects."""
+    """The query for the limits of these projects, also those per pod, which have scoped names."""
     limit = project_limits.c
-    return sa.select(limit.project_id, limit.resource, limit.most).where(
-        limit.project_id.in_(project_ids), usages.of_pod(None, limit.resource)
-    )
+    return sa.select(limit.project_id, limit.resource, limit.most).where(limit.project_id.in_(project_ids))

@@ -490,8 +490,8 @@ def holders_query(after: str, count: int) -> sa.Select[Any]:
     return paging.first_projects(_usage.project_id, after, count, _IS_HELD)
 
 
-def held_query(project_ids: Sequence[str]) -> sa.Select[Any]:
-    """The query for the rows of these projects that are not zero."""
+def held_query(project_ids: Sequence[str], pod: str | None = None) -> sa.Select[Any]:
+    """The query for the rows of these projects that are not zero. ``pod``: see of_pod."""
     return sa.select(_usage.project_id, _usage.resource, _usage.used, _usage.reserved).where(
-        _usage.project_id.in_(project_ids), _IS_HELD, of_pod(None)
+        _usage.project_id.in_(project_ids), _IS_HELD, of_pod(pod)
     )

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, Literal, TypeVar
 
 from cyborg_quota import exceptions, scopes
-from cyborg_quota.db import dialects, limit_history, moves, overrides, path_state, projects, totals, usages
+from cyborg_quota.db import dialects, limit_history, moves, overrides, path_state, pods, projects, totals, usages
 from cyborg_quota.db import limits as tables
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.path_state import PathState
@@ -129,7 +129,8 @@ class LimitKeeper:
         """The resources for which a limit of the project is set, and the overrides that apply now, by resource."""
 
         def work(connection: Connection) -> tuple[set[str], dict[str, LimitOverride]]:
-            own = {row.resource for row in connection.execute(tables.of_projects_query([project_id]))}
+            names = {row.resource for row in connection.execute(tables.of_projects_query([project_id]))}
+            own = {name for name in names if not scopes.is_scoped(name)}
             live, now = overrides.read(connection, [project_id])
             return own, {one.resource: one for one in live if now is not None and one.starts_at <= now}
 
@@ -214,8 +215,9 @@ class LimitKeeper:
         self._tree.remove(project_id, author)
 
     def apply(self, wanted: Document, author: Author, *, dry_run: bool) -> list[LimitChange]:
-        """Apply a document of limits and projects. ``dry_run``: only return the changes. Raises LimitRefused.
+        """Apply a document of limits and projects. ``dry_run``: only return the changes.
 
+        Raises LimitRefused, PodNotFound.
         The total limits follow in transactions of their own: see total_limits.py.
         """
         changes, recorded = import_document(self._database, self._limits, wanted, author, dry_run=dry_run)
@@ -263,7 +265,7 @@ def import_document(
 
     ``dry_run``: write nothing.
 
-    Raises LimitRefused with all problems, DatabaseUnavailable.
+    Raises LimitRefused with all problems, PodNotFound, DatabaseUnavailable.
     """
 
     def work(connection: Connection) -> tuple[list[LimitChange], RecordedChanges | None]:
@@ -271,6 +273,7 @@ def import_document(
             tables.serialize_tree_changes(connection)
         before = LimitTree(*tables.read_limits(connection), limits.initial_limits, projects.marked_edges(connection))
         after, changes = document.apply(before, wanted)
+        _require_pods(connection, changes)
         live, now = overrides.read(connection)
         new: list[LimitOverride] = []
         if wanted.new_overrides:
@@ -296,6 +299,16 @@ def import_document(
         except DuplicateEntry:
             continue  # a project to be added was charged for the first time meanwhile, which added it
     raise exceptions.DatabaseUnavailable("the project tree keeps changing", time.monotonic() - began)
+
+
+def _require_pods(connection: Connection, changes: Iterable[LimitChange]) -> None:
+    """Raise PodNotFound if a limit would be set in a pod that does not exist.
+
+    A limit that stays as it is may name a pod that was removed: what was exported can be imported again.
+    """
+    for name in sorted({change.pod for change in changes if change.pod is not None and change.after is not None}):
+        if pods.find(connection, name) is None:
+            raise exceptions.PodNotFound(name)
 
 
 def _too_many(connection: Connection, changes: Iterable[LimitChange]) -> list[str]:

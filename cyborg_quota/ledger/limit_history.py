@@ -6,6 +6,7 @@ The changes themselves are recorded by the transactions that make them (db/limit
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from collections.abc import Callable, Iterable
 
@@ -16,6 +17,7 @@ from cyborg_quota.db import overrides
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.limit_history import StoredState
 from cyborg_quota.ledger.change_history import MAX_LOGGED, ChangeHistory, log_fields
+from cyborg_quota.limit_types import reason_of
 from cyborg_quota.limits import history
 from cyborg_quota.limits.timeline import shown
 from cyborg_quota.types import TOTAL, Author, HistoryDifference, HistoryEntry, LimitChange, RecordedChanges
@@ -39,11 +41,14 @@ class LimitHistory(ChangeHistory[StoredState, HistoryEntry, HistoryDifference]):
         """Log the committed changes of one transaction, and pass them to the listener. Raises nothing."""
         if recorded is None:
             return
-        fields = log_fields(recorded.author, generation=recorded.generation, operation=recorded.operation)
+        numbers = {"generation": recorded.generation, "operation": recorded.operation}
         if len(recorded.changes) > MAX_LOGGED:
+            fields = log_fields(recorded.author, **numbers)
             LOG.info("limits changed: %d changes [%s]", len(recorded.changes), fields)
         else:
             for change in recorded.changes:
+                author = dataclasses.replace(recorded.author, reason=reason_of(recorded.author, change))
+                fields = log_fields(author, **numbers)
                 LOG.info("limits changed: %s [%s]", _sentence(change), fields)
         if self.listener is None:
             return

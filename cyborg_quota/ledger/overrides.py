@@ -181,6 +181,9 @@ def cancelled(one: LimitOverride) -> LimitChange:
     return LimitChange("cancel override", one.project_id, one.resource, one.limit, None, one)
 
 
+_Key = tuple[str, str, int, datetime.datetime, "datetime.datetime | None"]
+
+
 def made_by_import(
     wanted: Sequence[NewOverride],
     live: Iterable[LimitOverride],
@@ -189,15 +192,27 @@ def made_by_import(
 ) -> list[LimitOverride]:
     """The overrides of a document that do not exist yet and have not ended. Raises InvalidRequest.
 
+    One without a start exists if an equal one has begun, so that the same document can be imported again. Equal entries
+    of the document are one override.
     ``first``: the generation of the import, and the number of the first override among its changes.
     """
-    present = {(one.project_id, one.resource, one.limit, one.starts_at, one.until) for one in live}
+    present: set[_Key] = set()
+    for one in live:
+        present |= _keys(one, now)
     found: list[LimitOverride] = []
     for new in wanted:
         starts_at = new.starts_at or now
-        if new.until <= now or (new.project_id, new.resource, new.limit, starts_at, new.until) in present:
+        if new.until <= now or (new.project_id, new.resource, new.limit, new.until, new.starts_at) in present:
             continue
         check_span(starts_at, new.until, now)
         key = (first[0], first[1] + len(found))
-        found.append(LimitOverride(key, new.project_id, new.resource, new.limit, starts_at, new.until, new.reason))
+        one = LimitOverride(key, new.project_id, new.resource, new.limit, starts_at, new.until, new.reason)
+        found.append(one)
+        present |= _keys(one, now)
     return found
+
+
+def _keys(one: LimitOverride, now: datetime.datetime) -> set[_Key]:
+    """The entries of a document that mean this override: with its start (last), and without one if it has begun."""
+    key = (one.project_id, one.resource, one.limit, one.until)
+    return {(*key, one.starts_at), (*key, None)} if one.starts_at <= now else {(*key, one.starts_at)}

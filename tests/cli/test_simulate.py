@@ -302,6 +302,18 @@ class OverridesTest(SimulateCase):
         self.assertEqual((0, 0, 10), (ended.status, ended.json[0]["refused_after"], ended.json[0]["limit_after"]))
         self.assertIn("Overrides are not applied", ended.err)
         self.assertEqual(1, ended.err.count("\n"))
+        error = self.refused(2, "limit", "simulate", self.limits({}), "--against", str(self.directory / "none"))
+        self.assertEqual(1, error.count("\n"), error)
+
+    def test_limits_per_pod_are_not_applied(self) -> None:
+        """A trace does not say in which pod a claim is. One line says so."""
+        trace = self.trace("0,reserve,a,p,gpu,4")
+        new = self.limits({"projects": [{"id": "p", "pods": {"p1": {"gpu": 1}}}]})
+        ended = self.call("limit", "simulate", new, "--against", trace, "-f", "json")
+        self.assertEqual((0, 0), (ended.status, ended.json[0]["refused_after"]))
+        self.assertIn("Limits per pod are not applied", ended.err)
+        self.assertEqual(1, ended.err.count("\n"))
+        self.assertEqual("", self.call("limit", "simulate", self.limits({}), "--against", trace).err)
 
     def test_the_model_validates_the_overrides(self) -> None:
         self.configure("[limits]\ndriver = database\nenforcement_model = strict_hierarchy")

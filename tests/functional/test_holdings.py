@@ -78,6 +78,19 @@ class TestHoldings(test_limits.LimitsTestCase):
         )
         self.assertEqual([], self.admin.list_holdings(base.ADMIN, []))
 
+    def test_limits_per_pod(self) -> None:
+        self.engine.pods.add(base.ADMIN, "p1")
+        self.engine.pod_limits.set(base.ADMIN, {"gpu": 3}, "only in a pod", "p1")
+        self.engine.pod_limits.set(base.ADMIN, {"gpu": 4}, "used", "p1")
+        self.assertEqual(
+            [
+                Holding("only in a pod", "gpu", 0, 0, 3, pod="p1"),
+                Holding("used", "gpu", 2, 0, None, 2),
+                Holding("used", "gpu", 0, 0, 4, pod="p1"),
+            ],
+            self.admin.list_holdings(base.ADMIN, ["used", "only in a pod"]),
+        )
+
     def test_bad_input(self) -> None:
         many = ["p"] * (MAX_LISTED_PROJECTS + 1)
         self.assertRaises(exceptions.InvalidRequest, self.admin.list_holdings, base.ADMIN, many)

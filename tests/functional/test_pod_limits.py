@@ -300,6 +300,22 @@ class TestVisibility(PodLimitTestCase):
         self.assertEqual([("p1", 2, None), ("p2", 3, 4)], [(one.pod, one.before, one.after) for one in changes])
         self.assertEqual([LimitRecord("a", "gpu", 4, pod="p2")], self.engine.pod_limits.list(ADMIN))
 
+    def test_an_unknown_pod_in_a_document(self) -> None:
+        """It is refused, also by a dry run; but what was exported before a pod was removed can be imported."""
+        wrong = {"projects": [{"id": "a", "pods": {"p2": {"gpu": 1}, "p9": {"gpu": 2}}}]}
+        for dry_run in (True, False):
+            error = self.assertRaises(exceptions.PodNotFound, self.admin.import_limits, ADMIN, wrong, dry_run=dry_run)
+            self.assertEqual("p9", error.pod)
+        self.assertEqual([], self.engine.pod_limits.list(ADMIN))
+        self.engine.pods.add(ADMIN, "gone")
+        self.limit(3, pod="gone")
+        self.engine.pods.remove(ADMIN, "gone")
+        document = self.admin.export_limits(ADMIN)
+        self.assertEqual([], self.admin.import_limits(ADMIN, document))
+        (project,) = [one for one in document["projects"] if one["id"] == "a"]
+        project["pods"] = {"gone": {"gpu": None}, "p9": {"gpu": None}}
+        self.assertEqual([("gone", None)], [(one.pod, one.after) for one in self.admin.import_limits(ADMIN, document)])
+
     def test_bad_input(self) -> None:
         pods, wrong = self.engine.pod_limits, None
         for wrong in ({}, None, {"gpu": -2}, {"gpu": True}, {"gpu": "5"}):

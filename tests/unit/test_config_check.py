@@ -43,6 +43,12 @@ class ConfigCheckTest(base.BaseTestCase):
             found = self.find("", **{f"OS_{group.upper()}__NONSENSE": "x"})
             self.assertEqual([f"[{group}] NONSENSE in the environment is no option"], found.unknown)
 
+    def test_a_misspelled_group_in_the_environment(self) -> None:
+        """Groups of other programs, which do not look like ours, are not reported."""
+        found = self.find("", OS_LIMIT__DRIVER="database", OS_LOG__LEVEL="x", OS_OSLO_LIMIT__URL="x", OS_SERVER__A="x")
+        hint = "(did you mean the group [limits]?)"
+        self.assertEqual([f"[limit] DRIVER in the environment is no option {hint}"], found.unknown)
+
     def test_what_other_libraries_read(self) -> None:
         text = (
             "[DEFAULT]\ndebug = true\nlog_file = x\ntransport_url = rabbit://\n[database]\nconnection = sqlite://\n"

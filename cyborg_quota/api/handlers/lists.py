@@ -34,7 +34,7 @@ def _not_default(call: Call, project_ids: list[str]) -> list[Json]:
     """Those of the projects that have limits of their own or overrides, in this order."""
     by_project: dict[str, list[Holding]] = {}
     for holding in call.engine.administration.list_holdings(call.elevated, project_ids):
-        if holding.limit is not None or holding.overrides:
+        if (holding.limit is not None and holding.pod is None) or holding.overrides:
             by_project.setdefault(holding.project_id, []).append(holding)
     return [
         {

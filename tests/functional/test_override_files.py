@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Overrides of an imported document: their reasons in the history, and an import that is repeated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import fixtures as fx
+import testscenarios
+
+from cyborg_quota import cadf
+from cyborg_quota.types import MAX_REASON_CHARS, RecordedChanges
+from tests import base
+from tests.functional import test_overrides
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+
+class OverrideFileTestCase(test_overrides.OverridesTestCase):
+    def entry(self, limit: int = 4, **more: str) -> dict[str, Any]:
+        return {"resource": "gpu", "limit": limit, "until": f"{self.time(2).isoformat()}Z", **more}
+
+    def load(self, *entries: dict[str, Any], **how: Any) -> int:
+        """Import these overrides of the project p; returns the number of changes."""
+        document = {"projects": [{"id": "p", "overrides": list(entries)}]}
+        return len(self.admin.import_limits(base.ADMIN, document, **how))
+
+
+class TestReasons(OverrideFileTestCase):
+    def test_the_history_has_both(self) -> None:
+        """The reason of an override, that of the import, or both; in the history, the log and the event."""
+        log = self.useFixture(fx.FakeLogger())
+        recorded: list[RecordedChanges] = []
+        self.admin._keeper._history.listener = recorded.append
+        entries = (self.entry(4, reason="workshop"), self.entry(5))
+        self.load(*entries, self.entry(6, reason="r" * MAX_REASON_CHARS), reason="plan 7")
+        self.load(self.entry(7, reason="course"))
+        expected: dict[int, str] = {
+            4: "workshop; plan 7",
+            5: "plan 7",
+            6: "r" * (MAX_REASON_CHARS - 3) + "...",
+            7: "course",
+        }
+        history = {one.after: one.reason for one in self.admin.limit_history(base.ADMIN, "p") if one.override_id}
+        self.assertEqual(expected, history)
+        lines = [line for line in log.output.splitlines() if "set override" in line]
+        self.assertEqual([f"reason={reason}]" for reason in expected.values()], [_end(line) for line in lines])
+        sent = {}
+        for _, payload in (event for one in recorded for event in cadf.events(one)):
+            content = payload["attachments"][0]["content"]
+            sent[content["after"]] = content["reason"]
+        self.assertEqual(expected, {limit: reason for limit, reason in sent.items() if limit is not None})
+        (one,) = [one for one in self.admin.list_overrides(base.ADMIN)[0] if one.limit == 4]
+        self.assertEqual("workshop", one.reason)
+
+    def test_without_a_file(self) -> None:
+        self.override("p", 4, -1, 2)
+        (entry,) = self.admin.limit_history(base.ADMIN, "p")
+        self.assertEqual("workshop", entry.reason)
+
+
+class TestRepeated(OverrideFileTestCase):
+    def test_without_a_start(self) -> None:
+        """It is made once. An override that differs, or that has not begun yet, is another one."""
+        self.assertEqual(2, self.load(self.entry()))  # p is added to the tree
+        for dry_run in (True, False):
+            self.assertEqual(0, self.load(self.entry(), dry_run=dry_run))
+        self.assertEqual(1, self.load(self.entry(5)))
+        self.override("p", 6, 1, 2)
+        self.assertEqual(1, self.load(self.entry(6)))
+        self.assertEqual(0, self.load(self.entry(6)))
+        self.assertEqual(4, len(self.rows()))
+
+    def test_twice_in_one_file(self) -> None:
+        start = {"from": f"{self.time(1).isoformat()}Z"}
+        self.assertEqual(3, self.load(self.entry(), self.entry(), self.entry(**start), self.entry(**start)))
+        self.assertEqual(2, len(self.rows()))
+
+
+def _end(line: str) -> str:
+    return line[line.index("reason=") :]
