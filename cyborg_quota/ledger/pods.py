@@ -82,7 +82,7 @@ class PodManager:
             if pod_bindings.is_bound(connection, name):
                 raise exceptions.PodInUse(name, "projects are bound to it (see `pod binding list`)")
             if resource_providers.is_any_of_pod(connection, name):
-                raise exceptions.PodInUse(name, "providers belong to it")
+                raise exceptions.PodInUse(name, "providers belong to it (see `capacity provider set NAME --pod OTHER`)")
             pods.delete(connection, stored.id)
 
         self._database.write(work)
