@@ -7,8 +7,7 @@ import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from cyborg_quota import exceptions, transitions
-from cyborg_quota.db.new_reservations import NewReservation
-from cyborg_quota.types import ANY, RESERVED, Claim, State
+from cyborg_quota.types import ANY, RESERVED, Claim
 
 
 @dataclasses.dataclass(slots=True)
@@ -33,27 +32,6 @@ class PendingClaim:
     tried: set[int] = dataclasses.field(default_factory=set)
     pod_room: Mapping[tuple[str, str], int] = dataclasses.field(default_factory=dict)
     refusal: exceptions.OverQuota | None = None
-
-    def rows(self, usage_ids: Mapping[str, int], state: State, ttl_microseconds: int | None) -> list[NewReservation]:
-        """The reservations to insert. ``usage_ids``: the usage rows of the project, by resource."""
-        return [
-            NewReservation(
-                uuid=self.uuids[resource],
-                usage_id=usage_ids[resource],
-                project_id=self.project_id,
-                resource=resource,
-                delta=delta,
-                consumer=self.claim.consumer,
-                group=self.group,
-                state=state,
-                ttl_microseconds=ttl_microseconds,
-                claim_ordinal=None if self.claim.consumer is None else sorted(self.claim.deltas).index(resource) + 1,
-                source=self.claim.source,
-                provider_id=None if self.claim.provider is None else self.provider_id,
-                pod=self.counted_pod,
-            )
-            for resource, delta in self.claim.deltas.items()
-        ]
 
     def avoided_pods(self, taken: Mapping[tuple[str, str], int]) -> set[str]:
         """The pods without room for the claim after others of its call, which take ``taken``, by resource and pod."""

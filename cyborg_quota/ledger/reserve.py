@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -165,14 +165,14 @@ class Reserver:
         rows = _rows(request, path, pending)
 
         def work(connection: Connection) -> ReserveResult:
-            if placement.binding_changes:
-                self._capacity.bind(connection, placement)
-                if not _insert(connection, request, rows):
-                    raise BindingChanged
-            elif not _insert(connection, request, rows):
+            if not self._bind_and_insert(connection, request, rows, placement):
                 return False
             self._capacity.charge(connection, placement, is_limited=request.state == RESERVED)
-            if not cap.charge_and_count(connection, changes, counted_rows, claims):
+            if counted_rows:
+                is_charged = cap.charge_and_count(connection, changes, counted_rows, claims)
+            else:
+                is_charged = self._database.dialect.charge_all(connection, changes)
+            if not is_charged:
                 raise _Refused
             return True
 
@@ -190,6 +190,21 @@ class Reserver:
             return False
         return self._resolve_duplicate(request, pending)
 
+    def _bind_and_insert(
+        self,
+        connection: Connection,
+        request: ReserveRequest,
+        rows: Sequence[new_reservations.NewReservation],
+        placement: Placement,
+    ) -> bool:
+        """Change bindings, then insert all rows. With changes, raises BindingChanged instead of returning False."""
+        if not placement.binding_changes:
+            return _insert(connection, request, rows)
+        self._capacity.bind(connection, placement)
+        if not _insert(connection, request, rows):
+            raise BindingChanged
+        return True
+
     def _plan(
         self, request: ReserveRequest, pending: Sequence[PendingClaim], in_pods: Mapping[str, int]
     ) -> _ChargePlan:
@@ -198,11 +213,11 @@ class Reserver:
         resources = sorted({resource for item in pending for resource in item.claim.deltas})
         path = self.path(request, [*resources, *in_pods], is_limited=bool(amounts))
         charged = {**amounts, **in_pods} if in_pods else amounts
-        constraints = self.constraints(request, path, charged)
+        constraints = self.constraints(request, path, charged, in_pods)
         changes = changes_with_bounds(path, constraints, {**dict.fromkeys(resources, 0), **charged}, request.state)
         cap = self._cap if request.state == RESERVED else NO_CAP
         counted = cap.to_count(request.project_id, [item.claim for item in pending], amounts)
-        cap.bound_reserved(request.project_id, changes, counted)
+        cap.bound_reserved(request.project_id, changes, counted.union(in_pods))
         return _ChargePlan(path, constraints, changes, counted, in_pods)
 
     def _reserve_anywhere(self, request: ReserveRequest, plan: _ChargePlan, pending: Sequence[PendingClaim]) -> bool:
@@ -301,16 +316,18 @@ class Reserver:
         affect them.
         """
         if is_limited and request.ttl_microseconds is not None:
-            self._tree.follow(request.project_id, self._limits.parent_of(request.project_id), self._limits.origin)
+            parent_id = self._limits.parent_of(request.project_id)
+            if parent_id is not None:
+                self._tree.follow(request.project_id, parent_id, self._limits.origin)
         return self._paths.get(request.project_id, resources)
 
     def constraints(
-        self, request: ReserveRequest, path: path_state.ProjectPath, amounts: dict[str, int]
+        self, request: ReserveRequest, path: path_state.ProjectPath, amounts: dict[str, int], in_pods: Collection[str]
     ) -> list[Constraint]:
+        """The limits of these amounts. ``in_pods``: the scoped names among them."""
         if request.ttl_microseconds is None or not amounts:
             return []
         project_ids = path.limiting(self._limits.origin)
-        in_pods = [name for name in amounts if is_scoped(name)]
         resources = sorted(set(amounts).difference(in_pods)) if in_pods else sorted(amounts)
         constraints = self._limits.get_constraints(project_ids, resources)
         if in_pods:
@@ -451,4 +468,22 @@ def _rows(
 ) -> list[new_reservations.NewReservation]:
     leaves = {resource: (path.nodes(resource) or ())[0] for item in pending for resource in item.claim.deltas}
     usage_ids = {resource: leaf.usage_id for resource, leaf in leaves.items()}
-    return [row for item in pending for row in item.rows(usage_ids, request.state, request.ttl_microseconds)]
+    return [
+        new_reservations.NewReservation(
+            uuid=item.uuids[resource],
+            usage_id=usage_ids[resource],
+            project_id=item.project_id,
+            resource=resource,
+            delta=delta,
+            consumer=item.claim.consumer,
+            group=item.group,
+            state=request.state,
+            ttl_microseconds=request.ttl_microseconds,
+            claim_ordinal=None if item.claim.consumer is None else sorted(item.claim.deltas).index(resource) + 1,
+            source=item.claim.source,
+            provider_id=None if item.claim.provider is None else item.provider_id,
+            pod=item.counted_pod,
+        )
+        for item in pending
+        for resource, delta in item.claim.deltas.items()
+    ]
