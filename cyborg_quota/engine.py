@@ -171,7 +171,8 @@ class QuotaEngine(Queries):
     ) -> list[Over]:
         """The constraints that ``deltas`` would violate now, sorted. Writes nothing.
 
-        ``pod``: also the limits per pod of this pod, which needs the policy rule cyborg_quota:pod:see.
+        ``pod``: also the limits per pod of this pod, which needs the policy rule cyborg_quota:pod:see. Raises
+        PodNotFound.
         """
         project_id = validation.project_of(context, project_id)
         _, in_pod = self._place(context, project_id, None, pod)

@@ -58,8 +58,12 @@ class PodLimits:
         keeper.set_limits(project_id, checked, validation.author_of(context, reason), lambda _parent_id: None)
 
     def list(self, context: Context, project_id: str | None = None, pod: str | None = None) -> list[LimitRecord]:
-        """The limits per pod of a project (None: of all projects), in this pod (None: in any)."""
+        """The limits per pod of a project (None: of all projects), in this pod (None: in any).
+
+        Raises PodNotFound.
+        """
         validation.admin_only(context, "list_pod_limits")
-        return self._driver.keeper.list_in_pods(
-            validation.optional_name("project_id", project_id), validation.optional_name("pod", pod)
-        )
+        in_pod = validation.optional_name("pod", pod)
+        if in_pod is not None:
+            self._driver.providers.require_pods([in_pod])
+        return self._driver.keeper.list_in_pods(validation.optional_name("project_id", project_id), in_pod)

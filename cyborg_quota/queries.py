@@ -58,7 +58,8 @@ class Queries:
         CapacityNotEnabled.
 
         ``pod``: the name of a pod (which needs the policy rule cyborg_quota:pod:see), to consider also the limits per
-        pod, and with the provider ANY only the providers of the pod. Raises NotAuthorized.
+        pod, and with the provider ANY only the providers of the pod, of which none takes a claim unless the pod is
+        available. Raises NotAuthorized, PodNotFound.
         """
         project_id = validation.project_of(context, project_id)
         place = self._place(context, project_id, provider, pod)
@@ -92,7 +93,10 @@ class Queries:
     def _place(
         self, context: Context, project_id: str, provider: str | None, pod: str | None
     ) -> tuple[str | None, str | None]:
-        """``provider``, or None if the context may not learn what fits there; and ``pod``. Raises NotAuthorized."""
+        """``provider``, or None if the context may not learn what fits there; and ``pod``.
+
+        Raises NotAuthorized, PodNotFound.
+        """
         checked = validation.optional_name("provider", provider)
         in_pod = validation.optional_name("pod", pod)
         if in_pod is not None:
@@ -100,6 +104,7 @@ class Queries:
                 raise exceptions.InvalidRequest("Of a pod, what fits is that of any of its providers: give no other.")
             if not self._authority.allows(context, SEE_PODS, project_id):
                 raise exceptions.NotAuthorized("naming a pod")
+            self._driver.providers.require_pods([in_pod])
         if checked is not None and not self._authority.allows(context, FITS_RULE, project_id):
             checked = None
         return checked, in_pod
@@ -156,14 +161,18 @@ class Queries:
         ``allow_unknown_limits``: as in get_usages. ``with_headroom``: each record has its headroom, or None if the
         limits are unknown. ``limit`` is the maximum number of records; ``after`` is (project_id, resource) of the last
         record of the previous page, with the resource None for the last one of that project; ``resource``: only this
-        one. ``pod``: the usage in this pod, and the limits per pod, without headrooms. Raises MarkerNotFound.
+        one. ``pod``: the usage in this pod, and the limits per pod, without headrooms. Raises MarkerNotFound,
+        PodNotFound.
         """
         validation.admin_only(context, "list_usages")
+        in_pod = validation.optional_name("pod", pod)
+        if in_pod is not None:
+            self._driver.providers.require_pods([in_pod])
         records = self._driver.list_usages(
             validation.optional_name("project_id", project_id),
             paging.check(limit, after, resource),
             allow_unknown_limits=allow_unknown_limits,
-            pod=validation.optional_name("pod", pod),
+            pod=in_pod,
         )
         with_headroom = with_headroom and pod is None
         return self._add_headroom(records, allow_unknown_limits=allow_unknown_limits) if with_headroom else records

@@ -307,15 +307,23 @@ def _check_pod_of(claim: Claim) -> str | PodChoice | None:
     if pod is None:
         return None
     if claim.provider != ANY:
-        raise exceptions.InvalidClaim("A claim in a pod is at any provider of the pod: set the provider to ANY.")
+        raise exceptions.InvalidClaim(
+            "A claim in a pod is at any provider of the pod: set the provider to ANY (`--provider any`)."
+        )
     if isinstance(pod, PodChoice):
         return PodChoice(optional_name("availability_zone", pod.zone), check_affinity(pod.affinity))
     return SELECT if pod == SELECT_TEXT else check_name("pod", pod)
 
 
+MAX_POD_CHARS: Final = 100
+"""The longest name of a new pod. A counter's name contains those of a pod and of a resource (scopes.py)."""
+
+
 def pod_name(name: object) -> str:
     """The name of a new pod. Raises InvalidName, also for a name with which a claim selects the pod of its project."""
     checked = check_name("pod", name)
+    if len(checked) > MAX_POD_CHARS:
+        raise exceptions.InvalidName("pod", checked, f"it has {len(checked)} characters, at most {MAX_POD_CHARS} fit")
     if checked.lower() == SELECT_TEXT:
         raise exceptions.InvalidName("pod", checked, "a claim with this name means the pod of its project")
     return checked

@@ -46,7 +46,9 @@ class PodNotAvailable(QuotaError):
 
     def __init__(self, pod: str, state: str) -> None:
         self.pod, self.state = pod, state
-        super().__init__(f"Pod {safe_repr(pod)} takes no bindings and no claims: its state is {state}.")
+        super().__init__(
+            f"Pod {safe_repr(pod)} takes no bindings and no claims: its state is {state} (see `pod enable`)."
+        )
 
 
 class NoPodFits(QuotaError):
@@ -56,7 +58,10 @@ class NoPodFits(QuotaError):
         self.zone, self.affinity = zone, dict(affinity)
         where = "any zone" if zone is None else f"zone {safe_repr(zone)}"
         tags = ", ".join(f"{safe_repr(key)}={safe_repr(value)}" for key, value in sorted(affinity.items()))
-        super().__init__(f"No pod is available in {where} {f'with the tags {tags}' if tags else 'without tags'}.")
+        super().__init__(
+            f"No pod passes the filters in {where} {f'with the tags {tags}' if tags else 'without tags'}; "
+            "see `pod usage show`."
+        )
 
 
 class BindingNotFound(QuotaError):

@@ -219,7 +219,8 @@ def recount(connection: Connection, node: usages.Node, committed: Collection[int
         used = 0
     excess = used + reserved - MAX_AMOUNT
     if excess > used or (excess > 0 and scopes.is_scoped(node.resource)):
-        raise exceptions.UsageOverflow(node.project_id, node.resource, used + reserved - before.used - before.reserved)
+        added = used + reserved - before.used - before.reserved
+        raise exceptions.UsageOverflow(node.project_id, scopes.in_words(node.resource), added)
     if excess > 0:
         maintenance.insert_excess(connection, node, excess)
         used -= excess

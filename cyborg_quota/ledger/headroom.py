@@ -19,6 +19,7 @@ from cyborg_quota.db import free_capacity, path_state, resource_providers
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.path_state import PathState
 from cyborg_quota.headroom import Bundles, OpenReservations
+from cyborg_quota.ledger import pod_claims
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from cyborg_quota.limits.base import LimitDriver, PathLimits
 from cyborg_quota.metric_types import ProjectMetrics
@@ -49,6 +50,8 @@ class HeadroomReader:
 
         def work(connection: Connection) -> tuple[str, dict[str, dict[str | None, list[FreeInventories]]]]:
             provider_id, name = self._find(connection, provider)
+            if pod is not None and not pod_claims.is_available(connection, pod):
+                return name, {resource: {} for resource in resources}
             return name, free_capacity.read(connection, resources, provider_id, pod)
 
         name, free = self._database.read(work)
@@ -73,9 +76,14 @@ class HeadroomReader:
         if provider is None:
             return by_quota
         self._capacity.check_enabled()
-        free = self._database.read(
-            lambda connection: free_capacity.read_bundles(connection, bundle, self._find(connection, provider)[0], pod)
-        )
+
+        def work(connection: Connection) -> dict[str | None, list[tuple[tuple[int, ...], int]]]:
+            provider_id = self._find(connection, provider)[0]
+            if pod is not None and not pod_claims.is_available(connection, pod):
+                return {}
+            return free_capacity.read_bundles(connection, bundle, provider_id, pod)
+
+        free = self._database.read(work)
         number = 0
         for one, inventories in free.items():
             at_providers = headroom.bundles_at_providers(bundle, inventories)

@@ -104,8 +104,7 @@ def options(connection: Connection, unit: PodUnit, selection: PodSelection) -> I
     """The pods that may take the claims, in the order in which they are tried. Reads only as far as it is iterated."""
     target = unit.target
     if isinstance(target, str):
-        stored = pods.find(connection, target)
-        if stored is not None and stored.pod.state == "available":
+        if is_available(connection, target):
             yield PodOption(target)
     elif isinstance(target, tuple):
         yield from map(PodOption, target)
@@ -154,6 +153,12 @@ def hold(connection: Connection, pod_id: int, requests: Iterable[PodRequest], se
         return False
     stored = pods.find_held(connection, pod_id)
     return stored is not None and all(selection.passes(Candidate(*stored), request) for request in requests)
+
+
+def is_available(connection: Connection, name: str) -> bool:
+    """Whether claims that name this pod are taken."""
+    stored = pods.find(connection, name)
+    return stored is not None and stored.pod.state == "available"
 
 
 def check_named(connection: Connection, pending: Iterable[PendingClaim]) -> None:

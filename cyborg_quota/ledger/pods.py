@@ -83,7 +83,7 @@ class PodManager:
                 reason = "projects are bound to it (see `pod binding list`; then `pod binding move` or `end`)"
                 raise exceptions.PodInUse(name, reason)
             if resource_providers.is_any_of_pod(connection, name):
-                raise exceptions.PodInUse(name, "providers belong to it")
+                raise exceptions.PodInUse(name, "providers belong to it (see `capacity provider set NAME --pod OTHER`)")
             pods.delete(connection, stored.id)
 
         self._database.write(work)

@@ -162,11 +162,7 @@ class Reserver:
         rows = _rows(request, path, pending)
 
         def work(connection: Connection) -> ReserveResult:
-            if placement.binding_changes:
-                self._capacity.bind(connection, placement)
-                if not _insert(connection, request, rows):
-                    raise BindingChanged
-            elif not _insert(connection, request, rows):
+            if not self._bind_and_insert(connection, request, rows, placement):
                 return False
             self._capacity.charge(connection, placement, is_limited=request.state == RESERVED)
             if not self._charge_rows(connection, plan, pending):
@@ -193,6 +189,21 @@ class Reserver:
             return self._database.dialect.charge_all(connection, plan.changes)
         counted_rows = [(plan.path.nodes(resource) or ())[0] for resource in sorted(plan.counted)]
         return self._cap.charge_and_count(connection, plan.changes, counted_rows, [item.claim for item in pending])
+
+    def _bind_and_insert(
+        self,
+        connection: Connection,
+        request: ReserveRequest,
+        rows: Sequence[new_reservations.NewReservation],
+        placement: Placement,
+    ) -> bool:
+        """Change bindings, then insert all rows. With changes, raises BindingChanged instead of returning False."""
+        if not placement.binding_changes:
+            return _insert(connection, request, rows)
+        self._capacity.bind(connection, placement)
+        if not _insert(connection, request, rows):
+            raise BindingChanged
+        return True
 
     def _plan(
         self, request: ReserveRequest, pending: Sequence[PendingClaim], in_pods: Mapping[str, int]

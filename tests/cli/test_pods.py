@@ -47,7 +47,7 @@ class PodTest(base.CliTestCase):
         self.assertEqual(0, self.call("pod", "binding", "end", "--project", "film").status)
         self.assertIn("not bound", self.refused(1, "pod", "binding", "end", "--project", "film"))
         self.assertIn(
-            "No pod is available in zone 'x'", self.refused(1, "pod", "select", "--project", "f", "--zone", "x")
+            "No pod passes the filters in zone 'x'", self.refused(1, "pod", "select", "--project", "f", "--zone", "x")
         )
 
     def test_claims(self) -> None:

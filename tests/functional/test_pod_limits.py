@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -378,6 +379,29 @@ class TestHeadroom(PodLimitTestCase):
         for call in (self.engine.headroom, check, self.engine.get_detail):
             self.assertRaises(exceptions.NotAuthorized, call, base.Context("a"), pod="p1")
         self.assertRaises(exceptions.InvalidRequest, self.engine.headroom, ADMIN, "a", provider="n1", pod="p1")
+
+    def test_a_pod_that_takes_no_claims(self) -> None:
+        """With ANY nothing fits there, and a reserve is refused."""
+        for state in ("maintenance", "disabled"):
+            self.engine.pods.change(ADMIN, "p1", state=state)
+            how: Any = {"provider": ANY, "pod": "p1"}
+            self.assertEqual(0, self.engine.headroom(ADMIN, "a", **how)["gpu"].fits)
+            self.assertEqual(0, self.engine.how_many(ADMIN, {"gpu": 1}, "a", **how).number)
+            self.assertRaises(exceptions.PodNotAvailable, self.quotas.reserve, ADMIN, {"gpu": 1}, None, "a", **how)
+
+    def test_a_pod_that_does_not_exist(self) -> None:
+        engine = self.engine
+        calls: list[Callable[[], object]] = [
+            lambda: engine.headroom(ADMIN, "a", pod="p9"),
+            lambda: engine.headroom(ADMIN, "a", provider=ANY, pod="p9"),
+            lambda: engine.how_many(ADMIN, {"gpu": 1}, "a", pod="p9"),
+            lambda: engine.check(ADMIN, {"gpu": 1}, "a", pod="p9"),
+            lambda: engine.list_usages(ADMIN, pod="p9"),
+            lambda: engine.pod_limits.list(ADMIN, None, "p9"),
+        ]
+        for call in calls:
+            self.assertRaises(exceptions.PodNotFound, call)
+        self.assertRaises(exceptions.NotAuthorized, engine.headroom, base.Context("a"), pod="p9")
 
     def test_bundles(self) -> None:
         self.limit(7)

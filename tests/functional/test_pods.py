@@ -73,7 +73,7 @@ class TestSelection(PodTestCase):
         self.pods.change(ADMIN, "p1", state="disabled")
         self.assertEqual(first, self.select())
         error = self.assertRaises(exceptions.NoPodFits, self.select, "tenant2")
-        self.assertEqual("No pod is available in any zone without tags.", str(error))
+        self.assertEqual("No pod passes the filters in any zone without tags; see `pod usage show`.", str(error))
 
     def test_zones_have_bindings_of_their_own(self) -> None:
         for name, zone in (("a1", "a"), ("b1", "b"), ("b2", "b")):
@@ -131,6 +131,12 @@ class TestSelection(PodTestCase):
 
 
 class TestPods(PodTestCase):
+    def test_the_length_of_a_name(self) -> None:
+        """A longer name would leave no room for the name of a resource in the names of the pod's counters."""
+        self.pods.add(ADMIN, "p" * 100)
+        error = self.assertRaises(exceptions.InvalidName, self.pods.add, ADMIN, "p" * 101)
+        self.assertEqual(("p" * 101, "it has 101 characters, at most 100 fit"), (error.value, error.reason))
+
     def test_add_change_remove(self) -> None:
         added = self.pods.add(
             ADMIN, "p 1", zone="z", affinity={"b": "2", "a": "1"}, weight=-5, threshold=1, endpoint="c"
