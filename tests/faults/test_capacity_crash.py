@@ -68,7 +68,7 @@ class TestCrash(CrashTestCase):
     def crash_everywhere(
         self, prepare: Callable[[], object], call: Callable[[QuotaEngine], object], used: int, pod: str | None
     ) -> None:
-        """``used``: what is used after the complete call. ``pod``: that of the provider, which then counts the claims."""
+        """``used``: what is used after the complete call. ``pod``: that of the provider."""
         self.engine.capacity.set_pod(ADMIN, "n1", pod)
         for number in itertools.count(1):
             self.assertLess(number, MOST_STATEMENTS)
