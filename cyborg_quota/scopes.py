@@ -9,7 +9,7 @@ resource has such a name, because names neither begin with a blank nor contain c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from cyborg_quota import exceptions
@@ -41,6 +41,11 @@ def prefix_of(pod: str | None) -> str:
 def is_scoped(name: str) -> bool:
     """Whether the name is a scoped one, not that of a resource."""
     return name.startswith(_FIRST)
+
+
+def scoped(names: Iterable[str]) -> list[str]:
+    """The scoped names among these."""
+    return [name for name in names if is_scoped(name)]
 
 
 def split(name: str) -> tuple[str, str | None]:

@@ -10,7 +10,6 @@ from typing import Final
 from cyborg_quota import exceptions
 from cyborg_quota.db import dialects, reservations, usages
 from cyborg_quota.db.database import Connection
-from cyborg_quota.scopes import is_scoped
 from cyborg_quota.types import UNLIMITED, Claim, Counters
 
 _MAX_REFUSALS: Final = 10_000
@@ -54,12 +53,11 @@ class OpenCap:
         return resources
 
     def bound_reserved(self, project_id: str, changes: Iterable[usages.Change], counted: Collection[str]) -> None:
-        """Bound ``reserved`` in the changes of the project's own rows, except for the resources that are counted."""
+        """Bound ``reserved`` in the changes of the project's own rows, except for the names in ``counted``."""
         if self._cap == UNLIMITED:
             return
         for change in changes:
-            name = change.node.resource  # (A pod counts no more than all pods together.)
-            if change.node.project_id == project_id and name not in counted and not is_scoped(name):
+            if change.node.project_id == project_id and change.node.resource not in counted:
                 change.max_reserved = self._bound - change.reserved
 
     def charge_and_count(
@@ -69,15 +67,13 @@ class OpenCap:
         counted_rows: Sequence[usages.Node],
         claims: Sequence[Claim],
     ) -> bool:
-        """Charge every row, in lock order, and count the open reservations of ``counted_rows``.
+        """Charge every row, in lock order, and count the open reservations of ``counted_rows`` (at least one).
 
         The reservations are counted before the ancestors' rows are locked, except where all rows are locked by id.
         False: the UPDATE of a row matched no row. Raises TooManyOpenReservations. After either, the caller must roll
         back.
         """
         dialect = dialects.of(connection)
-        if not counted_rows:
-            return dialect.charge_all(connection, changes)
         leaf = counted_rows[0].project_id
         leaf_changes = [change for change in changes if change.node.project_id == leaf]
         charged = {change.node.resource for change in leaf_changes}

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from cyborg_quota import exceptions, transitions
-from cyborg_quota.db.new_reservations import NewReservation
-from cyborg_quota.types import ANY, RESERVED, Claim, State
+from cyborg_quota.types import ANY, RESERVED, Claim
 
 
 @dataclasses.dataclass(slots=True)
@@ -32,27 +31,6 @@ class PendingClaim:
     tried: set[int] = dataclasses.field(default_factory=set)
     avoided_pods: set[str] = dataclasses.field(default_factory=set)
     refusal: exceptions.OverQuota | None = None
-
-    def rows(self, usage_ids: Mapping[str, int], state: State, ttl_microseconds: int | None) -> list[NewReservation]:
-        """The reservations to insert. ``usage_ids``: the usage rows of the project, by resource."""
-        return [
-            NewReservation(
-                uuid=self.uuids[resource],
-                usage_id=usage_ids[resource],
-                project_id=self.project_id,
-                resource=resource,
-                delta=delta,
-                consumer=self.claim.consumer,
-                group=self.group,
-                state=state,
-                ttl_microseconds=ttl_microseconds,
-                claim_ordinal=None if self.claim.consumer is None else sorted(self.claim.deltas).index(resource) + 1,
-                source=self.claim.source,
-                provider_id=None if self.claim.provider is None else self.provider_id,
-                pod=self.counted_pod,
-            )
-            for resource, delta in self.claim.deltas.items()
-        ]
 
     def use_held(self, held: Sequence[transitions.Row], pods: Collection[str | None]) -> None:
         """Use the rows that the consumer already holds; ``pods``: those of their providers, if the claim names a pod.

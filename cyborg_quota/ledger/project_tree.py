@@ -140,13 +140,11 @@ class Tree:
         """Clear the path cache, because the tree has changed."""
         self._paths.forget_all()
 
-    def follow(self, project_id: str, parent_id: str | None, origin: str | None) -> None:
-        """Move a project below the parent that the source of limits (``origin``) reports. None: it reports no parent.
+    def follow(self, project_id: str, parent_id: str, origin: str | None) -> None:
+        """Move a project below the parent that the source of limits (``origin``) reports.
 
         If the project is already below this parent, its edge is only marked with ``origin``.
         """
-        if parent_id is None:
-            return
         path = self._database.read(lambda connection: self._paths.read(connection, project_id, []))
         if path.project_ids[1:2] != (parent_id,) or path.origins[0] != origin:
             self.set_parent(project_id, parent_id, Author(user_id=origin), origin=origin)

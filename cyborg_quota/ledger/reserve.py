@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -169,7 +169,11 @@ class Reserver:
             if not _bind_and_insert(connection, request, rows, placement):
                 return False
             self._capacity.charge(connection, placement, is_limited=request.state == RESERVED)
-            if not cap.charge_and_count(connection, changes, counted_rows, claims):
+            if counted_rows:
+                is_charged = cap.charge_and_count(connection, changes, counted_rows, claims)
+            else:
+                is_charged = self._database.dialect.charge_all(connection, changes)
+            if not is_charged:
                 raise _Refused
             return True
 
@@ -195,11 +199,11 @@ class Reserver:
         resources = sorted({resource for item in pending for resource in item.claim.deltas})
         path = self.path(request, [*resources, *in_pods], is_limited=bool(amounts))
         charged = {**amounts, **in_pods} if in_pods else amounts
-        constraints = self.constraints(request, path, charged)
+        constraints = self.constraints(request, path, charged, in_pods)
         changes = changes_with_bounds(path, constraints, {**dict.fromkeys(resources, 0), **charged}, request.state)
         cap = self._cap if request.state == RESERVED else NO_CAP
         counted = cap.to_count(request.project_id, [item.claim for item in pending], amounts)
-        cap.bound_reserved(request.project_id, changes, counted)
+        cap.bound_reserved(request.project_id, changes, counted.union(in_pods))
         return _ChargePlan(path, constraints, changes, counted, in_pods)
 
     def _reserve_anywhere(self, request: ReserveRequest, plan: _ChargePlan, pending: Sequence[PendingClaim]) -> bool:
@@ -284,16 +288,18 @@ class Reserver:
         affect them.
         """
         if is_limited and request.ttl_microseconds is not None:
-            self._tree.follow(request.project_id, self._limits.parent_of(request.project_id), self._limits.origin)
+            parent_id = self._limits.parent_of(request.project_id)
+            if parent_id is not None:
+                self._tree.follow(request.project_id, parent_id, self._limits.origin)
         return self._paths.get(request.project_id, resources)
 
     def constraints(
-        self, request: ReserveRequest, path: path_state.ProjectPath, amounts: dict[str, int]
+        self, request: ReserveRequest, path: path_state.ProjectPath, amounts: dict[str, int], in_pods: Collection[str]
     ) -> list[Constraint]:
+        """The limits of these amounts. ``in_pods``: the scoped names among them."""
         if request.ttl_microseconds is None or not amounts:
             return []
         project_ids = path.limiting(self._limits.origin)
-        in_pods = [name for name in amounts if is_scoped(name)]
         resources = sorted(set(amounts).difference(in_pods)) if in_pods else sorted(amounts)
         constraints = self._limits.get_constraints(project_ids, resources)
         if in_pods:
@@ -449,4 +455,22 @@ def _rows(
 ) -> list[new_reservations.NewReservation]:
     leaves = {resource: (path.nodes(resource) or ())[0] for item in pending for resource in item.claim.deltas}
     usage_ids = {resource: leaf.usage_id for resource, leaf in leaves.items()}
-    return [row for item in pending for row in item.rows(usage_ids, request.state, request.ttl_microseconds)]
+    return [
+        new_reservations.NewReservation(
+            uuid=item.uuids[resource],
+            usage_id=usage_ids[resource],
+            project_id=item.project_id,
+            resource=resource,
+            delta=delta,
+            consumer=item.claim.consumer,
+            group=item.group,
+            state=request.state,
+            ttl_microseconds=request.ttl_microseconds,
+            claim_ordinal=None if item.claim.consumer is None else sorted(item.claim.deltas).index(resource) + 1,
+            source=item.claim.source,
+            provider_id=None if item.claim.provider is None else item.provider_id,
+            pod=item.counted_pod,
+        )
+        for item in pending
+        for resource, delta in item.claim.deltas.items()
+    ]

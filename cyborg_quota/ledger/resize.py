@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from cyborg_quota import exceptions, transitions, units
+from cyborg_quota import exceptions, scopes, transitions, units
 from cyborg_quota.capacity_types import CapacityOver
 from cyborg_quota.db import inventories, new_reservations, reservation_changes, reservations
 from cyborg_quota.db.database import Connection, Database
@@ -88,7 +88,7 @@ class Resizer:
         amounts = {resource: amount for resource, amount in growth.items() if amount > 0}
         charge = ReserveRequest(request.project_id, (), None, 0, request.sees_all)
         path = self._reserver.path(charge, sorted(growth), is_limited=bool(amounts))
-        constraints = self._reserver.constraints(charge, path, amounts)
+        constraints = self._reserver.constraints(charge, path, amounts, scopes.scoped(amounts))
         added = [
             change
             for row in rows

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from cyborg_quota import exceptions, transitions
+from cyborg_quota import exceptions, scopes, transitions
 from cyborg_quota.db import history, new_reservations, reservations
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.reservations import Amendment
@@ -108,7 +108,7 @@ class Transferrer:
         counting = {resource: {node.project_id for node in sending.nodes(resource) or ()} for resource in amounts}
         constraints = [
             constraint
-            for constraint in self._reserver.constraints(receiving, path, amounts)
+            for constraint in self._reserver.constraints(receiving, path, amounts, scopes.scoped(amounts))
             if constraint.scope == "project" or constraint.project_id not in counting[constraint.resource]
         ]
         added = [

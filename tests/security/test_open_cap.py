@@ -13,7 +13,7 @@ import testscenarios
 from cyborg_quota import Claim, QuotaEngine, exceptions
 from cyborg_quota.db import dialects, reservations
 from cyborg_quota.db.database import Connection
-from cyborg_quota.ledger import reserve
+from cyborg_quota.ledger import open_cap
 from cyborg_quota.ledger.driver import DbQuotaDriver
 from cyborg_quota.ledger.open_cap import OpenCap
 from cyborg_quota.ledger.settings import DriverSettings
@@ -65,7 +65,7 @@ class TestCap(CapTestCase):
         with counting as counted:
             self.fill(1)
             self.assertGreater(counted.call_count, 0)
-        with counting as counted, mock.patch.object(reserve, "_REFUSAL_SECONDS", 0.0):
+        with counting as counted, mock.patch.object(open_cap, "_REFUSAL_SECONDS", 0.0):
             self.fill(1)
             self.assertEqual(0, counted.call_count)
 
