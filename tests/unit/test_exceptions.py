@@ -49,7 +49,7 @@ class TestErrors(base.BaseTestCase):
         self.assertTrue(issubclass(exceptions.InvalidRequest, ValueError))
 
 
-class TestTexts(base.TestCase):
+class TestTexts(base.BaseTestCase):
     def test_errors_of_capacity_are_plain(self) -> None:
         invalid = exceptions.InvalidInventory("gpu", "allocation_ratio", decimal.Decimal("1.23456"), "too long")
         self.assertIn("Invalid allocation_ratio '1.23456' of", str(invalid))
