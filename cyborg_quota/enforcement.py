@@ -59,6 +59,23 @@ def find_violations(
     return sorted(violations, key=lambda over: (over, over.pod or ""))
 
 
+def room(
+    project_id: str, constraints: Iterable[Constraint], counters: Mapping[tuple[str, str], Counters]
+) -> dict[str, int]:
+    """The amount that these constraints permit to ``project_id``, by resource; negative where usage exceeds a limit.
+
+    A resource that is missing is not limited.
+    """
+    left: dict[str, int] = {}
+    for one in constraints:
+        if one.limit == UNLIMITED or (one.scope == "project" and one.project_id != project_id):
+            continue
+        now = counters.get((one.project_id, one.resource), Counters())
+        free = one.limit - (now.used + now.reserved if one.scope == "project" else now.subtree)
+        left[one.resource] = min(free, left.get(one.resource, free))
+    return left
+
+
 def overflowing(counters: Mapping[str, Counters], request: Mapping[str, int]) -> list[str]:
     """The resources whose counter would overflow. ``counters`` are those of the charged project, by resource."""
     return sorted(

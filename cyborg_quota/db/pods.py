@@ -121,6 +121,12 @@ def hold_available(connection: sa.Connection, pod_id: int) -> bool:
     return connection.execute(_HOLD_AVAILABLE, {"b_id": pod_id}).rowcount == 1
 
 
+def find_held(connection: sa.Connection, pod_id: int) -> StoredPod | None:
+    """The pod with this id, as it is now, if ``hold_available`` has locked it."""
+    row = connection.execute(sa.select(*COLUMNS).select_from(WITH_USAGE).where(_pod.id == pod_id)).one_or_none()
+    return None if row is None else stored(row)
+
+
 # --- measurements ---
 
 

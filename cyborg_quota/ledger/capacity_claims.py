@@ -59,7 +59,8 @@ class CapacityRefused(Exception):
 class Placement:
     """The inventories that the claims of one attempt take from. ``is_complete``: every claim has a provider.
 
-    ``binding_changes``: those that the claims need because they go to another pod.
+    ``binding_changes``: those that the claims need because they go to another pod. ``in_pods``: what the claims take in
+    pods, by resource and pod.
     """
 
     def __init__(self) -> None:
@@ -68,21 +69,27 @@ class Placement:
         self._ids: dict[Key, int] = {}
         self._totals: dict[tuple[Key, int], int] = {}
         self._taken: dict[Key, int] = {}  # the sums of ``_totals``: a call of n claims asks for n * n of them
+        self.in_pods: dict[tuple[str, str], int] = {}
 
-    def add(self, key: Key, inventory_id: int, amount: int) -> None:
-        self._ids[key] = inventory_id
+    def add(self, key: Key, place: Place, amount: int) -> None:
+        self._ids[key] = place.inventory_id
         self._totals[key, amount] = self._totals.get((key, amount), 0) + amount
         self._taken[key] = self._taken.get(key, 0) + amount
+        if place.pod is not None:
+            in_pod = key[1], place.pod
+            self.in_pods[in_pod] = self.in_pods.get(in_pod, 0) + amount
 
     def copy(self) -> Placement:
         """A complete placement that takes the same."""
         copied = Placement()
-        copied._ids, copied._totals, copied._taken = dict(self._ids), dict(self._totals), dict(self._taken)
+        copied._ids, copied._totals = dict(self._ids), dict(self._totals)
+        copied._taken, copied.in_pods = dict(self._taken), dict(self.in_pods)
         return copied
 
     def update(self, other: Placement) -> None:
         """Take what a copy takes, to which claims were added."""
-        self._ids, self._totals, self._taken = other._ids, other._totals, other._taken
+        self._ids, self._totals = other._ids, other._totals
+        self._taken, self.in_pods = other._taken, other.in_pods
 
     def taken(self, key: Key) -> int:
         """What the claims take from this inventory."""
@@ -189,12 +196,16 @@ class CapacityClaimer:
         claim = pending[0].claim
         if claim.provider != ANY or len(pending) > 1 or len(claim.deltas) > 1 or claim.pod is not None:
             return None
-        if pending[0].tried or pending[0].avoided_pods or not self._selection.is_order_by_free:
+        if pending[0].tried or pending[0].pod_room or not self._selection.is_order_by_free:
             return None
         if time.monotonic() < self._places_until:
             return None
         ((resource, amount),) = claim.deltas.items()
         return ProviderChoice(resource, amount, self._selection.order)
+
+    def bind(self, connection: Connection, placement: Placement) -> None:
+        """Change the bindings, first in the transaction. Raises BindingChanged; the caller must roll back."""
+        pod_claims.bind(connection, placement.binding_changes, self._pod_selection)
 
     def charge(self, connection: Connection, placement: Placement, *, is_limited: bool) -> None:
         """Take the capacity, in lock order. Raises CapacityRefused; the caller must roll back."""
@@ -276,7 +287,7 @@ class CapacityClaimer:
         the binding must not move while the claim fits into the pod.
         """
         has_tried = avoids_tried and any(item.tried for item in unit.claims)
-        avoided = {pod for item in unit.claims for pod in item.avoided_pods}
+        avoided = {pod for item in unit.claims for pod in item.avoided_pods(placement.in_pods)}
         for option in pod_claims.options(connection, unit, self._pod_selection):
             if option.pod in avoided:
                 continue
@@ -303,11 +314,12 @@ class CapacityClaimer:
         """Place claims with ANY at providers of the pod, or of any (None). ``limit``: the candidates to read."""
         candidates: dict[frozenset[tuple[str, int]], list[Candidate]] = {}
         for item in claims:
-            shape = frozenset([*item.claim.deltas.items(), *((name, 0) for name in item.avoided_pods)])
+            avoided = item.avoided_pods(placement.in_pods) if item.pod_room else set()
+            shape = frozenset([*item.claim.deltas.items(), *((name, 0) for name in avoided)])
             if shape not in candidates:
                 order = self._selection.order
                 candidates[shape] = inventories.find_candidates(
-                    connection, item.claim.deltas, order, limit, pod, avoided=item.avoided_pods
+                    connection, item.claim.deltas, order, limit, pod, avoided=avoided
                 )
             self._place_anywhere(item, candidates[shape], placement, item.tried if avoids_tried else ())
 
@@ -317,7 +329,7 @@ class CapacityClaimer:
         if any(
             item.claim.provider != ANY
             or item.claim.pod is not None
-            or item.avoided_pods
+            or item.pod_room
             or item.claim.deltas != amounts
             for item in pending
         ):
@@ -376,7 +388,7 @@ class CapacityClaimer:
         }
         self._cache.remember({}, places)
         for key, place in places.items():
-            placement.add(key, place.inventory_id, amounts[key[1]])
+            placement.add(key, place, amounts[key[1]])
 
     def _violations(
         self, connection: Connection, pending: Sequence[PendingClaim], is_limited: bool
@@ -445,7 +457,7 @@ def _add_named(
         for resource, amount in item.claim.deltas.items():
             place = places.get((item.provider_id, resource))
             if place is not None:
-                placement.add((item.provider_id, resource), place.inventory_id, amount)
+                placement.add((item.provider_id, resource), place, amount)
                 item.counted_pod = place.pod
             else:
                 placement.is_complete = False

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from cyborg_quota import exceptions, transitions
 from cyborg_quota.types import ANY, RESERVED, Claim
@@ -17,7 +17,8 @@ class PendingClaim:
     ``group``: that of the claim, or else that of the call. ``reserved``: the UUIDs of reservations of the same consumer
     that existed before and are not committed. ``provider_id``: the provider of the present attempt, and
     ``counted_pod`` its pod (None: it has none). ``tried``: providers that ANY does not choose again.
-    ``avoided_pods``: the pods of which it chooses none, because their limit has refused this claim (``refusal``).
+    ``pod_room``: what limits per pod permitted when one had refused a claim of the call (``refusal``), by resource and
+    pod. What is missing is not limited.
     """
 
     claim: Claim
@@ -29,8 +30,17 @@ class PendingClaim:
     provider_id: int | None = None
     counted_pod: str | None = None
     tried: set[int] = dataclasses.field(default_factory=set)
-    avoided_pods: set[str] = dataclasses.field(default_factory=set)
+    pod_room: Mapping[tuple[str, str], int] = dataclasses.field(default_factory=dict)
     refusal: exceptions.OverQuota | None = None
+
+    def avoided_pods(self, taken: Mapping[tuple[str, str], int]) -> set[str]:
+        """The pods without room for the claim after others of its call, which take ``taken``, by resource and pod."""
+        amounts = self.claim.deltas
+        return {
+            pod
+            for (resource, pod), room in self.pod_room.items()
+            if resource in amounts and room - taken.get((resource, pod), 0) < amounts[resource]
+        }
 
     def use_held(self, held: Sequence[transitions.Row], pods: Collection[str | None]) -> None:
         """Use the rows that the consumer already holds; ``pods``: those of their providers, if the claim names a pod.
@@ -53,20 +63,21 @@ class PendingClaim:
         self.reserved = tuple(row.uuid for row in held if row.state == RESERVED)
 
 
-def avoid_pods(pending: Iterable[PendingClaim], refusal: exceptions.OverQuota) -> bool:
-    """Whether claims that may choose another pod have caused ``refusal``. If so, a retry avoids the pods that it names.
+def can_move(pending: Iterable[PendingClaim], refusal: exceptions.OverQuota) -> bool:
+    """Whether claims that may choose another pod have caused ``refusal``. Records it in them.
 
     False: another limit than those of pods is exceeded, too, or each claim names its provider or its pod.
     """
-    pods = {over.pod for over in refusal.overs}
-    if None in pods:
+    exceeded = {(over.resource, over.pod) for over in refusal.overs}
+    if any(pod is None for _, pod in exceeded):
         return False
     movable = [
         item
         for item in pending
-        if item.claim.provider == ANY and not isinstance(item.claim.pod, str) and item.counted_pod in pods
+        if item.claim.provider == ANY
+        and not isinstance(item.claim.pod, str)
+        and any((resource, item.counted_pod) in exceeded for resource in item.claim.deltas)
     ]
     for item in movable:
-        item.avoided_pods.add(str(item.counted_pod))
         item.refusal = refusal
     return bool(movable)

@@ -33,13 +33,17 @@ class BindingChanged(Exception):
 
 
 class BindingChange(NamedTuple):
-    """A binding that a claim creates. ``ended_id``: the present binding, which ends; None: there is none."""
+    """A binding that a claim creates. ``ended_id``: the present binding, which ends; None: there is none.
+
+    ``request``: what the pod was selected for.
+    """
 
     key: BindingKey
     ended_id: int | None
     pod_id: int
     pod: str
     reason: Reason
+    request: PodRequest
 
 
 class PodOption(NamedTuple):
@@ -124,22 +128,32 @@ def _options_of_choice(
     for candidate in selection.ranked(candidates, request):
         if current is None or candidate.id != current.pod.id:
             ended_id = None if current is None else current.id
-            change = BindingChange(key, ended_id, candidate.id, candidate.pod.name, reason or "claim")
+            change = BindingChange(key, ended_id, candidate.id, candidate.pod.name, reason or "claim", request)
             yield PodOption(candidate.pod.name, change)
 
 
-def bind(connection: Connection, changes: Sequence[BindingChange]) -> None:
+def bind(connection: Connection, changes: Sequence[BindingChange], selection: PodSelection) -> None:
     """Change the bindings, first in the transaction of the claims. Raises BindingChanged; the caller must roll back.
 
-    The rows of the pods are locked first, in the order of their ids: a switch to maintenance waits for them.
+    The rows of the pods are locked first, in the order of their ids: a switch to maintenance, a change of tags and a
+    new measurement wait for them. What was committed since the pods were ranked is read then (P1).
     """
     for pod_id in sorted({change.pod_id for change in changes}):
-        if not pods.hold_available(connection, pod_id):
+        requests = [change.request for change in changes if change.pod_id == pod_id]
+        if not hold(connection, pod_id, requests, selection):
             raise BindingChanged
     for change in sorted(changes):
         if change.ended_id is not None and not pod_bindings.end(connection, change.ended_id):
             raise BindingChanged
         pod_bindings.insert(connection, change.key, change.pod, change.reason)
+
+
+def hold(connection: Connection, pod_id: int, requests: Iterable[PodRequest], selection: PodSelection) -> bool:
+    """Lock a pod for new bindings. False: it is not available any more, or the filters refuse it by now."""
+    if not pods.hold_available(connection, pod_id):
+        return False
+    stored = pods.find_held(connection, pod_id)
+    return stored is not None and all(selection.passes(Candidate(*stored), request) for request in requests)
 
 
 def check_named(connection: Connection, pending: Iterable[PendingClaim]) -> None:

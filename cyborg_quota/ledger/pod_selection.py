@@ -136,13 +136,13 @@ class PodSelection:
     filters: Sequence[PodFilter] = (AvailabilityZone(), ResourceAffinity(), Capacity())
     weighers: Sequence[tuple[PodWeigher, float]] = ((Weight(), 1000.0), (CreationTime(), 1.0))
 
+    def passes(self, candidate: Candidate, request: PodRequest) -> bool:
+        """Whether the pod is available and passes every filter."""
+        return candidate.pod.state == "available" and all(one.passes(candidate, request) for one in self.filters)
+
     def ranked(self, candidates: Sequence[Candidate], request: PodRequest) -> list[Candidate]:
         """The pods that may serve the request, the best first. Of equal ones, the one that was added first."""
-        passed = [
-            candidate
-            for candidate in candidates
-            if candidate.pod.state == "available" and all(one.passes(candidate, request) for one in self.filters)
-        ]
+        passed = [candidate for candidate in candidates if self.passes(candidate, request)]
         scores = dict.fromkeys((candidate.id for candidate in passed), 0.0)
         for weigher, multiplier in self.weighers:
             for candidate, weight in zip(passed, _scaled([weigher.weigh(one, request) for one in passed]), strict=True):

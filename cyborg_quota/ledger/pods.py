@@ -19,6 +19,7 @@ from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.pod_bindings import BindingKey, StoredBinding
 from cyborg_quota.db.pods import StoredPod
+from cyborg_quota.ledger import pod_claims
 from cyborg_quota.ledger.pod_selection import Candidate, PodRequest, PodSelection, is_at_threshold, reason_to_leave
 from cyborg_quota.pod_types import Binding, Pod, PodNotice, PodUsage, Reason, ResourceUse
 
@@ -79,7 +80,8 @@ class PodManager:
         def work(connection: Connection) -> None:
             stored = self._lock(connection, name)
             if pod_bindings.is_bound(connection, name):
-                raise exceptions.PodInUse(name, "projects are bound to it (see `pod binding list`)")
+                reason = "projects are bound to it (see `pod binding list`; then `pod binding move` or `end`)"
+                raise exceptions.PodInUse(name, reason)
             if resource_providers.is_any_of_pod(connection, name):
                 raise exceptions.PodInUse(name, "providers belong to it")
             pods.delete(connection, stored.id)
@@ -122,7 +124,7 @@ class PodManager:
         for candidate in self._selection.ranked(candidates, request):
             if current is not None and candidate.id == current.pod.id:
                 continue
-            if pods.hold_available(connection, candidate.id):
+            if pod_claims.hold(connection, candidate.id, [request], self._selection):
                 return _bind(connection, key, current, candidate.pod.name, reason or "first")
         if current is None:
             raise exceptions.NoPodFits(request.zone, request.affinity)

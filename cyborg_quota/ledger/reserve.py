@@ -21,15 +21,14 @@ from typing import Final, NamedTuple
 from cyborg_quota import enforcement, exceptions, transitions
 from cyborg_quota.db import new_reservations, path_state, reservations, resource_providers, usages
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
-from cyborg_quota.ledger import pod_claims
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer, CapacityRefused, Placement, ReserveResult
 from cyborg_quota.ledger.open_cap import NO_CAP, OpenCap
-from cyborg_quota.ledger.pending_claims import PendingClaim, avoid_pods
+from cyborg_quota.ledger.pending_claims import PendingClaim, can_move
 from cyborg_quota.ledger.pod_claims import BindingChanged
 from cyborg_quota.ledger.project_tree import PathCache, Tree
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.limits.base import LimitDriver
-from cyborg_quota.scopes import in_words, is_scoped, scoped_name
+from cyborg_quota.scopes import in_words, is_scoped, scoped_name, split
 from cyborg_quota.types import COMMITTED, RESERVED, TOTAL, Claim, Constraint, Counters, Selection, State
 
 _MAX_ATTEMPTS: Final = 200
@@ -165,15 +164,20 @@ class Reserver:
         cap = self._cap if request.state == RESERVED else NO_CAP
         rows = _rows(request, path, pending)
 
+        def charge(connection: Connection) -> bool:
+            if counted_rows:
+                return cap.charge_and_count(connection, changes, counted_rows, claims)
+            return self._database.dialect.charge_all(connection, changes)
+
         def work(connection: Connection) -> ReserveResult:
-            if not _bind_and_insert(connection, request, rows, placement):
+            if placement.binding_changes:
+                self._capacity.bind(connection, placement)
+                if not _insert(connection, request, rows):
+                    raise BindingChanged
+            elif not _insert(connection, request, rows):
                 return False
             self._capacity.charge(connection, placement, is_limited=request.state == RESERVED)
-            if counted_rows:
-                is_charged = cap.charge_and_count(connection, changes, counted_rows, claims)
-            else:
-                is_charged = self._database.dialect.charge_all(connection, changes)
-            if not is_charged:
+            if not charge(connection):
                 raise _Refused
             return True
 
@@ -260,13 +264,27 @@ class Reserver:
             if not self.raise_refusal(request, path, constraints, amounts):
                 return
         except exceptions.OverQuota as error:
-            if not avoid_pods(pending, error):
+            if not can_move(pending, error):
                 raise
+            room = self._pod_room(request, error)
+            for item in pending:
+                item.pod_room = room
             return
         if isinstance(refusal, exceptions.QuotaError):
             raise refusal
         if isinstance(refusal, CapacityRefused):
             self._capacity.raise_refusal(pending, is_limited=request.state == RESERVED, sees_all=request.sees_all)
+
+    def _pod_room(self, request: ReserveRequest, refusal: exceptions.OverQuota) -> dict[tuple[str, str], int]:
+        """What the limits per pod permit to the project now, by resource and pod: one read for all pods.
+
+        A limit that refused and cannot be read, because it was removed or its driver lists none, permits nothing.
+        """
+        project_id, origin = request.project_id, self._limits.origin
+        state = self._database.read_synced(lambda connection: path_state.read(connection, project_id, origin))
+        room = {(over.resource, over.pod): 0 for over in refusal.overs if over.pod is not None}
+        found = enforcement.room(project_id, self._limits.get_pod_limits(state), state.counters)
+        return {**room, **{(split(name)[0], str(split(name)[1])): left for name, left in found.items()}}
 
     def _single_statement(
         self,
@@ -392,21 +410,6 @@ def _in_pods(pending: Sequence[PendingClaim]) -> dict[str, int]:
                 name = scoped_name(resource, item.counted_pod)
                 amounts[name] = amounts.get(name, 0) + delta
     return amounts
-
-
-def _bind_and_insert(
-    connection: Connection,
-    request: ReserveRequest,
-    rows: Sequence[new_reservations.NewReservation],
-    placement: Placement,
-) -> bool:
-    """Change bindings, then insert all rows. With changes, it raises BindingChanged instead of a result of False."""
-    if not placement.binding_changes:
-        return _insert(connection, request, rows)
-    pod_claims.bind(connection, placement.binding_changes)
-    if not _insert(connection, request, rows):
-        raise BindingChanged
-    return True
 
 
 def _insert(connection: Connection, request: ReserveRequest, rows: Sequence[new_reservations.NewReservation]) -> bool:

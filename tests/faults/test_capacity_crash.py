@@ -68,7 +68,7 @@ class TestCrash(CrashTestCase):
     def crash_everywhere(
         self, prepare: Callable[[], object], call: Callable[[QuotaEngine], object], used: int, pod: str | None
     ) -> None:
-        """``used``: what is used after the complete call. ``pod``: that of the provider."""
+        """``used``: what is used after the complete call. ``pod``: that of the provider, which counts the claims."""
         self.engine.capacity.set_pod(ADMIN, "n1", pod)
         for number in itertools.count(1):
             self.assertLess(number, MOST_STATEMENTS)

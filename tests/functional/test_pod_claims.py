@@ -10,6 +10,9 @@ from unittest import mock
 import testscenarios
 
 from cyborg_quota import ANY, SELECT, Claim, Inventory, PodChoice, QuotaEngine, attachment, exceptions
+from cyborg_quota.ledger import pod_selection
+from cyborg_quota.ledger.capacity_claims import CapacityClaimer
+from cyborg_quota.pod_types import ResourceUse
 from tests import base, hooks
 from tests.functional import test_pods
 
@@ -50,6 +53,61 @@ class PodClaimTestCase(test_pods.PodTestCase):
     def history(self, project_id: str = "tenant1") -> list[tuple[str | None, str]]:
         """The pods and reasons of the bindings of a project, the current ones included."""
         return [(one.pod, one.reason) for _, one in self.pods.list_bindings(ADMIN, project_id, history=True)]
+
+
+class TestFiltersDecideInTheTransaction(PodClaimTestCase):
+    """A pod that changes after it was ranked, and before the binding is created, is ranked again."""
+
+    def changes(self) -> list[Callable[[], object]]:
+        other = self.make_engine().pods
+        return [
+            lambda: other.change(ADMIN, "p1", affinity=CAD),
+            lambda: other.set_usage(ADMIN, "p1", {"gpu": ResourceUse(20, 20)}),
+        ]
+
+    def setUp(self) -> None:
+        super().setUp()
+        for pod in ("p1", "p2"):
+            self.add(pod, 20, zone="z1")
+
+    def reset(self) -> None:
+        self.pods.change(ADMIN, "p1", affinity={})
+        self.pods.set_usage(ADMIN, "p1", {"gpu": ResourceUse(20, 0)})
+
+    def test_of_a_claim(self) -> None:
+        place = CapacityClaimer.place
+        for number, change in enumerate(self.changes()):
+            self.reset()
+            pending = [change]
+
+            def place_then_change(claimer: Any, claims: Any, pending: Any = pending) -> Any:
+                placement = place(claimer, claims)
+                if pending:
+                    pending.pop()()
+                return placement
+
+            with mock.patch.object(CapacityClaimer, "place", place_then_change):
+                context = base.Context(f"tenant{number}")
+                self.assertEqual("p2", self.claim(context=context, pod=PodChoice(zone="z1")))
+            self.assertEqual([("p2", "first")], self.history(f"tenant{number}"))
+
+    def test_of_a_selection(self) -> None:
+        if self.backend == "sqlite":
+            self.skipTest("SQLite has one writer: the change waits for the transaction of the selection")
+        ranked = pod_selection.PodSelection.ranked
+        for number, change in enumerate(self.changes()):
+            self.reset()
+            pending = [change]
+
+            def rank_then_change(selection: Any, *arguments: Any, pending: Any = pending) -> Any:
+                found = ranked(selection, *arguments)
+                if pending:
+                    pending.pop()()
+                return found
+
+            with mock.patch.object(pod_selection.PodSelection, "ranked", rank_then_change):
+                selected = self.pods.select(ADMIN, project_id=f"t{number}", zone="z1", request={"gpu": 1})
+            self.assertEqual("p2", selected.pod)
 
 
 class TestSpecification(PodClaimTestCase):

@@ -6,11 +6,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from typing import Any
+from unittest import mock
 
 import testscenarios
 
 from cyborg_quota import ANY, SELECT, Claim, Headroom, Inventory, exceptions
+from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from cyborg_quota.limits.models.flat import Flat
 from cyborg_quota.limits.noop import NoopLimitDriver
 from cyborg_quota.types import Counters, Drift, LimitRecord
@@ -175,8 +179,50 @@ class TestEnforcement(PodLimitTestCase):
         self.engine.capacity.set_inventories(ADMIN, "n3", {"gpu": Inventory(1)})
         taken = [self.provider_of(self.claim(1, provider=ANY)) for _ in range(6)]
         self.assertEqual({"n1": 2, "n2": 3, "n3": 1}, {name: taken.count(name) for name in sorted(set(taken), key=str)})
-        error = self.assertRaises(exceptions.OverQuota, self.claim, 1, provider=ANY)
-        self.assertTrue(all(over.pod for over in error.overs) or error.overs)
+        error = self.assertRaises(exceptions.OverQuota, self.quotas.reserve, ADMIN, {"gpu": 1}, None, "a", provider=ANY)
+        self.assertIn({over.pod for over in error.overs}, ({"p1"}, {"p2"}))
+
+    def test_the_limits_of_all_pods_are_read_at_the_first_refusal(self) -> None:
+        """A claim with ANY and one with SELECT find the only pod with room in their second attempt."""
+        for number in range(4, 9):
+            self.engine.pods.add(ADMIN, f"p{number}")
+            self.engine.capacity.add_provider(ADMIN, f"n{number}", pod=f"p{number}")
+            self.engine.capacity.set_inventories(ADMIN, f"n{number}", {"gpu": Inventory(20)})
+        self.engine.capacity.remove_provider(ADMIN, "n3")
+        for pod in ("p1", "p2", "p4", "p5", "p6", "p7"):
+            self.limit(1, pod=pod)
+        for how in ({}, {"pod": SELECT}):
+            with mock.patch.object(CapacityClaimer, "place", autospec=True, side_effect=CapacityClaimer.place) as place:
+                self.assertEqual("n8", self.provider_of(self.claim(2, provider=ANY, **how)))
+            self.assertLessEqual(place.call_count, 2)
+        self.limit(4, pod="p8")
+        with mock.patch.object(CapacityClaimer, "place", autospec=True, side_effect=CapacityClaimer.place) as place:
+            self.assertRaises(exceptions.OverQuota, self.claim, 2, provider=ANY)
+        self.assertLessEqual(place.call_count, 2)
+
+    def test_claims_of_one_call_fill_several_pods(self) -> None:
+        """``how_many`` claims of one call are granted, beside claims that name a provider, and not one more."""
+        self.engine.capacity.remove_provider(ADMIN, "n3")
+        self.limit(2)
+        self.limit(3, pod="p2")
+        number = self.engine.how_many(ADMIN, {"gpu": 1}, "a", provider=ANY).number
+        assert number is not None
+        self.assertEqual(5, number)
+        for count, named in ((number, 0), (number - 2, 2)):
+            claims = [Claim(f"any{one}", {"gpu": 1}, provider=ANY) for one in range(count)]
+            claims += [Claim(f"named{one}", {"gpu": 1}, provider="n1") for one in range(named)]
+            more = [*claims, Claim("more", {"gpu": 1}, provider=ANY)]
+            self.assertRaises(exceptions.OverQuota, self.quotas.reserve_many, ADMIN, more, None, "a")
+            self.quotas.rollback(ADMIN, self.quotas.reserve_many(ADMIN, claims, None, "a"))
+
+    def test_a_limit_moves_only_claims_of_its_resource(self) -> None:
+        self.engine.capacity.remove_provider(ADMIN, "n3")
+        self.engine.capacity.remove_inventory(ADMIN, "n2", "fpga")
+        self.limit(0)
+        claims = [Claim("A", {"gpu": 1}, provider=ANY), Claim("B", {"fpga": 1}, provider=ANY)]
+        self.quotas.reserve_many(ADMIN, claims, None, "a")
+        found = {row.consumer: row.provider for row in self.engine.list_reservations(ADMIN)}
+        self.assertEqual({"A": "n2", "B": "n1"}, found)
 
     def test_select_moves_to_another_pod(self) -> None:
         self.limit(2)
@@ -312,7 +358,8 @@ class TestHeadroom(PodLimitTestCase):
         self.assertEqual(["p1"], [over.pod for over in self.engine.check(ADMIN, {"gpu": 6}, "a", pod="p1")])
         self.assertEqual([], self.engine.check(ADMIN, {"gpu": 5}, "a", pod="p1"))
         self.assertEqual([], self.engine.check(ADMIN, {"gpu": 6}, "a", pod="p2"))
-        for call in (self.engine.headroom, lambda context, **how: self.engine.check(context, {"gpu": 1}, **how)):
+        check = functools.partial(self.engine.check, deltas={"gpu": 1})
+        for call in (self.engine.headroom, check, self.engine.get_detail):
             self.assertRaises(exceptions.NotAuthorized, call, base.Context("a"), pod="p1")
         self.assertRaises(exceptions.InvalidRequest, self.engine.headroom, ADMIN, "a", provider="n1", pod="p1")
 
@@ -337,6 +384,10 @@ class TestHeadroom(PodLimitTestCase):
         self.assertEqual(records[1:], self.engine.list_usages(ADMIN, pod="p1", after=("a", "gpu"), limit=9))
         self.assertEqual(records[:1], self.engine.list_usages(ADMIN, "a", pod="p1", resource="gpu"))
         self.assertEqual([], self.engine.list_usages(ADMIN, pod="p2"))
+        fpga, gpu = self.engine.get_detail(ADMIN, "child", pod="p1")
+        self.assertEqual(records[1], dataclasses.replace(gpu, headroom=None))
+        self.assertEqual(Headroom(3, "child", "subtree", 5, None, "p1"), gpu.headroom)
+        self.assertEqual((-1, 0, 0, "p1"), (fpga.usage.limit, fpga.usage.used, fpga.usage.reserved, fpga.pod))
 
 
 class TestRepair(PodLimitTestCase):
