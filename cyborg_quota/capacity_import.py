@@ -11,10 +11,14 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from oslo_log import log as logging
+
 from cyborg_quota import exceptions, units, validation
 from cyborg_quota.capacity import Capacity
 from cyborg_quota.capacity_types import Allocation, Inventory, InventoryRecord, Provider
 from cyborg_quota.validation import Context
+
+LOG = logging.getLogger(__name__)
 
 ADD, SET, ELSEWHERE = "add provider", "set inventory", "set used elsewhere"
 
@@ -98,6 +102,7 @@ class CapacityImporter:
         if any(self._elsewhere(one, provider, claims) for one, provider in matched if one.used is not None):
             self._settle()
             claims.add(self._capacity.list_allocations(self._context))
+        _warn_about_pods(matched)
         changes: list[Change] = []
         for one, provider in matched:
             changes += self._apply(one, provider, stored, claims, dry_run=dry_run)
@@ -203,6 +208,22 @@ class CapacityImporter:
             for resource, by_consumer in (one.used or {}).items()
         }
         return {resource: amount for resource, amount in amounts.items() if amount}
+
+
+def _warn_about_pods(matched: Iterable[tuple[WantedProvider, Provider | None]]) -> None:
+    """An import does not move a provider to another pod: one that has claims cannot be moved."""
+    moved = [
+        (provider.name, one.pod)
+        for one, provider in matched
+        if provider is not None and one.pod not in (None, provider.pod)
+    ]
+    if moved:
+        LOG.warning(
+            "The source names another pod for %d known providers, which the import does not change. Run for each of "
+            "them: cyborg-quota capacity provider set %s --pod %s",
+            len(moved),
+            *moved[0],
+        )
 
 
 class _Stored:

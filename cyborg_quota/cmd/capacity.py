@@ -160,10 +160,11 @@ class ProviderRemove(base.Command):
 class InventorySet(base.Lister):
     """Set how many of each resource a provider has, and in which units.
 
-    The options apply to all resources of the command. Other inventories of the
-    provider stay unchanged. A claim takes the smallest unit, or a multiple of the
-    step size above it up to the largest unit. The total may be lower than what is
-    in use: claims are then refused until the use is below the capacity again.
+    The options apply to all resources of the command; a value that is not given
+    is reset to its default. Other inventories of the provider stay unchanged. A
+    claim takes the smallest unit, or a multiple of the step size above it up to
+    the largest unit. The total may be lower than what is in use: claims are then
+    refused until the use is below the capacity again.
     With --generation, nothing is changed if the provider has another generation.
     """
 

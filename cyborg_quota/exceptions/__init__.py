@@ -7,6 +7,7 @@ No message contains a connection URL.
 
 from __future__ import annotations
 
+import decimal
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -155,7 +156,8 @@ class InvalidInventory(InvalidRequest):
 
     def __init__(self, resource: str, field: str, value: object, reason: str) -> None:
         self.resource, self.field, self.value, self.reason = resource, field, value, reason
-        super().__init__(f"Invalid {field} {safe_repr(value)} of the inventory of {safe_repr(resource)}: {reason}.")
+        shown = safe_repr(str(value) if isinstance(value, decimal.Decimal) else value)
+        super().__init__(f"Invalid {field} {shown} of the inventory of {safe_repr(resource)}: {reason}.")
 
 
 class ReasonRequired(InvalidRequest):
@@ -375,7 +377,7 @@ class ProviderNotFound(QuotaError):
 
     def __init__(self, provider: str) -> None:
         self.provider = provider
-        super().__init__(f"Provider {safe_repr(provider)} was not found.")
+        super().__init__(f"Provider {safe_repr(provider)} was not found; see `cyborg-quota capacity provider list`.")
 
 
 class ProviderExists(QuotaError):

@@ -137,13 +137,14 @@ class Resizer:
             if record is None:
                 overs.append(CapacityOver(None, row.resource, amount, "the provider has no inventory of it"))
                 continue
-            rule = units.violated_rule(amount, amount - row.delta, record)
-            if amount < row.delta:
-                rule = units.violated_unit(
-                    amount, min_unit=record.min_unit, max_unit=record.max_unit, step_size=record.step_size
-                )
+            growth = amount - row.delta
+            rule = units.violated_unit(
+                amount, min_unit=record.min_unit, max_unit=record.max_unit, step_size=record.step_size
+            )
+            if rule is None and growth > 0 and growth > record.free:
+                rule = f"the growth by {growth} exceeds the capacity"
             if rule is not None:
-                counters = (record.capacity, record.used) if request.sees_all else ()
+                counters = (record.capacity, record.used, record.used_elsewhere) if request.sees_all else ()
                 overs.append(CapacityOver(record.provider, row.resource, amount, rule, *counters))
         if overs:
             raise exceptions.OverCapacity(overs) from None

@@ -17,7 +17,8 @@ class ProviderSelection(abc.ABC):
     """Chooses among candidates, of which each fits the whole claim."""
 
     order: ClassVar[Order]
-    """The order in which the database returns candidates. Only the first few dozen are read."""
+    """The order in which the database returns candidates. ``_CANDIDATES`` of them (capacity_claims.py) are read,
+    and one more for each claim of the call."""
     is_order_by_free: ClassVar[bool] = False
     """Whether the best candidates for one resource are always those that have as many free units as the first one in
     ``order``. The server can then choose in the statement that claims."""

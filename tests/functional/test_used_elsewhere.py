@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import logging
+
 import testscenarios
+from fixtures import FakeLogger
 
 from cyborg_quota import ANY, Inventory, exceptions
 from cyborg_quota.capacity_import import CapacityImporter, WantedProvider
@@ -48,6 +51,27 @@ class UsedElsewhereTest(base.LedgerTestCase):
         self.assertEqual((1, 5, -1), self.figures_of())
         self.assertRaises(exceptions.OverCapacity, self.claim, 1)
         self.assert_invariants()
+
+    def test_a_refused_resize_names_what_is_used_elsewhere(self) -> None:
+        self.quotas.reserve(self.context, {"gpu": 2}, consumer="resized", provider="n1")
+        self.capacity.set_used_elsewhere(ADMIN, "n1", {"gpu": 5})
+        error = self.assertRaises(
+            exceptions.OverCapacity, self.quotas.resize, ADMIN, {"gpu": 6}, "p1", consumer="resized"
+        )
+        self.assertEqual([(2, 5)], [(over.used, over.used_elsewhere) for over in error.overs])
+        self.assertIn("used 2, used elsewhere 5: the growth by 4 exceeds the capacity", str(error))
+
+    def test_the_pod_of_a_known_provider_is_not_imported(self) -> None:
+        """It is not ignored silently."""
+        logged = self.useFixture(FakeLogger("cyborg_quota", level=logging.WARNING))
+        for name in ("p1", "p2"):
+            self.engine.pods.add(ADMIN, name)
+        self.capacity.add_provider(ADMIN, "n5", pod="p2")
+        importer = CapacityImporter(self.capacity, ADMIN, ["gpu"])
+        wanted = [WantedProvider("n1", pod="p1"), WantedProvider("n5", pod="p2"), WantedProvider("new", pod="p1")]
+        importer.run(lambda: wanted)
+        self.assertEqual(1, logged.output.count("known providers"), logged.output)
+        self.assertIn("cyborg-quota capacity provider set n1 --pod p1", logged.output)
 
     def test_audit_and_heal(self) -> None:
         self.claim(2)

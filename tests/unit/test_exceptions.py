@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import decimal
 import pickle
 
 from oslotest import base
@@ -58,3 +59,10 @@ class TestErrors(base.BaseTestCase):
 
     def test_an_overflow_says_what_to_do(self) -> None:
         self.assertIn("Release some first", str(exceptions.UsageOverflow("p", "gpu", 9)))
+
+
+class TestTexts(base.BaseTestCase):
+    def test_errors_of_capacity_are_plain(self) -> None:
+        invalid = exceptions.InvalidInventory("gpu", "allocation_ratio", decimal.Decimal("1.23456"), "too long")
+        self.assertIn("Invalid allocation_ratio '1.23456' of", str(invalid))
+        self.assertIn("see `cyborg-quota capacity provider list`", str(exceptions.ProviderNotFound("nope")))
