@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from cyborg_quota import exceptions, paging, policy, validation
+from cyborg_quota.history_visibility import hide_pod, without_others
 from cyborg_quota.ledger.base import QuotaDriver
 from cyborg_quota.limit_types import Holding, TreeRow
 from cyborg_quota.limits import limit_tree
@@ -444,8 +444,8 @@ class Administration:
         ``project_id``: only the changes of this project's own limits and place. ``resource``: only the changes of its
         limits. ``since``: a time (naive means UTC), or the greatest age. ``limit``: the maximum number of entries.
         ``marker``: the id of the entry after which the list starts. A context that is not an admin's gets only the
-        changes of its own project's limits, without the author and without the ids of parents. Raises NotAuthorized,
-        InvalidRequest.
+        changes of its own project's limits, without the author and without the ids of parents; and without the names of
+        pods, unless the policy rule cyborg_quota:pod:see allows it. Raises NotAuthorized, InvalidRequest.
         """
         is_admin = validation.is_admin(context)
         if project_id is not None or not is_admin:
@@ -457,7 +457,12 @@ class Administration:
             before=None if marker is None else validation.entry_id(marker),
             resource=validation.optional_name("resource", resource),
         )
-        return entries if is_admin else [_without_others(entry) for entry in entries]
+        if is_admin:
+            return entries
+        assert project_id is not None
+        if not self._policy.allows(context, policy.SEE_PODS, project_id):
+            entries = [hide_pod(entry) for entry in entries]
+        return [without_others(entry) for entry in entries]
 
     def verify_limit_history(self, context: Context) -> list[HistoryDifference]:
         """Replay the history from its last checkpoint; return what it does not explain.
@@ -489,10 +494,3 @@ class Administration:
         unknown = [name for name in resources if not isinstance(name, str) or name not in self._resources]
         if unknown:
             raise exceptions.UnknownResource(map(validation.text_of, unknown), self._resources)
-
-
-def _without_others(entry: HistoryEntry) -> HistoryEntry:
-    """The entry without what the users of its project may not see: the author, other projects (I8), and pods."""
-    pod = None if entry.pod is None else ""
-    entry = dataclasses.replace(entry, actor=None, actor_project_id=None, request_id=None, pod=pod)
-    return entry if entry.resource is not None else dataclasses.replace(entry, before=None, after=None)

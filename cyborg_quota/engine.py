@@ -329,15 +329,20 @@ class QuotaEngine(Queries):
 
     # --- maintenance ---
 
-    def set_source(self, context: Context, reservations: Sequence[str], source: str) -> int:
+    def set_source(
+        self, context: Context, reservations: Sequence[str], source: str, *, replaced: str | None = None
+    ) -> int:
         """Set the source (Claim.source) of live reservations that have none, such as an older release's. Admin only.
 
-        Returns the number of changed reservations. An existing source is never replaced.
+        ``replaced``: change instead those that have this source. Other sources are never changed. Returns the number of
+        changed reservations.
         """
         validation.admin_only(context, "set_source")
         uuids = [validation.check_name("reservation", uuid) for uuid in validation.uuid_list(reservations)]
         source = validation.check_name("source", source)
-        return self._driver.set_source(uuids, source) if uuids else 0
+        if replaced is not None:
+            replaced = validation.check_name("source", replaced)
+        return self._driver.set_source(uuids, source, replaced) if uuids else 0
 
     def expire(self, context: Context, *, progress: Callable[[int], None] | None = None) -> int:
         """Expire all overdue reservations and return their number. Admin only.

@@ -116,6 +116,17 @@ _SCOPES: Final = ["project", "system"]
 
 SEE_PODS: Final = "cyborg_quota:pod:see"
 
+_SEES_PODS: Final = (
+    ("CLI", "cyborg-quota pod select"),
+    ("CLI", "cyborg-quota reserve --pod NAME"),
+    ("GET", f"{_PROJECT}?pod={{pod}}"),
+    ("PUT", _PROJECT),
+    ("DELETE", f"{_PROJECT}?pod={{pod}}"),
+    ("GET", f"{_PROJECT}/detail?pod={{pod}}"),
+    ("POST", f"{_PROJECT}/check"),
+    ("GET", f"{_PROJECT}/history"),
+)
+
 FITS_RULE: Final = "cyborg_quota:capacity:fits"
 FITS_DEFAULT: Final = "is_admin:True"
 
@@ -144,8 +155,9 @@ def list_rules() -> list[Any]:
         name=SEE_PODS,
         check_str="is_admin:True",
         description="See the names of pods: of the one to which a project is bound, and of limits per pod; and name "
-        "the pod of a claim.",
-        operations=_operations([("CLI", "cyborg-quota pod select"), ("CLI", "cyborg-quota reserve --pod NAME")]),
+        "the pod of a claim. A call of the REST API that names a pod needs this rule beside its own; a user whom this "
+        "rule refuses gets 404, as for a pod that does not exist.",
+        operations=_operations(_SEES_PODS),
     )
     see_what_fits = policy.DocumentedRuleDefault(
         name=FITS_RULE,

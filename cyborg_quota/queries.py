@@ -109,9 +109,17 @@ class Queries:
             checked = None
         return checked, in_pod
 
-    def get_detail(self, context: Context, project_id: str | None = None) -> list[UsageRecord]:
-        """The usage and the headroom of one project by resource, read at one moment. Raises LimitsUnavailable."""
-        return self._driver.get_detail(validation.project_of(context, project_id), self.resources)
+    def get_detail(
+        self, context: Context, project_id: str | None = None, *, pod: str | None = None
+    ) -> list[UsageRecord]:
+        """The usage and the headroom of one project by resource, read at one moment. Raises LimitsUnavailable.
+
+        ``pod``: the usage in this pod, the limits there (UNLIMITED: none is set), and what fits there. It needs the
+        policy rule cyborg_quota:pod:see. Raises NotAuthorized.
+        """
+        project_id = validation.project_of(context, project_id)
+        _, in_pod = self._place(context, project_id, None, pod)
+        return self._driver.get_detail(project_id, self.resources, in_pod)
 
     def get_parent(self, context: Context, project_id: str) -> str | None:
         """The parent that limits the project, as stored; None for a root or an unknown project. Admin only."""

@@ -192,6 +192,11 @@ def rows_read(connection: sa.Connection, statement: str, parameters: Any) -> int
     return _READERS[connection.dialect.name](connection, statement, parameters)
 
 
+def rows_returned(connection: sa.Connection, statement: str, parameters: Any) -> int:
+    """Return the number of rows that a query returns."""
+    return len(connection.exec_driver_sql(statement, parameters).all())
+
+
 def _read_on_mariadb(connection: sa.Connection, statement: str, parameters: Any) -> int:
     connection.exec_driver_sql("FLUSH STATUS")
     connection.exec_driver_sql(statement, parameters).all()

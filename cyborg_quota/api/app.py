@@ -26,16 +26,36 @@ CONFIRMED: Final = "HTTP_X_IDENTITY_STATUS"
 """The header by which keystonemiddleware says that the token is valid: ``Confirmed``."""
 
 
+CallLedger = Callable[..., None]
+"""Calls ``function(*arguments)``, or raises QuotaError instead."""
+
+
+def call_directly(function: Callable[..., None], *arguments: Any) -> None:
+    """Call ``function``."""
+    function(*arguments)
+
+
 class QuotaAPI:
-    """The API of one engine. ``max_limit``: the maximum number of entries of a page."""
+    """The API of one engine. ``max_limit``: the maximum number of entries of a page.
+
+    ``call_ledger`` runs that part of each request that may wait for the ledger. It may raise a QuotaError instead. If
+    that has an attribute ``retry_after_seconds``, this is sent in the header Retry-After.
+    """
 
     def __init__(
-        self, engine: QuotaEngine, rules: Policy, *, max_limit: int, versions: VersionRange | None = None
+        self,
+        engine: QuotaEngine,
+        rules: Policy,
+        *,
+        max_limit: int,
+        versions: VersionRange | None = None,
+        call_ledger: CallLedger = call_directly,
     ) -> None:
         self._engine = engine
         self._policy = rules
         self._max_limit = max_limit
         self._versions = versions or VersionRange()
+        self._call_ledger = call_ledger
 
     def respond(self, operation: Operation, req: falcon.Request, resp: falcon.Response, **path: str) -> None:
         """Answer one request. Raises Refused or QuotaError."""
@@ -43,6 +63,16 @@ class QuotaAPI:
         context = self._authenticate(req)
         for name, value in path.items():
             _check_name(name, value)
+        self._call_ledger(self._respond, operation, context, req, resp, path)
+
+    def _respond(
+        self,
+        operation: Operation,
+        context: Any,
+        req: falcon.Request,
+        resp: falcon.Response,
+        path: Mapping[str, str],
+    ) -> None:
         parent_id = self._authorize(operation, context, path)
         call = Call(
             engine=self._engine,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from cyborg_quota.engine import QuotaEngine
-from cyborg_quota.policy import Policy
+from cyborg_quota.policy import SEE_PODS, Policy
 from cyborg_quota.validation import Context
 
 Item = TypeVar("Item")
@@ -68,6 +68,11 @@ class Call:
     def allows(self, rule: str, project_id: str | None = None, parent_id: str | None = None) -> bool:
         """Whether the policy allows the caller to do this."""
         return self.policy.permits(rule, self.context, project_id, parent_id)
+
+    @property
+    def sees_pods(self) -> bool:
+        """Whether the policy allows the caller to see the names of pods, in the project of the call."""
+        return self.allows(SEE_PODS, self.project_id, self.parent_id)
 
     @property
     def limit(self) -> int:

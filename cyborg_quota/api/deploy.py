@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from oslo_config import cfg
 
-from cyborg_quota.api.app import QuotaAPI, make_app
+from cyborg_quota.api.app import CallLedger, QuotaAPI, call_directly, make_app
 from cyborg_quota.api.microversions import HEADER, VersionRange
 from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.policy import Policy
@@ -25,10 +25,18 @@ _CORS_METHODS: Final = ["GET", "PUT", "POST", "DELETE"]
 
 
 def make_bare_application(
-    conf: cfg.ConfigOpts, engine: QuotaEngine, versions: VersionRange | None = None
+    conf: cfg.ConfigOpts,
+    engine: QuotaEngine,
+    versions: VersionRange | None = None,
+    call_ledger: CallLedger = call_directly,
 ) -> Application:
-    """The API without middleware: whatever is in front of it must validate tokens as keystonemiddleware does."""
-    return make_app(QuotaAPI(engine, Policy(conf), max_limit=conf.api.max_limit, versions=versions))
+    """The API without middleware: whatever is in front of it must validate tokens as keystonemiddleware does.
+
+    ``call_ledger``: see QuotaAPI.
+    """
+    rules = Policy(conf)
+    api = QuotaAPI(engine, rules, max_limit=conf.api.max_limit, versions=versions, call_ledger=call_ledger)
+    return make_app(api)
 
 
 def make_application(conf: cfg.ConfigOpts, engine: QuotaEngine) -> Application:

@@ -50,6 +50,7 @@ _CONFLICTS: Final[dict[type[Exception], str]] = {
 }
 _NOT_FOUND: Final = (
     exceptions.OverrideNotFound,
+    exceptions.PodNotFound,
     exceptions.ProviderNotFound,
     exceptions.ReservationNotFound,
     exceptions.TotalLimitNotFound,
@@ -58,10 +59,21 @@ _UNAVAILABLE: Final = (exceptions.DatabaseError, exceptions.LimitsUnavailable)
 
 
 class Refused(falcon.HTTPError):
-    """An error for the caller. ``code`` names it for programs; ``more``: further members of the error."""
+    """An error for the caller. ``code`` names it for programs; ``more``: further members of the error.
 
-    def __init__(self, status: int, detail: str, code: str | None = None, **more: str) -> None:
-        headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if status == 503 else None
+    ``retry_after_seconds`` is sent with a 503.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        detail: str,
+        code: str | None = None,
+        *,
+        retry_after_seconds: int = RETRY_AFTER_SECONDS,
+        **more: str,
+    ) -> None:
+        headers = {"Retry-After": str(retry_after_seconds)} if status == 503 else None
         super().__init__(status, title=http.HTTPStatus(status).phrase, description=detail, headers=headers)
         self.code = f"cyborg_quota.{code or _CODES[status]}"  # type: ignore[assignment]
         self.more = more
@@ -85,7 +97,8 @@ def translate(error: exceptions.QuotaError) -> Refused:
             return Refused(409, str(error), code)
     if isinstance(error, _UNAVAILABLE):
         LOG.warning("The API answers 503: %s", error)
-        return Refused(503, UNAVAILABLE)
+        seconds = getattr(error, "retry_after_seconds", RETRY_AFTER_SECONDS)
+        return Refused(503, UNAVAILABLE, retry_after_seconds=seconds)
     LOG.error("The API answers 500: %s", error, exc_info=error)
     return Refused(500, INTERNAL)
 

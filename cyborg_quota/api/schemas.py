@@ -88,6 +88,10 @@ _REASON: Final[Schema] = {
 }
 _NAME: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": MAX_NAME_CHARS}
 _TIME: Final[Schema] = {"type": "string", "format": "date-time", "maxLength": 64}
+_POD: Final = _described(_NAME, "The pod, if the call names one.")
+_BOUND_POD: Final = _described(
+    _nullable(_NAME), "The pod of a limit per pod; null for one over all pods. Present if the call names a pod."
+)
 _SET_LIMITS: Final = _requested(ref("Limit"), "New limits; the limits of other resources stay.")
 
 COMPONENTS: Final[dict[str, Schema]] = {
@@ -95,10 +99,17 @@ COMPONENTS: Final[dict[str, Schema]] = {
     "Limits": _by_resource(
         _nullable(ref("Limit")), "The limit of each resource; null if no limit is set and nothing may be reserved."
     ),
-    "Quota": _object({"quota": ref("Limits")}),
+    "Quota": _described(
+        _object({"quota": ref("Limits"), "pod": _POD}, optional=("pod",)),
+        "The limits of a project. If the call names a pod: those in this pod, without the resources that have none.",
+    ),
     "Bound": _described(
-        _object({"project_id": _nullable(_NAME), "scope": _TEXT, "limit": _nullable(_INTEGER)}),
-        "What determines ``fits``, if that is not the limit of the project itself: the limit of an ancestor (scope "
+        _object(
+            {"project_id": _nullable(_NAME), "scope": _TEXT, "limit": _nullable(_INTEGER), "pod": _BOUND_POD},
+            optional=("pod",),
+        ),
+        "What determines ``fits``, if that is not the limit of the project itself (if the call names a pod: its limit "
+        "in this pod): the limit of an ancestor (scope "
         "``subtree``), the limit over all projects (``total``; project_id is null), the cap on open reservations "
         "(``open_reservations``), or the width of a counter (``counter``).",
     ),
@@ -114,14 +125,21 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "bound_by": _nullable(ref("Bound")),
         }
     ),
-    "QuotaDetail": _object({"quota": _by_resource(ref("Detail"), "The state of each resource.")}),
+    "QuotaDetail": _described(
+        _object({"quota": _by_resource(ref("Detail"), "The state of each resource."), "pod": _POD}, optional=("pod",)),
+        f"If the call names a pod: the limits in this pod ({UNLIMITED}: none), and what is held and fits there.",
+    ),
     "SetLimits": _object(
         {
-            "quota": _SET_LIMITS,
+            "quota": _requested(
+                {**_LIMIT, "type": ["integer", "null"]},
+                "New limits; the limits of other resources stay. With a pod, null removes a limit.",
+            ),
+            "pod": _described(_NAME, "Set limits in this pod, which apply in addition to those over all pods."),
             "force": _described(_BOOLEAN, "Permit limits below the usage of the project, which is not changed."),
             "reason": _REASON,
         },
-        optional=("force", "reason"),
+        optional=("pod", "force", "reason"),
     ),
     "TotalLimit": {"type": "integer", "minimum": 0, "maximum": MAX_LIMIT},
     "Totals": _object(
@@ -211,6 +229,11 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "operation": _nullable(_TEXT),
             "project_id": _nullable(_TEXT),
             "resource": _nullable(_TEXT),
+            "pod": _described(
+                _nullable(_TEXT),
+                "The pod of a limit per pod; empty if the caller may not see its name; null: the limit is over all "
+                "pods.",
+            ),
             "before": {"type": ["integer", "string", "null"]},
             "after": {"type": ["integer", "string", "null"]},
             "override_id": _nullable(_TEXT),
@@ -222,7 +245,13 @@ COMPONENTS: Final[dict[str, Schema]] = {
         }
     ),
     "History": _list("history", ref("Change")),
-    "Check": _object({"check": _requested(_AMOUNT, "The amounts that would be reserved together.")}),
+    "Check": _object(
+        {
+            "check": _requested(_AMOUNT, "The amounts that would be reserved together."),
+            "pod": _described(_NAME, "Consider also the limits in this pod."),
+        },
+        optional=("pod",),
+    ),
     "Violation": _object(
         {
             "project_id": _described(_nullable(_NAME), "null for the limit over all projects (scope ``total``)."),
@@ -233,7 +262,9 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "in_use": _described(_nullable(_COUNT), "null if the caller may not see it."),
             "reserved": _nullable(_COUNT),
             "subtree": _nullable(_COUNT),
-        }
+            "pod": _BOUND_POD,
+        },
+        optional=("pod",),
     ),
     "CheckResult": _object({"granted": _BOOLEAN, "violations": {"type": "array", "items": ref("Violation")}}),
     "ProjectQuota": _object(
@@ -358,6 +389,9 @@ PAGE: Final[dict[str, Schema]] = {
     "marker": {"type": "string", "minLength": 1, "maxLength": MAX_NAME_CHARS, "description": "Start after this entry."},
 }
 PROJECT: Final[dict[str, Schema]] = {"project_id": _described(_NAME, "Only this project.")}
+POD: Final[dict[str, Schema]] = {
+    "pod": _described(_NAME, "Only in this pod. It needs the policy rule cyborg_quota:pod:see.")
+}
 RESERVATION_FILTERS: Final[dict[str, Schema]] = {
     **PROJECT,
     "state": {"type": "string", "enum": list(STATES)},

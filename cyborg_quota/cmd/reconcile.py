@@ -30,7 +30,8 @@ class Reconcile(base.Lister):
 
     Only charges with the [cyborg] source of this Cyborg are changed. Charges of
     another source are ignored. Charges without a source are printed and not
-    changed, until --claim-source assigns them to this Cyborg.
+    changed, until --claim-source assigns them to this Cyborg. If [cyborg] source
+    was changed, --claim-source OLD-NAME assigns the charges of the old name.
     """
 
     example = "cyborg-quota reconcile --heal"
@@ -47,9 +48,12 @@ class Reconcile(base.Lister):
         )
         parser.add_argument(
             "--claim-source",
-            action="store_true",
-            help="first set [cyborg] source on the charges that have none, such as those of an older release; do not "
-            "use it if another program charges the same resources without a source",
+            nargs="?",
+            const="",
+            metavar="FROM",
+            help="first set [cyborg] source on the charges whose source is FROM, the old name of this Cyborg; without "
+            "FROM, on the charges that have none, such as those of an older release. Do not use it if another program "
+            "or Cyborg charges the same resources with the source FROM, or without a source",
         )
         parser.add_argument(
             "--grace",
@@ -72,9 +76,11 @@ class Reconcile(base.Lister):
             self.conf.set_override("config_file", parsed_args.cyborg_config_file, group="cyborg")
         records = cyborg_host.records(self.conf)
         reconciler = cyborg_host.reconciler(self.conf, self.engine, records, parsed_args.grace, wait=wait)
-        if parsed_args.claim_source:
-            count = reconciler.claim_source()
-            print(f"{self.app.NAME}: set the source of {count} charges that had none.", file=self.app.stderr)
+        if parsed_args.claim_source is not None:
+            replaced = parsed_args.claim_source or None
+            count = reconciler.claim_source(replaced)
+            before = "none" if replaced is None else f"the source {replaced}"
+            print(f"{self.app.NAME}: set the source of {count} charges that had {before}.", file=self.app.stderr)
         report = reconciler.find()
         for resource_class, reason in sorted(records.uncounted.items()):
             print(f"{self.app.NAME}: resource class {resource_class} is not counted: {reason}", file=self.app.stderr)
@@ -89,7 +95,8 @@ class Reconcile(base.Lister):
             self.status = REFUSED
             print(
                 f"{self.app.NAME}: {len(unclaimed)} of these ARQs have charges without a source, or of another source; "
-                "they are not repaired. If all belong to this Cyborg, run: cyborg-quota reconcile --claim-source",
+                "they are not repaired. If all belong to this Cyborg, run: cyborg-quota reconcile --claim-source, or, "
+                "for charges of its old source: cyborg-quota reconcile --claim-source FROM",
                 file=self.app.stderr,
             )
         return COLUMNS, [

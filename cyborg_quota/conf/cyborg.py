@@ -114,9 +114,10 @@ OPTS: list[cfg.Opt] = [
         "redirect_nova",
         default=False,
         help="Whether Nova gets a redirect to an address that contains the reason, instead of 403, if a bind is "
-        "refused. Then `openstack server show` names the project, the resource and the limit: Nova 34 shows its user "
-        "the text of an exception of its HTTP client, but only the number of a status. The fault begins with `Could "
-        "not communicate with Cyborg`, and nova-conductor logs a traceback for each refusal. Other clients get 403.",
+        "refused, or a POST over max_unbound_requests. Then `openstack server show` names the project, the resource "
+        "and the limit: Nova 34 shows its user the text of an exception of its HTTP client, but only the number of a "
+        "status. The fault begins with `Could not communicate with Cyborg`, and nova-conductor logs a traceback for "
+        "each refusal. Other clients get 403.",
     ),
     cfg.BoolOpt(
         "claim_capacity",

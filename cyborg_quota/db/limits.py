@@ -9,7 +9,17 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import change_log, clock, overrides, paging, path_state, projects, reservations, usages
+from cyborg_quota.db import (
+    change_log,
+    clock,
+    overrides,
+    paging,
+    path_state,
+    pod_bindings,
+    projects,
+    reservations,
+    usages,
+)
 from cyborg_quota.db.database import Connection
 from cyborg_quota.db.models import limit_defaults, project_limits
 from cyborg_quota.db.prepared import insert_many
@@ -176,9 +186,11 @@ def is_in_use(connection: Connection, project_id: str) -> bool:
 def forget_project(connection: Connection, project_id: str) -> bool:
     """Delete all rows of a project. False: it was charged concurrently, and the caller must roll back.
 
-    The project's row is locked first, so that no usage row of the project is inserted before this transaction ends. The
-    existing usage rows are deleted only if they are zero; a charge that waits for one matches no row, and is retried.
+    Its bindings end, and are kept as history. They are locked before usage rows, as by a claim. The project's row is
+    locked before its usage rows, so that none is inserted before this transaction ends. The existing usage rows are
+    deleted only if they are zero; a charge that waits for one matches no row, and is retried.
     """
+    pod_bindings.end_all(connection, project_id)
     projects.lock_project_rows(connection, [project_id])
     if usages.delete_zeros(connection, project_id) or is_in_use(connection, project_id):
         return False

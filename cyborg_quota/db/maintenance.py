@@ -175,6 +175,16 @@ _NAME_IN_POD = scoped_expression(_row.resource, _POD)
 _IS_OF_POD = sa.and_(_usage.project_id == _row.project_id, _usage.resource == _NAME_IN_POD)
 
 
+EXCESS: Final = 0
+"""``adjusts`` of an excess: it belongs to no reservation, and is computed again when the row is recounted."""
+
+_adjusted = reservations.alias("adjusted")
+_ADJUSTMENT = sa.outerjoin(reservations, _adjusted, _adjusted.c.id == _row.adjusts)
+_IS_ADJUSTMENT = sa.and_(_row.state == COMMITTED, _row.adjusts.is_not(None))
+# The adjusted reservation was released, and possibly purged. (The previous release does not end its adjustments.)
+_IS_OUTLIVED = sa.and_(_row.adjusts != EXCESS, sa.or_(_adjusted.c.id.is_(None), _adjusted.c.state == RELEASED))
+
+
 def _audit_query() -> sa.CompoundSelect[Any]:
     """Compare counters with sums in one statement: two statements would read two snapshots, and report false drift.
 
@@ -192,7 +202,10 @@ def _audit_query() -> sa.CompoundSelect[Any]:
     ).subquery("sums")
     children = _sums_of_children()
     reserved = sa.func.coalesce(sums.c.reserved, 0)
-    used = sa.func.coalesce(sums.c.used, 0)
+    adjusted = _sums_of_adjustments()
+    used = sa.func.coalesce(sums.c.used, 0) - sa.func.coalesce(adjusted.c.outlived + adjusted.c.excess, 0)
+    # (An excess is subtracted only from a counter at its maximum.)
+    used = sa.case((sa.and_(adjusted.c.excess < 0, used + reserved > MAX_AMOUNT), MAX_AMOUNT - reserved), else_=used)
     below = sa.func.coalesce(children.c.subtree, 0)
     present = (
         sa.select(
@@ -206,7 +219,9 @@ def _audit_query() -> sa.CompoundSelect[Any]:
             (used + reserved + below).label("true_subtree"),
         )
         .select_from(
-            sa.outerjoin(quota_usages, sums, sums.c.usage_id == _usage.id).outerjoin(
+            sa.outerjoin(quota_usages, sums, sums.c.usage_id == _usage.id)
+            .outerjoin(adjusted, adjusted.c.usage_id == _usage.id)
+            .outerjoin(
                 children,
                 sa.and_(children.c.parent_id == _usage.project_id, children.c.resource == _usage.resource),
             )
@@ -225,6 +240,14 @@ def _orphans(name: sa.ColumnElement[str], source: sa.FromClause) -> sa.Select[An
         .where(_row.live == 1, _usage.id.is_(None))
         .group_by(_row.project_id, name)
     )
+
+
+def _sums_of_adjustments() -> sa.Subquery:
+    """What a recount of each usage row ends: the sum of the outlived adjustments, and that of the excess."""
+    outlived = sa.func.sum(sa.case((_IS_OUTLIVED, _row.delta), else_=0)).label("outlived")
+    excess = sa.func.sum(sa.case((_row.adjusts == EXCESS, _row.delta), else_=0)).label("excess")
+    query = sa.select(_row.usage_id, outlived, excess).select_from(_ADJUSTMENT)
+    return query.where(_IS_ADJUSTMENT).group_by(_row.usage_id).subquery("adjustments")
 
 
 def _sums_of_children() -> sa.Subquery:
@@ -339,10 +362,7 @@ _SUMS_IN_POD = _ANY_SUMS.where(
 _CHILDREN_TOTAL = (
     sa.select(sa.func.coalesce(sa.func.sum(_child.c.subtree), 0))
     .select_from(sa.join(projects, _child, _child.c.project_id == projects.c.project_id))
-    .where(
-        projects.c.parent_id == sa.bindparam("b_project"),
-        _child.c.resource == sa.bindparam("b_resource"),
-    )
+    .where(projects.c.parent_id == sa.bindparam("b_project"), _child.c.resource == sa.bindparam("b_resource"))
 )
 
 
@@ -370,28 +390,15 @@ def children_total(connection: sa.Connection, node: Node) -> int:
     return int(connection.execute(_CHILDREN_TOTAL, {**parameters, "b_project": node.project_id}).scalar_one())
 
 
-EXCESS: Final = 0
-"""``adjusts`` of an excess: it belongs to no reservation, and is computed again when the row is recounted."""
-
-_adjusted = reservations.alias("adjusted")
-# The excess, and the live adjustments of released reservations. (The previous release leaves these.)
 _OUTLIVED = (
     sa.select(_row.id)
-    .select_from(sa.outerjoin(reservations, _adjusted, _adjusted.c.id == _row.adjusts))
-    .where(
-        _row.usage_id == sa.bindparam("b_id"),
-        _row.state == COMMITTED,
-        _row.adjusts.is_not(None),
-        sa.or_(_row.adjusts == EXCESS, _adjusted.c.state == RELEASED),
-    )
+    .select_from(_ADJUSTMENT)
+    .where(_row.usage_id == sa.bindparam("b_id"), _IS_ADJUSTMENT, sa.or_(_row.adjusts == EXCESS, _IS_OUTLIVED))
 )
 
 
 def end_adjustments(connection: sa.Connection, usage_id: int) -> None:
-    """Release the excess, and the adjustments of released reservations.
-
-    The usage row must be locked (usages.lock_usage_row).
-    """
+    """Release the excess, and the adjustments of released reservations. The usage row must be locked."""
     ids = connection.execute(_OUTLIVED, {"b_id": usage_id}).scalars().all()
     if ids:
         move(connection, ids, COMMITTED, RELEASED, 0)
@@ -446,11 +453,7 @@ def _insert_committed(connection: sa.Connection, node: Node, rows: Sequence[tupl
 
 _LINK = (
     sa.update(reservations)
-    .where(
-        _row.project_id == sa.bindparam("b_project"),
-        _row.resource == sa.bindparam("b_resource"),
-        _row.live == 1,
-    )
+    .where(_row.project_id == sa.bindparam("b_project"), _row.resource == sa.bindparam("b_resource"), _row.live == 1)
     .values(usage_id=sa.bindparam("b_usage_id"))
 )
 

@@ -11,11 +11,7 @@ also at READ COMMITTED. The number of rows that it reads depends on the path, no
     UNION ALL SELECT 'override', project_id, resource, most, generation, ordinal FROM limit_overrides on the path
     UNION ALL SELECT 'total', ' total', resource, most, subtree, NULL FROM limit_totals JOIN quota_usages ...
     UNION ALL SELECT 'default', NULL, resource, most, NULL, NULL FROM limit_defaults
-
-To compute a headroom, the open reservations of the project are counted in the same statement::
-
-    UNION ALL SELECT 'open', project_id, resource, (SELECT count(*) FROM reservations ...), NULL, NULL
-    FROM quota_usages WHERE project_id = :project
+    UNION ALL SELECT 'open', project_id, resource, (SELECT count(*) FROM reservations ...) ...   -- for a headroom
 """
 
 from __future__ import annotations
@@ -34,7 +30,7 @@ from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.models import limit_defaults, limit_overrides, limit_totals, project_limits, quota_usages
 from cyborg_quota.db.models import projects as projects_table
 from cyborg_quota.db.prepared import ListStatement, Statement, any_of, chunks
-from cyborg_quota.scopes import is_scoped
+from cyborg_quota.scopes import is_scoped, prefix_of
 from cyborg_quota.types import TOTAL, Counters
 
 _PATH: Final = "path"
@@ -75,21 +71,31 @@ class PathState:
         return sorted({*self.defaults, *(name for name in of_projects if not is_scoped(name))})
 
 
-def read(connection: sa.Connection, project_id: str, origin: str | None, *, count_open: bool = False) -> PathState:
+def read(
+    connection: sa.Connection, project_id: str, origin: str | None, *, count_open: bool = False, pod: str | None = None
+) -> PathState:
     """Read the stored state of ``project_id`` and its ancestors, in one statement.
 
     ``origin`` is the limit driver's: the path ends at the first edge that it ignores (see ProjectPath.limiting).
+    ``pod``: also the rows of this pod, or ("") of every pod. Their number grows with that of the pods.
     """
-    statement = _statement(dialects.of(connection), count_open=count_open)
-    return _single_state(statement(connection, {"b_project": project_id, "b_origin": origin}).all())
+    statement = _statement(dialects.of(connection), count_open=count_open, in_pods=pod is not None)
+    return _single_state(statement(connection, _arguments(project_id, origin, pod)).all())
 
 
-def read_in_single_statement(connection: sa.Connection, project_id: str, origin: str | None) -> PathState | None:
+def read_in_single_statement(
+    connection: sa.Connection, project_id: str, origin: str | None, pod: str | None
+) -> PathState | None:
     """As ``read``, with open reservations, as a transaction of its own. None: see Dialect.read_in_single_statement."""
     dialect = dialects.of(connection)
-    arguments = {"b_project": project_id, "b_origin": origin}
-    rows = dialect.read_in_single_statement(connection, _statement(dialect, count_open=True), arguments)
+    statement = _statement(dialect, count_open=True, in_pods=pod is not None)
+    rows = dialect.read_in_single_statement(connection, statement, _arguments(project_id, origin, pod))
     return None if rows is None else _single_state(rows)
+
+
+def _arguments(project_id: str, origin: str | None, pod: str | None) -> dict[str, Any]:
+    prefix = prefix_of(pod or None)
+    return {"b_project": project_id, "b_origin": origin, "b_prefix": prefix, "b_chars": len(prefix)}
 
 
 def _single_state(rows: Sequence[Any]) -> PathState:
@@ -151,11 +157,11 @@ def _state(path: Sequence[str], rows: Sequence[Any]) -> PathState:
 
 
 @functools.cache
-def _statement(dialect: Dialect, *, count_open: bool) -> Statement:
+def _statement(dialect: Dialect, *, count_open: bool, in_pods: bool) -> Statement:
     path = projects.path_cte(for_limits=True)
-    parts = [_columns(_PATH, path.c.project_id, None, path.c.distance), *_stored(path, dialect)]
+    parts = [_columns(_PATH, path.c.project_id, None, path.c.distance), *_stored(path, dialect, in_pods=in_pods)]
     if count_open:
-        parts.append(_open(quota_usages.c.project_id == sa.bindparam("b_project")))
+        parts.append(_open(dialect, quota_usages.c.project_id == sa.bindparam("b_project")))
     return Statement(sa.union_all(*parts))
 
 
@@ -165,7 +171,7 @@ def _statement_for_many(dialect: Dialect) -> sa.CompoundSelect[Any]:
     return sa.union_all(
         _columns(_PATH, path.c.project_id, path.c.parent_id),
         *_stored(path, dialect),
-        _open(quota_usages.c.project_id.in_(sa.bindparam("b_projects", expanding=True))),
+        _open(dialect, quota_usages.c.project_id.in_(sa.bindparam("b_projects", expanding=True))),
     )
 
 
@@ -183,27 +189,25 @@ def _statement_for_all() -> sa.CompoundSelect[Any]:
     )
 
 
-def _stored(path: sa.CTE | None, dialect: Dialect | None) -> list[sa.Select[Any]]:
-    """The counters and limits of the projects on ``path`` (None: of all projects), and the default limits."""
+def _stored(path: sa.CTE | None, dialect: Dialect | None, *, in_pods: bool = False) -> list[sa.Select[Any]]:
+    """The counters and limits of the projects on ``path`` (None: of all projects), and the default limits.
+    ``in_pods``: also those with scoped names that begin with the parameter ``b_prefix``."""
     usage, limit, default, override = quota_usages.c, project_limits.c, limit_defaults.c, limit_overrides.c
 
-    def on_path(owner: sa.ColumnElement[str], rows: sa.Select[Any]) -> sa.Select[Any]:
+    def on_path(kind: str, columns: sa.ColumnCollection[str, Any], *amounts: sa.ColumnElement[int]) -> sa.Select[Any]:
+        rows = _columns(kind, columns["project_id"], columns["resource"], *amounts)
         if path is None or dialect is None:
-            return rows
-        return rows.where(dialect.is_on_path(owner, sa.select(path.c.project_id)))
+            return rows.where(usages.of_pod(None, columns["resource"]))
+        is_read = dialect.counts_all_pods(columns["resource"])
+        if in_pods:
+            chars: Any = (sa.literal_column("1"), sa.bindparam("b_chars", type_=sa.Integer))
+            is_read |= sa.func.substr(columns["resource"], *chars) == sa.bindparam("b_prefix", type_=sa.String)
+        return rows.where(dialect.is_on_path(columns["project_id"], sa.select(path.c.project_id)), is_read)
 
     return [
-        on_path(
-            usage.project_id,
-            _columns(_USAGE, usage.project_id, usage.resource, usage.used, usage.reserved, usage.subtree),
-        ),
-        on_path(limit.project_id, _columns(_LIMIT, limit.project_id, limit.resource, limit.most)),
-        on_path(
-            override.project_id,
-            _columns(
-                _OVERRIDE, override.project_id, override.resource, override.most, override.generation, override.ordinal
-            ).where(overrides.IS_ACTIVE),
-        ),
+        on_path(_USAGE, usage, usage.used, usage.reserved, usage.subtree),
+        on_path(_LIMIT, limit, limit.most),
+        on_path(_OVERRIDE, override, override.most, override.generation, override.ordinal).where(overrides.IS_ACTIVE),
         _columns(_DEFAULT, None, default.resource, default.most),
         _columns(_TOTAL, usage.project_id, usage.resource, limit_totals.c.most, usage.subtree)
         .join_from(limit_totals, quota_usages, usage.resource == limit_totals.c.resource)
@@ -211,14 +215,11 @@ def _stored(path: sa.CTE | None, dialect: Dialect | None) -> list[sa.Select[Any]
     ]
 
 
-def _open(condition: sa.ColumnElement[bool]) -> sa.Select[Any]:
-    """The number of open reservations of each of these usage rows.
-
-    An index-only scan; its cost grows with the number.
-    """
+def _open(dialect: Dialect, condition: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    """The number of open reservations of each of these usage rows: an index-only scan, whose cost grows with it."""
     usage = quota_usages.c
-    count = reservations.open_of_row(usage.id)
-    return _columns(_OPEN, usage.project_id, usage.resource, count).where(condition)
+    rows = _columns(_OPEN, usage.project_id, usage.resource, reservations.open_of_row(usage.id))
+    return rows.where(condition, dialect.counts_all_pods(usage.resource))
 
 
 def _columns(
@@ -349,7 +350,8 @@ def _path_query(dialect: Dialect) -> sa.CompoundSelect[Any]:
 def read_path(connection: sa.Connection, project_id: str, resources: Collection[str]) -> ProjectPath:
     """Read the current path of ``project_id``. An unknown project is a root."""
     statement = _path_query(dialects.of(connection))
-    rows = connection.execute(statement, {"b_project": project_id, "b_resources": sorted(resources)}).all()
+    # (Databases do not use the key for an empty list; no resource has an empty name.)
+    rows = connection.execute(statement, {"b_project": project_id, "b_resources": sorted(resources) or [""]}).all()
     distances: dict[str, int] = {}
     origins: dict[str, str | None] = {}
     for row in sorted((row for row in rows if row.id is None), key=lambda row: int(row.distance)):
@@ -369,8 +371,7 @@ def read_path(connection: sa.Connection, project_id: str, resources: Collection[
 
 
 def _total(row: Any) -> Total:
-    node = usages.Node(row.id, TOTAL, row.resource, row.generation, _TOTAL_DEPTH)
-    return Total(node, is_open=row.in_total is not None)
+    return Total(usages.Node(row.id, TOTAL, row.resource, row.generation, _TOTAL_DEPTH), row.in_total is not None)
 
 
 _total_row = quota_usages.alias("total")
@@ -425,8 +426,7 @@ def _zero_row(project_id: str, resource: str) -> dict[str, Any]:
 
 def make_row(connection: sa.Connection, project_id: str, resource: str) -> None:
     """Insert a usage row of zeros. The transaction must have locked or added the project (``lock_project_rows``)."""
-    parameters = _zero_row(project_id, resource)
-    dialects.of(connection).insert_or_ignore(connection, quota_usages, _ZERO_ROW, parameters)
+    dialects.of(connection).insert_or_ignore(connection, quota_usages, _ZERO_ROW, _zero_row(project_id, resource))
 
 
 def make_rows(connection: sa.Connection, path: ProjectPath, resources: Collection[str]) -> None:

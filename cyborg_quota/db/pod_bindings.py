@@ -87,6 +87,13 @@ def end(connection: sa.Connection, binding_id: int) -> bool:
     return ended.rowcount == 1
 
 
+def end_all(connection: sa.Connection, project_id: str) -> None:
+    """End the current bindings of a project that is removed. Call this before its usage rows are locked."""
+    of_project = _binding.project_id == project_id
+    ended = sa.update(pod_bindings).where(of_project, _binding.current == 1)
+    connection.execute(ended.values(current=None, ends_at=clock.utc_now()))
+
+
 def insert(connection: sa.Connection, key: BindingKey, pod: str, reason: Reason) -> None:
     """Insert the current binding of a key. Raises DBDuplicateEntry if there is one."""
     connection.execute(

@@ -368,9 +368,27 @@ _SET_SOURCE = ListStatement(
 )
 
 
-def set_source(connection: sa.Connection, uuids: Sequence[str], source: str) -> int:
-    """Set the source of those of these live reservations that have none. Returns the number of changed rows."""
-    return _SET_SOURCE.changed(connection, sorted(uuids), {"b_source": source})
+_REPLACE_SOURCE = ListStatement(
+    lambda size: (
+        sa.update(reservations)
+        .where(
+            any_of(_row.uuid, size),
+            _row.source == sa.bindparam("b_replaced", type_=_row.source.type),
+            _row.live == sa.literal_column("1"),
+        )
+        .values(source=sa.bindparam("b_source", type_=_row.source.type))
+    )
+)
+
+
+def set_source(connection: sa.Connection, uuids: Sequence[str], source: str, replaced: str | None) -> int:
+    """Set the source of those of these live reservations whose source is ``replaced``; None: that have none.
+
+    Returns the number of changed rows.
+    """
+    if replaced is None:
+        return _SET_SOURCE.changed(connection, sorted(uuids), {"b_source": source})
+    return _REPLACE_SOURCE.changed(connection, sorted(uuids), {"b_source": source, "b_replaced": replaced})
 
 
 # --- Claims of capacity ---

@@ -127,8 +127,11 @@ class QuotaDriver(abc.ABC):
         """
         raise NotImplementedError
 
-    def get_detail(self, project_id: str, resources: Collection[str]) -> list[UsageRecord]:
-        """The usage and the headroom of the project at one moment, for ``resources`` and all others that it holds."""
+    def get_detail(self, project_id: str, resources: Collection[str], pod: str | None = None) -> list[UsageRecord]:
+        """The usage and the headroom of the project at one moment, for ``resources`` and all others that it holds.
+
+        ``pod``: within this pod.
+        """
         raise NotImplementedError
 
     def list_headroom(
@@ -182,8 +185,11 @@ class QuotaDriver(abc.ABC):
     ) -> list[Reservation]:
         """Reservations that match all given filters, oldest first. ``after``: the UUID after which the list starts."""
 
-    def set_source(self, uuids: Sequence[str], source: str) -> int:
-        """Set the source of the live reservations among ``uuids`` that have none. Returns the number of rows set."""
+    def set_source(self, uuids: Sequence[str], source: str, replaced: str | None) -> int:
+        """Set the source of the live reservations among ``uuids`` whose source is ``replaced`` (None: that have none).
+
+        Returns the number of rows set.
+        """
         raise NotImplementedError
 
     @abc.abstractmethod

@@ -68,11 +68,13 @@ class Placement:
         self.binding_changes: list[BindingChange] = []
         self._ids: dict[Key, int] = {}
         self._totals: dict[tuple[Key, int], int] = {}
+        self._taken: dict[Key, int] = {}  # the sums of ``_totals``: a call of n claims asks for n * n of them
         self.in_pods: dict[tuple[str, str], int] = {}
 
     def add(self, key: Key, place: Place, amount: int) -> None:
         self._ids[key] = place.inventory_id
         self._totals[key, amount] = self._totals.get((key, amount), 0) + amount
+        self._taken[key] = self._taken.get(key, 0) + amount
         if place.pod is not None:
             in_pod = key[1], place.pod
             self.in_pods[in_pod] = self.in_pods.get(in_pod, 0) + amount
@@ -80,16 +82,23 @@ class Placement:
     def copy(self) -> Placement:
         """A complete placement that takes the same."""
         copied = Placement()
-        copied._ids, copied._totals, copied.in_pods = dict(self._ids), dict(self._totals), dict(self.in_pods)
+        copied._ids, copied._totals = dict(self._ids), dict(self._totals)
+        copied._taken, copied.in_pods = dict(self._taken), dict(self.in_pods)
         return copied
 
     def update(self, other: Placement) -> None:
         """Take what a copy takes, to which claims were added."""
-        self._ids, self._totals, self.in_pods = other._ids, other._totals, other.in_pods
+        self._ids, self._totals = other._ids, other._totals
+        self._taken, self.in_pods = other._taken, other.in_pods
 
     def taken(self, key: Key) -> int:
         """What the claims take from this inventory."""
-        return sum(total for (other, _), total in self._totals.items() if other == key)
+        return self._taken.get(key, 0)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no claim takes anything."""
+        return not self._ids
 
     @property
     def claims(self) -> list[tuple[InventoryClaim, Key]]:
@@ -364,7 +373,7 @@ class CapacityClaimer:
     ) -> None:
         amounts = item.claim.deltas
         fitting = [one for one in candidates if one.provider_id not in tried]
-        if placement.claims:  # other claims of this call may take from the same inventories
+        if not placement.is_empty:  # other claims of this call may take from the same inventories
             left = [_without(one, placement) for one in fitting]
             fitting = [one for one in left if all(one.free[resource] >= amounts[resource] for resource in amounts)]
         if not fitting:

@@ -52,6 +52,7 @@ class Counting:
         self._changes: dict[int, usages.Change] = {}
         self._ancestors: dict[int, tuple[usages.Node, ...]] = {}
         self._queue: list[tuple[tuple[int, str, str], int]] = []
+        self._path: path_state.ProjectPath | None = None  # None: the paths of ``paths``
         # Ids: the rows of the projects themselves that must be recounted; the rows to which something is added within
         # limits; the negative deltas that are committed here.
         self._recounted: set[int] = set()
@@ -85,13 +86,20 @@ class Counting:
         self._paths.read_many(self._connection, totals)
         self._count(totals)
 
-    def exchange(self, ended: Mapping[tuple[str, str], tuple[int, int]], added: Iterable[usages.Change]) -> None:
+    def exchange(
+        self,
+        ended: Mapping[tuple[str, str], tuple[int, int]],
+        added: Iterable[usages.Change],
+        path: path_state.ProjectPath | None = None,
+    ) -> None:
         """Subtract what a resize or a transfer ends, and add what it takes within limits, in one lock order.
 
         ``ended``: the changes of reserved and used by (project_id, resource), zero or negative. ``added``: changes with
         bounds. A row above both, or a project that is above the other, has changes of both kinds. Those of ``subtree``
-        cancel out there, so that its bound does not apply. Raises ChargeRefused.
+        cancel out there, so that its bound does not apply. ``path``: that of the project of ``ended``, if the bounds
+        depend on it: a later path, which another thread has cached, must not replace it. Raises ChargeRefused.
         """
+        self._path = path
         for key, (reserved, used) in ended.items():
             self._plan(*key, reserved, used, is_recounted=False)
         for change in added:
@@ -140,7 +148,7 @@ class Counting:
 
     def _raise_moved(self) -> NoReturn:
         self._paths.forget_all()
-        raise ChargeRefused if self._limited else ConcurrentChange
+        raise ChargeRefused if self._limited or self._path is not None else ConcurrentChange
 
     def _update_together(self) -> bool:
         """Update all rows in one statement. False: not supported. Raises RetryRowByRow if a row was not updated."""
@@ -153,7 +161,7 @@ class Counting:
         return bool(is_done)
 
     def _plan(self, project_id: str, resource: str, reserved: int, used: int, *, is_recounted: bool) -> None:
-        nodes = self._paths.known(project_id, resource)
+        nodes = self._paths.known(project_id, resource) if self._path is None else self._path.nodes(resource)
         if nodes is None:
             nodes = self._paths.read(self._connection, project_id, [resource]).nodes(resource)
         if nodes is None:

@@ -243,8 +243,8 @@ class DbQuotaDriver(base.QuotaDriver):
     ) -> Bundles:
         return self._headroom.count_bundles(project_id, bundle, provider, pod)
 
-    def get_detail(self, project_id: str, resources: Collection[str]) -> list[UsageRecord]:
-        return self._headroom.read_detail(project_id, resources)
+    def get_detail(self, project_id: str, resources: Collection[str], pod: str | None = None) -> list[UsageRecord]:
+        return self._headroom.read_detail(project_id, resources, pod)
 
     def list_headroom(
         self, project_ids: Collection[str], resources: Collection[str]
@@ -302,9 +302,9 @@ class DbQuotaDriver(base.QuotaDriver):
             )
         )
 
-    def set_source(self, uuids: Sequence[str], source: str) -> int:
+    def set_source(self, uuids: Sequence[str], source: str, replaced: str | None) -> int:
         def set_of(batch: Sequence[str]) -> int:
-            return self._database.write(lambda connection: reservations.set_source(connection, batch, source))
+            return self._database.write(lambda connection: reservations.set_source(connection, batch, source, replaced))
 
         return sum(set_of(uuids[start : start + _SOURCE_ROWS]) for start in range(0, len(uuids), _SOURCE_ROWS))
 

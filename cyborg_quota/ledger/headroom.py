@@ -23,7 +23,7 @@ from cyborg_quota.ledger import pod_claims
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from cyborg_quota.limits.base import LimitDriver, PathLimits
 from cyborg_quota.metric_types import ProjectMetrics
-from cyborg_quota.scopes import is_scoped, scoped_name
+from cyborg_quota.scopes import is_scoped, scoped_name, split
 from cyborg_quota.types import ANY, UNLIMITED, Constraint, Counters, Headroom, Usage, UsageRecord
 
 
@@ -43,7 +43,7 @@ class HeadroomReader:
 
         Raises ProviderNotFound, CapacityNotEnabled.
         """
-        quotas = self._read_quota(project_id, resources)
+        quotas = self._read_quota(project_id, resources, provider, pod)
         if provider is None:
             return quotas.in_pod(pod)
         self._capacity.check_enabled()
@@ -71,7 +71,7 @@ class HeadroomReader:
 
         Raises ProviderNotFound, CapacityNotEnabled.
         """
-        quotas = self._read_quota(project_id, bundle)
+        quotas = self._read_quota(project_id, bundle, provider, pod)
         by_quota = headroom.how_many(bundle, quotas.in_pod(pod))
         if provider is None:
             return by_quota
@@ -102,16 +102,21 @@ class HeadroomReader:
             raise exceptions.ProviderNotFound(provider)
         return stored.id, stored.provider.name
 
-    def _read_quota(self, project_id: str, resources: Collection[str]) -> _Quotas:
-        state = self._state(project_id)
+    def _read_quota(
+        self, project_id: str, resources: Collection[str], provider: str | None, pod: str | None
+    ) -> _Quotas:
+        # The pod of a provider is read later: the limits and the usage in every pod may be needed.
+        state = self._state(project_id, "" if pod is None and provider is not None else pod)
         quotas = self._headrooms(state, self._limits.get_path_limits(state, resources), resources)
         return _Quotas(state, quotas, self._limits.get_pod_limits(state))
 
-    def read_detail(self, project_id: str, resources: Collection[str]) -> list[UsageRecord]:
-        """The usage and the headroom of one project, both of the same moment, by resource.
+    def read_detail(self, project_id: str, resources: Collection[str], pod: str | None = None) -> list[UsageRecord]:
+        """The usage and the headroom of one project, both of the same moment, by resource. ``pod``: within this pod.
 
         A resource that is held, and is not among ``resources``, cannot be reserved.
         """
+        if pod is not None:
+            return self._read_detail_in_pod(project_id, resources, pod)
         state = self._state(project_id)
         held = (name for owner, name in state.counters if owner == project_id and not is_scoped(name))
         names = sorted({*resources, *held})
@@ -124,14 +129,28 @@ class HeadroomReader:
             records.append(UsageRecord(project_id, name, usage, headrooms.get(name, Headroom(0))))
         return records
 
-    def _state(self, project_id: str) -> PathState:
+    def _read_detail_in_pod(self, project_id: str, resources: Collection[str], pod: str) -> list[UsageRecord]:
+        quotas = self._read_quota(project_id, resources, None, pod)
+        headrooms, counters = quotas.in_pod(pod), quotas.state.counters
+        held = (split(name) for owner, name in counters if owner == project_id)
+        scoped = {name: scoped_name(name, pod) for name in {*resources, *(name for name, of in held if of == pod)}}
+        limits = self._limits.get_limits_on_path(quotas.state, sorted(scoped.values()))
+        records = []
+        for name in sorted(scoped):
+            now = counters.get((project_id, scoped[name]), Counters())
+            usage = Usage(limits.get(scoped[name], UNLIMITED), now.used, now.reserved)
+            records.append(UsageRecord(project_id, name, usage, headrooms.get(name, Headroom(0)), pod))
+        return records
+
+    def _state(self, project_id: str, pod: str | None = None) -> PathState:
+        """``pod``: as in path_state.read."""
         parent_id = self._limits.parent_of(project_id)
 
         def work(connection: Connection) -> PathState:
-            return self._read_state(connection, project_id, parent_id)
+            return self._read_state(connection, project_id, parent_id, pod)
 
         def single_statement(connection: Connection) -> PathState | None:
-            state = path_state.read_in_single_statement(connection, project_id, self._limits.origin)
+            state = path_state.read_in_single_statement(connection, project_id, self._limits.origin, pod)
             return state if state is None or parent_id is None or _has_parent(state, parent_id) else None
 
         return self._database.read(work, single_statement)
@@ -192,13 +211,13 @@ class HeadroomReader:
         origin = self._limits.origin
         return self._database.read(lambda connection: path_state.read_many(connection, project_ids, origin))
 
-    def _read_state(self, connection: Connection, project_id: str, parent_id: str | None) -> PathState:
+    def _read_state(self, connection: Connection, project_id: str, parent_id: str | None, pod: str | None) -> PathState:
         """The state that a reserve would meet: it moves the project first, if the source of limits says so."""
         origin = self._limits.origin
-        state = path_state.read(connection, project_id, origin, count_open=True)
+        state = path_state.read(connection, project_id, origin, count_open=True, pod=pod)
         if parent_id is None or _has_parent(state, parent_id):
             return state
-        parent = path_state.read(connection, parent_id, origin)
+        parent = path_state.read(connection, parent_id, origin, pod=pod)
         counted_by = path_state.read_path(connection, project_id, []).project_ids
         return _moved(state, parent, counted_by)
 

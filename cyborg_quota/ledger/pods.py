@@ -80,7 +80,8 @@ class PodManager:
         def work(connection: Connection) -> None:
             stored = self._lock(connection, name)
             if pod_bindings.is_bound(connection, name):
-                raise exceptions.PodInUse(name, "projects are bound to it (see `pod binding list`)")
+                reason = "projects are bound to it (see `pod binding list`; then `pod binding move` or `end`)"
+                raise exceptions.PodInUse(name, reason)
             if resource_providers.is_any_of_pod(connection, name):
                 raise exceptions.PodInUse(name, "providers belong to it (see `capacity provider set NAME --pod OTHER`)")
             pods.delete(connection, stored.id)

@@ -164,15 +164,16 @@ class Reserver:
         cap = self._cap if request.state == RESERVED else NO_CAP
         rows = _rows(request, path, pending)
 
+        def charge(connection: Connection) -> bool:
+            if counted_rows:
+                return cap.charge_and_count(connection, changes, counted_rows, claims)
+            return self._database.dialect.charge_all(connection, changes)
+
         def work(connection: Connection) -> ReserveResult:
             if not self._bind_and_insert(connection, request, rows, placement):
                 return False
             self._capacity.charge(connection, placement, is_limited=request.state == RESERVED)
-            if counted_rows:
-                is_charged = cap.charge_and_count(connection, changes, counted_rows, claims)
-            else:
-                is_charged = self._database.dialect.charge_all(connection, changes)
-            if not is_charged:
+            if not charge(connection):
                 raise _Refused
             return True
 

@@ -104,6 +104,7 @@ class Transferrer:
         path = self._reserver.path(receiving, sorted(amounts), is_limited=True)
         sending = self._paths.get(request.sender, sorted(amounts))
         # The rows above both (the total over all projects, too) do not change: their limits cannot refuse the transfer.
+        # If the sender moves meanwhile, the generation of its row refuses ``sending``, and the call retries.
         counting = {resource: {node.project_id for node in sending.nodes(resource) or ()} for resource in amounts}
         constraints = [
             constraint
@@ -141,7 +142,7 @@ class Transferrer:
             if reservations.any_live(connection, request.receiver, [request.consumer]):
                 raise _ReceiverHolds
             amend(connection, self._settler, changes)
-            counting.exchange(ended, added)
+            counting.exchange(ended, added, sending)
             self._cap.check(connection, opened, ())
             return True
 

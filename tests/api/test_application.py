@@ -7,6 +7,7 @@ import json
 import urllib.error
 import urllib.request
 from typing import Any
+from unittest import mock
 
 import fixtures as fx
 import webob
@@ -15,6 +16,7 @@ import cyborg_quota
 from cyborg_quota import Inventory, exceptions
 from cyborg_quota.api import deploy, requests
 from cyborg_quota.engine import QuotaEngine
+from cyborg_quota.integrations.cyborg.bind_tracker import BindTracker
 from cyborg_quota.pod_types import ResourceUse
 from cyborg_quota.types import TOTAL, HistoryEntry
 from tests import base, clouds
@@ -65,6 +67,23 @@ class TestErrors(ApplicationTestCase):
         self.assertEqual("cyborg_quota.unavailable", self.error(response)["code"])
         self.assertNotIn("secret-path", response.text)
         self.assertNotIn("Traceback", response.text)
+
+    def test_the_circuit_breaker_of_a_process(self) -> None:
+        """In Cyborg's API: the first call that finds the server dead opens it, and the next calls do not wait."""
+        self.conf.set_override("retry_seconds", 0.2, "quota")
+        self.conf.set_override("connection", "mysql+pymysql://nobody@127.0.0.1:1/quota", "database")
+        engine = deploy_engine(self)
+        tracker = BindTracker(engine, bind_expire_seconds=60)
+        self.addCleanup(tracker.close)
+        bare = deploy.make_bare_application(self.conf, engine, call_ledger=tracker.guard.call_in_slot)
+        self.application = deploy.wrap(server.NamedTokens(bare), self.conf)
+        with mock.patch.object(QuotaEngine, "get_detail", autospec=True, side_effect=QuotaEngine.get_detail) as called:
+            for _ in range(2):
+                response = self.ask("/v2/quotas/higgs/detail")
+                self.assertEqual("cyborg_quota.unavailable", self.error(response)["code"])
+                self.assertEqual((1, True), (called.call_count, tracker.guard.is_open))
+        self.assertIn(response.headers["Retry-After"], ("1", "2", "3"))
+        self.assertEqual(401, self.ask("/v2/quotas/higgs/detail", token="").status_int)
 
     def test_the_tables_are_missing(self) -> None:
         self.fail_with(exceptions.DatabaseNotInitialized())

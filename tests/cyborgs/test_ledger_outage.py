@@ -99,6 +99,9 @@ class TestUnavailable(OutageTestCase):
             self.assertEqual(204, self.client.delete(more).status)
             self.assertEqual(1, self.waits(api), api.tail())
             self.assertEqual({}, self.records.bound())
+            detail = self.client.call("GET", f"/quotas/{self.project_id}/detail")
+            self.assertEqual((503, 1), (detail.status, self.waits(api)), api.tail())
+            self.assertRegex(self.client.received["Retry-After"], "^[1-9][0-9]?$")
             for _ in range(2):
                 answer = self.client.bind(new, str(uuid.uuid4()), self.rp)
                 self.assertEqual((503, UNAVAILABLE), (answer.status, answer.message))

@@ -99,7 +99,7 @@ class TestRefused(quota.QuotaTestCase):
         [arq] = self.client.created(self.new_profile({"resources:CUSTOM_RARE": "1"}))
         answer = self.client.bind([arq], _id(), self.rp)
         self.assertEqual(403, answer.status)
-        self.assertIn("resource class CUSTOM_RARE cannot be charged: no [cyborg] resource_rule matches", answer.message)
+        self.assertIn("resource class CUSTOM_RARE are not counted in this cloud; ask its operator.", answer.message)
         self.assertEqual(["Initial"], self.records.states([arq]))
 
     def test_the_last_accelerator_is_granted_once(self) -> None:

@@ -46,6 +46,9 @@ from tests.servers import galera
 
 TOP = pathlib.Path(__file__).parents[2]
 CYBORG, NOVA = "tests.cyborgs.soak", "tests.novas.soak"
+DEFAULT_MINUTES = 30.0
+NOVA_MINUTES = 3.5
+"""With the start of the servers, less than 4 minutes."""
 SERVERS = ("mariadb", "postgresql")
 MOST_PROBLEMS = 5
 """A scenario stops after this number of violations."""
@@ -79,11 +82,17 @@ class Stage:
         self.rng = random.Random(f"{seed} {name}")
         self._began = time.monotonic()
         self.seconds = seconds
+        self._is_ended = False
 
     @property
     def is_over(self) -> bool:
         """Return whether its share of the time is used up. (A round that has begun is finished.)"""
-        return time.monotonic() - self._began >= self.seconds or len(self.tally.problems) >= MOST_PROBLEMS
+        is_late = self._is_ended or time.monotonic() - self._began >= self.seconds
+        return is_late or len(self.tally.problems) >= MOST_PROBLEMS
+
+    def end(self) -> None:
+        """End the scenario, because another round does not fit into the rest of its time."""
+        self._is_ended = True
 
     def draw(self) -> int:
         """Draw a seed for the next round."""
@@ -241,7 +250,7 @@ def nova(stage: Stage) -> None:
 
 
 def _run_program(stage: Stage, program: str) -> None:
-    """Run a separate program; its summary counts as one round."""
+    """Run a separate program for the whole time of the scenario; its summary counts as one round."""
     backends("mariadb")
     with tempfile.TemporaryDirectory() as directory:
         figures = pathlib.Path(directory) / "figures.json"
@@ -256,6 +265,7 @@ def _run_program(stage: Stage, program: str) -> None:
     )
     report.errors.update({name: count for name, count in summary["outcomes"].items() if "rror" in name})
     stage.report(report, sum(summary["kills"].values()))
+    stage.end()
 
 
 SCENARIOS = [
@@ -329,12 +339,23 @@ def table(tallies: Sequence[Tally]) -> str:
     return "\n".join(lines)
 
 
+def total_minutes(chosen: float | None, names: Sequence[str]) -> float:
+    """The total duration: the chosen one, or the default for the named scenarios."""
+    if chosen is not None:
+        return chosen
+    return NOVA_MINUTES if list(names) == ["nova"] else DEFAULT_MINUTES
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     scenarios = {scenario.name: scenario for scenario in SCENARIOS}
     parser = argparse.ArgumentParser(
         prog="tools/soak.sh", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--minutes", type=float, default=30.0, help="the total duration (default: 30)")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        help=f"the total duration (default: {DEFAULT_MINUTES:g}; {NOVA_MINUTES:g} for --only nova)",
+    )
     parser.add_argument(
         "--seed", type=int, default=None, help="the seed of the choices (default: random; it is printed)"
     )
@@ -353,8 +374,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.disable(logging.CRITICAL)
     seed = random.randrange(2**32) if arguments.seed is None else arguments.seed
     names = arguments.only or list(scenarios)
-    print(f"seed {seed}, {arguments.minutes:g} minutes, {', '.join(names)}", file=sys.stderr)
-    tallies = [run(scenarios[name], arguments.minutes * 60 / len(names), seed) for name in names]
+    minutes = total_minutes(arguments.minutes, names)
+    print(f"seed {seed}, {minutes:g} minutes, {', '.join(names)}", file=sys.stderr)
+    tallies = [run(scenarios[name], minutes * 60 / len(names), seed) for name in names]
     print(table(tallies))
     for tally in tallies:
         for problem in tally.problems[:20]:

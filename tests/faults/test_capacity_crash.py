@@ -17,6 +17,7 @@ import testscenarios
 from fixtures import MonkeyPatch
 
 from cyborg_quota import ANY, Inventory, QuotaEngine
+from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from tests import base, invariants
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -60,12 +61,15 @@ class TestCrash(CrashTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.engine.capacity.enable(ADMIN)
-        self.engine.pods.add(ADMIN, "p1")  # so that each claim is also counted in a pod
-        self.engine.capacity.add_provider(ADMIN, "n1", pod="p1")
+        self.engine.pods.add(ADMIN, "p1")
+        self.engine.capacity.add_provider(ADMIN, "n1")
         self.engine.capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(8), "fpga": Inventory(4)})
 
-    def crash_everywhere(self, prepare: Callable[[], object], call: Callable[[QuotaEngine], object], used: int) -> None:
-        """``used``: what is used after the complete call."""
+    def crash_everywhere(
+        self, prepare: Callable[[], object], call: Callable[[QuotaEngine], object], used: int, pod: str | None
+    ) -> None:
+        """``used``: what is used after the complete call. ``pod``: that of the provider, which counts the claims."""
+        self.engine.capacity.set_pod(ADMIN, "n1", pod)
         for number in itertools.count(1):
             self.assertLess(number, MOST_STATEMENTS)
             prepare()
@@ -93,37 +97,61 @@ class TestCrash(CrashTestCase):
         self.reserve()
         self.execute("UPDATE reservations SET expire = '2001-01-01 00:00:00.000000' WHERE live = 1")
 
-    def crash_in_every_call(self) -> None:
+    def crash_in_every_call(self, *, pods: tuple[str | None, str | None]) -> None:
+        """``pods``: that of the provider, in turns: other statements end and make the claims of a pod."""
+
         def nothing() -> None:
             return None
 
-        self.crash_everywhere(nothing, self.reserve, 4)
-        self.crash_everywhere(nothing, self.reserve_anywhere, 4)
-        self.crash_everywhere(self.reserve, lambda engine: engine.rollback(self.context, consumer="c"), 0)
-        self.crash_everywhere(self.commit, lambda engine: engine.release(self.context, consumer="c"), 0)
-        self.crash_everywhere(self.make_overdue, lambda engine: engine.expire(ADMIN), 0)
+        some, others = pods
+        self.crash_everywhere(nothing, self.reserve, 4, some)
+        self.crash_everywhere(nothing, self.reserve_anywhere, 4, some)
+        self.crash_everywhere(self.reserve, lambda engine: engine.rollback(self.context, consumer="c"), 0, others)
+        self.crash_everywhere(self.commit, lambda engine: engine.release(self.context, consumer="c"), 0, some)
+        self.crash_everywhere(self.make_overdue, lambda engine: engine.expire(ADMIN), 0, others)
 
     def test_single_statements(self) -> None:
         if self.backend == "sqlite":
             self.skipTest("SQLite runs each call in several statements")
-        self.crash_in_every_call()
+        self.crash_in_every_call(pods=(None, "p1"))
+        self.engine.capacity.set_pod(ADMIN, "n1", None)
+        chosen = self.spy_on_the_choice()
+        self.reserve_anywhere(self.engine)
+        self.assertEqual([True], chosen, "the server does not choose the provider")
+
+    def spy_on_the_choice(self) -> list[bool]:
+        """Whether the server chose the provider, for each claim with ANY from now on."""
+        original, chosen = CapacityClaimer.reserve_anywhere, []
+
+        def reserve_anywhere(*arguments: Any) -> Any:
+            row = original(*arguments)
+            chosen.append(row is not None)
+            return row
+
+        self.useFixture(
+            MonkeyPatch("cyborg_quota.ledger.capacity_claims.CapacityClaimer.reserve_anywhere", reserve_anywhere)
+        )
+        return chosen
 
     def test_reserve_and_rollback_of_one_process(self) -> None:
         """The rollback knows the reservation, and on a server it is a single statement."""
+        for amounts, pod in ((AMOUNTS, "p1"), ({"gpu": 3}, None)):
 
-        def reserve_and_roll_back(engine: QuotaEngine) -> None:
-            self.reserve(engine)
-            engine.rollback(self.context, consumer="c")
+            def reserve_and_roll_back(engine: QuotaEngine, amounts: dict[str, int] = amounts) -> None:
+                engine.reserve(self.context, amounts, consumer="c", provider="n1")
+                engine.rollback(self.context, consumer="c")
 
-        self.crash_everywhere(lambda: None, reserve_and_roll_back, 0)
+            with self.subTest(pod=pod):
+                self.crash_everywhere(lambda: None, reserve_and_roll_back, 0, pod)
 
     def test_several_statements(self) -> None:
         self.use_several_statements()
-        self.crash_in_every_call()
+        self.crash_in_every_call(pods=("p1", None))
 
     def test_naive_is_detected(self) -> None:
         """If each statement is committed at once, a kill between two of them breaks C1 or I1."""
         self.use_several_statements()
+        self.engine.capacity.set_pod(ADMIN, "n1", "p1")
         self.reserve()
         self.engine.rollback(self.context, consumer="c")
         for number in range(1, MOST_STATEMENTS):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The disk of a database becomes full while the expirer works; on PostgreSQL also the disk of the write-ahead log.
+"""The disk of a database becomes full while the expirer works, and before a purge.
 
-(The error of a reserve: test_outages.py.)
+On PostgreSQL, also the disk of the write-ahead log. (The error of a reserve: test_outages.py.)
 """
 
 from __future__ import annotations
@@ -137,6 +137,36 @@ class TestFullDisk(base.BackendTestCase):
             invariants.assert_hold(connection)
         self.assertEqual([], self.ledger.engine.audit(base.ADMIN))
         self.assertEqual(0, self.ledger.engine.get_usages(base.Context("p"))["gpu"].reserved)
+
+    def test_a_purge(self) -> None:
+        """On PostgreSQL, a DELETE is written to the log, of which the disk is full: nothing is deleted.
+
+        On MariaDB, a DELETE needs no space in the tables (see ``place``): the purge succeeds.
+        """
+        self.fill_ledger()
+        filler = self.disk / "filler"
+        self.fill(filler)
+        self.reserve_until_refused()
+        before = self.ended()
+        self.assertGreaterEqual(before, ENDED)
+        self.fill_log(filler)
+        engine = self.ledger.make_engine(retry_seconds=0.5, statement_timeout_seconds=2)
+        self.addCleanup(engine.close)
+        if self.backend == "postgresql":
+            self.assertRaises(exceptions.DatabaseUnavailable, engine.purge, base.ADMIN, 0)
+            filler.unlink()
+            if not self.server.running:
+                self.server.start()
+            self.assertEqual(before, self.ended())
+        self.assertEqual(before, engine.purge(base.ADMIN, 0))
+        self.assertEqual(0, self.ended())
+        with self.sql.connect() as connection:
+            invariants.assert_hold(connection)
+
+    def ended(self) -> int:
+        """Return the number of ended reservations."""
+        with self.sql.connect() as connection:
+            return int(connection.exec_driver_sql("SELECT COUNT(*) FROM reservations WHERE live IS NULL").scalar_one())
 
     def fill_ledger(self) -> None:
         context = base.Context("p")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import testscenarios
 
 from cyborg_quota import Claim, exceptions
-from cyborg_quota.types import Counters, Drift
+from cyborg_quota.types import MAX_AMOUNT, Counters, Drift
 from tests import base, fixtures, hooks, trees
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -312,3 +312,59 @@ class TestReserveOnDrift(DriftTestCase):
         self.assertEqual((0, 1), self.figures())
         self.engine.heal(base.ADMIN)
         self.assert_healed()
+
+
+class TestPreviousRelease(base.LedgerTestCase):
+    """A process of the previous release releases claims: it knows neither adjustments nor the excess of a counter."""
+
+    def hold(self, consumer: str, delta: int) -> None:
+        self.engine.commit(self.context, self.engine.reserve(self.context, {"gpu": delta}, consumer=consumer))
+
+    def release_as_before(self, consumer: str, delta: int) -> None:
+        self.execute(
+            "UPDATE reservations SET state = 'released', live = NULL, deleted = TRUE,"
+            " deleted_at = '2020-01-01 00:00:00', ended_after = id, place = NULL WHERE consumer_id = :consumer",
+            consumer=consumer,
+        )
+        self.execute("UPDATE quota_usages SET used = used - :delta, subtree = subtree - :delta", delta=delta)
+
+    def assert_drift_is_healed(self, used: int, expected: int) -> None:
+        drift = Drift("p1", "gpu", Counters(used, 0, used), Counters(expected, 0, expected))
+        self.assertEqual([drift], self.engine.audit(base.ADMIN))
+        self.assertEqual([drift], self.engine.heal(base.ADMIN))
+        self.assertEqual((expected, 0), self.figures())
+        self.assertEqual([], self.engine.audit(base.ADMIN))
+        self.assert_invariants()
+
+    def adjust(self) -> None:
+        """Hold 5 and -8, of which 3 cannot be subtracted. Then the -8 is released."""
+        self.hold("held", 5)
+        self.hold("negative", -8)
+        self.release_as_before("negative", -8)
+
+    def test_the_adjustment_of_a_released_row(self) -> None:
+        self.adjust()
+        self.assert_drift_is_healed(8, 5)
+
+    def test_the_adjustment_of_a_purged_row(self) -> None:
+        self.adjust()
+        self.assertEqual(1, self.engine.purge(base.ADMIN, 0))
+        self.engine.release(self.context, consumer="held")
+        self.assert_drift_is_healed(3, 0)
+
+    def test_the_adjustment_of_a_purged_row_ends_with_a_recount(self) -> None:
+        self.adjust()
+        self.engine.purge(base.ADMIN, 0)
+        self.engine.release(self.context, consumer="held")
+        self.hold("new", -1)
+        self.engine.release(self.context, consumer="new")
+        self.assertEqual((0, 0), self.figures())
+        self.assert_invariants()
+
+    def test_an_excess_below_the_maximum(self) -> None:
+        for consumer, delta in (("held", MAX_AMOUNT), ("negative", -MAX_AMOUNT), ("other", MAX_AMOUNT)):
+            self.hold(consumer, delta)
+        self.engine.release(self.context, consumer="negative")
+        self.assertEqual([], self.engine.audit(base.ADMIN))  # (an excess at the maximum is no drift)
+        self.release_as_before("other", MAX_AMOUNT)
+        self.assert_drift_is_healed(0, MAX_AMOUNT)

@@ -374,7 +374,7 @@ class TestPool(base.LedgerTestCase):
         def get_later(self: Any, block: bool = True, timeout: float | None = None) -> Any:
             if threading.current_thread() is waiting:
                 is_at_the_pool.set()
-                may_wait.wait()
+                may_wait.wait(20)
             try:
                 return get(self, block, timeout)
             except queue.Empty:
@@ -385,16 +385,17 @@ class TestPool(base.LedgerTestCase):
         def work(connection: sa.Connection) -> None:
             connection.exec_driver_sql("SELECT 1")
 
-        waiting = threading.Thread(target=database.read, args=(work,))
+        waiting = threading.Thread(target=database.read, args=(work,), daemon=True)
         with mock.patch.object(queue.Queue, "get", get_later):
             waiting.start()
-            is_at_the_pool.wait()
+            has_reached_the_pool = is_at_the_pool.wait(20)
             for idle, kept in held:  # one goes to the pool, the other is closed
                 idle.put(kept)
             idle, kept = database._acquire()
             idle.put(kept)
             may_wait.set()
-            waiting.join()
+            waiting.join(20)
+        self.assertEqual((True, False), (has_reached_the_pool, waiting.is_alive()))
         self.assertEqual([], vain)
 
     def test_a_call_waits_for_the_pool_until_its_deadline(self) -> None:
@@ -458,18 +459,19 @@ class TestForkUnderLock(base.LedgerTestCase):
             def wait(*args: Any, **kwargs: Any) -> Any:
                 if threading.current_thread() is thread:
                     is_inside.set()
-                    may_go_on.wait()
+                    may_go_on.wait(20)
                 return function(*args, **kwargs)
 
-            thread = threading.Thread(target=self.engine.check, args=(self.context, {"gpu": 1}))
+            thread = threading.Thread(target=self.engine.check, args=(self.context, {"gpu": 1}), daemon=True)
             with mock.patch.object(target, name, wait):
                 thread.start()
-                is_inside.wait()
                 try:
+                    self.assertTrue(is_inside.wait(20), f"{name} was not called")
                     yield
                 finally:
                     may_go_on.set()
-                    thread.join()
+                    thread.join(20)
+            self.assertFalse(thread.is_alive(), "it hangs")
 
         return entered()
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import sqlalchemy as sa
 import testscenarios
 import webob
 
@@ -21,6 +22,7 @@ from cyborg_quota.ledger.settings import DriverSettings
 from cyborg_quota.limits.config import ConfigLimitDriver
 from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.limits.limit_tree import InitialLimits
+from cyborg_quota.scopes import scoped_name
 from tests import base, clouds, fixtures
 from tests.api import server
 from tests.functional import test_limits
@@ -30,6 +32,8 @@ load_tests = testscenarios.load_tests_apply_scenarios
 
 SMALL, LARGE, SMALL_WIDE, WIDE = 200, 4_000, 10, 1_000
 """The numbers of projects, and of the children of the parent of the project whose calls are counted."""
+PODS = 200
+"""The number of pods in which the ancestors of the project have usage rows."""
 MOST_MORE_ROWS = 200
 """The number of additional rows (on SQLite: steps) that a call may read, because its project has more reservations."""
 
@@ -37,6 +41,7 @@ FUNCTION = re.compile(r"cyborg_quota_\w+_v\d")
 """A function of PostgreSQL, which writes. test_plans.py shows what its statements read."""
 
 Call = Callable[[QuotaEngine], object]
+Count = Callable[[sa.Connection, str, Any], int]
 P7 = base.Context("p7")
 UNTIL = datetime.datetime(2999, 1, 1)
 
@@ -97,6 +102,12 @@ OWN: dict[str, Call] = {
 }
 """The calls of a project's user, of the administrator of its parent, and those that an admin makes for one project."""
 
+IN_POD: dict[str, Call] = {
+    "headroom": lambda engine: engine.headroom(base.ADMIN, "p7", pod="pod1"),
+    "how_many": lambda engine: engine.how_many(base.ADMIN, {"gpu": 1, "fpga": 1}, "p7", pod="pod1"),
+    "check": lambda engine: engine.check(base.ADMIN, {"gpu": 1}, "p7", pod="pod1"),
+}
+
 READER, MANAGER, PARENT = "rita@p7:reader,member", "max@p7:manager,member,reader", "pia@mid0:manager,member,reader"
 QUOTA = "/v2/quotas/p7"
 SETS = {"quota": {"gpu": 1}}
@@ -149,7 +160,7 @@ class TestCost(test_limits.LimitsTestCase):
         self.addCleanup(engine.close)
         return engine
 
-    def read(self) -> dict[str, list[int]]:
+    def read(self, count: Count = clouds.rows_read) -> dict[str, list[int]]:
         """Return the rows that each query of each call reads, in an engine with empty caches."""
         engine = self.make_limited()
         engine.list_usages(base.ADMIN, "nobody")  # (connects, and checks the schema)
@@ -170,7 +181,7 @@ class TestCost(test_limits.LimitsTestCase):
             with clouds.captured() as statements:
                 call(engine)
             queries = [query for query in clouds.queries(statements) if not FUNCTION.search(query[0])]
-            found[name] = [self.rows_read(*query) for query in queries]
+            found[name] = [self.rows_read(*query, count) for query in queries]
         return found
 
     def make_application(self) -> Application:
@@ -180,8 +191,8 @@ class TestCost(test_limits.LimitsTestCase):
         engine.list_usages(base.ADMIN, "nobody")
         return server.make_application(conf, engine)
 
-    def rows_read(self, statement: str, parameters: Any) -> int:
-        return self.database.read(lambda connection: clouds.rows_read(connection, statement, parameters))
+    def rows_read(self, statement: str, parameters: Any, count: Count = clouds.rows_read) -> int:
+        return self.database.read(lambda connection: count(connection, statement, parameters))
 
     def grown(self, before: dict[str, list[int]], after: dict[str, list[int]]) -> dict[str, Any]:
         """Return the calls that make more statements, or read more rows."""
@@ -207,6 +218,33 @@ class TestCost(test_limits.LimitsTestCase):
         grown = self.grown(large, self.read())
         self.assertEqual(set(), {name for name in grown if not {name, name_of(name)} & OF_SIBLINGS}, grown)
         self.assertIn("set_limit", grown)
+
+    def test_usage_of_other_pods_is_not_read(self) -> None:
+        """Neither by the calls that name no pod, nor by those that name another one."""
+        self.admin.set_limits(base.ADMIN, {"gpu": 1, "fpga": 5})
+        self.add(0, SMALL, history=1)
+        self.admin.unset_limit(base.ADMIN, "gpu", "p7")
+        self.engine.total_limits.set(base.ADMIN, {"gpu": 10**6, "fpga": 10**6})
+        self.engine.capacity.enable(base.ADMIN)
+        # PostgreSQL also counts the rows that a filter discards: there, no index gives the names in the order of bytes.
+        count = clouds.rows_returned if self.sql.dialect.name == "postgresql" else clouds.rows_read
+        before, before_in_pod = self.read(count), self.returned_in_pod()
+        names = [scoped_name(name, f"pod{pod}") for pod in range(PODS) for name in clouds.RESOURCES]
+        clouds.add_usages(self.sql, [(owner, name) for owner in ("top", "mid0") for name in names])
+        grown = self.grown(before, self.read(count))
+        if self.sql.dialect.name == "sqlite":
+            grown.pop("check", None)  # (of two resources: SQLite compares each entry of the index with a list of names)
+        self.assertEqual({}, grown)
+        self.assertEqual({}, self.grown(before_in_pod, self.returned_in_pod()))
+
+    def returned_in_pod(self) -> dict[str, list[int]]:
+        found = {}
+        engine = self.make_limited()
+        for name, call in IN_POD.items():
+            with clouds.captured() as statements:
+                call(engine)
+            found[name] = [self.rows_read(*query, clouds.rows_returned) for query in clouds.queries(statements)]
+        return found
 
     def add(self, first: int, last: int, *, history: int) -> None:
         clouds.add_projects(self.sql, first, last, history=history)

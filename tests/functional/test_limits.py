@@ -307,6 +307,27 @@ class TestTree(LimitsTestCase):
         self.assert_invariants()
         self.assertEqual([("a", None)], self.admin.list_projects(base.ADMIN))
 
+    def test_the_bindings_of_a_removed_project_end(self) -> None:
+        self.make_tree({"a": None, "b": None})
+        pods = self.quotas.pods
+        pods.add(base.ADMIN, "p1")
+        for zone in (None, "z"):
+            pods.move_binding(base.ADMIN, "a", "p1", zone)
+        self.set("a", UNLIMITED)
+        (uuid,) = self.quotas.reserve(base.Context("a"), {"gpu": 1})
+        self.refused(self.admin.remove_project, "a")
+        self.assertEqual(2, len(pods.list_bindings(base.ADMIN)))
+        error = self.assertRaises(exceptions.PodInUse, pods.remove, base.ADMIN, "p1")
+        self.assertIn("`pod binding move` or `end`", str(error))
+        self.quotas.rollback(base.Context("a"), [uuid])
+        pods.move_binding(base.ADMIN, "b", "p1")
+        self.admin.remove_project(base.ADMIN, "a")
+        self.assertEqual(["b"], [one.project_id for _, one in pods.list_bindings(base.ADMIN)])
+        ended = [one.ends_at for _, one in pods.list_bindings(base.ADMIN, "a", history=True)]
+        self.assertEqual([True, True], [moment is not None for moment in ended])
+        self.admin.remove_project(base.ADMIN, "b")
+        pods.remove(base.ADMIN, "p1")
+
     def test_a_removed_project_can_be_charged_again_as_a_root(self) -> None:
         """The engine has its old path and rows in its cache, and detects that they are gone."""
         self.make_tree({"a": None, "b": "a"})

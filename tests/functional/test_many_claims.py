@@ -12,7 +12,7 @@ import sqlalchemy as sa
 import testscenarios
 
 import cyborg_quota
-from cyborg_quota import Claim
+from cyborg_quota import ANY, Claim, Inventory
 from tests import base, hooks
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -40,6 +40,25 @@ def lines_run(call: Callable[[], object]) -> int:
     finally:
         sys.settrace(before)
     return count
+
+
+class TestAnywhere(base.LedgerTestCase):
+    """A reserve_many of claims with ANY, which are placed one after the other."""
+
+    def test_lines_run(self) -> None:
+        """As many candidates are read as there are claims: twice the claims may run four times the lines."""
+        capacity = self.engine.capacity
+        capacity.enable(base.ADMIN)
+        for number in range(90):
+            capacity.add_provider(base.ADMIN, f"n{number}")
+            capacity.set_inventories(base.ADMIN, f"n{number}", {"gpu": Inventory(1)})
+        lines = []
+        for count in (40, 80):
+            claims = [Claim(f"c{number}", {"gpu": 1}, provider=ANY) for number in range(count)]
+            uuids: list[str] = []
+            lines.append(lines_run(lambda: uuids.extend(self.engine.reserve_many(self.context, claims))))  # noqa: B023
+            self.engine.rollback(self.context, uuids)
+        self.assertLess(lines[1] / lines[0], 4.2, lines)
 
 
 class TestRepeat(base.LedgerTestCase):

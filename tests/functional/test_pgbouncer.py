@@ -11,7 +11,7 @@ import sqlalchemy as sa
 import testscenarios
 from fixtures import MonkeyPatch
 
-from cyborg_quota import Claim, exceptions
+from cyborg_quota import ANY, Claim, Inventory, exceptions
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Connection, Database
 from tests import base, fixtures, hooks, needs, trees
@@ -74,7 +74,7 @@ class TestPooled(PgBouncerTestCase):
         PgBouncerTestCase.scenarios, [(mode, {"pool_mode": mode}) for mode in ("transaction", "session")]
     )
 
-    def test_every_call(self) -> None:
+    def test_calls_without_a_provider(self) -> None:
         uuids = self.quotas.reserve(self.context, {"gpu": 2, "fpga": 1}, consumer="a", group="g")
         self.quotas.extend(self.context, uuids, 60)
         self.quotas.commit(self.context, uuids)
@@ -89,6 +89,26 @@ class TestPooled(PgBouncerTestCase):
         self.assertEqual(1, self.quotas.expire(base.ADMIN))
         self.assertEqual([], self.quotas.audit(base.ADMIN))
         self.assertEqual((1, 0), self.figures())
+        self.assert_log_is_quiet()
+
+    def test_claims_with_a_provider(self) -> None:
+        """Also a resize and a transfer of such a claim."""
+        capacity = self.engine.capacity
+        capacity.enable(base.ADMIN)
+        for name, total in (("n1", 2), ("n2", 9)):
+            capacity.add_provider(base.ADMIN, name)
+            capacity.set_inventories(base.ADMIN, name, {"gpu": Inventory(total)})
+        self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 2}, consumer="a", provider="n1"))
+        anywhere = self.quotas.reserve(self.context, {"gpu": 3}, consumer="b", provider=ANY)
+        self.assertEqual(anywhere, self.quotas.reserve(self.context, {"gpu": 3}, consumer="b", provider=ANY))
+        self.assertRaises(exceptions.OverCapacity, self.quotas.reserve, self.context, {"gpu": 7}, provider=ANY)
+        self.quotas.commit(self.context, anywhere)
+        self.quotas.resize(self.context, {"gpu": 4}, consumer="b")
+        self.quotas.transfer(base.ADMIN, "p2", "p1", consumer="b")
+        self.assertEqual([(2, 0), (4, 0)], [self.figures(project) for project in ("p1", "p2")])
+        used = {record.provider: record.used for record in capacity.list_inventories(base.ADMIN)}
+        self.assertEqual({"n1": 2, "n2": 4}, used)
+        self.assertEqual([], self.quotas.audit(base.ADMIN))
         self.assert_log_is_quiet()
 
     def test_reserve_and_settle_are_one_statement_each(self) -> None:

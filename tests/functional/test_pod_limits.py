@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -357,7 +359,8 @@ class TestHeadroom(PodLimitTestCase):
         self.assertEqual(["p1"], [over.pod for over in self.engine.check(ADMIN, {"gpu": 6}, "a", pod="p1")])
         self.assertEqual([], self.engine.check(ADMIN, {"gpu": 5}, "a", pod="p1"))
         self.assertEqual([], self.engine.check(ADMIN, {"gpu": 6}, "a", pod="p2"))
-        for call in (self.engine.headroom, lambda context, **how: self.engine.check(context, {"gpu": 1}, **how)):
+        check = functools.partial(self.engine.check, deltas={"gpu": 1})
+        for call in (self.engine.headroom, check, self.engine.get_detail):
             self.assertRaises(exceptions.NotAuthorized, call, base.Context("a"), pod="p1")
         self.assertRaises(exceptions.InvalidRequest, self.engine.headroom, ADMIN, "a", provider="n1", pod="p1")
 
@@ -405,6 +408,10 @@ class TestHeadroom(PodLimitTestCase):
         self.assertEqual(records[1:], self.engine.list_usages(ADMIN, pod="p1", after=("a", "gpu"), limit=9))
         self.assertEqual(records[:1], self.engine.list_usages(ADMIN, "a", pod="p1", resource="gpu"))
         self.assertEqual([], self.engine.list_usages(ADMIN, pod="p2"))
+        fpga, gpu = self.engine.get_detail(ADMIN, "child", pod="p1")
+        self.assertEqual(records[1], dataclasses.replace(gpu, headroom=None))
+        self.assertEqual(Headroom(3, "child", "subtree", 5, None, "p1"), gpu.headroom)
+        self.assertEqual((-1, 0, 0, "p1"), (fpga.usage.limit, fpga.usage.used, fpga.usage.reserved, fpga.pod))
 
 
 class TestRepair(PodLimitTestCase):

@@ -413,6 +413,17 @@ class TestSources(ReconcilerTestCase):
         [done] = self.of("east").heal(self.of("east").find(), only_certain=True)
         self.assertEqual("ghost", done.arq)
 
+    def test_claimed_from_an_old_name(self) -> None:
+        """After a change of the name, the charges of the old name are repaired; others keep their source."""
+        self.cloud.bind("bound")
+        for arq, source in (("bound", "cyborg"), ("ghost", "cyborg"), ("theirs", "west"), ("none", None)):
+            self.adopt(arq, source)
+        self.adopt("by hand", "cyborg", fpga=1)
+        self.assertEqual(2, self.of("east").claim_source("cyborg"))
+        expected = {"bound": "east", "ghost": "east", "theirs": "west", "none": None, "by hand": "cyborg"}
+        self.assertEqual(expected, self.live())
+        self.assertEqual(1, len(self.of("east").heal(self.of("east").find(), only_certain=True)))
+
     def test_of_bound_arqs(self) -> None:
         """Charged with another source, or without one, and different from the attachment: reported, not changed."""
         for arq, source in (("none", None), ("west", "west"), ("east", "east")):
@@ -432,7 +443,7 @@ class TestSources(ReconcilerTestCase):
 class TestCertain(ReconcilerTestCase):
     def certain(self) -> list[str]:
         reconciler = self.reconciler()
-        return [difference.arq for difference in reconciler.heal(reconciler.find(), only_certain=True)]
+        return [done.arq for done in reconciler.heal(reconciler.find(), only_certain=True, is_automatic=True)]
 
     def test_only_deleted_or_unbound_arqs(self) -> None:
         """Not ARQs that Cyborg is about to bind or unbind, nor bound ARQs without a charge."""
@@ -472,9 +483,18 @@ class TestCertain(ReconcilerTestCase):
 
     def test_half_is_not_shrunken(self) -> None:
         """A small number is not either: an outage at the end of an instance leaves as many."""
-        for count, bound in ((12, 6), (5, 0)):
+        for count, bound in ((12, 6), (5, 1), (1, 0)):
             for number in range(count):
                 self.charge(f"{count} {number}")
                 if number < bound:
                     self.cloud.bind(f"{count} {number}")
             self.assertEqual(count - bound, len(self.certain()))
+            self.cloud.arqs.clear()
+            self.quotas.release(self.context, group="i1")
+
+    def test_a_small_record_of_another_database(self) -> None:
+        """A conductor never releases all of several charges; an operator's --heal does, up to the usual bound."""
+        self.assertEqual(5, len([self.charge(f"a{number}") for number in range(5)]))
+        self.assertRaises(reconciler_module.RecordsShrunk, self.certain)
+        self.assertEqual((5, 0), self.figures())
+        self.assertEqual(5, len(self.reconciler().heal(self.reconciler().find())))

@@ -53,8 +53,10 @@ class TestSources(base.LedgerTestCase):
         self.assertEqual(301, self.quotas.set_source(base.ADMIN, [*old, *other, *ended, *many], "east"))
         self.assertEqual(0, self.quotas.set_source(base.ADMIN, old, "west"))
         self.assertEqual(0, self.quotas.set_source(base.ADMIN, [], "west"))
+        self.assertEqual(0, self.quotas.set_source(base.ADMIN, [*old, *other, *ended], "north", replaced="south"))
+        self.assertEqual(1, self.quotas.set_source(base.ADMIN, [*old, *other, *ended], "north", replaced="west"))
         found = self.sources()
-        wanted = {"old": {"east"}, "other": {"west"}, "ended": {None}, "m7": {"east"}}
+        wanted = {"old": {"east"}, "other": {"north"}, "ended": {None}, "m7": {"east"}}
         self.assertEqual(wanted, {name: found[name] for name in wanted})
         self.assertEqual([], self.quotas.audit(base.ADMIN))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from unittest import mock
 
@@ -12,7 +13,7 @@ from oslotest import base
 
 from cyborg_quota import exceptions
 from cyborg_quota.integrations.cyborg import bind_tracker, ledger_guard
-from cyborg_quota.integrations.cyborg.ledger_guard import LedgerGuard, LedgerOffline
+from cyborg_quota.integrations.cyborg.ledger_guard import LedgerBusy, LedgerGuard, LedgerOffline
 
 SOON = 20.0
 
@@ -106,6 +107,28 @@ class TestGuard(GuardTestCase):
         self.guard.want_retry()  # a thread that has ended is started again
         self.assertTrue(self.ledger.retried.wait(SOON))
 
+    def test_probed_while_a_retry_is_blocked(self) -> None:
+        """A retry may wait for another database; this must not keep the breaker open after an outage."""
+        is_begun, may_end = threading.Event(), threading.Event()
+        self.addCleanup(may_end.set)
+
+        def retry() -> bool:
+            is_begun.set()
+            may_end.wait(SOON)
+            return True
+
+        with mock.patch.object(self.guard, "_retry", retry):
+            self.guard.want_retry()
+            self.assertTrue(is_begun.wait(SOON))
+            self.fail(UNREACHABLE)
+            deadline = time.monotonic() + SOON
+            while self.guard.is_open and time.monotonic() < deadline:
+                time.sleep(0.01)
+            self.assertFalse(self.guard.is_open)
+            self.assertFalse(may_end.is_set())
+            may_end.set()
+            self.wait_for_end()
+
     def test_probed_directly(self) -> None:
         """A call that may wait for ever probes first."""
         self.assertTrue(self.guard.reaches())
@@ -124,6 +147,34 @@ class TestGuard(GuardTestCase):
             self.fail(UNREACHABLE)
             self.wait_for_end()
         self.assertFalse(self.guard.is_open)
+
+
+class TestSlots(GuardTestCase):
+    """Calls that hold one of the few slots, as those of the mounted REST API do."""
+
+    def test_immediate_while_it_is_open(self) -> None:
+        self.ledger.answers = iter([False] * 1000)
+        self.assertRaises(
+            exceptions.DatabaseUnreachable, self.guard.call_in_slot, mock.Mock(side_effect=UNREACHABLE)
+        )
+        self.assertTrue(self.guard.is_open)
+        with mock.patch.object(self.guard, "_slots") as slots:
+            self.assertRaises(LedgerOffline, self.guard.call_in_slot, self.fail, UNREACHABLE)
+        self.assertEqual((0, 0), (slots.acquire.call_count, self.calls))
+
+    def test_no_slot_is_free(self) -> None:
+        """It is refused, and the breaker stays closed; a slot is free again after each call, whatever it raised."""
+        with mock.patch.object(ledger_guard, "_SLOT_SECONDS", 0.01):
+
+            def nested(levels: int) -> None:
+                if levels:
+                    self.guard.call_in_slot(nested, levels - 1)
+
+            nested(ledger_guard._SLOTS)
+            error = self.assertRaises(LedgerBusy, nested, ledger_guard._SLOTS + 1)
+            self.assertGreaterEqual(error.retry_after_seconds, 1)
+            self.assertFalse(self.guard.is_open)
+            nested(ledger_guard._SLOTS)
 
 
 class TestFork(base.BaseTestCase):

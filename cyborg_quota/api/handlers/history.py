@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import datetime
 
-from cyborg_quota.api.call import Call, Caller, Json, moment
+from cyborg_quota.api.call import Call, Json, moment
 from cyborg_quota.api.errors import Refused
+from cyborg_quota.history_visibility import hide_pod, without_others
 from cyborg_quota.types import HistoryEntry
 
 
@@ -14,12 +15,16 @@ def get_history(call: Call) -> Json:
     """GET /v2/quotas/{project_id}/history"""
     since = call.query.get("since")
     entries = call.engine.administration.limit_history(
-        Caller(call.project_id, call.is_admin),
+        call.elevated,
         call.project_id,
         since=None if since is None else parse_time("since", since),
         limit=call.limit + 1,
         marker=call.query.get("marker"),
     )
+    if not call.is_admin:
+        entries = [without_others(entry) for entry in entries]
+    if not call.sees_pods:
+        entries = [hide_pod(entry) for entry in entries]
     return call.page("history", entries, _change, lambda entry: entry.id)
 
 
@@ -39,6 +44,7 @@ def _change(entry: HistoryEntry) -> Json:
         "operation": entry.operation,
         "project_id": entry.project_id,
         "resource": entry.resource,
+        "pod": entry.pod,
         "before": entry.before,
         "after": entry.after,
         "override_id": entry.override_id,

@@ -7,16 +7,21 @@ from typing import Any
 
 from cyborg_quota.api.call import Call, Json
 from cyborg_quota.api.errors import Refused
+from cyborg_quota.api.handlers import pod_limits
 from cyborg_quota.types import UNLIMITED, Headroom, UsageRecord
 
 
 def get_limits(call: Call) -> Json:
     """GET /v2/quotas/{project_id}"""
+    if "pod" in call.query:
+        return pod_limits.get_limits(call, call.query["pod"])
     return {"quota": {resource: one["limit"] for resource, one in get_detail(call)["quota"].items()}}
 
 
 def get_detail(call: Call) -> Json:
     """GET /v2/quotas/{project_id}/detail"""
+    if "pod" in call.query:
+        return pod_limits.get_detail(call, call.query["pod"])
     return {"quota": {record.resource: _detail(record) for record in call.engine.get_detail(call.as_project)}}
 
 
@@ -44,28 +49,22 @@ def get_defaults(call: Call) -> Json:
 def set_limits(call: Call) -> Json:
     """PUT /v2/quotas/{project_id}"""
     limits = call.body["quota"]
+    if "pod" in call.body:
+        return pod_limits.set_limits(call, call.body["pod"])
+    for resource, limit in limits.items():
+        if limit is None:
+            raise Refused(400, f"Invalid quota.{resource}: null, which removes a limit, needs a pod.")
     if not call.body.get("force", False):
-        _refuse_below_usage(call, limits)
+        usages = call.engine.get_usages(call.as_project)
+        pod_limits.refuse_below_usage(limits, usages)
     call.engine.administration.set_limits(call.context, limits, call.project_id, reason=call.body.get("reason"))
     return get_limits(call)
 
 
-def _refuse_below_usage(call: Call, limits: dict[str, int]) -> None:
-    """Raise Refused (409) for a limit below what the project holds now; as in Nova, other calls may change that."""
-    usages = call.engine.get_usages(call.as_project)
-    problems = []
-    for resource, limit in sorted(limits.items()):
-        usage = usages.get(resource)
-        if usage is not None and limit != UNLIMITED and limit < usage.used + usage.reserved:
-            problems.append(f"{resource}: {limit} is less than {usage.used} in use and {usage.reserved} reserved")
-    if problems:
-        raise Refused(
-            409, f"{'; '.join(problems)}. Nothing was changed. Use force to set the limit.", "limit_below_usage"
-        )
-
-
 def unset_limits(call: Call) -> None:
     """DELETE /v2/quotas/{project_id}"""
+    if "pod" in call.query:
+        return pod_limits.unset_limits(call, call.query["pod"])
     own = {
         record.resource
         for record in call.engine.administration.list_limits(call.elevated, call.project_id)
@@ -73,6 +72,7 @@ def unset_limits(call: Call) -> None:
     }
     limits = dict.fromkeys(own.union(call.engine.resources))
     call.engine.administration.set_limits(call.context, limits, call.project_id, reason=call.query.get("reason"))
+    return None
 
 
 def get_all_defaults(call: Call) -> Json:

@@ -199,6 +199,13 @@ class Dialect:
         """``owner IN (SELECT project_id FROM path)``, written so that the database uses the index of ``owner``."""
         return owner.in_(path_ids)
 
+    def counts_all_pods(self, resource: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+        """``usages.of_pod(None)`` as a range that a key of (project_id, resource) serves.
+
+        Names compare by bytes: a scoped one begins with a blank, and every other name with a character after it.
+        """
+        return resource >= sa.literal_column("'!'")
+
     def lock_in_order(self, query: sa.Select[Any], *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
         """Make ``query`` lock its rows one after the other, sorted by these columns; text is compared by bytes."""
         return query.order_by(*columns).with_for_update()

@@ -153,6 +153,10 @@ class PostgreSQL(Dialect):
         """
         return owner == sa.any_(sa.func.array(path_ids.scalar_subquery(), type_=sa.ARRAY(owner.type)))
 
+    def counts_all_pods(self, resource: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+        """A filter: the collation of the database decides where its index sorts the blank."""
+        return usages.of_pod(None, resource)
+
     def lock_in_order(self, query: sa.Select[Any], *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
         """With FOR NO KEY UPDATE, the lock that an UPDATE takes. The collation "C" compares bytes."""
         order = [sa.collate(column, "C") if isinstance(column.type, sa.String) else column for column in columns]

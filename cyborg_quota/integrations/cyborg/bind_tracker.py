@@ -22,7 +22,7 @@ from cyborg_quota.attachment import LOST, roll_back_rest
 from cyborg_quota.integrations.cyborg import adoption
 from cyborg_quota.integrations.cyborg.diff import Attached
 from cyborg_quota.integrations.cyborg.ledger_guard import LedgerGuard
-from cyborg_quota.integrations.cyborg.releases import BoundOf, Releaser
+from cyborg_quota.integrations.cyborg.releases import BoundOf, Releaser, Request, is_of_project
 
 T = TypeVar("T")
 
@@ -41,19 +41,13 @@ _REFUSED: Final = (
 )
 
 
-class _Request:
-    """A request to the API or the conductor. It waits for an unavailable ledger once, however many ARQs it has."""
-
-    has_waited = False
-
-
-_REQUEST: Final[contextvars.ContextVar[_Request | None]] = contextvars.ContextVar("cyborg_quota_request", default=None)
+_REQUEST: Final[contextvars.ContextVar[Request | None]] = contextvars.ContextVar("cyborg_quota_request", default=None)
 
 
 @contextlib.contextmanager
 def one_request() -> Iterator[None]:
     """In this block, the thread waits for an unavailable ledger once; its further calls fail immediately."""
-    token = _REQUEST.set(_Request())
+    token = _REQUEST.set(Request())
     try:
         yield
     finally:
@@ -99,6 +93,8 @@ class BindReservation:
         """True if a job or the periodic task will settle it later."""
         self.is_owed = False
         """True if the ARQ is bound, and the commit is postponed because the ledger was unavailable."""
+        self.is_locked = False
+        """True if the last commit failed by a lock: commits of other projects may succeed."""
         self.renew_after_fork()
         forks.register(self)
 
@@ -129,6 +125,7 @@ class BindReservation:
                 LOG.error(
                     "ARQ %s is bound, and its reservation could not be committed: %s Retrying.", self.request.arq, error
                 )
+                self.is_locked = is_of_project(error)
                 self._tracker.retry_commit_later(self, is_bound)
                 return
             except exceptions.QuotaError as error:
@@ -357,7 +354,7 @@ class BindTracker:
         """
         if project_id is None:
             return True  # it was never bound with quota, so nothing was charged
-        return self._releaser.release(arq, project_id, uuids)
+        return self._releaser.release(arq, project_id, uuids, _REQUEST.get())
 
     # --- called by the periodic task ---
 
@@ -382,10 +379,16 @@ class BindTracker:
         """Retry the postponed commits; see BindReservation.commit."""
         with self._lock:
             owed = list(self._owed.items())
+        locked = set()
         for reservation, is_bound in owed:
+            project_id = reservation.request.caller.project_id
+            if project_id in locked:
+                continue
             reservation.commit(is_bound)
             if not reservation.is_settled:
-                return  # the ledger is still unavailable: each further commit would wait as long
+                if not reservation.is_locked:
+                    return  # the ledger is still unavailable: each further commit would wait as long
+                locked.add(project_id)
 
     def extend_running(self) -> None:
         """Extend the reservations of running binds once a third of their lifetime has passed."""

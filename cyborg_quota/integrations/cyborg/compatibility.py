@@ -65,6 +65,7 @@ _SERVICE_CALLS: Final = (
     Call("cyborg.objects", "register_all", 0),
     Call("cyborg.objects.base", "CyborgObjectRegistry.register", 1),
     Call("cyborg.api.hooks", "ConductorAPIHook", 0),
+    Call("cyborg.api.app", "setup_app", 0),
     Call(_MANAGER, "ConductorManager.init_host", 1),
     Call(_MANAGER, "ConductorManager.periodic_tasks", 2, ("raise_on_error",)),
     Call(_MANAGER, "ConductorManager.arq_apply_patch", 4),
@@ -79,29 +80,42 @@ _SERVICE_CALLS: Final = (
     Call(_EXTARQ, "ExtARQ.destroy", 2),
     Call(_EXTARQ, "ExtARQ.update_check_state", 3),
     Call(_EXTARQ, "ExtARQ._deallocate_attach_handle", 4),
+    Call(_EXTARQ, "ExtARQ.delete_by_uuid", 2),
+    Call(_EXTARQ, "ExtARQ.delete_by_instance", 2),
     Call(_FPGA, "FPGAExtARQ.start_bind_job", 3),
     Call(_FPGA, "FPGAExtARQ.bind", 3),
 )
+_COLUMNS: Final = {
+    "ExtArq": (
+        "id",
+        "uuid",
+        "state",
+        "project_id",
+        "instance_uuid",
+        "deployable_id",
+        "device_profile_id",
+        "device_profile_group_id",
+        "device_rp_uuid",
+        "hostname",
+    ),
+    "Deployable": ("id",),
+    "Attribute": ("deployable_id", "key", "value"),
+    "DeviceProfile": ("id", "profile_json"),
+}
+"""{model of Cyborg: its columns that are read}."""
 _RECORD_NAMES: Final = {
-    "cyborg.common.constants": ("ARQ_BOUND", "ARQ_BIND_STARTED", "ARQ_STATES_TRANSFORM_MATRIX"),
+    "cyborg.common.constants": ("ARQ_BOUND", "ARQ_BIND_STARTED", "ARQ_STATES_TRANSFORM_MATRIX", "ARQ_UNBOUND"),
     "cyborg.common.exception": ("ARQBadState", "CyborgException", "ResourceNotFound"),
+    "cyborg.conf": ("CONF",),
     "cyborg.db.sqlalchemy.models": tuple(
-        f"ExtArq.{column}"
-        for column in (
-            "id",
-            "uuid",
-            "state",
-            "project_id",
-            "instance_uuid",
-            "deployable_id",
-            "device_profile_id",
-            "device_profile_group_id",
-        )
+        f"{model}.{column}" for model, columns in _COLUMNS.items() for column in columns
     ),
 }
 _SERVICE_NAMES: Final = {
     "cyborg.common.constants": ("ARQ_BIND_FAILED", "CONDUCTOR_TOPIC", "FPGA"),
     "cyborg.db.api": ("NULL_FILTER",),
+    "cyborg.objects.arq": ("ARQ.uuid", "ARQ.project_id", "ARQ.hostname"),
+    _EXTARQ: ("ExtARQ.arq", "ExtARQ.attach_handle_id", "ExtARQ.deployable_id"),
 }
 _STATUSES: Final = {"Forbidden": 403, "Conflict": 409, "ServiceUnavailable": 503, "InvalidParameterValue": 400}
 """{error class of Cyborg: its HTTP status}, for the errors that the integration raises."""

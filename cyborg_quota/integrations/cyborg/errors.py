@@ -17,7 +17,6 @@ _REFUSED: Final = (
     exceptions.OverQuota,
     exceptions.TooManyOpenReservations,
     exceptions.LimitNotSet,
-    ClassNotCounted,
 )
 ANSWERED: Final = (exception.Forbidden, exception.Conflict, exception.ServiceUnavailable)
 """The errors returned by ``translated`` that Cyborg's bind itself never raises."""
@@ -39,6 +38,8 @@ def translated(error: exceptions.QuotaError) -> Any:
     message = str(error)
     if isinstance(error, exceptions.OverCapacity):
         return exception.Forbidden(NO_CAPACITY)
+    if isinstance(error, ClassNotCounted):
+        return exception.Forbidden(error.public_message)
     if isinstance(error, _REFUSED):
         return exception.Forbidden(message)
     if isinstance(error, exceptions.ReservationConflict):

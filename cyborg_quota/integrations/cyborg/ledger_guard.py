@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Call the ledger through the circuit breaker; probe and retry in a thread. Does not import Cyborg.
+"""Call the ledger through the circuit breaker; probe and retry in threads. Does not import Cyborg.
 
-Each process has one guard. Its thread runs only while the breaker is open or a retry is pending.
+Each process has one guard. Its threads run only while the breaker is open or a retry is pending.
 """
 
 from __future__ import annotations
@@ -25,6 +25,11 @@ PROBE_SECONDS: Final = 2.0
 RETRY_SECONDS: Final = 10.0
 """The interval between retries that fail although the database is reachable."""
 
+_SLOTS: Final = 2
+"""The maximum number of threads of a process in LedgerGuard.call_in_slot at the same time."""
+_SLOT_SECONDS: Final = 0.5
+"""How long another thread waits for one of these slots."""
+
 
 class LedgerOffline(exceptions.DatabaseUnavailable):
     """The ledger was not called, because the circuit breaker is open. ``retry_after_seconds``: when to call again."""
@@ -34,6 +39,41 @@ class LedgerOffline(exceptions.DatabaseUnavailable):
         super().__init__(
             f"it became unreachable {open_seconds:.0f} s ago; calls fail immediately until a probe reaches it", 0.0
         )
+
+
+class LedgerBusy(exceptions.DatabaseUnavailable):
+    """The ledger was not called, because other threads of this process are in calls that take long."""
+
+    retry_after_seconds = 1
+
+    def __init__(self) -> None:
+        super().__init__("other threads of this process are still waiting for it", _SLOT_SECONDS)
+
+
+class _Retry:
+    """One call of ``retry``, in a thread of its own: it may wait for another database, and the probes must go on."""
+
+    def __init__(self, retry: Callable[[], bool]) -> None:
+        self._retry = retry
+        self._is_done = False
+        self._thread: threading.Thread | None = threading.Thread(
+            target=self._run, name="cyborg-quota-release-retry", daemon=True
+        )
+        try:
+            self._thread.start()
+        except RuntimeError:  # the process is ending, or may start no more threads
+            self._thread = None
+
+    def _run(self) -> None:
+        self._is_done = self._retry()
+
+    def wait(self, seconds: float) -> bool | None:
+        """What ``retry`` returned; None if it is still running after ``seconds``; False if it could not run."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+            if self._thread.is_alive():
+                return None
+        return self._is_done
 
 
 class LedgerGuard:
@@ -56,6 +96,7 @@ class LedgerGuard:
         """Reset the state, in a forked child: the parent's thread does not exist there, and its lock may be held."""
         self._breaker = CircuitBreaker(PROBE_SECONDS)
         self._lock = threading.Lock()
+        self._slots = threading.BoundedSemaphore(_SLOTS)
         self._thread: threading.Thread | None = None
         self._is_wanted = False
         self._ended = threading.Event()
@@ -75,6 +116,20 @@ class LedgerGuard:
         except exceptions.DatabaseUnreachable as error:
             self._open(began, error)
             raise
+
+    def call_in_slot(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
+        """As ``call``, in a few threads at most: those of a web server stay free for requests without the ledger.
+
+        Raises LedgerBusy if no other call ends within half a second. (A call takes a few milliseconds.)
+        """
+        if self._breaker.is_open:
+            raise self.offline()
+        if not self._slots.acquire(timeout=_SLOT_SECONDS):
+            raise LedgerBusy
+        try:
+            return self.call(function, *args, **options)
+        finally:
+            self._slots.release()
 
     def offline(self) -> LedgerOffline:
         """The error raised instead of a call while the breaker is open."""
@@ -123,13 +178,20 @@ class LedgerGuard:
 
     def _run(self) -> None:
         pause = PROBE_SECONDS
+        running: _Retry | None = None
         while not self._ended.wait(pause):
             pause = PROBE_SECONDS
             if self._breaker.is_open and not self._probe():
                 continue
-            with self._lock:
-                self._is_wanted = False
-            is_done = self._retry()
+            if running is None:
+                with self._lock:
+                    self._is_wanted = False
+                running = _Retry(self._retry)
+            is_done = running.wait(PROBE_SECONDS)
+            if is_done is None:
+                pause = 0.0  # this retry is still running; probe meanwhile if the breaker opens
+                continue
+            running = None
             with self._lock:
                 if is_done and not self._is_wanted and not self._breaker.is_open:
                     self._thread = None

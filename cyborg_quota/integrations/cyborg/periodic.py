@@ -21,7 +21,10 @@ from cyborg_quota.integrations.cyborg.reconciler import RecordsShrunk, TooManyCh
 LOG = logging.getLogger(__name__)
 
 _MAX_LOGGED = 10
-_NOT_REPAIRED = " (not repaired: a charge has another source or none; see reconcile --claim-source)"
+_NOT_REPAIRED = (
+    " (not repaired: a charge has another source or none; see cyborg-quota reconcile --claim-source, or, after a "
+    "change of [cyborg] source, --claim-source FROM)"
+)
 
 
 class Upkeep:
@@ -127,7 +130,8 @@ class Upkeep:
         repaired: list[Difference] = []
         try:
             if report.differences and self._conf.cyborg.reconcile_heal != "none":
-                repaired = reconciler.heal(report, only_certain=self._conf.cyborg.reconcile_heal == "certain")
+                only_certain = self._conf.cyborg.reconcile_heal == "certain"
+                repaired = reconciler.heal(report, only_certain=only_certain, is_automatic=True)
         except (TooManyChanges, RecordsShrunk) as error:
             LOG.error("The ledger was not repaired: %s", error)
         if not report.differences:

@@ -32,7 +32,10 @@ _OVERTAKEN: Final = (exceptions.ReservationConflict, exceptions.ReservationNotFo
 """Errors of a repair whose ARQ has changed concurrently. The repair of the other ARQs continues."""
 
 _FREE_LOSSES: Final = 5
-"""Up to this number of charged ARQs that are not attached, the records are never taken for a wrong or old database."""
+"""Up to this number of charged ARQs that are not attached, the records are not taken for a wrong or old database.
+
+Except in an automatic repair if several ARQs are charged, and none of them is attached.
+"""
 
 Progress = Callable[[int], None]
 
@@ -114,20 +117,20 @@ class Reconciler:
         ]
         return dataclasses.replace(report, differences=marked, is_empty=self._records.is_empty())
 
-    def claim_source(self) -> int:
-        """Set the source of live charges that have none and that a comparison includes; returns how many.
+    def claim_source(self, replaced: str | None = None) -> int:
+        """Set the source of live charges whose source is ``replaced`` and that are of an ARQ; returns how many.
 
-        For charges made by a release that recorded no source. Correct only if no other service makes charges without
-        a source.
+        None: of charges without a source, made by a release that recorded none. A name: of those that this Cyborg made
+        before its source was changed. Correct only if no other service makes charges with that source, or without one.
         """
         bound = {attached.arq for attached in self._records.bound()}
         uuids = [
             row.uuid
             for state in (RESERVED, COMMITTED)
             for row in self._rows(state)
-            if row.source is None and (row.resource in self._resources or row.consumer in bound)
+            if row.source == replaced and (row.resource in self._resources or row.consumer in bound)
         ]
-        return self._engine.set_source(self._admin, uuids, str(self._source)) if uuids else 0
+        return self._engine.set_source(self._admin, uuids, str(self._source), replaced=replaced) if uuids else 0
 
     def _compare(self) -> Report:
         in_flight = {row.consumer for row in self._rows(RESERVED)}
@@ -150,11 +153,18 @@ class Reconciler:
             after = page[-1].uuid
 
     def heal(
-        self, report: Report, *, force: bool = False, only_certain: bool = False, progress: Progress | None = None
+        self,
+        report: Report,
+        *,
+        force: bool = False,
+        only_certain: bool = False,
+        is_automatic: bool = False,
+        progress: Progress | None = None,
     ) -> list[Difference]:
         """Change the ledger to match Cyborg's records, regardless of limits; returns the repaired differences.
 
         Only charges of ``source`` are changed. ``only_certain``: repair only ARQs that Cyborg has deleted or unbound.
+        ``is_automatic``: no operator has seen the report, so never release all of several charged ARQs.
         Raises TooManyChanges and RecordsShrunk before anything is changed.
         """
         wanted = [
@@ -163,7 +173,7 @@ class Reconciler:
             if difference.is_own and (difference.is_certain or not only_certain)
         ]
         if not force:
-            self._check(report, wanted)
+            self._check(report, wanted, is_automatic=is_automatic)
         repaired: list[Difference] = []
         adopted: dict[str, list[str]] = {}
         for batch in _batches(wanted):
@@ -175,9 +185,10 @@ class Reconciler:
         self._recheck(repaired, adopted)
         return sorted(repaired, key=lambda difference: difference.arq)
 
-    def _check(self, report: Report, wanted: Sequence[Difference]) -> None:
+    def _check(self, report: Report, wanted: Sequence[Difference], *, is_automatic: bool) -> None:
         lost = report.lost
-        has_shrunk = report.is_empty or (lost > _FREE_LOSSES and lost * 2 > report.charged)
+        is_all = is_automatic and lost == report.charged > 1
+        has_shrunk = report.is_empty or is_all or (lost > _FREE_LOSSES and lost * 2 > report.charged)
         if has_shrunk and any(difference.attached is None for difference in wanted):
             raise RecordsShrunk(lost, report.charged, is_empty=report.is_empty)
         changes = len(wanted)

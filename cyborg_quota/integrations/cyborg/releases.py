@@ -15,6 +15,7 @@ from oslo_log import log as logging
 
 from cyborg_quota import QuotaEngine, exceptions, validation
 from cyborg_quota.integrations.cyborg.diff import Attached
+from cyborg_quota.integrations.cyborg.ledger_guard import LedgerOffline
 
 LOG = logging.getLogger(__name__)
 
@@ -36,6 +37,21 @@ class PendingRelease(NamedTuple):
     arq: str
     project_id: str
     uuids: tuple[str, ...] | None
+
+
+class Request:
+    """A request to the API or the conductor. It waits for an unavailable ledger once, however many ARQs it has."""
+
+    has_waited = False
+    """Whether it has waited for the ledger in vain: its further calls fail immediately."""
+    was_refused_slot = False
+    """Whether it has waited for a slot in vain: its further releases wait for none."""
+
+
+def is_of_project(error: Exception) -> bool:
+    """Whether a call failed by a lock or a conflict: calls for other projects may succeed immediately."""
+    of_database = (exceptions.DatabaseUnreachable, exceptions.DatabaseReadOnly, LedgerOffline)
+    return isinstance(error, exceptions.DatabaseUnavailable) and not isinstance(error, of_database)
 
 
 class Releaser:
@@ -73,13 +89,18 @@ class Releaser:
         """The number of releases to retry."""
         return len(self._pending)
 
-    def release(self, arq: str, project_id: str, uuids: Sequence[str] | None = None) -> bool:
-        """Release the reservations of an ARQ, or only ``uuids``. May be repeated.
+    def release(
+        self, arq: str, project_id: str, uuids: Sequence[str] | None = None, request: Request | None = None
+    ) -> bool:
+        """Release the reservations of an ARQ, or only ``uuids``, as part of ``request``. May be repeated.
 
         Returns False if it failed. This process then retries it, unless the ledger refused it (which is logged).
         """
         release = PendingRelease(arq, project_id, None if uuids is None else tuple(uuids))
-        if not self._slots.acquire(timeout=_SLOT_SECONDS):
+        has_waited = request is not None and (request.has_waited or request.was_refused_slot)
+        if not self._slots.acquire(timeout=0 if has_waited else _SLOT_SECONDS):
+            if request is not None:
+                request.was_refused_slot = True
             self._keep(release, "other threads are still waiting for the ledger.")
             return False
         try:
@@ -136,7 +157,8 @@ class Releaser:
         """Retry the pending releases; returns whether none is left. Raises nothing.
 
         If an ARQ has been bound again, its charge belongs to the new bind and is kept. An ARQ that is bound while its
-        charge is released is charged again.
+        charge is released is charged again. After a release that failed by a lock, the others of its project wait for
+        the next retry.
         """
         with self._lock:
             pending = list(self._pending)
@@ -156,13 +178,20 @@ class Releaser:
 
     def _release_all(self, pending: Sequence[PendingRelease], bound: Mapping[str, Attached]) -> list[PendingRelease]:
         released = []
+        locked = set()
         for release in pending:
+            if release.project_id in locked:
+                continue
             attached = bound.get(release.arq)
             if attached is None or attached.project_id != release.project_id:
                 try:
                     self._release(release)
-                except exceptions.DatabaseError:
-                    raise
+                except exceptions.DatabaseError as error:
+                    if not is_of_project(error):
+                        raise
+                    LOG.warning("The releases of project %s are still pending: %s", release.project_id, error)
+                    locked.add(release.project_id)
+                    continue
                 except exceptions.QuotaError as error:
                     self._log_refused(release, error)
                 else:

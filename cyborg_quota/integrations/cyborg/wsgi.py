@@ -67,7 +67,8 @@ def _note_refusal(refused: Exception) -> None:
 def _mount_quota_api(setup_app: Callable[..., Any]) -> Callable[..., Any]:
     """Cyborg's ``setup_app``, whose application also answers the paths of the REST API of quota.
 
-    The middleware of Cyborg's api-paste.ini is around both: authtoken, request_id, cors.
+    The middleware of Cyborg's api-paste.ini is around both: authtoken, request_id, cors. While the ledger does not
+    answer, few threads of Cyborg's API wait for it; see LedgerGuard.call_in_slot.
     """
     from cyborg.api.controllers.v2 import versions
 
@@ -76,9 +77,12 @@ def _mount_quota_api(setup_app: Callable[..., Any]) -> Callable[..., Any]:
     from cyborg_quota.metrics import setup as metrics
 
     def setup(*args: Any, **options: Any) -> Any:
-        engine = process_state.bind_tracker().engine
+        tracker = process_state.bind_tracker()
+        engine = tracker.engine
         supported = VersionRange(versions.min_version_string(), versions.max_version_string())
-        quota_api = deploy.make_bare_application(process_state.conf(), engine, supported)
+        quota_api = deploy.make_bare_application(
+            process_state.conf(), engine, supported, call_ledger=tracker.guard.call_in_slot
+        )
         exporter = metrics.make_exporter(process_state.conf(), engine)
         if exporter is not None:
             exporter.start()

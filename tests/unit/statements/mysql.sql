@@ -75,13 +75,13 @@ WHERE path.parent_id IS NOT NULL AND path.distance < 64)
 FROM path UNION ALL SELECT 'usage' AS kind, quota_usages.project_id AS project_id, quota_usages.resource AS resource, CAST(quota_usages.used AS SIGNED INTEGER) AS value_1, CAST(quota_usages.reserved AS SIGNED INTEGER) AS value_2, CAST(quota_usages.subtree AS SIGNED INTEGER) AS value_3 
 FROM quota_usages 
 WHERE quota_usages.project_id IN (SELECT path.project_id 
-FROM path) UNION ALL SELECT 'limit' AS kind, project_limits.project_id AS project_id, project_limits.resource AS resource, CAST(project_limits.most AS SIGNED INTEGER) AS value_1, CAST(NULL AS SIGNED INTEGER) AS value_2, CAST(NULL AS SIGNED INTEGER) AS value_3 
+FROM path) AND quota_usages.resource >= '!' UNION ALL SELECT 'limit' AS kind, project_limits.project_id AS project_id, project_limits.resource AS resource, CAST(project_limits.most AS SIGNED INTEGER) AS value_1, CAST(NULL AS SIGNED INTEGER) AS value_2, CAST(NULL AS SIGNED INTEGER) AS value_3 
 FROM project_limits 
 WHERE project_limits.project_id IN (SELECT path.project_id 
-FROM path) UNION ALL SELECT 'override' AS kind, limit_overrides.project_id AS project_id, limit_overrides.resource AS resource, CAST(limit_overrides.most AS SIGNED INTEGER) AS value_1, CAST(limit_overrides.generation AS SIGNED INTEGER) AS value_2, CAST(limit_overrides.ordinal AS SIGNED INTEGER) AS value_3 
+FROM path) AND project_limits.resource >= '!' UNION ALL SELECT 'override' AS kind, limit_overrides.project_id AS project_id, limit_overrides.resource AS resource, CAST(limit_overrides.most AS SIGNED INTEGER) AS value_1, CAST(limit_overrides.generation AS SIGNED INTEGER) AS value_2, CAST(limit_overrides.ordinal AS SIGNED INTEGER) AS value_3 
 FROM limit_overrides 
-WHERE limit_overrides.starts_at <= UTC_TIMESTAMP(6) AND limit_overrides.ends_at > UTC_TIMESTAMP(6) AND limit_overrides.project_id IN (SELECT path.project_id 
-FROM path) UNION ALL SELECT 'default' AS kind, CAST(NULL AS CHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin) AS project_id, limit_defaults.resource AS resource, CAST(limit_defaults.most AS SIGNED INTEGER) AS value_1, CAST(NULL AS SIGNED INTEGER) AS value_2, CAST(NULL AS SIGNED INTEGER) AS value_3 
+WHERE limit_overrides.project_id IN (SELECT path.project_id 
+FROM path) AND limit_overrides.resource >= '!' AND limit_overrides.starts_at <= UTC_TIMESTAMP(6) AND limit_overrides.ends_at > UTC_TIMESTAMP(6) UNION ALL SELECT 'default' AS kind, CAST(NULL AS CHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin) AS project_id, limit_defaults.resource AS resource, CAST(limit_defaults.most AS SIGNED INTEGER) AS value_1, CAST(NULL AS SIGNED INTEGER) AS value_2, CAST(NULL AS SIGNED INTEGER) AS value_3 
 FROM limit_defaults UNION ALL SELECT 'total' AS kind, quota_usages.project_id AS project_id, quota_usages.resource AS resource, CAST(limit_totals.most AS SIGNED INTEGER) AS value_1, CAST(quota_usages.subtree AS SIGNED INTEGER) AS value_2, CAST(NULL AS SIGNED INTEGER) AS value_3 
 FROM limit_totals INNER JOIN quota_usages ON quota_usages.resource = limit_totals.resource 
 WHERE quota_usages.project_id = ' total' AND limit_totals.is_enforced = 1

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Removes from an entry of the history of limits what its reader may not see. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from cyborg_quota.types import HistoryEntry
+
+
+def without_others(entry: HistoryEntry) -> HistoryEntry:
+    """The entry without what the users of its project may not see: the author and other projects (I8)."""
+    entry = dataclasses.replace(entry, actor=None, actor_project_id=None, request_id=None)
+    return entry if entry.resource is not None else dataclasses.replace(entry, before=None, after=None)
+
+
+def hide_pod(entry: HistoryEntry) -> HistoryEntry:
+    """The entry without the name of a pod: "" in its place."""
+    return entry if entry.pod is None else dataclasses.replace(entry, pod="")

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Limits per pod over the REST API: what is held in the pod, who sees its name, and pods that were removed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import fixtures as fx
+import yaml
+from oslo_context import context as oslo_context
+
+from cyborg_quota import Inventory, policy
+from tests import base
+from tests.api import server, test_application
+
+ADMIN = base.ADMIN
+READER, MANAGER = test_application.READER, test_application.MANAGER
+HIGGS = "/v2/quotas/higgs"
+
+
+class TestPodLimits(test_application.ApplicationTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.make_pod()
+        self.engine.capacity.enable(ADMIN)
+        self.engine.capacity.add_provider(ADMIN, "n1", pod="north")
+        self.engine.capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(8)})
+
+    def claim(self, amount: int = 3, project_id: str = "higgs") -> list[str]:
+        context = base.Context(project_id)
+        found: list[str] = self.quotas.reserve(context, {"gpu": amount}, provider="n1")
+        return found
+
+    def put(self, limits: dict[str, Any], token: str = server.ADMIN, project_id: str = "higgs", **more: Any) -> Any:
+        body = {"quota": limits, "pod": "north", **more}
+        return self.ask(f"/v2/quotas/{project_id}", token, "PUT", json=body)
+
+    def use_rule(self, rule: str) -> None:
+        """Decide by this rule who sees the names of pods."""
+        self.ask(HIGGS)  # registers the options of oslo.policy
+        path = self.useFixture(fx.TempDir()).join("policy.yaml")
+        with open(path, "w") as file:
+            yaml.safe_dump({policy.SEE_PODS: rule}, file)
+        self.conf.set_override("policy_file", path, "oslo_policy")
+        self.application = server.make_application(self.conf, self.engine)
+
+    def test_what_is_held_in_the_pod_counts(self) -> None:
+        self.quotas.commit(base.Context("higgs"), self.claim(2))
+        self.claim(1)
+        self.claim(2, "simulation")
+        response = self.put({"gpu": 2})
+        self.assertEqual((409, "cyborg_quota.limit_below_usage"), (response.status_int, self.error(response)["code"]))
+        problem = "gpu: 2 is less than 2 in use and 1 reserved in pod north. Nothing was changed."
+        self.assertEqual(f"{problem} Use force to set the limit.", self.error(response)["detail"])
+        self.assertEqual([], self.engine.pod_limits.list(ADMIN))
+        self.assertEqual({"pod": "north", "quota": {"gpu": 2}}, self.put({"gpu": 2}, force=True).json)
+        self.assertEqual({"gpu": 5}, self.put({"gpu": 5}).json["quota"])
+        expected = {"limit": 5, "in_use": 2, "reserved": 1, "fits": 2, "bound_by": None}
+        self.assertEqual(expected, self.ask(f"{HIGGS}/detail?pod=north").json["quota"]["gpu"])
+        [record] = [one for one in self.engine.get_detail(ADMIN, "higgs", pod="north") if one.resource == "gpu"]
+        self.assertEqual(("north", 5, 2), (record.pod, record.usage.limit, record.headroom and record.headroom.fits))
+        refused = self.ask(f"{HIGGS}/check", method="POST", json={"check": {"gpu": 3}, "pod": "north"}).json
+        self.assertEqual([("gpu", "north", 2)], [(x["resource"], x["pod"], x["in_use"]) for x in refused["violations"]])
+
+    def test_a_limit_of_the_parent_in_the_pod(self) -> None:
+        self.put({"gpu": 4})
+        self.claim(3)
+        gpu = self.ask("/v2/quotas/detector/detail?pod=north").json["quota"]["gpu"]
+        self.assertEqual({"project_id": "detector", "scope": "subtree", "limit": 2, "pod": None}, gpu["bound_by"])
+        self.engine.administration.set_limits(ADMIN, {"gpu": 8}, "detector")
+        gpu = self.ask("/v2/quotas/detector/detail?pod=north").json["quota"]["gpu"]
+        bound = {"project_id": "higgs", "scope": "subtree", "limit": 4, "pod": "north"}
+        self.assertEqual((-1, 1, bound), (gpu["limit"], gpu["fits"], gpu["bound_by"]))
+
+    def test_no_answer_to_a_tenant_depends_on_the_pod(self) -> None:
+        """Every call that may name a pod: a name that exists, one that does not, and the texts of all other answers."""
+        self.put({"gpu": 4}, reason="a share")
+        self.claim(3)
+        for token, project_id in ((READER, "higgs"), (MANAGER, "higgs"), (MANAGER, "detector")):
+            path = f"/v2/quotas/{project_id}"
+            calls: list[tuple[str, str, Any]] = [
+                ("GET", f"{path}?pod=POD", None),
+                ("GET", f"{path}/detail?pod=POD", None),
+                ("DELETE", f"{path}?pod=POD", None),
+                ("PUT", path, {"quota": {"gpu": 1}, "pod": "POD"}),
+                ("PUT", path, {"quota": {"gpu": None}, "pod": "POD"}),
+                ("POST", f"{path}/check", {"check": {"gpu": 1}, "pod": "POD"}),
+            ]
+            for method, url, body in calls:
+                answers = []
+                for pod in ("north", "south"):
+                    named = {} if body is None else {"json": {**body, "pod": pod}}
+                    response = self.ask(url.replace("POD", pod), token, method, **named)
+                    error = {name: text for name, text in self.error(response).items() if name != "request_id"}
+                    answers.append(json.dumps(error).replace(pod, "POD"))
+                self.assertEqual(answers[0], answers[1], (token, method, url))
+                self.assertIn(response.status_int, (403, 404), (token, method, url))
+            for part in test_application.OF_PROJECT:
+                self.assertNotIn("north", self.ask(path + part, token).text, part)
+            check = self.ask(f"{path}/check", token, "POST", json={"check": {"gpu": 30}})
+            self.assertNotIn("north", check.text)
+        self.assertEqual(4, self.engine.pod_limits.list(ADMIN)[0].limit)
+
+    def test_the_policy_shows_pods_to_a_manager(self) -> None:
+        self.put({"gpu": 4})
+        self.claim(3)
+        self.use_rule("is_admin:True or role:manager")
+        self.assertEqual({"gpu": 4}, self.ask(f"{HIGGS}?pod=north", MANAGER).json["quota"])
+        self.assertEqual(1, self.ask(f"{HIGGS}/detail?pod=north", MANAGER).json["quota"]["gpu"]["fits"])
+        self.assertEqual({"gpu": 1}, self.put({"gpu": 1}, MANAGER, "detector").json["quota"])
+        self.assertEqual(403, self.put({"gpu": 1}, MANAGER).status_int)
+        [entry, *_] = self.ask(f"{HIGGS}/history", MANAGER).json["history"]
+        self.assertEqual(("gpu", "north", 4, None), tuple(entry[x] for x in ("resource", "pod", "after", "user_id")))
+        [entry, *_] = self.ask("/v2/quotas/detector/history").json["history"]
+        self.assertEqual(("north", "max"), (entry["pod"], entry["user_id"]))
+        refused = self.ask("/v2/quotas/detector/check", MANAGER, "POST", json={"check": {"gpu": 2}, "pod": "north"})
+        found = {(x["project_id"], x["pod"]): (x["in_use"], x["subtree"]) for x in refused.json["violations"]}
+        self.assertEqual((0, None), found["detector", "north"])
+        self.assertEqual((None, None), found["higgs", "north"])
+        self.assertEqual(404, self.ask(f"{HIGGS}?pod=north", READER).status_int)
+        history = test_application.deploy_engine(self).administration.limit_history
+        for role, pod in (("manager", "north"), ("reader", "")):
+            context = oslo_context.RequestContext(user_id="max", project_id="higgs", roles=[role])
+            [entry, *_] = history(context, limit=1)
+            self.assertEqual((pod, None), (entry.pod, entry.actor), role)
+
+    def test_the_policy_may_refuse_an_admin(self) -> None:
+        self.put({"gpu": 4})
+        self.use_rule("!")
+        self.assertEqual(404, self.ask(f"{HIGGS}?pod=north").status_int)
+        self.assertEqual(404, self.put({"gpu": 3}).status_int)
+        [entry, *_] = self.ask(f"{HIGGS}/history").json["history"]
+        self.assertEqual(("", "alice"), (entry["pod"], entry["user_id"]))
+
+    def test_the_limits_in_a_pod_that_was_removed(self) -> None:
+        self.put({"gpu": 4, "fpga": 1})
+        self.engine.capacity.remove_provider(ADMIN, "n1")
+        self.engine.pods.remove(ADMIN, "north")
+        self.assertEqual({"fpga": 1, "gpu": 4}, self.ask(f"{HIGGS}?pod=north").json["quota"])
+        response = self.put({"gpu": 5})
+        self.assertEqual((404, "Pod 'north' was not found."), (response.status_int, self.error(response)["detail"]))
+        self.assertEqual({"fpga": 1}, self.put({"gpu": None}).json["quota"])
+        self.assertEqual({}, self.put({"fpga": None}).json["quota"])
+        self.assertEqual(404, self.ask(f"{HIGGS}?pod=north", method="DELETE").status_int)
+
+    def test_limits_that_another_service_stores(self) -> None:
+        self.conf.set_override("driver", "noop", "limits")
+        self.application = server.make_application(self.conf, test_application.deploy_engine(self))
+        for response in (
+            self.put({"gpu": 3}),
+            self.ask(f"{HIGGS}?pod=north"),
+            self.ask(f"{HIGGS}?pod=north", method="DELETE"),
+        ):
+            code = self.error(response)["code"]
+            self.assertEqual((409, "cyborg_quota.limits_read_only"), (response.status_int, code))
+        self.assertEqual(-1, self.ask(f"{HIGGS}/detail?pod=north").json["quota"]["gpu"]["limit"])

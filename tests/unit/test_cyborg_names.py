@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The start check lists each name of Cyborg that the integration uses. Reads the source code; does not need Cyborg."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+from collections.abc import Iterator
+
+from oslotest import base
+
+import cyborg_quota
+from cyborg_quota.integrations.cyborg import compatibility
+
+FOLDER = pathlib.Path(cyborg_quota.__file__).parent / "integrations" / "cyborg"
+_DB = "cyborg.db.sqlalchemy.api.Connection"
+_EXTARQ = "cyborg.objects.ext_arq.ExtARQ"
+_MODELS = "cyborg.db.sqlalchemy.models"
+ALIASES = {
+    "cyborg.db.api.get_instance()": _DB,
+    "cyborg.objects.ExtARQ": _EXTARQ,
+    f"{_EXTARQ}.arq": "cyborg.objects.arq.ARQ",
+}
+VARIABLES = {
+    "db": _DB,
+    "self._db": _DB,
+    "record": f"{_MODELS}.ExtArq",
+    "row": f"{_MODELS}.Attribute",
+    "deployable": f"{_MODELS}.Deployable",
+    "profile": f"{_MODELS}.DeviceProfile",
+}
+"""{variable in arq_records.py and unbound_requests.py: the class of Cyborg whose instance it is}."""
+MIXINS = {"_Quota": _EXTARQ}
+"""{class that is combined with a class of Cyborg: that class}."""
+CHECKED_ELSEWHERE = {
+    "cyborg.wsgi.api": "its import creates the application; its package is looked up without an import",
+    "cyborg.api.controllers.v2.versions": "its package needs the registered objects; called when the application loads",
+    "cyborg.objects.ExtARQ": "exists only after register_all(); see check_registered",
+}
+
+
+class Names(ast.NodeVisitor):
+    """Collects the dotted names of Cyborg that one module uses."""
+
+    def __init__(self, has_records: bool) -> None:
+        self.used: set[str] = set()
+        self._bound = dict(VARIABLES) if has_records else {}
+        self._base: str | None = None
+        self._own: set[str] = set()
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        if node.module and node.module.split(".")[0] == "cyborg":
+            for alias in node.names:
+                self._bound[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+                self.used.add(f"{node.module}.{alias.name}")
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        bases = [name for name in map(self._name, node.bases) if name]
+        self._base = MIXINS.get(node.name) or (bases[-1] if bases else None)
+        self._own = set(_own_names(node))
+        self.generic_visit(node)
+        self._base = None
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        name = self._name(node)
+        if name:
+            self.used.add(name)
+        self.generic_visit(node)
+
+    def _name(self, node: ast.expr) -> str | None:
+        """The dotted name of an expression, from the module of Cyborg on; None if it is not of Cyborg."""
+        text = ast.unparse(node)
+        if text in self._bound:
+            name = self._bound[text]
+        elif text == "super()":
+            return self._base
+        elif isinstance(node, ast.Attribute):
+            if text.startswith("self.") and text.count(".") == 1:
+                return f"{self._base}.{node.attr}" if self._base and node.attr not in self._own else None
+            prefix = self._name(node.value)
+            if prefix is None:
+                return None
+            name = f"{ALIASES.get(prefix, prefix)}.{node.attr}"
+        elif isinstance(node, ast.Call) and (called := self._name(node.func)):
+            return ALIASES.get(f"{called}()")
+        else:
+            return None
+        return name
+
+
+def _own_names(node: ast.ClassDef) -> Iterator[str]:
+    for part in ast.walk(node):
+        if isinstance(part, ast.FunctionDef):
+            yield part.name
+        elif isinstance(part, ast.AnnAssign | ast.Assign):
+            for target in part.targets if isinstance(part, ast.Assign) else [part.target]:
+                if isinstance(target, ast.Name):
+                    yield target.id
+
+
+def used_names() -> dict[str, set[str]]:
+    """{file name: the names of Cyborg that it uses}."""
+    found = {}
+    for path in sorted(FOLDER.glob("*.py")):
+        if path.stem != "compatibility":
+            names = Names(has_records=path.stem in ("arq_records", "unbound_requests"))
+            names.visit(ast.parse(path.read_text()))
+            found[path.name] = names.used
+    return found
+
+
+def listed_names() -> set[str]:
+    names = {
+        f"{module}.{name}"
+        for table in (compatibility._RECORD_NAMES, compatibility._SERVICE_NAMES)
+        for module, members in table.items()
+        for name in members
+    }
+    names |= {f"{call.module}.{call.name}" for call in (*compatibility._RECORD_CALLS, *compatibility._SERVICE_CALLS)}
+    return names | {f"cyborg.common.exception.{name}" for name in compatibility._STATUSES}
+
+
+class TestListedNames(base.BaseTestCase):
+    def test_each_used_name_is_listed(self) -> None:
+        listed = listed_names()
+        missing = [
+            f"{file}: {name}"
+            for file, used in used_names().items()
+            for name in sorted(used)
+            if not any(known == name or known.startswith(f"{name}.") for known in listed)
+            and not any(name == other or name.startswith(f"{other}.") for other in CHECKED_ELSEWHERE)
+        ]
+        self.assertEqual([], missing)
+
+    def test_the_collection_finds_each_kind_of_use(self) -> None:
+        """A constant, a method of the database layer, a column, a method of a base class, a field."""
+        used = set().union(*used_names().values())
+        for name in (
+            "cyborg.common.constants.ARQ_UNBOUND",
+            f"{_DB}.extarq_get",
+            f"{_DB}.device_profile_list",
+            f"{_MODELS}.ExtArq.hostname",
+            f"{_MODELS}.Attribute.value",
+            f"{_EXTARQ}.delete_by_uuid",
+            f"{_EXTARQ}.apply_patch",
+            "cyborg.objects.arq.ARQ.project_id",
+            "cyborg.api.app.setup_app",
+        ):
+            self.assertIn(name, used)

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Postponed releases and commits, while another project's rows are locked or no thread may release."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+from oslotest import base
+
+from cyborg_quota import exceptions
+from cyborg_quota.integrations.cyborg import bind_tracker, releases
+from cyborg_quota.integrations.cyborg.bind_tracker import BindRequest, BindReservation, BindTracker, Caller
+from cyborg_quota.integrations.cyborg.releases import Releaser
+
+LOCKED = exceptions.DatabaseUnavailable("Lock wait timeout exceeded", 9.0)
+UNREACHABLE = exceptions.DatabaseUnreachable("connection refused", 6.0)
+
+
+class Engine:
+    """A ledger that raises ``errors[project_id]``. ``calls``: the ARQs or reservations that each call named."""
+
+    def __init__(self) -> None:
+        self.errors: dict[str, exceptions.QuotaError] = {}
+        self.calls: list[str] = []
+        self.done: list[str] = []
+
+    def ping(self) -> bool:
+        return False
+
+    def release(self, _context: Any, _uuids: Any, project_id: str, *, consumer: str) -> None:
+        self._run(project_id, consumer)
+
+    def commit(self, context: Any, uuids: list[str]) -> None:
+        self._run(context.project_id, uuids[0])
+
+    def _run(self, project_id: str, name: str) -> None:
+        self.calls.append(name)
+        if project_id in self.errors:
+            raise self.errors[project_id]
+        self.done.append(name)
+
+
+def call(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    return function(*args, **options)
+
+
+class TestRetry(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.engine = Engine()
+        self.releaser = Releaser(self.engine, call, mock.Mock(), lambda _arqs: {}, mock.Mock())  # type: ignore[arg-type]
+
+    def postpone(self, *arqs: str) -> None:
+        """Fail the releases of ``arqs``, whose projects are their first words."""
+        for arq in arqs:
+            project_id = arq.split("-")[0]
+            with mock.patch.dict(self.engine.errors, {project_id: LOCKED}):
+                self.assertFalse(self.releaser.release(arq, project_id))
+        self.engine.calls.clear()
+
+    def test_a_locked_project_does_not_hold_up_others(self) -> None:
+        """Its first release is tried, and its others wait for the next retry."""
+        self.postpone("hot-1", "cold-1", "hot-2", "cold-2")
+        self.engine.errors["hot"] = LOCKED
+        self.assertFalse(self.releaser.retry())
+        self.assertEqual(["hot-1", "cold-1", "cold-2"], self.engine.calls)
+        self.assertEqual((["cold-1", "cold-2"], 2), (self.engine.done, self.releaser.pending))
+        self.engine.errors.clear()
+        self.assertTrue(self.releaser.retry())
+        self.assertEqual(["cold-1", "cold-2", "hot-1", "hot-2"], self.engine.done)
+
+    def test_ended_by_an_error_of_the_whole_database(self) -> None:
+        """Each further release would wait as long."""
+        self.postpone("hot-1", "cold-1")
+        for error in (UNREACHABLE, exceptions.DatabaseReadOnly("read-only", 6.0), exceptions.DatabaseError("No table")):
+            self.engine.calls.clear()
+            self.engine.errors["hot"] = error
+            self.assertFalse(self.releaser.retry())
+            self.assertEqual((["hot-1"], 2), (self.engine.calls, self.releaser.pending), error)
+
+
+class TestSlots(base.BaseTestCase):
+    def test_a_request_waits_once_for_a_slot(self) -> None:
+        """Two threads wait for a locked project: a DELETE of many ARQs of another project waits once."""
+        engine = Engine()
+        tracker = BindTracker(engine, bind_expire_seconds=60)  # type: ignore[arg-type]
+        self.addCleanup(tracker.close)
+        slots = mock.Mock(**{"acquire.return_value": False})
+        with mock.patch.object(tracker._releaser, "_slots", slots):
+            for _ in range(2):
+                slots.reset_mock()
+                with bind_tracker.one_request():
+                    for number in range(5):
+                        self.assertFalse(tracker.release(f"a{number}", "cold"))
+                timeouts = [acquired.kwargs["timeout"] for acquired in slots.acquire.call_args_list]
+                self.assertEqual([releases._SLOT_SECONDS, 0, 0, 0, 0], timeouts)
+        self.assertEqual(([], 5), (engine.calls, tracker._releaser.pending))
+
+    def test_not_after_the_request_waited_for_the_ledger(self) -> None:
+        engine = Engine()
+        engine.errors["hot"] = LOCKED
+        tracker = BindTracker(engine, bind_expire_seconds=60)  # type: ignore[arg-type]
+        self.addCleanup(tracker.close)
+        slots = mock.Mock(**{"acquire.side_effect": [True, False]})
+        with mock.patch.object(tracker._releaser, "_slots", slots), bind_tracker.one_request():
+            for arq in ("a1", "a2"):
+                self.assertFalse(tracker.release(arq, "hot"))
+        self.assertEqual(0, slots.acquire.call_args.kwargs["timeout"])
+
+
+class TestOwedCommits(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.engine = Engine()
+        self.tracker = BindTracker(self.engine, bind_expire_seconds=60)  # type: ignore[arg-type]
+        self.addCleanup(self.tracker.close)
+        for arq in ("hot-1", "cold-1", "hot-2", "cold-2"):
+            project_id = arq.split("-")[0]
+            request = BindRequest(arq, "i1", Caller(project_id, is_admin=False), {"gpu": 1})
+            with mock.patch.dict(self.engine.errors, {project_id: LOCKED}):
+                BindReservation(self.tracker, request, [arq]).commit(lambda: True)
+        self.engine.calls.clear()
+
+    def test_a_locked_project_does_not_hold_up_others(self) -> None:
+        self.engine.errors["hot"] = LOCKED
+        self.tracker.settle_owed()
+        self.assertEqual(["hot-1", "cold-1", "cold-2"], self.engine.calls)
+        self.assertEqual(["cold-1", "cold-2"], self.engine.done)
+        self.engine.errors.clear()
+        self.tracker.settle_owed()
+        self.assertEqual(["cold-1", "cold-2", "hot-1", "hot-2"], self.engine.done)
+
+    def test_ended_by_an_unreachable_ledger(self) -> None:
+        self.engine.errors["hot"] = UNREACHABLE
+        self.tracker.settle_owed()
+        self.assertEqual((["hot-1"], True), (self.engine.calls, self.tracker.guard.is_open))
