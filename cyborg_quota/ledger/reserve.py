@@ -292,7 +292,7 @@ class Reserver:
         A limit that refused and cannot be read, because it was removed or its driver lists none, permits nothing.
         """
         project_id, origin = request.project_id, self._limits.origin
-        state = self._database.read_synced(lambda connection: path_state.read(connection, project_id, origin))
+        state = self._database.read_synced(lambda connection: path_state.read(connection, project_id, origin, pod=""))
         room = {(over.resource, over.pod): 0 for over in refusal.overs if over.pod is not None}
         found = enforcement.room(project_id, self._limits.get_pod_limits(state), state.counters)
         return {**room, **{(split(name)[0], str(split(name)[1])): left for name, left in found.items()}}
