@@ -60,10 +60,11 @@ class PodLimits:
     def list(self, context: Context, project_id: str | None = None, pod: str | None = None) -> list[LimitRecord]:
         """The limits per pod of a project (None: of all projects), in this pod (None: in any).
 
-        Raises PodNotFound.
+        A pod that was removed may have left limits. Raises PodNotFound if there is neither a limit nor the pod.
         """
         validation.admin_only(context, "list_pod_limits")
         in_pod = validation.optional_name("pod", pod)
-        if in_pod is not None:
+        found = self._driver.keeper.list_in_pods(validation.optional_name("project_id", project_id), in_pod)
+        if in_pod is not None and not found:
             self._driver.providers.require_pods([in_pod])
-        return self._driver.keeper.list_in_pods(validation.optional_name("project_id", project_id), in_pod)
+        return found

@@ -170,7 +170,7 @@ class LimitTest(LimitTestCase):
         row = {"project_id": "p", "pod": "p1", "resource": "gpu", "limit": 4}
         for listed in (("--pod",), ("--pod", "p1"), of_p):
             self.assertEqual([row], self.good("limit", "list", *listed))
-        self.assertEqual([], self.good("limit", "list", "--pod", "p2"))
+        self.assertIn("Pod 'p2' was not found", self.refused(1, "limit", "list", "--pod", "p2"))
         usage = {**row, "used": 0, "reserved": 3, "available": 1}
         self.assertEqual([usage], self.good("usage", "list", "--pod", "p1"))
         error = self.refused(1, "reserve", "--project", "p", "--provider", "n1", "gpu=2")

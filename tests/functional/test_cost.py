@@ -226,6 +226,7 @@ class TestCost(test_limits.LimitsTestCase):
         self.admin.unset_limit(base.ADMIN, "gpu", "p7")
         self.engine.total_limits.set(base.ADMIN, {"gpu": 10**6, "fpga": 10**6})
         self.engine.capacity.enable(base.ADMIN)
+        self.engine.pods.add(base.ADMIN, "pod1")
         # PostgreSQL also counts the rows that a filter discards: there, no index gives the names in the order of bytes.
         count = clouds.rows_returned if self.sql.dialect.name == "postgresql" else clouds.rows_read
         before, before_in_pod = self.read(count), self.returned_in_pod()

@@ -47,7 +47,7 @@ def set_limits(call: Call, pod: str) -> Json:
     """PUT /v2/quotas/{project_id}, with a pod in the body"""
     limits = call.body["quota"]
     _read_limits(call, pod)
-    if not call.body.get("force", False):
+    if not call.body.get("force", False) and any(limit is not None for limit in limits.values()):
         records = call.engine.get_detail(call.elevated, call.project_id, pod=pod)
         refuse_below_usage(limits, {record.resource: record.usage for record in records}, f" in pod {pod}")
     call.engine.pod_limits.set(call.elevated, limits, call.project_id, pod, reason=call.body.get("reason"))
@@ -103,7 +103,8 @@ def _read_limits(call: Call, pod: str) -> dict[str, int]:
 
 
 def _list(call: Call, pod: str) -> dict[str, int]:
-    return {one.resource: one.limit for one in call.engine.pod_limits.list(call.elevated, call.project_id, pod)}
+    limits = call.engine.pod_limits.list(call.elevated, call.project_id)
+    return {one.resource: one.limit for one in limits if one.pod == pod}
 
 
 def _answer(pod: str, limits: Mapping[str, int]) -> Json:
