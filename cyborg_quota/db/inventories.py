@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import decimal
 import functools
+import secrets
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
@@ -286,6 +287,11 @@ def find_candidates(
     return to_candidates(rows, amounts)
 
 
+_RANDOM_BITS: Final = 30
+_FIRST_RANDOM_ID: Final = 2**20
+"""Above the ids that a release before this one has given in sequence."""
+
+
 # --- Administration: the transaction must have locked the provider (resource_providers.advance) ---
 
 
@@ -309,7 +315,20 @@ def set_inventory(connection: sa.Connection, provider_id: int, resource: str, in
     if connection.execute(update).rowcount == 0:
         key = {"provider_id": provider_id, "resource": resource}
         counters = {"used": 0, "free": capacity, "created_at": clock.utc_now()}
-        connection.execute(sa.insert(inventories).values(**_ratio(values), **key, **counters))
+        (new_id,) = _unused_ids(connection, 1)
+        connection.execute(sa.insert(inventories).values(id=new_id, **_ratio(values), **key, **counters))
+
+
+def _unused_ids(connection: sa.Connection, count: int) -> list[int]:
+    """Random ids: one that was given before a restore from a backup is not given to another row.
+
+    A process that keeps such an id (ledger/provider_cache.py) then finds no row, and reads the provider again.
+    """
+    while True:
+        ids = {_FIRST_RANDOM_ID + secrets.randbits(_RANDOM_BITS) for _ in range(count)}
+        is_used = connection.execute(sa.select(_row.id).where(_row.id.in_(ids)).limit(1)).first() is not None
+        if len(ids) == count and not is_used:
+            return sorted(ids)
 
 
 def _ratio(values: dict[str, Any]) -> dict[str, Any]:
@@ -356,7 +375,9 @@ def renew(connection: sa.Connection, provider_id: int) -> None:
     A claim that has read the old ids, and the old pod with them, is then refused, and reads again.
     """
     rows = connection.execute(sa.select(inventories).where(_row.provider_id == provider_id).order_by(_row.id))
-    values = [{name: value for name, value in row.items() if name != "id"} for row in rows.mappings()]
+    values = [dict(row) for row in rows.mappings()]
+    for value, new_id in zip(values, _unused_ids(connection, len(values)), strict=True):
+        value["id"] = new_id
     connection.execute(sa.delete(inventories).where(_row.provider_id == provider_id))
     if values:
         connection.execute(sa.insert(inventories), values)
