@@ -393,17 +393,16 @@ class Reserver:
         if overdue:
             self._settler.expire_rows(overdue)
             return False
-        for item in pending:
-            if item.claim.consumer in held:
-                self._use_held(item, held[item.claim.consumer])
+        repeated = [item for item in pending if item.claim.consumer in held]
+        pods = self._pods_of(held) if any(isinstance(item.claim.pod, str) for item in repeated) else {}
+        for item in repeated:
+            item.use_held(held[item.claim.consumer], pods)
         return False
 
-    def _use_held(self, item: PendingClaim, held: Sequence[transitions.Row]) -> None:
-        pods: set[str | None] = set()
-        if isinstance(item.claim.pod, str):
-            ids = [row.provider_id for row in held if row.provider_id is not None]
-            pods = self._database.read(lambda connection: resource_providers.pods_of(connection, ids))
-        item.use_held(held, pods)
+    def _pods_of(self, held: Mapping[str | None, Sequence[transitions.Row]]) -> dict[int, str | None]:
+        """The pods of the providers of these rows, by the id of the provider."""
+        ids = {row.provider_id for rows in held.values() for row in rows if row.provider_id is not None}
+        return self._database.read(lambda connection: resource_providers.pods_of(connection, ids))
 
 
 def _to_pending(request: ReserveRequest, claim: Claim) -> PendingClaim:

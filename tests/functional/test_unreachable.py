@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import time
+
 import testscenarios
 
 from cyborg_quota import QuotaEngine, exceptions
@@ -46,6 +48,16 @@ class TestUnreachable(base.LedgerTestCase):
         self.assertIs(exceptions.DatabaseUnreachable, type(self.reserve(self.away)))
         self.assertFalse(self.away.ping())
         self.assertIs(exceptions.DatabaseUnreachable, type(self.reserve(self.engine_at(self.proxy.url))))
+        self.proxy.is_dead = False
+
+    def test_no_greeting(self) -> None:
+        """A server that accepts a connection and is silent gets the connect timeout, not the statement timeout."""
+        engine = fixtures.make_engine(self.proxy.url, **{**SHORT_TIMEOUTS, "statement_timeout_seconds": 60})
+        self.addCleanup(engine.close)
+        self.proxy.is_dead = True
+        began = time.monotonic()
+        self.assertIs(exceptions.DatabaseUnreachable, type(self.reserve(engine)))
+        self.assertLess(time.monotonic() - began, 30)
         self.proxy.is_dead = False
 
     def test_available_again(self) -> None:
