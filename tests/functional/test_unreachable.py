@@ -92,3 +92,15 @@ class TestLocation(base.LedgerTestCase):
         url = self.sql.url
         place = f"{url.host}:{url.port}/" if url.host else "/"
         self.assertEqual(f"{url.drivername}://{place}{url.database}", self.engine.location)
+
+
+class TestReadOnlyFile(base.LedgerTestCase):
+    scenarios = fixtures.SCENARIOS[:1]
+
+    def test_a_change(self) -> None:
+        """The error names the file's directory as a remedy. (The tests may run as root, so the URL forbids writes.)"""
+        self.quotas.reserve(self.context, {"gpu": 1})
+        engine = fixtures.make_engine(f"sqlite:///file:{self.sql.url.database}?mode=ro&uri=true", self.limits)
+        self.addCleanup(engine.close)
+        error = self.assertRaises(exceptions.DatabaseReadOnly, engine.reserve, self.context, {"gpu": 1})
+        self.assertIn("directory that this user may write", str(error))
