@@ -475,7 +475,8 @@ def set_counted_rows(connection: sa.Connection, flags: Mapping[int, bool]) -> No
 
 def _set_in_total(connection: sa.Connection, flag: bool, *conditions: sa.ColumnElement[bool]) -> int:
     values = {"in_total": 1 if flag else None, "generation": generations.other_than(_usage.generation)}
-    return connection.execute(sa.update(quota_usages).where(*conditions).values(values), generations.random_step()).rowcount
+    update = sa.update(quota_usages).where(*conditions).values(values)
+    return connection.execute(update, generations.random_step()).rowcount
 
 
 # Queries for holdings.py.

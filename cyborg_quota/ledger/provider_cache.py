@@ -20,8 +20,8 @@ class ProviderCache:
     """The ids of providers by name or UUID, and of inventories by provider and resource. Shared by threads.
 
     The id of an inventory is never given to another one, even after a restore from a backup (db/inventories.py). If a
-    provider or an inventory was removed, the UPDATE therefore matches no row; the caller then calls ``forget`` and reads
-    again.
+    provider or an inventory was removed, the UPDATE therefore matches no row; the caller then calls ``forget`` and
+    reads again.
     """
 
     def __init__(self) -> None:
