@@ -215,16 +215,20 @@ class CapacityClaimer:
                 raise CapacityRefused(key)
 
     def tries_next(self, pending: Sequence[PendingClaim], refused: Key | None) -> bool:
-        """Whether claims with ANY had chosen the inventory ``refused``. If so, a retry chooses another one."""
+        """Whether a retry may choose another provider than that of the inventory ``refused``: claims with ANY chose it.
+
+        If a claim that names this provider takes of the same inventory, no other choice helps: see ``raise_refusal``.
+        """
         self._cache.forget([str(item.claim.provider) for item in pending if item.claim.provider not in (None, ANY)])
-        losers = [
-            item
-            for item in pending
-            if refused is not None and item.claim.provider == ANY and item.provider_id == refused[0]
-        ]
-        for item in losers:
-            item.tried.add(refused[0])  # type: ignore[index]
-        return bool(losers)
+        if refused is None:
+            return False
+        provider_id, resource = refused
+        takers = [item for item in pending if item.provider_id == provider_id and resource in item.claim.deltas]
+        if any(item.claim.provider != ANY for item in takers):
+            return False
+        for item in takers:
+            item.tried.add(provider_id)
+        return bool(takers)
 
     def has_other_pods(self, pending: Sequence[PendingClaim]) -> bool:
         """Whether a provider has another pod than was read. (``tries_next`` has made the next attempt read again.)"""

@@ -106,12 +106,14 @@ class PodManager:
         return self._write(key, lambda connection: self._rebind(connection, key, request))
 
     def _write(self, key: BindingKey, work: Callable[[Connection], Binding]) -> Binding:
-        try:
-            binding = self._database.write(work)
-        except DuplicateEntry:
-            # Another call has created the binding, or an earlier attempt of this one.
-            current = self._database.read_synced(lambda connection: pod_bindings.find_current(connection, key))
-            binding = self._database.write(work) if current is None else current.binding
+        def decide(connection: Connection) -> Binding:
+            try:
+                return work(connection)
+            except DuplicateEntry:
+                # Another call has created the binding, or an earlier attempt of this one: decide again, with that one.
+                raise ConcurrentChange from None
+
+        binding = self._database.write(decide)
         LOG.debug("Project %s is bound to pod %s (%s)", key.project_id, binding.pod, binding.reason)
         return binding
 
