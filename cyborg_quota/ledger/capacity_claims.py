@@ -40,6 +40,9 @@ _CANDIDATES: Final = 8
 """The number of providers, besides those that the call has tried or used, among which ANY chooses."""
 
 
+_PODS_ONE_BY_ONE: Final = 2
+"""After this number of pods that do not fit, one query finds all pods with a provider that fits."""
+
 _PLACES_SECONDS: Final = 60.0
 """For this time after ANY has found a provider of a pod, the server is not asked to choose."""
 
@@ -292,8 +295,13 @@ class CapacityClaimer:
         """
         has_tried = avoids_tried and any(item.tried for item in unit.claims)
         avoided = {pod for item in unit.claims for pod in item.avoided_pods(placement.in_pods)}
-        for option in pod_claims.options(connection, unit, self._pod_selection):
-            if option.pod in avoided:
+        fitting: set[str] | None = None
+        for number, option in enumerate(pod_claims.options(connection, unit, self._pod_selection)):
+            if number == _PODS_ONE_BY_ONE:
+                fitting = set.intersection(
+                    *(inventories.pods_that_fit(connection, dict(shape)) for shape in unit.shapes)
+                )
+            if option.pod in avoided or (fitting is not None and option.pod not in fitting):
                 continue
             for avoids in (True, False) if has_tried else (False,):
                 attempt = placement.copy()

@@ -75,6 +75,11 @@ class PodUnit:
                 amounts[resource] = amounts.get(resource, 0) + amount
         return amounts
 
+    @property
+    def shapes(self) -> set[tuple[tuple[str, int], ...]]:
+        """The different amounts of the claims."""
+        return {tuple(sorted(item.claim.deltas.items())) for item in self.claims}
+
 
 def divide(connection: Connection, pending: Iterable[PendingClaim]) -> list[PodUnit]:
     """Divide the claims of a call that have a pod into units.

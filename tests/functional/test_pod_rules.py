@@ -6,14 +6,16 @@ The rules are the same on each database; these tests use SQLite.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from unittest import mock
 
 import testscenarios
 
 from cyborg_quota import ANY, SELECT, Claim, Inventory, PodChoice, exceptions
+from cyborg_quota.db import inventories
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from cyborg_quota.pod_types import ResourceUse
-from tests import base, fixtures
+from tests import base, fixtures, hooks
 from tests.functional import test_pod_claims
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -150,3 +152,64 @@ class TestMeasurement(RuleTestCase):
         self.add("p1", 9, zone="a")
         self.measure("p1")
         self.refused(pod=PodChoice(zone="a"))
+
+
+class TestStatements(RuleTestCase):
+    """The number of statements does not grow with the number of pods."""
+
+    def sent(self, call: Callable[[], object]) -> list[str]:
+        with hooks.recorded_statements(self.engine) as sent:
+            call()
+        return sent
+
+    def test_a_selection_that_keeps_the_binding(self) -> None:
+        """One query while the pod serves the request; two if it is full, and no other pod passes the filters."""
+        for number in range(3):
+            self.add(f"p{number}", 9)
+        self.select()
+        self.assertEqual(1, len(self.sent(self.select)))
+        for number in range(3):
+            self.fill(f"p{number}")
+        sent = self.sent(self.select)
+        self.assertEqual(["SELECT", "SELECT"], [statement.split()[0] for statement in sent])
+        self.fill("p2", 1)
+        self.assertEqual("p2", self.pod_of())
+
+    def test_a_refused_claim(self) -> None:
+        for number in range(12):
+            self.add(f"p{number}", 1)
+        self.claim()
+        for number in range(1, 12):
+            self.engine.reserve(base.Context("x"), {"gpu": 1}, provider=f"p{number}")
+        self.assertLessEqual(len(self.sent(self.refused)), 16)
+        self.engine.release(ADMIN, [one.uuid for one in self.engine.list_reservations(ADMIN, "x")][-1:])
+        sent = self.sent(lambda: self.assertEqual("p11", self.claim()))
+        self.assertEqual(4, sum("inventory_0" in one for one in sent), sent)
+        self.refused()
+        claims = [Claim(None, {"gpu": amount}, provider=ANY, pod=SELECT) for amount in (1, 2)]
+        self.add("p12", 2)
+        self.add("p13", 3)
+        self.assertEqual(["p13", "p13"], list(self.reserve_each(*claims)))
+
+    def reserve_each(self, *claims: Claim) -> list[str | None]:
+        uuids = self.quotas.reserve_many(TENANT, claims)
+        return [row.provider for row in self.engine.list_reservations(ADMIN, reservations=uuids)]
+
+    def test_only_providers_that_can_host_fit(self) -> None:
+        """The query of all pods finds neither these, nor those whose units refuse the claim."""
+        for number in range(3):
+            self.add(f"p{number}", 1)
+        self.add("p3")
+        self.capacity.add_provider(ADMIN, "p3", pod="p3", can_host=False)
+        self.capacity.set_inventories(ADMIN, "p3", {"gpu": Inventory(9)})
+        self.add("p4", 9)
+        self.capacity.set_inventories(ADMIN, "p4", {"gpu": Inventory(9, max_unit=1)})
+        self.capacity.add_provider(ADMIN, "free")
+        self.capacity.set_inventories(ADMIN, "free", {"gpu": Inventory(9)})
+        self.refused(2)
+        with self.sql.connect() as connection:
+            self.assertEqual(set(), inventories.pods_that_fit(connection, {"gpu": 2}))
+            self.assertEqual({"p0", "p1", "p2", "p4"}, inventories.pods_that_fit(connection, {"gpu": 1}))
+            self.assertEqual(set(), inventories.pods_that_fit(connection, {"gpu": 1, "fpga": 1}))
+            self.capacity.set_inventories(ADMIN, "p1", {"fpga": Inventory(1)})
+            self.assertEqual({"p1"}, inventories.pods_that_fit(connection, {"gpu": 1, "fpga": 1}))

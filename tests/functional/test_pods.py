@@ -8,6 +8,7 @@ from typing import Any
 import testscenarios
 
 from cyborg_quota import exceptions
+from cyborg_quota.db import pod_bindings
 from cyborg_quota.pod_types import Binding, ResourceUse
 from tests import base
 
@@ -128,6 +129,40 @@ class TestSelection(PodTestCase):
         error = self.assertRaises(exceptions.PodNotAvailable, self.pods.move_binding, ADMIN, "tenant1", "p2")
         self.assertEqual("maintenance", error.state)
         self.assertRaises(exceptions.PodNotFound, self.pods.move_binding, ADMIN, "tenant1", "p9")
+
+
+class TestConcurrency(PodTestCase):
+    """Another call creates the binding between the read and the INSERT of this one."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        if self.backend == "sqlite":
+            self.skipTest("SQLite has one writer")
+        for name in ("p1", "p2"):
+            self.pods.add(ADMIN, name)
+        other = self.make_engine().pods
+        pending = [lambda: other.select(ADMIN, project_id="tenant1")]
+        insert = pod_bindings.insert
+
+        def select_then_insert(*arguments: Any) -> None:
+            if pending:
+                pending.pop()()
+            insert(*arguments)
+
+        self.patch(pod_bindings, "insert", select_then_insert)
+
+    def test_a_move(self) -> None:
+        """It moves the binding that the other call has created."""
+        moved = self.pods.move_binding(ADMIN, "tenant1", "p2")
+        self.assertEqual(("p2", "operator"), (moved.pod, moved.reason))
+        history = [(one.pod, one.reason) for _, one in self.pods.list_bindings(ADMIN, history=True)]
+        self.assertEqual([("p1", "first"), ("p2", "operator")], history)
+
+    def test_a_selection(self) -> None:
+        """It returns the binding that the other call has created."""
+        self.pods.change(ADMIN, "p1", weight=-1)
+        self.assertEqual("p2", self.pod_of())
+        self.assertEqual(1, len(self.pods.list_bindings(ADMIN, history=True)))
 
 
 class TestPods(PodTestCase):
