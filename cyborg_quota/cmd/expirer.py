@@ -221,8 +221,8 @@ def _make_exporter(conf: cfg.ConfigOpts, engine: QuotaEngine) -> Exporter | None
 
 
 def _collect_spacing(conf: cfg.ConfigOpts) -> int:
-    """Seconds between two searches for pods to measure: often enough to repeat a failure after RETRY_SECONDS."""
-    return min(conf.pods.collect_interval or RETRY_SECONDS, RETRY_SECONDS)
+    """Seconds between two searches for pods to measure, so that a failure is repeated soon after RETRY_SECONDS."""
+    return min(conf.pods.collect_interval or RETRY_SECONDS, RETRY_SECONDS // 10)
 
 
 def _once(conf: cfg.ConfigOpts) -> int:

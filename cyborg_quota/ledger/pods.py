@@ -3,8 +3,9 @@
 
 A selection returns the current binding if its pod is available and below its threshold; that takes one statement. If
 no other pod passes the filters, the binding stays too; that takes one statement more. Otherwise it ranks the pods and
-changes the binding in one transaction, which locks the row of the new pod, then the binding. Concurrent calls for one project get the same pod: the unique key of the current binding lets only one
-insert it, and only one transaction can end the former one.
+changes the binding in one transaction, which locks the row of the new pod, then the binding. Concurrent calls for one
+project get the same pod: the unique key of the current binding lets only one insert it, and only one transaction can
+end the former one.
 """
 
 from __future__ import annotations

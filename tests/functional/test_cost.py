@@ -235,8 +235,8 @@ class TestCost(test_limits.LimitsTestCase):
         names = [scoped_name(name, f"pod{pod}") for pod in range(PODS) for name in clouds.RESOURCES]
         clouds.add_usages(self.sql, [(owner, name) for owner in ("top", "mid0") for name in names])
         with self.sql.begin() as connection:
-            values = {"availability_zone": "", "resource_affinity": "{}", "weight": 0, "threshold": 100, "generation": 0}
-            rows = [{**values, "state": "available", "name": f"other{pod}"} for pod in range(PODS)]
+            values = {"resource_affinity": "{}", "state": "available", "weight": 0, "threshold": 100, "generation": 0}
+            rows = [{**values, "availability_zone": "", "name": f"other{pod}"} for pod in range(PODS)]
             connection.execute(models.pods.insert(), rows)
         grown = self.grown(before, self.read(count))
         if self.sql.dialect.name == "sqlite":

@@ -3,8 +3,8 @@
 
 A project is never bound to a pod that the filters refuse at that moment, a binding moves only for a reason, and each
 project has at most one current binding for a zone and a set of tags. A claim goes to the pod of its group, else to the
-bound pod, else to the best one that fits, else to the bound pod although it is full; a refused claim changes no binding.
-C1 to C5 hold.
+bound pod, else to the best one that fits, else to the bound pod although it is full; a refused claim changes no
+binding. C1 to C5 hold.
 """
 
 from __future__ import annotations
