@@ -187,6 +187,11 @@ class Pods:
             after=_check_integer("after", after, 0, MAX_AMOUNT),
         )
 
+    def purge_history(self, context: Context, older_than_seconds: int) -> int:
+        """Delete the bindings that ended before this time. Returns their number."""
+        validation.admin_only(context, "purge_history")
+        return self._pods.purge_bindings(validation.age_microseconds(older_than_seconds))
+
     def move_binding(
         self,
         context: Context,

@@ -82,6 +82,7 @@ class Maintenance:
         if self._history_age is not None:
             purged += self._engine.administration.purge_limit_history(self._context, self._history_age)
             purged += self._engine.capacity.purge_history(self._context, self._history_age)
+            purged += self._engine.pods.purge_history(self._context, self._history_age)
         return purged
 
     def notify(self) -> int:

@@ -180,6 +180,13 @@ class PodManager:
             )
         )
 
+    def purge_bindings(self, age_microseconds: int) -> int:
+        """Delete, in batches, the bindings that ended longer ago than this. Returns their number."""
+        purged = 0
+        while deleted := self._database.write(lambda connection: pod_bindings.purge(connection, age_microseconds)):
+            purged += deleted
+        return purged
+
     # --- measurements ---
 
     def measure(self, names: list[str]) -> dict[str, dict[str, ResourceUse]]:
