@@ -40,7 +40,7 @@ Claim = Callable[[QuotaEngine, Event], None]
 
 
 def _in_bound_pod(engine: QuotaEngine, event: Event) -> None:
-    """Select the pod of the project, then claim in it. Either moves the binding: if the pod is full, if it does not fit."""
+    """Select the pod of the project, then claim in it. Both may move the binding."""
     with contextlib.suppress(exceptions.NoPodFits):  # (the claim is refused then)
         engine.pods.select(base.ADMIN, project_id=event.project_id, request={event.resource: event.amount})
     _reserve(engine, event, SELECT)
