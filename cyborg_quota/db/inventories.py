@@ -205,6 +205,20 @@ def can_host(table: Any, *conditions: sa.ColumnElement[bool]) -> sa.ColumnElemen
     return query.scalar_subquery() == sa.literal_column("1")
 
 
+def _fitting(size: int) -> tuple[list[Any], Any, list[sa.ColumnElement[bool]]]:
+    """The inventories of this number of resources of one provider: the tables, their join, and that they all fit."""
+    tables = [inventories.alias(f"inventory_{index}") for index in range(size)]
+    source: Any = tables[0]
+    conditions = []
+    for index, table in enumerate(tables):
+        amount = sa.bindparam(f"b_amount_{index}", type_=_row.total.type)
+        if index:
+            source = source.join(table, table.c.provider_id == tables[0].c.provider_id)
+        is_resource = table.c.resource == sa.bindparam(f"b_resource_{index}", type_=_row.resource.type)
+        conditions += [is_resource, table.c.free >= amount, fits_units(amount, table.c)]
+    return tables, source, conditions
+
+
 @functools.lru_cache(maxsize=64)
 def candidates_statement(size: int, order: Order, *, in_pod: bool = False, avoided: int = 0) -> Statement:
     """The query of ``find_candidates`` for this number of resources. ``candidates_arguments``: its parameters.
@@ -212,16 +226,8 @@ def candidates_statement(size: int, order: Order, *, in_pod: bool = False, avoid
     ``in_pod``: only providers of the pod with the name ``b_pod``. ``avoided``: none of the pods with the names
     ``b_avoided_0``, ``b_avoided_1``, ...
     """
-    tables = [inventories.alias(f"inventory_{index}") for index in range(size)]
+    tables, source, conditions = _fitting(size)
     first = tables[0]
-    source: Any = first
-    conditions = []
-    for index, table in enumerate(tables):
-        amount = sa.bindparam(f"b_amount_{index}", type_=_row.total.type)
-        if table is not first:
-            source = source.join(table, table.c.provider_id == first.c.provider_id)
-        is_resource = table.c.resource == sa.bindparam(f"b_resource_{index}", type_=_row.resource.type)
-        conditions += [is_resource, table.c.free >= amount, fits_units(amount, table.c)]
     of_pod = [_provider.pod == sa.bindparam("b_pod", type_=_provider.pod.type)] if in_pod else []
     if avoided:
         names = [sa.bindparam(f"b_avoided_{index}", type_=_provider.pod.type) for index in range(avoided)]
@@ -290,6 +296,20 @@ def find_candidates(
 _RANDOM_BITS: Final = 30
 _FIRST_RANDOM_ID: Final = 2**20
 """Above the ids that a release before this one has given in sequence."""
+
+
+def pods_that_fit(connection: sa.Connection, amounts: Mapping[str, int]) -> set[str]:
+    """The pods with a provider that can host and fits all ``amounts``."""
+    parameters = {name: value for name, value in candidates_arguments(amounts, 0).items() if name != "b_limit"}
+    return {row.pod for row in _pods_statement(len(amounts))(connection, parameters) if row.pod is not None}
+
+
+@functools.lru_cache(maxsize=16)
+def _pods_statement(size: int) -> Statement:
+    tables, source, conditions = _fitting(size)
+    joined = source.join(providers_table, _provider.id == tables[0].c.provider_id)
+    conditions.append(_provider.can_host == sa.literal_column("1"))
+    return Statement(sa.select(_provider.pod).distinct().select_from(joined).where(*conditions))
 
 
 # --- Administration: the transaction must have locked the provider (resource_providers.advance) ---

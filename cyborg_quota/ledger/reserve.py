@@ -28,7 +28,7 @@ from cyborg_quota.ledger.pod_claims import BindingChanged
 from cyborg_quota.ledger.project_tree import PathCache, Tree
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.limits.base import LimitDriver
-from cyborg_quota.scopes import in_words, is_scoped, scoped_name, split
+from cyborg_quota.scopes import is_scoped, scoped_name, split
 from cyborg_quota.types import COMMITTED, RESERVED, TOTAL, Claim, Constraint, Counters, Selection, State
 
 _MAX_ATTEMPTS: Final = 200
@@ -365,7 +365,8 @@ class Reserver:
             ) from None
         own_counters = {name: counters.get((request.project_id, name), Counters()) for name in amounts}
         for name in enforcement.overflowing(own_counters, amounts):
-            raise exceptions.UsageOverflow(request.project_id, in_words(name), amounts[name]) from None
+            # (The counter of the resource overflows if that of a pod does; a tenant does not see the pod.)
+            raise exceptions.UsageOverflow(request.project_id, split(name)[0], amounts[name]) from None
         of_resources = {name: amount for name, amount in amounts.items() if not is_scoped(name)}
         self._cap.record_refusal(request.project_id, own_counters, of_resources)
         return True

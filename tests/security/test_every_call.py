@@ -141,6 +141,7 @@ PODS: dict[str, dict[str, Any]] = {
     "change": {"name": "pod1", "weight": 1},
     "remove": {"name": "pod1"},
     "list_bindings": {},
+    "purge_history": {"older_than_seconds": 0},
     "move_binding": {"project_id": VICTIM, "pod": "pod1"},
     "end_binding": {"project_id": VICTIM},
     "list_usages": {},
