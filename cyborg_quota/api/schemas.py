@@ -111,7 +111,8 @@ COMPONENTS: Final[dict[str, Schema]] = {
         "What determines ``fits``, if that is not the limit of the project itself (if the call names a pod: its limit "
         "in this pod): the limit of an ancestor (scope "
         "``subtree``), the limit over all projects (``total``; project_id is null), the cap on open reservations "
-        "(``open_reservations``), or the width of a counter (``counter``).",
+        "(``open_reservations``), the width of a counter (``counter``), or that the resource is registered no longer "
+        "(``not_registered``).",
     ),
     "Detail": _object(
         {

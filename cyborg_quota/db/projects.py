@@ -307,6 +307,18 @@ def subtree_of(connection: sa.Connection, project_id: str) -> set[str]:
     return subtree
 
 
+def subtree_edges(connection: sa.Connection, project_id: str) -> dict[str, str | None]:
+    """``limiting_edges`` of the project and its descendants, in one query; empty for an unknown project.
+
+    WITH RECURSIVE subtree AS (SELECT :project UNION SELECT project_id FROM projects JOIN subtree ON parent_id = ...)
+    """
+    top = sa.select(projects.c.project_id).where(projects.c.project_id == project_id).cte("subtree", recursive=True)
+    below = sa.select(projects.c.project_id).where(projects.c.parent_id == top.c.project_id)
+    subtree = top.union(below.where(projects.c.origin.is_(None)))  # (ends also in a cycle that was made by hand)
+    query = _LIMITING_EDGES.join(subtree, projects.c.project_id == subtree.c.project_id)
+    return {row.project_id: row.parent_id for row in connection.execute(query)}
+
+
 _PARENT = sa.select(projects.c.parent_id).where(
     projects.c.project_id == sa.bindparam("b_project"), projects.c.origin.is_(None)
 )

@@ -104,3 +104,6 @@ class TestCheckAgreesWithReserve(RefusalTestCase):
             self.assertEqual(expected, self.violations({"gpu": 4, "fpga": 1}, "elsewhere", token))
         [found] = self.check_quota({"fpga": 1}, "higgs", READER)["violations"]
         self.assertEqual(("physics", None, None), (found["project_id"], found["limit"], found["in_use"]))
+        detail = self.ask("/v2/quotas/elsewhere/detail", "eve@elsewhere:reader").json["quota"]["fpga"]
+        self.assertEqual({"limit": None, "in_use": 0, "reserved": 0, "fits": 0, "bound_by": None}, detail)
+        self.assertIsNone(self.ask("/v2/quotas/elsewhere").json["quota"]["fpga"])
