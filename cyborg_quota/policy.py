@@ -262,8 +262,7 @@ class Policy:
             self._loader = make_enforcer(conf)
         began = time.monotonic()
         self._loader.load_rules()
-        enforcer = copy.copy(self._loader)
-        enforcer.rules = copy.copy(self._loader.rules)
+        enforcer = copy.copy(self._loader)  # (a load replaces the rules of the loader, and not those of the copies)
         enforcer.use_conf = False  # it does not load the rules itself
         return _LoadedRules(enforcer, {}, began)
 
