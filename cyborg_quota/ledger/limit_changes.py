@@ -108,8 +108,8 @@ class LimitKeeper:
             return TreePage(tree, self._database.read(usages.read), nodes)
 
         def work(connection: Connection) -> TreePage:
-            parents = {project_id: None, **projects.subtree_edges(connection, project_id)}
-            tree = LimitTree({}, {}, parents, self._limits.initial_limits)
+            edges = projects.subtree_edges(connection, project_id)
+            tree = LimitTree({}, {}, edges, self._limits.initial_limits)
             counters: dict[tuple[str, str], Counters] = {}
             nodes = _page(list(limit_tree.walk([project_id], tree.children_of)), limit, after)
             for some in chunks([name for _, name in nodes], BATCH_PROJECTS):
