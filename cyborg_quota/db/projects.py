@@ -306,6 +306,21 @@ def subtree_of(connection: sa.Connection, project_id: str) -> set[str]:
     return subtree
 
 
+def subtree_edges(connection: sa.Connection, project_id: str) -> dict[str, str | None]:
+    """The parent of the project and of each descendant, by edges that operators made. An unknown project is a root.
+
+    WITH RECURSIVE subtree AS (SELECT project_id, parent_id FROM projects WHERE parent_id = :project AND origin IS NULL
+    UNION SELECT projects.project_id, projects.parent_id FROM subtree JOIN projects ON projects.parent_id =
+    subtree.project_id AND origin IS NULL) SELECT project_id, parent_id FROM subtree
+    """
+    edge = sa.select(projects.c.project_id, projects.c.parent_id).where(projects.c.origin.is_(None))
+    subtree = edge.where(projects.c.parent_id == project_id).cte("subtree", recursive=True)
+    below = edge.where(projects.c.parent_id == subtree.c.project_id)
+    query = sa.select(subtree.union(below))  # (UNION ends also in a cycle that was made by hand)
+    found: dict[str, str | None] = {row.project_id: row.parent_id for row in connection.execute(query)}
+    return {**found, project_id: parent_of(connection, project_id)}
+
+
 _PARENT = sa.select(projects.c.parent_id).where(
     projects.c.project_id == sa.bindparam("b_project"), projects.c.origin.is_(None)
 )
