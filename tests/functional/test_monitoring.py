@@ -92,12 +92,14 @@ class TestMetrics(test_limits.LimitsTestCase):
             provider: Provider = self.engine.capacity.add_provider(ADMIN, name, pod=pod)
             self.engine.capacity.set_inventories(ADMIN, provider.uuid, {"gpu": Inventory(total)})
         self.engine.pods.set_usage(ADMIN, "far", {"gpu": ResourceUse(10, 7)})
+        # North has inventories, which count, and not its measurement.
+        self.engine.pods.set_usage(ADMIN, "north", {"gpu": ResourceUse(99, 9)})
         [uuid] = self.engine.reserve(base.Context("web"), {"gpu": 3}, provider="n1")
         metrics = self.engine.monitoring.read(ADMIN)
         self.assertEqual(
             {("gpu", "north"): (12, 3), ("gpu", ""): (2, 0), ("gpu", "far"): (10, 7)}, dict(metrics.capacity)
         )
-        self.assertEqual(["far"], list(metrics.measurement_ages))
+        self.assertEqual(["far", "north"], sorted(metrics.measurement_ages))
         self.assertEqual((0.0, schema.head()), (metrics.oldest_overdue_seconds, metrics.revision))
         self.make_overdue(uuid)
         self.assertGreater(self.engine.monitoring.read(ADMIN).oldest_overdue_seconds, 20 * 365 * 86400)

@@ -74,7 +74,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "pod_collection": LEAVES,
     "pods": LEAVES | {"ledger", "policy", "pod_collection"},
     "monitoring": LEAVES | {"ledger"},
-    "metrics": LEAVES | {"engine", "ledger"},
+    "metrics": LEAVES | {"engine", "ledger", "limits"},
     "tracing": {"exceptions"},
     "queries": LEAVES | {"ledger", "policy"},
     "messaging": LEAVES,
