@@ -222,8 +222,9 @@ def candidates_statement(
         of_pod.append(sa.or_(_provider.pod.is_(None), _provider.pod.not_in(names)))
     conditions.append(can_host(first.c, *of_pod))
     if is_equal:
-        greatest = sa.cast(sa.select(sa.func.max(_row.provider_id)).scalar_subquery(), sa.BigInteger)
-        start = greatest * sa.bindparam("b_start", type_=sa.BigInteger) / sa.literal_column(str(candidates.STARTS))
+        least, greatest = (sa.select(of(_row.provider_id)).scalar_subquery() for of in (sa.func.min, sa.func.max))
+        part = sa.bindparam("b_start", type_=sa.BigInteger) / sa.literal_column(f"{candidates.STARTS}.0")
+        start = sa.cast(least + (greatest - least) * part, sa.BigInteger)
         free = sa.bindparam("b_free", type_=_row.free.type)
         conditions += [first.c.free == free, first.c.provider_id >= start]
         order = "provider"

@@ -76,7 +76,10 @@ class TestAny(CapacityTestCase):
                 self.engine.reserve(self.context, deltas, provider=ANY, consumer="c")
                 chosen.add(self.provider_of_live("c"))
                 self.engine.release(self.context, consumer="c")
-            self.assertGreater(len(chosen), 10, deltas)  # (9 are read in the order of their ids)
+            # 9 are read in the order of their ids. (PostgreSQL's function starts at a random id from 1 on, and the ids
+            # of this database may begin far above.)
+            least = 1 if self.backend == "postgresql" and len(deltas) == 1 else 10
+            self.assertGreater(len(chosen), least, deltas)
 
     def test_a_batch_uses_several_providers(self) -> None:
         """More claims than are read as candidates at once."""

@@ -38,7 +38,9 @@ _INDEX_HINT: Final = "FORCE INDEX (ix_inventories_free)"
 """Otherwise the server sorts a small table, and then locks all its rows."""
 
 
-_RANDOM_ID: Final[Any] = sa.literal_column("FLOOR(1 + RAND() * (SELECT MAX(provider_id) FROM inventories))")
+_RANDOM_ID: Final[Any] = sa.literal_column(
+    "(SELECT FLOOR(MIN(provider_id) + RAND() * (MAX(provider_id) - MIN(provider_id) + 1)) FROM inventories)"
+)
 
 
 def queries(order: Order, guard: sa.Select[Any] | None = None) -> tuple[sa.Select[Any], sa.Select[Any]]:
