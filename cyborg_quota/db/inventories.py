@@ -19,14 +19,15 @@ import decimal
 import functools
 import secrets
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 from oslo_log import log as logging
 
 from cyborg_quota import units
 from cyborg_quota.capacity_types import Inventory, InventoryRecord
-from cyborg_quota.db import clock, paging
+from cyborg_quota.db import candidates, clock, paging
+from cyborg_quota.db.candidates import Candidate, Order
 from cyborg_quota.db.models import inventories
 from cyborg_quota.db.models import resource_providers as providers_table
 from cyborg_quota.db.prepared import ListStatement, Statement, any_of
@@ -41,25 +42,12 @@ ELSEWHERE: Final = sa.func.coalesce(_row.used_elsewhere, 0)
 Key = tuple[int, str]
 """The id of a provider, and a resource: the key of an inventory."""
 
-Order = Literal["least free", "most free", "provider"]
-"""The order in which ``find_candidates`` returns providers."""
-
-
 class InventoryClaim(NamedTuple):
     """What one call takes from one inventory, by claims of the same amount; ``total`` is their sum."""
 
     inventory_id: int
     amount: int
     total: int
-
-
-class Candidate(NamedTuple):
-    """A provider that fits a claim: its id, by resource the id of the inventory and what is free there, its pod."""
-
-    provider_id: int
-    inventory_ids: Mapping[str, int]
-    free: Mapping[str, int]
-    pod: str | None = None
 
 
 class Place(NamedTuple):
@@ -219,12 +207,19 @@ def _fitting(size: int) -> tuple[list[Any], Any, list[sa.ColumnElement[bool]]]:
     return tables, source, conditions
 
 
+def pod_of(table: Any) -> sa.Label[str | None]:
+    """The pod of the provider of an inventory."""
+    return sa.select(_provider.pod).where(_provider.id == table.provider_id).scalar_subquery().label("pod")
+
+
 @functools.lru_cache(maxsize=64)
-def candidates_statement(size: int, order: Order, *, in_pod: bool = False, avoided: int = 0) -> Statement:
+def candidates_statement(
+    size: int, order: Order, *, in_pod: bool = False, avoided: int = 0, is_equal: bool = False
+) -> Statement:
     """The query of ``find_candidates`` for this number of resources. ``candidates_arguments``: its parameters.
 
     ``in_pod``: only providers of the pod with the name ``b_pod``. ``avoided``: none of the pods with the names
-    ``b_avoided_0``, ``b_avoided_1``, ...
+    ``b_avoided_0``, ``b_avoided_1``, ... ``is_equal``: only those with ``b_free`` units, from a random provider on.
     """
     tables, source, conditions = _fitting(size)
     first = tables[0]
@@ -233,29 +228,31 @@ def candidates_statement(size: int, order: Order, *, in_pod: bool = False, avoid
         names = [sa.bindparam(f"b_avoided_{index}", type_=_provider.pod.type) for index in range(avoided)]
         of_pod.append(sa.or_(_provider.pod.is_(None), _provider.pod.not_in(names)))
     conditions.append(can_host(first.c, *of_pod))
+    if is_equal:
+        least, greatest = (sa.select(of(_row.provider_id)).scalar_subquery() for of in (sa.func.min, sa.func.max))
+        part = sa.bindparam("b_start", type_=sa.BigInteger) / sa.literal_column(f"{candidates.STARTS}.0")
+        start = sa.cast(least + (greatest - least) * part, sa.BigInteger)
+        free = sa.bindparam("b_free", type_=_row.free.type)
+        conditions += [first.c.free == free, first.c.provider_id >= start]
+        order = "provider"
     keys = {"least free": first.c.free, "most free": first.c.free.desc(), "provider": first.c.provider_id}
     columns = [column for table in tables for column in (table.c.id, table.c.free)]
-    pod = sa.select(_provider.pod).where(_provider.id == first.c.provider_id).scalar_subquery().label("pod")
-    query = sa.select(first.c.provider_id, *columns, pod).select_from(source).where(*conditions)
+    query = sa.select(first.c.provider_id, *columns, pod_of(first.c)).select_from(source).where(*conditions)
     return Statement(query.order_by(keys[order]).limit(sa.bindparam("b_limit", type_=sa.Integer)))
 
 
 def candidates_arguments(amounts: Mapping[str, int], limit: int) -> dict[str, Any]:
     """The parameters of ``candidates_statement``."""
     parameters: dict[str, Any] = {"b_limit": limit}
-    for index, resource in enumerate(_largest_first(amounts)):
+    for index, resource in enumerate(candidates.largest_first(amounts)):
         parameters[f"b_resource_{index}"] = resource
         parameters[f"b_amount_{index}"] = amounts[resource]
     return parameters
 
 
-def _largest_first(amounts: Mapping[str, int]) -> list[str]:
-    return sorted(amounts, key=lambda resource: (-amounts[resource], resource))
-
-
 def to_candidates(rows: Iterable[Any], amounts: Mapping[str, int]) -> list[Candidate]:
     """The rows of ``candidates_statement``."""
-    resources = _largest_first(amounts)
+    resources = candidates.largest_first(amounts)
     if len(resources) == 1:  # the usual claim, without the loops
         name = resources[0]
         return [Candidate(row[0], {name: row[1]}, {name: row[2]}, row[3]) for row in rows]
@@ -281,16 +278,21 @@ def find_candidates(
 ) -> list[Candidate]:
     """Up to ``limit`` providers that can host and fit all ``amounts``, in ``order`` of the first resource.
 
-    ``pod``: only those of this pod; None: all. ``avoided``: none of these pods. The index on (resource, free) serves
-    the first resource, and the unique key of the inventories the others.
+    Where more have as much free as the first one, a second query returns random ones of them. ``pod``: only those of
+    this pod; None: all. ``avoided``: none of these pods. The index on (resource, free) serves the first resource, and
+    the unique key of the inventories the others.
     """
     parameters = candidates_arguments(amounts, limit)
     if pod is not None:
         parameters["b_pod"] = pod
     parameters.update({f"b_avoided_{index}": name for index, name in enumerate(sorted(avoided))})
-    statement = candidates_statement(len(amounts), order, in_pod=pod is not None, avoided=len(avoided))
-    rows = statement(connection, parameters)
-    return to_candidates(rows, amounts)
+
+    def read(bounds: Mapping[str, int]) -> list[Candidate]:
+        in_pod, is_equal = pod is not None, bool(bounds)
+        statement = candidates_statement(len(amounts), order, in_pod=in_pod, avoided=len(avoided), is_equal=is_equal)
+        return to_candidates(statement(connection, {**parameters, **bounds}), amounts)
+
+    return candidates.with_random_equals(read({}), read, amounts, order, limit)
 
 
 _RANDOM_BITS: Final = 30

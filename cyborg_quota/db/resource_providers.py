@@ -116,6 +116,11 @@ def set_pod(connection: sa.Connection, provider_id: int, pod: str | None) -> Non
     connection.execute(sa.update(resource_providers).where(_row.id == provider_id).values(pod=pod))
 
 
+def set_can_host(connection: sa.Connection, provider_id: int, *, can_host: bool) -> None:
+    """Set whether ANY chooses a provider, which the transaction has locked."""
+    connection.execute(sa.update(resource_providers).where(_row.id == provider_id).values(can_host=int(can_host)))
+
+
 def has_children(connection: sa.Connection, provider_id: int) -> bool:
     """Whether providers are nested in this one. The transaction must have locked it, so that none is added."""
     query = sa.select(sa.literal(1)).where(_row.parent_id == provider_id).limit(1)

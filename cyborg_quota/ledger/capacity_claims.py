@@ -21,8 +21,9 @@ from oslo_log import log as logging
 from cyborg_quota import exceptions, units
 from cyborg_quota.capacity_types import CapacityOver
 from cyborg_quota.db import features, inventories, resource_providers
+from cyborg_quota.db.candidates import Candidate
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
-from cyborg_quota.db.inventories import Candidate, InventoryClaim, Key, Place
+from cyborg_quota.db.inventories import InventoryClaim, Key, Place
 from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.provider_choice import ChosenInventory, ProviderChoice
 from cyborg_quota.db.usages import Change

@@ -128,6 +128,7 @@ CAPACITY: dict[str, dict[str, Any]] = {
     "purge_history": {"older_than_seconds": 0},
     "require_pods": {"pods": ["pod1"]},
     "set_pod": {"provider": "n1", "pod": "pod1"},
+    "set_can_host": {"provider": "n1", "can_host": False},
     "enable": {},
     "is_enabled": {},
     "notices": {},

@@ -26,10 +26,11 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.ext.compiler import compiles
 
 from cyborg_quota.db import inventories, new_reservations, provider_choice, reservations, usages
+from cyborg_quota.db.candidates import Order
 from cyborg_quota.db.clock import utc_after
 from cyborg_quota.db.dialects import mariadb_choice, mariadb_schema_lock
 from cyborg_quota.db.dialects.base import MIN_BULK_ROWS, Dialect
-from cyborg_quota.db.inventories import InventoryClaim, Order
+from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.db.models import reservations as reservations_table
 from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.prepared import ServerStatement, Statement, statement_name
@@ -340,10 +341,10 @@ def _block_text(
         return str(element.compile(dialect=dialect)) % names
 
     opened = []
-    if guard is not None:
-        opened.append(f"IF NOT EXISTS ({text_of(guard)}) THEN")
     if order is not None:
-        opened.append(f"{mariadb_choice.text(order, text_of)} THEN")
+        opened.append(f"{mariadb_choice.text(order, guard, text_of)} THEN")
+    elif guard is not None:
+        opened.append(f"IF NOT EXISTS ({text_of(guard)}) THEN")
     opened += [f"{text_of(element)}; IF ROW_COUNT() = {rows} THEN" for element, rows in steps]
     numbers = list(range(len(steps), 0, -1)) + [0] * (len(opened) - len(steps))  # of the innermost step first
     refused = " ".join([f"ELSE ROLLBACK; SELECT {number}; END IF;" for number in numbers])
