@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -415,13 +414,10 @@ _ZERO_ROW: Final = {
 }
 """The values of a new usage row; ``_zero_row`` returns the parameters."""
 
-_GENERATION_BITS: Final = 30
-"""Leaves room for a billion moves in the column's 32 bits."""
-
 
 def _zero_row(project_id: str, resource: str) -> dict[str, Any]:
-    """The parameters of _ZERO_ROW. The first generation is random: see rule 1 in projects.py."""
-    return {"b_project": project_id, "b_resource": resource, "b_generation": secrets.randbits(_GENERATION_BITS)}
+    """The parameters of _ZERO_ROW."""
+    return {"b_project": project_id, "b_resource": resource, "b_generation": usages.new_generation()}
 
 
 def make_row(connection: sa.Connection, project_id: str, resource: str) -> None:

@@ -23,6 +23,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
+import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -35,6 +36,8 @@ from cyborg_quota.db.prepared import ListStatement, Statement, any_of, case_by_v
 from cyborg_quota.types import MAX_AMOUNT, TOTAL, Counters, Page
 
 _usage = quota_usages.c
+_GENERATION_BITS: Final = 30
+"""The column has 32 bits. Previous releases add 1 for each move: this leaves room for a billion of their moves."""
 _NO_BOUND = 2**62
 """The bound of a change without a limit: no subtree can hold that much. One statement text thus serves all changes."""
 
@@ -369,17 +372,22 @@ def delete_zeros(connection: sa.Connection, project_id: str) -> int:
     return left
 
 
+def new_generation() -> int:
+    """A random generation of a usage row: see rule 1 in projects.py."""
+    return secrets.randbits(_GENERATION_BITS)
+
+
 _BUMP_GENERATION = (
     sa.update(quota_usages)
     .where(_usage.project_id == sa.bindparam("b_project"))
-    .values(generation=_usage.generation + 1)
+    .values(generation=sa.bindparam("b_generation"))
 )
 _SUBTREES = sa.select(_usage.resource, _usage.subtree).where(_usage.project_id == sa.bindparam("b_project"))
 
 
 def bump_generations(connection: sa.Connection, project_id: str) -> None:
-    """Add 1 to the generation of each usage row of a project that moves: a charge with the old path then fails."""
-    connection.execute(_BUMP_GENERATION, {"b_project": project_id})
+    """Change the generation of each usage row of a project that moves: a charge with the old path then fails."""
+    connection.execute(_BUMP_GENERATION, {"b_project": project_id, "b_generation": new_generation()})
 
 
 def read_subtrees(connection: sa.Connection, project_id: str) -> dict[str, int]:
@@ -405,8 +413,11 @@ def row_ids(connection: sa.Connection, project_ids: Iterable[str]) -> dict[tuple
 
 def insert_zeros(connection: sa.Connection, keys: Iterable[tuple[str, str]]) -> None:
     """Insert usage rows of zeros, by (project_id, resource). The transaction must have locked the projects."""
-    zeros = {"reserved": 0, "used": 0, "subtree": 0, "generation": 0}
-    rows = [{"project_id": project_id, "resource": resource, **zeros} for project_id, resource in keys]
+    zeros = {"reserved": 0, "used": 0, "subtree": 0}
+    rows = [
+        {"project_id": project_id, "resource": resource, "generation": new_generation(), **zeros}
+        for project_id, resource in keys
+    ]
     insert_many(connection, quota_usages, rows)
 
 
@@ -428,15 +439,15 @@ _BUMP_GENERATIONS_OF_ROWS = ListStatement(
     lambda size: (
         sa.update(quota_usages)
         .where(any_of(_usage.id, size))
-        .values(generation=_usage.generation + sa.literal_column("1"))
+        .values(generation=sa.bindparam("b_generation"))
     )
 )
 
 
 def bump_generations_of_rows(connection: sa.Connection, usage_ids: Sequence[int]) -> None:
-    """Add 1 to the generations of these rows: a charge with the old path then fails."""
+    """Change the generations of these rows: a charge with the old path then fails."""
     for chunk in chunks(sorted(usage_ids)):
-        _BUMP_GENERATIONS_OF_ROWS.changed(connection, chunk, {})
+        _BUMP_GENERATIONS_OF_ROWS.changed(connection, chunk, {"b_generation": new_generation()})
 
 
 def subtrees_query(size: int) -> sa.Select[Any]:
@@ -471,7 +482,7 @@ def set_counted_rows(connection: sa.Connection, flags: Mapping[int, bool]) -> No
 
 
 def _set_in_total(connection: sa.Connection, flag: bool, *conditions: sa.ColumnElement[bool]) -> int:
-    values = {"in_total": 1 if flag else None, "generation": _usage.generation + 1}
+    values = {"in_total": 1 if flag else None, "generation": new_generation()}
     return connection.execute(sa.update(quota_usages).where(*conditions).values(values)).rowcount
 
 
