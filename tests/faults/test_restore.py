@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import pathlib
+from collections.abc import Callable
 
 import fixtures as fixtures_
 import testscenarios
@@ -15,6 +16,7 @@ from cyborg_quota.integrations.cyborg.bind_tracker import BindRequest, BindTrack
 from cyborg_quota.integrations.cyborg.reconciler import Reconciler
 from tests import base, fixtures, invariants, needs
 from tests.faults import backups
+from tests.functional import test_limits
 from tests.functional.test_reconciler import Cloud
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -112,6 +114,38 @@ class TestAnswers(RestoreTestCase):
         for name in ("lost", "new"):
             found = [other.get_usages(base.Context(f"{name}{number}"))["gpu"].reserved for number in range(3)]
             self.assertEqual([1, 1, 1], found, name)
+
+
+class TestMoves(RestoreTestCase, test_limits.LimitsTestCase):
+    """The backup lacks a move of a project, which moves again after the restore; a process has cached the lost path."""
+
+    def lose_a_move(self, move: Callable[[str], object]) -> None:
+        """``move`` is called with the parent of ``leaf``: ``a`` is lost, ``b`` allows one more."""
+        tree = {"top": None, "a": "top", "b": "top", "old": "top", "leaf": "old"}
+        self.import_tree(tree, {"top": 200, "a": 50, "b": 3, "old": 50, "leaf": 3}, gpu=0)
+        for project_id, amount in (("a", 1), ("b", 2), ("leaf", 1)):
+            self.hold(project_id, amount)
+        self.back_up()
+        move("a")
+        self.quotas.reserve(base.Context("leaf"), {"gpu": 1}, consumer="lost")
+        self.restore()
+        move("b")
+        error = self.assertRaises(exceptions.OverQuota, self.quotas.reserve, base.Context("leaf"), {"gpu": 1})
+        self.assertEqual(["b"], [over.project_id for over in error.overs])
+        self.assertEqual([], self.engine.audit(base.ADMIN))
+
+    def test_a_move(self) -> None:
+        administration = self.make_limited().administration  # of another process
+        self.lose_a_move(lambda parent: administration.move_project(base.ADMIN, "leaf", parent))
+
+    def test_an_import(self) -> None:
+        administration = self.make_limited().administration
+
+        def move(parent: str) -> None:
+            children = [{"id": parent, "children": [{"id": "leaf"}]}]
+            administration.import_limits(base.ADMIN, {"projects": [{"id": "top", "children": children}]})
+
+        self.lose_a_move(move)
 
 
 class TestCyborg(RestoreTestCase):
