@@ -3,7 +3,8 @@
 
 python -m tests.servers run --durable --only mariadb --only postgresql -- python -m benchmarks.imports
 
-With ``--rows 20``, each project has 20 usage rows instead of 2. ledger/limit_changes.py bounds their total number.
+With ``--rows 20``, each project has 20 usage rows instead of 2. ``--at-bound`` moves as many projects as one import may
+(ledger/limit_changes.py bounds the number of usage rows; the bound is lower on SQLite).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from cyborg_quota import QuotaEngine
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.ledger.driver import DbQuotaDriver
+from cyborg_quota.ledger.limit_changes import MOST_MOVED_ROWS, MOST_MOVED_ROWS_OF_ONE_WRITER
 from cyborg_quota.ledger.settings import DriverSettings
 from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.limits.limit_tree import InitialLimits
@@ -86,16 +88,27 @@ def run(backend: str, projects: int, rows: int) -> None:
     )
 
 
+def most_moved_rows(backend: str) -> int:
+    """Return the maximum number of usage rows that one import moves."""
+    return MOST_MOVED_ROWS_OF_ONE_WRITER if backend == "sqlite" else MOST_MOVED_ROWS
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--projects", type=int, default=10_000)
     parser.add_argument("--rows", type=int, action="append", help="usage rows of each project (2); may be repeated")
+    parser.add_argument("--at-bound", action="store_true", help="as many projects as one import may move")
     parser.add_argument("--only", action="append", help="a database: sqlite, mariadb or postgresql")
     arguments = parser.parse_args()
     for backend in arguments.only or fixtures.BACKENDS:
         if fixtures.missing_server(backend) is None:
             for rows in arguments.rows or [2]:
-                run(backend, arguments.projects, rows)
+                most = most_moved_rows(backend) // rows
+                projects = most if arguments.at_bound else arguments.projects
+                if projects > most:
+                    print(f"{backend}: one import may move {most:,} projects of {rows} usage rows, not {projects:,}")
+                else:
+                    run(backend, projects, rows)
 
 
 if __name__ == "__main__":

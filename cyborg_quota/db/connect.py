@@ -89,6 +89,7 @@ def _handle_errors(engine: sa.Engine, dialect: Dialect) -> None:
     """Register our handler first: oslo.db's raises an exception, so that no later handler runs."""
     if dialect.has_server:
         sa.event.listen(engine, "handle_error", _leave_read_only)
+        sa.event.listen(engine, "handle_error", _raise_handled)
     # Register none of oslo.db's other listeners: they are for savepoints, and cost time in each transaction.
     sa.event.listen(engine, "handle_error", exc_filters.handler, retval=True)
 
@@ -100,6 +101,12 @@ def _leave_read_only(context: sa.engine.ExceptionContext) -> None:
     """
     if errors.is_read_only(context.original_exception):
         context.is_disconnect = True
+
+
+def _raise_handled(context: sa.engine.ExceptionContext) -> None:
+    """Raise what oslo.db's handler would raise: that handler logs a warning with a traceback."""
+    if not context.is_disconnect and errors.is_handled(context.original_exception):
+        raise oslo_exc.DBError(context.sqlalchemy_exception or context.original_exception)
 
 
 _PROBE_SECONDS: Final = 2

@@ -119,11 +119,21 @@ def is_not_executable(error: BaseException) -> bool:
     return _code(error) in _NOT_EXECUTABLE
 
 
+_READ_ONLY: Final = frozenset({"25006", 1792, 1836})
+
+_HANDLED: Final = _NOT_EXECUTABLE | _READ_ONLY | {"QU001"}
+"""QU001: one of the ledger's functions refuses (postgresql_functions.REFUSED_STATE)."""
+
+
+def is_handled(error: BaseException) -> bool:
+    """Whether a caller in this package handles this error of a driver, so that it needs no traceback in the log."""
+    return _code(error) in _HANDLED
+
+
 _TOOK_LONG: Final = frozenset({"57014", "55P03", 1205, 1317, 1969})
 """PostgreSQL: canceled, lock timeout. MariaDB: lock timeout, interrupted, max_statement_time."""
 
 
-_READ_ONLY: Final = frozenset({"25006", 1792, 1836})
 _MAY_BE_READ_ONLY: Final = {
     1290: "read-only",  # an option of the server forbids the statement; the message names the option
     "XX000": "cannot assign TransactionIds during recovery",  # pg_logical_emit_message on a standby

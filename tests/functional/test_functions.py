@@ -96,6 +96,7 @@ class TestFunctions(base.BackendTestCase):
         self.attach(engine)
         self.attach(engine)
         self.assertEqual(1, self.log.output.count("Run cyborg-quota db sync"))
+        self.assertNotIn("Traceback", self.log.output)
 
         self.assertEqual((schema.head(), schema.head()), self.sync())
         self.assertEqual(2, self.log.output.count("lacks privileges to create the functions"))
@@ -120,6 +121,16 @@ class TestFunctions(base.BackendTestCase):
             self.execute(f"REVOKE EXECUTE ON FUNCTION {name} FROM PUBLIC, {self.user}")
         self.attach(self.make_engine())
         self.assertEqual(1, self.log.output.count("A function of the ledger cannot be called"))
+        self.assertNotIn("Traceback", self.log.output)
+
+    def test_a_refusal_by_a_function_is_not_logged(self) -> None:
+        """One of the reservations has been committed by another process: the call runs several statements instead."""
+        self.sync()
+        engine, context = self.make_engine(), base.Context("p")
+        uuids = engine.reserve(context, {"fpga": 1, "gpu": 1})
+        self.make_engine().commit(context, uuids[1:])
+        engine.commit(context, uuids)
+        self.assertEqual("", self.log.output)
 
     def test_their_rights_and_their_tables(self) -> None:
         """They have the caller's privileges, and do not find tables by the caller's search path."""

@@ -296,39 +296,23 @@ class TestTheTable(EveryCallTestCase):
         functions = {name for name in cyborg_quota.__all__ if inspect.isfunction(getattr(cyborg_quota, name))}
         self.assertEqual(PACKAGE, functions)
 
-    def test_every_call_of_capacity_needs_an_admin(self) -> None:
-        for call, given in CAPACITY.items():
-            for who, context in STRANGERS.items():
-                method = getattr(self.engine.capacity, call)
-                error = self.assertRaises(exceptions.NotAuthorized, method, context, **given)
-                self.assertEqual(call, error.action, who)
-
-    def test_every_call_of_pods_needs_an_admin(self) -> None:
-        for call, given in PODS.items():
-            for context in STRANGERS.values():
-                self.assertRaises(exceptions.NotAuthorized, getattr(self.engine.pods, call), context, **given)
-
-    def test_every_call_of_total_limits_needs_an_admin(self) -> None:
+    def test_every_call_of_the_parts_needs_an_admin(self) -> None:
+        """Of engine.capacity, engine.pods, ...: by the policy, not by a project."""
         limits, resources = {"limits": {"gpu": 1}}, {"resources": ["gpu"]}
-        given = {"set": limits, "preview": limits, "unset": resources, "count_held": resources}
-        for call in public(TotalLimits):
-            for who, context in STRANGERS.items():
-                method = getattr(self.engine.total_limits, call)
-                error = self.assertRaises(exceptions.NotAuthorized, method, context, **given.get(call, {}))
-                self.assertIn("total_limits", error.action, who)
-
-    def test_every_call_of_pod_limits_needs_an_admin(self) -> None:
-        given = {"set": {"limits": {"gpu": 1}, "project_id": "p1", "pod": "pod1"}}
-        for call in public(PodLimits):
-            for who, context in STRANGERS.items():
-                method = getattr(self.engine.pod_limits, call)
-                error = self.assertRaises(exceptions.NotAuthorized, method, context, **given.get(call, {}))
-                self.assertIn("pod_limits", error.action, who)
-
-    def test_every_call_of_monitoring_needs_an_admin(self) -> None:
-        for call, given in MONITORING.items():
-            for context in STRANGERS.values():
-                self.assertRaises(exceptions.NotAuthorized, getattr(self.engine.monitoring, call), context, **given)
+        totals = {"set": limits, "preview": limits, "unset": resources, "count_held": resources}
+        of_pods = {"set": {**limits, "project_id": "p1", "pod": "pod1"}}
+        for part, action, calls in (
+            ("capacity", None, CAPACITY),
+            ("pods", "", PODS),
+            ("total_limits", "total_limits", {call: totals.get(call, {}) for call in public(TotalLimits)}),
+            ("pod_limits", "pod_limits", {call: of_pods.get(call, {}) for call in public(PodLimits)}),
+            ("monitoring", "", MONITORING),
+        ):
+            for call, given in calls.items():
+                for who, context in STRANGERS.items():
+                    method = getattr(getattr(self.engine, part), call)
+                    error = self.assertRaises(exceptions.NotAuthorized, method, context, **given)
+                    self.assertIn(call if action is None else action, error.action, who)
 
     def test_methods_without_a_context_show_no_project(self) -> None:
         """The rows without arguments are those of methods that do not know the caller."""

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims with ANY: the provider that is chosen, and the next one after a lost race."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import testscenarios
+from fixtures import MonkeyPatch
+
+from cyborg_quota import ANY, Claim, Inventory, exceptions
+from cyborg_quota.ledger import selection
+from cyborg_quota.ledger.capacity_claims import CapacityClaimer
+from tests import base
+from tests.functional.test_capacity import ADMIN, CapacityTestCase, PluggedSelection
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+
+class TestAny(CapacityTestCase):
+    def test_the_whole_claim_is_at_one_provider(self) -> None:
+        self.add("n2", gpu=2, fpga=8)
+        self.add("n3", gpu=1)
+        error = self.assertRaises(
+            exceptions.OverCapacity, self.quotas.reserve, self.context, {"gpu": 4, "fpga": 5}, provider=ANY
+        )
+        self.assertEqual([None, None], [over.provider for over in error.overs])
+        self.quotas.reserve(self.context, {"gpu": 2, "fpga": 5}, provider=ANY, consumer="c")
+        self.assertEqual("n2", self.provider_of("c"))
+
+    def test_units(self) -> None:
+        self.set("n1", gpu=Inventory(8, min_unit=4))
+        self.add("n2", gpu=8)
+        for _ in range(8):
+            self.claim(1, ANY)
+        self.assertEqual((0, 8), (self.used("n1"), self.used("n2")))
+
+    def test_shared_pools_are_claimed_by_name_only(self) -> None:
+        self.add("pool", can_host=False, gpu=100)
+        self.assertRaises(exceptions.OverCapacity, self.claim, 9, ANY)
+        self.claim(9, "pool")
+        self.assertEqual((0, 9), (self.used(), self.used("pool")))
+
+    def test_selections(self) -> None:
+        self.add("n2", gpu=5)
+        self.add("n3", gpu=6)
+        for chosen, expected in (
+            (selection.BestFit(), ["n2", "n2", "n3", "n3", "n3"]),
+            (selection.Spread(), ["n1", "n1", "n3", "n2", "n1"]),
+            (selection.First(), ["n1", "n1", "n1", "n1", "n2"]),
+        ):
+            engine = self.make_engine(selection=chosen)
+            for number in range(len(expected)):
+                engine.reserve(self.context, {"gpu": 2}, provider=ANY, consumer=f"c{number}")
+            names = [str(self.provider_of_live(f"c{number}")) for number in range(len(expected))]
+            if isinstance(chosen, selection.Spread):  # at the second and the last claim, n1 and n3 are equally good
+                self.assertEqual({"n1", "n3"}, set(names[1:3]))
+                names[1:3] = ["n1", "n3"]
+                self.assertIn(names.pop(), ("n1", "n3"))
+            self.assertEqual(expected[: len(names)], names)
+            for number in range(len(expected)):
+                engine.release(self.context, consumer=f"c{number}")
+        self.assert_invariants()
+
+    def provider_of_live(self, consumer: str) -> str | None:
+        rows = self.engine.get_reservations(self.context, consumer=consumer)
+        return next(row.provider for row in rows if row.ended_at is None)
+
+    def test_equally_good_providers_are_chosen_at_random(self) -> None:
+        for number in range(2, 12):
+            self.add(f"n{number}", gpu=8)
+        chosen = set()
+        for _ in range(40):
+            self.engine.reserve(self.context, {"gpu": 8}, provider=ANY, consumer="c")
+            chosen.add(self.provider_of_live("c"))
+            self.engine.release(self.context, consumer="c")
+        self.assertGreater(len(chosen), 1)
+
+    def test_a_batch_uses_several_providers(self) -> None:
+        """More claims than are read as candidates at once."""
+        for number in range(2, 101):
+            self.add(f"n{number}", gpu=8)
+        claims = [Claim(f"c{number}", {"gpu": 8}, provider=ANY) for number in range(100)]
+        self.quotas.reserve_many(self.context, claims)
+        self.assertEqual(
+            {8}, {record.used for record in self.capacity.list_inventories(ADMIN) if record.resource == "gpu"}
+        )
+        self.assertRaises(exceptions.OverCapacity, self.claim, 1, ANY)
+
+    def test_named_claims_of_a_batch_come_first(self) -> None:
+        self.add("n2", gpu=8)
+        claims = [Claim("a", {"gpu": 8}, provider=ANY), Claim("b", {"gpu": 8}, provider="n1")]
+        self.quotas.reserve_many(self.context, claims)
+        self.assertEqual(("n2", "n1"), (self.provider_of("a"), self.provider_of("b")))
+
+    def test_a_lost_race_tries_the_next_one(self) -> None:
+        """Another call takes the chosen provider between the selection and the claim."""
+        self.engine = self.make_engine(selection=PluggedSelection())
+        self.add("n2", gpu=9)
+        other = self.make_engine()
+        original = CapacityClaimer.place
+        finds = []
+
+        def place(claimer: CapacityClaimer, pending: Any) -> Any:
+            placement = original(claimer, pending)
+            if pending[0].claim.provider == ANY:
+                finds.append(placement)
+                if len(finds) == 1:
+                    other.reserve(base.Context("other"), {"gpu": 8}, provider="n1")
+            return placement
+
+        self.useFixture(MonkeyPatch("cyborg_quota.ledger.capacity_claims.CapacityClaimer.place", place))
+        self.engine.reserve(self.context, {"gpu": 8}, provider=ANY, consumer="c")
+        self.assertEqual(("n2", 2), (self.provider_of("c"), len(finds)))
+        self.assert_invariants()
