@@ -193,7 +193,7 @@ def can_host(table: Any, *conditions: sa.ColumnElement[bool]) -> sa.ColumnElemen
     return query.scalar_subquery() == sa.literal_column("1")
 
 
-def _fitting(size: int) -> tuple[list[Any], Any, list[sa.ColumnElement[bool]]]:
+def fitting(size: int) -> tuple[list[Any], Any, list[sa.ColumnElement[bool]]]:
     """The inventories of this number of resources of one provider: the tables, their join, and that they all fit."""
     tables = [inventories.alias(f"inventory_{index}") for index in range(size)]
     source: Any = tables[0]
@@ -221,7 +221,7 @@ def candidates_statement(
     ``in_pod``: only providers of the pod with the name ``b_pod``. ``avoided``: none of the pods with the names
     ``b_avoided_0``, ``b_avoided_1``, ... ``is_equal``: only those with ``b_free`` units, from a random provider on.
     """
-    tables, source, conditions = _fitting(size)
+    tables, source, conditions = fitting(size)
     first = tables[0]
     of_pod = [_provider.pod == sa.bindparam("b_pod", type_=_provider.pod.type)] if in_pod else []
     if avoided:
@@ -295,25 +295,6 @@ def find_candidates(
     return candidates.with_random_equals(read({}), read, amounts, order, limit)
 
 
-_RANDOM_BITS: Final = 30
-_FIRST_RANDOM_ID: Final = 2**20
-"""Above the ids that a release before this one has given in sequence."""
-
-
-def pods_that_fit(connection: sa.Connection, amounts: Mapping[str, int]) -> set[str]:
-    """The pods with a provider that can host and fits all ``amounts``."""
-    parameters = {name: value for name, value in candidates_arguments(amounts, 0).items() if name != "b_limit"}
-    return {row.pod for row in _pods_statement(len(amounts))(connection, parameters) if row.pod is not None}
-
-
-@functools.lru_cache(maxsize=16)
-def _pods_statement(size: int) -> Statement:
-    tables, source, conditions = _fitting(size)
-    joined = source.join(providers_table, _provider.id == tables[0].c.provider_id)
-    conditions.append(_provider.can_host == sa.literal_column("1"))
-    return Statement(sa.select(_provider.pod).distinct().select_from(joined).where(*conditions))
-
-
 # --- Administration: the transaction must have locked the provider (resource_providers.advance) ---
 
 
@@ -347,7 +328,7 @@ def _unused_ids(connection: sa.Connection, count: int) -> list[int]:
     A process that keeps such an id (ledger/provider_cache.py) then finds no row, and reads the provider again.
     """
     while True:
-        ids = {_FIRST_RANDOM_ID + secrets.randbits(_RANDOM_BITS) for _ in range(count)}
+        ids = {2**20 + secrets.randbits(30) for _ in range(count)}  # above those that earlier releases gave in sequence
         is_used = connection.execute(sa.select(_row.id).where(_row.id.in_(ids)).limit(1)).first() is not None
         if len(ids) == count and not is_used:
             return sorted(ids)

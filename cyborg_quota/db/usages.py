@@ -478,7 +478,6 @@ def _set_in_total(connection: sa.Connection, flag: bool, *conditions: sa.ColumnE
     update = sa.update(quota_usages).where(*conditions).values(values)
     return connection.execute(update, generations.random_step()).rowcount
 
-
 # Queries for holdings.py.
 
 _IS_HELD: Final = sa.or_(_usage.used > 0, _usage.reserved > 0)

@@ -426,10 +426,6 @@ class DatabaseError(QuotaError):
 _CONCURRENT_CHANGES = ("keeps changing", "keep changing", "too many concurrent changes of the same rows")
 
 
-_RETRIED_SECONDS = 0.05
-"""A call that fails earlier did not wait for another attempt."""
-
-
 class DatabaseUnavailable(DatabaseError):
     """The database was unreachable, or its statements failed, until the retry deadline. Call again later.
 
@@ -439,7 +435,7 @@ class DatabaseUnavailable(DatabaseError):
     def __init__(self, reason: str, seconds: float) -> None:
         self.reason = reason
         self.seconds = seconds
-        outcome = f"gave up after {seconds:.1f} s" if seconds >= _RETRIED_SECONDS else "not retried"
+        outcome = f"gave up after {seconds:.1f} s" if seconds >= 0.05 else "not retried"
         text = f"The database is unavailable ({reason}); {outcome}."
         if reason.endswith(_CONCURRENT_CHANGES):
             text = f"The call could not be completed ({reason}) within {seconds:.1f} s; call again."

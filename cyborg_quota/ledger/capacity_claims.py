@@ -20,7 +20,7 @@ from oslo_log import log as logging
 
 from cyborg_quota import exceptions, units
 from cyborg_quota.capacity_types import CapacityOver
-from cyborg_quota.db import features, inventories, resource_providers
+from cyborg_quota.db import features, free_capacity, inventories, resource_providers
 from cyborg_quota.db.candidates import Candidate
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.inventories import InventoryClaim, Key, Place
@@ -300,7 +300,7 @@ class CapacityClaimer:
         for number, option in enumerate(pod_claims.options(connection, unit, self._pod_selection)):
             if number == _PODS_ONE_BY_ONE:
                 fitting = set.intersection(
-                    *(inventories.pods_that_fit(connection, dict(shape)) for shape in unit.shapes)
+                    *(free_capacity.pods_that_fit(connection, dict(shape)) for shape in unit.shapes)
                 )
             if option.pod in avoided or (fitting is not None and option.pod not in fitting):
                 continue

@@ -12,6 +12,7 @@ import testscenarios
 
 from cyborg_quota import QuotaEngine, exceptions
 from cyborg_quota.attachment import attachment
+from cyborg_quota.capacity_types import Inventory
 from cyborg_quota.integrations.cyborg.bind_tracker import BindRequest, BindTracker, Caller
 from cyborg_quota.integrations.cyborg.reconciler import Reconciler
 from tests import base, fixtures, invariants, needs
@@ -146,6 +147,28 @@ class TestMoves(RestoreTestCase, test_limits.LimitsTestCase):
             administration.import_limits(base.ADMIN, {"projects": [{"id": "top", "children": children}]})
 
         self.lose_a_move(move)
+
+
+class TestProviders(RestoreTestCase, test_limits.LimitsTestCase):
+    def test_a_lost_provider_and_another_one(self) -> None:
+        """The other one gets the lost one's id; its inventory of another resource is added first."""
+        self.set(None, 9)
+        other = self.make_limited().capacity  # of another process
+        other.enable(base.ADMIN)
+        self.back_up()
+        other.add_provider(base.ADMIN, "node-a")
+        other.set_inventories(base.ADMIN, "node-a", {"gpu": Inventory(8)})
+        self.engine.reserve(self.context, {"gpu": 1}, consumer="lost", provider="node-a")
+        self.restore()
+        other = self.make_limited().capacity
+        other.add_provider(base.ADMIN, "node-b")
+        other.set_inventories(base.ADMIN, "node-b", {"fpga": Inventory(8)})
+        other.set_inventories(base.ADMIN, "node-b", {"gpu": Inventory(8)})
+        self.assertRaises(
+            exceptions.ProviderNotFound,
+            self.engine.reserve, self.context, {"gpu": 1}, consumer="new", provider="node-a",
+        )  # fmt: skip
+        self.assert_invariants()
 
 
 class TestCyborg(RestoreTestCase):

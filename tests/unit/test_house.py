@@ -489,15 +489,7 @@ class TestPackage(base.BaseTestCase):
     def test_entry_points_load(self) -> None:
         points = importlib.metadata.distribution(PACKAGE).entry_points
         groups = {point.group for point in points}
-        self.assertLessEqual(
-            {
-                "console_scripts",
-                "cyborg_quota.cli",
-                "cyborg_quota.drivers",
-                "cyborg_quota.limits",
-                "oslo.config.opts",
-            },
-            groups,
-        )
+        own = {"cyborg_quota.cli", "cyborg_quota.drivers", "cyborg_quota.limits"}
+        self.assertLessEqual({"console_scripts", "oslo.config.opts", *own}, groups)
         for point in points:
             self.assertTrue(callable(point.load()), point)
