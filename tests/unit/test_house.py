@@ -285,7 +285,7 @@ DB_LEVELS = (
         "resource_providers",
         "usages",
     },
-    {"candidates", "clock", "errors", "models", "paging", "prepared", "settings", "socket_watchdog"},
+    {"candidates", "clock", "errors", "generations", "models", "paging", "prepared", "settings", "socket_watchdog"},
 )
 DECIDES_BY_DATABASE = re.compile(
     r"dialect\.name|get_backend_name|get_driver_name|is_mariadb|is_mysql|is_sqlite|is_postgresql"
