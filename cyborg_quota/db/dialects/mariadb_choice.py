@@ -54,7 +54,7 @@ def _is_tied(order: Order) -> sa.ColumnElement[bool]:
     ids = other.c.provider_id, row.provider_id
     is_behind = ids[0] > ids[1] if order == "least free" else ids[0] < ids[1]
     is_equal = (other.c.resource == row.resource, other.c.free == row.free)
-    query = sa.select(sa.literal_column("1")).select_from(other).where(*is_equal, is_behind)
+    query: sa.Select[Any] = sa.select(sa.literal_column("1")).select_from(other).where(*is_equal, is_behind)
     return query.correlate(inventories).exists()
 
 
