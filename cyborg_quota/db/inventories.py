@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import decimal
 import functools
+import secrets
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -193,6 +194,20 @@ def can_host(table: Any, *conditions: sa.ColumnElement[bool]) -> sa.ColumnElemen
     return query.scalar_subquery() == sa.literal_column("1")
 
 
+def fitting(size: int) -> tuple[list[Any], Any, list[sa.ColumnElement[bool]]]:
+    """The inventories of this number of resources of one provider: the tables, their join, and that they all fit."""
+    tables = [inventories.alias(f"inventory_{index}") for index in range(size)]
+    source: Any = tables[0]
+    conditions = []
+    for index, table in enumerate(tables):
+        amount = sa.bindparam(f"b_amount_{index}", type_=_row.total.type)
+        if index:
+            source = source.join(table, table.c.provider_id == tables[0].c.provider_id)
+        is_resource = table.c.resource == sa.bindparam(f"b_resource_{index}", type_=_row.resource.type)
+        conditions += [is_resource, table.c.free >= amount, fits_units(amount, table.c)]
+    return tables, source, conditions
+
+
 def pod_of(table: Any) -> sa.Label[str | None]:
     """The pod of the provider of an inventory."""
     return sa.select(_provider.pod).where(_provider.id == table.provider_id).scalar_subquery().label("pod")
@@ -207,16 +222,8 @@ def candidates_statement(
     ``in_pod``: only providers of the pod with the name ``b_pod``. ``avoided``: none of the pods with the names
     ``b_avoided_0``, ``b_avoided_1``, ... ``is_equal``: only those with ``b_free`` units, from a random provider on.
     """
-    tables = [inventories.alias(f"inventory_{index}") for index in range(size)]
+    tables, source, conditions = fitting(size)
     first = tables[0]
-    source: Any = first
-    conditions = []
-    for index, table in enumerate(tables):
-        amount = sa.bindparam(f"b_amount_{index}", type_=_row.total.type)
-        if table is not first:
-            source = source.join(table, table.c.provider_id == first.c.provider_id)
-        is_resource = table.c.resource == sa.bindparam(f"b_resource_{index}", type_=_row.resource.type)
-        conditions += [is_resource, table.c.free >= amount, fits_units(amount, table.c)]
     of_pod = [_provider.pod == sa.bindparam("b_pod", type_=_provider.pod.type)] if in_pod else []
     if avoided:
         names = [sa.bindparam(f"b_avoided_{index}", type_=_provider.pod.type) for index in range(avoided)]
@@ -312,7 +319,20 @@ def set_inventory(connection: sa.Connection, provider_id: int, resource: str, in
     if connection.execute(update).rowcount == 0:
         key = {"provider_id": provider_id, "resource": resource}
         counters = {"used": 0, "free": capacity, "created_at": clock.utc_now()}
-        connection.execute(sa.insert(inventories).values(**_ratio(values), **key, **counters))
+        (new_id,) = _unused_ids(connection, 1)
+        connection.execute(sa.insert(inventories).values(id=new_id, **_ratio(values), **key, **counters))
+
+
+def _unused_ids(connection: sa.Connection, count: int) -> list[int]:
+    """Random ids: one that was given before a restore from a backup is not given to another row.
+
+    A process that keeps such an id (ledger/provider_cache.py) then finds no row, and reads the provider again.
+    """
+    while True:
+        ids = {2**20 + secrets.randbits(30) for _ in range(count)}  # above those that earlier releases gave in sequence
+        is_used = connection.execute(sa.select(_row.id).where(_row.id.in_(ids)).limit(1)).first() is not None
+        if len(ids) == count and not is_used:
+            return sorted(ids)
 
 
 def _ratio(values: dict[str, Any]) -> dict[str, Any]:
@@ -359,7 +379,9 @@ def renew(connection: sa.Connection, provider_id: int) -> None:
     A claim that has read the old ids, and the old pod with them, is then refused, and reads again.
     """
     rows = connection.execute(sa.select(inventories).where(_row.provider_id == provider_id).order_by(_row.id))
-    values = [{name: value for name, value in row.items() if name != "id"} for row in rows.mappings()]
+    values = [dict(row) for row in rows.mappings()]
+    for value, new_id in zip(values, _unused_ids(connection, len(values)), strict=True):
+        value["id"] = new_id
     connection.execute(sa.delete(inventories).where(_row.provider_id == provider_id))
     if values:
         connection.execute(sa.insert(inventories), values)

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from cyborg_quota.capacity_types import Provider
 from cyborg_quota.db import clock, paging
 from cyborg_quota.db.models import resource_providers
-from cyborg_quota.db.prepared import ListStatement, any_of
+from cyborg_quota.db.prepared import ListStatement, any_of, chunks
 
 _row = resource_providers.c
 _parent = resource_providers.alias("parent")
@@ -150,10 +150,12 @@ def names(connection: sa.Connection, provider_ids: Sequence[int]) -> dict[int, s
     return {row.id: row.name for row in connection.execute(query)}
 
 
-def pods_of(connection: sa.Connection, provider_ids: Iterable[int]) -> set[str | None]:
-    """The pods of these providers; None: of those without a pod."""
-    query = sa.select(_row.pod).distinct().where(_row.id.in_(sorted(set(provider_ids))))
-    return set(connection.execute(query).scalars())
+def pods_of(connection: sa.Connection, provider_ids: Iterable[int]) -> dict[int, str | None]:
+    """The pod of each of these providers, by id; None: it has no pod."""
+    pods: dict[int, str | None] = {}
+    for ids in chunks(sorted(set(provider_ids))):
+        pods.update(connection.execute(sa.select(_row.id, _row.pod).where(_row.id.in_(ids))).tuples().all())
+    return pods
 
 
 def is_any_of_pod(connection: sa.Connection, pod: str) -> bool:

@@ -96,7 +96,7 @@ class ProviderManager:
     def require_pods(self, names: Sequence[str]) -> None:
         """Raise PodNotFound if one of these pods does not exist."""
         if names:
-            known = {stored.pod.name for stored in self._database.read_synced(pods.list_pods)}
+            known = self._database.read_synced(lambda connection: pods.existing(connection, names))
             for name in names:
                 if name not in known:
                     raise exceptions.PodNotFound(name)

@@ -263,10 +263,17 @@ class TestReplay(HistoryTestCase):
         conf = cfg.ConfigOpts()
         quota_conf.register_opts(conf)
         conf([], default_config_files=[], default_config_dirs=[])
+        self.engine.pods.add(ADMIN, "p1")
+        for project_id in ("ended", "current"):
+            self.engine.pods.select(ADMIN, project_id=project_id)
+        self.engine.pods.end_binding(ADMIN, "ended")
+        self.execute("UPDATE pod_bindings SET ends_at = '2001-01-01 00:00:00' WHERE ends_at IS NOT NULL")
         conf.set_override("history_age", DAY, "limits")
         self.set("n1", gpu=Inventory(1))
         self.age(2 * DAY)
-        self.assertEqual(4, expirer.Maintenance(conf, self.engine).purge())
+        self.assertEqual(4 + 1, expirer.Maintenance(conf, self.engine).purge(), "and the binding that ended")
+        bindings = self.engine.pods.list_bindings(ADMIN, history=True)
+        self.assertEqual(["current"], [one.project_id for _, one in bindings])
         self.assertEqual({"checkpoint"}, {one.action for one in self.capacity.history(ADMIN)})
         self.assert_verified()
 

@@ -72,8 +72,10 @@ class MariaDB(Dialect):
         arguments: dict[str, Any] = {"connect_timeout": settings.connect_timeout_seconds}
         if "charset" not in url.query:
             arguments["charset"] = "utf8mb4"
-        if (seconds := settings.statement_timeout_seconds) is not None:
-            arguments["read_timeout"] = arguments["write_timeout"] = seconds
+        if settings.statement_timeout_seconds is not None:
+            # While it connects; configure_connection then sets the statement timeout. Without it, the driver would wait
+            # for the server's greeting without a limit.
+            arguments["read_timeout"] = arguments["write_timeout"] = settings.connect_timeout_seconds
         return {"isolation_level": "READ COMMITTED", "connect_args": arguments}
 
     def configure_connection(self, engine: sa.Engine, url: sa.URL, settings: DatabaseSettings) -> None:
@@ -88,10 +90,14 @@ class MariaDB(Dialect):
 
         engine.dialect.do_commit = commit_if_begun  # type: ignore[method-assign]
         text, values = _session_settings(settings)
-        if text:
 
-            @sa.event.listens_for(engine, "connect")
-            def set_up(dbapi_connection: Any, _record: Any) -> None:
+        @sa.event.listens_for(engine, "connect")
+        def set_up(dbapi_connection: Any, _record: Any) -> None:
+            if settings.statement_timeout_seconds is not None:
+                # (PyMySQL has no public way to change them, and compares them at each packet.)
+                dbapi_connection._read_timeout = settings.statement_timeout_seconds
+                dbapi_connection._write_timeout = settings.statement_timeout_seconds
+            if text:
                 with dbapi_connection.cursor() as cursor:
                     cursor.execute(text, values)
 

@@ -380,7 +380,7 @@ FROM path) UNION ALL SELECT quota_usages.project_id, CAST(NULL AS INTEGER) AS an
 FROM quota_usages 
 WHERE quota_usages.resource IN (__[POSTCOMPILE_b_resources]) AND quota_usages.project_id = ' total'
 ;
-UPDATE quota_usages SET generation=(quota_usages.generation + ?) WHERE quota_usages.project_id = ?
+UPDATE quota_usages SET generation=((quota_usages.generation + ?) & 1073741823) WHERE quota_usages.project_id = ?
 ;
 SELECT quota_usages.resource, quota_usages.subtree 
 FROM quota_usages 
@@ -464,7 +464,7 @@ WHERE quota_usages.id IN (?, ?, ?, ?) ORDER BY quota_usages.id
 ;
 UPDATE quota_usages SET updated_at=cyborg_quota_utc_after(0), subtree=(quota_usages.subtree + CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END) WHERE quota_usages.id IN (?, ?, ?, ?)
 ;
-UPDATE quota_usages SET generation=(quota_usages.generation + 1) WHERE quota_usages.id = ?
+UPDATE quota_usages SET generation=((quota_usages.generation + ?) & 1073741823) WHERE quota_usages.id = ?
 ;
 
 -- count usage rows
