@@ -16,6 +16,7 @@ from cyborg_quota.policy import Policy
 from cyborg_quota.safe_repr import safe_repr
 from cyborg_quota.types import (
     ORIGINS,
+    TOTAL,
     Author,
     HistoryDifference,
     HistoryEntry,
@@ -313,9 +314,15 @@ class Administration:
         return limit_tree.rows(tree, state.counters, enumerate(reversed(state.project_ids)))
 
     def list_over(self, context: Context) -> list[TreeRow]:
-        """The rows whose usage exceeds the limit, for example after a limit was lowered."""
+        """The rows whose usage exceeds the limit, for example after a limit was lowered.
+
+        Total limits that are enforced come first: their project_id is TOTAL.
+        """
         validation.admin_only(context, "list_over")
-        return [row for row in self.tree(context) if row.available is not None and row.available < 0]
+        projects = self.tree(context)
+        totals = [one for one in self._driver.total_limits.read() if one.is_enforced]
+        rows = [TreeRow(TOTAL, None, 0, one.resource, one.limit, 0, one.held) for one in totals] + projects
+        return [row for row in rows if row.available is not None and row.available < 0]
 
     # --- overrides ---
 

@@ -10,7 +10,10 @@ from cyborg_quota.types import MAX_REASON_CHARS, UNLIMITED, Author, LimitChange
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TreeRow:
-    """A project in the tree and its figures for one resource. ``available`` is limit - subtree."""
+    """A project in the tree and its figures for one resource. ``available`` is limit - subtree.
+
+    list_over also returns totals over all projects: project_id is TOTAL, ``used`` is 0, ``subtree`` is what all hold.
+    """
 
     project_id: str
     parent_id: str | None

@@ -92,14 +92,14 @@ def in_pod(resource: str | None, pod: str | None) -> str | None:
 
 
 class Indented(_Column):
-    """A project in a tree; a table indents it by two blanks for each level."""
+    """A project in a tree; a table indents it by two blanks for each level. The total is as in OptionalProject."""
 
     def __init__(self, value: str, depth: int) -> None:
         super().__init__(value)
         self._depth = depth
 
     def human_readable(self) -> str:
-        return "  " * self._depth + str(self._value)
+        return "  " * self._depth + ("(total)" if self._value == TOTAL else str(self._value))
 
 
 class Optional(_Column):

@@ -324,7 +324,8 @@ class Over(_Tree):
 
     If there are any, prints a row for each limit and exits with 1; otherwise
     prints nothing and exits with 0. New reservations are refused there until the
-    usage is below the limit again.
+    usage is below the limit again. The row (total) is a total limit over all
+    projects; subtree_used is what all projects have attached or reserved.
     """
 
     example = "cyborg-quota limit over -f csv"

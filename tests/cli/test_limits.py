@@ -279,6 +279,11 @@ class LimitTest(LimitTestCase):
             [("physics", 5, -20)], [(row["project_id"], row["limit"], row["available"]) for row in ended.json]
         )
         self.assertEqual("physics", table(self.call("limit", "over").out)[1][0])
+        self.done("limit", "set", "--total", "gpu=5")
+        ended = self.call("limit", "over")
+        self.assertEqual((1, ["(total)", "gpu", "5", "0", "25", "-20"]), (ended.status, table(ended.out)[1]))
+        ended = self.call("limit", "over", "--marker", "(total)", "-f", "value", "-c", "project_id")
+        self.assertEqual("physics\n", ended.out)
 
 
 EXAMPLE = """\

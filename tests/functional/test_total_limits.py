@@ -18,6 +18,7 @@ from fixtures import MonkeyPatch
 from cyborg_quota import Headroom, QuotaEngine, exceptions
 from cyborg_quota.db import models, moves, path_state, projects, usages
 from cyborg_quota.ledger.project_tree import PathCache
+from cyborg_quota.limit_types import TreeRow
 from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models.flat import Flat
@@ -101,10 +102,17 @@ class TestEnforcement(TotalTestCase):
 
     def test_below_the_present_usage(self) -> None:
         self.hold("a", 8)
+        self.assertEqual([], self.admin.list_over(ADMIN))
         self.set_total(5)
         self.assertEqual([TOTAL], self.blockers("b", 1))
+        (row,) = self.admin.list_over(ADMIN)
+        self.assertEqual((TOTAL, "gpu", 5, 0, 8, -3), self.figures(row))
         self.quotas.release(ADMIN, [row.uuid for row in self.engine.list_reservations(ADMIN, "a")])
         self.assertEqual([], self.blockers("b", 5))
+        self.assertEqual([], self.admin.list_over(ADMIN))
+
+    def figures(self, row: TreeRow) -> tuple[object, ...]:
+        return row.project_id, row.resource, row.limit, row.used, row.subtree, row.available
 
     def test_changed_and_removed(self) -> None:
         self.set_total(5)
