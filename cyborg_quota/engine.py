@@ -324,8 +324,9 @@ class QuotaEngine(Queries):
     def transfer(self, context: Context, to_project: str, project_id: str | None = None, *, consumer: str) -> None:
         """Transfer all that a consumer holds in ``project_id`` to ``to_project``, whose limits apply. Admin only.
 
-        The UUIDs, the states and the providers stay. A repeat changes nothing. Raises the errors of ``commit`` and
-        ``reserve``, ReservationConflict if the receiver has a consumer of this name, InvalidDelta (a negative one).
+        The UUIDs, the states and the providers stay. A repeat changes nothing while the receiver holds them, and raises
+        ReservationNotFound afterwards. Raises the errors of ``commit`` and ``reserve``, ReservationConflict if the
+        receiver has a consumer of this name, InvalidDelta (a negative amount).
         """
         validation.admin_only(context, "transfer")
         project_id, to_project = (

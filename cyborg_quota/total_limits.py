@@ -16,7 +16,8 @@ from cyborg_quota.validation import Context
 class TotalLimits:
     """The largest amount of a resource that all projects may hold together. All calls need an admin's context.
 
-    Only [limits] driver = database has total limits; another driver raises LimitsReadOnly.
+    Only [limits] driver = database has total limits; with another driver, ``list`` returns none, and the other calls
+    raise LimitsReadOnly.
     """
 
     def __init__(self, driver: QuotaDriver, resources: Mapping[str, Any], *, require_reason: bool = False) -> None:
@@ -63,9 +64,12 @@ class TotalLimits:
         self._driver.total_limits.unset(sorted(set(names)), self._author(context, reason), progress)
 
     def list(self, context: Context) -> list[TotalLimit]:
-        """All total limits, by resource."""
+        """All total limits, by resource; with another limit driver, none."""
         validation.admin_only(context, "list_total_limits")
-        return self._driver.total_limits.read()
+        try:
+            return self._driver.total_limits.read()
+        except exceptions.LimitsReadOnly:
+            return []
 
     def count_held(self, context: Context, resources: Iterable[str]) -> dict[str, int]:
         """What all projects have in use and reserved, by resource, whether a total limit is set or not.

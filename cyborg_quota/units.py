@@ -33,19 +33,23 @@ def max_unit_of(inventory: Inventory) -> int:
 
 
 def violated_unit(amount: int, *, min_unit: int, max_unit: int, step_size: int) -> str | None:
-    """The unit rule that ``amount`` violates, as a sentence without a full stop; None if it passes.
+    """The unit rule that ``amount`` violates, and the next amounts that pass, as a sentence without a full stop.
 
-    min_unit itself passes. Above it, only multiples of step_size up to max_unit pass.
+    None if it passes. min_unit itself passes. Above it, only multiples of step_size up to max_unit pass.
     """
     if amount == min_unit:
         return None
     if amount < min_unit:
-        return f"min_unit is {min_unit}"
+        return f"min_unit is {min_unit}: the smallest amount that can be claimed"
+    if amount <= max_unit and amount % step_size == 0:
+        return None
+    lower = largest_permitted(amount, min_unit=min_unit, max_unit=max_unit, step_size=step_size)
     if amount > max_unit:
-        return f"max_unit is {max_unit}"
-    if amount % step_size:
-        return f"step_size is {step_size}: above min_unit {min_unit}, only multiples of it can be claimed"
-    return None
+        return f"max_unit is {max_unit}: the largest amount that can be claimed is {lower}"
+    higher = amount - amount % step_size + step_size
+    if higher > max_unit:
+        return f"step_size is {step_size}: the largest amount that can be claimed is {lower}"
+    return f"step_size is {step_size}: the next amounts that can be claimed are {lower} and {higher}"
 
 
 def largest_permitted(at_most: int, *, min_unit: int, max_unit: int, step_size: int) -> int:

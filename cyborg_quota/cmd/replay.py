@@ -33,9 +33,10 @@ class Replay(base.ShowOne):
     database, and ends with the same totals. The resources of the trace need not be
     registered. Use a separate database: the charges are not removed afterwards.
 
-    With --provider, each reserve also claims capacity. placed is then the number
-    of admitted reserves, and over_capacity the number of those that were refused
-    because of the capacity; they are among the refused ones.
+    With --provider, each reserve of a positive amount also claims capacity. placed
+    is then the number of those that took it (a repeated reserve does not), and
+    over_capacity the number of those that were refused because of the capacity;
+    they are among the refused ones.
     """
 
     example = (
@@ -139,7 +140,7 @@ class Replay(base.ShowOne):
         report = {
             "events": tally.events,
             **{outcome: tally.totals[outcome] for outcome in OUTCOMES},
-            **({"placed": tally.totals[ADMITTED], "over_capacity": len(session.over_capacity)} if has_provider else {}),
+            **({"placed": tally.placed, "over_capacity": len(session.over_capacity)} if has_provider else {}),
             "used": sum(project["used"] for project in projects),
             "reserved": sum(project["reserved"] for project in projects),
             "seconds": round(seconds, 3),

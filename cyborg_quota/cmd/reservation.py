@@ -219,7 +219,8 @@ class Transfer(base.Lister):
     """Transfer all that a consumer holds to another project, and print its reservations.
 
     The limits of the receiving project and of its ancestors apply. The reservations
-    keep their UUIDs, states and providers. The command may be repeated.
+    keep their UUIDs, states and providers. The command may be repeated while the
+    receiving project holds them; after that, it finds no reservation.
     """
 
     example = "cyborg-quota transfer --project P --consumer ARQ-UUID --to-project Q"

@@ -26,7 +26,7 @@ from oslo_log import log as logging
 
 from cyborg_quota import units
 from cyborg_quota.capacity_types import Inventory, InventoryRecord
-from cyborg_quota.db import candidates, clock, paging
+from cyborg_quota.db import candidates, clock, paging, resource_providers
 from cyborg_quota.db.candidates import Candidate, Order
 from cyborg_quota.db.models import inventories
 from cyborg_quota.db.models import resource_providers as providers_table
@@ -143,16 +143,15 @@ def lock_if_unit_fits(connection: sa.Connection, inventory_id: int, amount: int)
 
 
 def give_back(connection: sa.Connection, amounts: Mapping[Key, int]) -> None:
-    """Subtract the amounts of reservations that this transaction has ended. Never refused.
-
-    A counter that is below the amount, because it has drifted, is set to 0; ``heal`` repairs it.
-    """
+    """Subtract the amounts of ended reservations. Never refused: a drifted counter, below the amount, becomes 0."""
     ids = ids_of(connection, amounts)
     for key in amounts.keys() - ids.keys():
-        LOG.warning("Provider with the id %s: it has no inventory of %s, to which a claim could give back.", *key)
+        name = resource_providers.text_of(connection, key[0])
+        LOG.warning("%s has no inventory of %s, to which a claim could give back.", name, key[1])
     for key, inventory_id in sorted(ids.items(), key=lambda item: item[1]):
         if _GIVE_BACK(connection, give_back_arguments(inventory_id, amounts[key])).rowcount == 0:
-            LOG.warning("Provider with the id %s: a claim that ended exceeds its use of %s: run `capacity heal`", *key)
+            name = resource_providers.text_of(connection, key[0])
+            LOG.warning("%s: a claim that ended exceeds its use of %s: run `cyborg-quota capacity heal`", name, key[1])
             _EMPTY(connection, {"b_inventory": inventory_id})
 
 

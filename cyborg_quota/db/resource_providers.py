@@ -150,6 +150,12 @@ def names(connection: sa.Connection, provider_ids: Sequence[int]) -> dict[int, s
     return {row.id: row.name for row in connection.execute(query)}
 
 
+def text_of(connection: sa.Connection, provider_id: int) -> str:
+    """The provider, as the beginning of a log line."""
+    name = names(connection, [provider_id]).get(provider_id)
+    return "A removed provider" if name is None else f"Provider {name}"
+
+
 def pods_of(connection: sa.Connection, provider_ids: Iterable[int]) -> dict[int, str | None]:
     """The pod of each of these providers, by id; None: it has no pod."""
     pods: dict[int, str | None] = {}

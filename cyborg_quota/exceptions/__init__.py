@@ -54,7 +54,7 @@ class OverCapacity(QuotaError):
 
     def __init__(self, overs: Iterable[CapacityOver]) -> None:
         self.overs = sorted(overs, key=lambda over: (over.provider or "", over.resource, over.requested))
-        super().__init__("Capacity exceeded: " + "; ".join(str(over) for over in self.overs))
+        super().__init__("The claim does not fit: " + "; ".join(str(over) for over in self.overs))
 
 
 class TooManyOpenReservations(QuotaError):
@@ -213,9 +213,10 @@ class ReservationNotFound(ReservationError):
 class ResourceNotHeld(ReservationNotFound):
     """The consumer holds other resources, but not this one. ``uuid`` is None."""
 
-    def __init__(self, consumer: str, resource: str) -> None:
-        self.consumer, self.resource, self.uuid = consumer, resource, None  # type: ignore[assignment]
-        QuotaError.__init__(self, f"Consumer {safe_repr(consumer)} holds no {safe_repr(resource)}.")
+    def __init__(self, project_id: str, consumer: str, resource: str) -> None:
+        self.project_id, self.consumer, self.resource, self.uuid = project_id, consumer, resource, None  # type: ignore[assignment]
+        who = f"Consumer {safe_repr(consumer)} of project {safe_repr(project_id)}"
+        QuotaError.__init__(self, f"{who} holds no {safe_repr(resource)}; reserve it with another one.")
 
 
 class ReservationCommitted(ReservationError):

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import history, pod_bindings, pods
@@ -28,6 +28,8 @@ from cyborg_quota.ledger.pending_claims import PendingClaim
 from cyborg_quota.ledger.pod_selection import Candidate, PodRequest, PodSelection, reason_to_leave
 from cyborg_quota.pod_types import Reason
 from cyborg_quota.types import ANY, Claim, PodChoice
+
+_SEE: Final = "headroom with the provider ANY is the largest amount that fits; `capacity report` shows what is free"
 
 
 class BindingChanged(Exception):
@@ -199,9 +201,9 @@ def refusal(claim: Claim) -> str:
     """Why a claim with ANY is refused. It does not name a pod that the caller has not named."""
     amounts = _text(claim.deltas)
     if claim.pod is None:
-        return f"no single provider can take {amounts}"
+        return f"no single provider can take {amounts}; {_SEE}"
     if isinstance(claim.pod, str):
-        return f"no single provider of pod {claim.pod} can take {amounts}"
+        return f"no single provider of pod {claim.pod} can take {amounts}; {_SEE}"
     return f"no pod that the project may use has a provider that can take {amounts}"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from oslo_log import log as logging
 
@@ -40,6 +40,8 @@ from cyborg_quota.ledger.thresholds import level
 from cyborg_quota.types import Author, Page
 
 LOG = logging.getLogger(__name__)
+
+_HOW_TO_LIST: Final = "see `cyborg-quota capacity allocation list --provider %s`"
 
 
 class ProviderManager:
@@ -112,7 +114,9 @@ class ProviderManager:
                 return self._find(connection, name).provider, []
             if not inventories.lock_unused(connection, provider_id):
                 change = "moved to another pod"
-                raise exceptions.ProviderInUse(provider.name, None, "it has claims", change=change)
+                raise exceptions.ProviderInUse(
+                    provider.name, None, f"it has claims; {_HOW_TO_LIST % provider.name}", change=change
+                )
             inventories.renew(connection, provider_id)
             resource_providers.set_pod(connection, provider_id, pod)
             return self._record_set(connection, provider, author)
@@ -366,7 +370,11 @@ class ProviderManager:
         """Raise ProviderInUse for an inventory that is left after the DELETE of those without claims."""
         left = inventories.read(connection, [provider_id], None if resource is None else [resource])
         for record in left.values():
-            raise exceptions.ProviderInUse(record.provider, record.resource, f"claims use {record.used}")
+            raise exceptions.ProviderInUse(
+                record.provider,
+                record.resource,
+                f"claims use {record.used}; {_HOW_TO_LIST % record.provider}; a total of 0 refuses new ones",
+            )
 
 
 def _lock_pod(connection: Connection, name: str | None) -> None:

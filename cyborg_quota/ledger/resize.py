@@ -211,7 +211,7 @@ def _select(rows: Sequence[Row], request: ResizeRequest) -> list[Row]:
     held = {row.resource for row in rows}
     for resource in request.amounts:
         if resource not in held:
-            raise exceptions.ResourceNotHeld(request.consumer, resource)
+            raise exceptions.ResourceNotHeld(request.project_id, request.consumer, resource)
     return [row for row in rows if row.resource in request.amounts]
 
 

@@ -36,12 +36,14 @@ class _Live(NamedTuple):
 class Tally:
     """The totals of the events that were added, in the order of the trace.
 
-    The keys of ``by_project`` and ``held`` are (project_id, resource).
+    The keys of ``by_project`` and ``held`` are (project_id, resource). ``placed``: the new reservations with a positive
+    amount, which take capacity if the replay has a provider.
     """
 
     totals: Counter[str] = dataclasses.field(default_factory=Counter)
     by_project: dict[Key, Counter[str]] = dataclasses.field(default_factory=dict)
     held: Counter[Key] = dataclasses.field(default_factory=Counter)
+    placed: int = 0
     _live: dict[Holder, _Live] = dataclasses.field(default_factory=dict)
     _refused: set[Holder] = dataclasses.field(default_factory=set)
 
@@ -81,6 +83,7 @@ class Tally:
             if holder not in self._live:
                 key = (event.project_id, event.resource)
                 self._count(holder, _Live(key, event.amount, max(event.amount, 0)))
+                self.placed += event.amount > 0
             return ADMITTED
         if holder in self._refused:
             return SKIPPED

@@ -153,7 +153,7 @@ class TestBinding(PodClaimTestCase):
         self.assertRaises(exceptions.OverQuota, self.claim, 9)
         self.limits.limits["tenant1", "gpu"] = 99
         self.assertEqual(
-            "Capacity exceeded: any provider, resource gpu: requested 10: "
+            "The claim does not fit: any provider, resource gpu: requested 10: "
             "no pod that the project may use has a provider that can take gpu=10",
             str(self.refused(10)),
         )

@@ -40,9 +40,15 @@ class TestUnits(base.BaseTestCase):
         def rule(amount: int) -> str:
             return str(units.violated_unit(amount, min_unit=5, max_unit=1000, step_size=10))
 
-        self.assertEqual("min_unit is 5", rule(4))
-        self.assertEqual("max_unit is 1000", rule(1010))
-        self.assertIn("step_size is 10", rule(6))
+        self.assertEqual("min_unit is 5: the smallest amount that can be claimed", rule(4))
+        self.assertEqual("max_unit is 1000: the largest amount that can be claimed is 1000", rule(1010))
+        self.assertEqual("step_size is 10: the next amounts that can be claimed are 5 and 10", rule(6))
+
+    def test_the_largest_amount_is_named(self) -> None:
+        """Neither the next multiple of the step nor max_unit itself can be claimed."""
+        for amount, limit in ((17, "step_size is 4"), (19, "max_unit is 17")):
+            rule = units.violated_unit(amount, min_unit=1, max_unit=17, step_size=4)
+            self.assertEqual(f"{limit}: the largest amount that can be claimed is 16", rule)
 
     @given(st.integers(-5, 50), SMALL, st.integers(1, 40), SMALL)
     def test_the_largest_permitted_amount(self, at_most: int, min_unit: int, max_unit: int, step_size: int) -> None:
@@ -55,10 +61,14 @@ class TestUnits(base.BaseTestCase):
         is_allowed = amount == min_unit or (min_unit < amount <= max_unit and amount % step_size == 0)
         rule = units.violated_unit(amount, min_unit=min_unit, max_unit=max_unit, step_size=step_size)
         self.assertEqual(is_allowed, rule is None)
+        for named in () if rule is None else rule.split(": ")[1].split():
+            if named.isdigit():
+                step = {"min_unit": min_unit, "max_unit": max_unit, "step_size": step_size}
+                self.assertIsNone(units.violated_unit(int(named), **step), rule)
 
     def test_units_precede_the_capacity(self) -> None:
         record = InventoryRecord("n", "gpu", 8, 0, 2, 6, 2, decimal.Decimal(1), 8, 5, 0)
-        self.assertEqual("max_unit is 6", units.violated_rule(8, 8, record))
+        self.assertIn("max_unit is 6", str(units.violated_rule(8, 8, record)))
         self.assertEqual("the capacity is exceeded", units.violated_rule(2, 4, record))
         self.assertIsNone(units.violated_rule(2, 2, record))
 
