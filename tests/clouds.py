@@ -7,6 +7,7 @@ import contextlib
 import datetime
 import json
 import re
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -96,6 +97,33 @@ def add_limit_records(sql: sa.Engine, project_ids: Sequence[str]) -> None:
         changes = [{**key, "action": "set", "value_before": None, "value_after": "1"} for key in keys]
         _insert(connection, models.limit_changes, changes)
     _analyze(sql, "limit_overrides", "limit_changes")
+
+
+def add_inventories(sql: sa.Engine, nodes: Sequence[tuple[str, str, int, int]]) -> None:
+    """Add a provider with an inventory for each node (name, resource, total, free). The rest is used elsewhere."""
+    with sql.begin() as connection:
+        row = models.resource_providers.c
+        providers = [{"uuid": str(uuid.uuid4()), "name": name, "generation": 0, "can_host": 1} for name, *_ in nodes]
+        _insert(connection, models.resource_providers, providers)
+        ids = {found.name: found.id for found in connection.execute(sa.select(row.name, row.id))}
+        units = {"reserved": 0, "min_unit": 1, "step_size": 1, "allocation_ratio": "1", "used": 0}
+        inventories = [
+            {
+                **units,
+                "provider_id": ids[name],
+                "resource": resource,
+                "free": free,
+                "used_elsewhere": total - free,
+                **dict.fromkeys(("total", "max_unit", "capacity"), total),
+            }
+            for name, resource, total, free in nodes
+        ]
+        _insert(connection, models.inventories, inventories)
+
+
+def analyze_inventories(sql: sa.Engine) -> None:
+    """Renew the statistics of the tables that ``add_inventories`` fills."""
+    _analyze(sql, "resource_providers", "inventories")
 
 
 def _analyze(sql: sa.Engine, *tables: str) -> None:
@@ -207,15 +235,16 @@ def _read_on_mariadb(connection: sa.Connection, statement: str, parameters: Any)
 def _read_on_postgresql(connection: sa.Connection, statement: str, parameters: Any) -> int:
     found = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", parameters).scalar_one()
     plans = json.loads(found) if isinstance(found, str) else found
-    return _rows_of_plan(plans[0]["Plan"])
+    return rows_of_plan(plans[0]["Plan"])
 
 
-def _rows_of_plan(plan: dict[str, Any]) -> int:
+def rows_of_plan(plan: dict[str, Any]) -> int:
+    """Return the number of rows that the scans of PostgreSQL's plan have read."""
     node_rows = 0
     if "Relation Name" in plan:
         discarded = plan.get("Rows Removed by Filter", 0) + plan.get("Rows Removed by Index Recheck", 0)
         node_rows = round((plan["Actual Rows"] + discarded) * plan["Actual Loops"])
-    return node_rows + sum(_rows_of_plan(one) for one in plan.get("Plans", ()))
+    return node_rows + sum(rows_of_plan(one) for one in plan.get("Plans", ()))
 
 
 def _read_on_sqlite(connection: sa.Connection, statement: str, parameters: Any) -> int:

@@ -78,7 +78,7 @@ class PlanTestCase(base.BackendTestCase):
         self.addCleanup(engine.close)
         return engine
 
-    def plans_of(self, engine: QuotaEngine, run: Callable[[], object]) -> list[Any]:
+    def plans_of(self, engine: QuotaEngine, run: Callable[[], object], settings: str = SENDS_PLANS) -> list[Any]:
         """The plans of the statements of the functions that ``run()`` calls."""
         database = hooks.database_of(engine)
         notices: list[str] = []
@@ -88,7 +88,7 @@ class PlanTestCase(base.BackendTestCase):
                 notices.append(notice)
 
         def send_plans(connection: sa.Connection) -> None:
-            connection.exec_driver_sql(SENDS_PLANS)
+            connection.exec_driver_sql(settings)
             connection.connection.dbapi_connection.notices = Notices()  # type: ignore[union-attr]
 
         database.write(send_plans)

@@ -43,9 +43,9 @@ _INDEX_HINT: Final = "FORCE INDEX (ix_inventories_free)"
 """Otherwise the server sorts a small table, and then locks all its rows."""
 
 
-_RANDOM_ID: Final = (
-    "(SELECT FLOOR(MIN(provider_id) + RAND() * (MAX(provider_id) - MIN(provider_id) + 1)) FROM inventories)"
-)
+_LEAST, _GREATEST = (f"(SELECT {bound}(provider_id) FROM inventories)" for bound in ("MIN", "MAX"))
+_RANDOM_ID: Final = f"FLOOR({_LEAST} + RAND() * ({_GREATEST} - {_LEAST} + 1))"
+"""Each bound in a query of its own, which reads one entry of an index. A query of both reads all inventories."""
 
 
 def _is_tied(order: Order) -> sa.ColumnElement[bool]:

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A claim with ANY of one resource reads a bounded number of rows, however many providers there are.
+
+The tables grow while the connection is open, as in a cloud: the statements were prepared, and the functions planned,
+when there were few rows. Statistics must not matter either: it is measured before and after they are renewed.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+import testscenarios
+
+from cyborg_quota import ANY, QuotaEngine
+from cyborg_quota.db import inventories
+from cyborg_quota.db.candidates import Order
+from tests import base, clouds, fixtures, hooks
+from tests.functional import test_plans
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+ADMIN = base.ADMIN
+FEW, NODES = 20, 4_278
+TOTALS = (1, 1, 1, 4, 8)
+AMOUNTS = (1, 4, 8)
+ORDERS: tuple[Order, ...] = ("least free", "most free")
+MOST_ROWS = {"sqlite": NODES, "mariadb": NODES // 10, "postgresql": NODES // 2}
+"""On SQLite, steps: a scan takes several for each row. PostgreSQL may read all equally good providers by the index
+(here one inventory in five, each with its provider), and sort them.
+"""
+SENDS_ROWS = f"{test_plans.SENDS_PLANS}; SET auto_explain.log_analyze = on"
+
+
+def add_nodes(sql: sa.Engine, first: int, last: int) -> None:
+    """A third of the nodes is full, a third partly free, and the others are free: many are equally good."""
+    nodes = []
+    for number in range(first, last):
+        total = TOTALS[number % len(TOTALS)]
+        nodes.append((f"node{number}", "gpu", total, (0, total // 2, total)[number // len(TOTALS) % 3]))
+    clouds.add_inventories(sql, nodes)
+
+
+class TestSelection(base.LedgerTestCase):
+    """The queries with which the client finds candidates."""
+
+    scenarios = fixtures.SCENARIOS
+
+    def rows_read(self, amount: int, order: Order) -> int:
+        with clouds.captured() as captured:
+            found = self.database.read(
+                lambda connection: inventories.find_candidates(connection, {"gpu": amount}, order, 9)
+            )
+        self.assertEqual(9, len(found))
+        self.assertGreater(len(captured), 0)
+        with self.sql.connect() as connection:
+            return sum(clouds.rows_read(connection, *query) for query in captured)
+
+    def test_it_reads_few_rows(self) -> None:
+        self.database = hooks.database_of(self.engine)
+        self.engine.capacity.enable(ADMIN)
+        most = MOST_ROWS[self.backend]
+        add_nodes(self.sql, 0, NODES)
+        for _ in range(2):
+            for amount in AMOUNTS:
+                for order in ORDERS:
+                    self.assertLess(self.rows_read(amount, order), most, (amount, order))
+            clouds.analyze_inventories(self.sql)
+        row = inventories.inventories.c
+        by_total = sa.select(row.id).where(row.resource == "gpu").order_by(row.total).limit(1)
+        scan = str(by_total.compile(self.sql, compile_kwargs={"literal_binds": True}))
+        with self.sql.connect() as connection:
+            self.assertGreater(clouds.rows_read(connection, scan, ()), most, "the control")
+
+
+class TestChoiceOnMariaDB(base.LedgerTestCase):
+    """The block of statements in which the server chooses the provider."""
+
+    scenarios = [scenario for scenario in fixtures.SCENARIOS if scenario[0] == "mariadb"]
+
+    def rows_read(self, amount: int) -> int:
+        """The rows that a claim reads, by the counters of its session."""
+        database = hooks.database_of(self.engine)
+        database.write(lambda connection: connection.exec_driver_sql("FLUSH STATUS"))
+        with hooks.recorded_statements(self.engine) as sent:
+            self.engine.reserve(self.context, {"gpu": amount}, provider=ANY)
+        self.assertEqual(1, len(sent), sent)
+        status = dict(
+            database.read(lambda connection: connection.exec_driver_sql("SHOW SESSION STATUS LIKE 'Handler%%'").all())
+        )
+        self.assertGreater(int(status["Handler_update"]), 0, "the session of the claim")
+        return sum(int(value) for name, value in status.items() if name.startswith("Handler_read"))
+
+    def test_it_reads_few_rows(self) -> None:
+        self.engine.capacity.enable(ADMIN)
+        add_nodes(self.sql, 0, FEW)
+        for amount in AMOUNTS:
+            self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": amount}, provider=ANY))
+        add_nodes(self.sql, FEW, NODES)
+        for _ in range(2):
+            for amount in AMOUNTS:
+                self.assertLess(self.rows_read(amount), MOST_ROWS[self.backend], amount)
+            clouds.analyze_inventories(self.sql)
+
+
+class TestChoiceOnPostgreSQL(test_plans.PlanTestCase):
+    """The function in which the server chooses the provider."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        for table in ("inventories", "resource_providers"):
+            self.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
+
+    def claim(self, engine: QuotaEngine, amount: int) -> None:
+        engine.rollback(self.context, engine.reserve(self.context, {"gpu": amount}, provider=ANY))
+
+    def rows_read(self, engine: QuotaEngine, amount: int) -> int:
+        plans = self.plans_of(engine, lambda: self.claim(engine, amount), SENDS_ROWS)
+        choices = [plan for plan in plans if "SKIP LOCKED" in plan["Query Text"]]
+        self.assertEqual(2, len(choices), plans)
+        return sum(clouds.rows_of_plan(plan["Plan"]) for plan in plans)
+
+    def test_it_reads_few_rows(self) -> None:
+        engine = self.make_engine()
+        engine.capacity.enable(ADMIN)
+        add_nodes(self.sql, 0, FEW)
+        for _ in range(6):  # from the sixth call on, PostgreSQL may keep a plan for all parameters
+            for amount in AMOUNTS:
+                self.claim(engine, amount)
+        add_nodes(self.sql, FEW, NODES)
+        for _ in range(2):
+            for amount in AMOUNTS:
+                self.assertLess(self.rows_read(engine, amount), MOST_ROWS[self.backend], amount)
+            clouds.analyze_inventories(self.sql)
