@@ -43,7 +43,7 @@ class TestAnywhere(base.LedgerTestCase):
 
     def lock_first(self, holder: sa.Connection) -> None:
         """Lock the inventory of n1."""
-        first = holder.exec_driver_sql("SELECT min(id) FROM inventories").scalar_one()
+        first = holder.exec_driver_sql("SELECT id FROM inventories WHERE total = 8").scalar_one()
         holder.exec_driver_sql(f"UPDATE inventories SET used = used WHERE id = {first}")
 
     def used(self) -> list[int]:
