@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trace of accelerator claims is placed on an inventory of nodes until it is full.
+"""Claims of accelerators are placed on an inventory of nodes until it is full.
 
-The data is generated, in the shape of a published inventory of 4,278 nodes and a published trace of 7,386 instances.
-With their directory in CYBORG_QUOTA_DATA, the tests run on these files too.
+The data is generated. The inventory that is filled has the shape of a published one: 4,278 nodes with 10,412 GPUs of
+six models. With the directory of a published inventory and of a trace in CYBORG_QUOTA_DATA, the tests use these files.
 """
 
 from __future__ import annotations
@@ -12,23 +12,38 @@ import itertools
 import os
 import pathlib
 import random
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import fixtures as fx
 import sqlalchemy as sa
+import testscenarios
 
-from cyborg_quota import ANY, Inventory, exceptions
+from cyborg_quota import ANY, exceptions
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.settings import DatabaseSettings
 from cyborg_quota.replay import replay
 from cyborg_quota.replay.traces import Trace
-from tests import base
+from tests import base, clouds
+
+load_tests = testscenarios.load_tests_apply_scenarios
 
 ADMIN = base.ADMIN
 DATA = os.environ.get("CYBORG_QUOTA_DATA")
-SHAPE = (("A10", 1, 58), ("S1", 1, 21), ("A100", 8, 10), ("H800", 8, 5), ("S2", 8, 3), ("S1", 8, 2), ("S1", 4, 1))
-"""Model, accelerators of a node, and percent of the nodes."""
+SHAPE = (
+    ("A10", 1, 2494),
+    ("A100", 8, 432),
+    ("A800", 8, 22),
+    ("H800", 8, 219),
+    ("S1", 1, 902),
+    ("S1", 4, 10),
+    ("S1", 8, 77),
+    ("S2", 8, 122),
+)
+"""Model, accelerators of a node, and number of such nodes."""
+LARGEST = 8
+"""The largest amount of a claim."""
 HEADER = ("time", "event", "consumer", "project", "resource", "amount")
 
 
@@ -41,10 +56,10 @@ class Node(NamedTuple):
 Row = tuple[str, ...]
 
 
-def generated_nodes(count: int) -> list[Node]:
-    percentages = [percent for *_, percent in SHAPE]
-    chosen = random.Random(7).choices(SHAPE, percentages, k=count)
-    return [Node(f"node-{number}", model, gpus) for number, (model, gpus, _) in enumerate(chosen)]
+def generated_nodes() -> list[Node]:
+    kinds = [(model, gpus) for model, gpus, count in SHAPE for _ in range(count)]
+    random.Random(7).shuffle(kinds)
+    return [Node(f"node-{number}", model, gpus) for number, (model, gpus) in enumerate(kinds)]
 
 
 def generated_trace(instances: int) -> Iterator[Row]:
@@ -71,10 +86,56 @@ def read_trace(path: pathlib.Path) -> list[Row]:
         return [tuple(row) for row in itertools.islice(csv.reader(file), 1, None)]
 
 
+class InventoryTestCase(base.LedgerTestCase):
+    backend = "sqlite"
+
+    def largest_free(self, resource: str) -> int:
+        with self.sql.connect() as connection:
+            query = sa.text("SELECT COALESCE(MAX(free), 0) FROM inventories WHERE resource = :resource")
+            return int(connection.execute(query, {"resource": resource}).scalar_one())
+
+
+class FullInventoryTest(InventoryTestCase):
+    def claims(self, sizes: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+        """Claims of 1 to LARGEST of a random model that is not full, by the number of its accelerators.
+
+        A refusal of an amount ends the larger ones too: nothing is given back.
+        """
+        dice, self.largest = random.Random(5), dict.fromkeys(sizes, LARGEST)
+        while resources := [resource for resource in sizes if self.largest[resource] > 0]:
+            (resource,) = dice.choices(resources, [sizes[resource] for resource in resources])
+            yield resource, dice.randint(1, self.largest[resource])
+
+    def test_amounts_of_1_to_8_until_all_is_full(self) -> None:
+        """A refusal means that no provider could have taken the claim."""
+        nodes = generated_nodes() if DATA is None else read_nodes(pathlib.Path(DATA) / "gpu_nodes.csv")
+        self.assertEqual((4_278, 10_412), (len(nodes), sum(node.gpus for node in nodes)))
+        sizes: Counter[str] = Counter()
+        for node in nodes:
+            sizes[f"gpu.{node.model}"] += node.gpus
+        self.assertEqual(6, len(sizes))
+        self.engine.capacity.enable(ADMIN)
+        self.engine.register_resources(list(sizes))
+        clouds.add_inventories(self.sql, [(one.name, f"gpu.{one.model}", one.gpus, one.gpus) for one in nodes])
+        granted: Counter[str] = Counter()
+        for number, (resource, amount) in enumerate(self.claims(sizes)):
+            try:
+                self.engine.reserve(base.Context(f"p{number % 12}"), {resource: amount}, provider=ANY)
+            except exceptions.OverCapacity:
+                self.assertLess(self.largest_free(resource), amount)
+                self.largest[resource] = amount - 1
+            else:
+                granted[resource] += amount
+        self.assertEqual(sizes, granted)
+        self.assert_invariants()
+        report = {one.resource: (one.used, one.free) for one in self.engine.capacity.report(ADMIN)}
+        self.assertEqual({resource: (size, 0) for resource, size in sizes.items()}, report)
+
+
 class CheckedEngine:
     """An engine for a replay: a refusal because of the capacity must mean that no provider could take the claim."""
 
-    def __init__(self, test: InventoryDataTest) -> None:
+    def __init__(self, test: ReplayTest) -> None:
         self._test = test
         self.refusals = 0
 
@@ -91,22 +152,25 @@ class CheckedEngine:
         return getattr(self._test.engine, name)
 
 
-class InventoryDataTest(base.LedgerTestCase):
-    backend = "sqlite"
+class ReplayTest(InventoryTestCase):
+    scenarios = [("generated", {"directory": None}), *([] if DATA is None else [("published", {"directory": DATA})])]
+    directory: str | None = None
 
     def nodes(self) -> list[Node]:
-        return generated_nodes(60)
+        if self.directory is None:
+            return generated_nodes()[:60]
+        return read_nodes(pathlib.Path(self.directory) / "gpu_nodes.csv")
 
     def trace(self) -> Iterable[Row]:
-        return generated_trace(150)
+        if self.directory is None:
+            return generated_trace(150)
+        return read_trace(pathlib.Path(self.directory) / "gpu_attach_trace.csv")
 
     def place(self, step: int, largest: int = 1) -> tuple[replay.Replay, int]:
         """Replay the trace on every ``step``-th node; instances take 1 to ``largest``. Returns it, and the total."""
         self.engine.capacity.enable(ADMIN)
-        nodes = list(self.nodes())[::step]
-        for node in nodes:
-            self.engine.capacity.add_provider(ADMIN, node.name)
-            self.engine.capacity.set_inventories(ADMIN, node.name, {"gpu": Inventory(node.gpus)})
+        nodes = self.nodes()[::step]
+        clouds.add_inventories(self.sql, [(node.name, "gpu", node.gpus, node.gpus) for node in nodes])
         path = pathlib.Path(self.useFixture(fx.TempDir()).path) / "trace.csv"
         with path.open("w", newline="") as file:
             writer = csv.writer(file)
@@ -130,11 +194,6 @@ class InventoryDataTest(base.LedgerTestCase):
         self.assertEqual(self.largest_free("gpu"), report.largest_free)
         return done, report.free
 
-    def largest_free(self, resource: str) -> int:
-        with self.sql.connect() as connection:
-            query = sa.text("SELECT COALESCE(MAX(free), 0) FROM inventories WHERE resource = :resource")
-            return int(connection.execute(query, {"resource": resource}).scalar_one())
-
     def test_on_all_nodes(self) -> None:
         done, free = self.place(1)
         self.assertEqual(0, len(done.over_capacity))
@@ -152,16 +211,3 @@ class InventoryDataTest(base.LedgerTestCase):
             self.engine.reserve(ADMIN, {"gpu": 1}, provider=ANY)
         self.assertRaises(exceptions.OverCapacity, self.engine.reserve, ADMIN, {"gpu": 1}, provider=ANY)
         self.assert_invariants()
-
-
-class RealDataTest(InventoryDataTest):
-    def setUp(self) -> None:
-        if DATA is None:
-            self.skipTest("CYBORG_QUOTA_DATA is not set")
-        super().setUp()
-
-    def nodes(self) -> list[Node]:
-        return read_nodes(pathlib.Path(str(DATA)) / "gpu_nodes.csv")
-
-    def trace(self) -> Iterable[Row]:
-        return read_trace(pathlib.Path(str(DATA)) / "gpu_attach_trace.csv")
