@@ -79,7 +79,8 @@ class CapacityTest(base.CliTestCase):
         )
         over = self.refused(1, "reserve", "--project", "p", "--provider", "n1", "gpu=6")
         self.assertIn("provider n1, resource gpu: requested 6, capacity 8, used 3", over)
-        self.assertIn("claims use 3", self.refused(1, "capacity", "provider", "remove", "n1"))
+        refused = self.refused(1, "capacity", "provider", "remove", "n1")
+        self.assertIn("claims use 3; see `cyborg-quota capacity allocation list --provider n1`; a total", refused)
         self.assertIn("claims use 3", self.refused(1, "capacity", "inventory", "remove", "n1", "gpu"))
         self.assertEqual([], self.good("capacity", "audit"))
         self.assertEqual([], self.good("capacity", "heal"))
@@ -225,6 +226,17 @@ class ReportTest(base.CliTestCase):
         self.assertEqual(38, self.report()[0]["promised"])
         self.good("limit", "set", "--project", "a", "gpu=-1")
         self.assertEqual(50, self.report()[0]["promised"])
+
+    def test_an_overfull_provider(self) -> None:
+        """It has nothing free: what it lacks is not taken from what others have."""
+        self.assertEqual(0, self.call("capacity", "inventory", "set", "n1", "gpu=2").status)
+        (gpu,) = self.report()
+        self.assertEqual((6, 3, 3, 3), tuple(gpu[name] for name in ("total", "claimed", "free", "largest_free")))
+
+    def test_a_project_that_has_only_an_override(self) -> None:
+        """Its limit is promised, too."""
+        self.good("limit", "set", "--project", "d", "gpu=5", "--until", "2990-01-01T00:00Z")
+        self.assertEqual(43, self.report()[0]["promised"])
 
     def test_unlimited_and_without_capacity(self) -> None:
         self.good("limit", "set", "--default", "fpga=0")

@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 import testscenarios
-from fixtures import MonkeyPatch
+from fixtures import FakeLogger, MonkeyPatch
 
 from cyborg_quota import ANY, Claim, Inventory, QuotaEngine, attachment, exceptions
 from cyborg_quota.capacity_types import CapacityDrift
@@ -219,7 +219,9 @@ class TestClaims(CapacityTestCase):
         """C2: it may exceed the capacity and ignores the units."""
         self.set("n1", gpu=Inventory(8, min_unit=4))
         adopt = self.quotas.adopt
+        log = self.useFixture(FakeLogger())
         adopt(ADMIN, [Claim("a", {"gpu": 3}, provider="n1"), Claim("b", {"gpu": 7}, provider="n1")], "p1")
+        self.assertIn("Adopted claims exceed the capacity of provider n1: 10 of gpu in use, capacity 8.", log.output)
         self.assertEqual(((10, 0), 10), (self.figures(), self.used()))
         adopt(ADMIN, [Claim("a", {"gpu": 3}, provider="n1")], "p1")
         self.assertEqual(10, self.used())
@@ -283,13 +285,16 @@ class TestClaims(CapacityTestCase):
 
     def test_a_release_is_never_refused(self) -> None:
         """I6, also where the counter has drifted or the inventory is gone."""
+        log = self.useFixture(FakeLogger())
         uuids = [self.claim(2)[0] for _ in range(3)]
         self.execute("UPDATE inventories SET used = 3, free = 5 WHERE resource = 'gpu'")
         for uuid_ in uuids[:2]:
             self.engine.release(self.context, [uuid_])
         self.assertEqual(0, self.used())
+        self.assertIn("Provider n1: a claim that ended exceeds its use of gpu", log.output)
         self.execute("DELETE FROM inventories")
         self.quotas.release(self.context, uuids[2:])
+        self.assertIn("Provider n1 has no inventory of gpu", log.output)
 
     def test_the_generation_of_a_moved_project(self) -> None:
         """A charge that is repeated after a move of its project takes the capacity once."""

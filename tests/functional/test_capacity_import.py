@@ -83,6 +83,26 @@ class CapacityImportTest(base.LedgerTestCase):
             self.assertEqual([], self.figures())
             self.assertEqual(["n1"], [one.name for one in self.capacity.list_providers(ADMIN)])
 
+    def test_two_entries_with_one_name_or_uuid(self) -> None:
+        for pair in (
+            (host("n1", 1), host("n1", 2, KNOWN)),
+            (host("n1", 1, KNOWN), host("n2", 1, KNOWN.upper())),
+        ):
+            error = self.assertRaises(exceptions.InvalidRequest, self.run_import, host("first", 1), *pair)
+            self.assertIn("two providers", str(error))
+            self.assertEqual([], self.capacity.list_providers(ADMIN))
+
+    def test_parents_come_first(self) -> None:
+        """A parent is stored, or an earlier entry; otherwise nothing is written."""
+        child = WantedProvider("child", parent="n1")
+        for wanted in ((host("first", 1), child), (child, host("n1", 1))):
+            self.assertRaises(exceptions.ProviderNotFound, self.run_import, *wanted)
+            self.assertEqual([], self.capacity.list_providers(ADMIN))
+        self.run_import(host("n1", 1, KNOWN), child, WantedProvider("other child", parent=KNOWN))
+        self.run_import(WantedProvider("late child", parent="n1"))
+        parents = {one.name: one.parent for one in self.capacity.list_providers(ADMIN)}
+        self.assertEqual({"n1": None, "child": "n1", "other child": "n1", "late child": "n1"}, parents)
+
     def test_a_uuid_as_the_name(self) -> None:
         """It names the stored provider, as in every other call; with another UUID beside it, it is refused."""
         self.capacity.add_provider(ADMIN, "n1", uuid=KNOWN)

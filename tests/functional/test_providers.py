@@ -7,6 +7,7 @@ import decimal
 import uuid
 
 import testscenarios
+from fixtures import FakeLogger
 
 from cyborg_quota import ANY, Inventory, exceptions
 from tests.functional import test_capacity
@@ -42,7 +43,7 @@ class TestProviders(test_capacity.CapacityTestCase):
         (uuid,) = self.claim()
         self.assertRaises(exceptions.PodNotFound, self.capacity.set_pod, ADMIN, "n1", "north")
         error = self.assertRaises(exceptions.ProviderInUse, self.capacity.set_pod, ADMIN, "n1", "west")
-        self.assertEqual("Provider 'n1' cannot be moved to another pod: it has claims.", str(error))
+        self.assertIn("Provider 'n1' cannot be moved to another pod: it has claims; see `", str(error))
         self.assertEqual("east", self.capacity.set_pod(ADMIN, "n1", "east").pod)
         self.quotas.rollback(self.context, [uuid])
         self.assertIsNone(self.capacity.set_pod(ADMIN, "n1", None).pod)
@@ -126,7 +127,9 @@ class TestInventories(test_capacity.CapacityTestCase):
     def test_lowered_below_the_use(self) -> None:
         """C4: allowed; claims are refused until the use is below the capacity again."""
         uuids = [self.claim(2)[0] for _ in range(3)]
+        log = self.useFixture(FakeLogger())
         self.set("n1", gpu=Inventory(4))
+        self.assertIn("Provider n1 has 6 of gpu in use, more than its new capacity 4", log.output)
         self.assertEqual(-2, self.capacity.list_inventories(ADMIN, "n1")[1].free)
         for _ in range(2):
             self.assertRaises(exceptions.OverCapacity, self.claim, 1)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Total limits over all projects: enforcement, the batches that switch them on, the fence, moves, audit and history.
+"""Total limits over all projects: enforcement, the fence, moves, audit and history.
 
-tests/model/test_limit_model.py switches them on and off on random trees; tests/race/test_total_limit_races.py while
-processes reserve.
+test_total_batches.py tests the batches that switch them on. tests/model/test_limit_model.py switches them on and off on
+random trees; tests/race/test_total_limit_races.py while processes reserve.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from unittest import mock
 
 import sqlalchemy as sa
 import testscenarios
-from fixtures import MonkeyPatch
 
 from cyborg_quota import Headroom, QuotaEngine, exceptions
 from cyborg_quota.db import models, moves, path_state, projects, usages
@@ -57,6 +56,9 @@ class TotalTestCase(test_limits.LimitsTestCase):
     def total(self) -> TotalLimit:
         (total,) = self.totals.list(ADMIN)
         return total
+
+    def count(self, query: str) -> int:
+        return int(self.database.read(lambda connection: connection.execute(sa.text(query)).scalar_one()))
 
     def fits(self, project_id: str = "b") -> Headroom:
         return self.engine.headroom(base.Context(project_id))["gpu"]
@@ -127,9 +129,6 @@ class TestEnforcement(TotalTestCase):
         self.assertEqual(["gpu"], error.resources)
         self.assertIn("no total limit for gpu", str(error))
 
-    def count(self, query: str) -> int:
-        return int(self.database.read(lambda connection: connection.execute(sa.text(query)).scalar_one()))
-
     def test_it_is_no_level_of_an_enforcement_model(self) -> None:
         self.policy = Flat
         engine = self.make_limited()
@@ -149,6 +148,7 @@ class TestEnforcement(TotalTestCase):
         engine = fixtures.make_engine(self.url, NoopLimitDriver())
         self.addCleanup(engine.close)
         self.assertRaises(exceptions.LimitsReadOnly, engine.total_limits.set, ADMIN, {"gpu": 1})
+        self.assertEqual([], engine.total_limits.list(ADMIN))
 
     def test_a_resource_without_a_total_costs_nothing(self) -> None:
         """A warm reserve and its settling send the same statements; with a total, one more that reads the limit."""
@@ -169,80 +169,6 @@ class TestEnforcement(TotalTestCase):
         self.assertEqual(len(before), len(after))
         self.assertEqual(1, len([text for text in statements("gpu") if "limit_totals" in text]))
         self.assertEqual([], [text for text in before + after if "total" in text])
-
-
-class TestBatches(TotalTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.useFixture(MonkeyPatch(BATCH, 1))
-        for project_id, amount in (("a", 1), ("child", 2), ("b", 3), ("c", 4)):
-            self.hold(project_id, amount)
-
-    def test_not_enforced_before_the_last_batch(self) -> None:
-        seen = []
-
-        def progress(number: int) -> None:
-            self.assert_invariants()
-            self.hold("b", 1)
-            self.hold(f"new{len(seen)}", 1)
-            seen.append((number, self.total()))
-
-        self.set_total(12, progress=progress)
-        self.assertEqual({False}, {total.is_enforced for _, total in seen})
-        self.assertGreaterEqual(len(seen), 3)
-        self.assertEqual(TotalLimit("gpu", 12, 10 + 2 * len(seen), True), self.total())
-        self.assertEqual([TOTAL], self.blockers("b"))
-
-    def test_a_repeat_continues_after_a_crash(self) -> None:
-        self.assertRaises(Killed, self.set_total, 12, progress=kill)
-        self.assertEqual(TotalLimit("gpu", 12, 3, False), self.total())
-        self.assertEqual([], self.blockers("c", 99))
-        self.assertEqual([], self.engine.audit(ADMIN))
-        self.set_total(11)
-        self.assertEqual(TotalLimit("gpu", 11, 10, True), self.total())
-        changes = [entry.after for entry in self.admin.limit_history(ADMIN) if entry.project_id == TOTAL]
-        self.assertEqual([11, 12], changes)
-
-    def test_removed_half_way_and_set_again(self) -> None:
-        self.assertRaises(Killed, self.set_total, 12, progress=kill)
-        self.totals.unset(ADMIN, ["gpu"])
-        self.assert_invariants()
-        self.assertEqual([], self.engine.audit(ADMIN))
-        self.set_total(12)
-        self.assertRaises(Killed, self.totals.unset, ADMIN, ["gpu"], progress=kill)
-        self.assert_invariants()
-        self.assertEqual([], self.blockers("b", 99))
-        self.set_total(12)
-        self.assertEqual(TotalLimit("gpu", 12, 10, True), self.total())
-        self.assertRaises(Killed, self.totals.unset, ADMIN, ["gpu"], progress=kill)
-        self.totals.unset(ADMIN, ["gpu"])
-        self.assert_invariants()
-
-    def test_each_batch_is_bounded(self) -> None:
-        numbers: list[int] = []
-        with mock.patch(BATCH, 2):
-            self.set_total(12, progress=numbers.append)
-        self.assertEqual([2, 1], numbers)
-
-    def test_names_are_sorted_as_the_database_sorts_them(self) -> None:
-        """Some collations of PostgreSQL ignore blanks, so that the name of the total is not the first of all."""
-        if self.backend != "postgresql":
-            self.skipTest("the other databases compare names by bytes")
-        self.execute("CREATE COLLATION shifted (provider = icu, locale = 'und-u-ka-shifted')")
-        self.execute("ALTER TABLE quota_usages ALTER project_id TYPE varchar(255) COLLATE shifted")
-        self.set_total(12)
-        self.assertEqual(TotalLimit("gpu", 12, 10, True), self.total())
-        self.totals.unset(ADMIN, ["gpu"])
-        self.assert_invariants()
-
-    def test_another_command_removes_it_meanwhile(self) -> None:
-        def progress(number: int) -> None:
-            self.make_limited().total_limits.unset(ADMIN, ["gpu"])
-
-        error = self.assertRaises(exceptions.LimitRefused, self.set_total, 12, progress=progress)
-        self.assertIn("by another command", str(error))
-        self.assert_invariants()
-        self.assertEqual([], self.totals.list(ADMIN))
 
 
 class TestFence(TotalTestCase):

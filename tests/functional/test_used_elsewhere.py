@@ -112,11 +112,13 @@ class UsedElsewhereTest(base.LedgerTestCase):
         """The source's consumer is a consumer or a group here; only what it uses beyond its claim is elsewhere."""
         self.claim(2, consumer="arq1", group="server1")
         self.claim(1, consumer="server2")
-        used = {"server1": 3, "server2": 1, "other": 1, "late": 1, "early": 1}
+        used = {"server1": 3, "server2": 1, "other": 1, "late": 1, "early": 1, "shrunk": 2}
         self.claim(1, consumer="arq3", group="early")
+        self.claim(2, consumer="shrunk")
 
         def read() -> list[WantedProvider]:
             self.quotas.release(self.context, consumer="arq3")  # the source was read before that
+            self.quotas.resize(self.context, {"gpu": 1}, consumer="shrunk")
             return [
                 WantedProvider("n1", used={"gpu": used}, covers=frozenset({"gpu"}), inventories={"gpu": Inventory(8)})
             ]
@@ -126,5 +128,5 @@ class UsedElsewhereTest(base.LedgerTestCase):
 
         importer = CapacityImporter(self.capacity, ADMIN, ["gpu"], settle)
         self.assertEqual([("n1", 0, 2)], [(one.provider, one.before, one.after) for one in importer.run(read)])
-        self.assertEqual((4, 2, 2), self.figures_of())
+        self.assertEqual((5, 2, 1), self.figures_of())
         self.assert_invariants()

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import decimal
 from collections.abc import Sequence
+from typing import Any
+from unittest import mock
 
 from oslotest import base
 
@@ -77,6 +79,22 @@ class TestPlan(base.BaseTestCase):
     def test_a_ratio_of_an_api(self) -> None:
         for value, expected in ((1.0, "1"), (16.0, "16"), (0.1, "0.1"), (1.33333333, "1.3333")):
             self.assertEqual(decimal.Decimal(expected), plan.ratio_of(value))
+
+    def test_maintenance(self) -> None:
+        """What a deployable has is reserved if its host is known, and all devices of the host are under maintenance."""
+        devices = [("n1", "maintaining"), ("n1", "maintaining"), ("n2", "maintaining"), ("n2", "enabled")]
+        deployable = {"attributes_list": '[{"rc": "PGPU"}]', "num_accelerators": 2, "rp_uuid": None}
+        answers = {
+            "/devices": {"devices": [{"hostname": host, "status": status} for host, status in devices]},
+            "/deployables": {
+                "deployables": [{**deployable, "name": f"{host}_gpu", "uuid": host} for host in ("n1", "n2", "n3")]
+            },
+        }
+        api: Any = mock.Mock(**{"get.side_effect": lambda path, _version: answers[path]})
+        reserved = {
+            one.name: one.inventories["PGPU"].reserved for one in cyborg.read(api) if one.name.endswith("gpu")
+        }
+        self.assertEqual({"n1_gpu": 2, "n2_gpu": 0, "n3_gpu": 0}, reserved)
 
     def test_the_host_of_a_deployable(self) -> None:
         hosts = ["node1", "node1_a", "node10", "gpu.example.org"]

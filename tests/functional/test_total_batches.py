@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The batches that switch a total limit over all projects on and off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import testscenarios
+from fixtures import MonkeyPatch
+
+from cyborg_quota import exceptions
+from cyborg_quota.db import path_state
+from cyborg_quota.ledger.total_limits import TotalLimits
+from cyborg_quota.types import TOTAL, TotalLimit
+from tests import base
+from tests.functional import test_total_limits
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+ADMIN = base.ADMIN
+
+
+class TestBatches(test_total_limits.TotalTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.useFixture(MonkeyPatch(test_total_limits.BATCH, 1))
+        for project_id, amount in (("a", 1), ("child", 2), ("b", 3), ("c", 4)):
+            self.hold(project_id, amount)
+
+    def test_not_enforced_before_the_last_batch(self) -> None:
+        seen = []
+
+        def progress(number: int) -> None:
+            self.assert_invariants()
+            self.hold("b", 1)
+            self.hold(f"new{len(seen)}", 1)
+            seen.append((number, self.total()))
+
+        self.set_total(12, progress=progress)
+        self.assertEqual({False}, {total.is_enforced for _, total in seen})
+        self.assertGreaterEqual(len(seen), 3)
+        self.assertEqual(TotalLimit("gpu", 12, 10 + 2 * len(seen), True), self.total())
+        self.assertEqual([TOTAL], self.blockers("b"))
+
+    def test_a_repeat_continues_after_a_crash(self) -> None:
+        self.assertRaises(test_total_limits.Killed, self.set_total, 12, progress=test_total_limits.kill)
+        self.assertEqual(TotalLimit("gpu", 12, 3, False), self.total())
+        self.assertEqual([], self.blockers("c", 99))
+        self.assertEqual([], self.engine.audit(ADMIN))
+        self.set_total(11)
+        self.assertEqual(TotalLimit("gpu", 11, 10, True), self.total())
+        changes = [entry.after for entry in self.admin.limit_history(ADMIN) if entry.project_id == TOTAL]
+        self.assertEqual([11, 12], changes)
+
+    def test_removed_half_way_and_set_again(self) -> None:
+        self.assertRaises(test_total_limits.Killed, self.set_total, 12, progress=test_total_limits.kill)
+        self.totals.unset(ADMIN, ["gpu"])
+        self.assert_invariants()
+        self.assertEqual([], self.engine.audit(ADMIN))
+        self.set_total(12)
+        self.assertRaises(test_total_limits.Killed, self.totals.unset, ADMIN, ["gpu"], progress=test_total_limits.kill)
+        self.assert_invariants()
+        self.assertEqual([], self.blockers("b", 99))
+        self.set_total(12)
+        self.assertEqual(TotalLimit("gpu", 12, 10, True), self.total())
+        self.assertRaises(test_total_limits.Killed, self.totals.unset, ADMIN, ["gpu"], progress=test_total_limits.kill)
+        self.totals.unset(ADMIN, ["gpu"])
+        self.assert_invariants()
+
+    def after_the_last_batch(self, act: Callable[[], object]) -> Any:
+        """Call ``act`` once, between the last batch and the transaction that follows it."""
+        original, calls = TotalLimits._count, []
+
+        def count(totals: TotalLimits, resource: str, progress: Any, *, is_counted: bool) -> None:
+            original(totals, resource, progress, is_counted=is_counted)
+            calls.append(1)
+            if len(calls) == 1:
+                act()
+
+        self.addCleanup(lambda: self.assertEqual(2, len(calls)))  # it looked again, and counted once more
+        return mock.patch.object(TotalLimits, "_count", count)
+
+    def test_a_root_that_appears_after_the_last_batch(self) -> None:
+        """It was inserted by a transaction that did not see the total, and sorts before the last batch."""
+
+        def insert() -> None:
+            with mock.patch.object(path_state.ProjectPath, "uncounted", lambda self, resources: []):
+                self.make_limited().reserve(base.Context("0"), {"gpu": 3})
+
+        with self.after_the_last_batch(insert):
+            self.set_total(20)
+        self.assertEqual(TotalLimit("gpu", 20, 13, True), self.total())
+
+    def test_a_root_that_is_counted_after_the_last_batch(self) -> None:
+        """While the total is removed: the row of the root must not stay marked as counted."""
+        self.set_total(20)
+
+        def count_again() -> None:
+            self.execute("UPDATE quota_usages SET in_total = 1 WHERE project_id = 'b'")
+            self.execute("UPDATE quota_usages SET subtree = subtree + 3 WHERE project_id = :total", total=TOTAL)
+
+        with self.after_the_last_batch(count_again):
+            self.totals.unset(ADMIN, ["gpu"])
+        self.assertEqual(0, self.count("SELECT count(*) FROM quota_usages WHERE in_total IS NOT NULL"))
+
+    def test_each_batch_is_bounded(self) -> None:
+        numbers: list[int] = []
+        with mock.patch(test_total_limits.BATCH, 2):
+            self.set_total(12, progress=numbers.append)
+        self.assertEqual([2, 1], numbers)
+
+    def test_names_are_sorted_as_the_database_sorts_them(self) -> None:
+        """Some collations of PostgreSQL ignore blanks, so that the name of the total is not the first of all."""
+        if self.backend != "postgresql":
+            self.skipTest("the other databases compare names by bytes")
+        self.execute("CREATE COLLATION shifted (provider = icu, locale = 'und-u-ka-shifted')")
+        self.execute("ALTER TABLE quota_usages ALTER project_id TYPE varchar(255) COLLATE shifted")
+        self.set_total(12)
+        self.assertEqual(TotalLimit("gpu", 12, 10, True), self.total())
+        self.totals.unset(ADMIN, ["gpu"])
+        self.assert_invariants()
+
+    def test_another_command_removes_it_meanwhile(self) -> None:
+        def progress(number: int) -> None:
+            self.make_limited().total_limits.unset(ADMIN, ["gpu"])
+
+        error = self.assertRaises(exceptions.LimitRefused, self.set_total, 12, progress=progress)
+        self.assertIn("by another command", str(error))
+        self.assert_invariants()
+        self.assertEqual([], self.totals.list(ADMIN))
