@@ -85,6 +85,13 @@ class LimitHistory(ChangeHistory[StoredState, HistoryEntry, HistoryDifference]):
     def _compare(self, connection: Connection, replayed: StoredState) -> list[HistoryDifference]:
         return history.compare(replayed, tables.read_state(connection), overrides.now(connection))
 
+    def _without_ended(self, state: StoredState, at: datetime.datetime | None) -> StoredState:
+        if at is None:
+            return state
+        since = at - datetime.timedelta(seconds=overrides.KEPT_SECONDS)
+        kept = {override_id: one for override_id, one in state.overrides.items() if one.until > since}
+        return dataclasses.replace(state, overrides=kept)
+
     def _write_checkpoint(
         self, connection: Connection, author: Author, state: StoredState, *, number: int, operation: str | None = None
     ) -> int:
