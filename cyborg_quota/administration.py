@@ -409,12 +409,14 @@ class Administration:
     def import_limits(
         self, context: Context, document: object, *, dry_run: bool = False, reason: str | None = None
     ) -> list[LimitChange]:
-        """Apply a document to the limits and the project tree, atomically. Returns the changes.
+        """Apply a document to the limits and the project tree. Returns the changes.
 
+        All of them are made, or none; except that total limits follow in transactions of their own.
         Limits and projects that the document does not contain stay unchanged. The position of a project in the
         document determines its parent. A limit None is removed. ``dry_run`` writes nothing, and returns or raises the
         same as the import.
-        Raises InvalidDocument, UnknownResource, PodNotFound, LimitRefused (with every problem, and the changes).
+        Raises InvalidDocument, UnknownResource, PodNotFound, LimitRefused (with every problem, and the changes), and
+        TotalLimitChanged (when all changes but those of this total limit were made).
         """
         from cyborg_quota.limits import document as documents
 

@@ -348,6 +348,17 @@ class TotalLimitNotFound(QuotaError):
         super().__init__(f"There is no total limit for {', '.join(self.resources)}. Nothing was changed.")
 
 
+class TotalLimitChanged(QuotaError):
+    """Another command changed this total limit while projects were counted. All other changes were made."""
+
+    def __init__(self, resource: str) -> None:
+        self.resource = resource
+        super().__init__(
+            f"The total limit of {resource} was changed by another command while the projects were counted. Other "
+            "changes of this command were made. Read the total limits, and repeat the command if it still applies."
+        )
+
+
 class ProjectRefused(QuotaError):
     """A project cannot be added, moved or removed: it is unknown, is in use, or would become its own descendant."""
 

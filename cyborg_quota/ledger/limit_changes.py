@@ -217,7 +217,7 @@ class LimitKeeper:
     def apply(self, wanted: Document, author: Author, *, dry_run: bool) -> list[LimitChange]:
         """Apply a document of limits and projects. ``dry_run``: only return the changes.
 
-        Raises LimitRefused, PodNotFound.
+        Raises LimitRefused, PodNotFound, TotalLimitChanged.
         The total limits follow in transactions of their own: see total_limits.py.
         """
         changes, recorded = import_document(self._database, self._limits, wanted, author, dry_run=dry_run)
