@@ -23,6 +23,8 @@ from cyborg_quota.exceptions.pods import PodNotFound as PodNotFound
 from cyborg_quota.exceptions.projects import AmbiguousProject as AmbiguousProject
 from cyborg_quota.exceptions.projects import ProjectLookupFailed as ProjectLookupFailed
 from cyborg_quota.exceptions.projects import UnknownProject as UnknownProject
+from cyborg_quota.exceptions.totals import TotalLimitChanged as TotalLimitChanged
+from cyborg_quota.exceptions.totals import TotalLimitNotFound as TotalLimitNotFound
 from cyborg_quota.safe_repr import amounts, safe_repr
 
 if TYPE_CHECKING:
@@ -338,25 +340,6 @@ class OverrideNotFound(QuotaError):
     def __init__(self, override_id: str) -> None:
         self.override_id = override_id
         super().__init__(f"There is no override {safe_repr(override_id)} that has not ended. Nothing was changed.")
-
-
-class TotalLimitNotFound(QuotaError):
-    """These resources have no total limit over all projects. ``resources``: their names, sorted."""
-
-    def __init__(self, resources: Iterable[str]) -> None:
-        self.resources = sorted(resources)
-        super().__init__(f"There is no total limit for {', '.join(self.resources)}. Nothing was changed.")
-
-
-class TotalLimitChanged(QuotaError):
-    """Another command changed this total limit while projects were counted. All other changes were made."""
-
-    def __init__(self, resource: str) -> None:
-        self.resource = resource
-        super().__init__(
-            f"The total limit of {resource} was changed by another command while the projects were counted. Other "
-            "changes of this command were made. Read the total limits, and repeat the command if it still applies."
-        )
 
 
 class ProjectRefused(QuotaError):
