@@ -185,13 +185,17 @@ def _limit_sets(command: base.Lister, content: object) -> tuple[LimitSet, LimitS
 def _with_past_overrides(
     command: base.Lister, before: LimitSet, after: LimitSet, span: Span
 ) -> tuple[LimitSet, LimitSet]:
-    """Both sets with the overrides that applied within the span and have ended, or were cancelled."""
+    """Both sets with the overrides that applied within the span and have ended, or were cancelled.
+
+    No override of them begins before it was made.
+    """
     from cyborg_quota.replay import export
 
     with open_database(command.conf) as database:
-        past = export.past_overrides(database, span.begin)
-    present = {one.made for one in before.overrides}
-    known = [*before.overrides, *(one for one in past if one.made not in present and one.until <= span.now)]
+        past = {one.made: one for one in export.past_overrides(database, span.begin)}
+    present = {one.made: one for one in before.overrides}
+    begun = [dataclasses.replace(one, starts_at=past.get(made, one).starts_at) for made, one in present.items()]
+    known = [*begun, *(one for made, one in past.items() if made not in present and one.until <= span.now)]
     known.sort(key=lambda one: one.made)
     new = after.overrides[len(before.overrides) :]
     return dataclasses.replace(before, overrides=known), dataclasses.replace(after, overrides=[*known, *new])
