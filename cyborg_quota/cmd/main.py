@@ -139,13 +139,15 @@ class Shell(app.App):
                 self.engine.close()
 
     def _dispatch(self, argv: list[str]) -> int:
-        if self.options.deferred_help:
-            argv = ["help", *argv]
-        if not argv:
+        if not argv and not self.options.deferred_help:
             self._print_error("A command is missing. Run with --help for a list.", False)
             return BAD_USAGE
         try:
-            factory, name, rest = self.command_manager.find_command(argv)
+            if self.options.deferred_help:
+                self._check_command(argv)
+                factory, name, rest = self.command_manager.find_command(["help", *argv])
+            else:
+                factory, name, rest = self.command_manager.find_command(argv)
         except ValueError:
             similar = ", ".join(self.get_fuzzy_matches(argv[0])) or "none"
             self._print_error(
@@ -159,6 +161,12 @@ class Shell(app.App):
             return 0
         finally:
             self.stdout.flush()
+
+    def _check_command(self, argv: list[str]) -> None:
+        """Raise ValueError unless --help can describe ``argv``: a command, or the first words of one."""
+        names = (tuple(name.split()) for name, _ in self.command_manager)
+        if argv and not any(name[: len(argv)] == tuple(argv) for name in names):
+            self.command_manager.find_command(argv)
 
     @contextlib.contextmanager
     def _logging(self) -> Iterator[None]:
