@@ -60,7 +60,7 @@ class ChangeHistory(abc.ABC, Generic[State, Entry, Difference]):
     ) -> int:
         """Record ``state`` as generation ``number``. Returns the number of rows written."""
 
-    def _without_ended(self, state: State, at: datetime.datetime | None) -> State:
+    def _without_ended(self, state: State, at: datetime.datetime | None) -> State:  # noqa: ARG002 - for subclasses
         """``state`` without what had ended long before ``at`` (naive UTC), which no later entry can name."""
         return state
 

@@ -203,7 +203,8 @@ def made_by_import(
     begun: collections.Counter[_Key] = collections.Counter()
     for key, count in present.items():
         if key[-1] is not None and key[-1] <= now:
-            begun[(*key[:-1], None)] += count
+            without_start = (*key[:-1], None)
+            begun[without_start] += count
     found: list[LimitOverride] = []
     for new, is_present in zip(lasting, exists, strict=True):
         if is_present or (new.starts_at is None and _take(begun, _key(new, None))):
@@ -211,9 +212,7 @@ def made_by_import(
         starts_at = new.starts_at or now
         check_span(starts_at, new.until, now)
         made_at = (first[0], first[1] + len(found))
-        found.append(
-            LimitOverride(made_at, new.project_id, new.resource, new.limit, starts_at, new.until, new.reason)
-        )
+        found.append(LimitOverride(made_at, new.project_id, new.resource, new.limit, starts_at, new.until, new.reason))
     return found
 
 

@@ -58,7 +58,9 @@ class Timeline:
     def changed_projects(self) -> dict[datetime.datetime, set[str]]:
         """The projects whose override begins or ends, by the moment; and those of the overrides that apply now."""
         changed: dict[datetime.datetime, set[str]] = {}
-        for one in self.overrides if self.now is not None else ():
+        if self.now is None:
+            return changed
+        for one in self.overrides:
             for moment in {max(one.starts_at, self.now), one.until}:
                 if moment >= self.now:
                     changed.setdefault(moment, set()).add(one.project_id)

@@ -97,7 +97,6 @@ def random_timeline(choice: random.Random) -> Timeline:
     overrides = []
     for number in range(choice.randrange(9)):
         begin = choice.randrange(-5, 10)
-        overrides.append(
-            override(number, choice.choice(names), choice.randrange(0, 9), begin, max(begin, 0) + choice.randrange(1, 9))
-        )
+        end = max(begin, 0) + choice.randrange(1, 9)
+        overrides.append(override(number, choice.choice(names), choice.randrange(0, 9), begin, end))
     return Timeline(LimitTree({}, limits, parents, InitialLimits()), overrides, NOW)
