@@ -34,7 +34,9 @@ MAX_LISTED_PROJECTS: Final = 500
 
 
 class Administration:
-    """Limits and projects. All calls need an admin's context, except limit_history, and set_limit if policy permits.
+    """Limits and projects. All calls need an admin's context, except limit_history.
+
+    Policy may permit other contexts set_limit, set_limits, unset_limit, set_overrides and cancel_overrides.
 
     If ``[limits] driver`` is not ``database``, all calls raise LimitsReadOnly, except ``list_limits``,
     ``count_ignored_edges``, ``ignored_edges_warning``, ``detach_projects``, ``is_known_project``, ``list_holders``,
@@ -447,7 +449,8 @@ class Administration:
         limits. ``since``: a time (naive means UTC), or the greatest age. ``limit``: the maximum number of entries.
         ``marker``: the id of the entry after which the list starts. A context that is not an admin's gets only the
         changes of its own project's limits, without the author and without the ids of parents; and without the names of
-        pods, unless the policy rule cyborg_quota:pod:see allows it. Raises NotAuthorized, InvalidRequest.
+        pods, unless the policy rule cyborg_quota:pod:see allows it. Raises NotAuthorized, InvalidRequest,
+        MarkerNotFound (also if the marker is an entry of another project).
         """
         is_admin = validation.is_admin(context)
         if project_id is not None or not is_admin:

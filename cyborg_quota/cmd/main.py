@@ -129,7 +129,7 @@ class Shell(app.App):
         except BrokenPipeError:
             return _discard_stdout()
         except (exceptions.QuotaError, cfg.Error) as error:
-            self._print_error(str(error), debug)
+            self._print_error(str(error) + _next_step(error), debug)
             return exit_status(error)
         except Exception as error:
             self._print_error(f"Internal error: {error!r}. (Run with --debug for the traceback.)", debug)
@@ -196,6 +196,15 @@ class Shell(app.App):
         if debug:
             traceback.print_exc(file=self.stderr)
         print(f"{self.NAME}: {one_line(text)}", file=self.stderr)
+
+
+def _next_step(error: Exception) -> str:
+    """The command that helps after an error whose text also reaches those who have no command line."""
+    if isinstance(error, exceptions.PodNotFound):
+        return " List the pods: cyborg-quota pod list"
+    if isinstance(error, exceptions.OverrideNotFound):
+        return " List the overrides: cyborg-quota limit override list"
+    return ""
 
 
 def _os_user() -> str:

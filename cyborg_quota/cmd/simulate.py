@@ -139,7 +139,7 @@ def rows(
 def present_limits(command: base.Lister) -> LimitSet:
     """The limits that are set, with the overrides that have not ended and the enforced total limits, in memory.
 
-    Raises InvalidRequest for a limit driver that cannot list them.
+    Raises BadUsage for a limit driver that cannot list them.
     """
     from cyborg_quota.limits import document
     from cyborg_quota.limits.database import DatabaseLimitDriver
@@ -148,7 +148,14 @@ def present_limits(command: base.Lister) -> LimitSet:
 
     driver = DatabaseLimitDriver.from_conf(command.conf)
     if command.conf.limits.driver != "database":
-        limits = command.engine.administration.list_limits(command.context)
+        try:
+            limits = command.engine.administration.list_limits(command.context)
+        except exceptions.InvalidRequest:
+            raise BadUsage(
+                f"[limits] driver = {command.conf.limits.driver} cannot list the limits of all projects, which a "
+                "simulation compares with the new ones. Set the driver database, config or noop for this command, as "
+                "in OS_LIMITS__DRIVER=noop."
+            ) from None
         return LimitSet.of_every_project({limit.resource: limit.limit for limit in limits})
     stored = document.read(command.engine.administration.export_limits(command.context))
     tree, _ = document.apply(LimitTree({}, {}, {}, driver.initial_limits), stored)

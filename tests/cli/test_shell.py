@@ -72,6 +72,12 @@ class ShellTest(base.CliTestCase):
         ):
             self.assertIn(expected, self.misused(*argv))
 
+    def test_a_name_that_is_not_found(self) -> None:
+        self.configure("[limits]\ndriver = database\n[quota]\nresources = gpu")
+        self.assertIn("List the pods: cyborg-quota pod list", self.refused(1, "pod", "show", "p9"))
+        ended = self.refused(1, "limit", "override", "cancel", "99-0")
+        self.assertIn("List the overrides: cyborg-quota limit override list", ended)
+
     def test_an_invalid_configuration(self) -> None:
         self.configure("[quota]\nbatch_rows = many")
         self.assertIn("batch_rows", self.refused(2, "usage", "list"))

@@ -54,6 +54,18 @@ class TestReasons(OverrideFileTestCase):
         (one,) = [one for one in self.admin.list_overrides(base.ADMIN)[0] if one.limit == 4]
         self.assertEqual("workshop", one.reason)
 
+    def test_a_cancelled_override_is_announced(self) -> None:
+        known = self.override("p", 4, -1, 2)
+        log = self.useFixture(fx.FakeLogger())
+        recorded: list[RecordedChanges] = []
+        self.admin._keeper._history.listener = recorded.append
+        self.admin.cancel_overrides(base.ADMIN, [known], reason="over")
+        self.assertIn(f"limits changed: cancel override, project p, resource gpu, override {known} from", log.output)
+        self.assertIn("4 -> none", log.output)
+        self.assertEqual([("cancel override", 4, None)], [
+            (change.action, change.before, change.after) for one in recorded for change in one.changes
+        ])  # fmt: skip
+
     def test_without_a_file(self) -> None:
         self.override("p", 4, -1, 2)
         (entry,) = self.admin.limit_history(base.ADMIN, "p")
