@@ -449,8 +449,7 @@ class Administration:
         limits. ``since``: a time (naive means UTC), or the greatest age. ``limit``: the maximum number of entries.
         ``marker``: the id of the entry after which the list starts. A context that is not an admin's gets only the
         changes of its own project's limits, without the author and without the ids of parents; and without the names of
-        pods, unless the policy rule cyborg_quota:pod:see allows it. Raises NotAuthorized, InvalidRequest,
-        MarkerNotFound (also if the marker is an entry of another project).
+        pods, unless the policy rule cyborg_quota:pod:see allows it. Raises NotAuthorized, InvalidRequest.
         """
         is_admin = validation.is_admin(context)
         if project_id is not None or not is_admin:
