@@ -92,6 +92,14 @@ class TestHeadroom(CapacityTestCase):
             else:
                 engine.reserve_many(ADMIN, claims, None, "p1")
 
+    def test_equal_providers(self) -> None:
+        """Equal inventories are counted by the database: three nodes with 6 free are one row."""
+        self.claim(2, "n1")
+        for name in ("n3", "n4"):
+            self.add(name, gpu=6)
+        self.assertEqual(Headroom(6, ANY, "provider", None, 24), self.headroom())
+        self.assertEqual((4, None), self.engine.how_many(ADMIN, {"gpu": 6}, "p1", provider=ANY))
+
     def test_any_is_one_more_statement(self) -> None:
         def queries(provider: str | None) -> int:
             with clouds.captured() as statements:
