@@ -23,6 +23,8 @@ from cyborg_quota.exceptions.pods import PodNotFound as PodNotFound
 from cyborg_quota.exceptions.projects import AmbiguousProject as AmbiguousProject
 from cyborg_quota.exceptions.projects import ProjectLookupFailed as ProjectLookupFailed
 from cyborg_quota.exceptions.projects import UnknownProject as UnknownProject
+from cyborg_quota.exceptions.totals import TotalLimitChanged as TotalLimitChanged
+from cyborg_quota.exceptions.totals import TotalLimitNotFound as TotalLimitNotFound
 from cyborg_quota.safe_repr import amounts, safe_repr
 
 if TYPE_CHECKING:
@@ -338,14 +340,6 @@ class OverrideNotFound(QuotaError):
     def __init__(self, override_id: str) -> None:
         self.override_id = override_id
         super().__init__(f"There is no override {safe_repr(override_id)} that has not ended. Nothing was changed.")
-
-
-class TotalLimitNotFound(QuotaError):
-    """These resources have no total limit over all projects. ``resources``: their names, sorted."""
-
-    def __init__(self, resources: Iterable[str]) -> None:
-        self.resources = sorted(resources)
-        super().__init__(f"There is no total limit for {', '.join(self.resources)}. Nothing was changed.")
 
 
 class ProjectRefused(QuotaError):
