@@ -192,6 +192,14 @@ class QuotaDriver(abc.ABC):
         """
         raise NotImplementedError
 
+    def register_source(self, source: str, identity: Sequence[str], *, replace: bool, dry_run: bool) -> bool:
+        """Record that the service with this identity uses the source; returns whether it is the only one."""
+        raise NotImplementedError
+
+    def leave_source(self, source: str, identity: Sequence[str]) -> bool:
+        """Record that this service does not use the source any more; returns whether no other one does."""
+        raise NotImplementedError
+
     @abc.abstractmethod
     def expire(self, progress: Callable[[int], None] | None) -> int:
         """Expire overdue reservations. Returns their number. ``progress`` is called with the size of each batch."""

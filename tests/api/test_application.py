@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import urllib.error
 import urllib.request
@@ -18,7 +19,9 @@ import cyborg_quota
 from cyborg_quota import Inventory, exceptions
 from cyborg_quota.api import deploy, openapi, requests
 from cyborg_quota.engine import QuotaEngine
+from cyborg_quota.integrations.cyborg import ledger_guard
 from cyborg_quota.integrations.cyborg.bind_tracker import BindTracker
+from cyborg_quota.integrations.cyborg.ledger_guard import LedgerGuard
 from cyborg_quota.pod_types import ResourceUse
 from cyborg_quota.types import TOTAL, HistoryEntry
 from tests import base, clouds
@@ -88,6 +91,28 @@ class TestErrors(ApplicationTestCase):
         header = openapi.document()["components"]["responses"]["ServiceUnavailable"]["headers"]["Retry-After"]
         jsonschema.validate(int(response.headers["Retry-After"]), header["schema"])
         self.assertEqual(401, self.ask("/v2/quotas/higgs/detail", token="").status_int)
+
+    def test_a_slow_body_occupies_no_slot(self) -> None:
+        """In Cyborg's API: a member who sends a body slowly does not keep others from the ledger."""
+        seen: list[bool] = []
+        guard = LedgerGuard(lambda: True, lambda: True)
+
+        class Body(io.BytesIO):
+            def read(self, *size: int | None) -> bytes:
+                seen.append(guard.take_slot(wait=False))
+                guard.free_slot()
+                return super().read(*size)
+
+        with mock.patch.object(ledger_guard, "_SLOTS", 1):
+            guard.reset()
+        bare = deploy.make_bare_application(self.conf, self.engine, call_ledger=guard.call_in_slot)
+        self.application = deploy.wrap(server.NamedTokens(bare), self.conf)
+        content = b'{"check": {"gpu": 1}}'
+        request = webob.Request.blank("/v2/quotas/higgs/check", method="POST")
+        request.headers["X-Auth-Token"] = "u@higgs:member,reader"
+        request.environ.update({"wsgi.input": Body(content), "CONTENT_LENGTH": str(len(content))})
+        self.assertEqual(200, request.get_response(self.application).status_int)
+        self.assertEqual({True}, set(seen))
 
     def test_the_tables_are_missing(self) -> None:
         self.fail_with(exceptions.DatabaseNotInitialized())
