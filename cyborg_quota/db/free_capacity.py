@@ -147,6 +147,13 @@ def audit(connection: sa.Connection) -> dict[Key, CapacityDrift]:
     }
 
 
+def drifted(connection: sa.Connection, provider_ids: Collection[int]) -> set[Key]:
+    """The inventories of these providers whose column ``free`` does not follow from their other counters."""
+    is_wrong = _row.free != _row.capacity - _row.used - ELSEWHERE
+    query = sa.select(_row.provider_id, _row.resource).where(_row.provider_id.in_(sorted(provider_ids)), is_wrong)
+    return {(provider_id, resource) for provider_id, resource in connection.execute(query)}
+
+
 def recount(connection: sa.Connection, key: Key) -> tuple[int, int] | None:
     """Set the counters of one inventory to the sum of its reservations. Returns ``used`` before and after.
 

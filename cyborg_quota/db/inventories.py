@@ -76,7 +76,8 @@ def _total(suffix: str) -> sa.BindParameter[int]:
     return sa.bindparam(f"b_total{suffix}", type_=sa.BigInteger)
 
 
-def _take(suffix: str) -> sa.Update:
+def take_update(suffix: str = "") -> sa.Update:
+    """The UPDATE that takes capacity without a condition: what is in use already, or fits because the row is locked."""
     total = _total(suffix)
     values = {"used": _row.used + total, "free": _row.free - total, "updated_at": clock.utc_now()}
     return sa.update(inventories).where(_is_row(suffix)).values(values)
@@ -85,7 +86,7 @@ def _take(suffix: str) -> sa.Update:
 def claim_update(suffix: str = "") -> sa.Update:
     """The UPDATE of a claim, with ``suffix`` in its parameters' names. ``arguments`` returns the parameters."""
     amount = sa.bindparam(f"b_amount{suffix}", type_=_row.total.type)
-    return _take(suffix).where(_row.free >= _total(suffix), fits_units(amount))
+    return take_update(suffix).where(_row.free >= _total(suffix), fits_units(amount))
 
 
 def arguments(change: InventoryClaim, suffix: str = "") -> dict[str, int]:
@@ -98,7 +99,7 @@ def arguments(change: InventoryClaim, suffix: str = "") -> dict[str, int]:
 
 
 _CLAIM: Final = Statement(claim_update())
-_ADOPT: Final = Statement(_take(""))
+_ADOPT: Final = Statement(take_update())
 
 
 def claim(connection: sa.Connection, change: InventoryClaim) -> bool:

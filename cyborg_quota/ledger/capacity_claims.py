@@ -418,6 +418,7 @@ class CapacityClaimer:
         ]
         for _, key, amount in rows:
             totals[key] = totals.get(key, 0) + amount
+        drifted = free_capacity.drifted(connection, set(found.values())) if found else set()
         overs = []
         for item, key, amount in rows:
             record = records.get(key)
@@ -427,6 +428,8 @@ class CapacityClaimer:
             elif is_limited and (rule := units.violated_rule(amount, totals[key], record)) is not None:
                 counters = (record.capacity, record.used, record.used_elsewhere)
                 over = CapacityOver(record.provider, key[1], amount, rule, *counters)
+            elif is_limited and key in drifted:  # (the claim compares with the column ``free``)
+                over = CapacityOver(record.provider, key[1], amount, "its counters have drifted: run `capacity heal`")
             if over is not None and over not in overs:
                 overs.append(over)
         if not overs and not self._place(connection, pending, avoids_tried=False).is_complete:

@@ -445,7 +445,9 @@ def _reserve_block(form: _ReserveForm) -> _Block:
         values = _reserve_values(form)
         insert = sa.insert(reservations_table).values(values if form.size > 1 else values[0])
         guard = reservations.live_rows_of_consumers(form.size) if form.has_consumers else None
-        claims = [(inventories.claim_update(f"_{index}"), 1) for index in range(form.claims)]
+        # (An inventory that the block has chosen is locked, and fits.)
+        take = inventories.claim_update if form.order is None else inventories.take_update
+        claims = [(take(f"_{index}"), 1) for index in range(form.claims)]
         return guard, [(insert, form.size), *claims, _charge_step(form.changes)]
 
     return _Block(build, form.order)
