@@ -26,6 +26,7 @@ from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models.flat import Flat
 from cyborg_quota.limits.models.strict_hierarchy import StrictHierarchy
+from cyborg_quota.pod_types import ResourceUse
 from tests import base, fixtures, invariants, needs
 from tests.faults import cluster as cluster_faults
 from tests.faults import ledger_check
@@ -246,7 +247,9 @@ class TestCluster(test_base.BaseTestCase):
             engine.close()
 
     def pods_are_selected(self) -> None:
-        """Eight processes on three nodes select pods for 1,000 tenants, and then claim until two pods are full."""
+        """Eight processes on three nodes select pods for 1,000 tenants, also when one pod becomes full; then they claim
+        until both pods are full.
+        """
         cluster_faults.create_database(self.cluster, "pods")
         urls = [cluster_faults.url_of(node, "pods") for node in self.cluster.nodes]
         schema.sync(Database(fixtures.settings(urls[0])))
@@ -264,6 +267,17 @@ class TestCluster(test_base.BaseTestCase):
         answers = race(*jobs)
         self.assertEqual([answers[0]] * pod_races.PROCESSES, answers)
         self.assertEqual(pod_races.TENANTS, len(engines[0].pods.list_bindings(base.ADMIN, history=True)))
+        engines[0].pods.set_usage(base.ADMIN, "p1", {"gpu": ResourceUse(1, 1)})
+        engines[0].close()
+        jobs = [
+            functools.partial(pod_races.select_for_all, engines[number % 3], number, pod_races.MOVED)
+            for number in numbers
+        ]
+        self.assertEqual([{f"tenant{one}": "p2" for one in range(pod_races.MOVED)}] * 8, race(*jobs))
+        history = engines[0].pods.list_bindings(base.ADMIN, history=True)
+        moved = sum(pod == "p1" for pod in (answers[0][f"tenant{one}"] for one in range(pod_races.MOVED)))
+        self.assertEqual(pod_races.TENANTS + moved, len(history), "each binding has moved once, at the most")
+        engines[0].pods.set_usage(base.ADMIN, "p1", {"gpu": ResourceUse(1, 0)})
         engines[0].close()
         claimed = race(*(functools.partial(pod_claim_races.fill, engines[number % 3], number) for number in numbers))
         cluster_faults.wait_until_replicated(self.cluster)
