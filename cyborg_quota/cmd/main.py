@@ -130,7 +130,8 @@ class Shell(app.App):
         except BrokenPipeError:
             return _discard_stdout()
         except (exceptions.QuotaError, cfg.Error) as error:
-            self._print_error(str(error), debug)
+            hint = " Give it with --reason." if isinstance(error, exceptions.ReasonRequired) else ""
+            self._print_error(f"{error}{hint}", debug)
             return exit_status(error)
         except Exception as error:
             self._print_error(f"Internal error: {error!r}. (Run with --debug for the traceback.)", debug)
