@@ -18,7 +18,9 @@ from django.test import RequestFactory
 
 django.setup()
 
-from cyborg_quota.integrations.horizon import client, rows, texts  # noqa: E402
+from horizon import exceptions  # noqa: E402
+
+from cyborg_quota.integrations.horizon import client, errors, rows, texts  # noqa: E402
 from cyborg_quota.integrations.horizon.admin import forms, tables, tabs  # noqa: E402
 
 REQUESTS = RequestFactory()
@@ -129,6 +131,28 @@ class TestClient(unittest.TestCase):
         api, call = self.client(None)
         api.cancel_override("p", "13-0", "the end")
         self.assertEqual({"reason": "the end"}, call.call_args.kwargs["params"])
+
+
+class TestExpiredToken(unittest.TestCase):
+    """The service answers 401, in its own format or in that of keystonemiddleware in Cyborg's API."""
+
+    def setUp(self) -> None:
+        self.api = client.QuotaClient.__new__(client.QuotaClient)
+        self.api._endpoint = "http://127.0.0.1:1/v2"
+        self.api._session = mock.Mock()
+
+    def test_horizon_asks_for_a_new_login(self) -> None:
+        for body in ({"errors": [{"status": 401, "detail": "no"}]}, {"error": {"code": 401, "message": "no"}}):
+            answer = mock.Mock(status_code=401, json=mock.Mock(return_value=body))
+            self.api._session.request.return_value = answer
+            self.assertRaises(errors.QuotaUnauthorized, self.api.pods)
+            tab = tabs.PodsTab.__new__(tabs.PodsTab)
+            tab.request = mock.Mock(_cyborg_quota_client=self.api)
+            with mock.patch("horizon.messages.error"):
+                self.assertRaises(exceptions.NotAuthorized, tab.rows_or_none)
+            form = forms.UnsetLimitsForm(tab.request, {"reason": ""}, initial={"project_id": "p"})
+            self.assertTrue(form.is_valid())
+            self.assertRaises(errors.QuotaUnauthorized, form.handle, tab.request, form.cleaned_data)
 
 
 class TestTables(unittest.TestCase):
