@@ -69,8 +69,8 @@ class TestLimits(unittest.TestCase):
     def test_an_override_is_named(self) -> None:
         initial = {"project_id": "p", "limits": {"fpga": 2, "gpu": 20}, "in_effect": {"fpga": 2, "gpu": 25}}
         text = str(forms.SetLimitsForm(REQUESTS.get("/x"), initial=initial))
-        self.assertEqual(1, text.count("An override is in effect"))
-        self.assertIn("An override is in effect: 25", text)
+        self.assertEqual(1, text.count("override is in effect"))
+        self.assertIn("gpu (an override is in effect: 25)", text)
         self.assertRegex(text, r'name="limit_gpu"[^>]* value="20"|value="20"[^>]* name="limit_gpu"')
 
 

@@ -71,17 +71,13 @@ class LimitsForm(_QuotaForm):
             shown = self.data.get(self.add_initial_prefix(name)) if self.is_bound else limit
             # The hidden initial value tells a change of this user from one that another user made meanwhile.
             self.fields[name] = limit_field(
-                resource,
-                initial=limit,
-                required=shown not in (None, ""),
-                show_hidden_initial=True,
-                help_text=self.help_for(resource),
+                self.label_of(resource), initial=limit, required=shown not in (None, ""), show_hidden_initial=True
             )
         self.order_fields([*self._resources])
 
-    def help_for(self, resource: str) -> str:  # noqa: ARG002
-        """What is said beside the field of this resource."""
-        return ""
+    def label_of(self, resource: str) -> str:
+        """The label of the field of this resource."""
+        return resource
 
     def changed_limits(self, data: dict[str, Any]) -> dict[str, int]:
         """The limits that the user changed since the form was shown."""
@@ -105,12 +101,13 @@ class SetLimitsForm(LimitsForm):
     done = _("The limits were set.")
     force = forms.BooleanField(label=_("Permit limits below what the project holds"), required=False)
 
-    def help_for(self, resource: str) -> str:
-        """An override that applies in the place of the limit."""
+    def label_of(self, resource: str) -> str:
+        """The resource, with an override that applies in the place of the limit."""
         limit = self.initial["in_effect"].get(resource)
         if limit == self.initial["limits"][resource]:
-            return ""
-        return str(_("An override is in effect: %s") % texts.limit(limit))
+            return resource
+        text = _("%(resource)s (an override is in effect: %(limit)s)")
+        return str(text % {"resource": resource, "limit": texts.limit(limit)})
 
     def send(self, api: client.QuotaClient, data: dict[str, Any]) -> None:
         """Set them."""
