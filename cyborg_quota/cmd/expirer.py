@@ -79,6 +79,7 @@ class Maintenance:
         if self._history_age is not None:
             purged += self._engine.administration.purge_limit_history(self._context, self._history_age)
             purged += self._engine.capacity.purge_history(self._context, self._history_age)
+            purged += self._engine.pods.purge_history(self._context, self._history_age)
         return purged
 
     def notify(self) -> int:
@@ -212,8 +213,8 @@ class Expirer(cotyledon.Service):
 
 
 def _collect_spacing(conf: cfg.ConfigOpts) -> int:
-    """Seconds between two searches for pods to measure: often enough to repeat a failure after RETRY_SECONDS."""
-    return min(conf.pods.collect_interval or RETRY_SECONDS, RETRY_SECONDS)
+    """Seconds between two searches for pods to measure, so that a failure is repeated soon after RETRY_SECONDS."""
+    return min(conf.pods.collect_interval or RETRY_SECONDS, RETRY_SECONDS // 10)
 
 
 def _once(conf: cfg.ConfigOpts) -> int:

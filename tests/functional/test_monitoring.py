@@ -27,12 +27,13 @@ LEASE = 10.0
 class TestMetrics(test_limits.LimitsTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.set(None, 0)
-        self.set(None, UNLIMITED, "fpga")
-        self.make_tree({"physics": None, "higgs": "physics", "decays": "higgs", "web": "physics"})
-        for project_id, limit in (("physics", 30), ("higgs", 15), ("decays", 10), ("web", 15)):
-            self.set(project_id, limit)
-            self.set(project_id, UNLIMITED, "fpga")
+        limits = {"physics": 30, "higgs": 15, "decays": 10, "web": 15}
+        self.import_tree(
+            {"physics": None, "higgs": "physics", "decays": "higgs", "web": "physics"},
+            {name: {"gpu": limit, "fpga": UNLIMITED} for name, limit in limits.items()},
+            gpu=0,
+            fpga=UNLIMITED,
+        )
 
     def read(self, *project_ids: str) -> dict[tuple[str, str], ProjectMetrics]:
         rows = self.engine.monitoring.read(ADMIN, project_ids or None).projects

@@ -119,12 +119,6 @@ class TestCommands(test_rest_api.PersonasTestCase):
         for arguments in (("show", "--total", self.project), ("show", "--default", "--pod", "north")):
             self.run_as("alice", *arguments, status=1)
 
-    def test_a_slash_in_an_argument_leads_to_no_other_project(self) -> None:
-        override = f"../../{self.elsewhere}"
-        self.assertIn("(HTTP 404", self.run_as("alice", "delete", "--override", override, self.project, status=1))
-        limits = self.engine.administration.list_limits(base.ADMIN, self.elsewhere)
-        self.assertEqual([5], [one.limit for one in limits if one.is_own])
-
     def test_a_project_s_own_user(self) -> None:
         self.new_user("rita", self.project, "reader")
         [_, row] = self.json_as("rita", "show", "--usage")

@@ -10,7 +10,7 @@ from unittest import mock
 from oslotest import base
 
 from cyborg_quota import exceptions
-from cyborg_quota.integrations.cyborg import bind_tracker, releases
+from cyborg_quota.integrations.cyborg import bind_tracker, ledger_guard
 from cyborg_quota.integrations.cyborg.bind_tracker import BindRequest, BindReservation, BindTracker, Caller
 from cyborg_quota.integrations.cyborg.releases import Releaser
 
@@ -88,14 +88,14 @@ class TestSlots(base.BaseTestCase):
         tracker = BindTracker(engine, bind_expire_seconds=60)  # type: ignore[arg-type]
         self.addCleanup(tracker.close)
         slots = mock.Mock(**{"acquire.return_value": False})
-        with mock.patch.object(tracker._releaser, "_slots", slots):
+        with mock.patch.object(tracker.guard, "_slots", slots):
             for _ in range(2):
                 slots.reset_mock()
                 with bind_tracker.one_request():
                     for number in range(5):
                         self.assertFalse(tracker.release(f"a{number}", "cold"))
                 timeouts = [acquired.kwargs["timeout"] for acquired in slots.acquire.call_args_list]
-                self.assertEqual([releases._SLOT_SECONDS, 0, 0, 0, 0], timeouts)
+                self.assertEqual([ledger_guard._SLOT_SECONDS, 0, 0, 0, 0], timeouts)
         self.assertEqual(([], 5), (engine.calls, tracker._releaser.pending))
 
     def test_not_after_the_request_waited_for_the_ledger(self) -> None:
@@ -104,7 +104,7 @@ class TestSlots(base.BaseTestCase):
         tracker = BindTracker(engine, bind_expire_seconds=60)  # type: ignore[arg-type]
         self.addCleanup(tracker.close)
         slots = mock.Mock(**{"acquire.side_effect": [True, False]})
-        with mock.patch.object(tracker._releaser, "_slots", slots), bind_tracker.one_request():
+        with mock.patch.object(tracker.guard, "_slots", slots), bind_tracker.one_request():
             for arq in ("a1", "a2"):
                 self.assertFalse(tracker.release(arq, "hot"))
         self.assertEqual(0, slots.acquire.call_args.kwargs["timeout"])

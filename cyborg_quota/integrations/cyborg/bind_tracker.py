@@ -21,7 +21,7 @@ from cyborg_quota import Claim, QuotaEngine, exceptions, forks, validation
 from cyborg_quota.attachment import LOST, roll_back_rest
 from cyborg_quota.integrations.cyborg import adoption
 from cyborg_quota.integrations.cyborg.diff import Attached
-from cyborg_quota.integrations.cyborg.ledger_guard import LedgerGuard
+from cyborg_quota.integrations.cyborg.ledger_guard import LedgerAwaited, LedgerGuard
 from cyborg_quota.integrations.cyborg.releases import BoundOf, Releaser, Request, is_of_project
 
 T = TypeVar("T")
@@ -255,7 +255,7 @@ class BindTracker:
         self.engine = engine
         self._source = source
         self.guard = LedgerGuard(engine.ping, self._retry)
-        self._releaser = Releaser(engine, self.call, self.guard.want_retry, bound_of, self._adopt_bound)
+        self._releaser = Releaser(engine, self.call, self.guard, bound_of, self._adopt_bound)
         self._ttl = bind_expire_seconds
         self._admin = validation.admin_context()
         self.renew_after_fork()
@@ -284,12 +284,12 @@ class BindTracker:
             )
 
     def call(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
-        """Call the ledger. Raises LedgerOffline immediately if this process or request has already waited for it."""
+        """Call the ledger. Raises LedgerNotCalled immediately if this process or request has already waited for it."""
         request = _REQUEST.get()
         if request is None:
             return self.guard.call(function, *args, **options)
         if request.has_waited:
-            raise self.guard.offline()
+            raise self.guard.offline() if self.guard.is_open else LedgerAwaited()
         try:
             return self.guard.call(function, *args, **options)
         except exceptions.DatabaseUnavailable:

@@ -100,7 +100,7 @@ _COLUMNS: Final = {
     ),
     "Deployable": ("id",),
     "Attribute": ("deployable_id", "key", "value"),
-    "DeviceProfile": ("id", "profile_json"),
+    "DeviceProfile": ("id", "uuid", "profile_json"),
 }
 """{model of Cyborg: its columns that are read}."""
 _RECORD_NAMES: Final = {

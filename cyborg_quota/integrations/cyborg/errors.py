@@ -10,7 +10,7 @@ from cyborg.common import exception
 from oslo_messaging.rpc import dispatcher
 
 from cyborg_quota import exceptions
-from cyborg_quota.integrations.cyborg.ledger_guard import LedgerOffline
+from cyborg_quota.integrations.cyborg.ledger_guard import LedgerNotCalled
 from cyborg_quota.integrations.cyborg.mapping import ClassNotCounted
 
 _REFUSED: Final = (
@@ -46,7 +46,7 @@ def translated(error: exceptions.QuotaError) -> Any:
         return exception.Conflict(message)
     if isinstance(error, exceptions.InvalidRequest):
         return exception.InvalidParameterValue(message)
-    seconds = error.retry_after_seconds if isinstance(error, LedgerOffline) else _RETRY_AFTER_SECONDS
+    seconds = error.retry_after_seconds if isinstance(error, LedgerNotCalled) else _RETRY_AFTER_SECONDS
     return exception.ServiceUnavailable(UNAVAILABLE, retry_after=seconds)
 
 

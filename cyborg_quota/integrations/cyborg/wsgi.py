@@ -101,11 +101,16 @@ def make_application() -> Any:
     objects.install()
     process_state.bind_tracker()  # raises configuration errors now instead of at the first delete
     process_state.log_start("API")
+    application = api.application
     if importlib.util.find_spec("falcon") is None:
         LOG.info("The REST API of quota is not served: install cyborg_quota[api].")
+    else:
+        from cyborg_quota.api import deploy
+
+        application = deploy.format_errors(application)
     if process_state.conf().cyborg.redirect_nova:
-        return nova_faults.redirected(api.application)
-    return api.application
+        return nova_faults.redirected(application)
+    return application
 
 
 application = make_application()

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import urllib.parse
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -12,14 +11,9 @@ from osc_lib import exceptions
 from osc_lib.cli import format_columns, parseractions
 from osc_lib.command import command
 
-from cyborg_quota.integrations.osc.client import QuotaClient, add_project, project_id
+from cyborg_quota.integrations.osc.client import QuotaClient, add_project, project_id, quoted
 
 Table = tuple[tuple[str, ...], Iterable[tuple[Any, ...]]]
-
-
-def _quote(text: str) -> str:
-    """The text as one part of a path: a slash in it must not lead to another object."""
-    return urllib.parse.quote(text, safe="")
 
 
 class _Quota:
@@ -34,8 +28,7 @@ class _Quota:
 
     def path(self, parsed: argparse.Namespace, part: str = "") -> str:
         """The path of a call for the project that the arguments name."""
-        project = project_id(self.app.client_manager, parsed)
-        return f"/quotas/{_quote(project)}{part}"
+        return f"/quotas/{quoted(project_id(self.app.client_manager, parsed))}{part}"
 
 
 class ShowQuota(_Quota, command.Lister):
@@ -117,7 +110,7 @@ class ListQuota(_Quota, command.Lister):
 
     def _details(self, found: Iterable[dict[str, Any]]) -> Iterable[tuple[Any, ...]]:
         for one in found:
-            quota = self.client.get(f"/quotas/{_quote(one['project_id'])}/detail")["quota"]
+            quota = self.client.get(f"/quotas/{quoted(one['project_id'])}/detail")["quota"]
             yield from ((one["project_id"], *row) for row in _details(quota))
 
 
@@ -178,7 +171,7 @@ class DeleteQuota(_Quota, command.Command):
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Remove the limits."""
-        part = "" if parsed_args.override is None else f"/overrides/{_quote(parsed_args.override)}"
+        part = "" if parsed_args.override is None else f"/overrides/{quoted(parsed_args.override)}"
         self.client.delete(self.path(parsed_args, part), reason=parsed_args.reason, pod=parsed_args.pod)
 
 
