@@ -36,14 +36,28 @@ _RENEWALS_PER_LEASE: Final = 3
 _SOCKET_SECONDS: Final = 30.0
 
 Names = Callable[[list[str]], dict[str, str]]
+CallLedger = Callable[..., Any]
+"""Returns ``function(*arguments)``, a call of the ledger, or raises QuotaError instead."""
+
+
+def call_directly(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call ``function``."""
+    return function(*arguments)
 
 
 class LedgerText:
     """The values of the ledger as text, kept for ``max_age_seconds``. Threads that ask meanwhile share one read."""
 
     def __init__(
-        self, engine: QuotaEngine, projects: list[str], max_age_seconds: float, names: Names | None = None
+        self,
+        engine: QuotaEngine,
+        projects: list[str],
+        max_age_seconds: float,
+        names: Names | None = None,
+        *,
+        call_ledger: CallLedger = call_directly,
     ) -> None:
+        self._call_ledger = call_ledger
         self._engine = engine
         self._projects = None if EVERY_PROJECT in projects else projects
         self._max_age_seconds = max_age_seconds
@@ -64,7 +78,8 @@ class LedgerText:
         with self._lock:
             began = time.monotonic()
             if began - self._read_at >= self._max_age_seconds:
-                metrics = self._engine.monitoring.read(validation.admin_context(), self._projects)
+                read, context = self._engine.monitoring.read, validation.admin_context()
+                metrics: LedgerMetrics = self._call_ledger(read, context, self._projects)
                 self._text = gauges.projects_text(metrics.projects) + gauges.ledger_text(metrics)
                 self._read_at = time.monotonic()
                 self._read_names(metrics)
@@ -83,14 +98,22 @@ class LedgerText:
 class Exporter:
     """The HTTP server of one process, and its threads. ``start`` returns at once; ``stop`` may be called twice."""
 
-    def __init__(self, conf: cfg.ConfigOpts, engine: QuotaEngine, names: Names | None = None) -> None:
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        engine: QuotaEngine,
+        names: Names | None = None,
+        *,
+        call_ledger: CallLedger = call_directly,
+    ) -> None:
         """Without I/O. Raises ConfigurationError if the directory of the counters cannot be used."""
         options = conf.metrics
         host, _, port = options.listen.rpartition(":")
         self._address = (host.strip("[]"), int(port))
         self._engine = engine
         self._recorder: Recorder = recorder()
-        self._ledger = LedgerText(engine, options.projects, options.max_age, names)
+        self._ledger = LedgerText(engine, options.projects, options.max_age, names, call_ledger=call_ledger)
+        self._call_ledger = call_ledger
         self._lease_seconds: float = options.lease
         self._audit_seconds: int = options.audit_interval
         self._election: Election = engine.monitoring.make_election(validation.admin_context(), ELECTION, options.lease)
@@ -174,7 +197,7 @@ class Exporter:
             if not self._election.is_elected or time.monotonic() < due:
                 continue
             try:
-                self._drift_rows = len(self._engine.audit(validation.admin_context()))
+                self._drift_rows = len(self._call_ledger(self._engine.audit, validation.admin_context()))
             except exceptions.QuotaError as error:
                 LOG.warning("The audit for cyborg_quota_drift_rows failed, and is repeated: %s", error)
             due = time.monotonic() + self._audit_seconds

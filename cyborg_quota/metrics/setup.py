@@ -13,7 +13,7 @@ from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.ledger.base import QuotaDriver
 
 if TYPE_CHECKING:
-    from cyborg_quota.metrics.exporter import Exporter, Names
+    from cyborg_quota.metrics.exporter import CallLedger, Exporter, Names
     from cyborg_quota.metrics.recorder import Recorder
 
 VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
@@ -48,17 +48,24 @@ def listens(conf: cfg.ConfigOpts) -> bool:
     return "metrics" in conf and conf.metrics.listen is not None
 
 
-def make_exporter(conf: cfg.ConfigOpts, engine: QuotaEngine, names: Names | None = None) -> Exporter | None:
+def make_exporter(
+    conf: cfg.ConfigOpts,
+    engine: QuotaEngine,
+    names: Names | None = None,
+    *,
+    call_ledger: CallLedger | None = None,
+) -> Exporter | None:
     """The server of the metrics, which is not started; None if [metrics] listen is not set. No I/O.
 
-    ``names`` finds the names of projects by their ids. Raises ConfigurationError.
+    ``names`` finds the names of projects by their ids. ``call_ledger`` makes the calls of the ledger, for example
+    through a circuit breaker. Raises ConfigurationError.
     """
     if not listens(conf):
         return None
     _import()
-    from cyborg_quota.metrics.exporter import Exporter
+    from cyborg_quota.metrics.exporter import Exporter, call_directly
 
-    return Exporter(conf, engine, names)
+    return Exporter(conf, engine, names, call_ledger=call_ledger or call_directly)
 
 
 def recorder() -> Recorder:

@@ -9,16 +9,20 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import fixtures as fx
 from prometheus_client import parser
 
 import cyborg_quota
 from cyborg_quota import exceptions
+from cyborg_quota.integrations.cyborg import ledger_guard
+from cyborg_quota.integrations.cyborg.ledger_guard import LedgerGuard
 from cyborg_quota.metrics import recorder as recorders
 from cyborg_quota.metrics import setup
 from cyborg_quota.metrics.engine import MeasuredEngine, result_of
 from cyborg_quota.metrics.exporter import Exporter
+from cyborg_quota.monitoring import Monitoring
 from cyborg_quota.pod_types import ResourceUse
 from tests import base, clouds, needs
 from tests.api import server
@@ -125,6 +129,23 @@ class TestScrape(MetricsTestCase):
         except machine.ServerError as error:
             needs.missing(self, str(error))
         self.assertEqual((0, "", ""), (ended.returncode, ended.stdout, ended.stderr))
+
+    def test_through_the_circuit_breaker(self) -> None:
+        """In Cyborg's API: a scrape during an outage fails at once, without a call of the ledger."""
+        guard = LedgerGuard(lambda: True, lambda: True)
+        self.addCleanup(guard.close)
+        conf = server.settings(self.url, **self.options)
+        exporter = setup.make_exporter(conf, self.engine, call_ledger=guard.call)
+        assert exporter is not None
+        read = mock.Mock(side_effect=exceptions.DatabaseUnreachable("connection refused", 6.0))
+        with (
+            mock.patch.object(ledger_guard, "PROBE_SECONDS", 60.0),
+            mock.patch.object(type(exporter._election), "is_elected", True),
+            mock.patch.object(Monitoring, "read", read),
+        ):
+            for _ in range(2):
+                self.assertRaises(exceptions.DatabaseUnavailable, exporter.text)
+        self.assertEqual((1, True), (read.call_count, guard.is_open))
 
     def test_paths(self) -> None:
         with self.serving():

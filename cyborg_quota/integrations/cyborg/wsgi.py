@@ -84,7 +84,7 @@ def _mount_quota_api(setup_app: Callable[..., Any]) -> Callable[..., Any]:
         quota_api = deploy.make_bare_application(
             process_state.conf(), engine, supported, call_ledger=tracker.guard.call_in_slot
         )
-        exporter = metrics.make_exporter(process_state.conf(), engine)
+        exporter = metrics.make_exporter(process_state.conf(), engine, call_ledger=tracker.guard.call)
         if exporter is not None:
             exporter.start()
         return deploy.mount(quota_api, setup_app(*args, **options))
