@@ -5,7 +5,7 @@
 
 DIRECTORY has gpu_nodes.csv (gpu_capacity_num, node_name) and gpu_attach_trace.csv, a trace as `replay` takes it. Every
 N-th node is used, so that the pods fill up. Consecutive nodes form a pod. Each rule has a SQLite ledger of its own, and
-each claim is a reserve of the engine. The pods are measured once in each day of the trace.
+each claim is a selection and a reserve of the engine. The pods are measured once in each day of the trace.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ Claim = Callable[[QuotaEngine, Event], None]
 
 
 def _in_bound_pod(engine: QuotaEngine, event: Event) -> None:
-    """Claim in the pod to which the project is bound; the binding moves when that pod is full."""
+    """Select the pod of the project, then claim in it. Both may move the binding."""
+    with contextlib.suppress(exceptions.NoPodFits):  # (the claim is refused then)
+        engine.pods.select(base.ADMIN, project_id=event.project_id, request={event.resource: event.amount})
     _reserve(engine, event, SELECT)
 
 

@@ -87,14 +87,7 @@ class Administration:
         self._set_parent(context, "move_project", project_id, parent_id, reason, is_new=False)
 
     def _set_parent(
-        self,
-        context: Context,
-        action: str,
-        project_id: str,
-        parent_id: str | None,
-        reason: str | None,
-        *,
-        is_new: bool,
+        self, context: Context, action: str, project_id: str, parent_id: str | None, reason: str | None, *, is_new: bool
     ) -> None:
         validation.admin_only(context, action)
         project_id = validation.check_name("project_id", project_id)
@@ -301,13 +294,17 @@ class Administration:
             raise exceptions.InvalidRequest("This limit driver cannot list the limits of all projects; name one.")
         return [LimitRecord(None, resource, limit) for resource, limit in sorted(defaults.items())]
 
-    def tree(self, context: Context, project_id: str | None = None) -> list[TreeRow]:
-        """The whole tree, or the subtree of a project. Parents come before their children; one row per resource."""
+    def tree(
+        self, context: Context, project_id: str | None = None, *, limit: int | None = None, after: str | None = None
+    ) -> list[TreeRow]:
+        """The whole tree, or the subtree of a project. Parents come before their children; one row per resource.
+
+        ``limit``: the maximum number of projects. ``after``: the last one of the previous page. Raises MarkerNotFound.
+        """
         validation.admin_only(context, "tree")
-        project_id = validation.optional_name("project_id", project_id)
-        tree = self._keeper.tree_now()
-        tops = tree.roots if project_id is None else [project_id]
-        return limit_tree.rows(tree, self._keeper.counters(), limit_tree.walk(tops, tree.children_of))
+        named = validation.optional_name("project_id", project_id)
+        page = self._keeper.tree_page(named, validation.row_limit(limit), validation.optional_name("after", after))
+        return limit_tree.rows(*page)
 
     def path(self, context: Context, project_id: str) -> list[TreeRow]:
         """A project and its ancestors, root first; one row per resource."""

@@ -169,20 +169,27 @@ class QuotaEngine(Queries):
         return uuids
 
     def check(
-        self, context: Context, deltas: Mapping[str, int], project_id: str | None = None, *, pod: str | None = None
+        self,
+        context: Context,
+        deltas: Mapping[str, int],
+        project_id: str | None = None,
+        *,
+        pod: str | None = None,
+        redacted: bool = False,
     ) -> list[Over]:
-        """The constraints that ``deltas`` would violate now, sorted. Writes nothing.
+        """The constraints, and the other bounds, that would refuse a reserve of ``deltas`` now, sorted. Writes nothing.
 
-        ``pod``: also the limits per pod of this pod, which needs the policy rule cyborg_quota:pod:see. Raises
-        PodNotFound.
+        Only an admin's context gets all of them; others get, of each resource, the one that determines what fits.
+        ``redacted``: an admin's context, too, gets what the users of the project see. ``pod``: also the limits per pod
+        of this pod, which needs the policy rule cyborg_quota:pod:see. Raises PodNotFound, LimitsUnavailable.
         """
         project_id = validation.project_of(context, project_id)
         _, in_pod = self._place(context, project_id, None, pod)
         request = {
             resource: delta for resource, delta in validation.check_deltas(deltas, self._resources).items() if delta > 0
         }
-        is_admin = validation.is_admin(context)
-        return self._driver.check(project_id, request, sees_all=is_admin, pod=in_pod) if request else []
+        sees_all = validation.is_admin(context) and not redacted
+        return self._driver.check(project_id, request, sees_all=sees_all, pod=in_pod) if request else []
 
     def adopt(
         self,

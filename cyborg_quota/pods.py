@@ -187,6 +187,11 @@ class Pods:
             after=_check_integer("after", after, 0, MAX_AMOUNT),
         )
 
+    def purge_history(self, context: Context, older_than_seconds: int) -> int:
+        """Delete the bindings that ended before this time. Returns their number."""
+        validation.admin_only(context, "purge_history")
+        return self._pods.purge_bindings(validation.age_microseconds(older_than_seconds))
+
     def move_binding(
         self,
         context: Context,
@@ -263,8 +268,8 @@ class Pods:
         keeps its last figures. A pod that never had an inventory, and has no endpoint, stays without measurement.
 
         ``max_age_seconds``: only pods whose measurement is older, and that no other process has begun to measure in the
-        last RETRY_SECONDS. ``progress``: called at least once a second, with the number of pods done. Raises
-        PodNotFound.
+        last RETRY_SECONDS (or ``max_age_seconds``, if that is less). ``progress``: called at least once a second, with
+        the number of pods done. Raises PodNotFound.
         """
         validation.admin_only(context, "collect_pods")
         known = {pod.name: pod for pod in self._pods.list_pods()}
@@ -288,7 +293,8 @@ class Pods:
     def _due(self, pods: Sequence[Pod], max_age_seconds: float) -> list[Pod]:
         """Those that this process measures."""
         ages = {usage.pod: usage.age for usage in self._pods.list_usages(None)}
-        age, retry = int(max_age_seconds * 1e6), RETRY_SECONDS * 1_000_000
+        age = int(max_age_seconds * 1e6)
+        retry = min(age, RETRY_SECONDS * 1_000_000)
         max_age = datetime.timedelta(microseconds=age)
         old = [pod for pod in pods if (ages.get(pod.name) or max_age) >= max_age]
         return [pod for pod in old if self._pods.claim_due(pod.name, age, retry)]

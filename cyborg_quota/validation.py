@@ -336,9 +336,11 @@ def check_affinity(affinity: object) -> dict[str, str]:
     if not isinstance(affinity, Mapping) or len(affinity) > MAX_TAGS:
         raise exceptions.InvalidPod("affinity", affinity, f"it must map at most {MAX_TAGS} names to strings")
     checked = {check_name("affinity", key): check_name("affinity", value) for key, value in affinity.items()}
-    for key in checked:
+    for key, value in checked.items():
         if "=" in key:
             raise exceptions.InvalidPod("affinity", key, "the name of a tag must not contain =")
+        if "," in key or "," in value:
+            raise exceptions.InvalidPod("affinity", f"{key}={value}", "a tag must not contain a comma")
     return checked
 
 

@@ -20,7 +20,7 @@ from cyborg_quota.api.schemas import Schema
 MAX_BODY_BYTES: Final = 114_688
 """The maximum size of a body: the default of oslo.middleware's [oslo_middleware] max_request_body_size."""
 
-_INTEGER: Final = re.compile(r"-?[0-9]{1,10}")
+_INTEGER: Final = re.compile(r"-?[0-9]{1,20}")
 _MAX_SHOWN: Final = 200
 
 
@@ -30,7 +30,9 @@ def read_data(req: falcon.Request) -> bytes:
         raise Refused(413, f"The body must have at most {MAX_BODY_BYTES} bytes.")
     if (req.content_type or falcon.MEDIA_JSON).partition(";")[0].strip().lower() != falcon.MEDIA_JSON:
         raise Refused(415, f"The Content-Type must be {falcon.MEDIA_JSON}.")
-    data: bytes = req.bounded_stream.read(MAX_BODY_BYTES + 1)
+    # A server that ends the input itself passes on a chunked body, of which the length is not known before.
+    is_chunked = req.content_length is None and req.env.get("wsgi.input_terminated")
+    data: bytes = (req.stream if is_chunked else req.bounded_stream).read(MAX_BODY_BYTES + 1)
     if len(data) > MAX_BODY_BYTES:
         raise Refused(413, f"The body must have at most {MAX_BODY_BYTES} bytes.")
     return data

@@ -20,9 +20,10 @@ from oslo_config import cfg
 
 import cyborg_quota
 from cyborg_quota import QuotaEngine, exceptions, validation
-from cyborg_quota.cmd import base, projects
+from cyborg_quota.cmd import base
 from cyborg_quota.cmd.errors import BAD_USAGE, BROKEN_PIPE, INTERRUPTED, REFUSED, exit_status, one_line
 from cyborg_quota.conf import keystone
+from cyborg_quota.limits import project_directory
 
 if TYPE_CHECKING:
     from cyborg_quota.limits.keystone_projects import ProjectDirectory
@@ -114,7 +115,7 @@ class Shell(app.App):
     @functools.cached_property
     def directory(self) -> ProjectDirectory:
         """The projects of Keystone, connected at first use. Raises ConfigurationError. ``uses_keystone`` is true."""
-        return projects.make_directory(self.conf)
+        return project_directory.make_directory(self.conf)
 
     def run(self, argv: Sequence[str]) -> int:
         debug = "--debug" in argv

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -32,18 +33,21 @@ def tags_text(affinity: Mapping[str, str]) -> str:
     return ",".join(f"{key}={value}" for key, value in sorted(affinity.items()))
 
 
-def tag(text: str) -> tuple[str, str]:
-    """Parse ``purpose=CAD``."""
-    key, equals, value = text.partition("=")
-    if not (key and equals and value):
-        raise argparse.ArgumentTypeError(f"{text!a}: write KEY=VALUE, as in purpose=CAD")
-    return key, value
+def tag(text: str) -> list[tuple[str, str]]:
+    """Parse ``purpose=CAD``, or several tags as ``tags_text`` writes them: ``purpose=CAD,site=north``."""
+    pairs = []
+    for one in text.split(","):
+        key, equals, value = one.partition("=")
+        if not (key and equals and value):
+            raise argparse.ArgumentTypeError(f"{text!a}: write KEY=VALUE, as in purpose=CAD")
+        pairs.append((key, value))
+    return pairs
 
 
-def tags(pairs: Iterable[tuple[str, str]] | None) -> dict[str, str]:
+def tags(options: Iterable[list[tuple[str, str]]] | None) -> dict[str, str]:
     """Return the tags as a dict. Raises BadUsage if a key is given twice."""
     found: dict[str, str] = {}
-    for key, value in pairs or ():
+    for key, value in itertools.chain.from_iterable(options or ()):
         if key in found:
             raise BadUsage(f"The tag {key!a} is given twice.")
         found[key] = value

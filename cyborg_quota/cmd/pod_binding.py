@@ -7,6 +7,7 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from cyborg_quota import exceptions
 from cyborg_quota.cmd import arguments, base, formats, paging, pod
 from cyborg_quota.pod_types import Binding
 
@@ -49,9 +50,11 @@ class Select(base.ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         request = arguments.once_each(parsed_args.deltas, "amounts") or None
-        binding = self.engine.pods.select(
-            self.context, parsed_args.zone, pod.tags(parsed_args.affinity), request, parsed_args.project
-        )
+        tags = pod.tags(parsed_args.affinity)
+        try:
+            binding = self.engine.pods.select(self.context, parsed_args.zone, tags, request, parsed_args.project)
+        except exceptions.NoPodFits as error:
+            raise exceptions.QuotaError(f"{error} See `pod list` and `pod usage show`.") from None
         return SELECT_COLUMNS, _select_values(binding)
 
 

@@ -63,9 +63,10 @@ OPTS: list[cfg.Opt] = [
     cfg.IntOpt(
         "history_age",
         min=86400,
-        help="Seconds for which the history of limits, and that of capacity, are kept; by default they are kept "
-        "forever. cyborg-quota-expirer replaces older entries by one checkpoint, which records the limits and the "
-        "project tree, or the providers and inventories, at that time.",
+        help="Seconds for which the history of limits, that of capacity, and the bindings to pods that ended are kept; "
+        "by default they are kept forever. cyborg-quota-expirer deletes older bindings, and replaces older entries of "
+        "the histories by one checkpoint, which records the limits and the project tree, or the providers and "
+        "inventories, at that time.",
     ),
     cfg.Opt(
         "limits",

@@ -10,13 +10,14 @@ runs this statement first, so that no binding is created after the switch to mai
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
 from cyborg_quota.db import clock, paging
 from cyborg_quota.db.models import pod_usages, pods
+from cyborg_quota.db.prepared import ListStatement, any_of
 from cyborg_quota.pod_types import Pod, PodUsage, ResourceUse
 
 _pod = pods.c
@@ -93,6 +94,14 @@ def find(connection: sa.Connection, name: str) -> StoredPod | None:
     """The pod with this name."""
     row = connection.execute(sa.select(*COLUMNS).select_from(WITH_USAGE).where(_pod.name == name)).one_or_none()
     return None if row is None else stored(row)
+
+
+def existing(connection: sa.Connection, names: Sequence[str]) -> set[str]:
+    """Those of these names that pods have."""
+    return {row.name for row in _NAMES.rows(connection, names, {})}
+
+
+_NAMES: Final = ListStatement(lambda size: sa.select(_pod.name).where(any_of(_pod.name, size)))
 
 
 def list_pods(connection: sa.Connection, limit: int | None = None, after: str | None = None) -> list[StoredPod]:

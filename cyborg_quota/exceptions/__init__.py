@@ -435,7 +435,8 @@ class DatabaseUnavailable(DatabaseError):
     def __init__(self, reason: str, seconds: float) -> None:
         self.reason = reason
         self.seconds = seconds
-        text = f"The database is unavailable ({reason}); gave up after {seconds:.1f} s."
+        outcome = f"gave up after {seconds:.1f} s" if seconds >= 0.05 else "not retried"
+        text = f"The database is unavailable ({reason}); {outcome}."
         if reason.endswith(_CONCURRENT_CHANGES):
             text = f"The call could not be completed ({reason}) within {seconds:.1f} s; call again."
         super().__init__(text)
@@ -448,8 +449,8 @@ class DatabaseReadOnly(DatabaseUnavailable):
         super().__init__(reason, seconds)
         self.args = (
             f"The database accepts no writes ({reason}): it is a replica, or was set to be read-only. [database] "
-            "connection must point to the primary server; for PostgreSQL, list all servers there and add "
-            "target_session_attrs=read-write.",
+            "connection must point to the primary server (for PostgreSQL, list all servers there and add "
+            "target_session_attrs=read-write), or to an SQLite file in a directory that this user may write.",
         )
 
 

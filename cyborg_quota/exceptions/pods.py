@@ -59,8 +59,7 @@ class NoPodFits(QuotaError):
         where = "any zone" if zone is None else f"zone {safe_repr(zone)}"
         tags = ", ".join(f"{safe_repr(key)}={safe_repr(value)}" for key, value in sorted(affinity.items()))
         super().__init__(
-            f"No pod passes the filters in {where} {f'with the tags {tags}' if tags else 'without tags'}; "
-            "see `pod usage show`."
+            f"No available pod passes the filters in {where} {f'with the tags {tags}' if tags else 'without tags'}."
         )
 
 
@@ -69,4 +68,7 @@ class BindingNotFound(QuotaError):
 
     def __init__(self, project_id: str) -> None:
         self.project_id = project_id
-        super().__init__(f"Project {safe_repr(project_id)} is not bound to a pod for this zone and these tags.")
+        super().__init__(
+            f"Project {safe_repr(project_id)} is not bound to a pod for this zone and these tags; "
+            "see `pod binding list`."
+        )

@@ -104,7 +104,7 @@ class QuotaDriver(abc.ABC):
     def check(
         self, project_id: str, request: Mapping[str, int], *, sees_all: bool, pod: str | None = None
     ) -> list[Over]:
-        """Return the limits that ``request`` would exceed now. Writes nothing."""
+        """Return all that would refuse ``request`` now. Writes nothing."""
 
     @abc.abstractmethod
     def get_usages(

@@ -20,9 +20,10 @@ from oslo_log import log as logging
 
 from cyborg_quota import exceptions, units
 from cyborg_quota.capacity_types import CapacityOver
-from cyborg_quota.db import features, inventories, resource_providers
+from cyborg_quota.db import features, free_capacity, inventories, resource_providers
+from cyborg_quota.db.candidates import Candidate
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
-from cyborg_quota.db.inventories import Candidate, InventoryClaim, Key, Place
+from cyborg_quota.db.inventories import InventoryClaim, Key, Place
 from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.provider_choice import ChosenInventory, ProviderChoice
 from cyborg_quota.db.usages import Change
@@ -39,6 +40,9 @@ LOG = logging.getLogger(__name__)
 _CANDIDATES: Final = 8
 """The number of providers, besides those that the call has tried or used, among which ANY chooses."""
 
+
+_PODS_ONE_BY_ONE: Final = 2
+"""After this number of pods that do not fit, one query finds all pods with a provider that fits."""
 
 _PLACES_SECONDS: Final = 60.0
 """For this time after ANY has found a provider of a pod, the server is not asked to choose."""
@@ -215,16 +219,20 @@ class CapacityClaimer:
                 raise CapacityRefused(key)
 
     def tries_next(self, pending: Sequence[PendingClaim], refused: Key | None) -> bool:
-        """Whether claims with ANY had chosen the inventory ``refused``. If so, a retry chooses another one."""
+        """Whether a retry may choose another provider than that of the inventory ``refused``: claims with ANY chose it.
+
+        If a claim that names this provider takes of the same inventory, no other choice helps: see ``raise_refusal``.
+        """
         self._cache.forget([str(item.claim.provider) for item in pending if item.claim.provider not in (None, ANY)])
-        losers = [
-            item
-            for item in pending
-            if refused is not None and item.claim.provider == ANY and item.provider_id == refused[0]
-        ]
-        for item in losers:
-            item.tried.add(refused[0])  # type: ignore[index]
-        return bool(losers)
+        if refused is None:
+            return False
+        provider_id, resource = refused
+        takers = [item for item in pending if item.provider_id == provider_id and resource in item.claim.deltas]
+        if any(item.claim.provider != ANY for item in takers):
+            return False
+        for item in takers:
+            item.tried.add(provider_id)
+        return bool(takers)
 
     def has_other_pods(self, pending: Sequence[PendingClaim]) -> bool:
         """Whether a provider has another pod than was read. (``tries_next`` has made the next attempt read again.)"""
@@ -288,8 +296,13 @@ class CapacityClaimer:
         """
         has_tried = avoids_tried and any(item.tried for item in unit.claims)
         avoided = {pod for item in unit.claims for pod in item.avoided_pods(placement.in_pods)}
-        for option in pod_claims.options(connection, unit, self._pod_selection):
-            if option.pod in avoided:
+        fitting: set[str] | None = None
+        for number, option in enumerate(pod_claims.options(connection, unit, self._pod_selection)):
+            if number == _PODS_ONE_BY_ONE:
+                fitting = set.intersection(
+                    *(free_capacity.pods_that_fit(connection, dict(shape)) for shape in unit.shapes)
+                )
+            if option.pod in avoided or (fitting is not None and option.pod not in fitting):
                 continue
             for avoids in (True, False) if has_tried else (False,):
                 attempt = placement.copy()

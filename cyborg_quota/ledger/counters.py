@@ -220,7 +220,7 @@ def recount(connection: Connection, node: usages.Node, committed: Collection[int
     excess = used + reserved - MAX_AMOUNT
     if excess > used or (excess > 0 and scopes.is_scoped(node.resource)):
         added = used + reserved - before.used - before.reserved
-        raise exceptions.UsageOverflow(node.project_id, scopes.in_words(node.resource), added)
+        raise exceptions.UsageOverflow(node.project_id, scopes.split(node.resource)[0], added)
     if excess > 0:
         maintenance.insert_excess(connection, node, excess)
         used -= excess

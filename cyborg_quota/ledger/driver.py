@@ -227,7 +227,7 @@ class DbQuotaDriver(base.QuotaDriver):
     def check(
         self, project_id: str, request: Mapping[str, int], *, sees_all: bool, pod: str | None = None
     ) -> list[Over]:
-        return self._usage_reader.check(project_id, request, sees_all=sees_all, pod=pod)
+        return self._headroom.check(project_id, request, sees_all=sees_all, pod=pod)
 
     def get_usages(
         self, project_id: str, resources: Collection[str], *, allow_unknown_limits: bool = False

@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from cyborg_quota import exceptions, headroom
+from cyborg_quota import enforcement, exceptions, headroom
 from cyborg_quota.capacity_types import FreeInventories
 from cyborg_quota.db import free_capacity, path_state, resource_providers
 from cyborg_quota.db.database import Connection, Database
@@ -24,7 +24,7 @@ from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from cyborg_quota.limits.base import LimitDriver, PathLimits
 from cyborg_quota.metric_types import ProjectMetrics
 from cyborg_quota.scopes import is_scoped, scoped_name, split
-from cyborg_quota.types import ANY, UNLIMITED, Constraint, Counters, Headroom, Usage, UsageRecord
+from cyborg_quota.types import ANY, UNLIMITED, Constraint, Counters, Headroom, Over, Usage, UsageRecord
 
 
 class HeadroomReader:
@@ -63,6 +63,26 @@ class HeadroomReader:
             )
             for resource, quota in quotas.in_pod(pod).items()
         }
+
+    def check(
+        self, project_id: str, request: Mapping[str, int], *, sees_all: bool, pod: str | None = None
+    ) -> list[Over]:
+        """All that would refuse a reserve of these positive amounts, of one moment. ``pod``: also in this pod."""
+        state = self._state(project_id, pod)
+        limits = self._limits.get_path_limits(state, sorted(request))
+        found = enforcement.find_bounds(
+            project_id,
+            state.counters,
+            request,
+            missing=limits.missing,
+            open_reservations={name: state.open_reservations.get((project_id, name), 0) for name in request},
+            cap=self._cap,
+        )
+        in_pod = {} if pod is None else {scoped_name(resource, pod): amount for resource, amount in request.items()}
+        constraints = [*limits.constraints, *self._limits.get_pod_limits(state)]
+        violations = enforcement.find_violations(project_id, constraints, state.counters, {**request, **in_pod})
+        found += [over for over in violations if over.resource not in limits.missing]
+        return sorted(found) if sees_all else enforcement.redact(found, state.project_ids)
 
     def count_bundles(
         self, project_id: str, bundle: Mapping[str, int], provider: str | None, pod: str | None = None

@@ -10,6 +10,8 @@ A claim that selects its pod tries, in this order:
 1. If its group holds something in a pod: that pod only.
 2. The pod to which the project is bound, if it is available and was below its threshold when it was measured last.
 3. The pods that pass the filters, the best first. The binding then moves in the transaction of the claim.
+4. The pod to which the project is bound, if it is available, although it was above its threshold. The binding stays,
+   as after a selection for which no other pod passes the filters.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from cyborg_quota.db.pod_bindings import BindingKey
 from cyborg_quota.ledger.pending_claims import PendingClaim
 from cyborg_quota.ledger.pod_selection import Candidate, PodRequest, PodSelection, reason_to_leave
 from cyborg_quota.pod_types import Reason
-from cyborg_quota.types import Claim, PodChoice
+from cyborg_quota.types import ANY, Claim, PodChoice
 
 
 class BindingChanged(Exception):
@@ -73,13 +75,21 @@ class PodUnit:
                 amounts[resource] = amounts.get(resource, 0) + amount
         return amounts
 
+    @property
+    def shapes(self) -> set[tuple[tuple[str, int], ...]]:
+        """The different amounts of the claims."""
+        return {tuple(sorted(item.claim.deltas.items())) for item in self.claims}
+
 
 def divide(connection: Connection, pending: Iterable[PendingClaim]) -> list[PodUnit]:
     """Divide the claims of a call that have a pod into units.
 
-    Claims of one group go to one pod, also if they choose by different tags: that of the first one. Claims with equal
-    choices share a binding, and thus a pod.
+    Claims of one group go to one pod: that in which the group holds something; or else that of a claim of this call
+    that names its provider (which is placed already) or its pod; or else, if they choose by different tags, that of the
+    first one. Claims with equal choices share a binding, and thus a pod.
     """
+    pending = list(pending)
+    named = _named_pods(pending)
     units: dict[str | BindingKey | tuple[str, ...], PodUnit] = {}
     targets: dict[str, PodChoice | tuple[str, ...]] = {}
     for item in pending:
@@ -89,11 +99,23 @@ def divide(connection: Connection, pending: Iterable[PendingClaim]) -> list[PodU
         if isinstance(target, PodChoice) and item.group is not None:
             if item.group not in targets:
                 held = history.pods_of_group(connection, item.project_id, item.group)
-                targets[item.group] = tuple(held) or target
+                targets[item.group] = tuple(held) or named.get(item.group) or target
             target = targets[item.group]
         key = _key(item.project_id, target) if isinstance(target, PodChoice) else target
         units.setdefault(key, PodUnit(target, [])).claims.append(item)
     return list(units.values())
+
+
+def _named_pods(pending: Iterable[PendingClaim]) -> dict[str, tuple[str]]:
+    """The pod of the first claim of each group that names its provider or its pod."""
+    pods: dict[str, tuple[str]] = {}
+    for item in pending:
+        pod = item.claim.pod
+        if pod is None and item.claim.provider != ANY:
+            pod = item.counted_pod
+        if item.group is not None and isinstance(pod, str):
+            pods.setdefault(item.group, (pod,))
+    return pods
 
 
 def _key(project_id: str, choice: PodChoice) -> BindingKey:
@@ -129,6 +151,8 @@ def _options_of_choice(
             ended_id = None if current is None else current.id
             change = BindingChange(key, ended_id, candidate.id, candidate.pod.name, reason or "claim", request)
             yield PodOption(candidate.pod.name, change)
+    if current is not None and reason == "full":
+        yield PodOption(current.pod.pod.name)
 
 
 def bind(connection: Connection, changes: Sequence[BindingChange], selection: PodSelection) -> None:

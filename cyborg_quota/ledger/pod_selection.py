@@ -36,13 +36,20 @@ class Candidate:
 def is_full(candidate: Candidate, request: PodRequest) -> bool:
     """Whether the last measurement reaches the threshold of the pod, for a requested resource or, without, for any.
 
-    A requested resource that is not in the measurement does not exist in the pod, which then counts as full.
+    A requested resource that is not in the measurement does not exist in the pod, which then counts as full. So does a
+    measured pod that has nothing at all.
     """
     if candidate.usage is None:
         return False
-    resources = candidate.usage if request.amounts is None else request.amounts
-    uses = [candidate.usage.get(resource, ResourceUse(0, 0)) for resource in resources]
-    return any(is_at_threshold(candidate.pod, use) for use in uses)
+    uses = _uses(candidate.usage, request)
+    return not uses or any(is_at_threshold(candidate.pod, use) for use in uses)
+
+
+def _uses(usage: Mapping[str, ResourceUse], request: PodRequest) -> list[ResourceUse]:
+    """The use of each requested resource; or, without, of each that the pod has or uses."""
+    if request.amounts is None:
+        return [use for use in usage.values() if use.capacity or use.used]
+    return [usage.get(resource, ResourceUse(0, 0)) for resource in request.amounts]
 
 
 def is_at_threshold(pod: Pod, use: ResourceUse) -> bool:
@@ -115,11 +122,10 @@ class IdleCapacity(PodWeigher):
     """Prefers the pod with the largest free share of what is requested; a pod never measured is all free."""
 
     def weigh(self, candidate: Candidate, request: PodRequest) -> float:
-        if not candidate.usage:
+        if candidate.usage is None:
             return 1.0
-        resources = candidate.usage if request.amounts is None else request.amounts
-        uses = [candidate.usage.get(resource, ResourceUse(0, 0)) for resource in resources]
-        return min(1 - use.used / use.capacity if use.capacity else 0.0 for use in uses)
+        uses = _uses(candidate.usage, request)
+        return min((1 - use.used / use.capacity if use.capacity else 0.0 for use in uses), default=0.0)
 
 
 class Weight(PodWeigher):

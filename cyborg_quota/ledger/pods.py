@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pods, their measurements, and the bindings of projects to pods.
 
-A selection returns the current binding if its pod is available and below its threshold; that takes one statement.
-Otherwise it ranks the pods and changes the binding in one transaction, which locks the row of the new pod, then the
-binding. Concurrent calls for one project get the same pod: the unique key of the current binding lets only one
-insert it, and only one transaction can end the former one.
+A selection returns the current binding if its pod is available and below its threshold; that takes one statement. If
+no other pod passes the filters, the binding stays too; that takes one statement more. Otherwise it ranks the pods and
+changes the binding in one transaction, which locks the row of the new pod, then the binding. Concurrent calls for one
+project get the same pod: the unique key of the current binding lets only one insert it, and only one transaction can
+end the former one.
 """
 
 from __future__ import annotations
@@ -100,18 +101,29 @@ class PodManager:
     def select(self, project_id: str, request: PodRequest) -> Binding:
         """The binding of the project for this zone and these tags, created or moved if needed. Raises NoPodFits."""
         key = BindingKey.of(project_id, request.zone, request.affinity)
-        current = self._database.read(lambda connection: pod_bindings.find_current(connection, key))
-        if current is not None and reason_to_leave(Candidate(*current.pod), request) is None:
-            return current.binding
-        return self._write(key, lambda connection: self._rebind(connection, key, request))
+        binding = self._database.read_synced(lambda connection: self._find_lasting(connection, key, request))
+        return binding or self._write(key, lambda connection: self._rebind(connection, key, request))
+
+    def _find_lasting(self, connection: Connection, key: BindingKey, request: PodRequest) -> Binding | None:
+        """The current binding, if it stays: its pod serves the request, or no other one passes the filters."""
+        current = pod_bindings.find_current(connection, key)
+        if current is None:
+            return None
+        if reason_to_leave(Candidate(*current.pod), request) is not None:
+            others = (Candidate(*stored) for stored in pods.list_pods(connection) if stored.id != current.pod.id)
+            if any(self._selection.passes(other, request) for other in others):
+                return None
+        return current.binding
 
     def _write(self, key: BindingKey, work: Callable[[Connection], Binding]) -> Binding:
-        try:
-            binding = self._database.write(work)
-        except DuplicateEntry:
-            # Another call has created the binding, or an earlier attempt of this one.
-            current = self._database.read_synced(lambda connection: pod_bindings.find_current(connection, key))
-            binding = self._database.write(work) if current is None else current.binding
+        def decide(connection: Connection) -> Binding:
+            try:
+                return work(connection)
+            except DuplicateEntry:
+                # Another call has created the binding, or an earlier attempt of this one: decide again, with that one.
+                raise ConcurrentChange from None
+
+        binding = self._database.write(decide)
         LOG.debug("Project %s is bound to pod %s (%s)", key.project_id, binding.pod, binding.reason)
         return binding
 
@@ -167,6 +179,13 @@ class PodManager:
                 connection, project_id=project_id, pod=pod, history=history, limit=limit, after=after
             )
         )
+
+    def purge_bindings(self, age_microseconds: int) -> int:
+        """Delete, in batches, the bindings that ended longer ago than this. Returns their number."""
+        purged = 0
+        while deleted := self._database.write(lambda connection: pod_bindings.purge(connection, age_microseconds)):
+            purged += deleted
+        return purged
 
     # --- measurements ---
 

@@ -11,11 +11,13 @@ from typing import Any
 from unittest import mock
 
 import fixtures as fx
+import jsonschema
 import webob
+from keystonemiddleware import auth_token
 
 import cyborg_quota
 from cyborg_quota import Inventory, exceptions
-from cyborg_quota.api import deploy, requests
+from cyborg_quota.api import deploy, openapi, requests
 from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.integrations.cyborg import ledger_guard
 from cyborg_quota.integrations.cyborg.bind_tracker import BindTracker
@@ -86,6 +88,8 @@ class TestErrors(ApplicationTestCase):
                 self.assertEqual("cyborg_quota.unavailable", self.error(response)["code"])
                 self.assertEqual((1, True), (called.call_count, tracker.guard.is_open))
         self.assertIn(response.headers["Retry-After"], ("1", "2", "3"))
+        header = openapi.document()["components"]["responses"]["ServiceUnavailable"]["headers"]["Retry-After"]
+        jsonschema.validate(int(response.headers["Retry-After"]), header["schema"])
         self.assertEqual(401, self.ask("/v2/quotas/higgs/detail", token="").status_int)
 
     def test_a_slow_body_occupies_no_slot(self) -> None:
@@ -150,7 +154,7 @@ class TestErrors(ApplicationTestCase):
         response = self.ask("/v2/quotas/higgs", method="PUT", json={"quota": {"gpu": 3}, "force": True})
         self.assertEqual((409, "cyborg_quota.limits_read_only"), (response.status_int, self.error(response)["code"]))
         self.assertEqual({"fpga": -1, "gpu": -1}, self.ask("/v2/quotas/higgs").json["quota"])
-        for method, path in (("GET", ""), ("PUT", ""), ("DELETE", "/gpu")):
+        for method, path in (("PUT", ""), ("DELETE", "/gpu")):
             body = {"json": {"quota": {"gpu": 3}}} if method == "PUT" else {}
             self.assertEqual(409, self.ask(f"/v2/quota_totals{path}", method=method, **body).status_int)
 
@@ -182,6 +186,16 @@ class TestErrors(ApplicationTestCase):
             error = self.assertRaises(urllib.error.HTTPError, urllib.request.urlopen, request, timeout=10)
         # wsgiref passes no chunked body on: for the application it is empty.
         self.assertEqual(400, error.code)
+
+    def test_a_chunked_body_under_gunicorn(self) -> None:
+        """Such a server ends the input itself, and says so."""
+        for body, status in ((b'{"quota": {"gpu": 19}}', 200), (b" " * (requests.MAX_BODY_BYTES + 1), 413)):
+            request = webob.Request.blank(
+                "/v2/quotas/higgs", method="PUT", headers={"X-Auth-Token": server.ADMIN}, body=body
+            )
+            del request.environ["CONTENT_LENGTH"]
+            request.environ |= {"wsgi.input_terminated": True, "HTTP_TRANSFER_ENCODING": "chunked"}
+            self.assertEqual(status, request.get_response(self.application).status_int, body[:30])
 
 
 def deploy_engine(test: ApplicationTestCase) -> QuotaEngine:
@@ -351,6 +365,25 @@ class TestMiddleware(ApplicationTestCase):
             self.assertEqual("Cyborg's", self.ask(path).text, path)
         self.assertEqual(20, self.ask("/v2/quotas/higgs").json["quota"]["gpu"])
         self.assertEqual({"capacity": []}, self.ask("/v2/quota_capacity").json)
+
+    def test_the_errors_of_the_other_s_keystonemiddleware(self) -> None:
+        """In Cyborg's api-paste.ini, authtoken is around both applications."""
+        options = {
+            "auth_type": "password",
+            "auth_url": "http://127.0.0.1:9/v3",
+            "http_request_max_retries": 0,
+            "oslo_config_config": self.conf,
+            **dict.fromkeys(("username", "password", "project_name"), "nobody"),
+            **dict.fromkeys(("user_domain_name", "project_domain_name"), "Default"),
+        }
+        mounted = deploy.mount(self.application, webob.Response(text="Cyborg's"))
+        self.application = deploy.format_errors(auth_token.AuthProtocol(mounted, options))
+        for token, status, retry_after in (("", 401, None), ("some-token", 503, "5")):
+            response = self.ask("/v2/quotas/higgs", token)
+            self.assertEqual(
+                (status, retry_after), (self.error(response)["status"], response.headers.get("Retry-After"))
+            )
+        self.assertNotIn("errors", self.ask("/v2/devices", "").text)
 
 
 class TestPods(ApplicationTestCase):

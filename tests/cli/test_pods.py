@@ -46,9 +46,14 @@ class PodTest(base.CliTestCase):
         self.assertIn("is bound", self.refused(1, "pod", "remove", "p2").replace("are bound", "is bound"))
         self.assertEqual(0, self.call("pod", "binding", "end", "--project", "film").status)
         self.assertIn("not bound", self.refused(1, "pod", "binding", "end", "--project", "film"))
-        self.assertIn(
-            "No pod passes the filters in zone 'x'", self.refused(1, "pod", "select", "--project", "f", "--zone", "x")
-        )
+        self.assertIn("see `pod binding list`", self.refused(1, "pod", "binding", "end", "--project", "film"))
+        refused = self.refused(1, "pod", "select", "--project", "f", "--zone", "x")
+        self.assertIn("No available pod passes the filters in zone 'x' without tags.", refused)
+        self.assertIn("See `pod list` and `pod usage show`.", refused)
+        tags = self.good("pod", "add", "p3", "--affinity", "a=1", "--affinity", "b=CAD x=2")["affinity"]
+        self.assertEqual("a=1,b=CAD x=2", tags)
+        self.assertEqual("p3", self.good("pod", "select", "--project", "f", "--affinity", tags)["pod"])
+        self.assertIn("given twice", self.refused(2, "pod", "select", "--project", "f", "--affinity", "a=1,a=2"))
 
     def test_claims(self) -> None:
         self.assertEqual(0, self.call("capacity", "enable").status)

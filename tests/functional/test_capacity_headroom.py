@@ -81,6 +81,14 @@ class TestHeadroom(CapacityTestCase):
             self.assertRaises(exceptions.QuotaError, count, bundle, provider=ANY)
         self.assertRaises(exceptions.ProviderNotFound, count, {"gpu": 1}, provider="n9")
 
+    def test_equal_providers(self) -> None:
+        """Equal inventories are counted by the database: three nodes with 6 free are one row."""
+        self.claim(2, "n1")
+        for name in ("n3", "n4"):
+            self.add(name, gpu=6)
+        self.assertEqual(Headroom(6, ANY, "provider", None, 24), self.headroom())
+        self.assertEqual((4, None), self.engine.how_many(ADMIN, {"gpu": 6}, "p1", provider=ANY))
+
     def test_any_is_one_more_statement(self) -> None:
         def queries(provider: str | None) -> int:
             with clouds.captured() as statements:

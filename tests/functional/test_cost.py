@@ -17,6 +17,7 @@ import cyborg_quota
 from cyborg_quota import Claim, QuotaEngine, exceptions, policy
 from cyborg_quota.api.deploy import Application
 from cyborg_quota.api.operations import OPERATIONS
+from cyborg_quota.db import models
 from cyborg_quota.ledger.driver import DbQuotaDriver
 from cyborg_quota.ledger.settings import DriverSettings
 from cyborg_quota.limits.config import ConfigLimitDriver
@@ -86,6 +87,8 @@ OWN: dict[str, Call] = {
     "get_reservations": lambda engine: engine.get_reservations(P7, consumer="consumer"),
     "list_limits": lambda engine: engine.administration.list_limits(base.ADMIN, "p7"),
     "path": lambda engine: engine.administration.path(base.ADMIN, "p7"),
+    "tree": lambda engine: engine.administration.tree(base.ADMIN, "p7"),
+    "tree, page": lambda engine: engine.administration.tree(base.ADMIN, "p7", limit=1),
     "get_detail": lambda engine: engine.get_detail(P7),
     "get_parent": lambda engine: engine.get_parent(base.ADMIN, "p7"),
     "get_parent, unknown": lambda engine: engine.get_parent(base.ADMIN, "nothing"),
@@ -106,6 +109,7 @@ IN_POD: dict[str, Call] = {
     "headroom": lambda engine: engine.headroom(base.ADMIN, "p7", pod="pod1"),
     "how_many": lambda engine: engine.how_many(base.ADMIN, {"gpu": 1, "fpga": 1}, "p7", pod="pod1"),
     "check": lambda engine: engine.check(base.ADMIN, {"gpu": 1}, "p7", pod="pod1"),
+    "get_detail": lambda engine: engine.get_detail(base.ADMIN, "p7", pod="pod1"),
 }
 
 READER, MANAGER, PARENT = "rita@p7:reader,member", "max@p7:manager,member,reader", "pia@mid0:manager,member,reader"
@@ -232,6 +236,10 @@ class TestCost(test_limits.LimitsTestCase):
         before, before_in_pod = self.read(count), self.returned_in_pod()
         names = [scoped_name(name, f"pod{pod}") for pod in range(PODS) for name in clouds.RESOURCES]
         clouds.add_usages(self.sql, [(owner, name) for owner in ("top", "mid0") for name in names])
+        with self.sql.begin() as connection:
+            values = {"resource_affinity": "{}", "state": "available", "weight": 0, "threshold": 100, "generation": 0}
+            rows = [{**values, "availability_zone": "", "name": f"other{pod}"} for pod in range(PODS)]
+            connection.execute(models.pods.insert(), rows)
         grown = self.grown(before, self.read(count))
         if self.sql.dialect.name == "sqlite":
             grown.pop("check", None)  # (of two resources: SQLite compares each entry of the index with a list of names)

@@ -20,10 +20,7 @@ class TestModels(test_overrides.OverridesTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.set(None, 0)
-        self.make_tree({"parent": None, "a": "parent", "b": "parent"})
-        for project_id, limit in (("parent", 10), ("a", 4), ("b", 6)):
-            self.set(project_id, limit)
+        self.import_tree({"parent": None, "a": "parent", "b": "parent"}, {"parent": 10, "a": 4, "b": 6}, gpu=0)
 
     def test_it_must_fit_over_its_whole_span(self) -> None:
         self.assertIn("sum up to 11", self.refused("a", 5, 1, 2)[0])

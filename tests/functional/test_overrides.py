@@ -433,10 +433,7 @@ class TestRandom(OverridesTestCase):
     def test_random_changes(self) -> None:
         chance = random.Random(33)
         names = ["a", "b", "c", "d"]
-        self.set(None, 0)
-        self.make_tree({"a": None, "b": "a", "c": "a", "d": "b"})
-        for project_id, limit in (("a", 30), ("b", 10), ("c", 10), ("d", 5)):
-            self.set(project_id, limit)
+        self.import_tree({"a": None, "b": "a", "c": "a", "d": "b"}, {"a": 30, "b": 10, "c": 10, "d": 5}, gpu=0)
         outcomes = {True: 0, False: 0}
         for _ in range(60):
             outcomes[self.change(chance, names)] += 1

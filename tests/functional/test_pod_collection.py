@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import datetime
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,6 +15,7 @@ from oslo_config import cfg
 from cyborg_quota import Inventory, exceptions
 from cyborg_quota import conf as quota_conf
 from cyborg_quota.cmd import expirer
+from cyborg_quota.db import models
 from cyborg_quota.pod_types import CollectedPod, ResourceUse
 from tests import base
 from tests.race.workers import race
@@ -121,6 +123,24 @@ class TestDue(CollectionTestCase):
         self.engine.close()
         counts = race(*[lambda: len(self.collect(max_age_seconds=DAY_SECONDS))] * 4)
         self.assertEqual(3, sum(counts), counts)
+
+    def test_an_interval_that_is_shorter_than_the_pause_after_a_failure(self) -> None:
+        """Each pod is measured again as soon as its measurement is that old."""
+        self.assertEqual({"p1", "p2", "p3"}, self.collect(max_age_seconds=1).keys())
+        now = datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)
+        past = now - datetime.timedelta(seconds=9)
+        with self.sql.begin() as connection:
+            connection.execute(models.pod_usages.update().values(measured_at=past))
+            connection.execute(models.pods.update().values(attempted_at=past))
+        self.assertEqual({"p1", "p2", "p3"}, self.collect(max_age_seconds=1).keys())
+
+    def test_how_often_the_service_searches(self) -> None:
+        settings = cfg.ConfigOpts()
+        quota_conf.register_opts(settings)
+        settings([], default_config_files=[], default_config_dirs=[])
+        for interval, spacing in ((86400, 60), (300, 60), (10, 10)):
+            settings.set_override("collect_interval", interval, "pods")
+            self.assertEqual(spacing, expirer._collect_spacing(settings))
 
     def set_times(self, column: str, table: str) -> None:
         """Set a time of all rows to the past."""

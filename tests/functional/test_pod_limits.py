@@ -17,8 +17,7 @@ import testscenarios
 from cyborg_quota import ANY, SELECT, Claim, Headroom, Inventory, exceptions
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from cyborg_quota.limits.models.flat import Flat
-from cyborg_quota.limits.noop import NoopLimitDriver
-from cyborg_quota.types import Counters, Drift, LimitRecord
+from cyborg_quota.types import Counters, Drift
 from tests import base, clouds, fixtures
 from tests.functional import test_limits
 
@@ -32,10 +31,7 @@ class PodLimitTestCase(test_limits.LimitsTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.set(None, -1)
-        self.set(None, -1, "fpga")
-        self.make_tree({"a": None, "child": "a", "b": None})
-        self.admin.set_limits(ADMIN, {"gpu": -1, "fpga": -1}, "child")
+        self.import_tree({"a": None, "child": "a", "b": None}, {"child": {"gpu": -1, "fpga": -1}}, gpu=-1, fpga=-1)
         self.engine.capacity.enable(ADMIN)
         for name, pod in (("n1", "p1"), ("n2", "p2"), ("n3", None)):
             if pod is not None:
@@ -254,82 +250,6 @@ class TestEnforcement(PodLimitTestCase):
         self.refusal()
         self.quotas.release(base.Context("a"), uuids)
         self.claim(3)
-
-
-class TestVisibility(PodLimitTestCase):
-    def test_a_tenant_does_not_see_the_pod(self) -> None:
-        self.limit(2)
-        error = self.assertRaises(exceptions.OverQuota, self.claim, 3)
-        self.assertNotIn("p1", str(error))
-        self.assertIn("resource gpu in one pod: limit 2", str(error))
-        self.assertNotIn("p1", repr(self.admin.limit_history(base.Context("a"))))
-        self.claim(1)
-        self.assertEqual({"fpga", "gpu"}, set(self.engine.get_usages(base.Context("a"))))
-        self.assertEqual({"fpga", "gpu"}, {one.resource for one in self.engine.get_detail(base.Context("a"))})
-
-    def test_lists_and_history(self) -> None:
-        self.limit(2, reason="share")
-        self.limit(3, "b", "p2")
-        self.limit(None)
-        self.claim(1)
-        self.assertEqual([LimitRecord("b", "gpu", 3, pod="p2")], self.engine.pod_limits.list(ADMIN))
-        self.assertEqual([], self.engine.pod_limits.list(ADMIN, "a"))
-        self.assertEqual([], self.engine.pod_limits.list(ADMIN, None, "p1"))
-        self.assertTrue(all(one.pod is None for one in self.admin.list_limits(ADMIN)))
-        self.assertEqual(4, len(self.admin.list_limits(ADMIN)))
-        history = self.admin.limit_history(ADMIN, resource="gpu", limit=3)
-        self.assertEqual(
-            [("a", "p1", 2, None), ("b", "p2", None, 3), ("a", "p1", None, 2)],
-            [(one.project_id, one.pod, one.before, one.after) for one in history],
-        )
-        self.assertEqual([], self.admin.verify_limit_history(ADMIN))
-        self.execute("UPDATE project_limits SET most = 7 WHERE project_id = 'b' AND most = 3")
-        (difference,) = self.admin.verify_limit_history(ADMIN)
-        self.assertEqual(("b", "gpu", "p2"), (difference.project_id, difference.resource, difference.pod))
-        self.assertEqual({"gpu"}, {one.resource for one in self.engine.list_usages(ADMIN, "a")})
-        self.assertEqual({"fpga", "gpu"}, {row.resource for row in self.admin.tree(ADMIN)})
-
-    def test_export_and_import(self) -> None:
-        self.limit(2)
-        self.limit(3, pod="p2")
-        document = self.admin.export_limits(ADMIN)
-        (project,) = [one for one in document["projects"] if one["id"] == "a"]
-        self.assertEqual({"p1": {"gpu": 2}, "p2": {"gpu": 3}}, project["pods"])
-        self.assertEqual([], self.admin.import_limits(ADMIN, document))
-        project["pods"] = {"p1": {"gpu": None}, "p2": {"gpu": 4}}
-        changes = self.admin.import_limits(ADMIN, document)
-        self.assertEqual([("p1", 2, None), ("p2", 3, 4)], [(one.pod, one.before, one.after) for one in changes])
-        self.assertEqual([LimitRecord("a", "gpu", 4, pod="p2")], self.engine.pod_limits.list(ADMIN))
-
-    def test_an_unknown_pod_in_a_document(self) -> None:
-        """It is refused, also by a dry run; but what was exported before a pod was removed can be imported."""
-        wrong = {"projects": [{"id": "a", "pods": {"p2": {"gpu": 1}, "p9": {"gpu": 2}}}]}
-        for dry_run in (True, False):
-            error = self.assertRaises(exceptions.PodNotFound, self.admin.import_limits, ADMIN, wrong, dry_run=dry_run)
-            self.assertEqual("p9", error.pod)
-        self.assertEqual([], self.engine.pod_limits.list(ADMIN))
-        self.engine.pods.add(ADMIN, "gone")
-        self.limit(3, pod="gone")
-        self.engine.pods.remove(ADMIN, "gone")
-        document = self.admin.export_limits(ADMIN)
-        self.assertEqual([], self.admin.import_limits(ADMIN, document))
-        (project,) = [one for one in document["projects"] if one["id"] == "a"]
-        project["pods"] = {"gone": {"gpu": None}, "p9": {"gpu": None}}
-        self.assertEqual([("gone", None)], [(one.pod, one.after) for one in self.admin.import_limits(ADMIN, document)])
-
-    def test_bad_input(self) -> None:
-        pods, wrong = self.engine.pod_limits, None
-        for wrong in ({}, None, {"gpu": -2}, {"gpu": True}, {"gpu": "5"}):
-            self.assertRaises(exceptions.QuotaError, pods.set, ADMIN, wrong, "a", "p1")
-        self.assertRaises(exceptions.PodNotFound, self.limit, 1, pod="p9")
-        self.assertRaises(exceptions.UnknownResource, pods.set, ADMIN, {"tpu": 1}, "a", "p1")
-        self.assertRaises(exceptions.InvalidName, self.limit, 1, pod="p" * 253)
-        self.assertRaises(exceptions.NotAuthorized, pods.set, base.Context("a"), {"gpu": 1}, "a", "p1")
-        self.assertRaises(exceptions.NotAuthorized, pods.list, base.Context("a"))
-        self.limit(None, pod="p9")
-        engine = fixtures.make_engine(self.url, NoopLimitDriver())
-        self.addCleanup(engine.close)
-        self.assertRaises(exceptions.LimitsReadOnly, engine.pod_limits.set, ADMIN, {"gpu": 1}, "a", "p1")
 
 
 class TestHeadroom(PodLimitTestCase):

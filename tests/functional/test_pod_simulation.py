@@ -41,7 +41,7 @@ class PodSimulationTest(base.BaseTestCase):
             self.assertEqual(outcome.capacity, peaks, "all is used before a claim is refused, and nothing twice")
             self.assertGreater(outcome.refused, 0)
             self.assertIn(f" {outcome.refused} ", outcome.row)
-        # A pod above its threshold gets no binding, although the last tenth of it is free.
+        # A pod above its threshold gets no new binding, although the last tenth of it is free.
         self.assertGreaterEqual(outcomes["bound"].refused, outcomes["first"].refused)
         self.assertFalse(outcomes["first"].moved)
         self.assertGreater(sum(outcomes["bound"].moved.values()), 0)

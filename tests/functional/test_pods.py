@@ -8,6 +8,7 @@ from typing import Any
 import testscenarios
 
 from cyborg_quota import exceptions
+from cyborg_quota.db import pod_bindings
 from cyborg_quota.pod_types import Binding, ResourceUse
 from tests import base
 
@@ -73,7 +74,7 @@ class TestSelection(PodTestCase):
         self.pods.change(ADMIN, "p1", state="disabled")
         self.assertEqual(first, self.select())
         error = self.assertRaises(exceptions.NoPodFits, self.select, "tenant2")
-        self.assertEqual("No pod passes the filters in any zone without tags; see `pod usage show`.", str(error))
+        self.assertEqual("No available pod passes the filters in any zone without tags.", str(error))
 
     def test_zones_have_bindings_of_their_own(self) -> None:
         for name, zone in (("a1", "a"), ("b1", "b"), ("b2", "b")):
@@ -130,6 +131,40 @@ class TestSelection(PodTestCase):
         self.assertRaises(exceptions.PodNotFound, self.pods.move_binding, ADMIN, "tenant1", "p9")
 
 
+class TestConcurrency(PodTestCase):
+    """Another call creates the binding between the read and the INSERT of this one."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        if self.backend == "sqlite":
+            self.skipTest("SQLite has one writer")
+        for name in ("p1", "p2"):
+            self.pods.add(ADMIN, name)
+        other = self.make_engine().pods
+        pending = [lambda: other.select(ADMIN, project_id="tenant1")]
+        insert = pod_bindings.insert
+
+        def select_then_insert(*arguments: Any) -> None:
+            if pending:
+                pending.pop()()
+            insert(*arguments)
+
+        self.patch(pod_bindings, "insert", select_then_insert)
+
+    def test_a_move(self) -> None:
+        """It moves the binding that the other call has created."""
+        moved = self.pods.move_binding(ADMIN, "tenant1", "p2")
+        self.assertEqual(("p2", "operator"), (moved.pod, moved.reason))
+        history = [(one.pod, one.reason) for _, one in self.pods.list_bindings(ADMIN, history=True)]
+        self.assertEqual([("p1", "first"), ("p2", "operator")], history)
+
+    def test_a_selection(self) -> None:
+        """It returns the binding that the other call has created."""
+        self.pods.change(ADMIN, "p1", weight=-1)
+        self.assertEqual("p2", self.pod_of())
+        self.assertEqual(1, len(self.pods.list_bindings(ADMIN, history=True)))
+
+
 class TestPods(PodTestCase):
     def test_the_length_of_a_name(self) -> None:
         """A longer name would leave no room for the name of a resource in the names of the pod's counters."""
@@ -159,6 +194,23 @@ class TestPods(PodTestCase):
         self.assertRaises(exceptions.PodNotFound, self.pods.show, ADMIN, "p 1")
         self.assertEqual(["p 1"], [one.pod for _, one in self.pods.list_bindings(ADMIN, history=True)])
 
+    def test_old_bindings_are_purged(self) -> None:
+        """Only those that ended; the current ones stay, however old."""
+        for name in ("p1", "p2"):
+            self.pods.add(ADMIN, name)
+        for pod in ("p1", "p2", "p1", "p2"):
+            self.pods.move_binding(ADMIN, "tenant1", pod)
+        self.select("tenant2")
+        self.assertEqual(0, self.pods.purge_history(ADMIN, 3600))
+        history = lambda: [one for one, _ in self.pods.list_bindings(ADMIN, history=True)]  # noqa: E731
+        first, second, third, *kept = history()
+        self.execute("UPDATE pod_bindings SET starts_at = '2001-01-01 00:00:00'")
+        ended = "UPDATE pod_bindings SET ends_at = '2001-01-01 00:00:00' WHERE ends_at IS NOT NULL AND id <> :kept"
+        self.execute(ended, kept=third)
+        self.patch(pod_bindings, "PURGE_BATCH", 1)
+        self.assertEqual(2, self.pods.purge_history(ADMIN, 3600), (first, second))
+        self.assertEqual([third, *kept], history())
+
     def test_measurements(self) -> None:
         self.pods.add(ADMIN, "p1")
         (never,) = self.pods.list_usages(ADMIN)
@@ -180,6 +232,9 @@ class TestPods(PodTestCase):
             (lambda: self.pods.add(ADMIN, "x", threshold=0), exceptions.InvalidPod),
             (lambda: self.pods.add(ADMIN, "x", threshold=101), exceptions.InvalidPod),
             (lambda: self.pods.add(ADMIN, "x", affinity={"a=b": "c"}), exceptions.InvalidPod),
+            (lambda: self.pods.add(ADMIN, "x", affinity={"a": "b,c"}), exceptions.InvalidPod),
+            (lambda: self.pods.add(ADMIN, "x", affinity={"a,b": "c"}), exceptions.InvalidPod),
+            (lambda: self.pods.purge_history(ADMIN, -1), exceptions.InvalidRequest),
             (lambda: self.pods.add(ADMIN, "x", affinity={"a": 1}), exceptions.InvalidName),  # type: ignore[dict-item]
             (lambda: self.pods.add(ADMIN, "x", affinity="a=b"), exceptions.InvalidPod),  # type: ignore[arg-type]
             (lambda: self.pods.change(ADMIN, "p1"), exceptions.InvalidRequest),

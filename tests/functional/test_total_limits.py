@@ -45,11 +45,8 @@ class TotalTestCase(test_limits.LimitsTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.set(None, -1)
-        self.set(None, -1, "fpga")
-        self.make_tree({"a": None, "child": "a", "b": None, "c": None})
-        for project_id in ("a", "b", "c", "child"):
-            self.admin.set_limits(ADMIN, {"gpu": -1, "fpga": -1}, project_id)
+        tree = {"a": None, "child": "a", "b": None, "c": None}
+        self.import_tree(tree, {name: {"gpu": -1, "fpga": -1} for name in tree}, gpu=-1, fpga=-1)
         self.totals = self.engine.total_limits
 
     def set_total(self, limit: int = 10, resource: str = "gpu", **how: Any) -> None:

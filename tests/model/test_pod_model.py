@@ -3,7 +3,8 @@
 
 A project is never bound to a pod that the filters refuse at that moment, a binding moves only for a reason, and each
 project has at most one current binding for a zone and a set of tags. A claim goes to the pod of its group, else to the
-bound pod, else to the best one that fits; a refused claim changes no binding. C1 to C5 hold.
+bound pod, else to the best one that fits, else to the bound pod although it is full; a refused claim changes no
+binding. C1 to C5 hold.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ class ModelPod:
     def has_room(self, request: dict[str, int] | None) -> bool:
         if self.usage is None:
             return True
+        if not self.usage:
+            return False
         for resource in self.usage if request is None else request:
             use = self.usage.get(resource)
             if use is None or use.used >= use.capacity * self.threshold / 100:
@@ -199,6 +202,8 @@ class PodHistories(stateful.RuleBasedStateMachine):
                 options.append(before)
             fitting = {name for name, pod in self.known.items() if pod.serves(zone, tags, request)} - {before}
             options += sorted(fitting, key=lambda one: (-self.known[one].weight, self.known[one].order))
+            if before is not None and self.known[before].state == "available":
+                options.append(before)  # although it is full
         chosen = next((name for name in options if self.free(name) >= amount), None)
         if self.take(project, amount, group, chosen, pod=PodChoice(zone, tags)) and not held:
             assert chosen is not None

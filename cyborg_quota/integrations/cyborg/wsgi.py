@@ -84,9 +84,7 @@ def _mount_quota_api(setup_app: Callable[..., Any]) -> Callable[..., Any]:
         quota_api = deploy.make_bare_application(
             process_state.conf(), engine, supported, call_ledger=tracker.guard.call_in_slot
         )
-        exporter = metrics.make_exporter(process_state.conf(), engine, call_ledger=tracker.guard.call)
-        if exporter is not None:
-            exporter.start()
+        metrics.serve(process_state.conf(), engine)
         return deploy.mount(quota_api, setup_app(*args, **options))
 
     return setup
@@ -104,11 +102,16 @@ def make_application() -> Any:
     objects.install()
     process_state.bind_tracker()  # raises configuration errors now instead of at the first delete
     process_state.log_start("API")
+    application = api.application
     if importlib.util.find_spec("falcon") is None:
         LOG.info("The REST API of quota is not served: install cyborg_quota[api].")
+    else:
+        from cyborg_quota.api import deploy
+
+        application = deploy.format_errors(application)
     if process_state.conf().cyborg.redirect_nova:
-        return nova_faults.redirected(api.application)
-    return api.application
+        return nova_faults.redirected(application)
+    return application
 
 
 application = make_application()

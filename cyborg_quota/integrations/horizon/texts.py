@@ -58,6 +58,10 @@ def _counter(_bound: Mapping[str, Any]) -> str:
     return _("The largest number that can be counted")
 
 
+def _not_registered(_bound: Mapping[str, Any]) -> str:
+    return _("The resource cannot be reserved any more")
+
+
 def _other(bound: Mapping[str, Any]) -> str:
     return _("%(scope)s: the limit %(limit)s") % {**_names(bound), "scope": bound["scope"]}
 
@@ -71,6 +75,7 @@ _SCOPES: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
     "total": _total,
     "open_reservations": _open_reservations,
     "counter": _counter,
+    "not_registered": _not_registered,
 }
 
 

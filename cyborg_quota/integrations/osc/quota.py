@@ -11,7 +11,7 @@ from osc_lib import exceptions
 from osc_lib.cli import format_columns, parseractions
 from osc_lib.command import command
 
-from cyborg_quota.integrations.osc.client import QuotaClient, add_project, project_id
+from cyborg_quota.integrations.osc.client import QuotaClient, add_project, project_id, quoted
 
 Table = tuple[tuple[str, ...], Iterable[tuple[Any, ...]]]
 
@@ -28,7 +28,7 @@ class _Quota:
 
     def path(self, parsed: argparse.Namespace, part: str = "") -> str:
         """The path of a call for the project that the arguments name."""
-        return f"/quotas/{project_id(self.app.client_manager, parsed)}{part}"
+        return f"/quotas/{quoted(project_id(self.app.client_manager, parsed))}{part}"
 
 
 class ShowQuota(_Quota, command.Lister):
@@ -89,7 +89,7 @@ class ListQuota(_Quota, command.Lister):
 
     def _details(self, found: Iterable[dict[str, Any]]) -> Iterable[tuple[Any, ...]]:
         for one in found:
-            quota = self.client.get(f"/quotas/{one['project_id']}/detail")["quota"]
+            quota = self.client.get(f"/quotas/{quoted(one['project_id'])}/detail")["quota"]
             yield from ((one["project_id"], *row) for row in _details(quota))
 
 
@@ -143,7 +143,7 @@ class DeleteQuota(_Quota, command.Command):
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Remove the limits."""
-        part = "" if parsed_args.override is None else f"/overrides/{parsed_args.override}"
+        part = "" if parsed_args.override is None else f"/overrides/{quoted(parsed_args.override)}"
         self.client.delete(self.path(parsed_args, part), reason=parsed_args.reason)
 
 

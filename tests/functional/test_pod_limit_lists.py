@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Limits per pod: who sees them, their lists, the history, and documents of limits."""
+
+from __future__ import annotations
+
+import testscenarios
+
+from cyborg_quota import ANY, SELECT, Inventory, exceptions, policy
+from cyborg_quota.limits.noop import NoopLimitDriver
+from cyborg_quota.policy import FITS_RULE, SEE_PODS
+from cyborg_quota.types import LimitRecord
+from tests import base, fixtures
+from tests.functional import test_pod_limits
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+ADMIN = base.ADMIN
+
+
+class TestVisibility(test_pod_limits.PodLimitTestCase):
+    def test_a_tenant_does_not_see_the_pod(self) -> None:
+        self.limit(2)
+        error = self.assertRaises(exceptions.OverQuota, self.claim, 3)
+        self.assertNotIn("p1", str(error))
+        self.assertIn("resource gpu in one pod: limit 2", str(error))
+        self.assertNotIn("p1", repr(self.admin.limit_history(base.Context("a"))))
+        self.claim(1, consumer="c")
+        error = self.assertRaises(exceptions.OverQuota, self.quotas.resize, base.Context("a"), {"gpu": 3}, consumer="c")
+        self.assertEqual(("", True), (error.overs[0].pod, "p1" not in str(error)))
+        self.assertEqual({"fpga", "gpu"}, set(self.engine.get_usages(base.Context("a"))))
+        self.assertEqual({"fpga", "gpu"}, {one.resource for one in self.engine.get_detail(base.Context("a"))})
+
+    def test_headroom(self) -> None:
+        """With the rule ``capacity:fits``, a tenant learns what a limit per pod leaves, but not the name of the pod.
+
+        Without it, a headroom does not consider limits per pod.
+        """
+        tenant = base.Context("a")
+        self.limit(2)
+        self.limit(3, pod="p2")
+        self.engine.capacity.remove_provider(ADMIN, "n3")
+        quota = self.engine.headroom(tenant)
+        for provider in ("n1", ANY):
+            self.assertEqual(quota, self.engine.headroom(tenant, provider=provider))
+        rules = {FITS_RULE}
+        allows = lambda _self, _context, rule, *_rest: rule in rules  # noqa: E731
+        self.patch(policy.Policy, "allows", allows)
+        for provider, fits in (("n1", 2), ("n2", 3), (ANY, 3)):
+            found = self.engine.headroom(tenant, provider=provider)["gpu"]
+            self.assertEqual((fits, ""), (found.fits, found.pod), provider)
+            self.assertNotRegex(repr(found), "p1|p2")
+        rules.add(SEE_PODS)
+        self.assertEqual("p1", self.engine.headroom(tenant, provider="n1")["gpu"].pod)
+
+    def test_the_overflow_of_a_counter(self) -> None:
+        """The error names the resource only."""
+        most = 2**31 - 1
+        for name, pod in (("n1", "p1"), ("n4", "p1")):
+            if name == "n4":
+                self.engine.capacity.add_provider(ADMIN, name, pod=pod)
+            self.engine.capacity.set_inventories(ADMIN, name, {"gpu": Inventory(most)})
+        self.claim(1, consumer="c")
+        self.claim(most - 2, provider="n4")
+        tenant = base.Context("a")
+        for call in (
+            lambda: self.quotas.reserve(tenant, {"gpu": 2}, provider="n1"),
+            lambda: self.quotas.reserve(tenant, {"gpu": 2}, provider=ANY, pod=SELECT),
+            lambda: self.quotas.resize(tenant, {"gpu": 3}, consumer="c"),
+        ):
+            error = self.assertRaises(exceptions.UsageOverflow, call)
+            self.assertEqual("gpu", error.resource)
+            self.assertNotIn("p1", str(error))
+
+
+class TestLists(test_pod_limits.PodLimitTestCase):
+    def test_lists_and_history(self) -> None:
+        self.limit(2, reason="share")
+        self.limit(3, "b", "p2")
+        self.limit(None)
+        self.claim(1)
+        self.assertEqual([LimitRecord("b", "gpu", 3, pod="p2")], self.engine.pod_limits.list(ADMIN))
+        self.assertEqual([], self.engine.pod_limits.list(ADMIN, "a"))
+        self.assertEqual([], self.engine.pod_limits.list(ADMIN, None, "p1"))
+        self.assertTrue(all(one.pod is None for one in self.admin.list_limits(ADMIN)))
+        self.assertEqual(4, len(self.admin.list_limits(ADMIN)))
+        history = self.admin.limit_history(ADMIN, resource="gpu", limit=3)
+        self.assertEqual(
+            [("a", "p1", 2, None), ("b", "p2", None, 3), ("a", "p1", None, 2)],
+            [(one.project_id, one.pod, one.before, one.after) for one in history],
+        )
+        self.assertEqual([], self.admin.verify_limit_history(ADMIN))
+        self.execute("UPDATE project_limits SET most = 7 WHERE project_id = 'b' AND most = 3")
+        (difference,) = self.admin.verify_limit_history(ADMIN)
+        self.assertEqual(("b", "gpu", "p2"), (difference.project_id, difference.resource, difference.pod))
+        self.assertEqual({"gpu"}, {one.resource for one in self.engine.list_usages(ADMIN, "a")})
+        self.assertEqual({"fpga", "gpu"}, {row.resource for row in self.admin.tree(ADMIN)})
+
+    def test_export_and_import(self) -> None:
+        self.limit(2)
+        self.limit(3, pod="p2")
+        document = self.admin.export_limits(ADMIN)
+        (project,) = [one for one in document["projects"] if one["id"] == "a"]
+        self.assertEqual({"p1": {"gpu": 2}, "p2": {"gpu": 3}}, project["pods"])
+        self.assertEqual([], self.admin.import_limits(ADMIN, document))
+        project["pods"] = {"p1": {"gpu": None}, "p2": {"gpu": 4}}
+        changes = self.admin.import_limits(ADMIN, document)
+        self.assertEqual([("p1", 2, None), ("p2", 3, 4)], [(one.pod, one.before, one.after) for one in changes])
+        self.assertEqual([LimitRecord("a", "gpu", 4, pod="p2")], self.engine.pod_limits.list(ADMIN))
+
+    def test_an_unknown_pod_in_a_document(self) -> None:
+        """It is refused, also by a dry run; but what was exported before a pod was removed can be imported."""
+        wrong = {"projects": [{"id": "a", "pods": {"p2": {"gpu": 1}, "p9": {"gpu": 2}}}]}
+        for dry_run in (True, False):
+            error = self.assertRaises(exceptions.PodNotFound, self.admin.import_limits, ADMIN, wrong, dry_run=dry_run)
+            self.assertEqual("p9", error.pod)
+        self.assertEqual([], self.engine.pod_limits.list(ADMIN))
+        self.engine.pods.add(ADMIN, "gone")
+        self.limit(3, pod="gone")
+        self.engine.pods.remove(ADMIN, "gone")
+        document = self.admin.export_limits(ADMIN)
+        self.assertEqual([], self.admin.import_limits(ADMIN, document))
+        (project,) = [one for one in document["projects"] if one["id"] == "a"]
+        project["pods"] = {"gone": {"gpu": None}, "p9": {"gpu": None}}
+        self.assertEqual([("gone", None)], [(one.pod, one.after) for one in self.admin.import_limits(ADMIN, document)])
+
+    def test_bad_input(self) -> None:
+        pods, wrong = self.engine.pod_limits, None
+        for wrong in ({}, None, {"gpu": -2}, {"gpu": True}, {"gpu": "5"}):
+            self.assertRaises(exceptions.QuotaError, pods.set, ADMIN, wrong, "a", "p1")
+        self.assertRaises(exceptions.PodNotFound, self.limit, 1, pod="p9")
+        self.assertRaises(exceptions.UnknownResource, pods.set, ADMIN, {"tpu": 1}, "a", "p1")
+        self.assertRaises(exceptions.InvalidName, self.limit, 1, pod="p" * 253)
+        self.assertRaises(exceptions.NotAuthorized, pods.set, base.Context("a"), {"gpu": 1}, "a", "p1")
+        self.assertRaises(exceptions.NotAuthorized, pods.list, base.Context("a"))
+        self.limit(None, pod="p9")
+        engine = fixtures.make_engine(self.url, NoopLimitDriver())
+        self.addCleanup(engine.close)
+        self.assertRaises(exceptions.LimitsReadOnly, engine.pod_limits.set, ADMIN, {"gpu": 1}, "a", "p1")

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules by which claims choose a pod: full pods, groups within one call, and what a refused claim tries next.
+
+The rules are the same on each database; these tests use SQLite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from unittest import mock
+
+import testscenarios
+
+from cyborg_quota import ANY, SELECT, Claim, Inventory, PodChoice, exceptions
+from cyborg_quota.db import free_capacity
+from cyborg_quota.ledger.capacity_claims import CapacityClaimer
+from cyborg_quota.pod_types import ResourceUse
+from tests import base, fixtures, hooks
+from tests.functional import test_pod_claims
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+ADMIN = base.ADMIN
+CAD = test_pod_claims.CAD
+TENANT = test_pod_claims.TENANT
+
+
+class RuleTestCase(test_pod_claims.PodClaimTestCase):
+    scenarios = fixtures.SCENARIOS[:1]
+
+    def reserve_all(self, *claims: Claim, group: str | None = None) -> dict[str | None, str | None]:
+        """The provider of each consumer."""
+        uuids = self.quotas.reserve_many(ADMIN, claims, None, "tenant1", group=group)
+        return {row.consumer: row.provider for row in self.engine.list_reservations(ADMIN, reservations=uuids)}
+
+
+class TestBoundPodIsFull(RuleTestCase):
+    def test_the_bound_pod_takes_the_claim_if_no_other_pod_does(self) -> None:
+        """The binding stays, as for a selection: another pod must pass the filters before it moves."""
+        self.add("p1", 9, threshold=50)
+        self.assertEqual("p1", self.claim())
+        self.fill("p1", 5)
+        self.assertEqual(("p1", "p1"), (self.pod_of(), self.claim(2)))
+        self.add("p2", 1)
+        self.assertEqual("p1", self.claim(2), "p2 passes the filters, but has no room")
+        self.add("p3", 4, affinity=CAD)
+        self.assertEqual("p1", self.claim(2), "p3 does not pass the filters")
+        self.assertEqual([("p1", "first")], self.history())
+        self.assertEqual("p2", self.claim(), "another pod comes first")
+        self.assertEqual([("p1", "first"), ("p2", "full")], self.history())
+        self.refused(context=base.Context("tenant2"))
+
+    def test_not_in_maintenance(self) -> None:
+        self.add("p1", 9)
+        self.claim()
+        for state in ("maintenance", "disabled"):
+            self.pods.change(ADMIN, "p1", state=state)
+            self.refused()
+
+
+class TestGroupOfOneCall(RuleTestCase):
+    """A claim that selects its pod follows a claim of its group and call that names a provider or a pod."""
+
+    def test_a_group_stays_together(self) -> None:
+        for pod in ("p1", "p2"):
+            self.add(pod, 10)
+        selecting = Claim("b", {"gpu": 1}, provider=ANY, pod=SELECT)
+        for number, named in enumerate(
+            [Claim("a", {"gpu": 1}, provider="p2"), Claim("a", {"gpu": 1}, provider=ANY, pod="p2")]
+        ):
+            for claims in ([named, selecting], [selecting, named]):
+                group = f"vm{number}"
+                self.assertEqual({"a": "p2", "b": "p2"}, self.reserve_all(*claims, group=group))
+                self.assertEqual("p2", self.claim(group=group), "and so does the next call")
+                self.engine.release(ADMIN, group=group, project_id="tenant1")
+        self.assertEqual([], self.history())
+
+    def test_what_the_group_holds_comes_first(self) -> None:
+        for pod in ("p1", "p2"):
+            self.add(pod, 10)
+        self.claim(group="vm")
+        named = Claim("a", {"gpu": 1}, provider="p2")
+        found = self.reserve_all(named, Claim("b", {"gpu": 1}, provider=ANY, pod=SELECT), group="vm")
+        self.assertEqual({"a": "p2", "b": "p1"}, found)
+
+    def test_another_group_and_a_provider_in_no_pod_decide_nothing(self) -> None:
+        for pod in ("p1", "p2"):
+            self.add(pod, 10)
+        self.capacity.add_provider(ADMIN, "free")
+        self.capacity.set_inventories(ADMIN, "free", {"gpu": Inventory(9)})
+        for named in (Claim("a", {"gpu": 1}, provider="p2", group="x"), Claim("c", {"gpu": 1}, provider="free")):
+            found = self.reserve_all(named, Claim("b", {"gpu": 1}, provider=ANY, pod=SELECT), group="vm")
+            self.assertEqual("p1", found["b"])
+            self.engine.release(ADMIN, consumer="b", project_id="tenant1")
+
+
+class TestRefusedNamedProvider(RuleTestCase):
+    """No other provider helps a call of which a claim names a provider that refuses it: it is refused at once."""
+
+    def attempts(self, kind: type[Exception], *claims: Claim) -> int:
+        place = mock.patch.object(CapacityClaimer, "place", autospec=True, side_effect=CapacityClaimer.place)
+        with place as calls:
+            self.assertRaises(kind, self.engine.reserve_many, TENANT, claims)
+        return int(calls.call_count)
+
+    def test_another_resource_at_the_same_provider(self) -> None:
+        for pod in ("p1", "p2"):
+            self.add(pod, 1)
+            self.capacity.set_inventories(ADMIN, pod, {"fpga": Inventory(5)})
+        self.select()
+        self.engine.reserve(base.Context("x"), {"gpu": 1}, provider="p1")
+        named = Claim("a", {"gpu": 1}, provider="p1")
+        for how in (None, SELECT):
+            other = Claim("b", {"fpga": 1}, provider=ANY, pod=how)
+            self.assertLessEqual(self.attempts(exceptions.OverCapacity, named, other), 2)
+
+    def test_the_same_resource(self) -> None:
+        self.add("p1", 8)
+        self.capacity.set_inventories(ADMIN, "p1", {"gpu": Inventory(8, max_unit=2)})
+        named = Claim("a", {"gpu": 3}, provider="p1")
+        for how in (None, SELECT):
+            other = Claim("b", {"gpu": 1}, provider=ANY, pod=how)
+            self.assertLessEqual(self.attempts(exceptions.OverCapacity, named, other), 2)
+
+
+class TestMeasurement(RuleTestCase):
+    """Which measured pods count as full if the resources are not known."""
+
+    def measure(self, pod: str, **uses: tuple[int, int]) -> None:
+        """Store (capacity, used) of each resource."""
+        self.pods.set_usage(ADMIN, pod, {name: ResourceUse(*use) for name, use in uses.items()})
+
+    def test_an_inventory_without_capacity_does_not_count(self) -> None:
+        for pod in ("p1", "p2"):
+            self.add(pod, 9)
+        self.select()
+        self.measure("p1", gpu=(9, 0), fpga=(0, 0))
+        self.assertEqual("p1", self.pod_of())
+        self.assertEqual("p2", self.pod_of(request={"fpga": 1, "gpu": 1}), "but a requested one does")
+
+    def test_a_pod_that_has_nothing_is_full(self) -> None:
+        for pod in ("p1", "p2"):
+            self.add(pod, 9)
+        self.measure("p1")
+        self.assertEqual("p2", self.pod_of("t1"))
+        self.measure("p1", fpga=(0, 0))
+        self.assertEqual("p2", self.pod_of("t2"))
+        self.measure("p1", fpga=(0, 1))
+        self.assertEqual("p2", self.pod_of("t3"))
+
+    def test_zone_of_a_claim(self) -> None:
+        self.add("p1", 9, zone="a")
+        self.measure("p1")
+        self.refused(pod=PodChoice(zone="a"))
+
+
+class TestStatements(RuleTestCase):
+    """The number of statements does not grow with the number of pods."""
+
+    def sent(self, call: Callable[[], object]) -> list[str]:
+        with hooks.recorded_statements(self.engine) as sent:
+            call()
+        return sent
+
+    def test_a_selection_that_keeps_the_binding(self) -> None:
+        """One query while the pod serves the request; two if it is full, and no other pod passes the filters."""
+        for number in range(3):
+            self.add(f"p{number}", 9)
+        self.select()
+        self.assertEqual(1, len(self.sent(self.select)))
+        for number in range(3):
+            self.fill(f"p{number}")
+        sent = self.sent(self.select)
+        self.assertEqual(["SELECT", "SELECT"], [statement.split()[0] for statement in sent])
+        self.fill("p2", 1)
+        self.assertEqual("p2", self.pod_of())
+
+    def test_a_refused_claim(self) -> None:
+        for number in range(12):
+            self.add(f"p{number}", 1)
+        self.claim()
+        for number in range(1, 12):
+            self.engine.reserve(base.Context("x"), {"gpu": 1}, provider=f"p{number}")
+        self.assertLessEqual(len(self.sent(self.refused)), 16)
+        self.engine.release(ADMIN, [one.uuid for one in self.engine.list_reservations(ADMIN, "x")][-1:])
+        sent = self.sent(lambda: self.assertEqual("p11", self.claim()))
+        self.assertEqual(4, sum("inventory_0" in one for one in sent), sent)
+        self.refused()
+        claims = [Claim(None, {"gpu": amount}, provider=ANY, pod=SELECT) for amount in (1, 2)]
+        self.add("p12", 2)
+        self.add("p13", 3)
+        self.assertEqual(["p13", "p13"], list(self.reserve_each(*claims)))
+
+    def reserve_each(self, *claims: Claim) -> list[str | None]:
+        uuids = self.quotas.reserve_many(TENANT, claims)
+        return [row.provider for row in self.engine.list_reservations(ADMIN, reservations=uuids)]
+
+    def test_only_providers_that_can_host_fit(self) -> None:
+        """The query of all pods finds neither these, nor those whose units refuse the claim."""
+        for number in range(3):
+            self.add(f"p{number}", 1)
+        self.add("p3")
+        self.capacity.add_provider(ADMIN, "p3", pod="p3", can_host=False)
+        self.capacity.set_inventories(ADMIN, "p3", {"gpu": Inventory(9)})
+        self.add("p4", 9)
+        self.capacity.set_inventories(ADMIN, "p4", {"gpu": Inventory(9, max_unit=1)})
+        self.capacity.add_provider(ADMIN, "free")
+        self.capacity.set_inventories(ADMIN, "free", {"gpu": Inventory(9)})
+        self.refused(2)
+        with self.sql.connect() as connection:
+            self.assertEqual(set(), free_capacity.pods_that_fit(connection, {"gpu": 2}))
+            self.assertEqual({"p0", "p1", "p2", "p4"}, free_capacity.pods_that_fit(connection, {"gpu": 1}))
+            self.assertEqual(set(), free_capacity.pods_that_fit(connection, {"gpu": 1, "fpga": 1}))
+            self.capacity.set_inventories(ADMIN, "p1", {"fpga": Inventory(1)})
+            self.assertEqual({"p1"}, free_capacity.pods_that_fit(connection, {"gpu": 1, "fpga": 1}))

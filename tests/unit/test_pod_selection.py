@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Filters and weighers of pods: pure rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from oslotest import base
+
+from cyborg_quota.ledger.pod_selection import (
+    Candidate,
+    CreationTime,
+    IdleCapacity,
+    PodRequest,
+    PodSelection,
+    PodWeigher,
+    Weight,
+)
+from cyborg_quota.pod_types import Pod, ResourceUse
+
+HALF = ResourceUse(10, 5)
+EMPTY = ResourceUse(10, 0)
+
+
+def candidate(pod_id: int, weight: int = 0, **usage: ResourceUse) -> Candidate:
+    """A measured pod."""
+    return Candidate(pod_id, Pod(f"p{pod_id}", weight=weight), usage)
+
+
+def request(amounts: Mapping[str, int] | None = None) -> PodRequest:
+    """A request without zone and tags."""
+    return PodRequest(None, {}, amounts)
+
+
+class TestIdleCapacity(base.BaseTestCase):
+    def weigh(self, one: Candidate, **amounts: int) -> float:
+        return IdleCapacity().weigh(one, request(amounts or None))
+
+    def test_the_smallest_free_share_of_what_is_requested(self) -> None:
+        pod = candidate(1, gpu=HALF, fpga=EMPTY, nic=ResourceUse(10, 9))
+        self.assertEqual(
+            [0.5, 1.0, 0.5], [self.weigh(pod, gpu=1), self.weigh(pod, fpga=1), self.weigh(pod, gpu=1, fpga=1)]
+        )
+        self.assertAlmostEqual(0.1, self.weigh(pod), msg="of all resources")
+
+    def test_what_has_nothing(self) -> None:
+        """A pod that was never measured is all free; a measured one without the resource has nothing free."""
+        self.assertEqual(1.0, self.weigh(Candidate(1, Pod("p1"), None), gpu=1))
+        self.assertEqual([0.0, 0.0], [self.weigh(candidate(1)), self.weigh(candidate(1), gpu=1)])
+        self.assertEqual(0.5, self.weigh(candidate(1, gpu=HALF, fpga=ResourceUse(0, 0))))
+        self.assertEqual(0.0, self.weigh(candidate(1, gpu=HALF, fpga=ResourceUse(0, 0)), gpu=1, fpga=1))
+
+    def test_the_pod_with_the_larger_share_is_first(self) -> None:
+        pods = [candidate(1, gpu=ResourceUse(100, 60)), candidate(2, gpu=HALF), candidate(3, gpu=ResourceUse(9, 6))]
+        idle = PodSelection(filters=(), weighers=[(IdleCapacity(), 1.0)])
+        self.assertEqual([2, 1, 3], [one.id for one in idle.ranked(pods, request({"gpu": 1}))])
+
+
+class _Square(PodWeigher):
+    """A weigher with a much larger range than the others."""
+
+    def weigh(self, candidate: Candidate, request: PodRequest) -> float:
+        return 1e6 * candidate.id**2
+
+
+class TestSum(base.BaseTestCase):
+    def ranked(self, *weighers: tuple[PodWeigher, float], weights: tuple[int, ...] = (0, 0, 0)) -> list[int]:
+        pods = [candidate(number, weight, gpu=EMPTY) for number, weight in enumerate(weights, 1)]
+        return [one.id for one in PodSelection(filters=(), weighers=weighers).ranked(pods, request())]
+
+    def test_the_weights_of_a_weigher_are_scaled(self) -> None:
+        """So the multipliers alone say which weigher decides, whatever the ranges of the weights are."""
+        self.assertEqual([1, 2, 3], self.ranked((_Square(), 1.0), (CreationTime(), 2.0)))
+        self.assertEqual([3, 2, 1], self.ranked((_Square(), 2.0), (CreationTime(), 1.0)))
+
+    def test_the_defaults(self) -> None:
+        """The weight decides; two weights that differ by less than 1/1000 of the range count as equal."""
+        defaults = PodSelection().weighers
+        self.assertEqual([2, 3, 1], self.ranked(*defaults, weights=(0, 2, 1)))
+        self.assertEqual([3, 1, 2], self.ranked(*defaults, weights=(0, 1, 10_000)))
+
+    def test_equal_sums(self) -> None:
+        self.assertEqual([1, 2, 3], self.ranked((Weight(), 5.0)))
