@@ -43,8 +43,8 @@ class TestAnywhere(base.LedgerTestCase):
 
     def lock_first(self, holder: sa.Connection) -> None:
         """Lock the inventory of n1."""
-        first = holder.exec_driver_sql("SELECT min(id) FROM inventories").scalar_one()
-        holder.exec_driver_sql(f"UPDATE inventories SET used = used WHERE id = {first}")
+        n1 = "(SELECT id FROM resource_providers WHERE name = 'n1')"
+        holder.exec_driver_sql(f"UPDATE inventories SET used = used WHERE provider_id = {n1}")
 
     def used(self) -> list[int]:
         return [record.used for record in self.capacity.list_inventories(ADMIN)]
