@@ -34,7 +34,9 @@ MAX_LISTED_PROJECTS: Final = 500
 
 
 class Administration:
-    """Limits and projects. All calls need an admin's context, except limit_history, and set_limit if policy permits.
+    """Limits and projects. All calls need an admin's context, except limit_history.
+
+    Policy may permit other contexts set_limit, set_limits, unset_limit, set_overrides and cancel_overrides.
 
     If ``[limits] driver`` is not ``database``, all calls raise LimitsReadOnly, except ``list_limits``,
     ``count_ignored_edges``, ``ignored_edges_warning``, ``detach_projects``, ``is_known_project``, ``list_holders``,
@@ -87,14 +89,7 @@ class Administration:
         self._set_parent(context, "move_project", project_id, parent_id, reason, is_new=False)
 
     def _set_parent(
-        self,
-        context: Context,
-        action: str,
-        project_id: str,
-        parent_id: str | None,
-        reason: str | None,
-        *,
-        is_new: bool,
+        self, context: Context, action: str, project_id: str, parent_id: str | None, reason: str | None, *, is_new: bool
     ) -> None:
         validation.admin_only(context, action)
         project_id = validation.check_name("project_id", project_id)
@@ -301,13 +296,17 @@ class Administration:
             raise exceptions.InvalidRequest("This limit driver cannot list the limits of all projects; name one.")
         return [LimitRecord(None, resource, limit) for resource, limit in sorted(defaults.items())]
 
-    def tree(self, context: Context, project_id: str | None = None) -> list[TreeRow]:
-        """The whole tree, or the subtree of a project. Parents come before their children; one row per resource."""
+    def tree(
+        self, context: Context, project_id: str | None = None, *, limit: int | None = None, after: str | None = None
+    ) -> list[TreeRow]:
+        """The whole tree, or the subtree of a project. Parents come before their children; one row per resource.
+
+        ``limit``: the maximum number of projects. ``after``: the last one of the previous page. Raises MarkerNotFound.
+        """
         validation.admin_only(context, "tree")
-        project_id = validation.optional_name("project_id", project_id)
-        tree = self._keeper.tree_now()
-        tops = tree.roots if project_id is None else [project_id]
-        return limit_tree.rows(tree, self._keeper.counters(), limit_tree.walk(tops, tree.children_of))
+        named = validation.optional_name("project_id", project_id)
+        page = self._keeper.tree_page(named, validation.row_limit(limit), validation.optional_name("after", after))
+        return limit_tree.rows(*page)
 
     def path(self, context: Context, project_id: str) -> list[TreeRow]:
         """A project and its ancestors, root first; one row per resource."""
@@ -409,12 +408,14 @@ class Administration:
     def import_limits(
         self, context: Context, document: object, *, dry_run: bool = False, reason: str | None = None
     ) -> list[LimitChange]:
-        """Apply a document to the limits and the project tree, atomically. Returns the changes.
+        """Apply a document to the limits and the project tree. Returns the changes.
 
+        All of them are made, or none; except that total limits follow in transactions of their own.
         Limits and projects that the document does not contain stay unchanged. The position of a project in the
         document determines its parent. A limit None is removed. ``dry_run`` writes nothing, and returns or raises the
         same as the import.
-        Raises InvalidDocument, UnknownResource, PodNotFound, LimitRefused (with every problem, and the changes).
+        Raises InvalidDocument, UnknownResource, PodNotFound, LimitRefused (with every problem, and the changes), and
+        TotalLimitChanged (when all changes but those of this total limit were made).
         """
         from cyborg_quota.limits import document as documents
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import datetime
 import uuid as uuids
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from cyborg_quota import exceptions, paging, units, validation
@@ -100,6 +101,18 @@ class Capacity:
             _author(context, reason),
         )
 
+    def set_can_host(
+        self, context: Context, provider: str, *, can_host: bool, reason: str | None = None
+    ) -> Provider:
+        """Make a provider one that ANY chooses, or a shared pool (False), and return it. Claims stay where they are.
+
+        Raises ProviderNotFound.
+        """
+        validation.admin_only(context, "set_can_host")
+        return self._providers.set_can_host(
+            validation.check_name("provider", provider), bool(can_host), _author(context, reason)
+        )
+
     def require_pods(self, context: Context, pods: Collection[str]) -> None:
         """Raise PodNotFound if one of these pods does not exist."""
         validation.admin_only(context, "require_pods")
@@ -119,9 +132,12 @@ class Capacity:
         inventories: Mapping[str, Inventory],
         *,
         generation: int | None = None,
+        used_elsewhere: Mapping[str, int] = MappingProxyType({}),
         reason: str | None = None,
     ) -> list[InventoryRecord]:
         """Set inventories of a provider, all or none, and return them. Its other inventories stay.
+
+        ``used_elsewhere``: what ``set_used_elsewhere`` would set, in the same transaction, so that no claim takes it.
 
         ``generation``: that of the provider when the caller read it (compare-and-update). If the provider or its
         inventories have been changed since, raises ProviderConflict and changes nothing. None: do not compare.
@@ -130,7 +146,7 @@ class Capacity:
         Raises ProviderNotFound, ProviderConflict, UnknownResource, InvalidInventory.
         """
         validation.admin_only(context, "set_inventories")
-        if not isinstance(inventories, Mapping) or not inventories:
+        if not isinstance(inventories, Mapping) or not (inventories or used_elsewhere):
             raise exceptions.InvalidRequest("Inventories must map at least one resource to an Inventory.")
         self._check_resources(inventories)
         checked = {}
@@ -143,6 +159,7 @@ class Capacity:
             checked,
             _check_generation(generation),
             _author(context, reason),
+            _check_amounts(used_elsewhere),
         )
 
     def remove_inventory(
@@ -225,8 +242,7 @@ class Capacity:
         provider has no inventory is ignored. Raises ProviderNotFound, InvalidRequest.
         """
         validation.admin_only(context, "set_used_elsewhere")
-        checked = {validation.check_name("resource", name): _check_amount(amount) for name, amount in amounts.items()}
-        self._providers.set_used_elsewhere(validation.check_name("provider", provider), checked)
+        self._providers.set_used_elsewhere(validation.check_name("provider", provider), _check_amounts(amounts))
 
     def report(self, context: Context) -> list[ResourceReport]:
         """For each resource: what exists, what is claimed or used elsewhere, and what is promised. Sorted by resource.
@@ -334,6 +350,10 @@ class Capacity:
 def _author(context: Context, reason: str | None) -> Author:
     """Who makes a change, and why. Raises InvalidRequest."""
     return validation.author_of(context, validation.check_reason(reason, is_required=False))
+
+
+def _check_amounts(amounts: Mapping[str, object]) -> dict[str, int]:
+    return {validation.check_name("resource", name): _check_amount(amount) for name, amount in amounts.items()}
 
 
 def _check_amount(amount: object) -> int:

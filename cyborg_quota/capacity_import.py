@@ -31,15 +31,16 @@ class WantedProvider:
     """A provider as its source has it.
 
     ``uuid`` None: the source does not know it; a provider with the same name is the same one. ``parent`` is a name or a
-    UUID. ``covers``: the resources of which the source knows all inventories; one that it does not list gets the total
-    0. ``used`` None: the source does not say what is in use. ``is_needed`` False: do not add the provider.
+    UUID. ``can_host`` None: the source does not say; a new provider can. ``covers``: the resources of which the source
+    knows all inventories; one that it does not list gets the total 0. ``used`` None: the source does not say what is in
+    use. ``is_needed`` False: do not add the provider.
     """
 
     name: str
     uuid: str | None = None
     parent: str | None = None
     pod: str | None = None
-    can_host: bool = True
+    can_host: bool | None = None
     inventories: Mapping[str, Inventory] = dataclasses.field(default_factory=dict)
     covers: frozenset[str] = frozenset()
     used: Used | None = None
@@ -89,24 +90,39 @@ class CapacityImporter:
     ) -> list[Change]:
         """Read the source and apply it; returns the changes. ``progress``: called with the number of providers done.
 
+        A provider that another writer changes while the source is read keeps that change.
+
         Raises what ``read`` raises, UnknownResource, InvalidInventory, InvalidName, InvalidRequest, ProviderNotFound,
         PodNotFound.
         """
+        stored = _Stored(self._capacity, self._context)
         claims = _Claims(self._capacity.list_allocations(self._context))
         wanted = read()
         self._check(wanted)
-        stored = _Stored(self._capacity, self._context)
         matched = [(one, stored.find(one)) for one in wanted]
+        _check_matches(matched)
         self._check_parents(wanted, stored)
         self._capacity.require_pods(self._context, {one.pod for one in wanted if one.pod is not None})
         if any(self._elsewhere(one, provider, claims) for one, provider in matched if one.used is not None):
             self._settle()
             claims.add(self._capacity.list_allocations(self._context))
         _warn_about_pods(matched)
+        _warn_about_pools(matched)
         changes: list[Change] = []
+        overtaken: list[str] = []
         for one, provider in matched:
-            changes += self._apply(one, provider, stored, claims, dry_run=dry_run)
+            try:
+                changes += self._apply(one, provider, stored, claims, dry_run=dry_run)
+            except (exceptions.ProviderConflict, exceptions.ProviderExists):
+                overtaken.append(one.name)
             progress(1)
+        if overtaken:
+            LOG.warning(
+                "Another writer has changed %d providers since this import began, %s for example. They keep that "
+                "change; the next import compares them again.",
+                len(overtaken),
+                overtaken[0],
+            )
         return changes
 
     def _check(self, wanted: Sequence[WantedProvider]) -> None:
@@ -117,7 +133,7 @@ class CapacityImporter:
         for one in wanted:
             if one.is_needed:
                 validation.provider_name(one.name)
-            for key in {one.name, one.uuid} - {None}:
+            for key in {one.name, None if one.uuid is None else one.uuid.lower()} - {None}:
                 if key in names:
                     raise exceptions.InvalidRequest(f"The source has two providers {key!a}.")
                 names.add(str(key))
@@ -155,12 +171,21 @@ class CapacityImporter:
             for resource, inventory in _with_gone(one, records).items()
             if not _is_equal(records.get(resource), inventory)
         }
-        if differing and not dry_run:
-            self._capacity.set_inventories(self._context, name, differing, reason=self._reason)
+        elsewhere = self._differing_use(one, provider, records, claims)
+        if (differing or elsewhere) and not dry_run:
+            # In one transaction, so that no claim takes what is in use elsewhere.
+            self._capacity.set_inventories(
+                self._context,
+                name,
+                differing,
+                used_elsewhere={resource: after for resource, (_, after) in elsewhere.items()},
+                generation=0 if provider is None else provider.generation,
+                reason=self._reason,
+            )
         for resource, inventory in differing.items():
             before = records[resource].total if resource in records else None
             changes.append(Change(SET, name, resource, before, inventory.total))
-        return changes + self._apply_used(one, name, provider, records, claims, dry_run=dry_run)
+        return changes + [Change(ELSEWHERE, name, resource, *elsewhere[resource]) for resource in sorted(elsewhere)]
 
     def _add(self, one: WantedProvider, stored: _Stored) -> None:
         parent = None if one.parent is None else stored.names.get(one.parent, one.parent)
@@ -170,32 +195,28 @@ class CapacityImporter:
             uuid=one.uuid,
             parent=parent,
             pod=one.pod,
-            can_host=one.can_host,
+            can_host=one.can_host is not False,
             reason=self._reason,
         )
 
-    def _apply_used(
+    def _differing_use(
         self,
         one: WantedProvider,
-        name: str,
         provider: Provider | None,
         records: Mapping[str, InventoryRecord],
         claims: _Claims,
-        *,
-        dry_run: bool,
-    ) -> list[Change]:
+    ) -> dict[str, tuple[int, int]]:
+        """What is used elsewhere before and after the import, by resource, where that differs."""
         if one.used is None:
-            return []
+            return {}
         elsewhere = self._elsewhere(one, provider, claims)
         present = {resource: record.used_elsewhere for resource, record in records.items() if resource in one.covers}
         amounts = {resource: elsewhere.get(resource, 0) for resource in (*present, *one.inventories)}
-        differing = {resource: amount for resource, amount in amounts.items() if amount != present.get(resource, 0)}
-        if differing and not dry_run:
-            self._capacity.set_used_elsewhere(self._context, name, differing)
-        return [
-            Change(ELSEWHERE, name, resource, present.get(resource, 0), amount)
-            for resource, amount in sorted(differing.items())
-        ]
+        return {
+            resource: (present.get(resource, 0), amount)
+            for resource, amount in amounts.items()
+            if amount != present.get(resource, 0)
+        }
 
     @staticmethod
     def _elsewhere(one: WantedProvider, provider: Provider | None, claims: _Claims) -> dict[str, int]:
@@ -208,6 +229,37 @@ class CapacityImporter:
             for resource, by_consumer in (one.used or {}).items()
         }
         return {resource: amount for resource, amount in amounts.items() if amount}
+
+
+def _check_matches(matched: Iterable[tuple[WantedProvider, Provider | None]]) -> None:
+    """Refuse two entries for one stored provider: each import would overwrite one entry with the other."""
+    entries: dict[str, WantedProvider] = {}
+    for one, provider in matched:
+        if provider is None:
+            continue
+        other = entries.setdefault(provider.uuid, one)
+        if other is not one:
+            raise exceptions.InvalidRequest(
+                f"The source's providers {other.name!a} and {one.name!a} are both the stored provider "
+                f"{provider.name!a} (UUID {provider.uuid}): one has its UUID, and the other one its name. Rename one "
+                "in the source, or remove the stored provider if it has no claims."
+            )
+
+
+def _warn_about_pools(matched: Iterable[tuple[WantedProvider, Provider | None]]) -> None:
+    """An import does not change whether ANY chooses a provider: that may have been set by hand."""
+    changed = [
+        (provider.name, "--no-shared" if one.can_host else "--shared")
+        for one, provider in matched
+        if provider is not None and one.can_host not in (None, provider.can_host)
+    ]
+    if changed:
+        LOG.warning(
+            "%d known providers are shared pools in the source and not here, or the other way round, which the import "
+            "does not change. Run for each of them: cyborg-quota capacity provider set %s %s",
+            len(changed),
+            *changed[0],
+        )
 
 
 def _warn_about_pods(matched: Iterable[tuple[WantedProvider, Provider | None]]) -> None:
@@ -243,9 +295,15 @@ class _Stored:
         return {*self._by_uuid, *self._by_name}
 
     def find(self, one: WantedProvider) -> Provider | None:
-        """The stored provider with the same UUID, else with the same name."""
+        """The stored provider with the same UUID, else with the same name; a name may be its UUID.
+
+        Raises InvalidRequest if the entry has a UUID, and its name is the UUID of another stored provider.
+        """
         by_uuid = None if one.uuid is None else self._by_uuid.get(one.uuid.lower())
-        found = by_uuid or self._by_name.get(one.name)
+        named = self._by_uuid.get(one.name.lower())
+        if one.uuid is not None and named is not None and named is not by_uuid:
+            raise exceptions.InvalidRequest(f"The name {one.name!a} is the UUID of the stored provider {named.name!a}.")
+        found = by_uuid or named or self._by_name.get(one.name)
         if found is not None:
             self.names[one.name] = found.name
         return found

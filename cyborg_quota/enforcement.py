@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from cyborg_quota import scopes
 from cyborg_quota.types import MAX_AMOUNT, UNLIMITED, Claim, Constraint, Counters, Over, Scope
@@ -95,18 +96,74 @@ def limits_by_scope(constraints: Iterable[Constraint]) -> dict[tuple[str, str, S
     return lowest
 
 
-def redact(violations: Iterable[Over], project_id: str) -> list[Over]:
-    """The violations without the counters that a user of ``project_id`` may not see.
+def find_bounds(
+    project_id: str,
+    counters: Mapping[tuple[str, str], Counters],
+    request: Mapping[str, int],
+    *,
+    missing: Mapping[str, str],
+    open_reservations: Mapping[str, int],
+    cap: int,
+) -> list[Over]:
+    """The bounds beside the constraints that would refuse ``request``: no limit, the width of a counter, the cap.
 
-    For an ancestor, all counters are removed; its limit stays. For ``project_id``, the total of the subtree is removed,
-    because it shows the usage of other projects.
+    ``missing``: the project without a limit, by resource; ``open_reservations``: their number, by resource; ``cap``:
+    the largest permitted one, or UNLIMITED. The names of ``request`` are not scoped.
     """
-    return [
+    bounds = []
+    for resource, amount in request.items():
+        own = counters.get((project_id, resource), Counters())
+        if resource in missing:
+            now = counters.get((missing[resource], resource), Counters())
+            bounds.append(Over(missing[resource], resource, "project", None, amount, now.used, now.reserved))
+            continue
+        if overflowing({resource: own}, {resource: amount}):
+            bounds.append(Over(project_id, resource, "counter", MAX_AMOUNT, amount, own.used, own.reserved))
+        if UNLIMITED != cap <= open_reservations.get(resource, 0) and amount > _open_room(cap, own.reserved):
+            bounds.append(Over(project_id, resource, "open_reservations", cap, amount, own.used, own.reserved))
+    return bounds
+
+
+def _open_room(cap: int, reserved: int) -> int:
+    """What fits when the cap is reached: a reserve that leaves ``reserved`` within half of it is not counted."""
+    return max(0, cap // 2 - reserved)
+
+
+def redact(violations: Iterable[Over], path: Sequence[str]) -> list[Over]:
+    """What the users of the project ``path[0]`` may see of these violations, which have all counters (I8).
+
+    Of each resource only the violation that determines what fits: otherwise, the amount from which on another one
+    appears reveals what its project holds. It is the one that the headroom names. Of another project, it has no
+    counters; of ``path[0]``, it has no total of the subtree, which shows the usage of other projects.
+    """
+    distance = {project_id: index for index, project_id in enumerate(path)}
+
+    def order(over: Over) -> tuple[int, bool, int, int, str, str]:
+        nearness = distance.get(over.project_id, len(path))
+        return _room(over), over.pod is not None, _RANKS.get(over.scope, 0), nearness, over.scope, over.pod or ""
+
+    binding: dict[str, Over] = {}
+    for over in sorted(violations, key=order):
+        binding.setdefault(over.resource, over)
+    return sorted(
         dataclasses.replace(over, subtree=None)
-        if over.project_id == project_id
+        if over.project_id == path[0]
         else dataclasses.replace(over, used=None, reserved=None, subtree=None)
-        for over in violations
-    ]
+        for over in binding.values()
+    )
+
+
+_RANKS: Final = {"counter": 1, "open_reservations": 2}
+"""The order of equal bounds, as in headroom.py: limits come first."""
+
+
+def _room(over: Over) -> int:
+    """The largest amount that the violated constraint would permit."""
+    reserved = over.reserved or 0
+    if over.scope == "open_reservations":
+        return _open_room(over.limit or 0, reserved)
+    held = (over.used or 0) + reserved if over.subtree is None else over.subtree
+    return max(0, (over.limit or 0) - held)
 
 
 def hide_pods(violations: Iterable[Over]) -> list[Over]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from oslo_log import log as logging
 
@@ -33,6 +33,8 @@ from cyborg_quota.types import (
 from cyborg_quota.validation import Context
 
 LOG = logging.getLogger(__name__)
+
+_MAX_IDENTITY: Final = 1000
 
 Expire = int | datetime.timedelta | datetime.datetime | None
 
@@ -167,20 +169,27 @@ class QuotaEngine(Queries):
         return uuids
 
     def check(
-        self, context: Context, deltas: Mapping[str, int], project_id: str | None = None, *, pod: str | None = None
+        self,
+        context: Context,
+        deltas: Mapping[str, int],
+        project_id: str | None = None,
+        *,
+        pod: str | None = None,
+        redacted: bool = False,
     ) -> list[Over]:
-        """The constraints that ``deltas`` would violate now, sorted. Writes nothing.
+        """The constraints, and the other bounds, that would refuse a reserve of ``deltas`` now, sorted. Writes nothing.
 
-        ``pod``: also the limits per pod of this pod, which needs the policy rule cyborg_quota:pod:see. Raises
-        PodNotFound.
+        Only an admin's context gets all of them; others get, of each resource, the one that determines what fits.
+        ``redacted``: an admin's context, too, gets what the users of the project see. ``pod``: also the limits per pod
+        of this pod, which needs the policy rule cyborg_quota:pod:see. Raises PodNotFound, LimitsUnavailable.
         """
         project_id = validation.project_of(context, project_id)
         _, in_pod = self._place(context, project_id, None, pod)
         request = {
             resource: delta for resource, delta in validation.check_deltas(deltas, self._resources).items() if delta > 0
         }
-        is_admin = validation.is_admin(context)
-        return self._driver.check(project_id, request, sees_all=is_admin, pod=in_pod) if request else []
+        sees_all = validation.is_admin(context) and not redacted
+        return self._driver.check(project_id, request, sees_all=sees_all, pod=in_pod) if request else []
 
     def adopt(
         self,
@@ -344,6 +353,30 @@ class QuotaEngine(Queries):
             replaced = validation.check_name("source", replaced)
         return self._driver.set_source(uuids, source, replaced) if uuids else 0
 
+    def register_source(
+        self, context: Context, source: str, identity: Sequence[str], *, replace: bool = False, dry_run: bool = False
+    ) -> bool:
+        """Record that a service uses a source; returns whether it is the only one that does. Admin only.
+
+        ``identity``: texts that no other service has, such as UUIDs of its records; at most 1000. A service is
+        recognized by any of them that was stored at its last registration, so some may change. Call it before each
+        repair of the charges of the source, and do not repair them unless it returns True: else they may be another
+        service's. ``replace``: forget the other services. ``dry_run``: write nothing.
+        """
+        validation.admin_only(context, "register_source")
+        texts = _identity(identity)
+        return self._driver.register_source(
+            validation.check_name("source", source), texts, replace=replace, dry_run=dry_run
+        )
+
+    def leave_source(self, context: Context, source: str, identity: Sequence[str]) -> bool:
+        """Record that a service does not use a source any more; returns whether no other service uses it. Admin only.
+
+        Other services that are registered with it are then its only users.
+        """
+        validation.admin_only(context, "leave_source")
+        return self._driver.leave_source(validation.check_name("source", source), _identity(identity))
+
     def expire(self, context: Context, *, progress: Callable[[int], None] | None = None) -> int:
         """Expire all overdue reservations and return their number. Admin only.
 
@@ -402,3 +435,13 @@ class QuotaEngine(Queries):
     def close(self) -> None:
         """Close the connections of the driver. The engine can still be used: it connects again."""
         self._driver.close()
+
+
+def _identity(texts: Sequence[str]) -> list[str]:
+    """The texts of an identity. Raises InvalidName, InvalidRequest."""
+    if isinstance(texts, str):
+        raise exceptions.InvalidName("identity", texts, "a list of texts is expected")
+    checked = [validation.check_name("identity", text) for text in texts]
+    if len(checked) > _MAX_IDENTITY:
+        raise exceptions.InvalidRequest(f"An identity has at most {_MAX_IDENTITY} texts.")
+    return checked

@@ -7,13 +7,15 @@ rules, only RULE, SEE_PODS and FITS_RULE also apply to programs that call the en
 
 from __future__ import annotations
 
+import copy
+import threading
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from oslo_config import cfg
 
-from cyborg_quota import exceptions, validation
+from cyborg_quota import exceptions, forks, validation
 from cyborg_quota.validation import Context
 
 RULE: Final = "cyborg_quota:limit:set"
@@ -177,6 +179,14 @@ RELOAD_SECONDS: Final = 1.0
 """How long the rules and the decisions are used before the policy file is looked at again."""
 
 
+class _LoadedRules(NamedTuple):
+    """The rules of one moment, which no reload changes, and the decisions that were made with them."""
+
+    enforcer: Any
+    decisions: dict[Any, bool]
+    loaded_at: float
+
+
 class Policy:
     """Evaluates the rules. Without a configuration, only an admin's context is allowed.
 
@@ -187,9 +197,14 @@ class Policy:
 
     def __init__(self, conf: cfg.ConfigOpts | None = None) -> None:
         self._conf = conf
-        self._enforcer: Any = None
-        self._loaded_at = 0.0
-        self._decisions: dict[Any, bool] = {}
+        self._loader: Any = None
+        self._loaded: _LoadedRules | None = None
+        self._loading = threading.Lock()
+        forks.register(self)
+
+    def renew_after_fork(self) -> None:
+        """Replace the lock, which another thread of the parent may hold."""
+        self._loading = threading.Lock()
 
     def may_set(self, context: Context, project_id: str, parent_id: str | None) -> bool:
         """Whether the context may set this project's limit. Raises ConfigurationError for an invalid file."""
@@ -209,31 +224,47 @@ class Policy:
         # Remove values that are None: oslo.policy compares strings, so two missing projects would be equal ("None").
         target = _without_none({"project_id": project_id, "parent_id": parent_id})
         try:
-            rules = self._rules(self._conf)
-            decisions = self._decisions  # a reload by another thread replaces it
+            enforcer, decisions, _ = self._rules(self._conf)
             key = (rule, project_id, parent_id, _hashable(creds))
             if key not in decisions:
-                decisions[key] = bool(rules.enforce(rule, target, creds))
+                decisions[key] = bool(enforcer.enforce(rule, target, creds))
             return decisions[key]
         except (cfg.Error, ValueError, OSError, SyntaxError) as error:
             raise exceptions.ConfigurationError(f"[oslo_policy] policy_file cannot be used: {error}") from error
 
-    def _rules(self, conf: cfg.ConfigOpts) -> Any:
-        """The enforcer, created at the first use: the import takes 0.1 s, and few commands need it.
+    def _rules(self, conf: cfg.ConfigOpts) -> _LoadedRules:
+        """The present rules. One thread loads them; meanwhile, others use the previous rules, or wait for the first.
 
-        It loads the rules here and not in each call of ``enforce``, which looks for the policy file and its directories
+        They are loaded here and not in each call of ``enforce``, which looks for the policy file and its directories
         in all directories of the configuration.
         """
-        if self._enforcer is None:
-            self._enforcer = make_enforcer(conf)
-        now = time.monotonic()
-        if not self._loaded_at or now - self._loaded_at >= RELOAD_SECONDS:
-            self._enforcer.use_conf = True
-            self._enforcer.load_rules()
-            self._enforcer.use_conf = False
-            self._decisions = {}
-            self._loaded_at = now
-        return self._enforcer
+        loaded = self._loaded
+        if loaded is not None and time.monotonic() - loaded.loaded_at < RELOAD_SECONDS:
+            return loaded
+        if not self._loading.acquire(blocking=loaded is None):
+            assert loaded is not None
+            return loaded
+        try:
+            if self._loaded is loaded:  # (else, another thread has loaded them while this one waited)
+                self._loaded = self._load(conf)
+            assert self._loaded is not None
+            return self._loaded
+        finally:
+            self._loading.release()
+
+    def _load(self, conf: cfg.ConfigOpts) -> _LoadedRules:
+        """Load the rules. oslo.policy first replaces them by those of the file and then adds the defaults.
+
+        Therefore others get a copy. The enforcer is created at the first use: the import takes 0.1 s, and few commands
+        need it.
+        """
+        if self._loader is None:
+            self._loader = make_enforcer(conf)
+        began = time.monotonic()
+        self._loader.load_rules()
+        enforcer = copy.copy(self._loader)  # (a load replaces the rules of the loader, and not those of the copies)
+        enforcer.use_conf = False  # it does not load the rules itself
+        return _LoadedRules(enforcer, {}, began)
 
 
 def make_enforcer(conf: cfg.ConfigOpts) -> Any:

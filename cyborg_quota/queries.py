@@ -11,7 +11,7 @@ from cyborg_quota import exceptions, paging, validation
 from cyborg_quota.headroom import Bundles
 from cyborg_quota.ledger.base import QuotaDriver
 from cyborg_quota.policy import FITS_RULE, SEE_PODS, Policy
-from cyborg_quota.types import ANY, STATES, Headroom, Marker, Reservation, State, Usage, UsageRecord
+from cyborg_quota.types import ANY, STATES, UNLIMITED, Headroom, Marker, Reservation, State, Usage, UsageRecord
 from cyborg_quota.validation import Context
 
 
@@ -129,10 +129,19 @@ class Queries:
     def default_limits(self, context: Context, project_id: str | None = None) -> dict[str, int]:
         """The limits that the project would have without limits and overrides of its own, by resource.
 
-        Only the limit driver ``database`` stores defaults: others raise LimitsReadOnly.
+        Raises LimitsReadOnly with a limit driver that does not know them (Keystone's).
         """
         project_id = validation.project_of(context, project_id)
-        _, tree = self._driver.keeper.path(project_id)
+        try:
+            keeper = self._driver.keeper
+        except exceptions.LimitsReadOnly:
+            driver = self._driver.limits
+            defaults = driver.defaults()
+            if defaults is None:
+                raise
+            is_unlimited = driver.missing_limit == UNLIMITED
+            return {**(dict.fromkeys(self.resources, UNLIMITED) if is_unlimited else {}), **defaults}
+        _, tree = keeper.path(project_id)
         resources = tree.resources
         tree.project_limits = {key: limit for key, limit in tree.project_limits.items() if key[0] != project_id}
         limits = {resource: tree.limit(project_id, resource) for resource in resources}

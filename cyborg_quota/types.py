@@ -202,19 +202,22 @@ class UsageRecord:
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Over:
-    """A constraint that a request would violate.
+    """A constraint that a request would violate, or (found by ``check`` only) another bound that would refuse it.
 
     ``used`` and ``reserved`` are the counters of the project of the constraint. ``subtree`` is the total that a
     constraint of scope ``subtree`` or ``total`` limits, and None for scope ``project``. With scope ``total``, the
     project is TOTAL, and ``used`` and ``reserved`` are 0. All three are None if the context may not see them: only an
     admin sees the usage of an ancestor. ``requested``: the amount, summed over the claims of the call. ``pod``: of a
     limit per pod; "" if the context may not see its name; None: the limit applies over all pods.
+
+    The other bounds have the scope ``open_reservations`` (``limit`` is the cap), ``counter`` (``limit`` is MAX_AMOUNT),
+    or ``project`` and the limit None: this project has no limit, so that nothing can be reserved.
     """
 
     project_id: str
     resource: str
-    scope: Scope
-    limit: int
+    scope: Bound
+    limit: int | None
     requested: int
     used: int | None = dataclasses.field(compare=False)
     reserved: int | None = dataclasses.field(compare=False)
@@ -222,7 +225,8 @@ class Over:
     pod: str | None = dataclasses.field(default=None, compare=False)
 
     def __str__(self) -> str:
-        parts = [f"limit {self.limit}" + (" (project and its descendants)" if self.scope == "subtree" else "")]
+        limit = "not set" if self.limit is None else self.limit
+        parts = [f"limit {limit}" + (" (project and its descendants)" if self.scope == "subtree" else "")]
         if self.scope == "total":
             parts += [] if self.subtree is None else [f"held {self.subtree}"]
             return f"all projects, resource {self.resource}: {', '.join(parts)}, requested {self.requested}"

@@ -1,8 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tests. With any runner (stestr, unittest), the log of a test is shown only if the test fails."""
 
+from __future__ import annotations
+
 import gc
+import itertools
 import os
+import pathlib
+import re
+import sys
+import unittest
 
 # oslotest reads these. Without them, the logs of all libraries go to the terminal, from DEBUG on.
 os.environ.setdefault("OS_LOG_CAPTURE", "1")
@@ -13,3 +20,24 @@ os.environ.setdefault("OS_DEBUG", "1")
 gc.set_threshold(7_000, 10, 1)
 # A forked child does not visit what it inherits: the kernel would copy the pages of all these objects.
 os.register_at_fork(after_in_child=gc.freeze)
+
+_MODULE = re.compile(r"tests(\.\w+)*?\.test_\w+(?=\.)")
+
+
+def load_tests(loader: unittest.TestLoader, _tests: unittest.TestSuite, pattern: str | None) -> unittest.TestSuite:
+    """For discovery: import all modules of tests, or only those of the tests that stestr gives to this process.
+
+    Each worker needs a part of the modules; to import all of them takes seconds, and their memory makes forks slower.
+    """
+    if (modules := _modules_of(sys.argv)) is None:
+        return loader.discover(str(pathlib.Path(__file__).parent), pattern or "test*.py")
+    return loader.loadTestsFromNames(modules)
+
+
+def _modules_of(arguments: list[str]) -> list[str] | None:
+    """The modules of the tests in the file of ``--load-list``; None if all are wanted."""
+    for option, path in itertools.pairwise(arguments):
+        if option == "--load-list":
+            found = [_MODULE.match(name) for name in pathlib.Path(path).read_text().splitlines()]
+            return None if None in found else sorted({match[0] for match in found if match})
+    return None

@@ -27,13 +27,13 @@ from cyborg_quota.ledger.selection import BestFit, ProviderSelection
 from cyborg_quota.ledger.settings import DriverSettings
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.scopes import is_scoped
-from tests import invariants, kept_connections, needs, statement_cache
+from tests import invariants, kept_connections, needs, shared_dialects, statement_cache
 
 statement_cache.share()
 
 BACKENDS = ("sqlite", "mariadb", "postgresql")
-_MYSQL_CLIENT_FLAGS = 1 << 16 | 1 << 1
-"""CLIENT_MULTI_STATEMENTS, to empty all tables in one round trip, and CLIENT_FOUND_ROWS, which SQLAlchemy needs."""
+_MYSQL_CLIENT_FLAGS = invariants.MULTI_STATEMENTS | 1 << 1
+"""For several statements in one round trip; and CLIENT_FOUND_ROWS, which SQLAlchemy needs."""
 _inherited: list[Any] = []
 SCENARIOS = [(backend, {"backend": backend}) for backend in BACKENDS]
 
@@ -123,6 +123,7 @@ def synced_url(backend: str, pid: int, name: str = "shared") -> str:
     """Return a database with our schema that all tests of this process share."""
     url = fresh_url(backend, name)
     schema.sync(Database(settings(url)))
+    shared_dialects.keep(url)
     if backend == "postgresql":
         kept_connections.keep(url)
     gc.freeze()  # the imported modules: no collection visits them again
@@ -163,11 +164,11 @@ def _delete_all_rows(engine: sa.Engine) -> None:
     """Empty all tables in one round trip: a statement for each takes longer than many a test."""
     text = ";".join(f"DELETE FROM {table.name}" for table in reversed(models.metadata.sorted_tables))
     with engine.begin() as connection:
-        if engine.dialect.name != "sqlite":
+        if engine.dialect.name == "sqlite":
+            driver: Any = connection.connection.dbapi_connection
+            driver.executescript(f"BEGIN IMMEDIATE; {text}; COMMIT")
+        else:
             connection.exec_driver_sql(text)
-            return
-        for statement in text.split(";"):
-            connection.exec_driver_sql(statement)
 
 
 class DictLimits(LimitDriver):

@@ -140,10 +140,13 @@ def tables(sql: sa.Engine, *, without: str | None = None) -> dict[str, list[tupl
     """Return all rows of all tables of the database, for a later comparison; ``without`` one column, if given."""
     content = {}
     with sql.connect() as connection:
-        for name in sorted(sa.inspect(connection).get_table_names()):
-            found = connection.exec_driver_sql(f"SELECT * FROM {name}")
-            kept = [number for number, column in enumerate(found.keys()) if column != without]
-            content[name] = sorted((tuple(row[number] for number in kept) for row in found), key=repr)
+        names = sorted(sa.inspect(connection).get_table_names())
+        cursor = connection.connection.cursor()  # by the driver alone, which takes a third of the processor time
+        for name in names:
+            cursor.execute(f"SELECT * FROM {name}")
+            kept = [number for number, column in enumerate(cursor.description) if column[0] != without]
+            content[name] = sorted((tuple(row[number] for number in kept) for row in cursor.fetchall()), key=repr)
+        cursor.close()
     return content
 
 

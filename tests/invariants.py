@@ -14,35 +14,38 @@ ENDED = ("rolled_back", "expired", "released")
 TOTAL = " total"
 MAX_AMOUNT = 2**31 - 1
 EXCESS = 0
+MULTI_STATEMENTS = 1 << 16
+"""The flag of a connection to MariaDB that may send several statements at once."""
 
 
 Key = tuple[str, str]
 
 
+QUERIES = {
+    "usages": ("quota_usages", "id, project_id, resource, reserved, used, subtree, in_total"),
+    "limits": ("limit_totals WHERE is_enforced = 1", "resource"),
+    "rows": (
+        "reservations",
+        "id, usage_id, project_id, resource, delta, state, deleted, live, deleted_at, consumer_id, adjusts,"
+        " provider_id",
+    ),
+    "inventories": ("inventories", "provider_id, resource, capacity, used, free, used_elsewhere"),
+    "allocations": ("allocations", "provider_id, resource, used"),
+    "providers": ("resource_providers WHERE pod IS NOT NULL", "id, pod"),
+    "edges": ("projects", "project_id, parent_id"),
+}
+"""What is read: the table with its condition, and the columns."""
+
+
 def find_violations(connection: sa.Connection) -> list[str]:
     """Return the violations, as sentences. The result is consistent only while no other process writes."""
-    # By SQLAlchemy, which replaces a connection that the server has closed.
-    usages: Sequence[Any] = connection.exec_driver_sql(
-        "SELECT id, project_id, resource, reserved, used, subtree, in_total FROM quota_usages"
-    ).all()
-    limits = _read(connection, "SELECT resource FROM limit_totals WHERE is_enforced = 1")
-    enforced = {limit.resource for limit in limits}
+    found = _read(connection)
+    usages, rows = found["usages"], found["rows"]
+    enforced = {limit.resource for limit in found["limits"]}
     totals = [usage for usage in usages if usage.project_id == TOTAL]
     usages = [usage for usage in usages if usage.project_id != TOTAL]
-    rows = _read(
-        connection,
-        "SELECT id, usage_id, project_id, resource, delta, state, deleted, live, deleted_at, consumer_id, adjusts,"
-        " provider_id FROM reservations",
-    )
-    inventories = _read(
-        connection,
-        "SELECT provider_id, resource, capacity, used, free, COALESCE(used_elsewhere, 0) AS elsewhere FROM inventories",
-    )
-    allocations = _read(connection, "SELECT provider_id, resource, used FROM allocations")
-    providers = _read(connection, "SELECT id, pod FROM resource_providers WHERE pod IS NOT NULL")
-    pods = {provider.id: provider.pod for provider in providers}
-    edges = _read(connection, "SELECT project_id, parent_id FROM projects")
-    parents = {edge.project_id: edge.parent_id for edge in edges}
+    pods = {provider.id: provider.pod for provider in found["providers"]}
+    parents = {edge.project_id: edge.parent_id for edge in found["edges"]}
     names = {usage.id: (usage.project_id, usage.resource) for usage in usages}
     return (
         _check_rows(rows, names)
@@ -50,23 +53,56 @@ def find_violations(connection: sa.Connection) -> list[str]:
         + _check_excess(rows, usages)
         + _check_counters(usages, rows, parents, pods)
         + _check_totals(totals, usages, parents, enforced)
-        + _check_capacity(inventories, rows, allocations)
+        + _check_capacity(found["inventories"], rows, found["allocations"])
     )
 
 
-def _read(connection: sa.Connection, query: str) -> Sequence[Any]:
-    """Return the rows by the driver alone: with SQLAlchemy, these reads take a fifth of a test's processor time."""
-    cursor = connection.connection.cursor()
-    try:
-        cursor.execute(query)
-        return list(map(_row_type(*(column[0] for column in cursor.description))._make, cursor.fetchall()))
-    finally:
-        cursor.close()
+def _read(connection: sa.Connection) -> dict[str, list[Any]]:
+    """Return the rows of each query, in one round trip if possible.
+
+    By SQLAlchemy, which replaces a connection that the server has closed, but without its rows and types: they take a
+    fifth of the processor time of a test.
+    """
+    read = _read_as_json if connection.dialect.name == "postgresql" else _read_by_driver
+    return {
+        name: list(map(_row_type(columns)._make, rows))
+        for (name, (_, columns)), rows in zip(QUERIES.items(), read(connection), strict=True)
+    }
+
+
+def _read_as_json(connection: sa.Connection) -> Any:
+    return connection.exec_driver_sql(_json_query()).scalar_one()
+
+
+def _read_by_driver(connection: sa.Connection) -> Any:
+    driver: Any = connection.connection.dbapi_connection
+    is_one_trip = getattr(driver, "client_flag", 0) & MULTI_STATEMENTS
+    texts = [f"SELECT {columns} FROM {table}" for table, columns in QUERIES.values()]
+    cursor: Any = connection.exec_driver_sql(";".join(texts) if is_one_trip else texts[0]).cursor
+    found = [cursor.fetchall()]
+    for text in texts[1:]:
+        if is_one_trip:
+            cursor.nextset()
+        else:
+            cursor.execute(text)
+        found.append(cursor.fetchall())
+    cursor.close()
+    return found
 
 
 @functools.cache
-def _row_type(*names: str) -> Any:
-    return collections.namedtuple("Row", names)
+def _json_query() -> str:
+    """One value: a list of the rows of each query, each row a list."""
+    lists = (
+        f"(SELECT coalesce(json_agg(json_build_array({columns})), '[]') FROM {table})"
+        for table, columns in QUERIES.values()
+    )
+    return f"SELECT json_build_array({', '.join(lists)})"
+
+
+@functools.cache
+def _row_type(columns: str) -> Any:
+    return collections.namedtuple("Row", columns.split(", "))
 
 
 def _check_rows(rows: Sequence[Any], names: Mapping[int, Key]) -> list[str]:
@@ -194,7 +230,7 @@ def _check_capacity(inventories: Sequence[Any], rows: Sequence[Any], allocations
         expected = sums.pop(key, 0)
         if inventory.used != expected:
             faults.append(f"C1 used of {key} is {inventory.used}, should be {expected}")
-        free = inventory.capacity - inventory.used - inventory.elsewhere
+        free = inventory.capacity - inventory.used - (inventory.used_elsewhere or 0)
         if inventory.free != free:
             faults.append(f"free of {key} is {inventory.free}, should be {free}")
     return faults + [f"C5 {key} has claims of {amount} but no inventory" for key, amount in sums.items() if amount]

@@ -63,7 +63,8 @@ class QuotaAPI:
         context = self._authenticate(req)
         for name, value in path.items():
             _check_name(name, value)
-        self._call_ledger(self._respond, operation, context, req, resp, path)
+        data = None if operation.body is None else requests.read_data(req)  # before the ledger: a client may be slow
+        self._call_ledger(functools.partial(self._respond, data=data), operation, context, req, resp, path)
 
     def _respond(
         self,
@@ -72,6 +73,8 @@ class QuotaAPI:
         req: falcon.Request,
         resp: falcon.Response,
         path: Mapping[str, str],
+        *,
+        data: bytes | None,
     ) -> None:
         parent_id = self._authorize(operation, context, path)
         call = Call(
@@ -80,7 +83,7 @@ class QuotaAPI:
             context=context,
             path=path,
             query=requests.read_query(req, operation.query),
-            body=None if operation.body is None else requests.read_body(req, operation.body),
+            body=None if operation.body is None or data is None else requests.parse_body(data, operation.body),
             url=f"{req.prefix}{req.path}",
             max_limit=self._max_limit,
             parent_id=parent_id,

@@ -9,6 +9,7 @@ import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+from cyborg_quota import validation
 from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.policy import SEE_PODS, Policy
 from cyborg_quota.validation import Context
@@ -73,6 +74,11 @@ class Call:
     def sees_pods(self) -> bool:
         """Whether the policy allows the caller to see the names of pods, in the project of the call."""
         return self.allows(SEE_PODS, self.project_id, self.parent_id)
+
+    @property
+    def marker(self) -> str | None:
+        """The last entry of the previous page of a list of projects. Raises InvalidName."""
+        return validation.optional_name("marker", self.query.get("marker"))
 
     @property
     def limit(self) -> int:

@@ -15,6 +15,7 @@ import falcon
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions
+from cyborg_quota.safe_repr import safe_repr
 
 LOG = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ _CODES: Final = {
 _CONFLICTS: Final[dict[type[Exception], str]] = {
     exceptions.LimitRefused: "limit_refused",
     exceptions.ProjectRefused: "project_refused",
+    exceptions.TotalLimitChanged: "total_limit_changed",
     exceptions.LimitsReadOnly: "limits_read_only",
     exceptions.LimitNotSet: "limit_not_set",
     exceptions.NoPodFits: "no_pod_fits",
@@ -87,7 +89,7 @@ def project_not_found(project_id: str) -> Refused:
 def translate(error: exceptions.QuotaError) -> Refused:
     """The error for the caller of an error of the engine."""
     if isinstance(error, exceptions.InvalidRequest):
-        return Refused(400, str(error))
+        return Refused(400, _message(error))
     if isinstance(error, exceptions.NotAuthorized):
         return Refused(403, "The policy does not allow you to make this call.")
     if isinstance(error, _NOT_FOUND):
@@ -101,6 +103,14 @@ def translate(error: exceptions.QuotaError) -> Refused:
         return Refused(503, UNAVAILABLE, retry_after_seconds=seconds)
     LOG.error("The API answers 500: %s", error, exc_info=error)
     return Refused(500, INTERNAL)
+
+
+def _message(error: exceptions.InvalidRequest) -> str:
+    """The message for a user, which does not say what an operator can do."""
+    if not isinstance(error, exceptions.UnknownResource):
+        return str(error)
+    unknown = ", ".join(map(safe_repr, error.unknown))
+    return f"Unknown resource {unknown}; registered resources: {', '.join(error.known) or 'none'}."
 
 
 def serialize(req: falcon.Request, resp: falcon.Response, error: falcon.HTTPError) -> None:

@@ -15,7 +15,6 @@ from typing import Any, Final
 import yaml
 
 from cyborg_quota.api import schemas
-from cyborg_quota.api.errors import RETRY_AFTER_SECONDS
 from cyborg_quota.api.microversions import HEADER, SERVICE_TYPE, VersionRange
 from cyborg_quota.api.operations import OPERATIONS, Operation
 from cyborg_quota.types import MAX_NAME_CHARS
@@ -119,7 +118,7 @@ def _error_name(status: int) -> str:
 def _error(status: int) -> dict[str, Any]:
     response: dict[str, Any] = {"description": _DESCRIPTIONS[status], "content": _json("Errors")}
     if status == 503:
-        seconds = {"type": "integer", "const": RETRY_AFTER_SECONDS}
+        seconds = {"type": "integer", "minimum": 1}
         response["headers"] = {"Retry-After": {"description": "Seconds.", "schema": seconds}}
     return response
 

@@ -20,19 +20,26 @@ from cyborg_quota.api.schemas import Schema
 MAX_BODY_BYTES: Final = 114_688
 """The maximum size of a body: the default of oslo.middleware's [oslo_middleware] max_request_body_size."""
 
-_INTEGER: Final = re.compile(r"-?[0-9]{1,10}")
+_INTEGER: Final = re.compile(r"-?[0-9]{1,20}")
 _MAX_SHOWN: Final = 200
 
 
-def read_body(req: falcon.Request, name: str) -> Any:
-    """The JSON body, which agrees with the schema ``name``. Raises Refused (400, 413, 415)."""
+def read_data(req: falcon.Request) -> bytes:
+    """The bytes of the body. A slow client delays it as long as the web server allows. Raises Refused (413, 415)."""
     if (req.content_length or 0) > MAX_BODY_BYTES:
         raise Refused(413, f"The body must have at most {MAX_BODY_BYTES} bytes.")
     if (req.content_type or falcon.MEDIA_JSON).partition(";")[0].strip().lower() != falcon.MEDIA_JSON:
         raise Refused(415, f"The Content-Type must be {falcon.MEDIA_JSON}.")
-    data = req.bounded_stream.read(MAX_BODY_BYTES + 1)
+    # A server that ends the input itself passes on a chunked body, of which the length is not known before.
+    is_chunked = req.content_length is None and req.env.get("wsgi.input_terminated")
+    data: bytes = (req.stream if is_chunked else req.bounded_stream).read(MAX_BODY_BYTES + 1)
     if len(data) > MAX_BODY_BYTES:
         raise Refused(413, f"The body must have at most {MAX_BODY_BYTES} bytes.")
+    return data
+
+
+def parse_body(data: bytes, name: str) -> Any:
+    """The JSON body, which agrees with the schema ``name``. Raises Refused (400)."""
     try:
         body = json.loads(data, parse_constant=_refuse_constant, object_pairs_hook=_without_duplicates)
     except (ValueError, RecursionError) as error:  # also UnicodeDecodeError, and numbers of too many digits

@@ -111,7 +111,8 @@ COMPONENTS: Final[dict[str, Schema]] = {
         "What determines ``fits``, if that is not the limit of the project itself (if the call names a pod: its limit "
         "in this pod): the limit of an ancestor (scope "
         "``subtree``), the limit over all projects (``total``; project_id is null), the cap on open reservations "
-        "(``open_reservations``), or the width of a counter (``counter``).",
+        "(``open_reservations``), the width of a counter (``counter``), or that the resource is registered no longer "
+        "(``not_registered``).",
     ),
     "Detail": _object(
         {
@@ -256,7 +257,11 @@ COMPONENTS: Final[dict[str, Schema]] = {
         {
             "project_id": _described(_nullable(_NAME), "null for the limit over all projects (scope ``total``)."),
             "resource": _NAME,
-            "scope": _TEXT,
+            "scope": _described(
+                {"enum": ["project", "subtree", "total", "open_reservations", "counter"]},
+                "``open_reservations``: ``limit`` is the cap on open reservations. ``counter``: it is the width of the "
+                "counter.",
+            ),
             "limit": _described(_nullable(_INTEGER), "null if no limit is set."),
             "requested": _AMOUNT,
             "in_use": _described(_nullable(_COUNT), "null if the caller may not see it."),
@@ -266,7 +271,15 @@ COMPONENTS: Final[dict[str, Schema]] = {
         },
         optional=("pod",),
     ),
-    "CheckResult": _object({"granted": _BOOLEAN, "violations": {"type": "array", "items": ref("Violation")}}),
+    "CheckResult": _object(
+        {
+            "granted": _BOOLEAN,
+            "violations": _described(
+                {"type": "array", "items": ref("Violation")},
+                "Of each resource, what determines what fits; an admin gets all that would refuse the request.",
+            ),
+        }
+    ),
     "ProjectQuota": _object(
         {
             "project_id": _NAME,

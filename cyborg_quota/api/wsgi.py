@@ -39,9 +39,7 @@ def make_application() -> deploy.Application:
     tracing.set_up(conf, "cyborg-quota-api")
     engine = cyborg_quota.make_engine(conf)
     application = tracing.wrap(deploy.make_application(conf, engine), conf)
-    exporter = metrics.make_exporter(conf, engine)
-    if exporter is not None:
-        exporter.start()
+    metrics.serve(conf, engine)
     LOG.info("cyborg_quota %s, REST API: ledger %s.", cyborg_quota.__version__, engine.location)
     return application
 

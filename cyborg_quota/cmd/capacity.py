@@ -10,7 +10,7 @@ from typing import Any
 
 from cyborg_quota.capacity_types import CapacityDrift, Inventory, InventoryRecord, Provider
 from cyborg_quota.cmd import arguments, base, formats, paging
-from cyborg_quota.cmd.errors import REFUSED
+from cyborg_quota.cmd.errors import REFUSED, BadUsage
 
 PROVIDER_COLUMNS = ("name", "uuid", "parent", "can_host", "pod", "generation")
 INVENTORY_COLUMNS = (
@@ -122,23 +122,37 @@ class ProviderShow(base.ShowOne):
 
 
 class ProviderSet(base.ShowOne):
-    """Put a provider into a pod, or into none. A provider that has claims stays in its pod."""
+    """Put a provider into a pod, or make it a shared pool.
+
+    A provider that has claims stays in its pod. --provider any does not choose a
+    shared pool; claims that a provider has when it becomes one stay there.
+    """
 
     example = "cyborg-quota capacity provider set node1 --pod pod1"
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         _add_provider(parser)
-        pod = parser.add_mutually_exclusive_group(required=True)
+        pod = parser.add_mutually_exclusive_group()
         pod.add_argument("--pod", metavar="POD", help="the pod to which it belongs")
         pod.add_argument("--no-pod", action="store_true", help="it belongs to no pod")
+        shared = parser.add_mutually_exclusive_group()
+        shared.add_argument(
+            "--shared", action="store_true", default=None, help="a shared pool: only claims that name it use it"
+        )
+        shared.add_argument("--no-shared", action="store_false", dest="shared", help="no shared pool")
         arguments.add_capacity_reason(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        provider = self.engine.capacity.set_pod(
-            self.context, parsed_args.provider, parsed_args.pod, reason=parsed_args.reason
-        )
+        has_pod = parsed_args.no_pod or parsed_args.pod is not None
+        if has_pod == (parsed_args.shared is not None):
+            raise BadUsage("Give either --pod or --no-pod, or --shared or --no-shared.")
+        capacity, name, reason = self.engine.capacity, parsed_args.provider, parsed_args.reason
+        if has_pod:
+            provider = capacity.set_pod(self.context, name, parsed_args.pod, reason=reason)
+        else:
+            provider = capacity.set_can_host(self.context, name, can_host=not parsed_args.shared, reason=reason)
         return PROVIDER_COLUMNS, provider_values(provider)
 
 

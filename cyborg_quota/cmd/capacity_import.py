@@ -21,7 +21,7 @@ COLUMNS = ("change", "provider", "resource", "before", "after")
 _SOURCES: Final = ("placement", "cyborg")
 _REQUIRED: Final = ("provider", "resource", "total")
 _INTEGERS: Final = ("reserved", "min_unit", "max_unit", "step_size")
-_OF_PROVIDERS: Final = ("uuid", "parent", "pod")
+_OF_PROVIDERS: Final = ("uuid", "parent", "pod", "can_host")
 _ALL: Final = (*_REQUIRED, *_INTEGERS, "allocation_ratio", *_OF_PROVIDERS)
 
 
@@ -37,7 +37,8 @@ class Import(base.Lister):
 
     The first line of a file names the columns: provider, resource and total, and
     if needed reserved, min_unit, max_unit, step_size, allocation_ratio, uuid,
-    parent and pod. An empty cell means the default.
+    parent, pod and can_host (true or false; false: a shared pool). An empty cell
+    means the default. A provider that is known keeps its parent, pod and can_host.
 
     --from placement reads [placement], and --from cyborg reads [accelerator], for
     the credentials. The resource rules of [cyborg] determine which inventories
@@ -103,6 +104,7 @@ class Import(base.Lister):
                 uuid=wanted.details["uuid"],
                 parent=wanted.details["parent"],
                 pod=wanted.details["pod"],
+                can_host=None if wanted.details["can_host"] is None else wanted.details["can_host"] == "true",
                 inventories=wanted.inventories,
             )
             for name, wanted in providers.items()
@@ -180,6 +182,8 @@ def _check_names(details: dict[str, str | None], name: str) -> None:
         validation.provider_uuid(details["uuid"])
     validation.optional_name("provider", details["parent"])
     validation.optional_name("pod", details["pod"])
+    if details["can_host"] not in (None, "true", "false"):
+        raise exceptions.InvalidRequest(f"can_host must be true or false, not {details['can_host']!a}.")
 
 
 def _inventory(row: dict[str, str]) -> Inventory:

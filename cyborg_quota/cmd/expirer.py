@@ -13,7 +13,7 @@ import random
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import cotyledon
 import futurist
@@ -23,13 +23,10 @@ from oslo_log import log as logging
 
 import cyborg_quota
 from cyborg_quota import QuotaEngine, exceptions, tracing, validation
-from cyborg_quota.cmd import base, notifications, pod_usage, projects
+from cyborg_quota.cmd import base, notifications, pod_usage
 from cyborg_quota.cmd.errors import DONE, INTERRUPTED, REFUSED, exit_status, one_line
 from cyborg_quota.metrics import setup as metrics
 from cyborg_quota.pod_collection import RETRY_SECONDS
-
-if TYPE_CHECKING:
-    from cyborg_quota.metrics.exporter import Exporter
 
 LOG = logging.getLogger(__name__)
 
@@ -169,7 +166,7 @@ class Expirer(cotyledon.Service):
         tracing.set_up(conf, PROG)
         self._engine = cyborg_quota.make_engine(conf)
         self._maintenance = Maintenance(conf, self._engine)
-        self._exporter = _make_exporter(conf, self._engine)
+        self._exporter = metrics.make_exporter(conf, self._engine)
         self._periodic = periodics.PeriodicWorker(
             [
                 self._job(self._maintenance.expire, "Expired %d reservations.", conf.quota.expire_interval),
@@ -215,12 +212,6 @@ class Expirer(cotyledon.Service):
         LOG.info("Stopped.")
 
 
-def _make_exporter(conf: cfg.ConfigOpts, engine: QuotaEngine) -> Exporter | None:
-    if not (metrics.listens(conf) and conf.metrics.project_names):
-        return metrics.make_exporter(conf, engine)
-    return metrics.make_exporter(conf, engine, projects.make_directory(conf).names)
-
-
 def _collect_spacing(conf: cfg.ConfigOpts) -> int:
     """Seconds between two searches for pods to measure, so that a failure is repeated soon after RETRY_SECONDS."""
     return min(conf.pods.collect_interval or RETRY_SECONDS, RETRY_SECONDS // 10)
@@ -241,7 +232,7 @@ def _once(conf: cfg.ConfigOpts) -> int:
 
 def _serve(conf: cfg.ConfigOpts) -> int:
     engine = cyborg_quota.make_engine(conf)
-    _make_exporter(conf, engine)
+    metrics.make_exporter(conf, engine)
     engine.close()  # report an invalid configuration here, before a worker process starts
     manager = cotyledon.ServiceManager(graceful_shutdown_timeout=STOP_SECONDS)
     manager.add(Expirer, workers=1, args=(conf,))

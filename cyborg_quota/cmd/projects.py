@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from cliff import columns
-from oslo_config import cfg
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions, validation
@@ -35,17 +34,6 @@ _MAX_HOLDINGS: Final = 500
 """The most projects of one call of list_holdings."""
 _NEEDS_KEYSTONE: Final = "needs Keystone: set its URL and credentials in [oslo_limit] (auth_type, auth_url, ...)."
 _FORCE: Final = "If it is the id of a project nevertheless, add --force."
-
-
-def make_directory(conf: cfg.ConfigOpts) -> ProjectDirectory:
-    """The projects of Keystone. Imports openstacksdk, which takes a second. No I/O. Raises ConfigurationError."""
-    try:
-        from cyborg_quota.limits.keystone_projects import ProjectDirectory
-    except ImportError as error:
-        raise exceptions.ConfigurationError(
-            f"[oslo_limit] is set, and names of projects need {error.name}: install cyborg_quota[keystone]."
-        ) from None
-    return ProjectDirectory.from_conf(conf)
 
 
 def require_directory(shell: Any, what: str) -> ProjectDirectory:

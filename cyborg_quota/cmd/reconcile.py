@@ -7,10 +7,14 @@ import argparse
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cyborg_quota.cmd import base
 from cyborg_quota.cmd.errors import REFUSED
+
+if TYPE_CHECKING:
+    from cyborg_quota.integrations.cyborg.diff import Difference, Report
+    from cyborg_quota.integrations.cyborg.reconciler import Reconciler
 
 COLUMNS = ("arq", "problem", "instance", "source", "charged", "attached")
 
@@ -31,7 +35,14 @@ class Reconcile(base.Lister):
     Only charges with the [cyborg] source of this Cyborg are changed. Charges of
     another source are ignored. Charges without a source are printed and not
     changed, until --claim-source assigns them to this Cyborg. If [cyborg] source
-    was changed, --claim-source OLD-NAME assigns the charges of the old name.
+    was changed, --claim-source OLD-NAME assigns the charges of the old name; if
+    another Cyborg uses that name too, only those of ARQs that are bound here.
+
+    If two Cyborgs with different databases use one source, neither is repaired:
+    their charges cannot be told apart. Change the name of one of them, as above.
+    If the other one does not exist any more, or all device profiles of this Cyborg
+    were replaced, --claim-source NAME with the present name of this Cyborg records
+    that it is the only one.
     """
 
     example = "cyborg-quota reconcile --heal"
@@ -53,7 +64,8 @@ class Reconcile(base.Lister):
             metavar="FROM",
             help="first set [cyborg] source on the charges whose source is FROM, the old name of this Cyborg; without "
             "FROM, on the charges that have none, such as those of an older release. Do not use it if another program "
-            "or Cyborg charges the same resources with the source FROM, or without a source",
+            "charges the same resources with the source FROM, or without a source. If FROM is the present [cyborg] "
+            "source, record that this is the only Cyborg that uses it",
         )
         parser.add_argument(
             "--grace",
@@ -71,33 +83,38 @@ class Reconcile(base.Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         from cyborg_quota.integrations.cyborg import cyborg_host, diff
+        from cyborg_quota.integrations.cyborg.reconciler import SourceShared
 
         if parsed_args.cyborg_config_file:
             self.conf.set_override("config_file", parsed_args.cyborg_config_file, group="cyborg")
         records = cyborg_host.records(self.conf)
         reconciler = cyborg_host.reconciler(self.conf, self.engine, records, parsed_args.grace, wait=wait)
         if parsed_args.claim_source is not None:
-            replaced = parsed_args.claim_source or None
-            count = reconciler.claim_source(replaced)
-            before = "none" if replaced is None else f"the source {replaced}"
-            print(f"{self.app.NAME}: set the source of {count} charges that had {before}.", file=self.app.stderr)
+            self._claim_source(reconciler, parsed_args.claim_source or None)
+        try:
+            reconciler.register(dry_run=not parsed_args.heal)
+        except SourceShared as error:
+            if parsed_args.heal:
+                raise
+            self.status = REFUSED
+            self._print(str(error))
         report = reconciler.find()
         for resource_class, reason in sorted(records.uncounted.items()):
-            print(f"{self.app.NAME}: resource class {resource_class} is not counted: {reason}", file=self.app.stderr)
+            self._print(f"resource class {resource_class} is not counted: {reason}")
         differences = report.differences
         if differences and parsed_args.heal:
             with base.progress_bar(len(differences), "accelerators") as progress:
                 differences = reconciler.heal(report, force=parsed_args.force, progress=progress)
+            self._report_failed(report, differences)
         elif differences:
             self.status = REFUSED
         unclaimed = [difference.arq for difference in report.differences if not difference.is_own]
         if unclaimed:
             self.status = REFUSED
-            print(
-                f"{self.app.NAME}: {len(unclaimed)} of these ARQs have charges without a source, or of another source; "
-                "they are not repaired. If all belong to this Cyborg, run: cyborg-quota reconcile --claim-source, or, "
-                "for charges of its old source: cyborg-quota reconcile --claim-source FROM",
-                file=self.app.stderr,
+            self._print(
+                f"{len(unclaimed)} of these ARQs have charges without a source, or of another source; they are not "
+                "repaired. If all belong to this Cyborg, run: cyborg-quota reconcile --claim-source, or, for charges "
+                "of its old source: cyborg-quota reconcile --claim-source FROM"
             )
         return COLUMNS, [
             (
@@ -110,6 +127,28 @@ class Reconcile(base.Lister):
             )
             for difference in differences
         ]
+
+    def _report_failed(self, report: Report, repaired: Sequence[Difference]) -> None:
+        done = {difference.arq for difference in repaired if difference.problem != "released, not charged"}
+        failed = sum(difference.is_own and difference.arq not in done for difference in report.differences)
+        if failed:
+            self.status = REFUSED
+            self._print(f"{failed} differences were not repaired; the log has the reasons.")
+
+    def _claim_source(self, reconciler: Reconciler, replaced: str | None) -> None:
+        source = self.conf.cyborg.source
+        count = reconciler.claim_source(replaced)
+        if replaced == source:
+            self._print(
+                f"the source {source} belongs to this Cyborg now; another Cyborg with this source repairs nothing, and "
+                "prevents repairs here, until it has another one."
+            )
+        else:
+            before = "none" if replaced is None else f"the source {replaced}"
+            self._print(f"set the source of {count} charges that had {before}.")
+
+    def _print(self, message: str) -> None:
+        print(f"{self.app.NAME}: {message}", file=self.app.stderr)
 
 
 def wait(seconds: float) -> None:

@@ -114,7 +114,7 @@ def _is_unlimited(headroom: Headroom) -> bool:
 class Check(base.Lister):
     """Check whether a reserve would be admitted now; writes nothing.
 
-    If not, prints a row for each limit that it would exceed and exits with 1;
+    If not, prints a row for each limit or other bound that refuses it and exits with 1;
     otherwise prints nothing and exits with 0. fits: the largest amount of the
     resource that would be admitted now. With --how-many, prints how many times
     these amounts would be admitted in one reserve, and the resource that bounds
@@ -154,12 +154,6 @@ class Check(base.Lister):
         violations = self.engine.check(self.context, deltas, parsed_args.project, pod=parsed_args.pod)
         headrooms = self.engine.headroom(self.context, parsed_args.project, pod=parsed_args.pod)
         rows = [_over_row(violation, headrooms[violation.resource]) for violation in violations]
-        explained = {violation.resource for violation in violations}
-        rows += [
-            _bound_row(resource, amount, headrooms[resource])
-            for resource, amount in sorted(deltas.items())
-            if resource not in explained and _exceeds(amount, headrooms[resource])
-        ]
         if rows:
             self.status = REFUSED
         return OVER_COLUMNS, rows
@@ -183,24 +177,13 @@ def _over_row(over: Over, headroom: Headroom) -> tuple[Any, ...]:
         formats.OptionalProject(over.project_id),
         formats.in_pod(over.resource, over.pod),
         over.scope,
-        over.limit,
+        formats.Limit(over.limit),
         formats.Optional(over.used),
         formats.Optional(over.reserved),
         formats.Optional(over.subtree),
         over.requested,
         formats.Available(headroom.fits),
     )
-
-
-def _bound_row(resource: str, amount: int, headroom: Headroom) -> tuple[Any, ...]:
-    """The row of a bound that is no violated limit: the cap on open reservations, or the width of the counter."""
-    bound = (formats.Optional(headroom.bound_by), resource, formats.Optional(headroom.scope))
-    limit = formats.Optional(headroom.limit)
-    return (*bound, limit, *(formats.Optional(None) for _ in _COUNTERS), amount, formats.Available(headroom.fits))
-
-
-def _exceeds(amount: int, headroom: Headroom) -> bool:
-    return amount > 0 and headroom.fits is not None and amount > headroom.fits
 
 
 class Audit(base.Lister):

@@ -84,7 +84,8 @@ OPTS: list[cfg.Opt] = [
         "source",
         default="cyborg",
         help="The name that this Cyborg stores with its charges. If several Cyborgs share a ledger, each needs its own "
-        "name: a reconciliation never changes the charges of other sources. All hosts of a Cyborg use the same name.",
+        "name: a reconciliation never changes the charges of other sources. If two Cyborgs with different databases "
+        "use one name, neither is repaired. All hosts of a Cyborg use the same name.",
     ),
     cfg.IntOpt(
         "reconcile_grace",

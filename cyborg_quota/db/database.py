@@ -94,7 +94,10 @@ class Database:
             url.get_dialect()
         except (sa_exc.ArgumentError, ValueError, TypeError):
             # Do not show the URL: it may contain a password.
-            raise exceptions.ConfigurationError("[database] connection is not a valid SQLAlchemy URL.") from None
+            raise exceptions.ConfigurationError(
+                "[database] connection is not a valid SQLAlchemy URL: begin it with sqlite://, mysql+pymysql:// or "
+                "postgresql+psycopg2://."
+            ) from None
         self._url, self.dialect = dialects.of_url(url)
         if self.dialect.has_server and settings.url.count("@") > 1:
             # The text after the first @ would be parsed as the host name, and error messages would show it.

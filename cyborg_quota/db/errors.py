@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 from typing import Final
 
 import sqlalchemy.exc as sa_exc
@@ -134,6 +135,7 @@ _TOOK_LONG: Final = frozenset({"57014", "55P03", 1205, 1317, 1969})
 """PostgreSQL: canceled, lock timeout. MariaDB: lock timeout, interrupted, max_statement_time."""
 
 
+_SQLITE_READ_ONLY: Final = "attempt to write a readonly database"
 _MAY_BE_READ_ONLY: Final = {
     1290: "read-only",  # an option of the server forbids the statement; the message names the option
     "XX000": "cannot assign TransactionIds during recovery",  # pg_logical_emit_message on a standby
@@ -143,7 +145,9 @@ _MAY_BE_READ_ONLY: Final = {
 def is_read_only(error: BaseException) -> bool:
     """Whether the server refused a change because it is a replica, or is configured as read-only."""
     code = _code(error)
-    return code in _READ_ONLY or (code in _MAY_BE_READ_ONLY and _MAY_BE_READ_ONLY[code] in reason(error))
+    if code in _READ_ONLY or (code in _MAY_BE_READ_ONLY and _MAY_BE_READ_ONLY[code] in reason(error)):
+        return True
+    return isinstance(_driver_error(error), sqlite3.OperationalError) and _SQLITE_READ_ONLY in reason(error)
 
 
 def took_long(error: BaseException) -> bool:

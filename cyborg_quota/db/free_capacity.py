@@ -7,6 +7,7 @@ database: the nodes of a cloud have few different sizes and units.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -15,8 +16,9 @@ import sqlalchemy as sa
 from cyborg_quota.capacity_types import CapacityDrift, FreeInventories
 from cyborg_quota.db import clock, reservations
 from cyborg_quota.db import resource_providers as providers
-from cyborg_quota.db.inventories import ELSEWHERE, Key, fits_units
+from cyborg_quota.db.inventories import ELSEWHERE, Key, candidates_arguments, fits_units, fitting
 from cyborg_quota.db.models import inventories, resource_providers
+from cyborg_quota.db.prepared import Statement
 from cyborg_quota.pod_types import ResourceUse
 
 _row = inventories.c
@@ -145,6 +147,13 @@ def audit(connection: sa.Connection) -> dict[Key, CapacityDrift]:
     }
 
 
+def drifted(connection: sa.Connection, provider_ids: Collection[int]) -> set[Key]:
+    """The inventories of these providers whose column ``free`` does not follow from their other counters."""
+    is_wrong = _row.free != _row.capacity - _row.used - ELSEWHERE
+    query = sa.select(_row.provider_id, _row.resource).where(_row.provider_id.in_(sorted(provider_ids)), is_wrong)
+    return {(provider_id, resource) for provider_id, resource in connection.execute(query)}
+
+
 def recount(connection: sa.Connection, key: Key) -> tuple[int, int] | None:
     """Set the counters of one inventory to the sum of its reservations. Returns ``used`` before and after.
 
@@ -163,3 +172,17 @@ def recount(connection: sa.Connection, key: Key) -> tuple[int, int] | None:
         .values(used=used, free=_row.capacity - used - ELSEWHERE, updated_at=clock.utc_now())
     )
     return before, used
+
+
+def pods_that_fit(connection: sa.Connection, amounts: Mapping[str, int]) -> set[str]:
+    """The pods with a provider that can host and fits all ``amounts``."""
+    parameters = {name: value for name, value in candidates_arguments(amounts, 0).items() if name != "b_limit"}
+    return {row.pod for row in _pods_statement(len(amounts))(connection, parameters) if row.pod is not None}
+
+
+@functools.lru_cache(maxsize=16)
+def _pods_statement(size: int) -> Statement:
+    tables, source, conditions = fitting(size)
+    joined = source.join(resource_providers, resource_providers.c.id == tables[0].c.provider_id)
+    conditions.append(resource_providers.c.can_host == sa.literal_column("1"))
+    return Statement(sa.select(resource_providers.c.pod).distinct().select_from(joined).where(*conditions))

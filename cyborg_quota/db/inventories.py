@@ -17,15 +17,17 @@ from __future__ import annotations
 
 import decimal
 import functools
+import secrets
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 from oslo_log import log as logging
 
 from cyborg_quota import units
 from cyborg_quota.capacity_types import Inventory, InventoryRecord
-from cyborg_quota.db import clock, paging
+from cyborg_quota.db import candidates, clock, paging
+from cyborg_quota.db.candidates import Candidate, Order
 from cyborg_quota.db.models import inventories
 from cyborg_quota.db.models import resource_providers as providers_table
 from cyborg_quota.db.prepared import ListStatement, Statement, any_of
@@ -40,25 +42,12 @@ ELSEWHERE: Final = sa.func.coalesce(_row.used_elsewhere, 0)
 Key = tuple[int, str]
 """The id of a provider, and a resource: the key of an inventory."""
 
-Order = Literal["least free", "most free", "provider"]
-"""The order in which ``find_candidates`` returns providers."""
-
-
 class InventoryClaim(NamedTuple):
     """What one call takes from one inventory, by claims of the same amount; ``total`` is their sum."""
 
     inventory_id: int
     amount: int
     total: int
-
-
-class Candidate(NamedTuple):
-    """A provider that fits a claim: its id, by resource the id of the inventory and what is free there, its pod."""
-
-    provider_id: int
-    inventory_ids: Mapping[str, int]
-    free: Mapping[str, int]
-    pod: str | None = None
 
 
 class Place(NamedTuple):
@@ -87,7 +76,8 @@ def _total(suffix: str) -> sa.BindParameter[int]:
     return sa.bindparam(f"b_total{suffix}", type_=sa.BigInteger)
 
 
-def _take(suffix: str) -> sa.Update:
+def take_update(suffix: str = "") -> sa.Update:
+    """The UPDATE that takes capacity without a condition: what is in use already, or fits because the row is locked."""
     total = _total(suffix)
     values = {"used": _row.used + total, "free": _row.free - total, "updated_at": clock.utc_now()}
     return sa.update(inventories).where(_is_row(suffix)).values(values)
@@ -96,7 +86,7 @@ def _take(suffix: str) -> sa.Update:
 def claim_update(suffix: str = "") -> sa.Update:
     """The UPDATE of a claim, with ``suffix`` in its parameters' names. ``arguments`` returns the parameters."""
     amount = sa.bindparam(f"b_amount{suffix}", type_=_row.total.type)
-    return _take(suffix).where(_row.free >= _total(suffix), fits_units(amount))
+    return take_update(suffix).where(_row.free >= _total(suffix), fits_units(amount))
 
 
 def arguments(change: InventoryClaim, suffix: str = "") -> dict[str, int]:
@@ -109,7 +99,7 @@ def arguments(change: InventoryClaim, suffix: str = "") -> dict[str, int]:
 
 
 _CLAIM: Final = Statement(claim_update())
-_ADOPT: Final = Statement(_take(""))
+_ADOPT: Final = Statement(take_update())
 
 
 def claim(connection: sa.Connection, change: InventoryClaim) -> bool:
@@ -204,7 +194,7 @@ def can_host(table: Any, *conditions: sa.ColumnElement[bool]) -> sa.ColumnElemen
     return query.scalar_subquery() == sa.literal_column("1")
 
 
-def _fitting(size: int) -> tuple[list[Any], Any, list[sa.ColumnElement[bool]]]:
+def fitting(size: int) -> tuple[list[Any], Any, list[sa.ColumnElement[bool]]]:
     """The inventories of this number of resources of one provider: the tables, their join, and that they all fit."""
     tables = [inventories.alias(f"inventory_{index}") for index in range(size)]
     source: Any = tables[0]
@@ -218,43 +208,52 @@ def _fitting(size: int) -> tuple[list[Any], Any, list[sa.ColumnElement[bool]]]:
     return tables, source, conditions
 
 
+def pod_of(table: Any) -> sa.Label[str | None]:
+    """The pod of the provider of an inventory."""
+    return sa.select(_provider.pod).where(_provider.id == table.provider_id).scalar_subquery().label("pod")
+
+
 @functools.lru_cache(maxsize=64)
-def candidates_statement(size: int, order: Order, *, in_pod: bool = False, avoided: int = 0) -> Statement:
+def candidates_statement(
+    size: int, order: Order, *, in_pod: bool = False, avoided: int = 0, is_equal: bool = False
+) -> Statement:
     """The query of ``find_candidates`` for this number of resources. ``candidates_arguments``: its parameters.
 
     ``in_pod``: only providers of the pod with the name ``b_pod``. ``avoided``: none of the pods with the names
-    ``b_avoided_0``, ``b_avoided_1``, ...
+    ``b_avoided_0``, ``b_avoided_1``, ... ``is_equal``: only those with ``b_free`` units, from a random provider on.
     """
-    tables, source, conditions = _fitting(size)
+    tables, source, conditions = fitting(size)
     first = tables[0]
     of_pod = [_provider.pod == sa.bindparam("b_pod", type_=_provider.pod.type)] if in_pod else []
     if avoided:
         names = [sa.bindparam(f"b_avoided_{index}", type_=_provider.pod.type) for index in range(avoided)]
         of_pod.append(sa.or_(_provider.pod.is_(None), _provider.pod.not_in(names)))
     conditions.append(can_host(first.c, *of_pod))
+    if is_equal:
+        least, greatest = (sa.select(of(_row.provider_id)).scalar_subquery() for of in (sa.func.min, sa.func.max))
+        part = sa.bindparam("b_start", type_=sa.BigInteger) / sa.literal_column(f"{candidates.STARTS}.0")
+        start = sa.cast(least + (greatest - least) * part, sa.BigInteger)
+        free = sa.bindparam("b_free", type_=_row.free.type)
+        conditions += [first.c.free == free, first.c.provider_id >= start]
+        order = "provider"
     keys = {"least free": first.c.free, "most free": first.c.free.desc(), "provider": first.c.provider_id}
     columns = [column for table in tables for column in (table.c.id, table.c.free)]
-    pod = sa.select(_provider.pod).where(_provider.id == first.c.provider_id).scalar_subquery().label("pod")
-    query = sa.select(first.c.provider_id, *columns, pod).select_from(source).where(*conditions)
+    query = sa.select(first.c.provider_id, *columns, pod_of(first.c)).select_from(source).where(*conditions)
     return Statement(query.order_by(keys[order]).limit(sa.bindparam("b_limit", type_=sa.Integer)))
 
 
 def candidates_arguments(amounts: Mapping[str, int], limit: int) -> dict[str, Any]:
     """The parameters of ``candidates_statement``."""
     parameters: dict[str, Any] = {"b_limit": limit}
-    for index, resource in enumerate(_largest_first(amounts)):
+    for index, resource in enumerate(candidates.largest_first(amounts)):
         parameters[f"b_resource_{index}"] = resource
         parameters[f"b_amount_{index}"] = amounts[resource]
     return parameters
 
 
-def _largest_first(amounts: Mapping[str, int]) -> list[str]:
-    return sorted(amounts, key=lambda resource: (-amounts[resource], resource))
-
-
 def to_candidates(rows: Iterable[Any], amounts: Mapping[str, int]) -> list[Candidate]:
     """The rows of ``candidates_statement``."""
-    resources = _largest_first(amounts)
+    resources = candidates.largest_first(amounts)
     if len(resources) == 1:  # the usual claim, without the loops
         name = resources[0]
         return [Candidate(row[0], {name: row[1]}, {name: row[2]}, row[3]) for row in rows]
@@ -280,30 +279,21 @@ def find_candidates(
 ) -> list[Candidate]:
     """Up to ``limit`` providers that can host and fit all ``amounts``, in ``order`` of the first resource.
 
-    ``pod``: only those of this pod; None: all. ``avoided``: none of these pods. The index on (resource, free) serves
-    the first resource, and the unique key of the inventories the others.
+    Where more have as much free as the first one, a second query returns random ones of them. ``pod``: only those of
+    this pod; None: all. ``avoided``: none of these pods. The index on (resource, free) serves the first resource, and
+    the unique key of the inventories the others.
     """
     parameters = candidates_arguments(amounts, limit)
     if pod is not None:
         parameters["b_pod"] = pod
     parameters.update({f"b_avoided_{index}": name for index, name in enumerate(sorted(avoided))})
-    statement = candidates_statement(len(amounts), order, in_pod=pod is not None, avoided=len(avoided))
-    rows = statement(connection, parameters)
-    return to_candidates(rows, amounts)
 
+    def read(bounds: Mapping[str, int]) -> list[Candidate]:
+        in_pod, is_equal = pod is not None, bool(bounds)
+        statement = candidates_statement(len(amounts), order, in_pod=in_pod, avoided=len(avoided), is_equal=is_equal)
+        return to_candidates(statement(connection, {**parameters, **bounds}), amounts)
 
-def pods_that_fit(connection: sa.Connection, amounts: Mapping[str, int]) -> set[str]:
-    """The pods with a provider that can host and fits all ``amounts``."""
-    parameters = {name: value for name, value in candidates_arguments(amounts, 0).items() if name != "b_limit"}
-    return {row.pod for row in _pods_statement(len(amounts))(connection, parameters) if row.pod is not None}
-
-
-@functools.lru_cache(maxsize=16)
-def _pods_statement(size: int) -> Statement:
-    tables, source, conditions = _fitting(size)
-    joined = source.join(providers_table, _provider.id == tables[0].c.provider_id)
-    conditions.append(_provider.can_host == sa.literal_column("1"))
-    return Statement(sa.select(_provider.pod).distinct().select_from(joined).where(*conditions))
+    return candidates.with_random_equals(read({}), read, amounts, order, limit)
 
 
 # --- Administration: the transaction must have locked the provider (resource_providers.advance) ---
@@ -329,7 +319,20 @@ def set_inventory(connection: sa.Connection, provider_id: int, resource: str, in
     if connection.execute(update).rowcount == 0:
         key = {"provider_id": provider_id, "resource": resource}
         counters = {"used": 0, "free": capacity, "created_at": clock.utc_now()}
-        connection.execute(sa.insert(inventories).values(**_ratio(values), **key, **counters))
+        (new_id,) = _unused_ids(connection, 1)
+        connection.execute(sa.insert(inventories).values(id=new_id, **_ratio(values), **key, **counters))
+
+
+def _unused_ids(connection: sa.Connection, count: int) -> list[int]:
+    """Random ids: one that was given before a restore from a backup is not given to another row.
+
+    A process that keeps such an id (ledger/provider_cache.py) then finds no row, and reads the provider again.
+    """
+    while True:
+        ids = {2**20 + secrets.randbits(30) for _ in range(count)}  # above those that earlier releases gave in sequence
+        is_used = connection.execute(sa.select(_row.id).where(_row.id.in_(ids)).limit(1)).first() is not None
+        if len(ids) == count and not is_used:
+            return sorted(ids)
 
 
 def _ratio(values: dict[str, Any]) -> dict[str, Any]:
@@ -376,7 +379,9 @@ def renew(connection: sa.Connection, provider_id: int) -> None:
     A claim that has read the old ids, and the old pod with them, is then refused, and reads again.
     """
     rows = connection.execute(sa.select(inventories).where(_row.provider_id == provider_id).order_by(_row.id))
-    values = [{name: value for name, value in row.items() if name != "id"} for row in rows.mappings()]
+    values = [dict(row) for row in rows.mappings()]
+    for value, new_id in zip(values, _unused_ids(connection, len(values)), strict=True):
+        value["id"] = new_id
     connection.execute(sa.delete(inventories).where(_row.provider_id == provider_id))
     if values:
         connection.execute(sa.insert(inventories), values)

@@ -52,7 +52,7 @@ quota_usages = sa.Table(
     sa.Column("used", sa.Integer, nullable=False),
     # used + reserved of the project and all its descendants (I9). 64 bits: a tree of full projects still fits.
     sa.Column("subtree", sa.BigInteger, nullable=False),
-    # A random number plus the moves of the project in the tree. A charge compares the generation; see projects.py.
+    # A random number, another one after each move of the project. A charge compares it; see projects.py.
     sa.Column("generation", sa.Integer, nullable=False),
     # The last notified threshold (percent of the limit; 101: over it); see usages.py.
     sa.Column("told", sa.SmallInteger, key="notified_level", nullable=False, server_default="0"),

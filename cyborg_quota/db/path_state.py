@@ -18,13 +18,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock, dialects, maintenance, overrides, projects, reservations, usages
+from cyborg_quota.db import clock, dialects, generations, maintenance, overrides, projects, reservations, usages
 from cyborg_quota.db.dialects import Dialect
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.models import limit_defaults, limit_overrides, limit_totals, project_limits, quota_usages
@@ -415,13 +414,10 @@ _ZERO_ROW: Final = {
 }
 """The values of a new usage row; ``_zero_row`` returns the parameters."""
 
-_GENERATION_BITS: Final = 30
-"""Leaves room for a billion moves in the column's 32 bits."""
-
 
 def _zero_row(project_id: str, resource: str) -> dict[str, Any]:
     """The parameters of _ZERO_ROW. The first generation is random: see rule 1 in projects.py."""
-    return {"b_project": project_id, "b_resource": resource, "b_generation": secrets.randbits(_GENERATION_BITS)}
+    return {"b_project": project_id, "b_resource": resource, "b_generation": generations.first()}
 
 
 def make_row(connection: sa.Connection, project_id: str, resource: str) -> None:

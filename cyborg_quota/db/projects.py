@@ -3,11 +3,10 @@
 
 Three rules preserve invariant I9 (concepts.rst) while the tree changes during charges:
 
-1.  Every usage row has a ``generation``. A move of a project adds one to the generation of each of that project's
-    rows (the descendants' edges do not change). The UPDATE of a charge compares the generation of every row on its
-    path. A charge with the old path therefore matches no row, and is retried on the new path. For the same reason
-    paths can be cached in memory: a stale path cannot charge. The first generation of a row is a random number,
-    because after a restore from a backup, or the promotion of a lagging replica, another project's row may get the id.
+1.  Every usage row has a ``generation``. A move of a project changes the generation of each of that project's rows
+    (the descendants' edges do not change). The UPDATE of a charge compares the generation of every row on its path. A
+    charge with the old path therefore matches no row, and is retried on the new path. For the same reason paths can be
+    cached in memory: a stale path cannot charge. Generations are random numbers: see generations.py.
 2.  A transaction that inserts a usage row, changes an edge or removes a project first updates the project's row in
     ``projects`` (``lock_project_rows``). Such transactions exclude each other, so that no usage row can be inserted
     concurrently while its project moves, or after its removal. The update changes a value (generation + 1), because
@@ -305,6 +304,21 @@ def subtree_of(connection: sa.Connection, project_id: str) -> set[str]:
         subtree |= new
         level += sorted(new)
     return subtree
+
+
+def subtree_edges(connection: sa.Connection, project_id: str) -> dict[str, str | None]:
+    """The parent of the project and of each descendant, by edges that operators made. An unknown project is a root.
+
+    WITH RECURSIVE subtree AS (SELECT project_id, parent_id FROM projects WHERE parent_id = :project AND origin IS NULL
+    UNION SELECT projects.project_id, projects.parent_id FROM subtree JOIN projects ON projects.parent_id =
+    subtree.project_id AND origin IS NULL) SELECT project_id, parent_id FROM subtree
+    """
+    edge = sa.select(projects.c.project_id, projects.c.parent_id).where(projects.c.origin.is_(None))
+    subtree = edge.where(projects.c.parent_id == project_id).cte("subtree", recursive=True)
+    below = edge.where(projects.c.parent_id == subtree.c.project_id)
+    query = sa.select(subtree.union(below))  # (UNION ends also in a cycle that was made by hand)
+    found: dict[str, str | None] = {row.project_id: row.parent_id for row in connection.execute(query)}
+    return {**found, project_id: parent_of(connection, project_id)}
 
 
 _PARENT = sa.select(projects.c.parent_id).where(

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from cyborg_quota.capacity_types import Provider
 from cyborg_quota.db import clock, paging
 from cyborg_quota.db.models import resource_providers
-from cyborg_quota.db.prepared import ListStatement, any_of
+from cyborg_quota.db.prepared import ListStatement, any_of, chunks
 
 _row = resource_providers.c
 _parent = resource_providers.alias("parent")
@@ -116,6 +116,11 @@ def set_pod(connection: sa.Connection, provider_id: int, pod: str | None) -> Non
     connection.execute(sa.update(resource_providers).where(_row.id == provider_id).values(pod=pod))
 
 
+def set_can_host(connection: sa.Connection, provider_id: int, *, can_host: bool) -> None:
+    """Set whether ANY chooses a provider, which the transaction has locked."""
+    connection.execute(sa.update(resource_providers).where(_row.id == provider_id).values(can_host=int(can_host)))
+
+
 def has_children(connection: sa.Connection, provider_id: int) -> bool:
     """Whether providers are nested in this one. The transaction must have locked it, so that none is added."""
     query = sa.select(sa.literal(1)).where(_row.parent_id == provider_id).limit(1)
@@ -145,10 +150,12 @@ def names(connection: sa.Connection, provider_ids: Sequence[int]) -> dict[int, s
     return {row.id: row.name for row in connection.execute(query)}
 
 
-def pods_of(connection: sa.Connection, provider_ids: Iterable[int]) -> set[str | None]:
-    """The pods of these providers; None: of those without a pod."""
-    query = sa.select(_row.pod).distinct().where(_row.id.in_(sorted(set(provider_ids))))
-    return set(connection.execute(query).scalars())
+def pods_of(connection: sa.Connection, provider_ids: Iterable[int]) -> dict[int, str | None]:
+    """The pod of each of these providers, by id; None: it has no pod."""
+    pods: dict[int, str | None] = {}
+    for ids in chunks(sorted(set(provider_ids))):
+        pods.update(connection.execute(sa.select(_row.id, _row.pod).where(_row.id.in_(ids))).tuples().all())
+    return pods
 
 
 def is_any_of_pod(connection: sa.Connection, pod: str) -> bool:

@@ -29,7 +29,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from cyborg_quota import scopes
-from cyborg_quota.db import clock, paging
+from cyborg_quota.db import clock, generations, paging
 from cyborg_quota.db.models import quota_usages
 from cyborg_quota.db.prepared import ListStatement, Statement, any_of, case_by_value, chunks, insert_many, update_each
 from cyborg_quota.types import MAX_AMOUNT, TOTAL, Counters, Page
@@ -372,14 +372,14 @@ def delete_zeros(connection: sa.Connection, project_id: str) -> int:
 _BUMP_GENERATION = (
     sa.update(quota_usages)
     .where(_usage.project_id == sa.bindparam("b_project"))
-    .values(generation=_usage.generation + 1)
+    .values(generation=generations.other_than(_usage.generation))
 )
 _SUBTREES = sa.select(_usage.resource, _usage.subtree).where(_usage.project_id == sa.bindparam("b_project"))
 
 
 def bump_generations(connection: sa.Connection, project_id: str) -> None:
     """Add 1 to the generation of each usage row of a project that moves: a charge with the old path then fails."""
-    connection.execute(_BUMP_GENERATION, {"b_project": project_id})
+    connection.execute(_BUMP_GENERATION, {"b_project": project_id, **generations.random_step()})
 
 
 def read_subtrees(connection: sa.Connection, project_id: str) -> dict[str, int]:
@@ -405,8 +405,11 @@ def row_ids(connection: sa.Connection, project_ids: Iterable[str]) -> dict[tuple
 
 def insert_zeros(connection: sa.Connection, keys: Iterable[tuple[str, str]]) -> None:
     """Insert usage rows of zeros, by (project_id, resource). The transaction must have locked the projects."""
-    zeros = {"reserved": 0, "used": 0, "subtree": 0, "generation": 0}
-    rows = [{"project_id": project_id, "resource": resource, **zeros} for project_id, resource in keys]
+    zeros = {"reserved": 0, "used": 0, "subtree": 0}
+    rows = [
+        {"project_id": project_id, "resource": resource, "generation": generations.first(), **zeros}
+        for project_id, resource in keys
+    ]
     insert_many(connection, quota_usages, rows)
 
 
@@ -428,7 +431,7 @@ _BUMP_GENERATIONS_OF_ROWS = ListStatement(
     lambda size: (
         sa.update(quota_usages)
         .where(any_of(_usage.id, size))
-        .values(generation=_usage.generation + sa.literal_column("1"))
+        .values(generation=generations.other_than(_usage.generation))
     )
 )
 
@@ -436,7 +439,7 @@ _BUMP_GENERATIONS_OF_ROWS = ListStatement(
 def bump_generations_of_rows(connection: sa.Connection, usage_ids: Sequence[int]) -> None:
     """Add 1 to the generations of these rows: a charge with the old path then fails."""
     for chunk in chunks(sorted(usage_ids)):
-        _BUMP_GENERATIONS_OF_ROWS.changed(connection, chunk, {})
+        _BUMP_GENERATIONS_OF_ROWS.changed(connection, chunk, generations.random_step())
 
 
 def subtrees_query(size: int) -> sa.Select[Any]:
@@ -471,9 +474,9 @@ def set_counted_rows(connection: sa.Connection, flags: Mapping[int, bool]) -> No
 
 
 def _set_in_total(connection: sa.Connection, flag: bool, *conditions: sa.ColumnElement[bool]) -> int:
-    values = {"in_total": 1 if flag else None, "generation": _usage.generation + 1}
-    return connection.execute(sa.update(quota_usages).where(*conditions).values(values)).rowcount
-
+    values = {"in_total": 1 if flag else None, "generation": generations.other_than(_usage.generation)}
+    update = sa.update(quota_usages).where(*conditions).values(values)
+    return connection.execute(update, generations.random_step()).rowcount
 
 # Queries for holdings.py.
 

@@ -23,6 +23,8 @@ from cyborg_quota.exceptions.pods import PodNotFound as PodNotFound
 from cyborg_quota.exceptions.projects import AmbiguousProject as AmbiguousProject
 from cyborg_quota.exceptions.projects import ProjectLookupFailed as ProjectLookupFailed
 from cyborg_quota.exceptions.projects import UnknownProject as UnknownProject
+from cyborg_quota.exceptions.totals import TotalLimitChanged as TotalLimitChanged
+from cyborg_quota.exceptions.totals import TotalLimitNotFound as TotalLimitNotFound
 from cyborg_quota.safe_repr import amounts, safe_repr
 
 if TYPE_CHECKING:
@@ -164,7 +166,7 @@ class ReasonRequired(InvalidRequest):
     """[limits] require_reason is set, and the change of limits or of the project tree has no reason."""
 
     def __init__(self) -> None:
-        super().__init__("A change of limits needs a reason ([limits] require_reason is set). Give it with --reason.")
+        super().__init__("A change of limits needs a reason: [limits] require_reason is set.")
 
 
 class UsageOverflow(InvalidRequest):
@@ -340,14 +342,6 @@ class OverrideNotFound(QuotaError):
         super().__init__(f"There is no override {safe_repr(override_id)} that has not ended. Nothing was changed.")
 
 
-class TotalLimitNotFound(QuotaError):
-    """These resources have no total limit over all projects. ``resources``: their names, sorted."""
-
-    def __init__(self, resources: Iterable[str]) -> None:
-        self.resources = sorted(resources)
-        super().__init__(f"There is no total limit for {', '.join(self.resources)}. Nothing was changed.")
-
-
 class ProjectRefused(QuotaError):
     """A project cannot be added, moved or removed: it is unknown, is in use, or would become its own descendant."""
 
@@ -435,7 +429,8 @@ class DatabaseUnavailable(DatabaseError):
     def __init__(self, reason: str, seconds: float) -> None:
         self.reason = reason
         self.seconds = seconds
-        text = f"The database is unavailable ({reason}); gave up after {seconds:.1f} s."
+        outcome = f"gave up after {seconds:.1f} s" if seconds >= 0.05 else "not retried"
+        text = f"The database is unavailable ({reason}); {outcome}."
         if reason.endswith(_CONCURRENT_CHANGES):
             text = f"The call could not be completed ({reason}) within {seconds:.1f} s; call again."
         super().__init__(text)
@@ -448,8 +443,8 @@ class DatabaseReadOnly(DatabaseUnavailable):
         super().__init__(reason, seconds)
         self.args = (
             f"The database accepts no writes ({reason}): it is a replica, or was set to be read-only. [database] "
-            "connection must point to the primary server; for PostgreSQL, list all servers there and add "
-            "target_session_attrs=read-write.",
+            "connection must point to the primary server (for PostgreSQL, list all servers there and add "
+            "target_session_attrs=read-write), or to an SQLite file in a directory that this user may write.",
         )
 
 

@@ -104,7 +104,7 @@ class QuotaDriver(abc.ABC):
     def check(
         self, project_id: str, request: Mapping[str, int], *, sees_all: bool, pod: str | None = None
     ) -> list[Over]:
-        """Return the limits that ``request`` would exceed now. Writes nothing."""
+        """Return all that would refuse ``request`` now. Writes nothing."""
 
     @abc.abstractmethod
     def get_usages(
@@ -190,6 +190,14 @@ class QuotaDriver(abc.ABC):
 
         Returns the number of rows set.
         """
+        raise NotImplementedError
+
+    def register_source(self, source: str, identity: Sequence[str], *, replace: bool, dry_run: bool) -> bool:
+        """Record that the service with this identity uses the source; returns whether it is the only one."""
+        raise NotImplementedError
+
+    def leave_source(self, source: str, identity: Sequence[str]) -> bool:
+        """Record that this service does not use the source any more; returns whether no other one does."""
         raise NotImplementedError
 
     @abc.abstractmethod

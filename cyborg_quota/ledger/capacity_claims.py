@@ -20,9 +20,10 @@ from oslo_log import log as logging
 
 from cyborg_quota import exceptions, units
 from cyborg_quota.capacity_types import CapacityOver
-from cyborg_quota.db import features, inventories, resource_providers
+from cyborg_quota.db import features, free_capacity, inventories, resource_providers
+from cyborg_quota.db.candidates import Candidate
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
-from cyborg_quota.db.inventories import Candidate, InventoryClaim, Key, Place
+from cyborg_quota.db.inventories import InventoryClaim, Key, Place
 from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.provider_choice import ChosenInventory, ProviderChoice
 from cyborg_quota.db.usages import Change
@@ -299,7 +300,7 @@ class CapacityClaimer:
         for number, option in enumerate(pod_claims.options(connection, unit, self._pod_selection)):
             if number == _PODS_ONE_BY_ONE:
                 fitting = set.intersection(
-                    *(inventories.pods_that_fit(connection, dict(shape)) for shape in unit.shapes)
+                    *(free_capacity.pods_that_fit(connection, dict(shape)) for shape in unit.shapes)
                 )
             if option.pod in avoided or (fitting is not None and option.pod not in fitting):
                 continue
@@ -417,6 +418,7 @@ class CapacityClaimer:
         ]
         for _, key, amount in rows:
             totals[key] = totals.get(key, 0) + amount
+        drifted = free_capacity.drifted(connection, set(found.values())) if found else set()
         overs = []
         for item, key, amount in rows:
             record = records.get(key)
@@ -426,6 +428,8 @@ class CapacityClaimer:
             elif is_limited and (rule := units.violated_rule(amount, totals[key], record)) is not None:
                 counters = (record.capacity, record.used, record.used_elsewhere)
                 over = CapacityOver(record.provider, key[1], amount, rule, *counters)
+            elif is_limited and key in drifted:  # (the claim compares with the column ``free``)
+                over = CapacityOver(record.provider, key[1], amount, "its counters have drifted: run `capacity heal`")
             if over is not None and over not in overs:
                 overs.append(over)
         if not overs and not self._place(connection, pending, avoids_tried=False).is_complete:

@@ -42,6 +42,7 @@ from cyborg_quota.ledger.reserve import Reserver, ReserveRequest
 from cyborg_quota.ledger.resize import Resizer, ResizeRequest
 from cyborg_quota.ledger.settings import DriverSettings, driver_settings
 from cyborg_quota.ledger.settle import Settler
+from cyborg_quota.ledger.source_users import SourceUsers
 from cyborg_quota.ledger.thresholds import ThresholdNotifier
 from cyborg_quota.ledger.total_limits import TotalLimits
 from cyborg_quota.ledger.transfer import TransferRequest, Transferrer
@@ -226,7 +227,7 @@ class DbQuotaDriver(base.QuotaDriver):
     def check(
         self, project_id: str, request: Mapping[str, int], *, sees_all: bool, pod: str | None = None
     ) -> list[Over]:
-        return self._usage_reader.check(project_id, request, sees_all=sees_all, pod=pod)
+        return self._headroom.check(project_id, request, sees_all=sees_all, pod=pod)
 
     def get_usages(
         self, project_id: str, resources: Collection[str], *, allow_unknown_limits: bool = False
@@ -307,6 +308,12 @@ class DbQuotaDriver(base.QuotaDriver):
             return self._database.write(lambda connection: reservations.set_source(connection, batch, source, replaced))
 
         return sum(set_of(uuids[start : start + _SOURCE_ROWS]) for start in range(0, len(uuids), _SOURCE_ROWS))
+
+    def register_source(self, source: str, identity: Sequence[str], *, replace: bool, dry_run: bool) -> bool:
+        return SourceUsers(self._database).register(source, identity, replace=replace, dry_run=dry_run)
+
+    def leave_source(self, source: str, identity: Sequence[str]) -> bool:
+        return SourceUsers(self._database).leave(source, identity)
 
     def expire(self, progress: Progress = None) -> int:
         return self._expirer.expire(progress)

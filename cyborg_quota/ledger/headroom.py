@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from cyborg_quota import exceptions, headroom
+from cyborg_quota import enforcement, exceptions, headroom
 from cyborg_quota.capacity_types import FreeInventories
 from cyborg_quota.db import free_capacity, path_state, resource_providers
 from cyborg_quota.db.database import Connection, Database
@@ -24,7 +24,7 @@ from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from cyborg_quota.limits.base import LimitDriver, PathLimits
 from cyborg_quota.metric_types import ProjectMetrics
 from cyborg_quota.scopes import is_scoped, scoped_name, split
-from cyborg_quota.types import ANY, UNLIMITED, Constraint, Counters, Headroom, Usage, UsageRecord
+from cyborg_quota.types import ANY, UNLIMITED, Constraint, Counters, Headroom, Over, Usage, UsageRecord
 
 
 class HeadroomReader:
@@ -64,6 +64,26 @@ class HeadroomReader:
             for resource, quota in quotas.in_pod(pod).items()
         }
 
+    def check(
+        self, project_id: str, request: Mapping[str, int], *, sees_all: bool, pod: str | None = None
+    ) -> list[Over]:
+        """All that would refuse a reserve of these positive amounts, of one moment. ``pod``: also in this pod."""
+        state = self._state(project_id, pod)
+        limits = self._limits.get_path_limits(state, sorted(request))
+        found = enforcement.find_bounds(
+            project_id,
+            state.counters,
+            request,
+            missing=limits.missing,
+            open_reservations={name: state.open_reservations.get((project_id, name), 0) for name in request},
+            cap=self._cap,
+        )
+        in_pod = {} if pod is None else {scoped_name(resource, pod): amount for resource, amount in request.items()}
+        constraints = [*limits.constraints, *self._limits.get_pod_limits(state)]
+        violations = enforcement.find_violations(project_id, constraints, state.counters, {**request, **in_pod})
+        found += [over for over in violations if over.resource not in limits.missing]
+        return sorted(found) if sees_all else enforcement.redact(found, state.project_ids)
+
     def count_bundles(
         self, project_id: str, bundle: Mapping[str, int], provider: str | None, pod: str | None = None
     ) -> Bundles:
@@ -89,7 +109,20 @@ class HeadroomReader:
             at_providers = headroom.bundles_at_providers(bundle, inventories)
             permitted = headroom.how_many(bundle, quotas.in_pod(one)).number
             number += at_providers if permitted is None else min(at_providers, permitted)
-        return by_quota if by_quota.number is not None and by_quota.number <= number else Bundles(number, None)
+        bounds = [by_quota, self._separate_claims(quotas.state, bundle)]
+        bounds = [one for one in bounds if one.number is not None and one.number <= number]
+        return min(bounds, key=lambda one: one.number or 0, default=Bundles(number, None))
+
+    def _separate_claims(self, state: PathState, bundle: Mapping[str, int]) -> Bundles:
+        project_id = state.project_ids[0]
+        return headroom.separate_claims(
+            bundle,
+            {resource: state.counters.get((project_id, resource), Counters()) for resource in bundle},
+            {
+                resource: OpenReservations(state.open_reservations.get((project_id, resource), 0), self._cap)
+                for resource in bundle
+            },
+        )
 
     def _find(self, connection: Connection, provider: str) -> tuple[int | None, str]:
         """The id (None for ANY) and the name of the provider. Raises ProviderNotFound, after a synced read."""
@@ -200,9 +233,7 @@ class HeadroomReader:
                 headroom_now = headrooms.get(name, Headroom(0))
                 fits = None if headroom_now.scope == "counter" else headroom_now.fits
                 bound = None if limit == UNLIMITED else limit
-                found.append(
-                    ProjectMetrics(project_id, name, bound, now.used, now.reserved, now.subtree, fits)
-                )
+                found.append(ProjectMetrics(project_id, name, bound, now.used, now.reserved, now.subtree, fits))
         return found
 
     def _read_states(self, project_ids: Sequence[str]) -> list[PathState]:

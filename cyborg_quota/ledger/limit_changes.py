@@ -13,19 +13,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal, NamedTuple, TypeVar
 
 from cyborg_quota import exceptions, scopes
 from cyborg_quota.db import dialects, limit_history, moves, overrides, path_state, pods, projects, totals, usages
 from cyborg_quota.db import limits as tables
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.path_state import PathState
+from cyborg_quota.db.prepared import chunks
 from cyborg_quota.ledger import overrides as override_changes
 from cyborg_quota.ledger.limit_history import LimitHistory
 from cyborg_quota.ledger.overrides import Overrides
 from cyborg_quota.ledger.project_tree import Tree
 from cyborg_quota.ledger.total_limits import TotalLimits
-from cyborg_quota.limits import document, timeline
+from cyborg_quota.limits import document, limit_tree, timeline
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.limits.document import Document
@@ -52,9 +53,17 @@ MOST_MOVED_ROWS_OF_ONE_WRITER: Final = 20_000
 """The same on SQLite, where charges wait for the whole import."""
 
 BATCH_PROJECTS: Final = 500
-"""The number of edges that one transaction of OriginClearing changes."""
+"""The number of edges that one transaction of OriginClearing changes, and of projects that a query names."""
 
 _MAX_ATTEMPTS: Final = 20
+
+
+class TreePage(NamedTuple):
+    """Limits and counters, and projects as (depth, project_id), parents before their children."""
+
+    tree: LimitTree
+    counters: dict[tuple[str, str], Counters]
+    nodes: list[tuple[int, str]]
 
 
 class LimitKeeper:
@@ -85,6 +94,29 @@ class LimitKeeper:
             tree = self._read(connection)
             tree.project_limits.update(overrides.active(connection))
             return tree
+
+        return self._database.read(work)
+
+    def tree_page(self, project_id: str | None, limit: int | None, after: str | None) -> TreePage:
+        """At most ``limit`` projects of the tree, or of a subtree, after ``after``. Raises MarkerNotFound.
+
+        The cost of a subtree does not depend on the projects outside of it.
+        """
+        if project_id is None:
+            tree = self.tree_now()
+            nodes = _page(list(limit_tree.walk(tree.roots, tree.children_of)), limit, after)
+            return TreePage(tree, self._database.read(usages.read), nodes)
+
+        def work(connection: Connection) -> TreePage:
+            edges = projects.subtree_edges(connection, project_id)
+            tree = LimitTree({}, {}, edges, self._limits.initial_limits)
+            counters: dict[tuple[str, str], Counters] = {}
+            nodes = _page(list(limit_tree.walk([project_id], tree.children_of)), limit, after)
+            for some in chunks([name for _, name in nodes], BATCH_PROJECTS):
+                tree.defaults, limits, _ = tables.read_limits(connection, some)
+                tree.project_limits.update({**limits, **overrides.active(connection, some)})
+                counters.update(usages.read(connection, some))
+            return TreePage(tree, counters, nodes)
 
         return self._database.read(work)
 
@@ -135,10 +167,6 @@ class LimitKeeper:
             return own, {one.resource: one for one in live if now is not None and one.starts_at <= now}
 
         return self._database.read(work)
-
-    def counters(self) -> dict[tuple[str, str], Counters]:
-        """The counters of all usage rows, by (project_id, resource)."""
-        return self._database.read(usages.read)
 
     def set_defaults(self, limits: Mapping[str, int | None], author: Author) -> None:
         """Set the defaults of these resources, all or none. None removes a default. Raises LimitRefused."""
@@ -217,7 +245,7 @@ class LimitKeeper:
     def apply(self, wanted: Document, author: Author, *, dry_run: bool) -> list[LimitChange]:
         """Apply a document of limits and projects. ``dry_run``: only return the changes.
 
-        Raises LimitRefused, PodNotFound.
+        Raises LimitRefused, PodNotFound, TotalLimitChanged.
         The total limits follow in transactions of their own: see total_limits.py.
         """
         changes, recorded = import_document(self._database, self._limits, wanted, author, dry_run=dry_run)
@@ -241,6 +269,16 @@ class LimitKeeper:
 
     def _read(self, connection: Connection) -> LimitTree:
         return LimitTree(*tables.read_limits(connection), self._limits.initial_limits)
+
+
+def _page(nodes: list[tuple[int, str]], limit: int | None, after: str | None) -> list[tuple[int, str]]:
+    start = 0
+    if after is not None:
+        places = [index for index, (_, name) in enumerate(nodes) if name == after]
+        if not places:
+            raise exceptions.MarkerNotFound((after, None))
+        start = places[0] + 1
+    return nodes[start:] if limit is None else nodes[start : start + limit]
 
 
 def _change(project_id: str | None, resource: str, before: int | None, after: int | None) -> list[LimitChange]:
@@ -348,14 +386,17 @@ def find_problems(limits: DatabaseLimitDriver, after: Timeline, changes: Iterabl
     placed = {change.project_id for change in changes if change.resource is None and change.project_id is not None}
     reasons = _too_deep(tree, placed, limits.max_depth)
     affected = placed | {child for project_id in placed for child in tree.children_of.get(project_id, ())}
-    reasons += timeline.problems(limits.model, after, affected, after.names)
+    names = after.names
+    reasons += timeline.problems(limits.model, after, affected, names)
     limited: dict[str, set[str]] = {}
     for change in changes:
         if change.resource is not None:
             project_ids = tree.projects if change.project_id is None else [change.project_id]
             limited.setdefault(scopes.name_of(change.resource, change.pod), set()).update(project_ids)
     for resource, limited_ids in sorted(limited.items()):
-        reasons += timeline.problems(limits.model, after, limited_ids, [resource])
+        left = limited_ids - affected if resource in names else limited_ids
+        if left:
+            reasons += timeline.problems(limits.model, after, left, [resource])
     return list(dict.fromkeys(reasons))
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from cyborg_quota import exceptions, transitions
 from cyborg_quota.types import ANY, RESERVED, Claim
@@ -42,8 +42,8 @@ class PendingClaim:
             if resource in amounts and room - taken.get((resource, pod), 0) < amounts[resource]
         }
 
-    def use_held(self, held: Sequence[transitions.Row], pods: Collection[str | None]) -> None:
-        """Use the rows that the consumer already holds; ``pods``: those of their providers, if the claim names a pod.
+    def use_held(self, held: Sequence[transitions.Row], pods: Mapping[int, str | None]) -> None:
+        """Use the rows that the consumer already holds. ``pods``: the pod of each provider, if the claim names a pod.
 
         Raises ReservationConflict if the deltas, the provider or the pod differ.
         """
@@ -55,7 +55,7 @@ class PendingClaim:
         is_same = None not in providers if claim.provider == ANY else providers == {self.provider_id}
         if claim.provider is not None and not is_same:
             raise exceptions.ReservationConflict(str(claim.consumer), deltas, claim.deltas, provider=claim.provider)
-        if isinstance(claim.pod, str) and set(pods) != {claim.pod}:
+        if isinstance(claim.pod, str) and {pods.get(row.provider_id or 0) for row in held} != {claim.pod}:
             raise exceptions.ReservationConflict(str(claim.consumer), deltas, claim.deltas, pod=claim.pod)
         uuids = {row.resource: row.uuid for row in held}
         self.uuids = {resource: uuids[resource] for resource in claim.deltas}

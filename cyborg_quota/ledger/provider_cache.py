@@ -19,8 +19,9 @@ _MAX_AGE_SECONDS: Final = 60.0
 class ProviderCache:
     """The ids of providers by name or UUID, and of inventories by provider and resource. Shared by threads.
 
-    An id is never given to another row (on SQLite: AUTOINCREMENT). If a provider or an inventory was removed, the
-    UPDATE of its inventory therefore matches no row; the caller then calls ``forget`` and reads again.
+    The id of an inventory is never given to another one, even after a restore from a backup (db/inventories.py). If a
+    provider or an inventory was removed, the UPDATE therefore matches no row; the caller then calls ``forget`` and
+    reads again.
     """
 
     def __init__(self) -> None:

@@ -115,13 +115,34 @@ class ProviderManager:
                 raise exceptions.ProviderInUse(provider.name, None, "it has claims", change=change)
             inventories.renew(connection, provider_id)
             resource_providers.set_pod(connection, provider_id, pod)
-            changed = self._find(connection, name).provider
-            before, after = (capacity_history.provider_values(one) for one in (provider, changed))
-            return changed, _record(connection, author, [_provider_change("set provider", provider, before, after)])
+            return self._record_set(connection, provider, author)
 
         changed, changes = self._database.write(work)
         log_changes(changes, author)
         return changed
+
+    def set_can_host(self, name: str, can_host: bool, author: Author) -> Provider:
+        """Set whether ANY chooses a provider. Its claims stay. Raises ProviderNotFound."""
+
+        def work(connection: Connection) -> tuple[Provider, list[CapacityChange]]:
+            self._serialize(connection)
+            provider_id, provider = self._lock(connection, name, None)
+            if provider.can_host == can_host:
+                return self._find(connection, name).provider, []
+            resource_providers.set_can_host(connection, provider_id, can_host=can_host)
+            return self._record_set(connection, provider, author)
+
+        changed, changes = self._database.write(work)
+        log_changes(changes, author)
+        return changed
+
+    def _record_set(
+        self, connection: Connection, provider: Provider, author: Author
+    ) -> tuple[Provider, list[CapacityChange]]:
+        """Record the change of ``provider`` that this transaction has made."""
+        changed = self._find(connection, provider.uuid).provider
+        before, after = (capacity_history.provider_values(one) for one in (provider, changed))
+        return changed, _record(connection, author, [_provider_change("set provider", provider, before, after)])
 
     def remove(self, name: str, author: Author) -> None:
         """Remove a provider and its inventories. Raises ProviderNotFound, ProviderInUse."""
@@ -146,22 +167,32 @@ class ProviderManager:
     # --- inventories ---
 
     def set_inventories(
-        self, name: str, changes: Mapping[str, Inventory], generation: int | None, author: Author
+        self,
+        name: str,
+        changes: Mapping[str, Inventory],
+        generation: int | None,
+        author: Author,
+        used_elsewhere: Mapping[str, int],
     ) -> list[InventoryRecord]:
         """Set these inventories of a provider, all or none, and return them. Other inventories stay.
 
-        ``generation``: that of the provider when the caller read it; None: do not compare. Raises ProviderNotFound,
-        ProviderConflict.
+        ``generation``: that of the provider when the caller read it; None: do not compare. ``used_elsewhere``: what is
+        used elsewhere from now on, by resource. Raises ProviderNotFound, ProviderConflict.
         """
 
         def work(connection: Connection) -> tuple[list[InventoryRecord], list[CapacityChange]]:
             self._serialize(connection)
             provider_id, provider = self._lock(connection, name, generation)
             before = inventories.read(connection, [provider_id], changes)
-            present = inventories.ids_of(connection, [(provider_id, resource) for resource in changes])
-            new = len(present) + 1
-            for resource in sorted(changes, key=lambda one: (present.get((provider_id, one), new), one)):
-                inventories.set_inventory(connection, provider_id, resource, changes[resource])
+            resources = changes.keys() | used_elsewhere.keys()
+            present = inventories.ids_of(connection, [(provider_id, resource) for resource in resources])
+            known = sorted(present, key=lambda key: present[key])
+            for resource in (*(key[1] for key in known), *sorted(changes.keys() - {key[1] for key in known})):
+                if resource in changes:
+                    inventories.set_inventory(connection, provider_id, resource, changes[resource])
+                if resource in used_elsewhere:
+                    amounts = {resource: used_elsewhere[resource]}
+                    inventories.set_used_elsewhere(connection, provider_id, amounts)
             after = inventories.read(connection, [provider_id], changes)
             done = [_inventory_change(provider, before.get(key), record) for key, record in after.items()]
             return list(after.values()), _record(connection, author, done)

@@ -101,8 +101,18 @@ class Reserver:
     def charge(self, request: ReserveRequest) -> list[str]:
         """Charge all claims or none. Returns the UUIDs, by claim, in the order of its deltas."""
         pending = [_to_pending(request, claim) for claim in request.claims]
-        self._charge_pending(request, pending)
+        try:
+            self._charge_pending(request, pending)
+        except exceptions.OverQuota as error:
+            raise self.visible(request, error) from None
         return [uuid for item in pending for uuid in item.uuids.values()]
+
+    def visible(self, request: ReserveRequest, error: exceptions.OverQuota) -> exceptions.OverQuota:
+        """The error of ``raise_refusal``, as the caller may see it."""
+        if request.sees_all:
+            return error
+        path = self._paths.get(request.project_id, ())
+        return exceptions.OverQuota(enforcement.redact(error.overs, path.project_ids))
 
     def adopt(self, request: ReserveRequest) -> list[str]:
         """Charge all claims as committed, and commit those that their consumers have already reserved.
@@ -348,7 +358,7 @@ class Reserver:
         constraints: Sequence[Constraint],
         amounts: dict[str, int],
     ) -> bool:
-        """Raise OverQuota or UsageOverflow if the counters explain the refusal.
+        """Raise OverQuota (with all violations: see ``visible``) or UsageOverflow if the counters explain the refusal.
 
         True: they are within all limits. False: the path is no longer the one that was charged; the caller must retry.
         """
@@ -360,9 +370,7 @@ class Reserver:
         counters = self._database.read_synced(lambda connection: usages.read(connection, owners, amounts))
         violations = enforcement.find_violations(request.project_id, constraints, counters, amounts)
         if violations:
-            raise exceptions.OverQuota(
-                violations if request.sees_all else enforcement.redact(violations, request.project_id)
-            ) from None
+            raise exceptions.OverQuota(violations) from None
         own_counters = {name: counters.get((request.project_id, name), Counters()) for name in amounts}
         for name in enforcement.overflowing(own_counters, amounts):
             # (The counter of the resource overflows if that of a pod does; a tenant does not see the pod.)
@@ -394,17 +402,16 @@ class Reserver:
         if overdue:
             self._settler.expire_rows(overdue)
             return False
-        for item in pending:
-            if item.claim.consumer in held:
-                self._use_held(item, held[item.claim.consumer])
+        repeated = [item for item in pending if item.claim.consumer in held]
+        pods = self._pods_of(held) if any(isinstance(item.claim.pod, str) for item in repeated) else {}
+        for item in repeated:
+            item.use_held(held[item.claim.consumer], pods)
         return False
 
-    def _use_held(self, item: PendingClaim, held: Sequence[transitions.Row]) -> None:
-        pods: set[str | None] = set()
-        if isinstance(item.claim.pod, str):
-            ids = [row.provider_id for row in held if row.provider_id is not None]
-            pods = self._database.read(lambda connection: resource_providers.pods_of(connection, ids))
-        item.use_held(held, pods)
+    def _pods_of(self, held: Mapping[str | None, Sequence[transitions.Row]]) -> dict[int, str | None]:
+        """The pods of the providers of these rows, by the id of the provider."""
+        ids = {row.provider_id for rows in held.values() for row in rows if row.provider_id is not None}
+        return self._database.read(lambda connection: resource_providers.pods_of(connection, ids))
 
 
 def _to_pending(request: ReserveRequest, claim: Claim) -> PendingClaim:

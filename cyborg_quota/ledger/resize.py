@@ -119,7 +119,10 @@ class Resizer:
         except ReservationChanged:
             return False
         except (ChargeRefused, CapacityRefused) as refusal:
-            is_current = self._reserver.raise_refusal(charge, path, constraints, amounts)
+            try:
+                is_current = self._reserver.raise_refusal(charge, path, constraints, amounts)
+            except exceptions.OverQuota as error:
+                raise self._reserver.visible(charge, error) from None
             if is_current and isinstance(refusal, CapacityRefused):
                 self._raise_capacity_refusal(request, rows)
             return False

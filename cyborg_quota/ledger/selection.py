@@ -10,7 +10,7 @@ import abc
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from cyborg_quota.db.inventories import Candidate, Order
+from cyborg_quota.db.candidates import Candidate, Order
 
 
 class ProviderSelection(abc.ABC):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads usage and limits: check, get_usages, list_usages. Writes nothing."""
+"""Reads usage and limits: get_usages, list_usages. Writes nothing."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TypeVar
 
 from oslo_log import log as logging
 
-from cyborg_quota import enforcement, exceptions
+from cyborg_quota import exceptions
 from cyborg_quota.db import path_state, usages
 from cyborg_quota.db.database import Database
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.scopes import is_scoped, scoped_name, split
-from cyborg_quota.types import UNLIMITED, Counters, Over, Page, Usage, UsageRecord
+from cyborg_quota.types import UNLIMITED, Counters, Page, Usage, UsageRecord
 
 LOG = logging.getLogger(__name__)
 
@@ -29,27 +29,6 @@ class UsageReader:
         self._database = database
         self._untimed = untimed
         self._limits = limits
-
-    def check(
-        self, project_id: str, request: Mapping[str, int], *, sees_all: bool, pod: str | None = None
-    ) -> list[Over]:
-        # Read the current path: only a charge detects that a cached path is stale, and a check charges nothing.
-        project_path = self._database.read(lambda connection: path_state.read_path(connection, project_id, request))
-        path = project_path.limiting(self._limits.origin)
-        parent_id = self._limits.parent_of(project_id)
-        if parent_id is not None and path[1:2] != (parent_id,):
-            path = (project_id, parent_id)  # its next charge moves it there
-        constraints = self._limits.get_constraints(path, sorted(request))
-        if project_path.totals:
-            constraints += self._limits.get_total_constraints(sorted(project_path.totals))
-        if pod is not None:
-            in_pod = {scoped_name(resource, pod): amount for resource, amount in request.items()}
-            constraints += self._limits.get_pod_constraints(path, sorted(in_pod))
-            request = {**request, **in_pod}
-        owners = {*path, *(constraint.project_id for constraint in constraints)}
-        counters = self._database.read(lambda connection: usages.read(connection, owners, request))
-        violations = enforcement.find_violations(project_id, constraints, counters, request)
-        return violations if sees_all else enforcement.redact(violations, project_id)
 
     def get_usages(
         self, project_id: str, resources: Collection[str], *, allow_unknown_limits: bool = False

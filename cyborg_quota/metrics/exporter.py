@@ -21,7 +21,6 @@ from oslo_log import log as logging
 from cyborg_quota import exceptions, forks, validation
 from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.ledger.election import Election
-from cyborg_quota.metric_types import LedgerMetrics
 from cyborg_quota.metrics import gauges
 from cyborg_quota.metrics.recorder import Recorder, recorder
 
@@ -31,7 +30,10 @@ ELECTION: Final = "metrics"
 PATH: Final = "/metrics"
 EVERY_PROJECT: Final = "*"
 _BIND_SECONDS: Final = 1.0
+_POLL_SECONDS: Final = 0.1
+_WATCH_SECONDS: Final = 1.0
 _NAMES_SECONDS: Final = 3600.0
+_NAMES_RETRY_SECONDS: Final = 60.0
 _RENEWALS_PER_LEASE: Final = 3
 _SOCKET_SECONDS: Final = 30.0
 
@@ -41,17 +43,13 @@ Names = Callable[[list[str]], dict[str, str]]
 class LedgerText:
     """The values of the ledger as text, kept for ``max_age_seconds``. Threads that ask meanwhile share one read."""
 
-    def __init__(
-        self, engine: QuotaEngine, projects: list[str], max_age_seconds: float, names: Names | None = None
-    ) -> None:
+    def __init__(self, engine: QuotaEngine, projects: list[str], max_age_seconds: float) -> None:
         self._engine = engine
         self._projects = None if EVERY_PROJECT in projects else projects
         self._max_age_seconds = max_age_seconds
-        self._names = names
         self._text = ""
         self._read_at = -float("inf")
-        self._names_text = ""
-        self._named_at = -float("inf")
+        self.project_ids: list[str] = []
         self.renew_after_fork()
         forks.register(self)
 
@@ -60,24 +58,38 @@ class LedgerText:
         self._lock = threading.Lock()
 
     def get(self) -> str:
-        """The text. Raises QuotaError if the ledger, or the source of the limits, is unavailable."""
+        """The text. Raises QuotaError if the ledger, or the source of the limits, is unavailable.
+
+        Sets ``project_ids`` to the projects in the text.
+        """
         with self._lock:
             began = time.monotonic()
             if began - self._read_at >= self._max_age_seconds:
                 metrics = self._engine.monitoring.read(validation.admin_context(), self._projects)
                 self._text = gauges.projects_text(metrics.projects) + gauges.ledger_text(metrics)
                 self._read_at = time.monotonic()
-                self._read_names(metrics)
-            return self._text + self._names_text
+                self.project_ids = sorted({row.project_id for row in metrics.projects})
+            return self._text
 
-    def _read_names(self, metrics: LedgerMetrics) -> None:
-        if self._names is None or time.monotonic() - self._named_at < _NAMES_SECONDS:
+
+class NamesText:
+    """The names of projects as text. One thread reads them from Keystone, and no scrape waits for it."""
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+        self._due = -float("inf")
+        self.text = ""
+
+    def refresh(self, project_ids: list[str]) -> None:
+        """Read the names of these projects once an hour; after an error, again after a minute."""
+        if not project_ids or time.monotonic() < self._due:
             return
-        self._named_at = time.monotonic()
         try:
-            self._names_text = gauges.names_text(self._names(sorted({row.project_id for row in metrics.projects})))
-        except exceptions.ProjectLookupFailed as error:
-            LOG.warning("The names of the projects could not be read, and are read again in an hour: %s", error)
+            self.text = gauges.names_text(self._names(project_ids))
+            self._due = time.monotonic() + _NAMES_SECONDS
+        except exceptions.QuotaError as error:
+            self._due = time.monotonic() + _NAMES_RETRY_SECONDS
+            LOG.warning("The names of projects for cyborg_quota_project_info could not be read: %s", error)
 
 
 class Exporter:
@@ -90,8 +102,10 @@ class Exporter:
         self._address = (host.strip("[]"), int(port))
         self._engine = engine
         self._recorder: Recorder = recorder()
-        self._ledger = LedgerText(engine, options.projects, options.max_age, names)
+        self._ledger = LedgerText(engine, options.projects, options.max_age)
+        self._names = None if names is None else NamesText(names)
         self._lease_seconds: float = options.lease
+        self._watch_seconds = min(options.lease, _WATCH_SECONDS)
         self._audit_seconds: int = options.audit_interval
         self._election: Election = engine.monitoring.make_election(validation.admin_context(), ELECTION, options.lease)
         self._drift_rows: int | None = None
@@ -113,9 +127,7 @@ class Exporter:
         self._stopped.set()
         if not self._threads:
             return
-        if self._server is not None:
-            self._server.shutdown()
-        for thread in list(self._threads):
+        for thread in self._threads:  # the first starts the others: they are in the list when it has ended
             thread.join(_SOCKET_SECONDS)
         try:
             self._election.resign()
@@ -123,9 +135,13 @@ class Exporter:
             LOG.debug("The lease ends at its time: %s", error)
 
     def _run(self, target: Callable[[], None]) -> None:
+        self._threads.append(self._start(target))
+
+    @staticmethod
+    def _start(target: Callable[[], None]) -> threading.Thread:
         thread = threading.Thread(target=target, name=f"metrics-{target.__name__}", daemon=True)
-        self._threads.append(thread)
         thread.start()
+        return thread
 
     def _serve(self) -> None:
         server = self._bind()
@@ -136,8 +152,11 @@ class Exporter:
         self._run(self._campaign)
         if self._audit_seconds:
             self._run(self._audit)
-        if not self._stopped.is_set():
-            server.serve_forever(poll_interval=0.1)
+        if self._names is not None:
+            self._start(self._read_names)  # stop does not wait for Keystone
+        # (serve_forever would need shutdown, which waits for ever unless serve_forever is called.)
+        while not self._stopped.is_set():
+            server.handle_request()
         server.server_close()
 
     def _bind(self) -> _Server | None:
@@ -170,14 +189,28 @@ class Exporter:
 
     def _audit(self) -> None:
         due = time.monotonic()
-        while not self._stopped.wait(min(self._lease_seconds, 1.0)):
-            if not self._election.is_elected or time.monotonic() < due:
-                continue
-            try:
-                self._drift_rows = len(self._engine.audit(validation.admin_context()))
-            except exceptions.QuotaError as error:
-                LOG.warning("The audit for cyborg_quota_drift_rows failed, and is repeated: %s", error)
-            due = time.monotonic() + self._audit_seconds
+        while not self._stopped.wait(self._watch_seconds):
+            due = self._audit_if_due(due)
+
+    def _audit_if_due(self, due: float) -> float:
+        """Audit if this process is elected and the time ``due`` has come; returns when the next audit is due."""
+        now = time.monotonic()
+        if not self._election.is_elected:
+            # Another process may audit and repair meanwhile: the number is not exported in a later term.
+            self._drift_rows = None
+            return now
+        if now < due:
+            return due
+        try:
+            self._drift_rows = len(self._engine.audit(validation.admin_context()))
+        except exceptions.QuotaError as error:
+            LOG.warning("The audit for cyborg_quota_drift_rows failed, and is repeated: %s", error)
+        return time.monotonic() + self._audit_seconds
+
+    def _read_names(self) -> None:
+        while not self._stopped.wait(self._watch_seconds):
+            if self._names is not None and self._election.is_elected:
+                self._names.refresh(self._ledger.project_ids)
 
     def text(self) -> bytes:
         """What a scrape gets. Raises QuotaError if the ledger is unavailable and this process is elected."""
@@ -189,6 +222,8 @@ class Exporter:
         ]
         if is_elected:
             parts.append(self._ledger.get().encode())
+            if self._names is not None:
+                parts.append(self._names.text.encode())
             if self._drift_rows is not None:
                 name, help_text = "cyborg_quota_drift_rows", "Counters that differ from the reservations."
                 parts.append(_text(gauges.gauge(name, help_text, self._drift_rows)))
@@ -231,6 +266,7 @@ class _Handler(simple_server.WSGIRequestHandler):
 
 class _Server(socketserver.ThreadingMixIn, simple_server.WSGIServer):
     daemon_threads = True
+    timeout = _POLL_SECONDS
 
     def __init__(self, address: tuple[str, int], application: Callable[..., Any]) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET

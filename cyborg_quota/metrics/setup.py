@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from typing import TYPE_CHECKING, Final
 
@@ -11,6 +12,7 @@ from oslo_config import cfg
 from cyborg_quota import exceptions
 from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.ledger.base import QuotaDriver
+from cyborg_quota.limits import project_directory
 
 if TYPE_CHECKING:
     from cyborg_quota.metrics.exporter import Exporter, Names
@@ -48,17 +50,32 @@ def listens(conf: cfg.ConfigOpts) -> bool:
     return "metrics" in conf and conf.metrics.listen is not None
 
 
-def make_exporter(conf: cfg.ConfigOpts, engine: QuotaEngine, names: Names | None = None) -> Exporter | None:
+def make_exporter(conf: cfg.ConfigOpts, engine: QuotaEngine) -> Exporter | None:
     """The server of the metrics, which is not started; None if [metrics] listen is not set. No I/O.
 
-    ``names`` finds the names of projects by their ids. Raises ConfigurationError.
+    Raises ConfigurationError, also if [metrics] project_names is set and Keystone is not configured.
     """
     if not listens(conf):
         return None
     _import()
     from cyborg_quota.metrics.exporter import Exporter
 
-    return Exporter(conf, engine, names)
+    return Exporter(conf, engine, _names_reader(conf) if conf.metrics.project_names else None)
+
+
+def serve(conf: cfg.ConfigOpts, engine: QuotaEngine) -> None:
+    """Serve metrics until this process ends, if [metrics] listen is set. Raises ConfigurationError."""
+    exporter = make_exporter(conf, engine)
+    if exporter is not None:
+        atexit.register(exporter.stop)  # another process can then be elected at once
+        exporter.start()
+
+
+def _names_reader(conf: cfg.ConfigOpts) -> Names:
+    """A function that finds the names of projects by their ids. Raises ConfigurationError."""
+    project_directory.make_directory(conf)  # reports a wrong configuration now
+    # A directory keeps the list of all projects: a new one sees new projects and names.
+    return lambda project_ids: project_directory.make_directory(conf).names(project_ids)
 
 
 def recorder() -> Recorder:

@@ -135,7 +135,7 @@ class Simulation:
     def _refuse(self, key: Key, holder: Holder, path: Sequence[Key], violations: Iterable[Over]) -> None:
         def rank(over: Over) -> tuple[int, int]:
             own = (over.project_id, over.resource)
-            return over.limit - self.held(own), path.index(own)
+            return (over.limit or 0) - self.held(own), path.index(own)
 
         self._skipped.add(holder)
         self.refused[key] += 1

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import urllib.error
 import urllib.request
@@ -10,13 +11,17 @@ from typing import Any
 from unittest import mock
 
 import fixtures as fx
+import jsonschema
 import webob
+from keystonemiddleware import auth_token
 
 import cyborg_quota
 from cyborg_quota import Inventory, exceptions
-from cyborg_quota.api import deploy, requests
+from cyborg_quota.api import deploy, openapi, requests
 from cyborg_quota.engine import QuotaEngine
+from cyborg_quota.integrations.cyborg import ledger_guard
 from cyborg_quota.integrations.cyborg.bind_tracker import BindTracker
+from cyborg_quota.integrations.cyborg.ledger_guard import LedgerGuard
 from cyborg_quota.pod_types import ResourceUse
 from cyborg_quota.types import TOTAL, HistoryEntry
 from tests import base, clouds
@@ -83,7 +88,31 @@ class TestErrors(ApplicationTestCase):
                 self.assertEqual("cyborg_quota.unavailable", self.error(response)["code"])
                 self.assertEqual((1, True), (called.call_count, tracker.guard.is_open))
         self.assertIn(response.headers["Retry-After"], ("1", "2", "3"))
+        header = openapi.document()["components"]["responses"]["ServiceUnavailable"]["headers"]["Retry-After"]
+        jsonschema.validate(int(response.headers["Retry-After"]), header["schema"])
         self.assertEqual(401, self.ask("/v2/quotas/higgs/detail", token="").status_int)
+
+    def test_a_slow_body_occupies_no_slot(self) -> None:
+        """In Cyborg's API: a member who sends a body slowly does not keep others from the ledger."""
+        seen: list[bool] = []
+        guard = LedgerGuard(lambda: True, lambda: True)
+
+        class Body(io.BytesIO):
+            def read(self, *size: int | None) -> bytes:
+                seen.append(guard.take_slot(wait=False))
+                guard.free_slot()
+                return super().read(*size)
+
+        with mock.patch.object(ledger_guard, "_SLOTS", 1):
+            guard.reset()
+        bare = deploy.make_bare_application(self.conf, self.engine, call_ledger=guard.call_in_slot)
+        self.application = deploy.wrap(server.NamedTokens(bare), self.conf)
+        content = b'{"check": {"gpu": 1}}'
+        request = webob.Request.blank("/v2/quotas/higgs/check", method="POST")
+        request.headers["X-Auth-Token"] = "u@higgs:member,reader"
+        request.environ.update({"wsgi.input": Body(content), "CONTENT_LENGTH": str(len(content))})
+        self.assertEqual(200, request.get_response(self.application).status_int)
+        self.assertEqual({True}, set(seen))
 
     def test_the_tables_are_missing(self) -> None:
         self.fail_with(exceptions.DatabaseNotInitialized())
@@ -125,7 +154,7 @@ class TestErrors(ApplicationTestCase):
         response = self.ask("/v2/quotas/higgs", method="PUT", json={"quota": {"gpu": 3}, "force": True})
         self.assertEqual((409, "cyborg_quota.limits_read_only"), (response.status_int, self.error(response)["code"]))
         self.assertEqual({"fpga": -1, "gpu": -1}, self.ask("/v2/quotas/higgs").json["quota"])
-        for method, path in (("GET", ""), ("PUT", ""), ("DELETE", "/gpu")):
+        for method, path in (("PUT", ""), ("DELETE", "/gpu")):
             body = {"json": {"quota": {"gpu": 3}}} if method == "PUT" else {}
             self.assertEqual(409, self.ask(f"/v2/quota_totals{path}", method=method, **body).status_int)
 
@@ -157,6 +186,16 @@ class TestErrors(ApplicationTestCase):
             error = self.assertRaises(urllib.error.HTTPError, urllib.request.urlopen, request, timeout=10)
         # wsgiref passes no chunked body on: for the application it is empty.
         self.assertEqual(400, error.code)
+
+    def test_a_chunked_body_under_gunicorn(self) -> None:
+        """Such a server ends the input itself, and says so."""
+        for body, status in ((b'{"quota": {"gpu": 19}}', 200), (b" " * (requests.MAX_BODY_BYTES + 1), 413)):
+            request = webob.Request.blank(
+                "/v2/quotas/higgs", method="PUT", headers={"X-Auth-Token": server.ADMIN}, body=body
+            )
+            del request.environ["CONTENT_LENGTH"]
+            request.environ |= {"wsgi.input_terminated": True, "HTTP_TRANSFER_ENCODING": "chunked"}
+            self.assertEqual(status, request.get_response(self.application).status_int, body[:30])
 
 
 def deploy_engine(test: ApplicationTestCase) -> QuotaEngine:
@@ -326,6 +365,25 @@ class TestMiddleware(ApplicationTestCase):
             self.assertEqual("Cyborg's", self.ask(path).text, path)
         self.assertEqual(20, self.ask("/v2/quotas/higgs").json["quota"]["gpu"])
         self.assertEqual({"capacity": []}, self.ask("/v2/quota_capacity").json)
+
+    def test_the_errors_of_the_other_s_keystonemiddleware(self) -> None:
+        """In Cyborg's api-paste.ini, authtoken is around both applications."""
+        options = {
+            "auth_type": "password",
+            "auth_url": "http://127.0.0.1:9/v3",
+            "http_request_max_retries": 0,
+            "oslo_config_config": self.conf,
+            **dict.fromkeys(("username", "password", "project_name"), "nobody"),
+            **dict.fromkeys(("user_domain_name", "project_domain_name"), "Default"),
+        }
+        mounted = deploy.mount(self.application, webob.Response(text="Cyborg's"))
+        self.application = deploy.format_errors(auth_token.AuthProtocol(mounted, options))
+        for token, status, retry_after in (("", 401, None), ("some-token", 503, "5")):
+            response = self.ask("/v2/quotas/higgs", token)
+            self.assertEqual(
+                (status, retry_after), (self.error(response)["status"], response.headers.get("Retry-After"))
+            )
+        self.assertNotIn("errors", self.ask("/v2/devices", "").text)
 
 
 class TestPods(ApplicationTestCase):

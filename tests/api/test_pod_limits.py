@@ -114,10 +114,12 @@ class TestPodLimits(test_application.ApplicationTestCase):
         self.assertEqual(("gpu", "north", 4, None), tuple(entry[x] for x in ("resource", "pod", "after", "user_id")))
         [entry, *_] = self.ask("/v2/quotas/detector/history").json["history"]
         self.assertEqual(("north", "max"), (entry["pod"], entry["user_id"]))
-        refused = self.ask("/v2/quotas/detector/check", MANAGER, "POST", json={"check": {"gpu": 2}, "pod": "north"})
-        found = {(x["project_id"], x["pod"]): (x["in_use"], x["subtree"]) for x in refused.json["violations"]}
-        self.assertEqual((0, None), found["detector", "north"])
-        self.assertEqual((None, None), found["higgs", "north"])
+        self.engine.administration.set_limits(ADMIN, {"gpu": 8}, "detector")
+        for limit, expected in ((1, ("detector", "north", 0, None)), (3, ("higgs", "north", None, None))):
+            self.put({"gpu": limit}, project_id="detector")
+            refused = self.ask("/v2/quotas/detector/check", MANAGER, "POST", json={"check": {"gpu": 9}, "pod": "north"})
+            [found] = refused.json["violations"]
+            self.assertEqual(expected, tuple(found[x] for x in ("project_id", "pod", "in_use", "subtree")))
         self.assertEqual(404, self.ask(f"{HIGGS}?pod=north", READER).status_int)
         history = test_application.deploy_engine(self).administration.limit_history
         for role, pod in (("manager", "north"), ("reader", "")):

@@ -36,6 +36,10 @@ class CapacityTest(base.CliTestCase):
             {"name": "n2", "uuid": given, "parent": "n1", "can_host": False, "pod": "east", "generation": 0}, shown
         )
         self.assertEqual({**shown, "generation": 2}, self.good("capacity", "provider", "show", given))
+        self.assertTrue(self.good("capacity", "provider", "set", "n2", "--no-shared")["can_host"])
+        self.assertFalse(self.good("capacity", "provider", "set", "n2", "--shared")["can_host"])
+        for wrong in ((), ("--shared", "--no-pod"), ("--no-shared", "--pod", "east")):
+            self.assertIn("--no-shared", self.refused(2, "capacity", "provider", "set", "n2", *wrong))
         self.assertEqual(["n1", "n2"], [one["name"] for one in self.good("capacity", "provider", "list")])
         self.assertIn("nested", self.refused(1, "capacity", "provider", "remove", "n1"))
         for name in ("n2", "n1"):
@@ -135,6 +139,13 @@ class CapacityTest(base.CliTestCase):
         self.assertEqual([], self.good("capacity", "import", path))
         self.assertEqual(before, self.inventories())
 
+    def test_import_a_shared_pool(self) -> None:
+        path = self.write("provider,resource,total,can_host\npool,gpu,9,false\nn2,gpu,9,true\nn3,gpu,9,\n")
+        self.good("capacity", "import", path)
+        shared = {one["name"]: not one["can_host"] for one in self.good("capacity", "provider", "list")}
+        self.assertEqual({"n1": False, "n2": False, "n3": False, "pool": True}, shared)
+        self.good("capacity", "import", self.write("provider,resource,total\npool,gpu,9\n"))
+
     def test_import_needs_one_source(self) -> None:
         for argv in ((), ("x.csv", "--from", "placement"), ("x.csv", "--nested")):
             self.refused(2, "capacity", "import", *argv)
@@ -142,6 +153,7 @@ class CapacityTest(base.CliTestCase):
 
     def test_a_wrong_file_writes_nothing(self) -> None:
         before = self.inventories()
+        known = self.good("capacity", "provider", "show", "n1")["uuid"]
         for text, expected in (
             ("", "first line"),
             ("provider,resource\nn1,gpu\n", "first line"),
@@ -158,6 +170,8 @@ class CapacityTest(base.CliTestCase):
             ("provider,resource,total\nn2,gpu,1\nany,gpu,1\n", "line 3: Invalid provider 'any'"),
             ("provider,resource,total,uuid\nn2,gpu,1,\nn3,gpu,1,x\n", "line 3: Invalid provider UUID"),
             ('provider,resource,total\n"n2,gpu,1\n', "CSV"),
+            ("provider,resource,total,can_host\nn2,gpu,1,maybe\n", "line 2: can_host must be true or false"),
+            (f"provider,resource,total,uuid\nn2,gpu,1,\nn1,gpu,8,\nn5,gpu,4,{known}\n", "stored provider 'n1'"),
         ):
             self.assertIn(expected, self.refused(2, "capacity", "import", self.write(text)), text)
             self.assertEqual(before, self.inventories(), text)

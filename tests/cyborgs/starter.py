@@ -5,14 +5,14 @@ A service takes a second and a half to start, mostly for imports that all servic
 Cyborg, Placement, cyborg_quota and oslo.service are not loaded in advance (oslo.service reads how to run each program
 when it is imported), so a program runs as it would without this. A program that is started often is forked from a
 template instead: a fork of this process that has also loaded the program's own modules, in the order in which the
-program loads them. The interpreter is isolated (-I), so that only installed packages are imported. Commands are lines
-of JSON: see starting.py. The arguments name packages that must not be loaded here: Nova does not start if eventlet was
-imported before.
+program loads them. The interpreter is isolated (-I), so that only installed packages are imported; libraries that the
+environment does not have are left out. Commands are lines of JSON: see starting.py. The arguments name packages that
+must not be loaded here: Nova does not start if eventlet was imported before.
 """
 
 import ctypes
 import gc
-import importlib
+import importlib.util
 import json
 import os
 import runpy
@@ -134,7 +134,7 @@ def obey(line, templates, owners):
 def main():
     for name in sys.argv[1:]:
         sys.modules[name] = None  # an import of it fails
-    load(LIBRARIES)
+    load(name for name in LIBRARIES if importlib.util.find_spec(name.partition(".")[0]))
     for name in sys.argv[1:]:
         del sys.modules[name]
     assert not NOT_LOADED & sys.modules.keys()

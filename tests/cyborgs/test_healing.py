@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from cyborg_quota import Claim
 from tests import base as ledger_base
 from tests import fixtures
-from tests.cyborgs import base, quota, test_reconcile
+from tests.cyborgs import base, configuration, quota, test_reconcile
 from tests.cyborgs.service import Service
 from tests.servers import machine
 
@@ -71,36 +71,42 @@ class TestDefault(HealTestCase):
         self.assertEqual(["released"], [row[3] for row in self.reservations(arq)])
 
 
-class TestSharedLedger(HealTestCase):
-    """Two Cyborgs and a user of the command line share one ledger. The second Cyborg has tables but no services."""
-
-    options = "reconcile_interval = 0\nsource = east"
+class SharedLedgerTestCase(HealTestCase):
+    """A second Cyborg, west, shares the ledger. It has tables and ARQs, but neither an API nor an agent."""
 
     def setUp(self) -> None:
         super().setUp()
         directory = pathlib.Path(self.useFixture(fx.TempDir()).path)
         url = fixtures.fresh_url("mariadb", "west")
         self.west_cyborg, self.west_conf = directory / "cyborg.conf", directory / "west.conf"
-        self.west_cyborg.write_text(f"[database]\nconnection = {url}\n")
-        self.west_conf.write_text(self.conf_file.read_text().replace("source = east", "source = west"))
+        services = {"bus": "fake:///", "nova": self.stack.nova.url, "placement": self.stack.placement_url}
+        text = configuration.CYBORG.format(workdir=directory, database=url.replace("$", "$$"), **services)
+        self.west_cyborg.write_text(text + self.config)
+        self.west_conf.write_text(self.conf_file.read_text().replace("source = east", "") + "source = west\n")
         command = [str(self.stack.programs / "cyborg-dbsync"), f"--config-file={self.west_cyborg}", "upgrade"]
         Service("west-dbsync", command, directory, bool, starter=self.stack.starter).finish()
         self.west_sql = sa.create_engine(url, poolclass=sa.NullPool)
         with self.west_sql.begin() as connection:
             connection.execute(sa.text(INSERT_PROFILE), {"uuid": str(uuid.uuid4())})
 
-    def bind_in_west(self, project_id: str) -> str:
+    def bind_in_west(self, project_id: str, source: str = "west") -> str:
         """Bind and charge as its conductor would: the ARQ by SQL, the charge by a call of the ledger."""
         row = {"uuid": str(uuid.uuid4()), "project_id": project_id, "instance": str(uuid.uuid4()), "profile": 1}
         with self.west_sql.begin() as connection:
             connection.execute(sa.text(INSERT_ARQ), row)
-        claim = Claim(row["uuid"], {"fpga": 1}, group=row["instance"], source="west")  # type: ignore[arg-type]
+        claim = Claim(row["uuid"], {"fpga": 1}, group=row["instance"], source=source)  # type: ignore[arg-type]
         self.engine.adopt(ledger_base.ADMIN, [claim], project_id)
         return str(row["uuid"])
 
     def west(self, *arguments: str) -> quota.Output:
         named = ("--config-file", str(self.west_conf), "reconcile", "--grace", "0")
         return self.run_program("cyborg-quota", *named, "--cyborg-config-file", str(self.west_cyborg), *arguments)
+
+
+class TestSharedLedger(SharedLedgerTestCase):
+    """Two Cyborgs and a user of the command line share one ledger."""
+
+    options = "reconcile_interval = 0\nsource = east"
 
     def test_each_repairs_its_own(self) -> None:
         [east], project_id = self.bound(1), base.new_id()
@@ -134,3 +140,44 @@ class TestSharedLedger(HealTestCase):
         self.assertEqual("cyborg-quota: set the source of 2 charges that had none.\n", output.err)
         self.assertEqual({arq: "east"}, self.held())
         self.assert_agree()
+
+
+class TestDefaultSource(SharedLedgerTestCase):
+    """Two Cyborgs whose conductors both have the default [cyborg] source."""
+
+    options = "reconcile_interval = 1\nreconcile_grace = 1"
+
+    def start_west(self) -> Service:
+        command = [str(self.stack.programs / "cyborg-quota-conductor"), f"--config-file={self.west_cyborg}"]
+        conductor = Service(
+            "west-conductor",
+            command,
+            self.west_cyborg.parent,
+            lambda output: "[cyborg] source = cyborg" in output,
+            starter=self.stack.starter,
+        )
+        self.addCleanup(conductor.kill)
+        conductor.start()
+        return conductor
+
+    def test_neither_repairs_until_one_is_renamed(self) -> None:
+        west_conductor = self.start_west()
+        [east], project_id = self.bound(1), base.new_id()
+        west = self.bind_in_west(project_id, "cyborg")
+        self.adopt("a ghost", "cyborg", project_id)
+        for conductor in (self.stack.conductor, west_conductor):
+            conductor.wait_for("The ledger was not repaired: Another Cyborg with another database also uses")
+        refused = self.reconcile("--heal", "--force")
+        self.assertEqual((1, ""), (refused.status, refused.out))
+        self.assertIn("reconcile --claim-source cyborg", refused.err)
+        self.assertIn("reconcile --claim-source cyborg", self.reconcile().err)
+        self.assertEqual({east: "cyborg", west: "cyborg", "a ghost": "cyborg"}, self.held())
+        west_conductor.kill()
+        self.assertIn("set the source of 1 charges", self.west("--claim-source", "cyborg").err)
+        machine.wait_until(lambda: "a ghost" not in self.held(), HEAL_SECONDS)
+        self.assertEqual({east: "cyborg", west: "west"}, self.held())
+        claimed = self.reconcile("--claim-source", "cyborg")
+        self.assertEqual(
+            (0, "cyborg-quota: the source cyborg belongs to this Cyborg now"),
+            (claimed.status, claimed.err.split(";")[0]),
+        )

@@ -44,7 +44,8 @@ class TestMounted(quota.QuotaTestCase):
         self.assertEqual(403, self.client.call("PUT", path, change).status)
         self.assertEqual({"fpga": 3, "fpga.fake": -1}, self.admin.call("PUT", path, change).body["quota"])
         self.check_personas(path, change)
-        self.assertEqual(401, call(self.stack.api_url, "GET", f"/v2{path}").status)
+        refused = call(self.stack.api_url, "GET", f"/v2{path}")
+        self.assertEqual((401, "cyborg_quota.unauthorized"), (refused.status, refused.body["errors"][0]["code"]))
 
     def check_personas(self, path: str, change: dict[str, dict[str, int]]) -> None:
         parent_id, stranger_id = new_id(), new_id()

@@ -142,11 +142,21 @@ class Request:
 
 
 def work(
-    caller: Caller, worker: str, rng: random.Random, projects: Sequence[str], is_over: Callable[[], bool]
+    caller: Caller,
+    worker: str,
+    rng: random.Random,
+    projects: Sequence[str],
+    is_over: Callable[[], bool],
+    *,
+    pause_seconds: float = 0.0,
 ) -> None:
-    """Reserve; commit most, roll back some, leave some in flight; release the oldest; until ``is_over()``."""
+    """Reserve; commit most, roll back some, leave some in flight; release the oldest; until ``is_over()``.
+
+    ``pause_seconds``: the mean time between the calls for a request and those for the next one.
+    """
     held: list[tuple[Request, bool]] = []
     while not is_over():
+        time.sleep(rng.uniform(0, 2 * pause_seconds))
         request = Request.named(f"{worker}-{rng.getrandbits(60)}", projects)
         if caller.reserve(request):
             way = rng.random()
@@ -311,15 +321,17 @@ class Ledger(fixtures.Fixture):
         seed: int,
         projects: Sequence[str] = ("hot",),
         urls: Sequence[str] | None = None,
+        pause_seconds: float = 0.0,
         **changes: Any,
     ) -> Crew:
-        """Start a number of workers; they use ``urls`` in turn."""
+        """Start a number of workers; they use ``urls`` in turn. ``pause_seconds``: see ``work``."""
 
         def job(number: int, is_over: Callable[[], bool]) -> None:
             url = urls[number % len(urls)] if urls else self.url
             caller = Caller(self.make_engine(url, **changes), self.journal)
             release_inherited(caller, self.journal, f"w{number}", projects)
-            work(caller, f"w{number}", random.Random(f"{seed} {number} {os.getpid()}"), projects, is_over)
+            rng = random.Random(f"{seed} {number} {os.getpid()}")
+            work(caller, f"w{number}", rng, projects, is_over, pause_seconds=pause_seconds)
 
         self.engine.close()  # SQLite does not support a fork while a file is open
         return Crew(job, count)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process is killed after each statement of a claim of capacity, and of what gives the capacity back.
+"""A process is killed after each statement that writes of a claim of capacity, and of what gives the capacity back.
 
 Quota and capacity change together or not at all, and the repeated call completes.
 """
@@ -25,6 +25,11 @@ load_tests = testscenarios.load_tests_apply_scenarios
 ADMIN = base.ADMIN
 AMOUNTS = {"gpu": 3, "fpga": 1}
 MOST_STATEMENTS = 40
+READS = ("SELECT", "SET ", "SHOW", "PRAGMA", "PREPARE", "DEALLOCATE")
+BEGIN = ("BEGIN", "BEGIN IMMEDIATE")
+"""A kill after one of these has the same effect as a kill after the statement before it."""
+ATOMIC = "-- COMMIT"
+"""The end of a statement that is a transaction of its own, whatever its first word is."""
 
 
 class CrashTestCase(base.LedgerTestCase):
@@ -33,7 +38,7 @@ class CrashTestCase(base.LedgerTestCase):
         self.useFixture(MonkeyPatch("cyborg_quota.db.database.Database.supports_single_statement", lambda *_: False))
 
     def crash_after(self, number: int, call: Callable[[QuotaEngine], object], *, is_naive: bool = False) -> bool:
-        """Run ``call`` in a process that kills itself after this number of statements. False: it ended before.
+        """Run ``call`` in a process that kills itself after this number of writes. False: it ended before.
 
         ``is_naive``: each statement is committed at once.
         """
@@ -165,10 +170,15 @@ class TestCrash(CrashTestCase):
 def _kill_after(number: int, *, is_naive: bool) -> None:
     count = itertools.count(1)
 
-    def after(_connection: Any, cursor: Any, *_rest: Any) -> None:
+    def after(_connection: Any, cursor: Any, statement: str, *_rest: Any) -> None:
         if is_naive:
             cursor.connection.commit()
-        if next(count) == number:
+        if _is_write(statement) and next(count) == number:
             os.kill(os.getpid(), signal.SIGKILL)
 
     sa.event.listen(sa.Engine, "after_cursor_execute", after)
+
+
+def _is_write(statement: str) -> bool:
+    """Whether it can change something."""
+    return statement.endswith(ATOMIC) or not (statement.startswith(READS) or statement in BEGIN)

@@ -51,6 +51,8 @@ QUICK = {
     "evs.join_retrans_period": "PT0.3S",
     "evs.install_timeout": "PT3S",
 }
+PAUSE_SECONDS = 0.01
+"""Between two requests of a worker while a node is away: without pauses, the workers delay its return by seconds."""
 
 
 def _sync(url: str, start: Any) -> None:
@@ -97,14 +99,17 @@ class TestCluster(test_base.BaseTestCase):
             # While all nodes are up, no error reaches a caller.
             self.assertEqual([], [kind for kind in ledger.assert_right().errors if kind != "OverQuota"])
         with self.step("a node is killed"), self.ledger() as ledger:
-            cluster_faults.load(self.cluster, ledger, cluster_faults.kill_one(self.cluster, 0.5), seed=self.seed)
+            act = cluster_faults.kill_one(self.cluster, 0.5)
+            cluster_faults.load(self.cluster, ledger, act, seed=self.seed, pause_seconds=PAUSE_SECONDS)
             ledger.assert_right()
         with self.step("the network parts"), self.ledger() as ledger:
             act = cluster_faults.isolate_one(self.cluster, 4.0)
-            cluster_faults.load(self.cluster, ledger, act, seed=self.seed, retry_seconds=1.0)
+            calm = {"retry_seconds": 1.0, "pause_seconds": PAUSE_SECONDS}
+            cluster_faults.load(self.cluster, ledger, act, seed=self.seed, **calm)
             self.assertGreater(ledger.assert_right().errors["DatabaseUnavailable"], 0)
         with self.step("a node stands still"), self.ledger() as ledger:
             impatient = {"statement_timeout_seconds": 3, "retry_seconds": 2.0, "connect_timeout_seconds": 1}
+            impatient["pause_seconds"] = PAUSE_SECONDS
             act = cluster_faults.pause_one(self.cluster, 5.0)
             cluster_faults.load(self.cluster, ledger, act, seed=self.seed, **impatient)
             self.assertGreater(ledger.assert_right().errors["DatabaseUnavailable"], 0)

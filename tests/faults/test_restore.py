@@ -5,16 +5,19 @@ from __future__ import annotations
 
 import logging
 import pathlib
+from collections.abc import Callable
 
 import fixtures as fixtures_
 import testscenarios
 
 from cyborg_quota import QuotaEngine, exceptions
 from cyborg_quota.attachment import attachment
+from cyborg_quota.capacity_types import Inventory
 from cyborg_quota.integrations.cyborg.bind_tracker import BindRequest, BindTracker, Caller
 from cyborg_quota.integrations.cyborg.reconciler import Reconciler
 from tests import base, fixtures, invariants, needs
 from tests.faults import backups
+from tests.functional import test_limits
 from tests.functional.test_reconciler import Cloud
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -112,6 +115,60 @@ class TestAnswers(RestoreTestCase):
         for name in ("lost", "new"):
             found = [other.get_usages(base.Context(f"{name}{number}"))["gpu"].reserved for number in range(3)]
             self.assertEqual([1, 1, 1], found, name)
+
+
+class TestMoves(RestoreTestCase, test_limits.LimitsTestCase):
+    """The backup lacks a move of a project, which moves again after the restore; a process has cached the lost path."""
+
+    def lose_a_move(self, move: Callable[[str], object]) -> None:
+        """``move`` is called with the parent of ``leaf``: ``a`` is lost, ``b`` allows one more."""
+        tree = {"top": None, "a": "top", "b": "top", "old": "top", "leaf": "old"}
+        self.import_tree(tree, {"top": 200, "a": 50, "b": 3, "old": 50, "leaf": 3}, gpu=0)
+        for project_id, amount in (("a", 1), ("b", 2), ("leaf", 1)):
+            self.hold(project_id, amount)
+        self.back_up()
+        move("a")
+        self.quotas.reserve(base.Context("leaf"), {"gpu": 1}, consumer="lost")
+        self.restore()
+        move("b")
+        error = self.assertRaises(exceptions.OverQuota, self.quotas.reserve, base.Context("leaf"), {"gpu": 1})
+        self.assertEqual(["b"], [over.project_id for over in error.overs])
+        self.assertEqual([], self.engine.audit(base.ADMIN))
+
+    def test_a_move(self) -> None:
+        administration = self.make_limited().administration  # of another process
+        self.lose_a_move(lambda parent: administration.move_project(base.ADMIN, "leaf", parent))
+
+    def test_an_import(self) -> None:
+        administration = self.make_limited().administration
+
+        def move(parent: str) -> None:
+            children = [{"id": parent, "children": [{"id": "leaf"}]}]
+            administration.import_limits(base.ADMIN, {"projects": [{"id": "top", "children": children}]})
+
+        self.lose_a_move(move)
+
+
+class TestProviders(RestoreTestCase, test_limits.LimitsTestCase):
+    def test_a_lost_provider_and_another_one(self) -> None:
+        """The other one gets the lost one's id; its inventory of another resource is added first."""
+        self.set(None, 9)
+        other = self.make_limited().capacity  # of another process
+        other.enable(base.ADMIN)
+        self.back_up()
+        other.add_provider(base.ADMIN, "node-a")
+        other.set_inventories(base.ADMIN, "node-a", {"gpu": Inventory(8)})
+        self.engine.reserve(self.context, {"gpu": 1}, consumer="lost", provider="node-a")
+        self.restore()
+        other = self.make_limited().capacity
+        other.add_provider(base.ADMIN, "node-b")
+        other.set_inventories(base.ADMIN, "node-b", {"fpga": Inventory(8)})
+        other.set_inventories(base.ADMIN, "node-b", {"gpu": Inventory(8)})
+        self.assertRaises(
+            exceptions.ProviderNotFound,
+            self.engine.reserve, self.context, {"gpu": 1}, consumer="new", provider="node-a",
+        )  # fmt: skip
+        self.assert_invariants()
 
 
 class TestCyborg(RestoreTestCase):

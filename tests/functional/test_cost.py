@@ -87,6 +87,8 @@ OWN: dict[str, Call] = {
     "get_reservations": lambda engine: engine.get_reservations(P7, consumer="consumer"),
     "list_limits": lambda engine: engine.administration.list_limits(base.ADMIN, "p7"),
     "path": lambda engine: engine.administration.path(base.ADMIN, "p7"),
+    "tree": lambda engine: engine.administration.tree(base.ADMIN, "p7"),
+    "tree, page": lambda engine: engine.administration.tree(base.ADMIN, "p7", limit=1),
     "get_detail": lambda engine: engine.get_detail(P7),
     "get_parent": lambda engine: engine.get_parent(base.ADMIN, "p7"),
     "get_parent, unknown": lambda engine: engine.get_parent(base.ADMIN, "nothing"),

@@ -43,12 +43,13 @@ class TestTree(test_limits.LimitsTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.set(None, 0)
-        self.set(None, -1, "fpga")
-        self.make_tree({"physics": None, "higgs": "physics", "decays": "higgs", "web": "physics"})
-        for project_id, limit in (("physics", 30), ("higgs", 15), ("web", 15), ("decays", 15)):
-            self.set(project_id, limit)
-            self.set(project_id, -1, "fpga")
+        limits = {"physics": 30, "higgs": 15, "web": 15, "decays": 15}
+        self.import_tree(
+            {"physics": None, "higgs": "physics", "decays": "higgs", "web": "physics"},
+            {name: {"gpu": limit, "fpga": -1} for name, limit in limits.items()},
+            gpu=0,
+            fpga=-1,
+        )
 
     def headroom(self, project_id: str, resource: str = "gpu") -> Headroom:
         found = self.quotas.headroom(base.ADMIN, project_id)[resource]

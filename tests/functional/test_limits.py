@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import testscenarios
@@ -47,6 +48,23 @@ class LimitsTestCase(base.LedgerTestCase):
         self.admin.set_limit(base.ADMIN, resource, limit, project_id)
         self.assert_invariants()
 
+    def import_tree(
+        self,
+        tree: Mapping[str, str | None],
+        limits: Mapping[str, int | dict[str, int]],
+        **defaults: int,
+    ) -> None:
+        """Make a tree, parents first, with limits (of gpu, or of several resources) by one call, which is faster."""
+        nodes: dict[str, dict[str, Any]] = {}
+        roots = []
+        for project_id, parent_id in tree.items():
+            limit = limits.get(project_id, {})
+            own = {"gpu": limit} if isinstance(limit, int) else limit
+            nodes[project_id] = {"id": project_id, "limits": own, "children": []}
+            (roots if parent_id is None else nodes[parent_id]["children"]).append(nodes[project_id])
+        self.admin.import_limits(base.ADMIN, {"defaults": defaults, "projects": roots})
+        self.assert_invariants()
+
     def make_tree(self, tree: dict[str, str | None]) -> None:
         for project_id, parent_id in tree.items():
             self.admin.add_project(base.ADMIN, project_id, parent_id)
@@ -73,8 +91,7 @@ class TestCern(LimitsTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.set(None, 0)
-        self.make_tree(
+        self.import_tree(
             {
                 "atlas": None,
                 "physics": "atlas",
@@ -83,18 +100,18 @@ class TestCern(LimitsTestCase):
                 "simulation": "physics",
                 "workflow": "operations",
                 "web": "operations",
-            }
+            },
+            {
+                "atlas": 100,
+                "physics": 30,
+                "operations": 70,
+                "higgs": 10,
+                "simulation": 10,
+                "workflow": 40,
+                "web": 30,
+            },
+            gpu=0,
         )
-        for project_id, limit in (
-            ("atlas", 100),
-            ("physics", 30),
-            ("operations", 70),
-            ("higgs", 10),
-            ("simulation", 10),
-            ("workflow", 40),
-            ("web", 30),
-        ):
-            self.set(project_id, limit)
 
     def refused(self, project_id: str, limit: int) -> str:
         error = self.assertRaises(exceptions.LimitRefused, self.admin.set_limit, base.ADMIN, "gpu", limit, project_id)

@@ -89,6 +89,19 @@ class TestRepeat(base.LedgerTestCase):
             counts.append(len(sent))
         self.assertLess(counts[1] - counts[0], 10, counts)
 
+    def test_statements_of_claims_in_a_pod(self) -> None:
+        self.engine.capacity.enable(base.ADMIN)
+        self.engine.pods.add(base.ADMIN, "pod1")
+        self.engine.capacity.add_provider(base.ADMIN, "n1", pod="pod1")
+        self.engine.capacity.set_inventories(base.ADMIN, "n1", {"gpu": Inventory(FEW)})
+        claims = [Claim(f"c{number}", {"gpu": 1}, provider=ANY, pod="pod1") for number in range(FEW)]
+        first = self.engine.reserve_many(base.ADMIN, claims, project_id="p1")
+        sent: list[str] = []
+        sql = hooks.database_of(self.engine).engine
+        sa.event.listen(sql, "before_cursor_execute", lambda *arguments: sent.append(arguments[2]))
+        self.assertEqual(first, self.engine.reserve_many(base.ADMIN, claims, project_id="p1"))
+        self.assertLess(len(sent), 20, sent)
+
     def test_half_of_them_new(self) -> None:
         held = self.quotas.reserve_many(self.context, self.claims(300))
         claims = [*self.claims(300), *(base.claim(f"new-{number}", gpu=1) for number in range(300))]

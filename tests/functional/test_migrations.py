@@ -156,6 +156,7 @@ class MigrationTestCase(base.BackendTestCase):
 
     def setUp(self) -> None:
         super().setUp()
+        next_release.share_scripts(self)
         self.number = 0
         self.use(fixtures.fresh_url(self.backend, "migrated"))
 

@@ -27,12 +27,13 @@ LEASE = 10.0
 class TestMetrics(test_limits.LimitsTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.set(None, 0)
-        self.set(None, UNLIMITED, "fpga")
-        self.make_tree({"physics": None, "higgs": "physics", "decays": "higgs", "web": "physics"})
-        for project_id, limit in (("physics", 30), ("higgs", 15), ("decays", 10), ("web", 15)):
-            self.set(project_id, limit)
-            self.set(project_id, UNLIMITED, "fpga")
+        limits = {"physics": 30, "higgs": 15, "decays": 10, "web": 15}
+        self.import_tree(
+            {"physics": None, "higgs": "physics", "decays": "higgs", "web": "physics"},
+            {name: {"gpu": limit, "fpga": UNLIMITED} for name, limit in limits.items()},
+            gpu=0,
+            fpga=UNLIMITED,
+        )
 
     def read(self, *project_ids: str) -> dict[tuple[str, str], ProjectMetrics]:
         rows = self.engine.monitoring.read(ADMIN, project_ids or None).projects
@@ -92,12 +93,14 @@ class TestMetrics(test_limits.LimitsTestCase):
             provider: Provider = self.engine.capacity.add_provider(ADMIN, name, pod=pod)
             self.engine.capacity.set_inventories(ADMIN, provider.uuid, {"gpu": Inventory(total)})
         self.engine.pods.set_usage(ADMIN, "far", {"gpu": ResourceUse(10, 7)})
+        # North has inventories, which count, and not its measurement.
+        self.engine.pods.set_usage(ADMIN, "north", {"gpu": ResourceUse(99, 9)})
         [uuid] = self.engine.reserve(base.Context("web"), {"gpu": 3}, provider="n1")
         metrics = self.engine.monitoring.read(ADMIN)
         self.assertEqual(
             {("gpu", "north"): (12, 3), ("gpu", ""): (2, 0), ("gpu", "far"): (10, 7)}, dict(metrics.capacity)
         )
-        self.assertEqual(["far"], list(metrics.measurement_ages))
+        self.assertEqual(["far", "north"], sorted(metrics.measurement_ages))
         self.assertEqual((0.0, schema.head()), (metrics.oldest_overdue_seconds, metrics.revision))
         self.make_overdue(uuid)
         self.assertGreater(self.engine.monitoring.read(ADMIN).oldest_overdue_seconds, 20 * 365 * 86400)

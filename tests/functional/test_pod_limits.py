@@ -31,10 +31,7 @@ class PodLimitTestCase(test_limits.LimitsTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.set(None, -1)
-        self.set(None, -1, "fpga")
-        self.make_tree({"a": None, "child": "a", "b": None})
-        self.admin.set_limits(ADMIN, {"gpu": -1, "fpga": -1}, "child")
+        self.import_tree({"a": None, "child": "a", "b": None}, {"child": {"gpu": -1, "fpga": -1}}, gpu=-1, fpga=-1)
         self.engine.capacity.enable(ADMIN)
         for name, pod in (("n1", "p1"), ("n2", "p2"), ("n3", None)):
             if pod is not None:

@@ -12,7 +12,7 @@ from unittest import mock
 import testscenarios
 
 from cyborg_quota import ANY, SELECT, Claim, Inventory, PodChoice, exceptions
-from cyborg_quota.db import inventories
+from cyborg_quota.db import free_capacity
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from cyborg_quota.pod_types import ResourceUse
 from tests import base, fixtures, hooks
@@ -233,8 +233,8 @@ class TestStatements(RuleTestCase):
         self.capacity.set_inventories(ADMIN, "free", {"gpu": Inventory(9)})
         self.refused(2)
         with self.sql.connect() as connection:
-            self.assertEqual(set(), inventories.pods_that_fit(connection, {"gpu": 2}))
-            self.assertEqual({"p0", "p1", "p2", "p4"}, inventories.pods_that_fit(connection, {"gpu": 1}))
-            self.assertEqual(set(), inventories.pods_that_fit(connection, {"gpu": 1, "fpga": 1}))
+            self.assertEqual(set(), free_capacity.pods_that_fit(connection, {"gpu": 2}))
+            self.assertEqual({"p0", "p1", "p2", "p4"}, free_capacity.pods_that_fit(connection, {"gpu": 1}))
+            self.assertEqual(set(), free_capacity.pods_that_fit(connection, {"gpu": 1, "fpga": 1}))
             self.capacity.set_inventories(ADMIN, "p1", {"fpga": Inventory(1)})
-            self.assertEqual({"p1"}, inventories.pods_that_fit(connection, {"gpu": 1, "fpga": 1}))
+            self.assertEqual({"p1"}, free_capacity.pods_that_fit(connection, {"gpu": 1, "fpga": 1}))

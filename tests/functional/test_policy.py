@@ -7,6 +7,7 @@ import dataclasses
 import datetime
 import os
 import pathlib
+import threading
 from typing import Any
 from unittest import mock
 
@@ -226,6 +227,45 @@ class TestPolicyFile(PolicyTestCase):
             self.assertTrue(rules.may_set(manager, "higgs", None))
         self.patch(policy, "RELOAD_SECONDS", 0.0)
         self.assertFalse(rules.may_set(manager, "higgs", None))
+
+    def test_threads_beside_a_reload(self) -> None:
+        """oslo.policy first replaces the rules by those of the file, then adds the defaults: nobody sees the first."""
+        self.write('"cyborg_quota:limit:set": "role:quota_manager"\n')
+        clock = self.useFixture(fx.MockPatchObject(policy.time, "monotonic", return_value=100.0)).mock
+        rules, reader = policy.Policy(self.conf), User("higgs", roles=["reader"])
+        self.assertTrue(rules.permits(policy.GET, reader, "higgs"))
+        os.utime(self.rules, (2**31, 2**31))
+        clock.return_value += policy.RELOAD_SECONDS
+        before, replaced, answered = threading.Event(), threading.Event(), threading.Event()
+        load_rules, replace_rules = oslo_policy.Enforcer.load_rules, oslo_policy.Enforcer.set_rules
+        proceed = threading.Event()
+
+        def set_rules(*arguments: Any, **options: Any) -> None:
+            if threading.current_thread() is not loader:
+                return replace_rules(*arguments, **options)
+            before.set()
+            self.assertTrue(proceed.wait(60))
+            replace_rules(*arguments, **options)
+            replaced.set()
+            return self.assertTrue(answered.wait(60))
+
+        def load_then_wait(*arguments: Any) -> None:
+            """Another thread that loads at the same time; or that only evaluates, which calls this too."""
+            load_rules(*arguments)
+            if threading.current_thread() is not loader:
+                proceed.set()
+                self.assertTrue(replaced.wait(60))
+
+        self.patch(oslo_policy.Enforcer, "set_rules", set_rules)
+        self.patch(oslo_policy.Enforcer, "load_rules", load_then_wait)
+        loader = threading.Thread(target=rules.permits, args=(policy.GET, reader, "higgs"))
+        loader.start()
+        self.assertTrue(before.wait(60))
+        seen = [rules.permits(policy.LIST, User("nova", roles=["service"]), name) for name in ("p1", "p2")]
+        answered.set()
+        loader.join()
+        self.assertEqual([True, True], seen)
+        self.assertTrue(rules.permits(policy.GET, reader, "higgs"))
 
     def test_a_file_that_is_wrong(self) -> None:
         self.write("{")

@@ -8,7 +8,7 @@ import uuid
 
 import testscenarios
 
-from cyborg_quota import Inventory, exceptions
+from cyborg_quota import ANY, Inventory, exceptions
 from tests.functional import test_capacity
 from tests.functional.test_capacity import ADMIN
 
@@ -46,6 +46,19 @@ class TestProviders(test_capacity.CapacityTestCase):
         self.assertEqual("east", self.capacity.set_pod(ADMIN, "n1", "east").pod)
         self.quotas.rollback(self.context, [uuid])
         self.assertIsNone(self.capacity.set_pod(ADMIN, "n1", None).pod)
+
+    def test_a_provider_becomes_a_shared_pool(self) -> None:
+        self.claim()
+        generation = self.capacity.show_provider(ADMIN, "n1").generation
+        pool = self.capacity.set_can_host(ADMIN, "n1", can_host=False, reason="leased")
+        self.assertEqual((False, generation + 1), (pool.can_host, pool.generation))
+        self.assertRaises(exceptions.OverCapacity, self.quotas.reserve, self.context, {"gpu": 1}, provider=ANY)
+        self.claim()
+        self.assertEqual("leased", self.capacity.history(ADMIN, "n1", limit=1)[0].reason)
+        self.assertTrue(self.capacity.set_can_host(ADMIN, "n1", can_host=True).can_host)
+        self.quotas.reserve(self.context, {"gpu": 1}, provider=ANY)
+        self.assertRaises(exceptions.ProviderNotFound, self.capacity.set_can_host, ADMIN, "n9", can_host=True)
+        self.assertEqual([], self.capacity.verify_history(ADMIN))
 
     def test_equal_names_and_uuids_are_refused(self) -> None:
         shown = self.capacity.show_provider(ADMIN, "n1")

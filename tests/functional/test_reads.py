@@ -40,7 +40,9 @@ class TestReads(test_limits.LimitsTestCase):
         clouds.add_projects(self.sql, 0, 20)
         self.set("p7", 10)
         # A statement that meets a lock fails after a second.
-        self.impatient = self.make_engine(statement_timeout_seconds=1, retry_seconds=0.1)
+        self.impatient = self.make_engine(
+            statement_timeout_seconds=1, retry_seconds=0.1, sqlite_busy_timeout_seconds=1.0
+        )
         self.impatient.reserve(base.Context("p7"), {"gpu": 1})
 
     def call_each(self, engine: QuotaEngine) -> None:

@@ -24,6 +24,7 @@ class Cloud:
     def __init__(self) -> None:
         self.arqs: dict[str, Attached] = {}
         self.others: set[str] = {"an ARQ that is not bound"}
+        self.profiles: list[str] = ["a profile"]
 
     def bind(
         self,
@@ -46,6 +47,9 @@ class Cloud:
 
     def is_empty(self) -> bool:
         return not self.arqs and not self.others
+
+    def identity(self) -> list[str]:
+        return list(self.profiles)
 
 
 class ReconcilerTestCase(base.LedgerTestCase):
@@ -438,63 +442,3 @@ class TestSources(ReconcilerTestCase):
         self.cloud.bind("free")
         self.of("east").heal(self.of("east").find())
         self.assertEqual({"free": "east"}, self.live())
-
-
-class TestCertain(ReconcilerTestCase):
-    def certain(self) -> list[str]:
-        reconciler = self.reconciler()
-        return [done.arq for done in reconciler.heal(reconciler.find(), only_certain=True, is_automatic=True)]
-
-    def test_only_deleted_or_unbound_arqs(self) -> None:
-        """Not ARQs that Cyborg is about to bind or unbind, nor bound ARQs without a charge."""
-        self.cloud.others = {"is being unbound"}
-        self.cloud.bind("not charged")
-        self.cloud.bind("wrong amount", gpu=2)
-        for arq in ("gone", "is being unbound", "wrong amount"):
-            self.charge(arq)
-        self.assertEqual(["gone"], self.certain())
-        self.assertEqual(["is being unbound", "not charged", "wrong amount"], [arq for arq, _ in self.found()])
-
-    def assert_shrunk(self, lost: int, charged: int, *, is_empty: bool) -> None:
-        for only_certain in (True, False):
-            reconciler = self.reconciler()
-            report = reconciler.find()
-            error = self.assertRaises(
-                reconciler_module.RecordsShrunk, reconciler.heal, report, only_certain=only_certain
-            )
-            self.assertEqual((lost, charged, is_empty), (error.lost, error.charged, error.is_empty))
-        self.assertEqual((charged, 0), self.figures())
-        reconciler = self.reconciler()
-        self.assertEqual(lost, len(reconciler.heal(reconciler.find(), force=True)))
-
-    def test_an_empty_record(self) -> None:
-        """A wrong database, or a new one: nothing is released, however few they are."""
-        self.cloud.others = set()
-        self.charge("a")
-        self.assert_shrunk(1, 1, is_empty=True)
-
-    def test_a_shrunken_record(self) -> None:
-        """An old backup has less than half of the charged ARQs."""
-        for number in range(11):
-            self.charge(f"a{number}")
-            if number < 5:
-                self.cloud.bind(f"a{number}")
-        self.assert_shrunk(6, 11, is_empty=False)
-
-    def test_half_is_not_shrunken(self) -> None:
-        """A small number is not either: an outage at the end of an instance leaves as many."""
-        for count, bound in ((12, 6), (5, 1), (1, 0)):
-            for number in range(count):
-                self.charge(f"{count} {number}")
-                if number < bound:
-                    self.cloud.bind(f"{count} {number}")
-            self.assertEqual(count - bound, len(self.certain()))
-            self.cloud.arqs.clear()
-            self.quotas.release(self.context, group="i1")
-
-    def test_a_small_record_of_another_database(self) -> None:
-        """A conductor never releases all of several charges; an operator's --heal does, up to the usual bound."""
-        self.assertEqual(5, len([self.charge(f"a{number}") for number in range(5)]))
-        self.assertRaises(reconciler_module.RecordsShrunk, self.certain)
-        self.assertEqual((5, 0), self.figures())
-        self.assertEqual(5, len(self.reconciler().heal(self.reconciler().find())))

@@ -9,6 +9,7 @@ from unittest import mock
 
 import testscenarios
 
+from cyborg_quota import Claim
 from cyborg_quota.integrations.cyborg import recovery
 from cyborg_quota.integrations.cyborg.diff import Attached
 from tests import base
@@ -42,6 +43,17 @@ class TestCommitBound(base.LedgerTestCase):
         self.assertEqual(["bound"], committed)
         self.assertEqual((1, 3), self.figures())
         self.assertEqual(0, self.recover("our own"))
+
+    def test_beside_many_older_reservations(self) -> None:
+        """Those of other callers stay reserved, and do not hide a newer one. (A page has two rows here.)"""
+        others = [Claim(f"other-{number}", {"gpu": 1}, source="west") for number in range(4)]
+        self.quotas.reserve_many(self.context, [*others, Claim("other-4", {"gpu": 1})], group="i0")
+        self.reserve("bound")
+        for arq in ("bound", "other-0"):
+            self.cloud.bind(arq)
+        with mock.patch.object(recovery, "_PAGE_ROWS", 2):
+            self.assertEqual(1, recovery.commit_bound(self.quotas, self.cloud, (), "east"))  # type: ignore[arg-type]
+        self.assertEqual(["bound"], [arq for arq, state in self.states().items() if state == "committed"])
 
     def test_a_model_and_its_family(self) -> None:
         self.reserve("a", gpu=1, **{"gpu.A100": 1})

@@ -49,6 +49,7 @@ class SchemaTestCase(base.BackendTestCase):
 
     def setUp(self) -> None:
         super().setUp()
+        revisions.share_scripts(self)
         self.url = fixtures.fresh_url(self.backend, "schema")
         self.database = Database(fixtures.settings(self.url))
         self.addCleanup(self.database.close)

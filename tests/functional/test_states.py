@@ -89,9 +89,12 @@ class TestCalls(StateTestCase):
 
     scenarios = testscenarios.multiply_scenarios(
         fixtures.SCENARIOS,
-        [(call, {"call": call}) for call in TABLE],
+        [
+            (f"{call},{name}", {"call": call, "by": name})
+            for call in TABLE
+            for name in (("all",) if call == "expire" else ("uuid", "consumer", "group"))
+        ],
         [(state, {"state": state}) for state in TABLE["commit"]],
-        [(name, {"by": name}) for name in ("uuid", "consumer", "group")],
     )
     call = state = by = ""
 

@@ -265,13 +265,11 @@ class TestAncestors(base.LedgerTestCase):
         (over,) = error.overs
         self.assertEqual((0, 1, None), (over.used, over.reserved, over.subtree))
 
-    def test_own_usage_is_shown_with_a_hidden_one(self) -> None:
+    def test_only_the_constraint_that_binds_is_shown(self) -> None:
         self.limits.limits["p1", "gpu"] = 1
         overs = self.refused(self.context).overs
-        self.assertEqual(
-            [("p1", 0, 0), ("root", None, None)],
-            [(over.project_id, over.used, over.reserved) for over in overs],
-        )
+        self.assertEqual([("p1", 0, 0)], [(over.project_id, over.used, over.reserved) for over in overs])
+        self.assertEqual(["p1", "root"], [over.project_id for over in self.refused(base.ADMIN).overs])
 
     def test_up_to_the_ancestor_s_limit(self) -> None:
         self.quotas.reserve(self.context, {"gpu": 1})

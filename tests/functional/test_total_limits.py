@@ -17,6 +17,7 @@ from fixtures import MonkeyPatch
 
 from cyborg_quota import Headroom, QuotaEngine, exceptions
 from cyborg_quota.db import models, moves, path_state, projects, usages
+from cyborg_quota.ledger import total_limits
 from cyborg_quota.ledger.project_tree import PathCache
 from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.limits.limit_tree import InitialLimits
@@ -45,11 +46,8 @@ class TotalTestCase(test_limits.LimitsTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.set(None, -1)
-        self.set(None, -1, "fpga")
-        self.make_tree({"a": None, "child": "a", "b": None, "c": None})
-        for project_id in ("a", "b", "c", "child"):
-            self.admin.set_limits(ADMIN, {"gpu": -1, "fpga": -1}, project_id)
+        tree = {"a": None, "child": "a", "b": None, "c": None}
+        self.import_tree(tree, {name: {"gpu": -1, "fpga": -1} for name in tree}, gpu=-1, fpga=-1)
         self.totals = self.engine.total_limits
 
     def set_total(self, limit: int = 10, resource: str = "gpu", **how: Any) -> None:
@@ -234,10 +232,36 @@ class TestBatches(TotalTestCase):
         def progress(number: int) -> None:
             self.make_limited().total_limits.unset(ADMIN, ["gpu"])
 
-        error = self.assertRaises(exceptions.LimitRefused, self.set_total, 12, progress=progress)
-        self.assertIn("by another command", str(error))
+        error = self.assertRaises(exceptions.TotalLimitChanged, self.set_total, 12, progress=progress)
+        self.assertEqual("gpu", error.resource)
+        self.assertNotIn("Nothing was changed", str(error))
         self.assert_invariants()
         self.assertEqual([], self.totals.list(ADMIN))
+
+
+    def test_another_command_removes_it_during_an_import(self) -> None:
+        """The other changes of the import were made before, and the error says so."""
+        other = self.make_limited().total_limits
+
+        def removed_first(method: Any) -> Any:
+            def call(*arguments: Any, **more: Any) -> Any:
+                with mock.patch.object(total_limits.TotalLimits, method.__name__, method):
+                    other.unset(ADMIN, ["gpu"])
+                return method(*arguments, **more)
+
+            return call
+
+        for number, (name, limit) in enumerate((("_count", 9), ("unset", None)), start=77):
+            if limit is None:
+                self.set_total(20)
+            patched = removed_first(getattr(total_limits.TotalLimits, name))
+            with mock.patch.object(total_limits.TotalLimits, name, patched):
+                document = {"total": {"gpu": limit}, "defaults": {"gpu": number}}
+                error = self.assertRaises(exceptions.TotalLimitChanged, self.admin.import_limits, ADMIN, document)
+            self.assertIn("Other changes of this command were made", str(error))
+            self.assertIn(("gpu", number), [(one.resource, one.limit) for one in self.admin.list_limits(ADMIN)])
+            self.assertEqual([], self.totals.list(ADMIN))
+            self.assert_invariants()
 
 
 class TestFence(TotalTestCase):
@@ -472,7 +496,8 @@ class TestDocument(TotalTestCase):
         )
         self.assertEqual(TotalLimit("fpga", 5, 0, True), self.total())
         self.assert_invariants()
-        self.assertEqual(["moved"] * 2, [entry.reason for entry in self.admin.limit_history(ADMIN, limit=2)])
+        entries = self.admin.limit_history(ADMIN, limit=2)
+        self.assertEqual([("moved", "import")] * 2, [(entry.reason, entry.operation) for entry in entries])
 
     def test_a_wrong_document(self) -> None:
         for wrong in ({"gpu": -1}, {"gpu": "5"}, {"gpu": 1.5}, 5, ["gpu"]):

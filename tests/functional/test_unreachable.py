@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import time
+
 import testscenarios
 
 from cyborg_quota import QuotaEngine, exceptions
@@ -48,6 +50,16 @@ class TestUnreachable(base.LedgerTestCase):
         self.assertIs(exceptions.DatabaseUnreachable, type(self.reserve(self.engine_at(self.proxy.url))))
         self.proxy.is_dead = False
 
+    def test_no_greeting(self) -> None:
+        """A server that accepts a connection and is silent gets the connect timeout, not the statement timeout."""
+        engine = fixtures.make_engine(self.proxy.url, **{**SHORT_TIMEOUTS, "statement_timeout_seconds": 60})
+        self.addCleanup(engine.close)
+        self.proxy.is_dead = True
+        began = time.monotonic()
+        self.assertIs(exceptions.DatabaseUnreachable, type(self.reserve(engine)))
+        self.assertLess(time.monotonic() - began, 30)
+        self.proxy.is_dead = False
+
     def test_available_again(self) -> None:
         """A ping opens a connection of its own, because those of the pool are dead."""
         self.away.reserve(self.context, {"gpu": 1})
@@ -80,3 +92,15 @@ class TestLocation(base.LedgerTestCase):
         url = self.sql.url
         place = f"{url.host}:{url.port}/" if url.host else "/"
         self.assertEqual(f"{url.drivername}://{place}{url.database}", self.engine.location)
+
+
+class TestReadOnlyFile(base.LedgerTestCase):
+    scenarios = fixtures.SCENARIOS[:1]
+
+    def test_a_change(self) -> None:
+        """The error names the file's directory as a remedy. (The tests may run as root, so the URL forbids writes.)"""
+        self.quotas.reserve(self.context, {"gpu": 1})
+        engine = fixtures.make_engine(f"sqlite:///file:{self.sql.url.database}?mode=ro&uri=true", self.limits)
+        self.addCleanup(engine.close)
+        error = self.assertRaises(exceptions.DatabaseReadOnly, engine.reserve, self.context, {"gpu": 1})
+        self.assertIn("directory that this user may write", str(error))

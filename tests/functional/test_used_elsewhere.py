@@ -82,6 +82,25 @@ class UsedElsewhereTest(base.LedgerTestCase):
         self.capacity.heal(ADMIN)
         self.assertEqual(([], (2, 5, 1)), (self.capacity.audit(ADMIN), self.figures_of()))
 
+    def test_a_drifted_give_back_keeps_what_is_used_elsewhere(self) -> None:
+        """The counter is below the claim that ends: it becomes 0, and only the rest of the capacity free."""
+        (uuid,) = self.quotas.reserve(self.context, {"gpu": 2}, provider="n1")
+        self.capacity.set_used_elsewhere(ADMIN, "n1", {"gpu": 5})
+        self.execute("UPDATE inventories SET used = 1, free = 2")
+        self.engine.rollback(self.context, [uuid])
+        self.assertEqual((0, 5, 3), self.figures_of())
+        self.assertEqual([], self.capacity.audit(ADMIN))
+
+    def test_free_that_has_drifted_is_named(self) -> None:
+        """A claim that fits by the counters is refused by the column: the refusal says what repairs it."""
+        self.execute("UPDATE inventories SET free = 0")
+        error = self.assertRaises(
+            exceptions.OverCapacity, self.engine.reserve, self.context, {"gpu": 1}, provider="n1"
+        )
+        self.assertIn("run `capacity heal`", str(error))
+        self.capacity.heal(ADMIN)
+        self.claim(1)
+
     def test_wrong_amounts(self) -> None:
         for amount in (-1, True, "1", 2**70):
             self.assertRaises(exceptions.InvalidRequest, self.capacity.set_used_elsewhere, ADMIN, "n1", {"gpu": amount})

@@ -44,12 +44,17 @@ class PanelsTestCase(base.BaseTestCase):
         self.useFixture(catalog.OnlyAccelerator(self.stack.keystone, f"{self.stack.api.url}/v2"))
 
     def log_in(self, user: stack.User, panel: str, *cookies: tuple[str, str]) -> Page:
-        """A page of a browser of its own, after the login; ``panel`` is a path, as in project/accelerator_quota."""
-        context = self.stack.browser.new_context(viewport={"width": WIDTHS[0], "height": 900})
-        self.addCleanup(context.close)
+        """A page in a session of its own, after the login; ``panel`` is a path, as in project/accelerator_quota.
+
+        The sessions share the browser's cache: Horizon's scripts are large. An earlier page has no session any more.
+        """
+        context = self.stack.context
+        context.clear_cookies()
         url = self.stack.horizon.url
         context.add_cookies([{"name": name, "value": value, "url": url} for name, value in cookies])
         page: Page = context.new_page()
+        self.addCleanup(page.close)
+        page.set_viewport_size({"width": WIDTHS[0], "height": 900})
         page.set_default_timeout(TIMEOUT_MILLISECONDS)
         self.addOnException(lambda _error: self._describe(page))
         page.goto(f"{url}/auth/login/?next=/{panel}/")

@@ -13,7 +13,7 @@ import uuid
 from unittest import mock
 
 import fixtures as fx
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import BrowserContext, sync_playwright
 
 import cyborg_quota
 from cyborg_quota import QuotaEngine
@@ -45,7 +45,7 @@ class Stack(fx.Fixture):
     Alice is an admin, bob a member of atlas. ``python``: that of Horizon; ``program``: the browser.
     """
 
-    browser: Browser
+    context: BrowserContext
     engine: QuotaEngine
 
     def __init__(self, keystone: Keystone, python: pathlib.Path, program: str) -> None:
@@ -73,8 +73,9 @@ class Stack(fx.Fixture):
         self.horizon = self.useFixture(server.Horizon(self.keystone, self._python))
         playwright = sync_playwright().start()
         self.addCleanup(playwright.stop)
-        self.browser = playwright.chromium.launch(executable_path=self._program)
-        self.addCleanup(self.browser.close)
+        browser = playwright.chromium.launch(executable_path=self._program)
+        self.addCleanup(browser.close)
+        self.context = browser.new_context()
 
     def _make_projects(self) -> None:
         self.projects: dict[str, str] = {}

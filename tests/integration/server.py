@@ -11,7 +11,6 @@ import shutil
 import signal
 import socket
 import sqlite3
-import subprocess
 import uuid
 from typing import Any
 
@@ -20,6 +19,7 @@ from keystoneauth1.identity.v3 import Password
 from keystoneauth1.session import Session
 
 from tests import fixtures
+from tests.cyborgs.starting import Process, ProcessSettings, Starter
 from tests.installing import NotAvailable
 from tests.integration import environment
 from tests.integration.environment import REGION
@@ -28,6 +28,9 @@ from tests.servers import machine
 START_TIMEOUT_SECONDS = 60.0
 CALL_TIMEOUT_SECONDS = 30.0
 PREFIX = "cyborg-quota-keystone-"
+PROGRAM = pathlib.Path(__file__).with_name("serve_keystone.py")
+MODULES = ("keystone.server.wsgi", "keystone.server.backends", "keystone.auth.plugins.password")
+"""What it loads when it starts. It is restarted often: each start is a fork of a process that has loaded them."""
 AUTHTOKEN = """\
 [keystone_authtoken]
 auth_type = password
@@ -73,7 +76,9 @@ class Keystone:
         database.close()
         self.model = ""
         self.password = self._environment.password
-        self._process: subprocess.Popen[bytes] | None = None
+        templates = {PROGRAM.name: MODULES}
+        self._starter = Starter(self._environment.python, self.workdir, templates=templates)
+        self._process: Process | None = None
         self.admin = self._log_in()
 
     def start(self, model: str) -> None:
@@ -83,18 +88,10 @@ class Keystone:
         self.stop()
         self.model = model
         config = environment.write_config(self.workdir, model)
-        program = str(pathlib.Path(__file__).with_name("serve.py"))
-        serve = machine.ends_with_parent([str(self._environment.python), program, str(self.port), str(self._threads)])
-        with (self.workdir / "serve.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                serve,
-                cwd=self.workdir,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                env={**os.environ, "OS_KEYSTONE_CONFIG_FILES": str(config)},
-            )
+        log = self.workdir / "serve.log"
+        environ = {**os.environ, "OS_KEYSTONE_CONFIG_FILES": str(config)}
+        command = [str(PROGRAM), str(self.port), str(self._threads)]
+        self._process = self._starter.start(command, ProcessSettings(log, log, environ, self.workdir))
         machine.wait_until(self._is_up, START_TIMEOUT_SECONDS)
         if not self._is_up():
             raise NotAvailable((self.workdir / "serve.log").read_text()[-2000:])
@@ -109,8 +106,9 @@ class Keystone:
     def stop(self) -> None:
         """End it; its data stays."""
         if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+            if self._process.poll() is None:
+                os.kill(self._process.pid, signal.SIGKILL)
+                self._process.wait()
             self._process = None
 
     def hang(self) -> None:
@@ -123,10 +121,11 @@ class Keystone:
     def resume(self) -> None:
         """Resume it after hang()."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
+        os.kill(self._process.pid, signal.SIGCONT)
 
     def close(self) -> None:
         self.stop()
+        self._starter.close()
         shutil.rmtree(self.workdir, ignore_errors=True)
         self._lock.close()
 

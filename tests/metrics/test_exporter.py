@@ -5,16 +5,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import fixtures as fx
+import oslotest.base
 from prometheus_client import parser
 
 import cyborg_quota
 from cyborg_quota import exceptions
+from cyborg_quota.metric_types import LedgerMetrics, ProjectMetrics
+from cyborg_quota.metrics import exporter as exporters
 from cyborg_quota.metrics import recorder as recorders
 from cyborg_quota.metrics import setup
 from cyborg_quota.metrics.engine import MeasuredEngine, result_of
@@ -66,9 +71,7 @@ class MetricsTestCase(server.ApiTestCase):
         conf = server.settings(self.url, **{**self.options, **options})
         engine = cyborg_quota.make_engine(conf)
         self.addCleanup(engine.close)
-        made = setup.make_exporter(conf, engine, names)
-        assert made is not None
-        return made
+        return Exporter(conf, engine, names)
 
     @contextlib.contextmanager
     def serving(self, *, elected: bool = True, **options: Any) -> Iterator[Exporter]:
@@ -117,6 +120,9 @@ class TestScrape(MetricsTestCase):
         self.engine.pods.set_usage(base.ADMIN, "north", {"gpu": ResourceUse(4, 1)})
         with self.serving(names=lambda ids: {ids[0]: 'the "first"\\\n'}) as exporter:
             exporter._drift_rows = 0
+            self.scrape()
+            names = exporter._names
+            machine.wait_until(lambda: names is not None and names.text != "", 30)
             text = self.scrape()
         self.assertIn(r'project_name="the \"first\"\\\n"', text)
         self.assertIn('cyborg_quota_capacity_total{resource="gpu",pod="north"} 4', text)
@@ -165,6 +171,117 @@ class TestScrape(MetricsTestCase):
             self.assertEqual((503, b"The ledger is unavailable.\n"), (error.code, error.read()))
 
 
+class TestOneRead(oslotest.base.BaseTestCase):
+    """What a scrape reads, without a server and without a ledger."""
+
+    def test_threads_share_one_read(self) -> None:
+        """The first thread reads while the second asks; without the lock, both would read."""
+        both_read = threading.Barrier(2)
+        reads: list[int] = []
+
+        def read(*_arguments: object) -> LedgerMetrics:
+            reads.append(1)
+            with contextlib.suppress(threading.BrokenBarrierError):
+                both_read.wait(1)
+            return LedgerMetrics([], {}, {}, 0.0, "f9e0")
+
+        engine = mock.Mock(**{"monitoring.read": read})
+        text = exporters.LedgerText(engine, ["*"], 60.0)
+        threads = [threading.Thread(target=text.get) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(1, len(reads))
+
+    def exporter(self, names: Any = None, **engine: Any) -> Exporter:
+        options = mock.Mock(listen="127.0.0.1:1", projects=["a"], max_age=0.0, lease=1.0, audit_interval=60)
+        return Exporter(mock.Mock(metrics=options), mock.Mock(**engine), names)
+
+    def test_only_the_elected_process_audits(self) -> None:
+        audits: list[object] = []
+        exporter = self.exporter(audit=lambda _context: audits.append(1) or ["drift"])
+        for is_elected, expected in ((False, None), (True, 1), (False, None), (True, 1)):
+            exporter._election = mock.Mock(is_elected=is_elected)
+            exporter._audit_if_due(0.0)
+            self.assertEqual(expected, exporter._drift_rows)
+        self.assertEqual(2, len(audits))
+
+    def test_a_new_term_begins_with_an_audit(self) -> None:
+        """The number of an earlier term is not exported: another process may have repaired the ledger meanwhile."""
+        found = iter((["drift"], []))
+        exporter = self.exporter(audit=lambda _context: next(found))
+        due = 0.0
+        for is_elected, expected in ((True, 1), (True, 1), (False, None), (True, 0)):
+            exporter._election = mock.Mock(is_elected=is_elected)
+            due = exporter._audit_if_due(due)
+            self.assertEqual(expected, exporter._drift_rows)
+
+    def test_a_scrape_does_not_wait_for_keystone(self) -> None:
+        """Keystone does not answer until the scrape has ended."""
+        is_asked, may_answer = threading.Event(), threading.Event()
+
+        def names(project_ids: list[str]) -> dict[str, str]:
+            is_asked.set()
+            assert may_answer.wait(60)
+            return dict.fromkeys(project_ids, "Higgs")
+
+        metrics = LedgerMetrics([ProjectMetrics("a", "gpu", 2, 1, 0, 1, 1)], {}, {}, 0.0, "f9e0")
+        exporter = self.exporter(names, **{"monitoring.read": lambda *_arguments: metrics})
+        exporter._election = mock.Mock(is_elected=True)
+        self.assertNotIn(b"Higgs", exporter.text())
+        exporter._run(exporter._read_names)
+        self.assertTrue(is_asked.wait(60))
+        self.assertNotIn(b"Higgs", exporter.text())
+        may_answer.set()
+        expected = b'project_info{project_id="a",project_name="Higgs"} 1'
+        machine.wait_until(lambda: expected in exporter.text(), 30)
+        self.assertIn(expected, exporter.text())
+        exporter.stop()
+
+    def test_names_are_read_again_soon_after_an_error(self) -> None:
+        def names(project_ids: list[str]) -> dict[str, str]:
+            asked.append(project_ids)
+            if len(asked) == 1:
+                raise exceptions.ProjectLookupFailed("Keystone is down")
+            return {}
+
+        asked: list[list[str]] = []
+        clock = self.useFixture(fx.MockPatch("cyborg_quota.metrics.exporter.time.monotonic", return_value=0.0)).mock
+        text = exporters.NamesText(names)
+        text.refresh([])
+        for now, expected in ((0, 1), (59, 1), (61, 2), (3660, 2), (3662, 3)):
+            clock.return_value = now
+            text.refresh(["a"])
+            self.assertEqual(expected, len(asked), now)
+
+    def test_stop_returns_at_every_moment_of_a_start(self) -> None:
+        """Also between the creation of the server and its first request."""
+        is_bound, may_go_on = threading.Event(), threading.Event()
+        bind = Exporter._bind
+
+        def bind_and_wait(exporter: Exporter) -> Any:
+            server = bind(exporter)
+            exporter._server = server
+            is_bound.set()
+            may_go_on.wait(60)
+            return server
+
+        exporter = self.exporter()
+        exporter._address = ("127.0.0.1", machine.free_port())
+        exporter._election = mock.Mock(is_elected=False, campaign=lambda: False)
+        with mock.patch.object(Exporter, "_bind", bind_and_wait):
+            exporter.start()
+            self.assertTrue(is_bound.wait(60))
+            stopping = threading.Thread(target=exporter.stop, daemon=True)
+            stopping.start()
+            machine.wait_until(exporter._stopped.is_set, 30)
+            may_go_on.set()
+            stopping.join(30)
+        self.assertFalse(stopping.is_alive())
+        self.assertFalse([one for one in exporter._threads if one.is_alive()])
+
+
 class TestChosenProjects(MetricsTestCase):
     """I8: whoever reaches the address sees the projects that [metrics] projects names, and no others."""
 
@@ -176,6 +293,13 @@ class TestChosenProjects(MetricsTestCase):
         self.assertIn('cyborg_quota_used{project_id="elsewhere",resource="gpu"} 1\n', text)
         for other in ("higgs", "physics", "detector", "simulation"):
             self.assertNotIn(other, text)
+
+    def test_only_their_names(self) -> None:
+        asked: list[list[str]] = []
+        with self.serving(names=lambda ids: asked.append(ids) or {}):
+            self.scrape()
+            machine.wait_until(lambda: bool(asked), 30)
+        self.assertEqual(["elsewhere"], asked[0])
 
     def test_none_by_default(self) -> None:
         with self.serving(metrics__projects=[]):
@@ -282,17 +406,20 @@ class TestCounters(MetricsTestCase):
         self.useFixture(fx.MonkeyPatch("prometheus_client.metrics.values.ValueClass", values.MultiProcessValue()))
         recorder = recorders.Recorder()
         recorder.count_retry("deadlock")
+        recorder._last_success.set(2000)
         pid = os.fork()
         if pid == 0:
             try:
                 recorder.count_retry("deadlock")
                 recorder.observe_call("reserve", 0.01)
+                recorder._last_success.set(1000)
             finally:
                 os._exit(0)
         os.waitpid(pid, 0)
         found = samples(recorder.text().decode())
         self.assertEqual(2, found[key("retries_total", reason="deadlock")])
         self.assertEqual(1, found[key("call_duration_seconds_count", call="reserve")])
+        self.assertEqual(2000, found[key("expirer_last_success_timestamp_seconds")], "the last one of all processes")
 
     def test_a_missing_directory_is_an_error_at_the_start(self) -> None:
         self.useFixture(fx.EnvironmentVariable(recorders.VARIABLE, "/nonexistent"))

@@ -23,7 +23,7 @@ from tests.model.model import ENDED, Model, Row
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
-HOSTS = ("n1", "n2")
+HOSTS = ("n1", "n2", "n3")
 PODS = {"n1": "p1"}  # a server chooses only among providers outside pods
 PROVIDERS = st.sampled_from([*HOSTS, "pool"])
 CLAIMED = st.sampled_from([*HOSTS, "pool", ANY, ANY])
@@ -150,7 +150,9 @@ class CapacityHistories(test_model.Histories):
 
     @stateful.initialize(inventories=st.tuples(INVENTORIES, INVENTORIES, INVENTORIES))
     def begin_with_providers(self, inventories: tuple[Inventory, Inventory, Inventory]) -> None:
-        for name, inventory in zip((*HOSTS, "pool"), inventories, strict=True):
+        """n2 and n3 begin with equal inventories, which a headroom reads as one row."""
+        first, second, pool = inventories
+        for name, inventory in zip((*HOSTS, "pool"), (first, second, second, pool), strict=True):
             self.add_provider(name)
             self.set_inventory(name, "gpu", inventory)
             self.set_inventory(name, "fpga", Inventory(4))

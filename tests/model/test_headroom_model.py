@@ -147,6 +147,10 @@ class Headrooms(stateful.RuleBasedStateMachine):
 
     def refuse(self, project: str, headroom: Headroom) -> None:
         assert headroom.fits is not None
+        if headroom.fits < MAX_AMOUNT:  # the users of the project are told the same
+            [told] = self.engine.check(base.Context(project), {"gpu": headroom.fits + 1})
+            owner = None if told.scope == "total" else told.project_id
+            assert (owner, told.scope, told.limit) == _bound(headroom), (told, headroom)
         # A process that was refused above half of the cap counts for a minute, also below that (see open_cap.py).
         self.engine._driver._reserver._cap._refused_at.clear()  # type: ignore[attr-defined]
         try:

@@ -77,6 +77,17 @@ class TestAdopt(base.LedgerTestCase):
 
         self.assertEqual({"committed"}, {last for *_, last in self.interleave(self.reserve, reserve_again)})
 
+    def test_committed_and_released(self) -> None:
+        """The other call commits the reservation and releases it at once: the adoption makes a new charge."""
+
+        def commit_and_release(consumer: str) -> None:
+            with contextlib.suppress(exceptions.ReservationNotFound, exceptions.ReservationRolledBack):
+                self.other.commit(self.context, consumer=consumer)
+            self.other.release(self.context, consumer=consumer)
+
+        states = self.interleave(self.reserve, commit_and_release)
+        self.assertIn(["released", "committed"], states)
+
     def test_released(self) -> None:
         """A charge that was released after its adoption stays released: it is not charged again."""
         states = self.interleave(self.reserve, lambda consumer: self.other.release(self.context, consumer=consumer))

@@ -138,7 +138,7 @@ class TestClaims(CapacityRaceTestCase):
 
 
 class TestAdministration(CapacityRaceTestCase):
-    SECONDS = 1.0
+    SECONDS = 0.5
     AT_MOST_SECONDS = 60.0
     """How long a busy machine may take until what a test is about has happened once."""
 

@@ -26,7 +26,7 @@ load_tests = testscenarios.load_tests_apply_scenarios
 
 PROCESSES = 8
 ROOM = 3
-SECONDS = 1.0
+SECONDS = 0.5
 
 
 class LimitRaceTestCase(test_limits.LimitsTestCase):

@@ -18,7 +18,7 @@ load_tests = testscenarios.load_tests_apply_scenarios
 
 PROJECTS = 12
 EACH = 30
-SECONDS = 0.8
+SECONDS = 0.5
 _OVERDUE_IN = {
     "mariadb": "UTC_TIMESTAMP(6) + INTERVAL {} MICROSECOND",
     "postgresql": "(statement_timestamp() AT TIME ZONE 'UTC') + {} * INTERVAL '1 microsecond'",

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
+import random
 import time
 import uuid
 from collections.abc import Callable
@@ -173,12 +175,22 @@ class TestSettleRace(RaceTestCase):
             functools.partial(self.engine.expire, base.ADMIN),
         ]
 
-    def settle(self, context: base.Context, uuid: str) -> str:
-        """Commit, rollback and expire concurrently; returns the final state, after checking the other answers."""
-        answers = race(*self.settlers(context, uuid))
-        state = self.check(context, uuid, answers)
+    def settle_in_turns(self, turns: int, prepare: Callable[[str], object] | None = None) -> set[str]:
+        """Commit, rollback and expire a reservation of two concurrently, several times.
+
+        ``prepare`` is called with the UUID of the reservation before each race. Returns the final states, after
+        checking the other answers.
+        """
+        contexts = [base.Context(f"p{turn}") for turn in range(turns)]
+        reserved = [(context, *self.engine.reserve(context, {"gpu": 2})) for context in contexts]
         self.engine.close()
-        return state
+        answers = race_in_turns(
+            (self.settlers(context, uuid) for context, uuid in reserved),
+            None if prepare is None else lambda number: prepare(reserved[number][1]),
+        )
+        found = {self.check(*one, own_answers) for one, own_answers in zip(reserved, answers, strict=True)}
+        self.assert_invariants()
+        return found
 
     def check(self, context: base.Context, uuid: str, answers: list[Any]) -> str:
         commit, rollback, expired, _ = answers
@@ -189,31 +201,21 @@ class TestSettleRace(RaceTestCase):
         return state
 
     def test_in_time(self) -> None:
-        contexts = [base.Context(f"p{turn}") for turn in range(12)]
-        reserved = [(context, *self.engine.reserve(context, {"gpu": 2})) for context in contexts]
-        self.engine.close()
-        answers = race_in_turns(self.settlers(context, uuid) for context, uuid in reserved)
-        won = {self.check(*one, own_answers) for one, own_answers in zip(reserved, answers, strict=True)}
-        self.assertLessEqual(won, {"committed", "rolled_back"})
-        self.assert_invariants()
+        self.assertLessEqual(self.settle_in_turns(12), {"committed", "rolled_back"})
 
     def test_overdue(self) -> None:
-        for turn in range(8):
-            context = base.Context(f"p{turn}")
-            (uuid,) = self.engine.reserve(context, {"gpu": 2})
-            self.make_overdue(uuid)
-            self.engine.close()
-            self.assertEqual("expired", self.settle(context, uuid))
-        self.assert_invariants()
+        self.assertEqual({"expired"}, self.settle_in_turns(8, self.make_overdue))
 
     def test_becoming_overdue(self) -> None:
         """The reservation becomes overdue during the race."""
-        for turn in range(10):
-            context = base.Context(f"p{turn}")
-            (uuid,) = self.engine.reserve(context, {"gpu": 2}, base.milliseconds(25))
-            self.engine.close()
-            self.settle(context, uuid)
-        self.assert_invariants()
+
+        def make_due_soon(uuid: str) -> None:
+            # (The servers and this process have the same clock.)
+            moment = datetime.datetime.now(datetime.timezone.utc) + base.milliseconds(random.randint(1, 12))
+            text = moment.replace(tzinfo=None).isoformat(" ", "microseconds")
+            self.execute("UPDATE reservations SET expire = :moment WHERE uuid = :uuid", moment=text, uuid=uuid)
+
+        self.settle_in_turns(10, make_due_soon)
 
     def test_sweepers_share_the_work(self) -> None:
         """Each overdue reservation is expired once, and counted once."""
@@ -227,7 +229,9 @@ class TestSettleRace(RaceTestCase):
 
 
 class TestWhileOthersWrite(RaceTestCase):
-    SECONDS = 1.2
+    SECONDS = 0.6
+    LEAST_CYCLES = 12
+    """On a busy machine, too."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -239,7 +243,7 @@ class TestWhileOthersWrite(RaceTestCase):
         """Reserve, and settle in every way, in a leaf, until the time is over."""
         end = time.monotonic() + self.SECONDS
         cycles = 0
-        while time.monotonic() < end:
+        while time.monotonic() < end or cycles < self.LEAST_CYCLES:
             context = base.Context(("leaf", "left", "right", f"{name}-{cycles}")[cycles % 4])
             uuids = self.engine.reserve(context, {"gpu": 2, "fpga": 1}, consumer=f"{name}{cycles}")
             if cycles % 3 == 0:

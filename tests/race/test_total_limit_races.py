@@ -23,7 +23,7 @@ load_tests = testscenarios.load_tests_apply_scenarios
 
 WORKERS = 6
 LIMIT = 20
-SECONDS = 0.7
+SECONDS = 0.4
 ROOTS = [f"root{number}" for number in range(8)]
 _FORK = multiprocessing.get_context("fork")
 

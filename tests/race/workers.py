@@ -74,18 +74,23 @@ def race(*jobs: Callable[[], Any]) -> list[Any]:
     return [value for _, value in answers]
 
 
-def race_in_turns(turns: Iterable[Sequence[Callable[[], Any]]]) -> list[list[Any]]:
+def race_in_turns(
+    turns: Iterable[Sequence[Callable[[], Any]]], prepare: Callable[[int], object] | None = None
+) -> list[list[Any]]:
     """Run several races, one after the other, in the same processes; returns the results of each race, in order.
 
     The races must not need each other's results. The processes start together in each race, and from the second race
     on with an open connection, so that their calls are closer together than if they had to connect first.
+    ``prepare(number)`` is called in one of the processes immediately before each race, when the previous one has ended.
     """
     own_jobs = list(zip(*turns, strict=True))
     barrier = _FORK.Barrier(len(own_jobs))
 
     def run(jobs: Sequence[Callable[[], Any]]) -> list[Any]:
         answers = []
-        for job in jobs:
+        for number, job in enumerate(jobs):
+            if prepare is not None and barrier.wait(TIMEOUT_SECONDS) == 0:
+                prepare(number)
             barrier.wait(TIMEOUT_SECONDS)
             try:
                 answers.append(job())

@@ -73,6 +73,8 @@ ADMINS: dict[str, dict[str, Any]] = {
     "list_usages": {},
     "list_reservations": {},
     "set_source": {"reservations": [UNKNOWN], "source": "stranger"},
+    "register_source": {"source": "stranger", "identity": [UNKNOWN]},
+    "leave_source": {"source": "stranger", "identity": [UNKNOWN]},
     "expire": {},
     "purge": {"older_than_seconds": 10**6},
     "notices": {},
@@ -126,6 +128,7 @@ CAPACITY: dict[str, dict[str, Any]] = {
     "purge_history": {"older_than_seconds": 0},
     "require_pods": {"pods": ["pod1"]},
     "set_pod": {"provider": "n1", "pod": "pod1"},
+    "set_can_host": {"provider": "n1", "can_host": False},
     "enable": {},
     "is_enabled": {},
     "notices": {},
@@ -326,7 +329,8 @@ class TestTheTable(EveryCallTestCase):
             "context", "deltas", "claims", "expire", "state", "limit", "progress", "older_than_seconds",
             "project_ids", "count", "resource", "limits", "document", "dry_run", "after", "source", "origin", "keep",
             "allow_unknown_limits", "with_headroom", "reason", "since", "marker", "ids", "start", "until",
-            "provider", "amounts", "expected", "known_as", "replaced", "to_project", "bundle",
+            "provider", "amounts", "expected", "known_as", "replaced", "redacted", "identity", "replace", "to_project",
+            "bundle",
             "pod",  # (only a name that the policy rule allows; see tests/functional/test_pod_claims.py)
         }  # fmt: skip
         for kind in (QuotaEngine, Administration):

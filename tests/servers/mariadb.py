@@ -5,7 +5,7 @@ import pwd
 import signal
 from pathlib import Path
 
-from tests.servers import machine
+from tests.servers import machine, templates
 from tests.servers.base import ADMIN, MAX_CONNECTIONS, Server
 
 
@@ -34,7 +34,7 @@ class MariaDB(Server):
             f"CREATE USER IF NOT EXISTS '{ADMIN}'@'127.0.0.1' IDENTIFIED BY '{self.password}';\n"
             f"GRANT ALL PRIVILEGES ON *.* TO '{ADMIN}'@'127.0.0.1' WITH GRANT OPTION;\n",
         )
-        return [
+        make = [
             machine.find("mariadb-install-db"),
             "--no-defaults",
             f"--datadir={data}",
@@ -43,6 +43,7 @@ class MariaDB(Server):
             "--skip-name-resolve",
             "--skip-test-db",
         ]
+        return templates.command(self.name, make, data)
 
     def _environment(self) -> dict[str, str]:
         # Also the directory in which its data is made: a server that starts removes all temporary tables there,

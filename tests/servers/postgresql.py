@@ -5,12 +5,17 @@ import contextlib
 import hashlib
 import hmac
 import os
+import secrets
 import signal
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
-from tests.servers import machine
+from tests.servers import machine, templates
 from tests.servers.base import ADMIN, MAX_CONNECTIONS, Server
+
+PASSWORD = secrets.token_hex(16)
+"""That of all servers of this process: the data, of which they have copies, contains it."""
 
 
 def _verifier(password: str) -> str:
@@ -32,13 +37,17 @@ class PostgreSQL(Server):
     stop_signal = signal.SIGINT  # "fast": ends the sessions, writes a checkpoint
     death_signal = "QUIT"  # "immediate": kills its children and removes its shared memory
 
+    def __init__(self, *, durable: bool = False, settings: Mapping[str, str] | None = None) -> None:
+        super().__init__(durable=durable, settings=settings)
+        self.password = PASSWORD
+
     @property
     def url(self) -> str:
         return f"postgresql+psycopg2://{ADMIN}:{self.password}@127.0.0.1:{self.port}/postgres"
 
     def _initialization(self, data: Path) -> list[str]:
         password_file = self._private_file("password", _verifier(self.password))
-        return [
+        make = [
             machine.find("initdb"),
             f"--pgdata={data}",
             f"--username={ADMIN}",
@@ -48,6 +57,7 @@ class PostgreSQL(Server):
             "--no-locale",
             "--no-sync",
         ]
+        return templates.command(self.name, make, data)
 
     def _command(self, data: Path) -> list[str]:
         settings = {

@@ -11,7 +11,7 @@ from oslotest import base
 
 from cyborg_quota import enforcement
 from cyborg_quota.exceptions import OverQuota
-from cyborg_quota.types import MAX_AMOUNT, UNLIMITED, Claim, Constraint, Counters, Over
+from cyborg_quota.types import MAX_AMOUNT, TOTAL, UNLIMITED, Claim, Constraint, Counters, Over
 
 FIGURES = {("p", "gpu"): Counters(used=3, reserved=2, subtree=9)}
 names = st.sampled_from(("p", "root"))
@@ -105,12 +105,37 @@ class TestRedact(base.BaseTestCase):
     def test_own_usage_is_shown(self) -> None:
         own_violation = Over("p", "gpu", "project", 5, 1, 4, 1)
         above = Over("root", "gpu", "subtree", 5, 1, 4, 1, 9)
-        seen = enforcement.redact([own_violation, above], "p")
-        self.assertEqual(repr(own_violation), repr(seen[0]))
-        self.assertEqual((None, None, None), (seen[1].used, seen[1].reserved, seen[1].subtree))
-        self.assertEqual((5, 1), (seen[1].limit, seen[1].requested))
+        self.assertEqual([repr(own_violation)], [repr(one) for one in enforcement.redact([own_violation], ["p"])])
+        [seen] = enforcement.redact([above], ["p", "root"])
+        self.assertEqual((None, None, None), (seen.used, seen.reserved, seen.subtree))
+        self.assertEqual((5, 1), (seen.limit, seen.requested))
         for figure in ("used", "reserved", "subtree"):
-            self.assertNotIn(figure, str(seen[1]))
+            self.assertNotIn(figure, str(seen))
+
+    def test_of_each_resource_the_one_with_the_least_room(self) -> None:
+        near, far = Over("mid", "gpu", "subtree", 9, 9, 0, 0, 8), Over("a", "gpu", "subtree", 7, 9, 0, 0, 7)
+        other = Over("a", "fpga", "subtree", 7, 9, 0, 0, 7)
+        self.assertEqual(["a", "a"], self.seen([near, far, other]))
+        exceeded = Over("mid", "gpu", "subtree", 5, 9, 0, 0, 8)  # (nothing fits: it does not matter by how much)
+        self.assertEqual(["mid"], self.seen([far, exceeded, Over("p", "gpu", "project", 3, 9, 1, 1)]))
+
+    def test_the_order_of_equal_ones(self) -> None:
+        """The project, its ancestors, the total; the width of the counter; the cap; a limit per pod."""
+        equal = [
+            Over("p", "gpu", "project", 2, 9, 1, 1),
+            Over("mid", "gpu", "subtree", 8, 9, 0, 0, 8),
+            Over("a", "gpu", "subtree", 8, 9, 0, 0, 8),
+            Over(TOTAL, "gpu", "total", 8, 9, 0, 0, 8),
+            Over("p", "gpu", "counter", MAX_AMOUNT, 9, MAX_AMOUNT, 0),
+            Over("p", "gpu", "open_reservations", 4, 9, 0, 2),
+            Over("p", "gpu", "project", 2, 9, 2, 0, pod="north"),
+        ]
+        for index, over in enumerate(equal):
+            [seen] = enforcement.redact(reversed(equal[index:]), ["p", "mid", "a"])
+            self.assertEqual((over, over.pod), (seen, seen.pod))
+
+    def seen(self, violations: list[Over]) -> list[str]:
+        return [over.project_id for over in enforcement.redact(violations, ["p", "mid", "a"])]
 
 
 class TestOverQuota(base.BaseTestCase):

@@ -20,6 +20,7 @@ from unittest import mock
 from oslotest import base
 
 import cyborg_quota
+from cyborg_quota import policy
 from cyborg_quota.db import socket_watchdog
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.settings import DatabaseSettings
@@ -72,6 +73,7 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     ),
     "integrations.cyborg.ledger_guard.LedgerGuard": of_tracker("guard"),
     "integrations.cyborg.releases.Releaser": of_tracker("_releaser"),
+    "policy.Policy": policy.Policy,
     "metrics.exporter.LedgerText": lambda: exporter.LedgerText(mock.Mock(), [], 1.0),
     "metrics.exporter.Exporter": make_exporter,
 }

@@ -13,7 +13,7 @@ from oslotest import base
 
 from cyborg_quota import exceptions
 from cyborg_quota.integrations.cyborg import bind_tracker, ledger_guard
-from cyborg_quota.integrations.cyborg.ledger_guard import LedgerBusy, LedgerGuard, LedgerOffline
+from cyborg_quota.integrations.cyborg.ledger_guard import LedgerAwaited, LedgerBusy, LedgerGuard, LedgerOffline
 
 SOON = 20.0
 
@@ -107,6 +107,21 @@ class TestGuard(GuardTestCase):
         self.guard.want_retry()  # a thread that has ended is started again
         self.assertTrue(self.ledger.retried.wait(SOON))
 
+    def test_wanted_again_during_a_retry(self) -> None:
+        """A release failed after the retry had read what is pending."""
+        calls: list[int] = []
+
+        def retry() -> bool:
+            calls.append(1)
+            if len(calls) == 1:
+                self.guard.want_retry()
+            return True
+
+        with mock.patch.object(self.guard, "_retry", retry):
+            self.guard.want_retry()
+            self.wait_for_end()
+        self.assertEqual(2, len(calls))
+
     def test_probed_while_a_retry_is_blocked(self) -> None:
         """A retry may wait for another database; this must not keep the breaker open after an outage."""
         is_begun, may_end = threading.Event(), threading.Event()
@@ -154,27 +169,57 @@ class TestSlots(GuardTestCase):
 
     def test_immediate_while_it_is_open(self) -> None:
         self.ledger.answers = iter([False] * 1000)
-        self.assertRaises(
-            exceptions.DatabaseUnreachable, self.guard.call_in_slot, mock.Mock(side_effect=UNREACHABLE)
-        )
+        self.assertRaises(exceptions.DatabaseUnreachable, self.guard.call_in_slot, mock.Mock(side_effect=UNREACHABLE))
         self.assertTrue(self.guard.is_open)
         with mock.patch.object(self.guard, "_slots") as slots:
             self.assertRaises(LedgerOffline, self.guard.call_in_slot, self.fail, UNREACHABLE)
         self.assertEqual((0, 0), (slots.acquire.call_count, self.calls))
 
+    def nested(self, levels: int) -> int:
+        """Calls within calls, each of which takes a slot; returns 7."""
+        return self.guard.call_in_slot(self.nested, levels - 1) if levels else 7
+
     def test_no_slot_is_free(self) -> None:
-        """It is refused, and the breaker stays closed; a slot is free again after each call, whatever it raised."""
+        """The database answers: the calls in the slots wait for a lock, which shuts out nobody else."""
         with mock.patch.object(ledger_guard, "_SLOT_SECONDS", 0.01):
+            self.assertEqual((7, 0), (self.nested(ledger_guard._SLOTS), self.ledger.pings))
+            self.assertEqual((7, 2), (self.nested(ledger_guard._SLOTS + 2), self.ledger.pings))
+            self.assertFalse(self.guard.is_open)
+            self.assertEqual((7, 2), (self.nested(ledger_guard._SLOTS), self.ledger.pings))
 
-            def nested(levels: int) -> None:
-                if levels:
-                    self.guard.call_in_slot(nested, levels - 1)
-
-            nested(ledger_guard._SLOTS)
-            error = self.assertRaises(LedgerBusy, nested, ledger_guard._SLOTS + 1)
+    def test_no_slot_is_free_and_it_does_not_answer(self) -> None:
+        """The ping of one thread opens the breaker; another one does not wait for that ping."""
+        self.ledger.answers = iter([False] * 1000)
+        with mock.patch.object(ledger_guard, "_SLOT_SECONDS", 0.01):
+            with self.guard._is_checking:
+                error = self.assertRaises(LedgerBusy, self.nested, ledger_guard._SLOTS + 1)
             self.assertGreaterEqual(error.retry_after_seconds, 1)
             self.assertFalse(self.guard.is_open)
-            nested(ledger_guard._SLOTS)
+            self.assertRaises(LedgerOffline, self.nested, ledger_guard._SLOTS + 1)
+            self.assertTrue(self.guard.is_open)
+
+    def test_shared_with_releases(self) -> None:
+        """Releases and calls of the REST API together occupy two threads of a web server."""
+        engine = mock.Mock()
+        tracker = bind_tracker.BindTracker(engine, bind_expire_seconds=60)
+        self.addCleanup(tracker.close)
+        with mock.patch.object(ledger_guard, "_SLOT_SECONDS", 0.01):
+            for _ in range(ledger_guard._SLOTS):
+                self.assertTrue(tracker.guard.take_slot())
+            self.assertFalse(tracker.release("a1", "p1"))
+            tracker.guard.free_slot()
+            self.assertTrue(tracker.release("a1", "p1"))
+
+    def test_a_request_that_has_waited(self) -> None:
+        """It waited for a lock: the reason of the next failure is not an outage."""
+        engine = mock.Mock(**{"release.side_effect": exceptions.DatabaseUnavailable("Lock wait timeout", 7.0)})
+        tracker = bind_tracker.BindTracker(engine, bind_expire_seconds=60)
+        self.addCleanup(tracker.close)
+        with bind_tracker.one_request():
+            self.assertRaises(exceptions.DatabaseUnavailable, tracker.call, engine.release)
+            error = self.assertRaises(LedgerAwaited, tracker.call, engine.release)
+        self.assertIn("this request has already waited", str(error))
+        self.assertEqual(1, engine.release.call_count)
 
 
 class TestFork(base.BaseTestCase):
@@ -183,9 +228,7 @@ class TestFork(base.BaseTestCase):
         engine = mock.Mock(**{"ping.return_value": False})
         charger = bind_tracker.BindTracker(engine, bind_expire_seconds=60)
         self.addCleanup(charger.close)
-        self.assertRaises(
-            exceptions.DatabaseUnreachable, charger.guard.call, mock.Mock(side_effect=UNREACHABLE)
-        )
+        self.assertRaises(exceptions.DatabaseUnreachable, charger.guard.call, mock.Mock(side_effect=UNREACHABLE))
         engine.release.side_effect = UNREACHABLE
         self.assertFalse(charger.release("a1", "p1"))
         with charger.guard._lock, charger._releaser._lock:

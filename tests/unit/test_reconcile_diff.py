@@ -59,6 +59,14 @@ class TestCompare(plain.BaseTestCase):
         self.assertEqual(4, report.compared)
         self.assertEqual(["a", "b", "d"], [difference.arq for difference in report.differences])
 
+    def test_counts_of_one_source(self) -> None:
+        """Of a shared ledger: the guards against a wrong database count the charges of the compared source only."""
+        sources = {"own": "east", "lost": "east", "other": "west", "theirs": "west", "nobody's": None}
+        charges = {arq: [Charge(arq, "p1", "gpu", 1, source)] for arq, source in sources.items()}
+        bound = [Attached(arq, "p1", "i", {"gpu": 1}) for arq in ("own", "other", "free")]
+        report = compare(charges, (), bound, ("gpu",), "east")
+        self.assertEqual((2, 1, 1), (report.charged, report.attached, report.lost))
+
     def test_shown(self) -> None:
         self.assertEqual("nothing", format_amounts({}))
         amounts = {("p2", "gpu"): 1, ("p1", "gpu.A100"): 1, ("p1", "gpu"): 1}

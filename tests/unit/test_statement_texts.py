@@ -32,6 +32,7 @@ from cyborg_quota.db import (
     reservations,
     usages,
 )
+from cyborg_quota.db.candidates import Order
 from cyborg_quota.db.dialects import postgresql, postgresql_functions
 from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.provider_choice import ProviderChoice
@@ -214,7 +215,7 @@ def single_statements() -> dict[str, Run]:
     def reserve(connection: Any, *arguments: Any) -> None:
         dialects.of(connection).reserve_in_single_statement(connection, *arguments)
 
-    def reserve_anywhere(connection: Any, row: NewReservation, changes: list[Change], order: inventories.Order) -> None:
+    def reserve_anywhere(connection: Any, row: NewReservation, changes: list[Change], order: Order) -> None:
         choice = ProviderChoice(row.resource, row.delta, order)
         connection.answers["claim_anywhere"] = [([1, 5, 7],)]  # (PostgreSQL: done, at this provider and inventory)
         connection.answers["EXECUTE"] = [(5, 7)]  # (MariaDB)
@@ -398,6 +399,9 @@ def capacity() -> Iterator[tuple[str, Run]]:
     amounts = {"gpu": 2, "fpga": 1}
     for order in ("least free", "most free", "provider"):
         yield f"candidates, {order}", lambda c, o=order: inventories.find_candidates(c, amounts, o, 64)  # type: ignore[misc]
+    equal = inventories.candidates_statement(2, "least free", is_equal=True)
+    bounds = {**inventories.candidates_arguments(amounts, 64), "b_free": 8, "b_start": 1}
+    yield "equally good candidates", lambda c: equal(c, bounds)
     yield "candidates of a pod", lambda c: _ignore_empty(
         lambda: inventories.find_candidates(c, amounts, "least free", 64, "p1")
     )

@@ -151,6 +151,11 @@ class TestCurrentAttempt(base.BaseTestCase):
         lost = row(1, consumer="a", state="expired", ended_after=2)
         self.assert_selected([1, 2], lost, row(2, consumer="b"))
 
+    def test_the_attempt_begins_with_the_oldest_row_in_flight(self) -> None:
+        """What ended between two rows in flight belongs to the attempt: a commit of the group must not ignore it."""
+        lost = row(2, consumer="b", state="rolled_back", ended_after=2)
+        self.assert_selected([1, 2, 3], row(1, consumer="a"), lost, row(3, consumer="c"))
+
     def test_a_retried_consumer_is_selected_once(self) -> None:
         first = row(1, consumer="a", state="rolled_back", ended_after=1)
         self.assert_selected([2], first, row(2, consumer="a"))

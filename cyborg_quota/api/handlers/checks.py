@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from cyborg_quota import enforcement, exceptions
 from cyborg_quota.api.call import Call, Json
 from cyborg_quota.api.handlers import pod_limits
 from cyborg_quota.types import Over
@@ -14,13 +13,8 @@ def check(call: Call) -> Json:
     amounts, pod = call.body["check"], call.body.get("pod")
     if pod is not None:
         pod_limits.require_pod(call, pod)
-    try:
-        found = call.engine.check(call.elevated, amounts, call.project_id, pod=pod)
-        visible = found if call.is_admin else enforcement.redact(found, call.project_id)
-        violations = [_violation(over, in_pod=pod is not None) for over in visible]
-    except exceptions.LimitNotSet as error:
-        over = Over(call.project_id, error.resource, "project", 0, amounts[error.resource], None, None)
-        violations = [{**_violation(over, in_pod=pod is not None), "limit": None}]
+    found = call.engine.check(call.elevated, amounts, call.project_id, pod=pod, redacted=not call.is_admin)
+    violations = [_violation(over, in_pod=pod is not None) for over in found]
     return {"granted": not violations, "violations": violations}
 
 

@@ -20,7 +20,7 @@ def list_quotas(call: Call) -> Json:
     if "project_id" in call.query:
         return {"quotas": _not_default(call, [call.query["project_id"]])}
     found: list[Json] = []
-    after = call.query.get("marker", "")
+    after = call.marker or ""
     while len(found) <= call.limit:
         holders = call.engine.administration.list_holders(call.elevated, after, MAX_LISTED_PROJECTS)
         if not holders:

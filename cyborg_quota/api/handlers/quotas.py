@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
+from cyborg_quota import exceptions
 from cyborg_quota.api.call import Call, Json
 from cyborg_quota.api.errors import Refused
 from cyborg_quota.api.handlers import pod_limits
 from cyborg_quota.types import UNLIMITED, Headroom, UsageRecord
+
+_DEFAULTS_UNKNOWN: Final = "The default limits are not known here, because [limits] driver is not database."
 
 
 def get_limits(call: Call) -> Json:
@@ -22,7 +25,17 @@ def get_detail(call: Call) -> Json:
     """GET /v2/quotas/{project_id}/detail"""
     if "pod" in call.query:
         return pod_limits.get_detail(call, call.query["pod"])
-    return {"quota": {record.resource: _detail(record) for record in call.engine.get_detail(call.as_project)}}
+    quota = {record.resource: _detail(record) for record in call.engine.get_detail(call.as_project)}
+    for resource in quota.keys() - set(call.engine.resources):  # (held, and registered no longer)
+        quota[resource]["bound_by"] = {"project_id": call.project_id, "scope": "not_registered", "limit": None}
+    return {"quota": quota}
+
+
+def limit_of(record: UsageRecord) -> int | None:
+    """The limit of a project; None if none is set and nothing may be reserved."""
+    bound = record.headroom or Headroom(0)
+    is_missing = bound.scope == "project" and bound.bound_by == record.project_id and bound.limit is None
+    return None if is_missing else record.usage.limit
 
 
 def _detail(record: UsageRecord) -> Json:
@@ -32,7 +45,7 @@ def _detail(record: UsageRecord) -> Json:
     if headroom.scope == "total" or (headroom.bound_by is not None and not is_own):
         bound = {"project_id": headroom.bound_by, "scope": headroom.scope, "limit": headroom.limit}
     return {
-        "limit": None if is_own and headroom.limit is None else usage.limit,
+        "limit": limit_of(record),
         "in_use": usage.used,
         "reserved": usage.reserved,
         "fits": UNLIMITED if headroom.fits is None else headroom.fits,
@@ -42,12 +55,18 @@ def _detail(record: UsageRecord) -> Json:
 
 def get_defaults(call: Call) -> Json:
     """GET /v2/quotas/{project_id}/defaults"""
-    limits = call.engine.default_limits(call.as_project)
+    try:
+        limits = call.engine.default_limits(call.as_project)
+    except exceptions.LimitsReadOnly:
+        raise Refused(409, _DEFAULTS_UNKNOWN, "limits_read_only") from None
     return {"quota": {**dict.fromkeys(call.engine.resources), **limits}}
 
 
 def set_limits(call: Call) -> Json:
-    """PUT /v2/quotas/{project_id}"""
+    """PUT /v2/quotas/{project_id}
+
+    The answer has the limits that were set, also where an override applies instead at the moment.
+    """
     limits = call.body["quota"]
     if "pod" in call.body:
         return pod_limits.set_limits(call, call.body["pod"])
@@ -58,7 +77,7 @@ def set_limits(call: Call) -> Json:
         usages = call.engine.get_usages(call.as_project)
         pod_limits.refuse_below_usage(limits, usages)
     call.engine.administration.set_limits(call.context, limits, call.project_id, reason=call.body.get("reason"))
-    return get_limits(call)
+    return {"quota": {**get_limits(call)["quota"], **limits}}
 
 
 def unset_limits(call: Call) -> None:
@@ -77,11 +96,11 @@ def unset_limits(call: Call) -> None:
 
 def get_all_defaults(call: Call) -> Json:
     """GET /v2/quota_defaults"""
-    limits = {
-        record.resource: record.limit
-        for record in call.engine.administration.list_limits(call.elevated)
-        if record.project_id is None
-    }
+    try:
+        records = call.engine.administration.list_limits(call.elevated)
+    except exceptions.InvalidRequest:  # (the limit driver has no list of them)
+        raise Refused(409, _DEFAULTS_UNKNOWN, "limits_read_only") from None
+    limits = {record.resource: record.limit for record in records if record.project_id is None}
     return {"quota": {**dict.fromkeys(call.engine.resources), **limits}}
 
 

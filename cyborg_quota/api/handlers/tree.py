@@ -6,9 +6,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
-from cyborg_quota import policy
-from cyborg_quota.api.call import Call, Json
+from cyborg_quota import exceptions, policy
+from cyborg_quota.api.call import Call, Caller, Json
 from cyborg_quota.api.errors import Refused
+from cyborg_quota.api.handlers.quotas import limit_of
 from cyborg_quota.limit_types import TreeRow
 
 
@@ -16,24 +17,25 @@ def get_tree(call: Call) -> Json:
     """GET /v2/quotas/{project_id}/tree
 
     An admin gets the whole subtree. Others get the project, and its direct children if the policy allows it: the cost
-    for them does not depend on the size of the cloud.
+    for them does not depend on the size of the cloud. So does an admin if another service or a file stores the limits.
     """
     nodes = _subtree(call) if call.is_admin else _project_and_children(call)
     return call.page("tree", nodes, lambda node: node, lambda node: str(node["project_id"]))
 
 
 def _subtree(call: Call) -> list[Json]:
-    nodes = _nodes(call.engine.administration.tree(call.elevated, call.project_id))
-    if "marker" in call.query:
-        places = [index for index, node in enumerate(nodes) if node["project_id"] == call.query["marker"]]
-        if not places:
-            raise Refused(400, "The marker is not a project of this tree.")
-        nodes = nodes[places[0] + 1 :]
-    return nodes[: call.limit + 1]
+    after = call.marker
+    try:
+        found = call.engine.administration.tree(call.elevated, call.project_id, limit=call.limit + 1, after=after)
+    except exceptions.MarkerNotFound:
+        raise Refused(400, "The marker is not a project of this tree.") from None
+    except exceptions.LimitsReadOnly:
+        return _project_and_children(call)
+    return _nodes(found)
 
 
 def _project_and_children(call: Call) -> list[Json]:
-    marker = call.query.get("marker", "")
+    marker = call.marker or ""
     nodes = [] if marker else [_node(call, call.project_id, 0)]
     if call.allows(policy.CHILDREN, call.project_id, call.parent_id):
         count = call.limit + 1 - len(nodes)
@@ -45,7 +47,10 @@ def _project_and_children(call: Call) -> list[Json]:
 
 
 def _node(call: Call, project_id: str, depth: int) -> Json:
-    path = call.engine.administration.path(call.elevated, project_id)
+    try:
+        path = call.engine.administration.path(call.elevated, project_id)
+    except exceptions.LimitsReadOnly:
+        return _node_of_ledger(call, project_id, depth)
     [node] = _nodes(row for row in path if row.project_id == project_id) or [{"project_id": project_id, "quota": {}}]
     node["depth"] = depth
     # The id of the parent, and what the descendants hold, are other projects' (I8).
@@ -54,6 +59,17 @@ def _node(call: Call, project_id: str, depth: int) -> Json:
     for figures in node["quota"].values():
         del figures["subtree"]
     return node
+
+
+def _node_of_ledger(call: Call, project_id: str, depth: int) -> Json:
+    """A node without the total of its subtree, with limits that another service or a file stores."""
+    records = call.engine.get_detail(Caller(project_id, is_admin=False))
+    quota = {one.resource: {"limit": limit_of(one), "in_use": one.usage.used} for one in records}
+    node: Json = {"project_id": project_id, "depth": depth, "quota": quota}
+    parent_id = call.project_id if depth else call.parent_id
+    if call.is_admin and not depth:
+        parent_id = call.engine.get_parent(call.elevated, project_id)
+    return node if parent_id is None else {**node, "parent_id": parent_id}
 
 
 def _nodes(rows: Iterable[TreeRow]) -> list[Json]:
@@ -76,7 +92,14 @@ def place(call: Call) -> Json:
     administration = call.engine.administration
     reason = call.body.get("reason")
     parent_id = call.body["parent_id"]
-    known = dict(administration.list_projects(call.elevated))
-    change = administration.move_project if call.project_id in known else administration.add_project
+    change = administration.move_project if _is_in_tree(call) else administration.add_project
     change(call.elevated, call.project_id, parent_id, reason=reason)
     return get_tree(call)
+
+
+def _is_in_tree(call: Call) -> bool:
+    try:
+        call.engine.administration.list_projects(call.elevated, limit=1, after=call.project_id)
+    except exceptions.MarkerNotFound:
+        return False
+    return True

@@ -14,7 +14,8 @@ from typing import Any, ClassVar, Final
 import sqlalchemy as sa
 
 from cyborg_quota.db import inventories, usages
-from cyborg_quota.db.inventories import Candidate, InventoryClaim, Order
+from cyborg_quota.db.candidates import Candidate, Order, with_random_equals
+from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.prepared import Statement
 from cyborg_quota.db.provider_choice import ChosenInventory, ProviderChoice
@@ -130,9 +131,16 @@ class Dialect:
 
         None: not supported.
         """
-        query = inventories.candidates_statement(len(amounts), order)
-        rows = self.read_in_single_statement(connection, query, inventories.candidates_arguments(amounts, limit))
-        return None if rows is None else inventories.to_candidates(rows, amounts)
+        parameters = inventories.candidates_arguments(amounts, limit)
+
+        def read(bounds: Mapping[str, int]) -> list[Candidate] | None:
+            query = inventories.candidates_statement(len(amounts), order, is_equal=bool(bounds))
+            rows = self.read_in_single_statement(connection, query, {**parameters, **bounds})
+            return None if rows is None else inventories.to_candidates(rows, amounts)
+
+        if (found := read({})) is None:
+            return None
+        return with_random_equals(found, lambda bounds: read(bounds) or [], amounts, order, limit)
 
     def read_in_single_statement(
         self, connection: sa.Connection, query: Statement, parameters: Mapping[str, Any]

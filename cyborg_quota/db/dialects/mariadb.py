@@ -26,10 +26,11 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.ext.compiler import compiles
 
 from cyborg_quota.db import inventories, new_reservations, provider_choice, reservations, usages
+from cyborg_quota.db.candidates import Order
 from cyborg_quota.db.clock import utc_after
 from cyborg_quota.db.dialects import mariadb_choice, mariadb_schema_lock
 from cyborg_quota.db.dialects.base import MIN_BULK_ROWS, Dialect
-from cyborg_quota.db.inventories import InventoryClaim, Order
+from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.db.models import reservations as reservations_table
 from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.prepared import ServerStatement, Statement, statement_name
@@ -71,8 +72,10 @@ class MariaDB(Dialect):
         arguments: dict[str, Any] = {"connect_timeout": settings.connect_timeout_seconds}
         if "charset" not in url.query:
             arguments["charset"] = "utf8mb4"
-        if (seconds := settings.statement_timeout_seconds) is not None:
-            arguments["read_timeout"] = arguments["write_timeout"] = seconds
+        if settings.statement_timeout_seconds is not None:
+            # While it connects; configure_connection then sets the statement timeout. Without it, the driver would wait
+            # for the server's greeting without a limit.
+            arguments["read_timeout"] = arguments["write_timeout"] = settings.connect_timeout_seconds
         return {"isolation_level": "READ COMMITTED", "connect_args": arguments}
 
     def configure_connection(self, engine: sa.Engine, url: sa.URL, settings: DatabaseSettings) -> None:
@@ -87,10 +90,14 @@ class MariaDB(Dialect):
 
         engine.dialect.do_commit = commit_if_begun  # type: ignore[method-assign]
         text, values = _session_settings(settings)
-        if text:
 
-            @sa.event.listens_for(engine, "connect")
-            def set_up(dbapi_connection: Any, _record: Any) -> None:
+        @sa.event.listens_for(engine, "connect")
+        def set_up(dbapi_connection: Any, _record: Any) -> None:
+            if settings.statement_timeout_seconds is not None:
+                # (PyMySQL has no public way to change them, and compares them at each packet.)
+                dbapi_connection._read_timeout = settings.statement_timeout_seconds
+                dbapi_connection._write_timeout = settings.statement_timeout_seconds
+            if text:
                 with dbapi_connection.cursor() as cursor:
                     cursor.execute(text, values)
 
@@ -334,10 +341,10 @@ def _block_text(
         return str(element.compile(dialect=dialect)) % names
 
     opened = []
-    if guard is not None:
-        opened.append(f"IF NOT EXISTS ({text_of(guard)}) THEN")
     if order is not None:
-        opened.append(f"{mariadb_choice.text(order, text_of)} THEN")
+        opened.append(f"{mariadb_choice.text(order, guard, text_of)} THEN")
+    elif guard is not None:
+        opened.append(f"IF NOT EXISTS ({text_of(guard)}) THEN")
     opened += [f"{text_of(element)}; IF ROW_COUNT() = {rows} THEN" for element, rows in steps]
     numbers = list(range(len(steps), 0, -1)) + [0] * (len(opened) - len(steps))  # of the innermost step first
     refused = " ".join([f"ELSE ROLLBACK; SELECT {number}; END IF;" for number in numbers])
@@ -438,7 +445,9 @@ def _reserve_block(form: _ReserveForm) -> _Block:
         values = _reserve_values(form)
         insert = sa.insert(reservations_table).values(values if form.size > 1 else values[0])
         guard = reservations.live_rows_of_consumers(form.size) if form.has_consumers else None
-        claims = [(inventories.claim_update(f"_{index}"), 1) for index in range(form.claims)]
+        # (An inventory that the block has chosen is locked, and fits.)
+        take = inventories.claim_update if form.order is None else inventories.take_update
+        claims = [(take(f"_{index}"), 1) for index in range(form.claims)]
         return guard, [(insert, form.size), *claims, _charge_step(form.changes)]
 
     return _Block(build, form.order)

@@ -20,6 +20,8 @@ from cyborg_quota.integrations.cyborg.mapping import ClassNotCounted, ResourceMa
 LOG = logging.getLogger(__name__)
 
 PAGE_ROWS: Final = 2000
+IDENTITY_ROWS: Final = 500
+"""The number of device profiles that identify a Cyborg."""
 BINDABLE: Final = tuple(constants.ARQ_STATES_TRANSFORM_MATRIX[constants.ARQ_BIND_STARTED])
 """The states from which Cyborg allows a bind."""
 
@@ -167,6 +169,14 @@ class Records:
     def is_empty(self) -> bool:
         """Whether Cyborg has no ARQ in any state."""
         return not _query(self._db.extarq_list, self._context, limit=1)
+
+    def identity(self) -> list[str]:
+        """The UUIDs of the oldest device profiles: no other Cyborg has them, unless its database is a copy.
+
+        They stay the same if the database moves, or is reached by another URL. ARQs cannot be made without a profile.
+        """
+        profiles = _query(self._db.device_profile_list, self._context)
+        return [profile.uuid for profile in sorted(profiles, key=lambda profile: profile.id)[:IDENTITY_ROWS]]
 
     def groups(self) -> list[Mapping[str, str]]:
         """All groups of all device profiles."""

@@ -17,7 +17,7 @@ from cyborg_quota import exceptions, validation
 from cyborg_quota.integrations.cyborg import arq_records, bind_tracker, cyborg_host, errors, periodic, process_state
 from cyborg_quota.integrations.cyborg import objects as quota_objects
 from cyborg_quota.integrations.cyborg.bind_tracker import BindRequest, BindReservation, Caller
-from cyborg_quota.integrations.cyborg.ledger_guard import LedgerOffline
+from cyborg_quota.integrations.cyborg.ledger_guard import LedgerNotCalled
 from cyborg_quota.integrations.cyborg.mapping import classes_of
 
 LOG = logging.getLogger(__name__)
@@ -53,8 +53,8 @@ def _log(error: exceptions.QuotaError, refused: Exception) -> None:
     """Log why a bind was refused, with the details that are not sent to the API's caller."""
     if not isinstance(refused, exception.ServiceUnavailable):
         LOG.info("Bind refused: %s", error)
-    elif isinstance(error, LedgerOffline):
-        LOG.info("Bind refused with 503: %s", error)  # the outage itself was logged as an error
+    elif isinstance(error, LedgerNotCalled):
+        LOG.info("Bind refused with 503: %s", error)  # the reason itself was logged as an error
     else:
         LOG.error("Bind refused with 503: %s", error)
 

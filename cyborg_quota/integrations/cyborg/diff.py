@@ -97,17 +97,23 @@ class Records(Protocol):
         """Whether Cyborg has no ARQ in any state."""
         ...
 
+    def identity(self) -> list[str]:
+        """UUIDs that no other Cyborg has; [] if nothing can be bound yet."""
+        ...
+
 
 @dataclasses.dataclass(frozen=True)
 class Report:
     """The differences of a reconciliation, and the number of ARQs compared.
 
-    ``charged``: the number of ARQs that this source has charged. ``is_empty``: Cyborg has no ARQ in any state.
+    ``charged``: the number of consumers with a charge of this source. ``attached``: the number of them that are bound
+    ARQs. ``is_empty``: Cyborg has no ARQ in any state.
     """
 
     compared: int
     differences: Sequence[Difference]
     charged: int = 0
+    attached: int = 0
     is_empty: bool = False
 
     @property
@@ -130,11 +136,12 @@ def compare(
     compared.
     """
     unmatched = dict(charges)
-    differences, compared = [], 0
+    differences, compared, own = [], 0, 0
     charged = sum(any(charge.source == source for charge in held) for held in charges.values())
     for attached in bound:
         compared += 1
         held = tuple(unmatched.pop(attached.arq, ()))
+        own += any(charge.source == source for charge in held)
         if attached.arq not in in_flight and attached.project_id is not None:
             problem = _problem(held, attached)
             if problem is not None:
@@ -146,7 +153,7 @@ def compare(
         compared += bool(held)
         if held and arq not in in_flight:
             differences.append(Difference("not attached", arq, held, None, _has_source(held, source)))
-    return Report(compared, sorted(differences, key=lambda difference: difference.arq), charged)
+    return Report(compared, sorted(differences, key=lambda difference: difference.arq), charged, own)
 
 
 def _has_source(held: Iterable[Charge], source: str | None) -> bool:

@@ -26,13 +26,23 @@ RETRY_SECONDS: Final = 10.0
 """The interval between retries that fail although the database is reachable."""
 
 _SLOTS: Final = 2
-"""The maximum number of threads of a process in LedgerGuard.call_in_slot at the same time."""
+"""The number of slots of a process: the threads that release, or answer calls of the mounted REST API.
+
+While the ledger does not answer and the breaker is still closed, they wait for it. The other threads of a web server
+stay free for requests that do not use the ledger.
+"""
 _SLOT_SECONDS: Final = 0.5
-"""How long another thread waits for one of these slots."""
+"""How long another thread waits for one of these slots. (A call takes a few milliseconds.)"""
 
 
-class LedgerOffline(exceptions.DatabaseUnavailable):
-    """The ledger was not called, because the circuit breaker is open. ``retry_after_seconds``: when to call again."""
+class LedgerNotCalled(exceptions.DatabaseUnavailable):
+    """The ledger was not called. ``retry_after_seconds``: when to call again."""
+
+    retry_after_seconds = 1
+
+
+class LedgerOffline(LedgerNotCalled):
+    """The ledger was not called, because the circuit breaker is open."""
 
     def __init__(self, open_seconds: float, retry_after_seconds: int) -> None:
         self.retry_after_seconds = retry_after_seconds
@@ -41,13 +51,18 @@ class LedgerOffline(exceptions.DatabaseUnavailable):
         )
 
 
-class LedgerBusy(exceptions.DatabaseUnavailable):
-    """The ledger was not called, because other threads of this process are in calls that take long."""
-
-    retry_after_seconds = 1
+class LedgerBusy(LedgerNotCalled):
+    """The ledger was not called: others are in calls that take long, and another one checks whether it answers."""
 
     def __init__(self) -> None:
-        super().__init__("other threads of this process are still waiting for it", _SLOT_SECONDS)
+        super().__init__("other threads of this process are still waiting for it", 2 * _SLOT_SECONDS)
+
+
+class LedgerAwaited(LedgerNotCalled):
+    """The ledger was not called, because the same request has already waited for it in vain."""
+
+    def __init__(self) -> None:
+        super().__init__("this request has already waited for it in vain", 0.0)
 
 
 class _Retry:
@@ -97,6 +112,7 @@ class LedgerGuard:
         self._breaker = CircuitBreaker(PROBE_SECONDS)
         self._lock = threading.Lock()
         self._slots = threading.BoundedSemaphore(_SLOTS)
+        self._is_checking = threading.Lock()
         self._thread: threading.Thread | None = None
         self._is_wanted = False
         self._ended = threading.Event()
@@ -118,18 +134,37 @@ class LedgerGuard:
             raise
 
     def call_in_slot(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
-        """As ``call``, in a few threads at most: those of a web server stay free for requests without the ledger.
+        """As ``call``, in few threads while the ledger does not answer: the others of a web server stay free.
 
-        Raises LedgerBusy if no other call ends within half a second. (A call takes a few milliseconds.)
+        If no slot is free, one thread at a time pings the database. If it answers, the calls in the slots wait for
+        something else, such as a lock, and this one is made without a slot. Raises LedgerOffline, LedgerBusy.
         """
         if self._breaker.is_open:
             raise self.offline()
-        if not self._slots.acquire(timeout=_SLOT_SECONDS):
-            raise LedgerBusy
+        if not self.take_slot():
+            self._check_answers()
+            return self.call(function, *args, **options)
         try:
             return self.call(function, *args, **options)
         finally:
-            self._slots.release()
+            self.free_slot()
+
+    def take_slot(self, *, wait: bool = True) -> bool:
+        """Whether this thread got one of the slots within half a second, or at once. Then call ``free_slot``."""
+        return self._slots.acquire(timeout=_SLOT_SECONDS if wait else 0)
+
+    def free_slot(self) -> None:
+        """Free a slot that was taken."""
+        self._slots.release()
+
+    def _check_answers(self) -> None:
+        if not self._is_checking.acquire(timeout=_SLOT_SECONDS):
+            raise LedgerBusy
+        try:
+            if not self.reaches():
+                raise self.offline()
+        finally:
+            self._is_checking.release()
 
     def offline(self) -> LedgerOffline:
         """The error raised instead of a call while the breaker is open."""

@@ -16,7 +16,7 @@ from cyborg_quota.integrations.cyborg import arq_records, cyborg_host, mapping, 
 from cyborg_quota.integrations.cyborg.bind_tracker import BindTracker
 from cyborg_quota.integrations.cyborg.diff import Difference, Report
 from cyborg_quota.integrations.cyborg.mapping import ResourceMap
-from cyborg_quota.integrations.cyborg.reconciler import RecordsShrunk, TooManyChanges
+from cyborg_quota.integrations.cyborg.reconciler import RecordsShrunk, SourceShared, TooManyChanges
 
 LOG = logging.getLogger(__name__)
 
@@ -44,6 +44,7 @@ class Upkeep:
         self._import_at = now + random.uniform(0, conf.cyborg.capacity_import_interval)
         self._import_thread: threading.Thread | None = None
         self._has_checked_tree = False
+        self._is_registered = False
 
     def turn(self) -> float:
         """Run the work that is due; returns the seconds until the next call."""
@@ -56,6 +57,8 @@ class Upkeep:
             return self._pause
         if now >= self._expire_at:
             self._expire_at = now + float(self._conf.quota.expire_interval)
+            if not self._is_registered:
+                self._try("The use of [cyborg] source could not be recorded.", self._register)
             self._try("Reservations of bound ARQs could not be committed.", self._recover)
             self._try("Overdue reservations could not be expired.", self._expire)
             if not self._has_checked_tree:
@@ -110,6 +113,14 @@ class Upkeep:
         records = self._records()
         recovery.commit_bound(self._tracker.engine, records, self._tracker.arqs(), mapping.source(self._conf))
 
+    def _register(self) -> None:
+        """Record the use of [cyborg] source at the start, so that another Cyborg with the same name repairs nothing."""
+        try:
+            self._is_registered = cyborg_host.reconciler(self._conf, self._tracker.engine, self._records()).register()
+        except SourceShared as error:
+            self._is_registered = True
+            LOG.error("The ledger will not be repaired: %s", error)
+
     def _check_tree(self) -> None:
         """Warn, once after the start, of tree edges that a previous limit driver wrote and the present one ignores."""
         warning = self._tracker.engine.administration.ignored_edges_warning(self._admin)
@@ -126,13 +137,18 @@ class Upkeep:
 
     def _find_and_repair(self) -> None:
         reconciler = cyborg_host.reconciler(self._conf, self._tracker.engine, self._records())
+        try:
+            reconciler.register()
+        except SourceShared as error:
+            LOG.error("The ledger was not repaired: %s", error)
+            return
         report = reconciler.find()
         repaired: list[Difference] = []
         try:
             if report.differences and self._conf.cyborg.reconcile_heal != "none":
                 only_certain = self._conf.cyborg.reconcile_heal == "certain"
                 repaired = reconciler.heal(report, only_certain=only_certain, is_automatic=True)
-        except (TooManyChanges, RecordsShrunk) as error:
+        except (SourceShared, TooManyChanges, RecordsShrunk) as error:
             LOG.error("The ledger was not repaired: %s", error)
         if not report.differences:
             LOG.debug("The ledger agrees with Cyborg's records for all %d accelerators.", report.compared)

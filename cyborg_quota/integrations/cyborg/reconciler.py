@@ -64,6 +64,18 @@ class RecordsShrunk(exceptions.QuotaError):
         )
 
 
+class SourceShared(exceptions.QuotaError):
+    """Another Cyborg charges with the same source, so that a repair could release its charges."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        super().__init__(
+            f"Another Cyborg with another database also uses [cyborg] source = {source}, and a repair could release "
+            "its charges; nothing was changed. Give each Cyborg a name of its own. If this is the only Cyborg with "
+            f"this name, run: cyborg-quota reconcile --claim-source {source}"
+        )
+
+
 class Reconciler:
     """Finds and repairs differences between the ledger and Cyborg's records.
 
@@ -117,20 +129,42 @@ class Reconciler:
         ]
         return dataclasses.replace(report, differences=marked, is_empty=self._records.is_empty())
 
+    def register(self, *, dry_run: bool = False) -> bool:
+        """Record that this Cyborg uses its source; returns False while its identity is unknown: call it again.
+
+        Raises SourceShared if another Cyborg, with another database, uses it too. ``dry_run``: writes nothing.
+        """
+        if self._source is None:
+            return True
+        identity = self._records.identity()
+        if not self._engine.register_source(self._admin, self._source, identity, dry_run=dry_run):
+            raise SourceShared(self._source)
+        return bool(identity)
+
     def claim_source(self, replaced: str | None = None) -> int:
         """Set the source of live charges whose source is ``replaced`` and that are of an ARQ; returns how many.
 
-        None: of charges without a source, made by a release that recorded none. A name: of those that this Cyborg made
-        before its source was changed. Correct only if no other service makes charges with that source, or without one.
+        None: of charges without a source, made by a release that recorded none. Correct only if no other service makes
+        charges without one. A name: of those that this Cyborg made before its source was changed; if another Cyborg
+        uses that name too, only of those whose ARQ is bound here. Its present name: changes no charge, but records
+        that this is the only Cyborg that uses the name.
         """
+        source, identity = str(self._source), self._records.identity()
+        if replaced == source:
+            self._engine.register_source(self._admin, source, identity, replace=True)
+            return 0
         bound = {attached.arq for attached in self._records.bound()}
+        is_only = replaced is None or self._engine.register_source(self._admin, replaced, identity, dry_run=True)
         uuids = [
             row.uuid
             for state in (RESERVED, COMMITTED)
             for row in self._rows(state)
-            if row.source == replaced and (row.resource in self._resources or row.consumer in bound)
+            if row.source == replaced and (row.consumer in bound or (is_only and row.resource in self._resources))
         ]
-        return self._engine.set_source(self._admin, uuids, str(self._source), replaced=replaced) if uuids else 0
+        count = self._engine.set_source(self._admin, uuids, source, replaced=replaced) if uuids else 0
+        if replaced is not None:  # last: the other Cyborg repairs from now on, and would release these charges
+            self._engine.leave_source(self._admin, replaced, identity)
+        return count
 
     def _compare(self) -> Report:
         in_flight = {row.consumer for row in self._rows(RESERVED)}
@@ -165,8 +199,9 @@ class Reconciler:
 
         Only charges of ``source`` are changed. ``only_certain``: repair only ARQs that Cyborg has deleted or unbound.
         ``is_automatic``: no operator has seen the report, so never release all of several charged ARQs.
-        Raises TooManyChanges and RecordsShrunk before anything is changed.
+        Raises SourceShared (also with ``force``), TooManyChanges and RecordsShrunk before anything is changed.
         """
+        self.register()
         wanted = [
             difference
             for difference in report.differences
@@ -187,7 +222,7 @@ class Reconciler:
 
     def _check(self, report: Report, wanted: Sequence[Difference], *, is_automatic: bool) -> None:
         lost = report.lost
-        is_all = is_automatic and lost == report.charged > 1
+        is_all = is_automatic and report.attached == 0 and report.charged > 1
         has_shrunk = report.is_empty or is_all or (lost > _FREE_LOSSES and lost * 2 > report.charged)
         if has_shrunk and any(difference.attached is None for difference in wanted):
             raise RecordsShrunk(lost, report.charged, is_empty=report.is_empty)

@@ -8,7 +8,7 @@ the same time.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from oslo_log import log as logging
@@ -20,20 +20,19 @@ from cyborg_quota.types import RESERVED, Reservation
 
 LOG = logging.getLogger(__name__)
 
-_MAX_ROWS: Final = 5000
-"""The number of reservations examined per call, oldest first."""
+_PAGE_ROWS: Final = 5000
 
 
 def commit_bound(engine: QuotaEngine, records: Records, binding: Collection[str], source: str | None = None) -> int:
     """Commit the reservations of ARQs that are bound in Cyborg; returns the number of ARQs charged.
 
     ``binding``: the ARQs that this process is binding, which are skipped. Committing early for another process that
-    is still running does no harm. ``source``: recorded if an ARQ must be charged again because its reservation expired.
+    is still running does no harm. ``source``: reservations of other sources are skipped; it is recorded if an ARQ must
+    be charged again because its reservation expired.
     """
-    admin = validation.admin_context()
     reserved: dict[str, list[Reservation]] = {}
-    for row in engine.list_reservations(admin, state=RESERVED, limit=_MAX_ROWS):
-        if row.consumer is not None and row.consumer not in binding:
+    for row in _reservations(engine):
+        if row.consumer is not None and row.consumer not in binding and row.source in (source, None):
             reserved.setdefault(row.consumer, []).append(row)
     if not reserved:
         return 0
@@ -52,6 +51,17 @@ def commit_bound(engine: QuotaEngine, records: Records, binding: Collection[str]
         except (exceptions.ReservationError, exceptions.ReservationConflict):
             continue  # settled concurrently by another process
     return committed + _release_unbound(engine, records, adopted)
+
+
+def _reservations(engine: QuotaEngine) -> Iterator[Reservation]:
+    """All reservations in state reserved, page by page."""
+    after: str | None = None
+    while True:
+        page = engine.list_reservations(validation.admin_context(), state=RESERVED, limit=_PAGE_ROWS, after=after)
+        yield from page
+        if len(page) < _PAGE_ROWS:
+            return
+        after = page[-1].uuid
 
 
 def _commit(engine: QuotaEngine, uuids: list[str]) -> bool:

@@ -14,18 +14,14 @@ from typing import Final, NamedTuple
 from oslo_log import log as logging
 
 from cyborg_quota import QuotaEngine, exceptions, validation
+from cyborg_quota.integrations.cyborg.by_project import work_through
 from cyborg_quota.integrations.cyborg.diff import Attached
-from cyborg_quota.integrations.cyborg.ledger_guard import LedgerOffline
+from cyborg_quota.integrations.cyborg.ledger_guard import LedgerGuard, LedgerNotCalled
 
 LOG = logging.getLogger(__name__)
 
 _MOST_PENDING: Final = 100_000
 """The maximum number of pending releases kept in memory. A reconciliation finds the others."""
-_MOST_WAITING: Final = 2
-"""The maximum number of threads of a process that release at the same time. While the ledger does not answer and the
-breaker is still closed, the other threads of a web server stay free for requests that do not use the ledger."""
-_SLOT_SECONDS: Final = 0.5
-"""How long another thread waits for one of these slots. (A release takes a few milliseconds.)"""
 
 BoundOf = Callable[[Collection[str]], Mapping[str, Attached]]
 """Returns those of the given ARQs that are bound in Cyborg. Raises QuotaError if they cannot be read."""
@@ -50,7 +46,7 @@ class Request:
 
 def is_of_project(error: Exception) -> bool:
     """Whether a call failed by a lock or a conflict: calls for other projects may succeed immediately."""
-    of_database = (exceptions.DatabaseUnreachable, exceptions.DatabaseReadOnly, LedgerOffline)
+    of_database = (exceptions.DatabaseUnreachable, exceptions.DatabaseReadOnly, LedgerNotCalled)
     return isinstance(error, exceptions.DatabaseUnavailable) and not isinstance(error, of_database)
 
 
@@ -58,7 +54,7 @@ class Releaser:
     """Releases charges, and keeps the failed releases. Shared by the threads of a process.
 
     :param call: calls the ledger: ``call(function, *arguments, **options)``.
-    :param postpone: schedules a later call of ``retry``.
+    :param guard: its thread calls ``retry``. A release takes one of its slots.
     :param adopt: charges a bound ARQ regardless of limits.
     """
 
@@ -66,13 +62,13 @@ class Releaser:
         self,
         engine: QuotaEngine,
         call: Callable[..., object],
-        postpone: Callable[[], None],
+        guard: LedgerGuard,
         bound_of: BoundOf,
         adopt: Callable[[Attached], object],
     ) -> None:
         self._engine = engine
         self._call = call
-        self._postpone = postpone
+        self._guard = guard
         self._bound_of = bound_of
         self._adopt = adopt
         self._admin = validation.admin_context()
@@ -81,7 +77,6 @@ class Releaser:
     def reset(self) -> None:
         """Reset the state, in a forked child: the parent retries its own pending releases."""
         self._lock = threading.Lock()
-        self._slots = threading.BoundedSemaphore(_MOST_WAITING)
         self._pending: dict[PendingRelease, None] = {}
 
     @property
@@ -98,7 +93,7 @@ class Releaser:
         """
         release = PendingRelease(arq, project_id, None if uuids is None else tuple(uuids))
         has_waited = request is not None and (request.has_waited or request.was_refused_slot)
-        if not self._slots.acquire(timeout=0 if has_waited else _SLOT_SECONDS):
+        if not self._guard.take_slot(wait=not has_waited):
             if request is not None:
                 request.was_refused_slot = True
             self._keep(release, "other threads are still waiting for the ledger.")
@@ -112,7 +107,7 @@ class Releaser:
             self._log_refused(release, error)
             return False
         finally:
-            self._slots.release()
+            self._guard.free_slot()
         self._forget(release)
         return True
 
@@ -136,7 +131,7 @@ class Releaser:
             if is_kept
             else "Run: cyborg-quota reconcile --heal",
         )
-        self._postpone()
+        self._guard.want_retry()
 
     def _forget(self, release: PendingRelease) -> None:
         with self._lock:
@@ -158,7 +153,7 @@ class Releaser:
 
         If an ARQ has been bound again, its charge belongs to the new bind and is kept. An ARQ that is bound while its
         charge is released is charged again. After a release that failed by a lock, the others of its project wait for
-        the next retry.
+        the next retry, and the other projects are retried in several threads.
         """
         with self._lock:
             pending = list(self._pending)
@@ -177,11 +172,9 @@ class Releaser:
         return not self._pending
 
     def _release_all(self, pending: Sequence[PendingRelease], bound: Mapping[str, Attached]) -> list[PendingRelease]:
-        released = []
-        locked = set()
-        for release in pending:
-            if release.project_id in locked:
-                continue
+        released: list[PendingRelease] = []
+
+        def work(release: PendingRelease) -> bool:
             attached = bound.get(release.arq)
             if attached is None or attached.project_id != release.project_id:
                 try:
@@ -190,12 +183,14 @@ class Releaser:
                     if not is_of_project(error):
                         raise
                     LOG.warning("The releases of project %s are still pending: %s", release.project_id, error)
-                    locked.add(release.project_id)
-                    continue
+                    return False
                 except exceptions.QuotaError as error:
                     self._log_refused(release, error)
                 else:
                     released.append(release)
                     LOG.info("The charge of ARQ %s of project %s was released.", release.arq, release.project_id)
             self._forget(release)
+            return True
+
+        work_through(pending, lambda release: release.project_id, work)
         return released

@@ -70,22 +70,21 @@ def _mount_quota_api(setup_app: Callable[..., Any]) -> Callable[..., Any]:
     The middleware of Cyborg's api-paste.ini is around both: authtoken, request_id, cors. While the ledger does not
     answer, few threads of Cyborg's API wait for it; see LedgerGuard.call_in_slot.
     """
-    from cyborg.api.controllers.v2 import versions
-
     from cyborg_quota.api import deploy
     from cyborg_quota.api.microversions import VersionRange
     from cyborg_quota.metrics import setup as metrics
 
     def setup(*args: Any, **options: Any) -> Any:
+        compatibility.check_rest_api()
+        from cyborg.api.controllers.v2 import versions
+
         tracker = process_state.bind_tracker()
         engine = tracker.engine
         supported = VersionRange(versions.min_version_string(), versions.max_version_string())
         quota_api = deploy.make_bare_application(
             process_state.conf(), engine, supported, call_ledger=tracker.guard.call_in_slot
         )
-        exporter = metrics.make_exporter(process_state.conf(), engine)
-        if exporter is not None:
-            exporter.start()
+        metrics.serve(process_state.conf(), engine)
         return deploy.mount(quota_api, setup_app(*args, **options))
 
     return setup
@@ -103,11 +102,16 @@ def make_application() -> Any:
     objects.install()
     process_state.bind_tracker()  # raises configuration errors now instead of at the first delete
     process_state.log_start("API")
+    application = api.application
     if importlib.util.find_spec("falcon") is None:
         LOG.info("The REST API of quota is not served: install cyborg_quota[api].")
+    else:
+        from cyborg_quota.api import deploy
+
+        application = deploy.format_errors(application)
     if process_state.conf().cyborg.redirect_nova:
-        return nova_faults.redirected(api.application)
-    return api.application
+        return nova_faults.redirected(application)
+    return application
 
 
 application = make_application()

@@ -25,6 +25,13 @@ def limit(value: int | None) -> str:
     return _("Unlimited") if value == UNLIMITED else str(value)
 
 
+def resource_in_pod(change: Mapping[str, Any]) -> str | None:
+    """The resource of a change; with the pod, if it is of a limit in one pod."""
+    if change["pod"] is None:
+        return change["resource"]  # type: ignore[no-any-return]
+    return _("%(resource)s in pod %(pod)s") % {"resource": change["resource"], "pod": change["pod"]}
+
+
 def fits(usage: ResourceUsage) -> str:
     """How much can be reserved now."""
     return _("Unlimited") if usage.fits == UNLIMITED else str(usage.fits)
@@ -58,6 +65,10 @@ def _counter(_bound: Mapping[str, Any]) -> str:
     return _("The largest number that can be counted")
 
 
+def _not_registered(_bound: Mapping[str, Any]) -> str:
+    return _("The resource cannot be reserved any more")
+
+
 def _other(bound: Mapping[str, Any]) -> str:
     return _("%(scope)s: the limit %(limit)s") % {**_names(bound), "scope": bound["scope"]}
 
@@ -71,6 +82,7 @@ _SCOPES: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
     "total": _total,
     "open_reservations": _open_reservations,
     "counter": _counter,
+    "not_registered": _not_registered,
 }
 
 

@@ -23,6 +23,7 @@ ACCELERATOR: Final = "accelerator"
 
 _API_VERSIONS: Final = {PLACEMENT: "1", ACCELERATOR: "2"}
 _TIMEOUT_SECONDS: Final = 60
+_NOT_FOUND: Final = 404
 
 
 _REASONS: Final[tuple[tuple[tuple[type[Exception], ...], tuple[int, ...], str], ...]] = (
@@ -56,6 +57,10 @@ def _hide_content(record: logging.LogRecord) -> bool:
 
 class SourceUnavailable(exceptions.QuotaError):
     """Placement or Cyborg could not be read."""
+
+
+class SourceNotFound(SourceUnavailable):
+    """What was asked for does not exist there (status 404)."""
 
 
 class ServiceApi:
@@ -155,12 +160,18 @@ class ServiceApi:
             sdk.raise_from_response(response)
             return response.json()
         except _ERRORS as error:
-            raise SourceUnavailable(_message(self._name, self._settings, error)) from None
+            kind = SourceNotFound if _status(error) == _NOT_FOUND else SourceUnavailable
+            raise kind(_message(self._name, self._settings, error)) from None
+
+
+def _status(error: Exception) -> int | None:
+    """The HTTP status of an error; None if there was no response."""
+    return getattr(error, "http_status", None) or getattr(error, "status_code", None)
 
 
 def _message(name: str, settings: str, error: Exception) -> str:
     """What failed, without the text of the error, which may quote the response or the configuration."""
-    status = getattr(error, "http_status", None) or getattr(error, "status_code", None)
+    status = _status(error)
     reason = f"it returned status {status}" if status else f"the request failed ({type(error).__name__})"
     for kinds, statuses, text in _REASONS:
         if isinstance(error, kinds) or status in statuses:

@@ -6,12 +6,12 @@ One request lists the providers. Each provider then costs one request, and each 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from cyborg_quota.capacity_types import Inventory
 from cyborg_quota.integrations.cyborg.mapping import ResourceMap
-from cyborg_quota.integrations.inventory.api import ServiceApi
+from cyborg_quota.integrations.inventory.api import ServiceApi, SourceNotFound
 from cyborg_quota.integrations.inventory.plan import SourceProvider, ratio_of
 
 _VERSION: Final = "1.14"
@@ -22,13 +22,29 @@ _SHARES: Final = "MISC_SHARES_VIA_AGGREGATE"
 def read(
     api: ServiceApi, resource_map: ResourceMap, progress: Callable[[int], object] = lambda _count: None
 ) -> list[SourceProvider]:
-    """All providers. ``progress``: called for each. Raises SourceUnavailable."""
+    """All providers. ``progress``: called for each. Raises SourceUnavailable.
+
+    A provider that is removed after it was listed is left out, with those that it contains.
+    """
     listed = api.get("/resource_providers", _VERSION)["resource_providers"]
     found = []
+    gone: set[str] = set()
     for row in listed:
-        found.append(_provider(api, row, resource_map))
+        try:
+            found.append(_provider(api, row, resource_map))
+        except SourceNotFound:
+            gone.add(row["uuid"])
         progress(1)
-    return found
+    parents = {row["uuid"]: row["parent_provider_uuid"] for row in listed}
+    return [one for one in found if gone.isdisjoint(_path(one.uuid, parents))]
+
+
+def _path(uuid: str, parents: Mapping[str, str | None]) -> list[str]:
+    """The provider and those that contain it."""
+    path = [uuid]
+    while (parent := parents.get(path[-1])) is not None and parent not in path:
+        path.append(parent)
+    return path
 
 
 def _provider(api: ServiceApi, row: Any, resource_map: ResourceMap) -> SourceProvider:
@@ -44,7 +60,7 @@ def _provider(api: ServiceApi, row: Any, resource_map: ResourceMap) -> SourcePro
         traits=frozenset(traits),
         inventories={resource_class: _inventory(values) for resource_class, values in rows.items()},
         used={consumer: values["resources"] for consumer, values in allocations.items()},
-        is_shared=_SHARES in traits,
+        is_shared=_SHARES in traits if may_count else None,
     )
 
 

@@ -26,7 +26,7 @@ class SourceProvider:
     """A provider of the source. ``inventories``: by resource class. ``used``: by consumer and resource class.
 
     ``uuid`` and ``parent`` (the key of the containing provider) identify providers within the source. ``is_uuid_known``
-    False: ``uuid`` is not that of Placement. ``used`` None: the source does not say.
+    False: ``uuid`` is not that of Placement. ``used``, ``is_shared`` None: the source does not say.
     """
 
     uuid: str
@@ -35,7 +35,7 @@ class SourceProvider:
     traits: frozenset[str] = frozenset()
     inventories: Mapping[str, Inventory] = dataclasses.field(default_factory=dict)
     used: Mapping[str, Mapping[str, int]] | None = None
-    is_shared: bool = False
+    is_shared: bool | None = None
     is_uuid_known: bool = True
 
 
@@ -110,7 +110,7 @@ def _wanted(
         name=one.name,
         uuid=one.uuid if one.is_uuid_known else None,
         parent=None if parent is None else parent.name,
-        can_host=not one.is_shared,
+        can_host=None if one.is_shared is None else not one.is_shared,
         inventories={resource: total_of(found) for resource, found in sorted(parts.inventories.items())},
         covers=resource_map.resources,
         used=None if one.used is None else parts.used,

@@ -74,6 +74,13 @@ class QuotaClient:
         return endpoint if endpoint.endswith(_VERSION) else endpoint + _VERSION
 
 
+def quoted(name: str) -> str:
+    """A name as one segment of a path. Raises CommandError for ``.`` and ``..``, which name other paths."""
+    if name in (".", ".."):
+        raise exceptions.CommandError(f"{name} is not the ID of anything.")
+    return urllib.parse.quote(name, safe="")
+
+
 def _message(answer: Any) -> str:
     """The message of an error, and the id of the request, with which an operator finds it in the log."""
     try:

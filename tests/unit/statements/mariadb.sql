@@ -97,39 +97,51 @@ EXECUTE cyborg_quota_0082b2fb98139dcdae69 USING %s, %s, %s, 1, %s, %s, 1, 5, %s,
 ;
 
 -- single statement: claim capacity anywhere
-PREPARE cyborg_quota_c70a4aba1f713964c769 FROM 'BEGIN NOT ATOMIC DECLARE v_provider, v_inventory, v_first INTEGER; DECLARE v_free BIGINT; IF NOT EXISTS (SELECT 1 
-FROM reservations AS holder 
-WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN SELECT inventories.provider_id, inventories.id, inventories.free 
+PREPARE cyborg_quota_7a4165fa9c8c971ca962 FROM 'BEGIN NOT ATOMIC DECLARE v_provider, v_inventory, v_first, v_tied INTEGER; DECLARE v_free BIGINT; DECLARE v_pod VARCHAR(255); SELECT inventories.provider_id, inventories.id, (SELECT resource_providers.pod 
+FROM resource_providers 
+WHERE resource_providers.id = inventories.provider_id) AS pod, inventories.free, EXISTS (SELECT 1 
+FROM inventories AS other 
+WHERE other.resource = inventories.resource AND other.free = inventories.free AND other.provider_id > inventories.provider_id) AS anon_1 
 FROM inventories FORCE INDEX (ix_inventories_free) 
 WHERE inventories.resource = ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size = 0) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
-WHERE resource_providers.id = inventories.provider_id) = 1 AND inventories.free >= ? ORDER BY inventories.free 
- LIMIT 1 INTO v_provider, v_inventory, v_free FOR UPDATE SKIP LOCKED; SET v_first = FLOOR(1 + RAND() * (SELECT MAX(provider_id) FROM inventories)); SELECT inventories.provider_id, inventories.id 
+WHERE resource_providers.id = inventories.provider_id) = 1 AND inventories.free >= ? AND NOT (EXISTS (SELECT 1 
+FROM reservations AS holder 
+WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1)) ORDER BY inventories.free 
+ LIMIT 1 INTO v_provider, v_inventory, v_pod, v_free, v_tied FOR UPDATE SKIP LOCKED; IF v_tied THEN SET v_first = (SELECT FLOOR(MIN(provider_id) + RAND() * (MAX(provider_id) - MIN(provider_id) + 1)) FROM inventories); SELECT inventories.provider_id, inventories.id, (SELECT resource_providers.pod 
+FROM resource_providers 
+WHERE resource_providers.id = inventories.provider_id) AS pod 
 FROM inventories FORCE INDEX (ix_inventories_free) 
 WHERE inventories.resource = ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size = 0) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
 WHERE resource_providers.id = inventories.provider_id) = 1 AND inventories.free = v_free AND inventories.provider_id >= v_first ORDER BY inventories.provider_id 
- LIMIT 1 INTO v_provider, v_inventory FOR UPDATE SKIP LOCKED; IF v_inventory IS NOT NULL AND (SELECT pod FROM resource_providers WHERE id = v_provider) IS NULL THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place, provider_id) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?, v_provider); IF ROW_COUNT() = 1 THEN UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used + ?), free=(inventories.free - ?) WHERE inventories.id = v_inventory AND inventories.free >= ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size = 0); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; SELECT v_provider, v_inventory; ELSE ROLLBACK; SELECT 3; END IF; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+ LIMIT 1 INTO v_provider, v_inventory, v_pod FOR UPDATE SKIP LOCKED; END IF; IF v_inventory IS NOT NULL AND v_pod IS NULL THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place, provider_id) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?, v_provider); IF ROW_COUNT() = 1 THEN UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used + ?), free=(inventories.free - ?) WHERE inventories.id = v_inventory; IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; SELECT v_provider, v_inventory; ELSE ROLLBACK; SELECT 3; END IF; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
 ;
-EXECUTE cyborg_quota_c70a4aba1f713964c769 USING %s, %s, %s, 1, 1, 1, 1, 1, %s, 1, 1, 1, 1, %s, 1, %s, %s, 1, 5, %s, %s, 1, 1, 1, 1, 1, 1, 1, 1, 2, 0, 2, 1, 101, 8, 50, 500, 0, 0, 0 -- COMMIT
+EXECUTE cyborg_quota_7a4165fa9c8c971ca962 USING %s, 1, 1, 1, 1, 1, %s, %s, %s, 1, 1, 1, 1, %s, 1, %s, %s, 1, 5, %s, %s, 1, 1, 1, 2, 0, 2, 1, 101, 8, 50, 500, 0, 0, 0 -- COMMIT
 ;
 
 -- single statement: claim capacity where most is free
-PREPARE cyborg_quota_d0294306afa60d5caa86 FROM 'BEGIN NOT ATOMIC DECLARE v_provider, v_inventory, v_first INTEGER; DECLARE v_free BIGINT; IF NOT EXISTS (SELECT 1 
-FROM reservations AS holder 
-WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN SELECT inventories.provider_id, inventories.id, inventories.free 
+PREPARE cyborg_quota_d7a7bb000c8a193ffec5 FROM 'BEGIN NOT ATOMIC DECLARE v_provider, v_inventory, v_first, v_tied INTEGER; DECLARE v_free BIGINT; DECLARE v_pod VARCHAR(255); SELECT inventories.provider_id, inventories.id, (SELECT resource_providers.pod 
+FROM resource_providers 
+WHERE resource_providers.id = inventories.provider_id) AS pod, inventories.free, EXISTS (SELECT 1 
+FROM inventories AS other 
+WHERE other.resource = inventories.resource AND other.free = inventories.free AND other.provider_id < inventories.provider_id) AS anon_1 
 FROM inventories FORCE INDEX (ix_inventories_free) 
 WHERE inventories.resource = ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size = 0) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
-WHERE resource_providers.id = inventories.provider_id) = 1 AND inventories.free >= ? ORDER BY inventories.free DESC 
- LIMIT 1 INTO v_provider, v_inventory, v_free FOR UPDATE SKIP LOCKED; SET v_first = FLOOR(1 + RAND() * (SELECT MAX(provider_id) FROM inventories)); SELECT inventories.provider_id, inventories.id 
+WHERE resource_providers.id = inventories.provider_id) = 1 AND inventories.free >= ? AND NOT (EXISTS (SELECT 1 
+FROM reservations AS holder 
+WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1)) ORDER BY inventories.free DESC 
+ LIMIT 1 INTO v_provider, v_inventory, v_pod, v_free, v_tied FOR UPDATE SKIP LOCKED; IF v_tied THEN SET v_first = (SELECT FLOOR(MIN(provider_id) + RAND() * (MAX(provider_id) - MIN(provider_id) + 1)) FROM inventories); SELECT inventories.provider_id, inventories.id, (SELECT resource_providers.pod 
+FROM resource_providers 
+WHERE resource_providers.id = inventories.provider_id) AS pod 
 FROM inventories FORCE INDEX (ix_inventories_free) 
 WHERE inventories.resource = ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size = 0) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
 WHERE resource_providers.id = inventories.provider_id) = 1 AND inventories.free = v_free AND inventories.provider_id >= v_first ORDER BY inventories.provider_id 
- LIMIT 1 INTO v_provider, v_inventory FOR UPDATE SKIP LOCKED; IF v_inventory IS NOT NULL AND (SELECT pod FROM resource_providers WHERE id = v_provider) IS NULL THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place, provider_id) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?, v_provider); IF ROW_COUNT() = 1 THEN UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used + ?), free=(inventories.free - ?) WHERE inventories.id = v_inventory AND inventories.free >= ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size = 0); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; SELECT v_provider, v_inventory; ELSE ROLLBACK; SELECT 3; END IF; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; ELSE ROLLBACK; SELECT 0; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+ LIMIT 1 INTO v_provider, v_inventory, v_pod FOR UPDATE SKIP LOCKED; END IF; IF v_inventory IS NOT NULL AND v_pod IS NULL THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place, provider_id) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?, v_provider); IF ROW_COUNT() = 1 THEN UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used + ?), free=(inventories.free - ?) WHERE inventories.id = v_inventory; IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; SELECT v_provider, v_inventory; ELSE ROLLBACK; SELECT 3; END IF; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
 ;
-EXECUTE cyborg_quota_d0294306afa60d5caa86 USING %s, %s, %s, 1, 1, 1, 1, 1, %s, 1, 1, 1, 1, %s, 1, %s, %s, 1, 5, %s, %s, 1, 1, 1, 1, 1, 1, 1, 1, 2, 0, 2, 1, 101, 8, 50, 500, 0, 0, 0 -- COMMIT
+EXECUTE cyborg_quota_d7a7bb000c8a193ffec5 USING %s, 1, 1, 1, 1, 1, %s, %s, %s, 1, 1, 1, 1, %s, 1, %s, %s, 1, 5, %s, %s, 1, 1, 1, 2, 0, 2, 1, 101, 8, 50, 500, 0, 0, 0 -- COMMIT
 ;
 
 -- single statement: claim capacity in a tree
@@ -528,7 +540,7 @@ FROM path) UNION ALL SELECT quota_usages.project_id, CAST(NULL AS SIGNED INTEGER
 FROM quota_usages 
 WHERE quota_usages.resource IN (__[POSTCOMPILE_b_resources]) AND quota_usages.project_id = ' total'
 ;
-UPDATE quota_usages SET generation=(quota_usages.generation + %(generation_1)s) WHERE quota_usages.project_id = %(b_project)s
+UPDATE quota_usages SET generation=((quota_usages.generation + %(b_step)s) & 1073741823) WHERE quota_usages.project_id = %(b_project)s
 ;
 SELECT quota_usages.resource, quota_usages.subtree 
 FROM quota_usages 
@@ -612,7 +624,7 @@ WHERE quota_usages.id IN (%(b_0)s, %(b_1)s, %(b_2)s, %(b_3)s) ORDER BY quota_usa
 ;
 UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), subtree=(quota_usages.subtree + CASE quota_usages.id WHEN %(b_0)s THEN %(b_value_0)s WHEN %(b_1)s THEN %(b_value_1)s WHEN %(b_2)s THEN %(b_value_2)s WHEN %(b_3)s THEN %(b_value_3)s END) WHERE quota_usages.id IN (%(b_0)s, %(b_1)s, %(b_2)s, %(b_3)s)
 ;
-UPDATE quota_usages SET generation=(quota_usages.generation + 1) WHERE quota_usages.id = %(b_0)s
+UPDATE quota_usages SET generation=((quota_usages.generation + %(b_step)s) & 1073741823) WHERE quota_usages.id = %(b_0)s
 ;
 
 -- count usage rows
@@ -688,6 +700,20 @@ FROM inventories AS inventory_0 INNER JOIN inventories AS inventory_1 ON invento
 WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size = 0) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
 WHERE resource_providers.id = inventory_0.provider_id) = 1 ORDER BY inventory_0.provider_id 
+ LIMIT %(b_limit)s
+;
+
+-- equally good candidates
+SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1, (SELECT resource_providers.pod 
+FROM resource_providers 
+WHERE resource_providers.id = inventory_0.provider_id) AS pod 
+FROM inventories AS inventory_0 INNER JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
+WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size = 0) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
+FROM resource_providers 
+WHERE resource_providers.id = inventory_0.provider_id) = 1 AND inventory_0.free = %(b_free)s AND inventory_0.provider_id >= CAST((SELECT min(inventories.provider_id) AS min_1 
+FROM inventories) + ((SELECT max(inventories.provider_id) AS max_1 
+FROM inventories) - (SELECT min(inventories.provider_id) AS min_1 
+FROM inventories)) * (%(b_start)s / 1048576.0) AS SIGNED INTEGER) ORDER BY inventory_0.provider_id 
  LIMIT %(b_limit)s
 ;
 

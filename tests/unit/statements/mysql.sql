@@ -132,7 +132,7 @@ FROM path) UNION ALL SELECT quota_usages.project_id, CAST(NULL AS SIGNED INTEGER
 FROM quota_usages 
 WHERE quota_usages.resource IN (__[POSTCOMPILE_b_resources]) AND quota_usages.project_id = ' total'
 ;
-UPDATE quota_usages SET generation=(quota_usages.generation + %(generation_1)s) WHERE quota_usages.project_id = %(b_project)s
+UPDATE quota_usages SET generation=((quota_usages.generation + %(b_step)s) & 1073741823) WHERE quota_usages.project_id = %(b_project)s
 ;
 SELECT quota_usages.resource, quota_usages.subtree 
 FROM quota_usages 
@@ -216,7 +216,7 @@ WHERE quota_usages.id IN (%(b_0)s, %(b_1)s, %(b_2)s, %(b_3)s) ORDER BY quota_usa
 ;
 UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), subtree=(quota_usages.subtree + CASE quota_usages.id WHEN %(b_0)s THEN %(b_value_0)s WHEN %(b_1)s THEN %(b_value_1)s WHEN %(b_2)s THEN %(b_value_2)s WHEN %(b_3)s THEN %(b_value_3)s END) WHERE quota_usages.id IN (%(b_0)s, %(b_1)s, %(b_2)s, %(b_3)s)
 ;
-UPDATE quota_usages SET generation=(quota_usages.generation + 1) WHERE quota_usages.id = %(b_0)s
+UPDATE quota_usages SET generation=((quota_usages.generation + %(b_step)s) & 1073741823) WHERE quota_usages.id = %(b_0)s
 ;
 
 -- count usage rows

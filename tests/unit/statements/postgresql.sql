@@ -1149,7 +1149,7 @@ FROM path))) UNION ALL SELECT quota_usages.project_id, CAST(NULL AS INTEGER) AS 
 FROM quota_usages 
 WHERE quota_usages.resource IN (__[POSTCOMPILE_b_resources]) AND quota_usages.project_id = ' total'
 ;
-UPDATE quota_usages SET generation=(quota_usages.generation + %(generation_1)s) WHERE quota_usages.project_id = %(b_project)s
+UPDATE quota_usages SET generation=((quota_usages.generation + %(b_step)s) & 1073741823) WHERE quota_usages.project_id = %(b_project)s
 ;
 SELECT quota_usages.resource, quota_usages.subtree 
 FROM quota_usages 
@@ -1241,7 +1241,7 @@ WHERE quota_usages.id IN (%(b_0)s, %(b_1)s) ORDER BY quota_usages.project_id COL
 ;
 UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), subtree=(quota_usages.subtree + CASE quota_usages.id WHEN %(b_0)s THEN %(b_value_0)s WHEN %(b_1)s THEN %(b_value_1)s WHEN %(b_2)s THEN %(b_value_2)s WHEN %(b_3)s THEN %(b_value_3)s END) WHERE quota_usages.id IN (%(b_0)s, %(b_1)s, %(b_2)s, %(b_3)s)
 ;
-UPDATE quota_usages SET generation=(quota_usages.generation + 1) WHERE quota_usages.id = %(b_0)s
+UPDATE quota_usages SET generation=((quota_usages.generation + %(b_step)s) & 1073741823) WHERE quota_usages.id = %(b_0)s
 ;
 
 -- count usage rows
@@ -1317,6 +1317,20 @@ FROM inventories AS inventory_0 JOIN inventories AS inventory_1 ON inventory_1.p
 WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size = 0) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
 WHERE resource_providers.id = inventory_0.provider_id) = 1 ORDER BY inventory_0.provider_id 
+ LIMIT %(b_limit)s
+;
+
+-- equally good candidates
+SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1, (SELECT resource_providers.pod 
+FROM resource_providers 
+WHERE resource_providers.id = inventory_0.provider_id) AS pod 
+FROM inventories AS inventory_0 JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
+WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size = 0) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
+FROM resource_providers 
+WHERE resource_providers.id = inventory_0.provider_id) = 1 AND inventory_0.free = %(b_free)s AND inventory_0.provider_id >= CAST((SELECT min(inventories.provider_id) AS min_1 
+FROM inventories) + ((SELECT max(inventories.provider_id) AS max_1 
+FROM inventories) - (SELECT min(inventories.provider_id) AS min_1 
+FROM inventories)) * (%(b_start)s / CAST(1048576.0 AS NUMERIC)) AS BIGINT) ORDER BY inventory_0.provider_id 
  LIMIT %(b_limit)s
 ;
 

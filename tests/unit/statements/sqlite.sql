@@ -380,7 +380,7 @@ FROM path) UNION ALL SELECT quota_usages.project_id, CAST(NULL AS INTEGER) AS an
 FROM quota_usages 
 WHERE quota_usages.resource IN (__[POSTCOMPILE_b_resources]) AND quota_usages.project_id = ' total'
 ;
-UPDATE quota_usages SET generation=(quota_usages.generation + ?) WHERE quota_usages.project_id = ?
+UPDATE quota_usages SET generation=((quota_usages.generation + ?) & 1073741823) WHERE quota_usages.project_id = ?
 ;
 SELECT quota_usages.resource, quota_usages.subtree 
 FROM quota_usages 
@@ -464,7 +464,7 @@ WHERE quota_usages.id IN (?, ?, ?, ?) ORDER BY quota_usages.id
 ;
 UPDATE quota_usages SET updated_at=cyborg_quota_utc_after(0), subtree=(quota_usages.subtree + CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END) WHERE quota_usages.id IN (?, ?, ?, ?)
 ;
-UPDATE quota_usages SET generation=(quota_usages.generation + 1) WHERE quota_usages.id = ?
+UPDATE quota_usages SET generation=((quota_usages.generation + ?) & 1073741823) WHERE quota_usages.id = ?
 ;
 
 -- count usage rows
@@ -540,6 +540,20 @@ FROM inventories AS inventory_0 JOIN inventories AS inventory_1 ON inventory_1.p
 WHERE inventory_0.resource = ? AND inventory_0.free >= ? AND (inventory_0.min_unit = ? OR inventory_0.min_unit < ? AND inventory_0.max_unit >= ? AND ? % inventory_0.step_size = 0) AND inventory_1.resource = ? AND inventory_1.free >= ? AND (inventory_1.min_unit = ? OR inventory_1.min_unit < ? AND inventory_1.max_unit >= ? AND ? % inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
 WHERE resource_providers.id = inventory_0.provider_id) = 1 ORDER BY inventory_0.provider_id
+ LIMIT ? OFFSET ?
+;
+
+-- equally good candidates
+SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id AS id_1, inventory_1.free AS free_1, (SELECT resource_providers.pod 
+FROM resource_providers 
+WHERE resource_providers.id = inventory_0.provider_id) AS pod 
+FROM inventories AS inventory_0 JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
+WHERE inventory_0.resource = ? AND inventory_0.free >= ? AND (inventory_0.min_unit = ? OR inventory_0.min_unit < ? AND inventory_0.max_unit >= ? AND ? % inventory_0.step_size = 0) AND inventory_1.resource = ? AND inventory_1.free >= ? AND (inventory_1.min_unit = ? OR inventory_1.min_unit < ? AND inventory_1.max_unit >= ? AND ? % inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
+FROM resource_providers 
+WHERE resource_providers.id = inventory_0.provider_id) = 1 AND inventory_0.free = ? AND inventory_0.provider_id >= CAST((SELECT min(inventories.provider_id) AS min_1 
+FROM inventories) + ((SELECT max(inventories.provider_id) AS max_1 
+FROM inventories) - (SELECT min(inventories.provider_id) AS min_1 
+FROM inventories)) * (? / (1048576.0 + 0.0)) AS BIGINT) ORDER BY inventory_0.provider_id
  LIMIT ? OFFSET ?
 ;
 

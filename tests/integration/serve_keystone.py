@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serves Keystone's WSGI application on 127.0.0.1, run by Keystone's Python: serve.py PORT THREADS"""
+"""Serves Keystone's WSGI application on 127.0.0.1, run by Keystone's Python: serve_keystone.py PORT THREADS"""
 
 import sys
 

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What reads answer: with limits that another service stores, and how many rows the tree of one project costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cyborg_quota.limits.noop import NoopLimitDriver
+from tests import clouds, fixtures
+from tests.api import server
+from tests.api.test_application import MANAGER, READER, ApplicationTestCase, deploy_engine
+
+
+class TestOtherLimitDrivers(ApplicationTestCase):
+    """Nothing is set by these calls: they answer, or say where the limits are."""
+
+    def use(self, driver: str) -> None:
+        self.conf.set_override("driver", driver, "limits")
+        self.application = server.make_application(self.conf, deploy_engine(self))
+
+    def get(self, path: str, token: str = server.ADMIN) -> Any:
+        response = self.ask(path, token)
+        self.assertEqual(200, response.status_int, response.text)
+        return response.json
+
+    def test_reads_with_limits_from_the_configuration(self) -> None:
+        self.conf.set_override("limits", {"gpu": "7"}, "limits")
+        self.use("config")
+        self.assertEqual({"overrides": []}, self.get("/v2/quotas/higgs/overrides", READER))
+        self.assertEqual({"quota": {}}, self.get("/v2/quota_totals"))
+        self.assertEqual(7, self.get("/v2/quotas/higgs/defaults", READER)["quota"]["gpu"])
+        self.assertEqual(7, self.get("/v2/quota_defaults")["quota"]["gpu"])
+        quota = {"fpga": {"limit": -1, "in_use": 0}, "gpu": {"limit": 7, "in_use": 5}}
+        own = {"project_id": "higgs", "depth": 0, "quota": quota}
+        self.assertEqual([own], self.get("/v2/quotas/higgs/tree", READER)["tree"])
+        below = {"limit": 7, "in_use": 2}
+        for token, parent in ((MANAGER, {}), (server.ADMIN, {"parent_id": "physics"})):
+            first, second = self.get("/v2/quotas/higgs/tree", token)["tree"]
+            self.assertEqual({**own, **parent}, first)
+            self.assertEqual(("detector", "higgs"), (second["project_id"], second["parent_id"]))
+            self.assertEqual(below, second["quota"]["gpu"])
+        self.assertEqual(404, self.ask("/v2/quotas/higgs/overrides/1-0", method="DELETE").status_int)
+
+    def test_default_limits_that_are_unlimited(self) -> None:
+        self.use("noop")
+        self.assertEqual({"fpga": -1, "gpu": -1}, self.get("/v2/quotas/higgs/defaults", READER)["quota"])
+
+    def test_default_limits_that_are_not_known_here(self) -> None:
+        """As with Keystone, which stores them."""
+        self.patch(NoopLimitDriver, "defaults", lambda _driver: None)
+        self.use("noop")
+        for path in ("/v2/quotas/higgs/defaults", "/v2/quota_defaults"):
+            response = self.ask(path)
+            error = self.error(response)
+            self.assertEqual((409, "cyborg_quota.limits_read_only"), (response.status_int, error["code"]))
+            self.assertIn("default limits are not known here", error["detail"])
+            self.assertNotIn("cannot be set", error["detail"])
+
+
+class TestAnUnregisteredResource(ApplicationTestCase):
+    def test_what_binds(self) -> None:
+        """It is held, and cannot be reserved: not because of the limit of the project."""
+        self.conf.set_override("resources", ["fpga"], "quota")
+        self.application = server.make_application(self.conf, deploy_engine(self))
+        detail = self.ask("/v2/quotas/higgs/detail", READER).json["quota"]["gpu"]
+        bound = {"project_id": "higgs", "scope": "not_registered", "limit": None}
+        self.assertEqual((20, 5, 0, bound), tuple(detail[name] for name in ("limit", "in_use", "fits", "bound_by")))
+
+
+class TestCostOfTheTree(ApplicationTestCase):
+    def rows(self) -> int:
+        """The rows that an admin's call reads for the tree of a project without children."""
+        with clouds.captured() as statements:
+            self.assertEqual(200, self.ask("/v2/quotas/simulation/tree").status_int)
+        return int(
+            self.engine._driver._database.read(  # type: ignore[attr-defined]
+                lambda connection: sum(clouds.rows_returned(connection, *query) for query in clouds.queries(statements))
+            )
+        )
+
+    def test_other_projects_cost_nothing(self) -> None:
+        before = self.rows()
+        clouds.add_projects(fixtures.plain_engine(self.url), 0, 200)
+        self.assertEqual(before, self.rows())
+
+    def test_pages(self) -> None:
+        """In the order of the tree: parents before their children."""
+        found: list[str] = []
+        url = "/v2/quotas/physics/tree?limit=1"
+        while url:
+            answer = self.ask(url).json
+            found += [one["project_id"] for one in answer["tree"]]
+            url = answer["tree_links"][0]["href"] if "tree_links" in answer else ""
+        self.assertEqual(["physics", "higgs", "detector", "simulation"], found)

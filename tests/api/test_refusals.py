@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the users of a project see of a refusal: the constraint that binds, of each resource; and what check answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cyborg_quota import exceptions
+from cyborg_quota.types import MAX_AMOUNT, TOTAL
+from tests import base
+from tests.api import server
+from tests.api.test_application import READER, ApplicationTestCase
+
+LEAF = "dora@detector:reader"
+DETECTOR = base.Context("detector")
+
+
+class RefusalTestCase(ApplicationTestCase):
+    def check_quota(self, amounts: dict[str, int], project_id: str, token: str = server.ADMIN) -> Any:
+        response = self.ask(f"/v2/quotas/{project_id}/check", token, "POST", json={"check": amounts})
+        self.assertEqual(200, response.status_int, response.text)
+        return response.json
+
+
+class TestTheOneThatBinds(RefusalTestCase):
+    """detector has a limit of 2 and holds 2; higgs (20) holds 8 with it, physics (30) too; all projects hold 9."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.engine.total_limits.set(base.ADMIN, {"gpu": 500})
+        self.engine.capacity.enable(base.ADMIN)  # for resize
+
+    def test_check_reveals_no_other_limit(self) -> None:
+        """Otherwise, the amount at which a limit appears in the answer reveals what the projects above it hold."""
+        for amount in (1, 12, 13, 22, 23, 491, 492, MAX_AMOUNT):
+            answer = self.check_quota({"gpu": amount}, "detector", LEAF)
+            self.assertEqual(["detector"], [one["project_id"] for one in answer["violations"]], amount)
+        found = self.check_quota({"gpu": MAX_AMOUNT}, "detector")["violations"]
+        self.assertEqual({None, "detector", "higgs", "physics"}, {one["project_id"] for one in found})
+
+    def test_reserve_and_resize_reveal_no_other_limit(self) -> None:
+        for call in (
+            lambda context: self.quotas.reserve(context, {"gpu": MAX_AMOUNT}, project_id="detector"),
+            lambda context: self.quotas.resize(context, {"gpu": MAX_AMOUNT}, "detector", consumer="arq-detector"),
+        ):
+            error = self.assertRaises(exceptions.OverQuota, call, DETECTOR)
+            self.assertEqual([("detector", 2, 0)], [(one.project_id, one.used, one.reserved) for one in error.overs])
+            error = self.assertRaises(exceptions.OverQuota, call, base.ADMIN)
+            self.assertEqual([TOTAL, "detector", "higgs", "physics"], [one.project_id for one in error.overs])
+
+    def test_the_limit_of_an_ancestor(self) -> None:
+        """It is the one that ``detail`` names: the nearest, where several permit the same amount."""
+        admin = self.engine.administration
+        admin.set_limits(base.ADMIN, {"gpu": 0}, "simulation")
+        admin.set_limits(base.ADMIN, {"gpu": 20}, "physics")
+        admin.set_limits(base.ADMIN, {"gpu": 20}, "detector")
+        self.engine.total_limits.set(base.ADMIN, {"gpu": 21})
+        detail = self.ask("/v2/quotas/detector/detail", LEAF).json["quota"]["gpu"]
+        self.assertEqual((12, "higgs"), (detail["fits"], detail["bound_by"]["project_id"]))
+        [found] = self.check_quota({"gpu": 100}, "detector", LEAF)["violations"]
+        self.assertEqual("higgs", found["project_id"])
+        self.assertEqual([None] * 3, [found[name] for name in ("in_use", "reserved", "subtree")])
+        error = self.assertRaises(exceptions.OverQuota, self.quotas.reserve, DETECTOR, {"gpu": 13})
+        self.assertEqual(["higgs"], [one.project_id for one in error.overs])
+
+    def test_of_each_resource(self) -> None:
+        found = self.check_quota({"gpu": 100, "fpga": 1}, "detector", LEAF)["violations"]
+        self.assertEqual(
+            [("detector", "fpga"), ("detector", "gpu")], [(one["project_id"], one["resource"]) for one in found]
+        )
+
+
+class TestCheckAgreesWithReserve(RefusalTestCase):
+    """check grants what a reserve grants, and reports each bound that would refuse it."""
+
+    options = {"quota__max_open_reservations": 1}
+
+    def violations(self, amounts: dict[str, int], project_id: str, token: str = READER) -> list[Any]:
+        answer = self.check_quota(amounts, project_id, token)
+        self.assertEqual(not answer["violations"], answer["granted"])
+        return [(one["resource"], one["scope"], one["limit"], one["in_use"]) for one in answer["violations"]]
+
+    def test_the_cap_on_open_reservations(self) -> None:
+        self.assertEqual([("gpu", "open_reservations", 1, 5)], self.violations({"gpu": 1}, "higgs"))
+        self.assertRaises(
+            exceptions.TooManyOpenReservations, self.quotas.reserve, base.Context("higgs"), {"gpu": 1}
+        )
+        self.assertEqual([], self.violations({"gpu": 1}, "elsewhere", server.ADMIN))
+
+    def test_the_width_of_the_counter(self) -> None:
+        self.engine.administration.set_limits(base.ADMIN, {"gpu": -1}, "elsewhere")
+        found = self.violations({"gpu": MAX_AMOUNT}, "elsewhere", server.ADMIN)
+        self.assertEqual([("gpu", "counter", MAX_AMOUNT, 1)], found)
+        self.assertRaises(
+            exceptions.UsageOverflow, self.quotas.reserve, base.Context("elsewhere"), {"gpu": MAX_AMOUNT}
+        )
+        self.assertEqual([], self.violations({"gpu": MAX_AMOUNT - 1}, "elsewhere", server.ADMIN))
+
+    def test_limits_that_are_not_set(self) -> None:
+        """A resource without a limit hides neither the violations of others nor the project's own usage."""
+        self.engine.administration.set_limits(base.ADMIN, {"fpga": None})
+        expected = [("fpga", "project", None, 0), ("gpu", "subtree", 4, 1)]
+        for token in (server.ADMIN, "eve@elsewhere:reader"):
+            self.assertEqual(expected, self.violations({"gpu": 4, "fpga": 1}, "elsewhere", token))
+        [found] = self.check_quota({"fpga": 1}, "higgs", READER)["violations"]
+        self.assertEqual(("physics", None, None), (found["project_id"], found["limit"], found["in_use"]))
+        detail = self.ask("/v2/quotas/elsewhere/detail", "eve@elsewhere:reader").json["quota"]["fpga"]
+        self.assertEqual({"limit": None, "in_use": 0, "reserved": 0, "fits": 0, "bound_by": None}, detail)
+        self.assertIsNone(self.ask("/v2/quotas/elsewhere").json["quota"]["fpga"])

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The import of inventories: what it matches, what it refuses, and what other processes see of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+from typing import Any
+from unittest import mock
+
+import testscenarios
+from fixtures import FakeLogger
+
+from cyborg_quota import ANY, Inventory, exceptions
+from cyborg_quota.capacity_import import CapacityImporter, Change, WantedProvider
+from tests import base
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+ADMIN = base.ADMIN
+KNOWN = "11111111-aaaa-4111-8111-111111111111"
+OTHER = "22222222-bbbb-4222-8222-222222222222"
+GPU = frozenset({"gpu"})
+
+
+def host(name: str, total: int, uuid: str | None = None, **used: int) -> WantedProvider:
+    """A provider of Placement with GPUs. ``used``: by consumer."""
+    return WantedProvider(name, uuid, inventories={"gpu": Inventory(total)}, covers=GPU, used={"gpu": used})
+
+
+class CapacityImportTest(base.LedgerTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.capacity = self.engine.capacity
+        self.capacity.enable(ADMIN)
+        self.importer = CapacityImporter(self.capacity, ADMIN, ["gpu"])
+
+    def run_import(self, *wanted: WantedProvider) -> list[Change]:
+        return self.importer.run(lambda: wanted)
+
+    def figures(self) -> list[tuple[str, int, int, int]]:
+        return [
+            (one.provider, one.total, one.used_elsewhere, one.free) for one in self.capacity.list_inventories(ADMIN)
+        ]
+
+    def test_no_claim_between_a_total_and_what_is_used_of_it(self) -> None:
+        """A new node that is full in Placement never has anything free here, nor has the growth of a node."""
+        taken: list[Sequence[str]] = []
+
+        def try_to_claim() -> None:
+            for provider in (ANY, "n1"):
+                try:
+                    taken.append(self.quotas.reserve(self.context, {"gpu": 1}, provider=provider))
+                except exceptions.QuotaError:
+                    continue
+
+        def write(*work: Any) -> object:
+            try:
+                return database.write(*work)
+            finally:
+                try_to_claim()
+
+        driver: Any = self.engine._driver
+        database = driver._database
+        watched = mock.Mock(wraps=database, **{"write.side_effect": write})
+        with mock.patch.object(driver, "_database", watched):
+            for total in (8, 12):
+                self.run_import(host("n1", total, server=total))
+                self.assertEqual(([], [("n1", total, total, 0)]), (taken, self.figures()))
+
+    def test_two_entries_for_one_stored_provider(self) -> None:
+        """Neither is written: each run would overwrite what the other one has set, and a host would be lost."""
+        self.capacity.add_provider(ADMIN, "n1", uuid=KNOWN)
+        pairs = (
+            (host("renamed", 4, KNOWN), host("n1", 8, OTHER)),
+            (host("n1", 8), host("n5", 4, KNOWN.upper())),
+            (host("n1", 8), host(KNOWN, 4)),
+        )
+        for pair in pairs:
+            error = self.assertRaises(exceptions.InvalidRequest, self.run_import, host("first", 1), *pair)
+            self.assertIn("n1", str(error))
+            self.assertEqual([], self.figures())
+            self.assertEqual(["n1"], [one.name for one in self.capacity.list_providers(ADMIN)])
+
+    def test_a_uuid_as_the_name(self) -> None:
+        """It names the stored provider, as in every other call; with another UUID beside it, it is refused."""
+        self.capacity.add_provider(ADMIN, "n1", uuid=KNOWN)
+        for name in (KNOWN, KNOWN.upper()):
+            self.run_import(WantedProvider(name, inventories={"gpu": Inventory(len(name) - 30)}))
+            self.assertEqual([("n1", 6, 0, 6)], self.figures())
+            self.assertRaises(exceptions.InvalidRequest, self.run_import, host("first", 1), host(name, 4, OTHER))
+        self.assertEqual(1, len(self.capacity.list_providers(ADMIN)))
+
+    def test_a_pool_that_became_shared(self) -> None:
+        """A known provider stays what it is, and the log says how to change it."""
+        logged = self.useFixture(FakeLogger("cyborg_quota", level=logging.WARNING))
+        pool = host("pool", 4)
+        self.run_import(pool, host("n1", 1))
+        self.assertEqual("", logged.output)
+        self.run_import(dataclasses.replace(pool, can_host=False))
+        self.assertIn("cyborg-quota capacity provider set pool --shared", logged.output)
+        self.capacity.set_can_host(ADMIN, "pool", can_host=False)
+        before = logged.output
+        self.run_import(dataclasses.replace(pool, can_host=False), dataclasses.replace(host("n1", 1), can_host=None))
+        self.assertEqual(before, logged.output)
+        self.run_import(dataclasses.replace(pool, can_host=True))
+        self.assertIn("cyborg-quota capacity provider set pool --no-shared", logged.output)
+
+    def test_a_slower_import_does_not_overwrite_a_newer_one(self) -> None:
+        """Two conductors import: the one that has read Placement first writes last."""
+        logged = self.useFixture(FakeLogger("cyborg_quota", level=logging.WARNING))
+        self.run_import(host("n1", 8), host("n2", 8))
+
+        def read_first() -> list[WantedProvider]:
+            CapacityImporter(self.capacity, ADMIN, ["gpu"]).run(lambda: [host("n1", 4), host("n2", 8, server=1)])
+            return [host("n1", 16, server=8), host("n2", 8, server=5), host("n3", 1)]
+
+        changes = self.importer.run(read_first)
+        self.assertEqual([("n1", 4, 0, 4), ("n2", 8, 1, 7), ("n3", 1, 0, 1)], self.figures())
+        self.assertEqual({"n3"}, {one.provider for one in changes})
+        self.assertIn("changed 2 providers", logged.output)
+        self.assertEqual(2, len(self.run_import(host("n1", 16, server=8), host("n2", 8))[1:]))
