@@ -74,7 +74,11 @@ _CURRENT: Final = (
 
 _CURRENT_WITH_VERSION: Final = (
     sa.select(*_COLUMNS, *pods.COLUMNS, *pods.VERSION.c)
-    .select_from(pods.WITH_USAGE.join(pod_bindings, _binding.pod == pods_table.c.name).join(pods.VERSION, sa.true()))
+    .select_from(
+        pods.WITH_USAGE.join(pod_bindings, _binding.pod == pods_table.c.name)
+        # (Always true. Without a condition between the tables, SQLAlchemy warns at each execution.)
+        .join(pods.VERSION, pods.VERSION.c.version_newest >= pods_table.c.id)
+    )
     .where(_IS_OF_KEY)
 )
 
