@@ -35,7 +35,9 @@ MAX_LISTED_PROJECTS: Final = 500
 
 
 class Administration:
-    """Limits and projects. All calls need an admin's context, except limit_history, and set_limit if policy permits.
+    """Limits and projects. All calls need an admin's context, except limit_history.
+
+    Policy may permit other contexts set_limit, set_limits, unset_limit, set_overrides and cancel_overrides.
 
     If ``[limits] driver`` is not ``database``, all calls raise LimitsReadOnly, except ``list_limits``,
     ``count_ignored_edges``, ``ignored_edges_warning``, ``detach_projects``, ``is_known_project``, ``list_holders``,
@@ -413,12 +415,14 @@ class Administration:
     def import_limits(
         self, context: Context, document: object, *, dry_run: bool = False, reason: str | None = None
     ) -> list[LimitChange]:
-        """Apply a document to the limits and the project tree, atomically. Returns the changes.
+        """Apply a document to the limits and the project tree. Returns the changes.
 
+        All of them are made, or none; except that total limits follow in transactions of their own.
         Limits and projects that the document does not contain stay unchanged. The position of a project in the
         document determines its parent. A limit None is removed. ``dry_run`` writes nothing, and returns or raises the
         same as the import.
-        Raises InvalidDocument, UnknownResource, PodNotFound, LimitRefused (with every problem, and the changes).
+        Raises InvalidDocument, UnknownResource, PodNotFound, LimitRefused (with every problem, and the changes), and
+        TotalLimitChanged (when all changes but those of this total limit were made).
         """
         from cyborg_quota.limits import document as documents
 

@@ -56,7 +56,7 @@ def _limits(
     counters: Mapping[tuple[str, str], Counters],
 ) -> list[Headroom]:
     """The bound of each constraint, nearest to the leaf first."""
-    distance = {project_id: index for index, project_id in enumerate(path)}
+    distance: dict[str | None, int] = {project_id: index for index, project_id in enumerate(path)}
     bounds = []
     for constraint in constraints:
         project_id, scope, limit = constraint.project_id, constraint.scope, constraint.limit
@@ -66,7 +66,7 @@ def _limits(
         held = now.used + now.reserved if scope == "project" else now.subtree
         owner = None if scope == "total" else project_id
         bounds.append(Headroom(max(0, limit - held), owner, scope, limit))
-    return sorted(bounds, key=lambda bound: (distance.get(str(bound.bound_by), len(path)), bound.scope))
+    return sorted(bounds, key=lambda bound: (distance.get(bound.bound_by, len(path)), bound.scope))
 
 
 def in_pod(
@@ -140,6 +140,26 @@ def how_many(bundle: Mapping[str, int], headrooms: Mapping[str, Headroom]) -> Bu
         resource: fits // amount
         for resource, amount in sorted(bundle.items())
         if (fits := headrooms[resource].fits) is not None
+    }
+    if not counts:
+        return Bundles(None, None)
+    resource = min(counts, key=counts.__getitem__)
+    return Bundles(counts[resource], resource)
+
+
+def separate_claims(
+    bundle: Mapping[str, int], own: Mapping[str, Counters], open_reservations: Mapping[str, OpenReservations]
+) -> Bundles:
+    """How many claims of ``bundle`` the caps on open reservations permit: each of them makes a reservation of its own.
+
+    ``own``: the counters of the project, by resource. As in ``compute``, claims that leave ``reserved`` within half of
+    the cap are granted.
+    """
+    counts = {
+        resource: max(0, cap - number, (cap // 2 - own.get(resource, Counters()).reserved) // amount)
+        for resource, amount in sorted(bundle.items())
+        for number, cap in (open_reservations[resource],)
+        if cap != UNLIMITED
     }
     if not counts:
         return Bundles(None, None)

@@ -37,7 +37,8 @@ class TotalLimits:
 
         The call counts what all projects hold, in batches, while other calls reserve. If it is interrupted, call it
         again. The limit may be below the present usage: reserves are then refused until the usage is below it.
-        ``progress`` is called with the number of projects of each batch. Raises UnknownResource, InvalidRequest.
+        ``progress`` is called with the number of projects of each batch. Raises UnknownResource, InvalidRequest,
+        TotalLimitChanged.
         """
         validation.admin_only(context, "set_total_limits")
         self._driver.total_limits.set(self._check(limits), self._author(context, reason), progress)
@@ -57,7 +58,7 @@ class TotalLimits:
     ) -> None:
         """Remove total limits, all or none. If it is interrupted, call it again.
 
-        Raises TotalLimitNotFound.
+        Raises TotalLimitNotFound, TotalLimitChanged.
         """
         validation.admin_only(context, "unset_total_limits")
         names = [validation.check_name("resource", name) for name in validation.resource_list(resources)]

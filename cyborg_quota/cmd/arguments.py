@@ -16,6 +16,13 @@ from cyborg_quota.validation import MAX_EXPIRE_SECONDS
 _INTEGER = re.compile(r"[+-]?[0-9]{1,100}", re.ASCII)
 
 
+def integer(text: str, least: int, most: int = MAX_AMOUNT) -> int:
+    """Parse an integer from ``least`` to ``most``."""
+    if not _INTEGER.fullmatch(text) or not least <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"{_abbreviated(text)}: write an integer from {least} to {most}")
+    return int(text)
+
+
 def amount(text: str) -> tuple[str, int]:
     """Parse ``gpu.A100=2`` into (resource, integer), splitting at the last ``=``."""
     resource, equals, number = text.rpartition("=")
@@ -28,7 +35,12 @@ def amount(text: str) -> tuple[str, int]:
 
 def limit(text: str) -> tuple[str, int]:
     """Parse ``gpu=50`` into (resource, limit): -1 is unlimited, 0 allows nothing."""
-    resource, number = amount(text)
+    try:
+        resource, number = amount(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(
+            str(error).replace("RESOURCE=AMOUNT, as in gpu=2", "RESOURCE=LIMIT, as in gpu=20")
+        ) from None
     if number < -1:
         raise argparse.ArgumentTypeError(f"{_abbreviated(text)}: -1 is unlimited, 0 allows nothing")
     return resource, number
@@ -115,7 +127,10 @@ def moment_or_age(text: str) -> datetime.datetime | datetime.timedelta:
     """Parse a time in ISO 8601 (UTC, or with an offset), or an age: 90s, 30m, 12h, 30d, 4w."""
     age = _AGE.fullmatch(text)
     if age is not None:
-        return datetime.timedelta(seconds=int(age[1]) * _SECONDS[age[2]])
+        seconds = int(age[1]) * _SECONDS[age[2]]
+        if seconds > MAX_EXPIRE_SECONDS:
+            raise argparse.ArgumentTypeError(f"{_abbreviated(text)}: write an age of at most {_MAX_DAYS}d")
+        return datetime.timedelta(seconds=seconds)
     return moment(text)
 
 
@@ -158,6 +173,7 @@ def _abbreviated(text: str) -> str:
 
 
 _DURATION = re.compile(r"([0-9]{1,9})([smhd])", re.ASCII)
+_MAX_DAYS = MAX_EXPIRE_SECONDS // 86400
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -166,5 +182,7 @@ def duration(text: str) -> int:
     match = _DURATION.fullmatch(text)
     seconds = 0 if match is None else int(match[1]) * _UNIT_SECONDS[match[2]]
     if not 0 < seconds <= MAX_EXPIRE_SECONDS:
-        raise argparse.ArgumentTypeError(f"{_abbreviated(text)}: write a time such as 30d, 12h, 45m or 90s")
+        raise argparse.ArgumentTypeError(
+            f"{_abbreviated(text)}: write a time such as 30d, 12h, 45m or 90s, at most {_MAX_DAYS}d"
+        )
     return seconds

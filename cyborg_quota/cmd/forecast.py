@@ -133,7 +133,4 @@ def _row(one: forecasts.Forecast, now: datetime.datetime) -> tuple[Any, ...]:
 
 
 def _days(text: str) -> int:
-    days = int(text)
-    if not 0 < days <= _MAX_DAYS:
-        raise argparse.ArgumentTypeError(f"{days} is not between 1 and {_MAX_DAYS} days")
-    return days
+    return arguments.integer(text, 1, _MAX_DAYS)

@@ -130,7 +130,7 @@ class Shell(app.App):
         except BrokenPipeError:
             return _discard_stdout()
         except (exceptions.QuotaError, cfg.Error) as error:
-            self._print_error(str(error), debug)
+            self._print_error(str(error) + _next_step(error), debug)
             return exit_status(error)
         except Exception as error:
             self._print_error(f"Internal error: {error!r}. (Run with --debug for the traceback.)", debug)
@@ -140,13 +140,15 @@ class Shell(app.App):
                 self.engine.close()
 
     def _dispatch(self, argv: list[str]) -> int:
-        if self.options.deferred_help:
-            argv = ["help", *argv]
-        if not argv:
+        if not argv and not self.options.deferred_help:
             self._print_error("A command is missing. Run with --help for a list.", False)
             return BAD_USAGE
         try:
-            factory, name, rest = self.command_manager.find_command(argv)
+            if self.options.deferred_help:
+                self._check_command(argv)
+                factory, name, rest = self.command_manager.find_command(["help", *argv])
+            else:
+                factory, name, rest = self.command_manager.find_command(argv)
         except ValueError:
             similar = ", ".join(self.get_fuzzy_matches(argv[0])) or "none"
             self._print_error(
@@ -160,6 +162,12 @@ class Shell(app.App):
             return 0
         finally:
             self.stdout.flush()
+
+    def _check_command(self, argv: list[str]) -> None:
+        """Raise ValueError unless --help can describe ``argv``: a command, or the first words of one."""
+        names = (tuple(name.split()) for name, _ in self.command_manager)
+        if argv and not any(name[: len(argv)] == tuple(argv) for name in names):
+            self.command_manager.find_command(argv)
 
     @contextlib.contextmanager
     def _logging(self) -> Iterator[None]:
@@ -189,6 +197,17 @@ class Shell(app.App):
         if debug:
             traceback.print_exc(file=self.stderr)
         print(f"{self.NAME}: {one_line(text)}", file=self.stderr)
+
+
+def _next_step(error: Exception) -> str:
+    """The command that helps after an error whose text also reaches those who have no command line."""
+    if isinstance(error, exceptions.PodNotFound):
+        return " List the pods: cyborg-quota pod list"
+    if isinstance(error, exceptions.OverrideNotFound):
+        return " List the overrides: cyborg-quota limit override list"
+    if isinstance(error, exceptions.ReasonRequired):
+        return " Give it with --reason."
+    return ""
 
 
 def _os_user() -> str:

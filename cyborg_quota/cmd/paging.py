@@ -7,6 +7,7 @@ import argparse
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
 
+from cyborg_quota.cmd import arguments
 from cyborg_quota.cmd.errors import BadUsage
 from cyborg_quota.types import TOTAL
 
@@ -87,15 +88,9 @@ def _is_at(key: tuple[str | None, str | None], marker: list[str]) -> bool:
 
 def at_least_one(text: str) -> int:
     """Parse a positive integer."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is less than 1")
-    return number
+    return arguments.integer(text, 1)
 
 
 def at_least_zero(text: str) -> int:
     """Parse an integer of at least 0."""
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{number} is less than 0")
-    return number
+    return arguments.integer(text, 0)

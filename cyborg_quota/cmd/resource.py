@@ -5,19 +5,23 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from cyborg_quota.cmd import base, formats, paging
 
 COLUMNS = ("resource", "description", "unit", "limit", "limit_source")
+
+_MAX_DEFAULTS: Final = 1000
+"""More than the resources of any ledger, so that the limits of projects are not read."""
 
 
 class List(base.Lister):
     """List the counted resources, and where their limits come from.
 
     The resources, their descriptions and units are options of [quota]. limit is
-    the default limit of a project without a parent. It is empty (json: null) if
-    none is set, or if it is set in Keystone.
+    that of a project without a parent, if none is set for the project: the default,
+    or [limits] root_initial_limit. It is empty (json: null) if none is set, or if it
+    is set in Keystone.
     """
 
     example = "cyborg-quota resource list -f json"
@@ -39,7 +43,7 @@ class List(base.Lister):
                 descriptions.get(resource, ""),
                 units.get(resource, ""),
                 formats.OptionalLimit(limits.get(resource)),
-                limit_source(self.conf.limits.driver, self.conf.limits.missing, resource in limits),
+                self._source(resource in limits),
             )
             for resource in paging.page(parsed_args, sorted(set(self.conf.quota.resources)), lambda name: (name, name))
         ]
@@ -47,8 +51,24 @@ class List(base.Lister):
     def _defaults(self) -> Mapping[str, int]:
         if self.conf.limits.driver == "keystone":
             return {}  # Keystone's registered limits apply; this command does not read them
-        records = self.engine.administration.list_limits(self.context)
+        if (initial := self._root_initial_limit()) is not None:
+            return dict.fromkeys(self.conf.quota.resources, initial)
+        records = self.engine.administration.list_limits(self.context, limit=_MAX_DEFAULTS)  # defaults come first
         return {record.resource: record.limit for record in records if record.project_id is None}
+
+    def _root_initial_limit(self) -> int | None:
+        """[limits] root_initial_limit, which only the driver ``database`` uses; None: the default applies."""
+        from cyborg_quota.limits.limit_tree import InitialLimits
+
+        options = self.conf.limits
+        if options.driver != "database":
+            return None
+        return InitialLimits.parse(options.child_initial_limit, options.root_initial_limit).root
+
+    def _source(self, is_set: bool) -> str:
+        if self._root_initial_limit() is not None:
+            return "[limits] root_initial_limit"
+        return limit_source(self.conf.limits.driver, self.conf.limits.missing, is_set)
 
 
 def limit_source(driver: str, missing: str, is_set: bool) -> str:

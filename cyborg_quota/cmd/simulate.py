@@ -139,7 +139,7 @@ def rows(
 def present_limits(command: base.Lister) -> LimitSet:
     """The limits that are set, with the overrides that have not ended and the enforced total limits, in memory.
 
-    Raises InvalidRequest for a limit driver that cannot list them.
+    Raises BadUsage for a limit driver that cannot list them.
     """
     from cyborg_quota.limits import document
     from cyborg_quota.limits.database import DatabaseLimitDriver
@@ -148,7 +148,14 @@ def present_limits(command: base.Lister) -> LimitSet:
 
     driver = DatabaseLimitDriver.from_conf(command.conf)
     if command.conf.limits.driver != "database":
-        limits = command.engine.administration.list_limits(command.context)
+        try:
+            limits = command.engine.administration.list_limits(command.context)
+        except exceptions.InvalidRequest:
+            raise BadUsage(
+                f"[limits] driver = {command.conf.limits.driver} cannot list the limits of all projects, which a "
+                "simulation compares with the new ones. Set the driver database, config or noop for this command, as "
+                "in OS_LIMITS__DRIVER=noop."
+            ) from None
         return LimitSet.of_every_project({limit.resource: limit.limit for limit in limits})
     stored = document.read(command.engine.administration.export_limits(command.context))
     tree, _ = document.apply(LimitTree({}, {}, {}, driver.initial_limits), stored)
@@ -185,13 +192,17 @@ def _limit_sets(command: base.Lister, content: object) -> tuple[LimitSet, LimitS
 def _with_past_overrides(
     command: base.Lister, before: LimitSet, after: LimitSet, span: Span
 ) -> tuple[LimitSet, LimitSet]:
-    """Both sets with the overrides that applied within the span and have ended, or were cancelled."""
+    """Both sets with the overrides that applied within the span and have ended, or were cancelled.
+
+    No override of them begins before it was made.
+    """
     from cyborg_quota.replay import export
 
     with open_database(command.conf) as database:
-        past = export.past_overrides(database, span.begin)
-    present = {one.made for one in before.overrides}
-    known = [*before.overrides, *(one for one in past if one.made not in present and one.until <= span.now)]
+        past = {one.made: one for one in export.past_overrides(database, span.begin)}
+    present = {one.made: one for one in before.overrides}
+    begun = [dataclasses.replace(one, starts_at=past.get(made, one).starts_at) for made, one in present.items()]
+    known = [*begun, *(one for made, one in past.items() if made not in present and one.until <= span.now)]
     known.sort(key=lambda one: one.made)
     new = after.overrides[len(before.overrides) :]
     return dataclasses.replace(before, overrides=known), dataclasses.replace(after, overrides=[*known, *new])

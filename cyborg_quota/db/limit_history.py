@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota import scopes
+from cyborg_quota import exceptions, scopes
 from cyborg_quota.db import change_log, overrides, prepared, projects, totals
 from cyborg_quota.db.models import limit_changes, limit_defaults, project_limits
 from cyborg_quota.limit_types import reason_of
@@ -112,6 +112,15 @@ def read(
     if project_id is not None:
         query = query.where(_column.project_id == project_id)
     return [_entry(row) for row in connection.execute(query)]
+
+
+def require_entry(connection: sa.Connection, key: tuple[int, int], project_id: str | None) -> None:
+    """Raise MarkerNotFound unless there is this entry (generation, number), of this project if one is given."""
+    is_entry = sa.and_(_column.generation == key[0], _column.ordinal == key[1])
+    owner = sa.true() if project_id is None else _column.project_id == project_id
+    query = sa.select(sa.literal(1)).select_from(limit_changes).where(is_entry, owner)
+    if connection.execute(query).first() is None:
+        raise exceptions.MarkerNotFound((f"{key[0]}-{key[1]}",))
 
 
 def read_overrides(connection: sa.Connection, since: datetime.datetime) -> list[HistoryEntry]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -132,11 +132,10 @@ def now(connection: sa.Connection) -> datetime.datetime:
 def insert(connection: sa.Connection, made: Sequence[LimitOverride]) -> None:
     """Store new overrides, and delete those that ended long ago."""
     connection.execute(sa.delete(limit_overrides).where(_column.ends_at < clock.utc_after(-KEPT_SECONDS * 1_000_000)))
-    for one in made:
-        values: Mapping[str, Any] = {
+    rows = [
+        {
             "generation": one.made[0],
             "ordinal": one.made[1],
-            "created_at": clock.utc_now(),
             "project_id": one.project_id,
             "resource": one.resource,
             "most": one.limit,
@@ -144,7 +143,10 @@ def insert(connection: sa.Connection, made: Sequence[LimitOverride]) -> None:
             "ends_at": one.until,
             "reason": one.reason,
         }
-        connection.execute(sa.insert(limit_overrides).values(values))
+        for one in made
+    ]
+    if rows:
+        connection.execute(sa.insert(limit_overrides).values(created_at=clock.utc_now()), rows)
 
 
 def delete(connection: sa.Connection, cancelled: Iterable[LimitOverride]) -> None:

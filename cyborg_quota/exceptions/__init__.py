@@ -23,6 +23,8 @@ from cyborg_quota.exceptions.pods import PodNotFound as PodNotFound
 from cyborg_quota.exceptions.projects import AmbiguousProject as AmbiguousProject
 from cyborg_quota.exceptions.projects import ProjectLookupFailed as ProjectLookupFailed
 from cyborg_quota.exceptions.projects import UnknownProject as UnknownProject
+from cyborg_quota.exceptions.totals import TotalLimitChanged as TotalLimitChanged
+from cyborg_quota.exceptions.totals import TotalLimitNotFound as TotalLimitNotFound
 from cyborg_quota.safe_repr import amounts, safe_repr
 
 if TYPE_CHECKING:
@@ -164,7 +166,7 @@ class ReasonRequired(InvalidRequest):
     """[limits] require_reason is set, and the change of limits or of the project tree has no reason."""
 
     def __init__(self) -> None:
-        super().__init__("A change of limits needs a reason ([limits] require_reason is set). Give it with --reason.")
+        super().__init__("A change of limits needs a reason: [limits] require_reason is set.")
 
 
 class UsageOverflow(InvalidRequest):
@@ -339,14 +341,6 @@ class OverrideNotFound(QuotaError):
     def __init__(self, override_id: str) -> None:
         self.override_id = override_id
         super().__init__(f"There is no override {safe_repr(override_id)} that has not ended. Nothing was changed.")
-
-
-class TotalLimitNotFound(QuotaError):
-    """These resources have no total limit over all projects. ``resources``: their names, sorted."""
-
-    def __init__(self, resources: Iterable[str]) -> None:
-        self.resources = sorted(resources)
-        super().__init__(f"There is no total limit for {', '.join(self.resources)}. Nothing was changed.")
 
 
 class ProjectRefused(QuotaError):

@@ -7,6 +7,7 @@ The transactions that make the changes record them themselves (db/change_log.py)
 from __future__ import annotations
 
 import abc
+import datetime
 import time
 from collections.abc import Iterable
 from typing import ClassVar, Final, Generic, TypeVar
@@ -59,6 +60,10 @@ class ChangeHistory(abc.ABC, Generic[State, Entry, Difference]):
     ) -> int:
         """Record ``state`` as generation ``number``. Returns the number of rows written."""
 
+    def _without_ended(self, state: State, at: datetime.datetime | None) -> State:  # noqa: ARG002 - for subclasses
+        """``state`` without what had ended long before ``at`` (naive UTC), which no later entry can name."""
+        return state
+
     def verify(self) -> list[Difference]:
         """Replay the history from its last checkpoint, and compare with the present state.
 
@@ -103,7 +108,8 @@ class ChangeHistory(abc.ABC, Generic[State, Entry, Difference]):
                 return 0
             state, _ = self._replay(self._read_from_last_checkpoint(connection, number))
             deleted = self._log.delete_before(connection, number)
-            self._write_checkpoint(connection, author, state, number=last[0], operation="purge")
+            kept = self._without_ended(state, last[1])
+            self._write_checkpoint(connection, author, kept, number=last[0], operation="purge")
             self._log.set_time(connection, *last)
             return deleted
 

@@ -109,7 +109,20 @@ class HeadroomReader:
             at_providers = headroom.bundles_at_providers(bundle, inventories)
             permitted = headroom.how_many(bundle, quotas.in_pod(one)).number
             number += at_providers if permitted is None else min(at_providers, permitted)
-        return by_quota if by_quota.number is not None and by_quota.number <= number else Bundles(number, None)
+        bounds = [by_quota, self._separate_claims(quotas.state, bundle)]
+        bounds = [one for one in bounds if one.number is not None and one.number <= number]
+        return min(bounds, key=lambda one: one.number or 0, default=Bundles(number, None))
+
+    def _separate_claims(self, state: PathState, bundle: Mapping[str, int]) -> Bundles:
+        project_id = state.project_ids[0]
+        return headroom.separate_claims(
+            bundle,
+            {resource: state.counters.get((project_id, resource), Counters()) for resource in bundle},
+            {
+                resource: OpenReservations(state.open_reservations.get((project_id, resource), 0), self._cap)
+                for resource in bundle
+            },
+        )
 
     def _find(self, connection: Connection, provider: str) -> tuple[int | None, str]:
         """The id (None for ANY) and the name of the provider. Raises ProviderNotFound, after a synced read."""
@@ -220,9 +233,7 @@ class HeadroomReader:
                 headroom_now = headrooms.get(name, Headroom(0))
                 fits = None if headroom_now.scope == "counter" else headroom_now.fits
                 bound = None if limit == UNLIMITED else limit
-                found.append(
-                    ProjectMetrics(project_id, name, bound, now.used, now.reserved, now.subtree, fits)
-                )
+                found.append(ProjectMetrics(project_id, name, bound, now.used, now.reserved, now.subtree, fits))
         return found
 
     def _read_states(self, project_ids: Sequence[str]) -> list[PathState]:

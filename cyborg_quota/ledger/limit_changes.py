@@ -245,7 +245,7 @@ class LimitKeeper:
     def apply(self, wanted: Document, author: Author, *, dry_run: bool) -> list[LimitChange]:
         """Apply a document of limits and projects. ``dry_run``: only return the changes.
 
-        Raises LimitRefused, PodNotFound.
+        Raises LimitRefused, PodNotFound, TotalLimitChanged.
         The total limits follow in transactions of their own: see total_limits.py.
         """
         changes, recorded = import_document(self._database, self._limits, wanted, author, dry_run=dry_run)
@@ -386,14 +386,17 @@ def find_problems(limits: DatabaseLimitDriver, after: Timeline, changes: Iterabl
     placed = {change.project_id for change in changes if change.resource is None and change.project_id is not None}
     reasons = _too_deep(tree, placed, limits.max_depth)
     affected = placed | {child for project_id in placed for child in tree.children_of.get(project_id, ())}
-    reasons += timeline.problems(limits.model, after, affected, after.names)
+    names = after.names
+    reasons += timeline.problems(limits.model, after, affected, names)
     limited: dict[str, set[str]] = {}
     for change in changes:
         if change.resource is not None:
             project_ids = tree.projects if change.project_id is None else [change.project_id]
             limited.setdefault(scopes.name_of(change.resource, change.pod), set()).update(project_ids)
     for resource, limited_ids in sorted(limited.items()):
-        reasons += timeline.problems(limits.model, after, limited_ids, [resource])
+        left = limited_ids - affected if resource in names else limited_ids
+        if left:
+            reasons += timeline.problems(limits.model, after, left, [resource])
     return list(dict.fromkeys(reasons))
 
 

@@ -66,12 +66,19 @@ class LimitHistory(ChangeHistory[StoredState, HistoryEntry, HistoryDifference]):
         before: tuple[int, int] | None,
         resource: str | None = None,
     ) -> list[HistoryEntry]:
-        """The entries that match all given filters, newest first; see db.limit_history.read."""
-        return self._database.read(
-            lambda connection: tables.read(
+        """The entries that match all given filters, newest first; see db.limit_history.read.
+
+        Raises MarkerNotFound if the list has no entry ``before``; that of another project is not known either (I8).
+        """
+
+        def work(connection: Connection) -> list[HistoryEntry]:
+            if before is not None:
+                tables.require_entry(connection, before, project_id)
+            return tables.read(
                 connection, project_id=project_id, since=since, limit=limit, before=before, resource=resource
             )
-        )
+
+        return self._database.read(work)
 
     def _read_from_last_checkpoint(self, connection: Connection, before: int | None = None) -> list[HistoryEntry]:
         return tables.read_from_last_checkpoint(connection, before)
@@ -84,6 +91,13 @@ class LimitHistory(ChangeHistory[StoredState, HistoryEntry, HistoryDifference]):
 
     def _compare(self, connection: Connection, replayed: StoredState) -> list[HistoryDifference]:
         return history.compare(replayed, tables.read_state(connection), overrides.now(connection))
+
+    def _without_ended(self, state: StoredState, at: datetime.datetime | None) -> StoredState:
+        if at is None:
+            return state
+        since = at - datetime.timedelta(seconds=overrides.KEPT_SECONDS)
+        kept = {override_id: one for override_id, one in state.overrides.items() if one.until > since}
+        return dataclasses.replace(state, overrides=kept)
 
     def _write_checkpoint(
         self, connection: Connection, author: Author, state: StoredState, *, number: int, operation: str | None = None

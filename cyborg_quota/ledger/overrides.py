@@ -7,6 +7,7 @@ checks them at every moment, from now on, at which an override of the family beg
 
 from __future__ import annotations
 
+import collections
 import datetime
 import functools
 import time
@@ -192,27 +193,36 @@ def made_by_import(
 ) -> list[LimitOverride]:
     """The overrides of a document that do not exist yet and have not ended. Raises InvalidRequest.
 
-    One without a start exists if an equal one has begun, so that the same document can be imported again. Equal entries
-    of the document are one override.
+    Each override that exists stands for one equal entry of the document, so that the same document can be imported
+    again. Without a start, an entry is equal to one that has begun.
     ``first``: the generation of the import, and the number of the first override among its changes.
     """
-    present: set[_Key] = set()
-    for one in live:
-        present |= _keys(one, now)
+    lasting = [new for new in wanted if new.until > now]
+    present = collections.Counter(_key(one, one.starts_at) for one in live)
+    exists = [_take(present, _key(new, new.starts_at)) for new in lasting]
+    begun: collections.Counter[_Key] = collections.Counter()
+    for key, count in present.items():
+        if key[-1] is not None and key[-1] <= now:
+            without_start = (*key[:-1], None)
+            begun[without_start] += count
     found: list[LimitOverride] = []
-    for new in wanted:
-        starts_at = new.starts_at or now
-        if new.until <= now or (new.project_id, new.resource, new.limit, new.until, new.starts_at) in present:
+    for new, is_present in zip(lasting, exists, strict=True):
+        if is_present or (new.starts_at is None and _take(begun, _key(new, None))):
             continue
+        starts_at = new.starts_at or now
         check_span(starts_at, new.until, now)
-        key = (first[0], first[1] + len(found))
-        one = LimitOverride(key, new.project_id, new.resource, new.limit, starts_at, new.until, new.reason)
-        found.append(one)
-        present |= _keys(one, now)
+        made_at = (first[0], first[1] + len(found))
+        found.append(LimitOverride(made_at, new.project_id, new.resource, new.limit, starts_at, new.until, new.reason))
     return found
 
 
-def _keys(one: LimitOverride, now: datetime.datetime) -> set[_Key]:
-    """The entries of a document that mean this override: with its start (last), and without one if it has begun."""
-    key = (one.project_id, one.resource, one.limit, one.until)
-    return {(*key, one.starts_at), (*key, None)} if one.starts_at <= now else {(*key, one.starts_at)}
+def _key(one: LimitOverride | NewOverride, starts_at: datetime.datetime | None) -> _Key:
+    return one.project_id, one.resource, one.limit, one.until, starts_at
+
+
+def _take(counts: collections.Counter[_Key], key: _Key) -> bool:
+    """Remove one; False if there is none."""
+    if not counts[key]:
+        return False
+    counts[key] -= 1
+    return True

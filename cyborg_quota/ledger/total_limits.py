@@ -54,23 +54,38 @@ class TotalLimits:
         return _changes(self.read(), limits)
 
     def apply(self, limits: Mapping[str, int | None], author: Author, *, dry_run: bool) -> list[LimitChange]:
-        """Set these total limits; None: remove it. Returns the changes. ``dry_run``: write nothing."""
+        """Import these total limits; None: remove it. Returns the changes. ``dry_run``: write nothing.
+
+        Raises TotalLimitChanged.
+        """
         changes = self.find_changes(limits)
         if not dry_run:
-            self.set({resource: limit for resource, limit in limits.items() if limit is not None}, author)
-            self.unset([str(change.resource) for change in changes if change.after is None], author)
+            given = {resource: limit for resource, limit in limits.items() if limit is not None}
+            self.set(given, author, operation="import")
+            try:
+                self.unset([str(one.resource) for one in changes if one.after is None], author, operation="import")
+            except exceptions.TotalLimitNotFound as error:
+                raise exceptions.TotalLimitChanged(error.resources[0]) from None
         return changes
 
-    def set(self, limits: Mapping[str, int], author: Author, progress: Progress | None = None) -> None:
+    def set(
+        self,
+        limits: Mapping[str, int],
+        author: Author,
+        progress: Progress | None = None,
+        *,
+        operation: str | None = None,
+    ) -> None:
         """Set these total limits, and count all projects in new ones. When it returns, the limits are enforced.
 
-        ``progress`` is called with the number of roots of each batch.
+        ``progress`` is called with the number of roots of each batch. ``operation``: the call, for the history. Raises
+        TotalLimitChanged.
         """
 
         def begin(connection: Connection) -> tuple[set[str], RecordedChanges | None]:
             tables.serialize_tree_changes(connection)
             present = totals.read_limits(connection)
-            recorded = limit_history.record(connection, author, _changes(present, limits))
+            recorded = limit_history.record(connection, author, _changes(present, limits), operation=operation)
             for resource, limit in sorted(limits.items()):
                 totals.set_limit(connection, resource, limit)
                 totals.open_row(connection, resource)
@@ -85,10 +100,17 @@ class TotalLimits:
                     break
         self._paths.forget_all()
 
-    def unset(self, resources: Collection[str], author: Author, progress: Progress | None = None) -> None:
-        """Remove these total limits, all or none. Raises TotalLimitNotFound.
+    def unset(
+        self,
+        resources: Collection[str],
+        author: Author,
+        progress: Progress | None = None,
+        *,
+        operation: str | None = None,
+    ) -> None:
+        """Remove these total limits, all or none. Raises TotalLimitNotFound, TotalLimitChanged.
 
-        After a crash, the same call continues. ``progress``: as in ``set``.
+        After a crash, the same call continues. ``progress``, ``operation``: as in ``set``.
         """
 
         def begin(connection: Connection) -> RecordedChanges | None:
@@ -97,7 +119,8 @@ class TotalLimits:
             known = {one.resource for one in present} | path_state.read_totals(connection, resources).keys()
             if missing := sorted(set(resources) - known):
                 raise exceptions.TotalLimitNotFound(missing)
-            recorded = limit_history.record(connection, author, _changes(present, dict.fromkeys(resources)))
+            changes = _changes(present, dict.fromkeys(resources))
+            recorded = limit_history.record(connection, author, changes, operation=operation)
             for resource in sorted(resources):
                 totals.delete_limit(connection, resource)
                 totals.close_row(connection, resource)
@@ -119,7 +142,7 @@ class TotalLimits:
             tables.serialize_tree_changes(connection)
             total = path_state.read_totals(connection, [resource]).get(resource)
             if total is None or total.is_open != is_counted:
-                raise exceptions.LimitRefused([f"the total limit of {resource} was changed by another command"])
+                raise exceptions.TotalLimitChanged(resource)
             roots = path_state.next_roots(
                 connection, resource, is_counted=not is_counted, after=after, limit=BATCH_ROOTS
             )
@@ -140,7 +163,7 @@ class TotalLimits:
         if path_state.next_roots(connection, resource, is_counted=False, limit=1):
             return False
         if not totals.enforce(connection, resource):
-            raise exceptions.LimitRefused([f"the total limit of {resource} was removed by another command"])
+            raise exceptions.TotalLimitChanged(resource)
         return True
 
     def _delete(self, connection: Connection, resource: str) -> bool:

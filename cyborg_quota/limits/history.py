@@ -85,14 +85,18 @@ def _put(values: dict[Any, Any], name: Any, value: Any) -> None:
 def past_overrides(entries: Iterable[HistoryEntry]) -> list[LimitOverride]:
     """The overrides of these entries, which are oldest first, in the order in which they were made.
 
-    A cancelled one ends when it was cancelled. One that was cancelled before its start is left out.
+    No override begins before it was made, whatever its start. A cancelled one ends when it was cancelled; one that was
+    cancelled before its start is left out.
     """
     found: dict[str, LimitOverride] = {}
     for entry in entries:
         if entry.override_id is None:
             continue
         if entry.after is not None:
-            found.setdefault(entry.override_id, _override(entry, entry.override_id))
+            one = _override(entry, entry.override_id)
+            if entry.action != CHECKPOINT and entry.at is not None:
+                one = dataclasses.replace(one, starts_at=max(one.starts_at, entry.at))
+            found.setdefault(entry.override_id, one)
         elif entry.override_id in found and entry.at is not None:
             one = found[entry.override_id]
             found[entry.override_id] = dataclasses.replace(one, until=min(one.until, entry.at))

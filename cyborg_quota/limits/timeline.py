@@ -53,10 +53,18 @@ class Timeline:
         """Now, and every later moment at which an override begins or ends; sorted."""
         if self.now is None:
             return []
-        moments = {self.now}
+        return sorted({self.now, *self.changed_projects()})
+
+    def changed_projects(self) -> dict[datetime.datetime, set[str]]:
+        """The projects whose override begins or ends, by the moment; and those of the overrides that apply now."""
+        changed: dict[datetime.datetime, set[str]] = {}
+        if self.now is None:
+            return changed
         for one in self.overrides:
-            moments.update(moment for moment in (one.starts_at, one.until) if moment > self.now)
-        return sorted(moments)
+            for moment in {max(one.starts_at, self.now), one.until}:
+                if moment >= self.now:
+                    changed.setdefault(moment, set()).add(one.project_id)
+        return changed
 
 
 def problems(
@@ -64,32 +72,43 @@ def problems(
 ) -> list[str]:
     """The violations at these projects: of the limits without overrides, and at each boundary. Each is listed once.
 
-    At a boundary, only those projects are checked to which a project with an active override is related: the others
-    have the limits that are checked without overrides.
+    At a boundary, only what begins or ends there is checked: other violations are found without overrides, or at an
+    earlier boundary. The model lists a violation at each project that it involves. Therefore it is asked about the
+    project of such an override; or, if that is not one of ``projects``, about those that are related to it.
     """
     found = model.problems(timeline.tree, projects, resources)
     seen = set(found)
-    relevant = timeline.only(resources)
-    for moment in relevant.boundaries() if relevant.overrides else ():
-        active = {one.project_id for one in relevant.overrides if one.starts_at <= moment < one.until}
-        related = _related(timeline.tree, active).intersection(projects)
-        for problem in model.problems(relevant.at(moment), sorted(related), resources) if related else ():
+    checked = set(projects)
+    family = _related(timeline.tree, checked)
+    relevant = dataclasses.replace(
+        timeline, overrides=[one for one in timeline.only(resources).overrides if one.project_id in family]
+    )
+    changed = relevant.changed_projects()
+    for moment in sorted(changed):
+        affected = changed[moment] & checked
+        if others := changed[moment] - checked:
+            affected |= _related(timeline.tree, others) & checked
+        for problem in model.problems(relevant.at(moment), sorted(affected), resources):
             if problem not in seen:
                 seen.add(problem)
                 found.append(problem if moment == timeline.now else f"{problem} (from {shown(moment)})")
     return found
 
 
-def _related(tree: LimitTree, active: Iterable[str]) -> set[str]:
+def _related(tree: LimitTree, projects: Iterable[str]) -> set[str]:
     """These projects with their ancestors, descendants and siblings: their limits may depend on each other."""
     related: set[str] = set()
-    for project_id in active:
+    parents: set[str] = set()
+    level = list(projects)
+    for project_id in level:
         path = tree.path(project_id)
-        related.update(path, tree.children_of.get(path[1], ()) if len(path) > 1 else ())
-        level = [project_id]
-        while level:
-            level = [child for parent in level for child in tree.children_of.get(parent, ())]
-            related.update(level)
+        related.update(path)
+        parents.update(path[1:2])
+    for parent_id in parents:
+        related.update(tree.children_of.get(parent_id, ()))
+    while level:
+        level = [child for parent in level for child in tree.children_of.get(parent, ())]
+        related.update(level)
     return related
 
 

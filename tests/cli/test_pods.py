@@ -104,5 +104,5 @@ class PodTest(base.CliTestCase):
         self.assertIn("Skipping config file", log.output)
         self.assertNotIn("hunter2", ended.out + ended.err + log.output)
         self.assertIn("was not found", self.refused(1, "pod", "usage", "collect", "p9"))
-        self.assertIn("less than 1", self.misused("pod", "usage", "collect", "--timeout", "0"))
+        self.assertIn("integer from 1", self.misused("pod", "usage", "collect", "--timeout", "0"))
         self.assertIn("CLOUD/REGION", self.refused(2, "pod", "set", "p1", "--endpoint", "x/"))

@@ -35,6 +35,12 @@ class ResourceListTest(base.CliTestCase):
             self.rows("driver = database"),
         )
 
+    def test_the_initial_limit_replaces_the_default(self) -> None:
+        self.configure(f"{QUOTA}[limits]\ndriver = database\n")
+        self.call("limit", "set", "--default", "gpu=100")
+        rows = self.rows("driver = database\nroot_initial_limit = 7")
+        self.assertEqual([[7, "[limits] root_initial_limit"]] * 2, [row[3:] for row in rows])
+
     def test_keystone_is_not_asked(self) -> None:
         rows = self.rows("driver = keystone")
         self.assertEqual([[None, "registered limits in Keystone"]] * 2, [row[3:] for row in rows])

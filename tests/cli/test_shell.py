@@ -55,7 +55,28 @@ class ShellTest(base.CliTestCase):
         self.assertIn("usage list", self.refused(2, "usag"))
         self.assertIn("is no command", self.refused(2, "usage", "steal"))
         self.assertIn("is no command", self.refused(2, "--bogus", "usage", "list"))
+        for argv in (["foo"], ["inventory", "set"], ["usage", "steal"], ["-x"]):
+            self.assertIn("is no command", self.refused(2, *argv, "--help"))
+        self.assertIn("limit override cancel", self.call("limit", "override", "--help").out)
         self.misused("usage", "list", "--bogus")
+
+    def test_a_wrong_value_is_explained(self) -> None:
+        """Not with the name of a function, nor with a value of Python."""
+        for argv, expected in (
+            (["usage", "forecast", "--days", "x"], "'x': write an integer from 1 to 36500"),
+            (["usage", "list", "--limit", "0"], "'0': write an integer from 1 to 2147483647"),
+            (["limit", "tree", "--depth", "x"], "'x': write an integer from 0 to 2147483647"),
+            (["limit", "history", "--since", "99999999w"], "'99999999w': write an age of at most 36500d"),
+            (["replay", "export", "--since", "99999d"], "'99999d': write a time such as 30d, 12h, 45m or 90s, at most"),
+            (["limit", "set", "--project", "p", "gpu=x"], "'gpu=x': write RESOURCE=LIMIT, as in gpu=20"),
+        ):
+            self.assertIn(expected, self.misused(*argv))
+
+    def test_a_name_that_is_not_found(self) -> None:
+        self.configure("[limits]\ndriver = database\n[quota]\nresources = gpu")
+        self.assertIn("List the pods: cyborg-quota pod list", self.refused(1, "pod", "show", "p9"))
+        ended = self.refused(1, "limit", "override", "cancel", "99-0")
+        self.assertIn("List the overrides: cyborg-quota limit override list", ended)
 
     def test_an_invalid_configuration(self) -> None:
         self.configure("[quota]\nbatch_rows = many")

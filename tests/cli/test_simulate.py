@@ -245,9 +245,12 @@ class OverridesTest(SimulateCase):
         entry = {"resource": "gpu", "limit": limit, "until": f"{self.time(end).isoformat()}Z"}
         return entry if start is None else {**entry, "from": f"{self.time(start).isoformat()}Z"}
 
-    def limit_now(self, *overrides: dict[str, Any]) -> None:
+    def limit_now(self, *overrides: dict[str, Any], made: float = -20) -> None:
+        """Import the overrides; they were made so many hours from now."""
         file = self.limits({"projects": [{"id": "p", "overrides": list(overrides)}]})
         self.assertEqual(0, self.call("limit", "import", file).status)
+        made_at = self.time(made).isoformat(" ", "microseconds")
+        self.sql("UPDATE limit_changes SET created_at = :t WHERE override_id IS NOT NULL", t=made_at)
 
     def outcome(self, against: str, *overrides: dict[str, Any], argv: tuple[str, ...] = ()) -> tuple[Any, ...]:
         """refused_before, refused_after, peak, limit_before and limit_after of p."""
@@ -261,6 +264,13 @@ class OverridesTest(SimulateCase):
         self.assertEqual((2, 2, 2, 3, 3), self.outcome("ledger"))
         self.assertEqual((2, 1, 2, 3, 5), self.outcome("ledger", self.override(5, -2, 24)))
         self.assertEqual((2, 2, 2, 3, 3), self.outcome("ledger", argv=("--since", "7h")))
+
+    def test_no_override_applies_before_it_was_made(self) -> None:
+        self.limit_now(self.override(1, -20, 24), made=0)
+        self.assertEqual((0, 0, 6, 1, 1), self.outcome("ledger"))
+        self.sql("UPDATE limit_changes SET ends_at = :t", t=self.time(-0.01).isoformat(" ", "microseconds"))
+        self.sql("DELETE FROM limit_overrides")
+        self.assertEqual((0, 0, 6, 10, 10), self.outcome("ledger"))
 
     def test_the_override_made_last_applies(self) -> None:
         self.limit_now(self.override(1, -20, 24))

@@ -200,6 +200,14 @@ class TestListing(HistoryTestCase):
         self.assertEqual([], self.admin.limit_history(base.ADMIN, limit=0))
         self.assertEqual([5, 3, 1], [entry.after for entry in self.admin.limit_history(base.ADMIN, "p1")])
 
+    def test_an_unknown_marker(self) -> None:
+        """An entry of another project is not known either (I8)."""
+        theirs, own = (self.admin.limit_history(base.ADMIN, name)[-1].id for name in ("p0", "p1"))
+        for context, marker in ((base.ADMIN, "99-0"), (base.Context("p1"), "99-0"), (base.Context("p1"), theirs)):
+            error = self.assertRaises(exceptions.MarkerNotFound, self.admin.limit_history, context, marker=marker)
+            self.assertEqual((marker,), error.marker)
+        self.assertEqual([], self.admin.limit_history(base.Context("p1"), marker=own))
+
     def test_since(self) -> None:
         self.age(3600)
         self.admin.set_limit(base.ADMIN, "gpu", 6, "p1")
@@ -272,6 +280,7 @@ class TestReason(HistoryTestCase):
             before = self.changes()
             error = self.assertRaises(exceptions.ReasonRequired, call)
             self.assertIn("[limits] require_reason", str(error))
+            self.assertNotIn("--", str(error), "the REST API and Horizon show it too")
             self.assertEqual(before, self.changes())
             call(reason="because")
         admin.import_limits(ALICE, {"defaults": {"gpu": 7}}, dry_run=True)

@@ -9,6 +9,7 @@ import fixtures as fx
 import testscenarios
 
 from cyborg_quota import cadf
+from cyborg_quota.limits import document
 from cyborg_quota.types import MAX_REASON_CHARS, RecordedChanges
 from tests import base
 from tests.functional import test_overrides
@@ -22,8 +23,8 @@ class OverrideFileTestCase(test_overrides.OverridesTestCase):
 
     def load(self, *entries: dict[str, Any], **how: Any) -> int:
         """Import these overrides of the project p; returns the number of changes."""
-        document = {"projects": [{"id": "p", "overrides": list(entries)}]}
-        return len(self.admin.import_limits(base.ADMIN, document, **how))
+        given = {"projects": [{"id": "p", "overrides": list(entries)}]}
+        return len(self.admin.import_limits(base.ADMIN, given, **how))
 
 
 class TestReasons(OverrideFileTestCase):
@@ -53,6 +54,18 @@ class TestReasons(OverrideFileTestCase):
         (one,) = [one for one in self.admin.list_overrides(base.ADMIN)[0] if one.limit == 4]
         self.assertEqual("workshop", one.reason)
 
+    def test_a_cancelled_override_is_announced(self) -> None:
+        known = self.override("p", 4, -1, 2)
+        log = self.useFixture(fx.FakeLogger())
+        recorded: list[RecordedChanges] = []
+        self.admin._keeper._history.listener = recorded.append
+        self.admin.cancel_overrides(base.ADMIN, [known], reason="over")
+        self.assertIn(f"limits changed: cancel override, project p, resource gpu, override {known} from", log.output)
+        self.assertIn("4 -> none", log.output)
+        self.assertEqual([("cancel override", 4, None)], [
+            (change.action, change.before, change.after) for one in recorded for change in one.changes
+        ])  # fmt: skip
+
     def test_without_a_file(self) -> None:
         self.override("p", 4, -1, 2)
         (entry,) = self.admin.limit_history(base.ADMIN, "p")
@@ -72,9 +85,36 @@ class TestRepeated(OverrideFileTestCase):
         self.assertEqual(4, len(self.rows()))
 
     def test_twice_in_one_file(self) -> None:
+        """Each entry is an override: the last one applies."""
         start = {"from": f"{self.time(1).isoformat()}Z"}
-        self.assertEqual(3, self.load(self.entry(), self.entry(), self.entry(**start), self.entry(**start)))
-        self.assertEqual(2, len(self.rows()))
+        entries = [self.entry(), self.entry(5), self.entry(), self.entry(**start), self.entry(6), self.entry(**start)]
+        self.assertEqual(7, self.load(*entries))
+        expected = [4, 5, 4, 4, 6, 4]
+        self.assertEqual(expected, [one.limit for one in self.admin.list_overrides(base.ADMIN)[0]])
+        self.assertEqual(0, self.load(*entries))
+        self.assertEqual(2, self.load(*entries, self.entry(5), self.entry(**start)))
+
+    def test_an_entry_with_a_start_is_compared_first(self) -> None:
+        """An entry without a start before it does not take its override."""
+        start = {"from": f"{self.time(-1).isoformat()}Z"}
+        self.load(self.entry(**start))
+        self.assertEqual(1, self.load(self.entry(), self.entry(**start)))
+        self.assertEqual(0, self.load(self.entry(), self.entry(**start)))
+
+    def test_another_ledger_gets_the_same_overrides_in_the_same_order(self) -> None:
+        self.set("p", 1)
+        for limit in (40, 20, 40, 30, 40):
+            self.override("p", limit, -1, 2)
+        before = self.listed()
+        parsed = document.parse(document.render(self.admin.export_limits(base.ADMIN)))
+        self.admin.cancel_overrides(base.ADMIN, [one.id for one in self.admin.list_overrides(base.ADMIN)[0]])
+        self.admin.import_limits(base.ADMIN, parsed)
+        self.assertEqual(before, self.listed())
+        self.assertEqual(40, self.room())
+
+    def listed(self) -> list[tuple[Any, ...]]:
+        listed = self.admin.list_overrides(base.ADMIN)[0]
+        return [(one.project_id, one.limit, one.starts_at, one.until, one.reason) for one in listed]
 
 
 def _end(line: str) -> str:

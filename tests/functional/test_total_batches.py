@@ -12,7 +12,7 @@ from fixtures import MonkeyPatch
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import path_state
-from cyborg_quota.ledger.total_limits import TotalLimits
+from cyborg_quota.ledger import total_limits
 from cyborg_quota.types import TOTAL, TotalLimit
 from tests import base
 from tests.functional import test_total_limits
@@ -71,16 +71,16 @@ class TestBatches(test_total_limits.TotalTestCase):
 
     def after_the_last_batch(self, act: Callable[[], object]) -> Any:
         """Call ``act`` once, between the last batch and the transaction that follows it."""
-        original, calls = TotalLimits._count, []
+        original, calls = total_limits.TotalLimits._count, []
 
-        def count(totals: TotalLimits, resource: str, progress: Any, *, is_counted: bool) -> None:
+        def count(totals: total_limits.TotalLimits, resource: str, progress: Any, *, is_counted: bool) -> None:
             original(totals, resource, progress, is_counted=is_counted)
             calls.append(1)
             if len(calls) == 1:
                 act()
 
         self.addCleanup(lambda: self.assertEqual(2, len(calls)))  # it looked again, and counted once more
-        return mock.patch.object(TotalLimits, "_count", count)
+        return mock.patch.object(total_limits.TotalLimits, "_count", count)
 
     def test_a_root_that_appears_after_the_last_batch(self) -> None:
         """It was inserted by a transaction that did not see the total, and sorts before the last batch."""
@@ -126,7 +126,32 @@ class TestBatches(test_total_limits.TotalTestCase):
         def progress(number: int) -> None:
             self.make_limited().total_limits.unset(ADMIN, ["gpu"])
 
-        error = self.assertRaises(exceptions.LimitRefused, self.set_total, 12, progress=progress)
-        self.assertIn("by another command", str(error))
+        error = self.assertRaises(exceptions.TotalLimitChanged, self.set_total, 12, progress=progress)
+        self.assertEqual("gpu", error.resource)
+        self.assertNotIn("Nothing was changed", str(error))
         self.assert_invariants()
         self.assertEqual([], self.totals.list(ADMIN))
+
+    def test_another_command_removes_it_during_an_import(self) -> None:
+        """The other changes of the import were made before, and the error says so."""
+        other = self.make_limited().total_limits
+
+        def removed_first(method: Any) -> Any:
+            def call(*arguments: Any, **more: Any) -> Any:
+                with mock.patch.object(total_limits.TotalLimits, method.__name__, method):
+                    other.unset(ADMIN, ["gpu"])
+                return method(*arguments, **more)
+
+            return call
+
+        for number, (name, limit) in enumerate((("_count", 9), ("unset", None)), start=77):
+            if limit is None:
+                self.set_total(20)
+            patched = removed_first(getattr(total_limits.TotalLimits, name))
+            with mock.patch.object(total_limits.TotalLimits, name, patched):
+                document = {"total": {"gpu": limit}, "defaults": {"gpu": number}}
+                error = self.assertRaises(exceptions.TotalLimitChanged, self.admin.import_limits, ADMIN, document)
+            self.assertIn("Other changes of this command were made", str(error))
+            self.assertIn(("gpu", number), [(one.resource, one.limit) for one in self.admin.list_limits(ADMIN)])
+            self.assertEqual([], self.totals.list(ADMIN))
+            self.assert_invariants()

@@ -403,7 +403,8 @@ class TestDocument(TotalTestCase):
         )
         self.assertEqual(TotalLimit("fpga", 5, 0, True), self.total())
         self.assert_invariants()
-        self.assertEqual(["moved"] * 2, [entry.reason for entry in self.admin.limit_history(ADMIN, limit=2)])
+        entries = self.admin.limit_history(ADMIN, limit=2)
+        self.assertEqual([("moved", "import")] * 2, [(entry.reason, entry.operation) for entry in entries])
 
     def test_a_wrong_document(self) -> None:
         for wrong in ({"gpu": -1}, {"gpu": "5"}, {"gpu": 1.5}, 5, ["gpu"]):

@@ -69,8 +69,18 @@ class TestHistory(test_every_call.EveryCallTestCase):
     def test_the_own_history_shows_no_other_project(self) -> None:
         on = self.engine.administration
         self.assertEqual([], on.limit_history(base.Context(STRANGER)))
-        for marker in (None, "100000-0"):
-            entries = on.limit_history(base.Context(VICTIM), marker=marker)
-            self.assertEqual({VICTIM}, {entry.project_id for entry in entries})
-            self.assertEqual({"set limit", "add project"}, {entry.action for entry in entries})
-            self.assertNotIn("above", repr(entries))
+        entries = on.limit_history(base.Context(VICTIM))
+        self.assertEqual({VICTIM}, {entry.project_id for entry in entries})
+        self.assertEqual({"set limit", "add project"}, {entry.action for entry in entries})
+        self.assertNotIn("above", repr(entries))
+
+    def test_an_entry_of_another_project_is_an_unknown_marker(self) -> None:
+        on = self.engine.administration
+        theirs = [entry.id for entry in on.limit_history(base.ADMIN) if entry.project_id != VICTIM]
+        self.assertTrue(theirs)
+        answers = [
+            self.answer(self.engine, on, "limit_history", base.Context(VICTIM), {"marker": marker})
+            for marker in ("100000-0", theirs[0])
+        ]
+        self.assertEqual({exceptions.MarkerNotFound}, {one.kind for one in answers})
+        self.assertEqual(1, len({len(one.statements) for one in answers}))

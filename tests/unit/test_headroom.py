@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from oslotest import base
 
-from cyborg_quota.headroom import Bundles, OpenReservations, compute, how_many
-from cyborg_quota.types import MAX_AMOUNT, UNLIMITED, Constraint, Counters, Headroom
+from cyborg_quota.headroom import Bundles, OpenReservations, compute, how_many, separate_claims
+from cyborg_quota.types import MAX_AMOUNT, TOTAL, UNLIMITED, Constraint, Counters, Headroom
 
 PATH = ("leaf", "mid", "top")
 NONE_OPEN = OpenReservations(0, UNLIMITED)
@@ -22,6 +22,21 @@ def fits(
 
 
 class TestRule(base.BaseTestCase):
+    def test_a_project_with_the_id_none(self) -> None:
+        """Its id is not that of the total limit, which has no project and is the farthest bound."""
+        constraints = [Constraint("top", "gpu", 5, "subtree"), Constraint(TOTAL, "gpu", 5, "total")]
+        found = compute(("leaf", "None", "top"), "gpu", constraints, {}, NONE_OPEN)
+        self.assertEqual(Headroom(5, "top", "subtree", 5), found)
+
+    def test_separate_claims_need_an_open_reservation_each(self) -> None:
+        opened = {"gpu": OpenReservations(2, 10), "fpga": OpenReservations(0, UNLIMITED)}
+        own = {"gpu": Counters(used=50, reserved=2)}
+        self.assertEqual((8, "gpu"), separate_claims({"gpu": 2, "fpga": 1}, own, opened))
+        opened["gpu"] = OpenReservations(12, 10)  # the cap was lowered; half of it is not counted
+        self.assertEqual((1, "gpu"), separate_claims({"gpu": 2, "fpga": 1}, own, opened))
+        self.assertEqual((0, "gpu"), separate_claims({"gpu": 4}, own, opened))
+        self.assertEqual((None, None), separate_claims({"fpga": 1}, own, opened))
+
     def test_no_constraint(self) -> None:
         self.assertEqual(Headroom(None), fits())
         self.assertEqual(Headroom(None), fits(Constraint("top", "gpu", UNLIMITED, "subtree")))

@@ -20,8 +20,9 @@ class EnforcementModel(abc.ABC):
     def problems(self, tree: LimitTree, projects: Collection[str], resources: Collection[str]) -> list[str]:
         """The violations of the model in ``tree`` at these projects, as sentences without a full stop.
 
-        Other projects are not checked: limits that another model permitted there must not prevent a change here. When
-        the limit of one project is set, ``tree`` contains only that project, its ancestors, siblings and descendants.
+        A violation that involves several projects is listed at each of them. Other projects are not checked: limits
+        that another model permitted there must not prevent a change here. When the limit of one project is set,
+        ``tree`` contains only that project, its ancestors, siblings and descendants.
         """
 
     @abc.abstractmethod

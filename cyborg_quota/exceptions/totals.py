@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The errors of total limits over all projects. Import them from cyborg_quota.exceptions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cyborg_quota.exceptions.base import QuotaError
+
+
+class TotalLimitNotFound(QuotaError):
+    """These resources have no total limit over all projects. ``resources``: their names, sorted."""
+
+    def __init__(self, resources: Iterable[str]) -> None:
+        self.resources = sorted(resources)
+        super().__init__(f"There is no total limit for {', '.join(self.resources)}. Nothing was changed.")
+
+
+class TotalLimitChanged(QuotaError):
+    """Another command changed this total limit while projects were counted. All other changes were made."""
+
+    def __init__(self, resource: str) -> None:
+        self.resource = resource
+        super().__init__(
+            f"The total limit of {resource} was changed by another command while the projects were counted. Other "
+            "changes of this command were made. Read the total limits, and repeat the command if it still applies."
+        )
