@@ -210,10 +210,10 @@ class ShowHistory(_Quota, command.Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Return the columns and the rows."""
-        names = ("id", "at", "action", "resource", "before", "after", "start", "until", "override_id", "reason")
+        names = ("id", "at", "action", "resource", "pod", "before", "after", "start", "until", "override_id", "reason")
         query = {"since": parsed_args.since, "marker": parsed_args.marker}
         found = self.client.pages("history", self.path(parsed_args, "/history"), parsed_args.limit, **query)
-        columns = ("ID", "At", "Action", "Resource", "Before", "After", "From", "Until", "Override ID", "Reason")
+        columns = ("ID", "At", "Action", "Resource", "Pod", "Before", "After", "From", "Until", "Override ID", "Reason")
         return columns, (tuple(one[name] for name in names) for one in found)
 
 
