@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the selection of a pod: 10,000 projects that are bound to 50 pods (a headroom = 1)."""
+"""Measures the selection of a pod: 10,000 projects that are bound to 50 pods (a headroom = 1).
+
+Once with pods that have room, and once with pods that are all full, where the bindings stay too.
+"""
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import sqlalchemy as sa
@@ -46,6 +50,14 @@ def make_cloud(backend: str) -> str:
     return url
 
 
+def fill(url: str) -> None:
+    """Measure all pods as full."""
+    engine = make_engine(url)
+    for number in range(PODS):
+        engine.pods.set_usage(base.ADMIN, f"pod{number}", {"gpu": ResourceUse(100, 100), "fpga": ResourceUse(10, 0)})
+    engine.close()
+
+
 def worker(url: str, call: str) -> harness.Worker:
     """Return a worker that calls ``headroom`` or ``select`` of the engine, for a random project in each cycle."""
 
@@ -68,9 +80,11 @@ def run(report: Report, backend: str, *, rounds: int, seconds: float) -> None:
     """The cost of a selection that keeps the binding as a multiple of a headroom, and selections per second."""
     url = make_cloud(backend)
     variants = {call: worker(url, call) for call in ("headroom", "select")}
-    for processes in (1, PROCESSES):
+    for state, processes in itertools.product(("", "full "), (1, PROCESSES)):
+        if state:
+            fill(url)
         figures = harness.compare(variants, processes, rounds, seconds, against="headroom")
-        case = f"select a pod, {PROJECTS:,} projects, {PODS} pods, {processes} processes"
+        case = f"select a pod, {PROJECTS:,} projects, {PODS} {state}pods, {processes} processes"
         report.details[f"{backend}, {case}"] = harness.table(case, figures)
         ratio = 1 / figures["select"].ratio
         report.add(Figure(backend, case, "time, headroom = 1", ratio, "", 1.2, 1.0, is_most=True))

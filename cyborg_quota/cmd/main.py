@@ -205,6 +205,8 @@ def _next_step(error: Exception) -> str:
         return " List the pods: cyborg-quota pod list"
     if isinstance(error, exceptions.OverrideNotFound):
         return " List the overrides: cyborg-quota limit override list"
+    if isinstance(error, exceptions.ReasonRequired):
+        return " Give it with --reason."
     return ""
 
 

@@ -13,6 +13,7 @@ from cyborg_quota.cmd import base
 from cyborg_quota.cmd.errors import REFUSED
 
 if TYPE_CHECKING:
+    from cyborg_quota.integrations.cyborg.diff import Difference, Report
     from cyborg_quota.integrations.cyborg.reconciler import Reconciler
 
 COLUMNS = ("arq", "problem", "instance", "source", "charged", "attached")
@@ -104,6 +105,7 @@ class Reconcile(base.Lister):
         if differences and parsed_args.heal:
             with base.progress_bar(len(differences), "accelerators") as progress:
                 differences = reconciler.heal(report, force=parsed_args.force, progress=progress)
+            self._report_failed(report, differences)
         elif differences:
             self.status = REFUSED
         unclaimed = [difference.arq for difference in report.differences if not difference.is_own]
@@ -125,6 +127,13 @@ class Reconcile(base.Lister):
             )
             for difference in differences
         ]
+
+    def _report_failed(self, report: Report, repaired: Sequence[Difference]) -> None:
+        done = {difference.arq for difference in repaired if difference.problem != "released, not charged"}
+        failed = sum(difference.is_own and difference.arq not in done for difference in report.differences)
+        if failed:
+            self.status = REFUSED
+            self._print(f"{failed} differences were not repaired; the log has the reasons.")
 
     def _claim_source(self, reconciler: Reconciler, replaced: str | None) -> None:
         source = self.conf.cyborg.source

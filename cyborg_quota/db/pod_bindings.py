@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from cyborg_quota.db import clock, pods
 from cyborg_quota.db.models import pod_bindings
 from cyborg_quota.db.models import pods as pods_table
-from cyborg_quota.db.pods import StoredPod
+from cyborg_quota.db.pods import PodsVersion, StoredPod
 from cyborg_quota.pod_types import Binding, Reason
 
 _binding = pod_bindings.c
@@ -41,11 +41,12 @@ class BindingKey(NamedTuple):
 
 
 class StoredBinding(NamedTuple):
-    """A current binding, its id, and its pod with the last measurement."""
+    """A current binding, its id, its pod with the last measurement, and the version of all pods if it was read."""
 
     id: int
     binding: Binding
     pod: StoredPod
+    version: PodsVersion | None = None
 
 
 _COLUMNS: Final = (
@@ -69,6 +70,23 @@ _CURRENT: Final = (
     .select_from(pods.WITH_USAGE.join(pod_bindings, _binding.pod == pods_table.c.name))
     .where(_IS_OF_KEY)
 )
+
+
+_CURRENT_WITH_VERSION: Final = (
+    sa.select(*_COLUMNS, *pods.COLUMNS, *pods.VERSION.c)
+    .select_from(
+        pods.WITH_USAGE.join(pod_bindings, _binding.pod == pods_table.c.name)
+        # (Always true. Without a condition between the tables, SQLAlchemy warns at each execution.)
+        .join(pods.VERSION, pods.VERSION.c.version_newest >= pods_table.c.id)
+    )
+    .where(_IS_OF_KEY)
+)
+
+
+def find_current_with_version(connection: sa.Connection, key: BindingKey) -> StoredBinding | None:
+    """The current binding for this key, with its pod and the version of all pods."""
+    row = connection.execute(_CURRENT_WITH_VERSION, key.parameters).one_or_none()
+    return None if row is None else StoredBinding(row.id, _binding_of(row), pods.stored(row), pods.version_of(row))
 
 
 def find_current(connection: sa.Connection, key: BindingKey) -> StoredBinding | None:

@@ -166,7 +166,7 @@ class ReasonRequired(InvalidRequest):
     """[limits] require_reason is set, and the change of limits or of the project tree has no reason."""
 
     def __init__(self) -> None:
-        super().__init__("A change of limits needs a reason ([limits] require_reason is set). Give it with --reason.")
+        super().__init__("A change of limits needs a reason: [limits] require_reason is set.")
 
 
 class UsageOverflow(InvalidRequest):

@@ -2,10 +2,10 @@
 """Pods, their measurements, and the bindings of projects to pods.
 
 A selection returns the current binding if its pod is available and below its threshold; that takes one statement. If
-no other pod passes the filters, the binding stays too; that takes one statement more. Otherwise it ranks the pods and
-changes the binding in one transaction, which locks the row of the new pod, then the binding. Concurrent calls for one
-project get the same pod: the unique key of the current binding lets only one insert it, and only one transaction can
-end the former one.
+no other pod passes the filters, the binding stays too; which pods pass is remembered until a pod changes or is
+measured. Otherwise it ranks the pods and changes the binding in one transaction, which locks the row of the new pod,
+then the binding. Concurrent calls for one project get the same pod: the unique key of the current binding lets only one
+insert it, and only one transaction can end the former one.
 """
 
 from __future__ import annotations
@@ -106,12 +106,20 @@ class PodManager:
 
     def _find_lasting(self, connection: Connection, key: BindingKey, request: PodRequest) -> Binding | None:
         """The current binding, if it stays: its pod serves the request, or no other one passes the filters."""
-        current = pod_bindings.find_current(connection, key)
+        passing = self._selection.passing
+        # (The version is read only where a pod was full before: it would make the usual selection slower.)
+        find = pod_bindings.find_current if passing.is_empty else pod_bindings.find_current_with_version
+        current = find(connection, key)
         if current is None:
             return None
         if reason_to_leave(Candidate(*current.pod), request) is not None:
-            others = (Candidate(*stored) for stored in pods.list_pods(connection) if stored.id != current.pod.id)
-            if any(self._selection.passes(other, request) for other in others):
+            version = current.version or pods.read_version(connection)
+            ids = passing.find(version, request)
+            if ids is None:
+                candidates = (Candidate(*stored) for stored in pods.list_pods(connection))
+                ids = frozenset(one.id for one in candidates if self._selection.passes(one, request))
+                passing.remember(version, request, ids)
+            if ids - {current.pod.id}:
                 return None
         return current.binding
 

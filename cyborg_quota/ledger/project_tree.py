@@ -11,12 +11,16 @@ import time
 from collections.abc import Callable, Collection
 from typing import Final
 
+from oslo_log import log as logging
+
 from cyborg_quota import exceptions, scopes
 from cyborg_quota.db import limit_history, moves, overrides, path_state, projects, totals, usages
 from cyborg_quota.db import limits as tables
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.ledger.limit_history import LimitHistory
 from cyborg_quota.types import Author, LimitChange, RecordedChanges
+
+LOG = logging.getLogger(__name__)
 
 _MAX_CACHED_PATHS: Final = 20_000
 """The maximum number of cached paths. When it is reached, the cache is cleared."""
@@ -143,11 +147,22 @@ class Tree:
     def follow(self, project_id: str, parent_id: str, origin: str | None) -> None:
         """Move a project below the parent that the source of limits (``origin``) reports.
 
-        If the project is already below this parent, its edge is only marked with ``origin``.
+        An edge of an operator that agrees with it stays the operator's: every source observes it, and it remains after
+        a change of the source. An edge that differs is replaced; the history of limits has its parent.
         """
         path = self._database.read(lambda connection: self._paths.read(connection, project_id, []))
-        if path.project_ids[1:2] != (parent_id,) or path.origins[0] != origin:
-            self.set_parent(project_id, parent_id, Author(user_id=origin), origin=origin)
+        if path.project_ids[1:2] == (parent_id,) and path.origins[0] in (None, origin):
+            return
+        if path.project_ids[1:] and path.origins[0] is None:
+            LOG.warning(
+                "Project %s is moved below %s, as %s reports; it was below %s, where an operator had put it. The "
+                "history of limits keeps that place.",
+                project_id,
+                parent_id,
+                origin,
+                path.project_ids[1],
+            )
+        self.set_parent(project_id, parent_id, Author(user_id=origin), origin=origin)
 
     def _make_rows(self, project_id: str, parent_id: str) -> None:
         resources = self._database.read(lambda connection: moves.resources_of(connection, project_id))

@@ -34,8 +34,8 @@ class TestNamesInPaths(server.ApiTestCase):
                 interface=None,
             )
             command = kind(types.SimpleNamespace(client_manager=manager), None)
-            defaults: dict[str, Any] = {"project": "higgs", "project_domain": None, "override": None, "reason": None}
-            return command.take_action(argparse.Namespace(**{**defaults, **arguments}))
+            defaults: dict[str, Any] = dict.fromkeys(("project_domain", "override", "reason", "pod"))
+            return command.take_action(argparse.Namespace(**{**defaults, "project": "higgs", **arguments}))
 
     def limits_of_elsewhere(self) -> dict[str, int | None]:
         with server.served(self.application) as url:

@@ -142,7 +142,7 @@ class UsageTest(base.CliTestCase):
         ended = self.call("check", "--project", "p1", "gpu=1", "fpga=1", "-f", "json")
         self.assertEqual(1, ended.status)
         self.assertEqual(
-            [("p1", "gpu", "open_reservations", 4, None, None, None, 1, 0)],
+            [("p1", "gpu", "open_reservations", 4, 0, 4, None, 1, 0)],
             [tuple(row.values()) for row in ended.json],
         )
         self.assertIn("at most 4 open reservations", self.refused(1, "reserve", "--project", "p1", "gpu=1"))

@@ -64,6 +64,14 @@ def own_name(self):
     super(ConductorAPI, self).__init__()  # noqa: F821  (as Cyborg 15 has it)
 
 
+def own_arguments(self, *, resource):
+    super(type(self), self).__init__(resource)
+
+
+def replacements():
+    compatibility._refuse_first(compatibility._replacement_problems())
+
+
 def doctor():
     from cyborg.api import hooks
     from cyborg.common import exception
@@ -90,6 +98,19 @@ def doctor():
             found[f"other status of {name}"] = error_of()
     with mock.patch.object(rpcapi.ConductorAPI, "__init__", own_name):
         found["super() with its own name"] = error_of()
+    kept = rpcapi.ConductorAPI.__init__
+    del rpcapi.ConductorAPI.__init__
+    found["ConductorAPI without an own __init__"] = error_of()
+    rpcapi.ConductorAPI.__init__ = kept
+    for name in compatibility._STATUSES:
+        code = getattr(exception, name).code
+        made = type(name, (exception.CyborgException,), {"code": code, "__init__": own_arguments})
+        with mock.patch.object(exception, name, made):
+            found[f"other arguments of {name}"] = error_of()
+    with mock.patch.object(compatibility.importlib, "import_module", side_effect=AttributeError("no attribute\n'y'")):
+        found["a module that does not load"] = error_of()
+    with mock.patch.object(fpga_ext_arq, "FPGAExtARQ", None):
+        found["a class that is something else"] = error_of(replacements)
     with mock.patch.object(hooks, "rpcapi", None):
         found["hooks with an rpcapi of their own"] = error_of()
     with mock.patch.object(fpga_ext_arq.FPGAExtARQ.bind, "is_job", False):
@@ -101,6 +122,10 @@ def doctor():
 
         found["a registry that keeps its own objects"] = error_of(objects.install)
     found["our objects, registered"] = error_of(objects.install)
+    found["REST API"] = error_of(compatibility.check_rest_api)
+    for call in compatibility._REST_CALLS:
+        with missing(call.module, call.name):
+            found[f"without {call.module}.{call.name}"] = error_of(compatibility.check_rest_api)
     return found
 
 

@@ -18,6 +18,8 @@ ACCEPTED = {
     "nothing",
     "nothing, records",
     "our objects, registered",
+    "REST API",
+    "ConductorAPI without an own __init__",
     "version 16.0.1",
     "version 17.0.0.0rc1",
     "version 18.0.0",

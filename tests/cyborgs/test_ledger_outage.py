@@ -99,6 +99,8 @@ class TestUnavailable(OutageTestCase):
             self.assertEqual(204, self.client.delete(more).status)
             self.assertEqual(1, self.waits(api), api.tail())
             self.assertEqual({}, self.records.bound())
+            listed = self.client.call("GET", "/accelerator_requests")  # needs no ledger
+            self.assertEqual((200, 1), (listed.status, self.waits(api)), api.tail())
             detail = self.client.call("GET", f"/quotas/{self.project_id}/detail")
             self.assertEqual((503, 1), (detail.status, self.waits(api)), api.tail())
             self.assertRegex(self.client.received["Retry-After"], "^[1-9][0-9]?$")
@@ -126,7 +128,9 @@ class TestUnavailable(OutageTestCase):
         """Until the breaker opens, only a few calls wait, so that the other threads stay free."""
         instances = [self.bind(self.client.created(self.profile)) for _ in range(MANY)]
         with self.make_unavailable("is_dead"), concurrent.futures.ThreadPoolExecutor(MANY) as pool:
-            answers = list(pool.map(self.client.delete_instance, instances))
+            deletes = [pool.submit(self.client.delete_instance, instance) for instance in instances]
+            self.assertEqual(200, self.client.call("GET", "/accelerator_requests").status)
+            answers = [delete.result() for delete in deletes]
         self.assertEqual({204}, {answer.status for answer in answers})
         self.assertEqual({}, self.records.bound())
         self.assertLessEqual(self.waits(self.stack.api), 2, self.stack.api.tail())

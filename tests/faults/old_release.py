@@ -38,6 +38,7 @@ _ROLLBACK = (
     "UPDATE reservations SET state = 'rolled_back', deleted = :yes, live = NULL, place = NULL,"
     " deleted_at = CURRENT_TIMESTAMP WHERE uuid = :uuid AND state = 'reserved'"
 )
+_EXPIRE = _ROLLBACK.replace("'rolled_back'", "'expired'")
 _AGAIN = ("deadlock", "lock wait", "lost connection", "locked", "changed", "1412", "1020", "canceling", "prepared")
 """An error that the old release retried: the table was altered during a statement."""
 
@@ -110,7 +111,7 @@ class OldRelease:
 
     def _settle(self, facts: dict[str, Any], call: str) -> bool:
         with self._sql.begin() as connection:
-            statement, used = (_COMMIT, 1) if call == "commit" else (_ROLLBACK, 0)
+            statement, used = {"commit": (_COMMIT, 1), "rollback": (_ROLLBACK, 0), "expire": (_EXPIRE, 0)}[call]
             parameters = {"uuid": facts["uuid"], **({} if used else {"yes": True})}
             if connection.execute(sa.text(statement), parameters).rowcount:
                 assert self._charge(connection, facts, reserved=-1, used=used)
@@ -129,3 +130,29 @@ class OldRelease:
             "least_reserved": max(0, -reserved),
         }
         return connection.execute(sa.text(_CHARGE), parameters).rowcount == 1
+
+
+_ROWS = "SELECT id, resource, reserved, used FROM quota_usages WHERE project_id = :project ORDER BY resource"
+_SUMS = (
+    "SELECT COALESCE(SUM(CASE WHEN state = 'reserved' AND delta > 0 THEN delta END), 0) AS reserved,"
+    " COALESCE(SUM(CASE WHEN state = 'committed' THEN delta END), 0) AS used"
+    " FROM reservations WHERE usage_id = :id AND state IN ('reserved', 'committed')"
+)
+_SET_COUNTERS = "UPDATE quota_usages SET reserved = :reserved, used = :used, subtree = :subtree WHERE id = :id"
+
+
+def heal(sql: sa.Engine, project_id: str) -> list[str]:
+    """``usage heal`` of the release before limits per pod. Returns the resources that it (and ``usage audit``) reports.
+
+    The project has no children. To this release, a scoped name is a resource of which nothing is reserved.
+    """
+    healed = []
+    with sql.begin() as connection:
+        for row in connection.execute(sa.text(_ROWS), {"project": project_id}).all():
+            sums = connection.execute(sa.text(_SUMS), {"id": row.id}).one()
+            reserved, used = int(sums.reserved), int(sums.used)
+            if (reserved, used) != (row.reserved, row.used):
+                values = {"id": row.id, "reserved": reserved, "used": used, "subtree": reserved + used}
+                connection.execute(sa.text(_SET_COUNTERS), values)
+                healed.append(str(row.resource))
+    return healed

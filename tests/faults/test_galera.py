@@ -25,6 +25,8 @@ from cyborg_quota.db.dialects import mariadb_schema_lock
 from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models.flat import Flat
+from cyborg_quota.limits.models.strict_hierarchy import StrictHierarchy
+from cyborg_quota.pod_types import ResourceUse
 from tests import base, fixtures, invariants, needs
 from tests.faults import cluster as cluster_faults
 from tests.faults import ledger_check
@@ -33,6 +35,7 @@ from tests.faults.naive import NaiveLedger
 from tests.race import test_capacity_races as capacity_races
 from tests.race import test_override_races as override_races
 from tests.race import test_pod_claim_races as pod_claim_races
+from tests.race import test_pod_limit_races as pod_limit_races
 from tests.race import test_pod_races as pod_races
 from tests.race import test_total_limit_races as total_races
 from tests.race.workers import PATIENT, once, race
@@ -249,7 +252,9 @@ class TestCluster(test_base.BaseTestCase):
             engine.close()
 
     def pods_are_selected(self) -> None:
-        """Eight processes on three nodes select pods for 1,000 tenants, and then claim until two pods are full."""
+        """Eight processes on three nodes select pods for 1,000 tenants, also when one pod becomes full; then they claim
+        until both pods are full.
+        """
         cluster_faults.create_database(self.cluster, "pods")
         urls = [cluster_faults.url_of(node, "pods") for node in self.cluster.nodes]
         schema.sync(Database(fixtures.settings(urls[0])))
@@ -267,6 +272,17 @@ class TestCluster(test_base.BaseTestCase):
         answers = race(*jobs)
         self.assertEqual([answers[0]] * pod_races.PROCESSES, answers)
         self.assertEqual(pod_races.TENANTS, len(engines[0].pods.list_bindings(base.ADMIN, history=True)))
+        engines[0].pods.set_usage(base.ADMIN, "p1", {"gpu": ResourceUse(1, 1)})
+        engines[0].close()
+        jobs = [
+            functools.partial(pod_races.select_for_all, engines[number % 3], number, pod_races.MOVED)
+            for number in numbers
+        ]
+        self.assertEqual([{f"tenant{one}": "p2" for one in range(pod_races.MOVED)}] * 8, race(*jobs))
+        history = engines[0].pods.list_bindings(base.ADMIN, history=True)
+        moved = sum(pod == "p1" for pod in (answers[0][f"tenant{one}"] for one in range(pod_races.MOVED)))
+        self.assertEqual(pod_races.TENANTS + moved, len(history), "each binding has moved once, at the most")
+        engines[0].pods.set_usage(base.ADMIN, "p1", {"gpu": ResourceUse(1, 0)})
         engines[0].close()
         claimed = race(*(functools.partial(pod_claim_races.fill, engines[number % 3], number) for number in numbers))
         cluster_faults.wait_until_replicated(self.cluster)
@@ -275,6 +291,30 @@ class TestCluster(test_base.BaseTestCase):
         self.assertEqual([], engines[0].audit(base.ADMIN))
         self.assertEqual(pod_races.TENANTS, len(engines[0].pods.list_bindings(base.ADMIN)))
         engines[0].close()
+        self.limits_per_pod_are_reached()
+
+    def limits_per_pod_are_reached(self) -> None:
+        """Eight processes on three nodes claim until the limits of two pods refuse them; not one claim is too many."""
+        cluster_faults.create_database(self.cluster, "pod_limits")
+        urls = [cluster_faults.url_of(node, "pod_limits") for node in self.cluster.nodes]
+        schema.sync(Database(fixtures.settings(urls[0])))
+        limits = DatabaseLimitDriver(StrictHierarchy(), InitialLimits())
+        engines = [fixtures.make_engine(url, limits, **PATIENT) for url in urls]
+        pod_limit_races.add_pods(engines[0])
+        pod_limit_races.set_limits(engines[0])
+        engines[0].close()
+        cluster_faults.wait_until_replicated(self.cluster)
+        jobs = [functools.partial(pod_limit_races.fill, engines[number % 3], number) for number in range(8)]
+        claimed = race(*jobs)
+        cluster_faults.wait_until_replicated(self.cluster)
+        self.assertEqual(sum(pod_limit_races.LIMITS.values()), sum(claimed), claimed)
+        for pod, limit in pod_limit_races.LIMITS.items():
+            (usage,) = engines[0].list_usages(base.ADMIN, "parent", pod=pod)
+            fits = engines[0].headroom(base.ADMIN, "child", pod=pod)["gpu"].fits
+            self.assertEqual((limit, 0), (usage.usage.limit, fits))
+        self.assertEqual([], [*engines[0].audit(base.ADMIN), *engines[0].capacity.audit(base.ADMIN)])
+        for engine in engines:
+            engine.close()
 
     def a_total_limit_is_switched(self) -> None:
         """On one node, while processes on all nodes reserve and settle: see tests/race/test_total_limit_races.py."""

@@ -58,7 +58,7 @@ class TestCrash(capacity_crash.CrashTestCase):
             self.assertEqual(("free", 2), self.state(), f"after a kill at statement {number}")
             if not is_killed:
                 break
-        self.assertGreater(number, 8)
+        self.assertGreater(number, 6)  # (only statements that write are counted)
 
     def test_naive_is_detected(self) -> None:
         """If each statement is committed at once, the binding moves without the claim."""

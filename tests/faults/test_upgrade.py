@@ -9,7 +9,7 @@ import random
 import tempfile
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from unittest import mock
 
 import sqlalchemy as sa
@@ -18,8 +18,13 @@ import testscenarios
 from cyborg_quota import ANY, Inventory, exceptions
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
+from cyborg_quota.limits.database import DatabaseLimitDriver
+from cyborg_quota.limits.limit_tree import InitialLimits
+from cyborg_quota.limits.models.flat import Flat
+from cyborg_quota.scopes import scoped_name
+from cyborg_quota.types import Drift
 from tests import base, fixtures, revisions
-from tests.faults import ledger_check
+from tests.faults import ledger_check, old_release
 from tests.faults.load import Crew, Ledger
 from tests.faults.old_release import OldRelease
 from tests.servers import machine
@@ -109,8 +114,8 @@ class TestUpgrade(base.BackendTestCase):
         self.assertTrue(any("DatabaseError" in problem for problem in problems), problems)
 
 
-class TestCapacity(base.BackendTestCase):
-    """Processes of a release before capacity, beside this one."""
+class CapacityTestCase(base.BackendTestCase):
+    """A process of a release before capacity, beside this one."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -141,6 +146,8 @@ class TestCapacity(base.BackendTestCase):
     def assert_no_drift(self) -> None:
         self.assertEqual([], [*self.engine.audit(base.ADMIN), *self.capacity.audit(base.ADMIN)])
 
+
+class TestCapacity(CapacityTestCase):
     def test_claims_wait_until_they_are_enabled(self) -> None:
         for provider in ("n1", ANY):
             self.assertRaises(
@@ -166,3 +173,74 @@ class TestCapacity(base.BackendTestCase):
         self.engine.heal(base.ADMIN)
         self.assertEqual((0, 0), self.used())
         self.assert_no_drift()
+
+
+class TestPodLimits(CapacityTestCase):
+    """A process of a release that knows no counters of pods, beside this one, where a limit per pod is set.
+
+    It refuses and charges nothing wrongly over all pods. The counter of the pod keeps what the old process has ended,
+    so that the limit is not exceeded, until a heal of this release.
+    """
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.engine.close()
+        limits = DatabaseLimitDriver(Flat(), InitialLimits())
+        self.engine = fixtures.make_engine(self.old._sql.url.render_as_string(hide_password=False), limits)
+        self.addCleanup(self.engine.close)
+        self.capacity = self.engine.capacity
+        self.capacity.enable(base.ADMIN)
+        self.engine.pods.add(base.ADMIN, "p1")
+        self.capacity.set_inventories(base.ADMIN, "n1", {"gpu": Inventory(40)})
+        self.capacity.set_pod(base.ADMIN, "n1", "p1")
+        self.engine.administration.set_limits(base.ADMIN, {"gpu": 10})
+        self.engine.pod_limits.set(base.ADMIN, {"gpu": 3}, "p", "p1")
+
+    def claim(self) -> str:
+        (claimed,) = self.engine.reserve(self.context, {"gpu": 1}, provider="n1")
+        return claimed
+
+    def assert_room(self, room: int) -> None:
+        """``room`` claims fit in the pod, and not one more."""
+        claims = [self.claim() for _ in range(room)]
+        self.assertRaises(exceptions.OverQuota, self.claim)
+        for claimed in claims:
+            self.engine.rollback(self.context, [claimed])
+
+    def heal(self) -> list[tuple[str, str | None]]:
+        """Heal, and return what was repaired in the counters of usage."""
+        repaired = self.of_usage(self.engine.heal(base.ADMIN))
+        self.assert_no_drift()
+        return repaired
+
+    @staticmethod
+    def of_usage(drifts: Sequence[object]) -> list[tuple[str, str | None]]:
+        return [(one.resource, one.pod) for one in drifts if isinstance(one, Drift)]
+
+    def test_claims_of_both(self) -> None:
+        claims = [self.claim() for _ in range(3)]
+        old = self.old_reserve(1)  # in no pod
+        self.assert_no_drift()
+        self.old._settle(old, "commit")
+        self.engine.release(self.context, [str(old["uuid"])])
+        self.assert_no_drift()
+        for call, claimed in zip(("commit", "rollback", "expire"), claims, strict=True):
+            self.old._settle({**self.facts, "uuid": claimed}, call)
+            self.assert_room(0)
+            usage = self.engine.get_usages(base.ADMIN, "p")["gpu"]
+            self.assertEqual(3 - claims.index(claimed) if call != "commit" else 3, usage.used + usage.reserved)
+            self.assertEqual([("gpu", "p1")], self.of_usage(self.engine.audit(base.ADMIN)))
+        self.assertEqual([("gpu", "p1")], self.heal())
+        self.assert_room(2)
+
+    def test_a_heal_of_the_old_release(self) -> None:
+        """It sets the counters of pods to 0. Claims then end as usual, and a heal of this release counts again."""
+        claims = [self.claim() for _ in range(3)]
+        self.assertEqual([scoped_name("gpu", "p1")], old_release.heal(self.old._sql, "p"))
+        self.engine.commit(self.context, claims[:1])
+        self.engine.rollback(self.context, claims[1:2])
+        self.heal()
+        self.assert_room(1)
+        self.engine.release(self.context, claims[:1])
+        self.assert_room(2)
+        self.assertEqual([scoped_name("gpu", "p1")], old_release.heal(self.old._sql, "p"))

@@ -43,8 +43,8 @@ class TestAnywhere(base.LedgerTestCase):
 
     def lock_first(self, holder: sa.Connection) -> None:
         """Lock the inventory of n1."""
-        first = holder.exec_driver_sql("SELECT min(id) FROM inventories").scalar_one()
-        holder.exec_driver_sql(f"UPDATE inventories SET used = used WHERE id = {first}")
+        n1 = "(SELECT id FROM resource_providers WHERE name = 'n1')"
+        holder.exec_driver_sql(f"UPDATE inventories SET used = used WHERE provider_id = {n1}")
 
     def used(self) -> list[int]:
         return [record.used for record in self.capacity.list_inventories(ADMIN)]
@@ -130,24 +130,6 @@ class TestAnywhere(base.LedgerTestCase):
                 assert plan is not None
                 self.assertEqual("ix_inventories_free", plan["key"])
                 self.assertNotIn("filesort", plan["Extra"])
-
-    def test_the_choice_locks_one_row(self) -> None:
-        """Its subqueries, which look for an equally good provider, lock nothing."""
-        if self.backend != "mariadb":
-            self.skipTest("PostgreSQL's function locks one row by a query for each")
-        for number in range(20):
-            self.capacity.add_provider(ADMIN, f"equal{number}")
-            self.capacity.set_inventories(ADMIN, f"equal{number}", {"gpu": Inventory(8)})
-        for order in ("least free", "most free"):
-            best, _ = mariadb_choice.queries(order)
-            bound = best.params(provider_choice.arguments(ProviderChoice("gpu", 1, order)))
-            text = str(bound.compile(self.sql, compile_kwargs={"literal_binds": True}))
-            with self.sql.begin() as holder:
-                tied = holder.exec_driver_sql(f"{text} FOR UPDATE SKIP LOCKED").one()[-1]
-                self.assertEqual(order == "least free", bool(tied))  # (n2 is the only one with 9)
-                with self.sql.begin() as other:
-                    free = other.exec_driver_sql("SELECT id FROM inventories FOR UPDATE SKIP LOCKED").all()
-                    self.assertEqual(21, len(free))
 
     def test_on_a_cluster_the_client_chooses(self) -> None:
         """A node does not see the locks of other nodes: at random among more providers, they collide less often."""

@@ -10,7 +10,7 @@ from unittest import mock
 import testscenarios
 
 from cyborg_quota import QuotaEngine, exceptions
-from cyborg_quota.ledger import limit_changes
+from cyborg_quota.ledger import limit_changes, project_tree
 from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models.strict_hierarchy import StrictHierarchy
@@ -117,16 +117,30 @@ class TestMark(OriginTestCase):
         self.charge_by_domain()
         self.assertEqual({"p1": ("dom", "keystone"), "p2": ("dom", "keystone")}, self.origins())
 
-    def test_an_unmarked_edge_is_marked_once(self) -> None:
-        """A ledger of the previous release, which had no marks; and a ledger after ``--keep``."""
+    def test_an_edge_of_the_operator_stays_the_operators(self) -> None:
+        """It agrees with the source's; also after ``--keep``, while a process still has the old driver."""
         self.charge_by_domain()
-        self.execute("UPDATE projects SET origin = NULL")
-        another = self.checked(self.source)  # whose cache of paths is empty
-        another.reserve(base.Context("p1"), {"gpu": 1})
-        self.assertEqual({"p1": ("dom", "keystone"), "p2": ("dom", None)}, self.origins())
+        self.administration.detach_projects(base.ADMIN, "keystone", keep=True)
         before = self.generations()
-        another.reserve(base.Context("p1"), {"gpu": 1})
+        another = self.checked(self.source)  # whose cache of paths is empty
+        for engine in (another, self.by_domain):
+            engine.reserve(base.Context("p1"), {"gpu": 1})
+        self.assertEqual({"p1": ("dom", None), "p2": ("dom", None)}, self.origins())
         self.assertEqual(before, self.generations())
+        self.administration.set_limit(base.ADMIN, "gpu", 6, "dom")
+        error = self.assertRaises(exceptions.LimitRefused, self.administration.set_limit, base.ADMIN, "gpu", 50, "p1")
+        self.assertIn("dom", str(error))
+
+    def test_another_edge_of_the_operator_is_replaced(self) -> None:
+        """With a warning; the history has the parent that the operator set."""
+        self.administration.add_project(base.ADMIN, "team")
+        self.administration.add_project(base.ADMIN, "p1", "team")
+        with self.assertLogs(project_tree.LOG.logger, "WARNING") as logged:
+            self.by_domain.reserve(base.Context("p1"), {"gpu": 2})
+        self.assertIn("Project p1 is moved below dom, as keystone reports; it was below team", logged.output[0])
+        self.assertEqual({"p1": ("dom", "keystone")}, self.origins())
+        moves = [entry for entry in self.administration.limit_history(base.ADMIN, "p1") if entry.before == "team"]
+        self.assertEqual(["dom"], [entry.after for entry in moves])
 
     def generations(self) -> list[tuple[str, int]]:
         with self.sql.connect() as connection:

@@ -281,6 +281,7 @@ class TestReason(HistoryTestCase):
             before = self.changes()
             error = self.assertRaises(exceptions.ReasonRequired, call)
             self.assertIn("[limits] require_reason", str(error))
+            self.assertNotIn("--", str(error), "the REST API and Horizon show it too")
             self.assertEqual(before, self.changes())
             call(reason="because")
         admin.import_limits(ALICE, {"defaults": {"gpu": 7}}, dry_run=True)

@@ -163,7 +163,10 @@ class TestStatements(RuleTestCase):
         return sent
 
     def test_a_selection_that_keeps_the_binding(self) -> None:
-        """One query while the pod serves the request; two if it is full, and no other pod passes the filters."""
+        """One query while the pod serves the request, and also if it is full, and no other pod passes the filters.
+
+        For the second case the answers of the filters are remembered, until a pod is added, changed or measured.
+        """
         for number in range(3):
             self.add(f"p{number}", 9)
         self.select()
@@ -171,8 +174,30 @@ class TestStatements(RuleTestCase):
         for number in range(3):
             self.fill(f"p{number}")
         sent = self.sent(self.select)
-        self.assertEqual(["SELECT", "SELECT"], [statement.split()[0] for statement in sent])
-        self.fill("p2", 1)
+        self.assertEqual(["SELECT"] * 3, [statement.split()[0] for statement in sent])
+        for tags in ({}, {"x": "1"}):
+            self.pods.move_binding(ADMIN, "tenant1", "p0", affinity=tags)
+            self.assertEqual("p0", self.pod_of(affinity=tags), "each request has its own answer")
+            self.assertEqual(1, len(self.sent(lambda tags=tags: self.select(affinity=tags))))  # type: ignore[misc]
+        other = self.make_engine().pods
+        changes: list[tuple[str, Callable[[], object]]] = [
+            ("p2", lambda: other.set_usage(ADMIN, "p2", {"gpu": ResourceUse(10, 1)})),
+            ("p3", lambda: other.add(ADMIN, "p3")),
+            ("p1", lambda: other.change(ADMIN, "p1", threshold=100, state="available")),
+        ]
+        self.pods.set_usage(ADMIN, "p1", {"gpu": ResourceUse(100, 95)})
+        self.pods.change(ADMIN, "p1", threshold=90)
+        for pod, change in changes:
+            self.assertNotEqual(pod, self.pod_of())
+            change()
+            self.assertEqual(pod, self.pod_of())
+            self.fill(pod)
+        self.pods.move_binding(ADMIN, "tenant1", "p0")
+        self.assertEqual("p0", self.pod_of())
+        other.change(ADMIN, "p2", state="maintenance")
+        other.set_usage(ADMIN, "p2", {"gpu": ResourceUse(10, 1)})
+        self.assertEqual("p0", self.pod_of(), "p2 has room, but is not available")
+        other.change(ADMIN, "p2", state="available")
         self.assertEqual("p2", self.pod_of())
 
     def test_a_refused_claim(self) -> None:

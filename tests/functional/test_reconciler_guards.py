@@ -3,13 +3,36 @@
 
 from __future__ import annotations
 
+from typing import Any
+from unittest import mock
+
 import testscenarios
 
 from cyborg_quota.integrations.cyborg import reconciler as reconciler_module
+from cyborg_quota.integrations.cyborg.reconciler import Reconciler
 from tests import base
 from tests.functional.test_reconciler import ReconcilerTestCase
 
 load_tests = testscenarios.load_tests_apply_scenarios
+
+
+class TestInFlight(ReconcilerTestCase):
+    def test_a_bind_between_the_reads(self) -> None:
+        """Reserved after the reservations in flight were read, and bound before Cyborg's records are."""
+        real, states = self.engine.list_reservations, []
+
+        def then_bind(*arguments: Any, **named: Any) -> Any:
+            rows = real(*arguments, **named)
+            states.append(named["state"])
+            if states == ["reserved", "committed"]:
+                self.quotas.reserve(self.context, {"gpu": 1}, consumer="a")
+                self.cloud.bind("a")
+            return rows
+
+        with mock.patch.object(self.engine, "list_reservations", then_bind):
+            report = Reconciler(self.engine, self.cloud, ("gpu",), grace_seconds=0, share=100).find()
+        self.assertEqual([], report.differences)
+        self.assertEqual(["reserved", "committed", "reserved"], states)
 
 
 class TestCertain(ReconcilerTestCase):

@@ -181,11 +181,34 @@ class TestAdmin(PanelsTestCase):
         self.open_project(page, "biology", "Overrides")
         self.assertRegex(self.text(page), r"gpu 9 .* Jan\. 31, 2099, 8 a\.m\. a campaign")
         self.check(page)
-        page.get_by_role("button", name="Cancel Override").click()
+        self.see_the_own_limit(page)
+        self.open_project(page, "biology", "Overrides")
         page.get_by_role("link", name="Cancel Override").click()
-        page.get_by_text("Cancelled Override").wait_for()
+        form.get_by_label("Reason").fill("it ended early")
+        self.check(page, part="#quota_form")
+        form.get_by_role("button", name="Cancel Override").click()
+        page.get_by_text("The override was cancelled.").wait_for()
+        [entry] = self.stack.engine.administration.limit_history(ledger.ADMIN, self.stack.projects["biology"], limit=1)
+        self.assertEqual("it ended early", entry.reason)
         self.open_project(page, "biology")
         self.assertIn("gpu 0 of 5 in use; 5 fit", self.text(page))
+
+    def see_the_own_limit(self, page: Page) -> None:
+        """While an override applies, the form has the own limit, which can be set."""
+        self.open_project(page, "biology")
+        page.get_by_role("link", name="Set Limits").click()
+        form = page.locator("#quota_form")
+        self.assertEqual("5", form.get_by_label("gpu").input_value())
+        expect(form).to_contain_text("gpu (an override is in effect: 9)")
+        form.get_by_label("gpu").fill("9")
+        # Meanwhile, a resource gets a limit that has none in this form.
+        self.stack.engine.administration.set_limit(ledger.ADMIN, "fpga", 3, self.stack.projects["biology"])
+        form.get_by_role("button", name="Set Limits").click()
+        page.get_by_text("The limits were set.").wait_for()
+        administration, biology = self.stack.engine.administration, self.stack.projects["biology"]
+        entries = administration.limit_history(ledger.ADMIN, biology, limit=2)
+        self.assertEqual([("gpu", 5, 9), ("fpga", None, 3)], [(one.resource, one.before, one.after) for one in entries])
+        administration.set_limit(ledger.ADMIN, "gpu", 5, biology)
 
     def test_tree_and_reservations(self) -> None:
         self.stack.attach("cms", gpu=8)
@@ -205,7 +228,7 @@ class TestAdmin(PanelsTestCase):
 
     def test_defaults_capacity_and_pods(self) -> None:
         page = self.log_in(self.stack.alice, ADMIN)
-        for name in ("Capacity", "Pods"):
+        for name in ("Totals", "Capacity", "Pods"):
             self.assertEqual(0, page.get_by_role("link", name=name).count(), name)
         self.open_tab(page, "Defaults")
         page.get_by_role("link", name="Set Default Limits").click()
@@ -215,7 +238,11 @@ class TestAdmin(PanelsTestCase):
         page.get_by_text("The default limits were set.").wait_for()
         self.assertEqual(4, self.stack.engine.default_limits(ledger.Context("p"))["fpga"])
         self.make_capacity_and_pod()
-        for name, expected in (("Capacity", "node-1 gpu 8 1 7 0 7"), ("Pods", "north az1 available gpu: 3 / 8")):
+        for name, expected in (
+            ("Totals", "gpu 50 0"),
+            ("Capacity", "node-1 gpu 8 1 7 0 7"),
+            ("Pods", "north az1 available gpu: 3 / 8"),
+        ):
             self.go(page, ADMIN)
             self.open_tab(page, name)
             self.assertIn(expected, self.text(page))
@@ -231,6 +258,8 @@ class TestAdmin(PanelsTestCase):
         pods.add(ledger.ADMIN, "north", zone="az1", threshold=90)
         self.addCleanup(pods.remove, ledger.ADMIN, "north")
         pods.set_usage(ledger.ADMIN, "north", {"gpu": ResourceUse(8, 3)})
+        self.stack.engine.total_limits.set(ledger.ADMIN, {"gpu": 50})
+        self.addCleanup(self.stack.engine.total_limits.unset, ledger.ADMIN, ["gpu"])
 
     def see_that_the_service_is_down(self) -> None:
         """Nothing answers at the endpoint of the catalog; Horizon remembers that there are capacity and pods."""

@@ -96,6 +96,29 @@ class TestCommands(test_rest_api.PersonasTestCase):
         self.assertEqual([0, 0], [row["Limit"] for row in self.json_as("alice", "show", name)])
         self.assertIn("No Project found", self.run_as("alice", "show", "no-such-project", status=1))
 
+    def test_limits_in_pods_and_totals(self) -> None:
+        self.engine.pods.add(base.ADMIN, "north")
+        self.run_as("alice", "set", "--limit", "gpu=4", "--pod", "north", self.project)
+        self.assertEqual(
+            [{"Resource": "gpu", "Limit": 4}], self.json_as("alice", "show", "--pod", "north", self.project)
+        )
+        [_, row] = self.json_as("alice", "show", "--usage", "--pod", "north", self.project)
+        self.assertEqual(("gpu", 4, 0), (row["Resource"], row["Limit"], row["In Use"]))
+        self.run_as("alice", "delete", "--pod", "north", "--reason", "the end", self.project)
+        changes = self.json_as("alice", "history", "--limit", "2", self.project)
+        self.assertEqual(
+            [("gpu", "north", 4, None, "the end"), ("gpu", "north", None, 4, None)],
+            [tuple(one[name] for name in ("Resource", "Pod", "Before", "After", "Reason")) for one in changes],
+        )
+        [self_id] = {one["User ID"] for one in changes}
+        self.assertRegex(self_id, "^[0-9a-f]{32}$")
+        self.assertEqual([10], [one["Limit"] for one in self.json_as("alice", "show", self.project)][1:])
+        self.engine.total_limits.set(base.ADMIN, {"gpu": 50})
+        [row] = self.json_as("alice", "show", "--total")
+        self.assertEqual(("gpu", 50), (row["Resource"], row["Limit"]))
+        for arguments in (("show", "--total", self.project), ("show", "--default", "--pod", "north")):
+            self.run_as("alice", *arguments, status=1)
+
     def test_a_project_s_own_user(self) -> None:
         self.new_user("rita", self.project, "reader")
         [_, row] = self.json_as("rita", "show", "--usage")

@@ -121,10 +121,10 @@ class Model:
         return [
             (project, resource, "open_reservations")
             for resource, amount in request.items()
-            if amount > 0 and len(self._open(project, resource)) >= self.max_open
+            if amount > 0 and len(self.open_deltas(project, resource)) >= self.max_open
         ]
 
-    def _open(self, project: str, resource: str) -> list[int]:
+    def open_deltas(self, project: str, resource: str) -> list[int]:
         """Return the deltas of the open reservations."""
         return [
             row.delta for row in self.rows if (row.project, row.resource, row.state) == (project, resource, "reserved")
@@ -174,7 +174,7 @@ class Model:
             return
         for resource in sorted({resource for deltas in fresh for resource in deltas}):
             new = [deltas[resource] for deltas in fresh if resource in deltas]
-            held = self._open(project, resource)
+            held = self.open_deltas(project, resource)
             negative = [delta for delta in [*held, *new] if delta < 0]
             too_negative = min(new) < 0 and len(negative) > self.max_open - self.max_open // 2
             if len(held) + len(new) > self.max_open or too_negative:

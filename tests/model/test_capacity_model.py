@@ -342,9 +342,11 @@ class CapacityHistories(test_model.Histories):
                 ):
                     number -= 1
                 at_providers += number
+        # Each bundle is a claim of its own, and counts against the cap on open reservations.
+        most_open = min(self.model.max_open - len(self.model.open_deltas(project, resource)) for resource in bundle)
         return max(
             number
-            for number in range(at_providers + 1)
+            for number in range(min(at_providers, most_open) + 1)
             if number == 0
             or not self.model.blockers(project, {resource: number * amount for resource, amount in bundle.items()})
         )

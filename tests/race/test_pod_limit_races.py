@@ -25,28 +25,48 @@ PROCESSES = 8
 LIMITS = {"p1": 23, "p2": 17}
 
 
+def fill(engine: QuotaEngine, number: int) -> int:
+    """Claim 1 for the parent or its child, in each pod, until the limit of the parent refuses it. Returns the sum."""
+    claimed = 0
+    for pod in ("p1", "p2"):
+        try:
+            while True:
+                context = base.Context(("parent", "child")[number % 2])
+                engine.reserve(context, {"gpu": 1}, provider=pod.replace("p", "n"))
+                claimed += 1
+        except exceptions.OverQuota:
+            pass
+    return claimed
+
+
+def add_pods(engine: QuotaEngine) -> None:
+    """Add the projects, and two pods with much more capacity than the limits permit."""
+    engine.administration.set_limits(ADMIN, {"gpu": -1})
+    for project_id, parent_id in (("parent", None), ("child", "parent")):
+        engine.administration.add_project(ADMIN, project_id, parent_id)
+    engine.administration.set_limits(ADMIN, {"gpu": -1}, "child")
+    engine.capacity.enable(ADMIN)
+    for name, pod in (("n1", "p1"), ("n2", "p2"), ("n3", "p1")):
+        if pod == name.replace("n", "p"):
+            engine.pods.add(ADMIN, pod)
+        engine.capacity.add_provider(ADMIN, name, pod=pod)
+        engine.capacity.set_inventories(ADMIN, name, {"gpu": Inventory(1000)})
+
+
+def set_limits(engine: QuotaEngine) -> None:
+    for pod, limit in LIMITS.items():
+        engine.pod_limits.set(ADMIN, {"gpu": limit}, "parent", pod)
+
+
 class TestPodLimits(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.engine.administration.set_limits(ADMIN, {"gpu": -1})
-        for project_id, parent_id in (("parent", None), ("child", "parent")):
-            self.engine.administration.add_project(ADMIN, project_id, parent_id)
-        self.engine.administration.set_limits(ADMIN, {"gpu": -1}, "child")
-        self.engine.capacity.enable(ADMIN)
-        for name, pod in (("n1", "p1"), ("n2", "p2"), ("n3", "p1")):
-            if pod == name.replace("n", "p"):
-                self.engine.pods.add(ADMIN, pod)
-            self.engine.capacity.add_provider(ADMIN, name, pod=pod)
-            self.engine.capacity.set_inventories(ADMIN, name, {"gpu": Inventory(1000)})
+        add_pods(self.engine)
         self.engine.close()
 
     def make_engine(self, **changes: object) -> QuotaEngine:
         limits = DatabaseLimitDriver(StrictHierarchy(), InitialLimits())
         return fixtures.make_engine(self.url, limits, **{**PATIENT, **changes})  # type: ignore[arg-type]
-
-    def set_limits(self) -> None:
-        for pod, limit in LIMITS.items():
-            self.engine.pod_limits.set(ADMIN, {"gpu": limit}, "parent", pod)
 
     def churn(self, number: int, provider: str | None) -> int:
         """Claim 1 to 3 in a pod or in any, and end most claims in some way. Returns how many were refused."""
@@ -55,7 +75,7 @@ class TestPodLimits(base.LedgerTestCase):
         held: list[tuple[base.Context, str]] = []
         for turn in range(30):
             if number == 0 and turn == 5:
-                self.set_limits()
+                set_limits(self.engine)
             context = base.Context(chance.choice(["parent", "child"]))
             consumer = str(uuid.uuid4())
             try:
@@ -84,13 +104,19 @@ class TestPodLimits(base.LedgerTestCase):
             return int(connection.execute(query).one().subtree)
 
     def test_the_limit_is_reached_and_never_exceeded(self) -> None:
-        self.set_limits()
+        set_limits(self.engine)
         self.engine.close()
         refused = race(*(functools.partial(self.churn, number, None) for number in range(1, PROCESSES + 1)))
         self.assertGreater(sum(refused), 0)
         self.assert_invariants()
         for pod, limit in LIMITS.items():
             self.assertLessEqual(self.in_pod("parent", pod), limit)
+        held = sum(self.in_pod("parent", pod) for pod in LIMITS)
+        self.engine.close()
+        claimed = race(*(functools.partial(fill, self.engine, number) for number in range(PROCESSES)))
+        self.assertEqual(LIMITS, {pod: self.in_pod("parent", pod) for pod in LIMITS}, "exactly what is permitted")
+        self.assertEqual(sum(LIMITS.values()), held + sum(claimed))
+        self.assert_invariants()
 
     def test_a_limit_that_is_set_during_the_race(self) -> None:
         """Each process has counted in the pod from its first claim; the limit is what is held, or less, in the end."""

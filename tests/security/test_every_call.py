@@ -329,7 +329,8 @@ class TestTheTable(EveryCallTestCase):
             "context", "deltas", "claims", "expire", "state", "limit", "progress", "older_than_seconds",
             "project_ids", "count", "resource", "limits", "document", "dry_run", "after", "source", "origin", "keep",
             "allow_unknown_limits", "with_headroom", "reason", "since", "marker", "ids", "start", "until",
-            "provider", "amounts", "expected", "known_as", "replaced", "identity", "replace", "to_project", "bundle",
+            "provider", "amounts", "expected", "known_as", "replaced", "redacted", "identity", "replace", "to_project",
+            "bundle",
             "pod",  # (only a name that the policy rule allows; see tests/functional/test_pod_claims.py)
         }  # fmt: skip
         for kind in (QuotaEngine, Administration):

@@ -107,6 +107,21 @@ class TestGuard(GuardTestCase):
         self.guard.want_retry()  # a thread that has ended is started again
         self.assertTrue(self.ledger.retried.wait(SOON))
 
+    def test_wanted_again_during_a_retry(self) -> None:
+        """A release failed after the retry had read what is pending."""
+        calls: list[int] = []
+
+        def retry() -> bool:
+            calls.append(1)
+            if len(calls) == 1:
+                self.guard.want_retry()
+            return True
+
+        with mock.patch.object(self.guard, "_retry", retry):
+            self.guard.want_retry()
+            self.wait_for_end()
+        self.assertEqual(2, len(calls))
+
     def test_probed_while_a_retry_is_blocked(self) -> None:
         """A retry may wait for another database; this must not keep the breaker open after an outage."""
         is_begun, may_end = threading.Event(), threading.Event()

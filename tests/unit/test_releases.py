@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -10,11 +11,13 @@ from unittest import mock
 from oslotest import base
 
 from cyborg_quota import exceptions
-from cyborg_quota.integrations.cyborg import bind_tracker, ledger_guard
+from cyborg_quota.integrations.cyborg import bind_tracker, ledger_guard, releases
 from cyborg_quota.integrations.cyborg.bind_tracker import BindRequest, BindReservation, BindTracker, Caller
+from cyborg_quota.integrations.cyborg.diff import Attached
 from cyborg_quota.integrations.cyborg.releases import Releaser
 
 LOCKED = exceptions.DatabaseUnavailable("Lock wait timeout exceeded", 9.0)
+SOON = 20.0
 UNREACHABLE = exceptions.DatabaseUnreachable("connection refused", 6.0)
 
 
@@ -25,6 +28,13 @@ class Engine:
         self.errors: dict[str, exceptions.QuotaError] = {}
         self.calls: list[str] = []
         self.done: list[str] = []
+        self.reserved: list[str] = []
+
+    def reserve_many(self, _context: Any, _claims: Any, _ttl: int) -> list[str]:
+        return self.reserved[-1:]
+
+    def extend(self, context: Any, uuids: list[str], _ttl: int) -> None:
+        self._run(context.project_id, uuids[0])
 
     def ping(self) -> bool:
         return False
@@ -71,6 +81,53 @@ class TestRetry(base.BaseTestCase):
         self.assertTrue(self.releaser.retry())
         self.assertEqual(["cold-1", "cold-2", "hot-1", "hot-2"], self.engine.done)
 
+    def test_many_locked_projects(self) -> None:
+        """After the first lock, those of other projects wait at the same time: each reaches the barrier."""
+        hot = [f"hot{number}" for number in range(5)]
+        self.postpone(*[f"{project_id}-1" for project_id in hot], "cold-1")
+        barrier = threading.Barrier(4)
+
+        def release(_context: Any, _uuids: Any, project_id: str, *, consumer: str) -> None:
+            if project_id in hot[1:]:
+                barrier.wait(SOON)
+            self.engine._run(project_id, consumer)
+
+        self.engine.errors.update(dict.fromkeys(hot, LOCKED))
+        with mock.patch.object(self.engine, "release", release):
+            self.assertFalse(self.releaser.retry())
+        self.assertFalse(barrier.broken)
+        self.assertEqual((["cold-1"], 5), (self.engine.done, self.releaser.pending))
+
+    def test_bound_again_while_it_was_released(self) -> None:
+        """The retry reads Cyborg's records before and after: the new bind's charge was released, so it is repeated."""
+        self.postpone("p1-1", "p1-2")
+        again = {"p1-1": Attached("p1-1", "p1", "i1", {"gpu": 1})}
+        answers = iter([{}, again])
+        adopt = mock.Mock()
+        with (
+            mock.patch.object(self.releaser, "_bound_of", lambda _arqs: next(answers)),
+            mock.patch.object(self.releaser, "_adopt", adopt),
+        ):
+            self.assertTrue(self.releaser.retry())
+        adopt.assert_called_once_with(again["p1-1"])
+
+    def test_bound_again_before(self) -> None:
+        """By the same project, its charge is the new bind's and stays; by another one, the old charge is released."""
+        self.postpone("p1-1", "p1-2")
+        bound = {
+            arq: Attached(arq, project_id, "i1", {"gpu": 1}) for arq, project_id in (("p1-1", "p1"), ("p1-2", "p2"))
+        }
+        with mock.patch.object(
+            self.releaser, "_bound_of", lambda arqs: {arq: bound[arq] for arq in arqs if arq in bound}
+        ):
+            self.assertTrue(self.releaser.retry())
+        self.assertEqual(["p1-2"], self.engine.done)
+
+    def test_no_more_than_fit(self) -> None:
+        with mock.patch.object(releases, "_MOST_PENDING", 2):
+            self.postpone("p1-1", "p1-2", "p1-3")
+            self.assertEqual(2, self.releaser.pending)
+
     def test_ended_by_an_error_of_the_whole_database(self) -> None:
         """Each further release would wait as long."""
         self.postpone("hot-1", "cold-1")
@@ -108,6 +165,50 @@ class TestSlots(base.BaseTestCase):
             for arq in ("a1", "a2"):
                 self.assertFalse(tracker.release(arq, "hot"))
         self.assertEqual(0, slots.acquire.call_args.kwargs["timeout"])
+
+
+class TestEnd(base.BaseTestCase):
+    """The end of a process."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.engine = Engine()
+        self.tracker = BindTracker(self.engine, bind_expire_seconds=60)  # type: ignore[arg-type]
+        with mock.patch.dict(self.engine.errors, {"p1": LOCKED}):
+            self.assertFalse(self.tracker.release("a1", "p1"))
+
+    def test_pending_releases_are_retried_once(self) -> None:
+        self.tracker.close()
+        self.assertEqual((["a1"], 0), (self.engine.done, self.tracker._releaser.pending))
+
+    def test_what_is_left_is_logged(self) -> None:
+        self.engine.errors["p1"] = LOCKED
+        with self.assertLogs(bind_tracker.LOG.logger, "WARNING") as logged:
+            self.tracker.close()
+        self.assertIn("The process ends with 1 releases not done", logged.output[-1])
+
+
+class TestExtend(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.engine = Engine()
+        self.tracker = BindTracker(self.engine, bind_expire_seconds=0)  # type: ignore[arg-type]
+        self.addCleanup(self.tracker.close)
+        for project_id in ("p1", "p2", "p3"):
+            self.engine.reserved.append(f"of {project_id}")
+            request = BindRequest(f"arq of {project_id}", "i1", Caller(project_id, is_admin=False), {"gpu": 1})
+            self.tracker.reserve_binds([request])
+
+    def test_a_locked_project_does_not_hold_up_others(self) -> None:
+        self.engine.errors.update({"p1": LOCKED, "p2": LOCKED})
+        self.tracker.extend_running()
+        self.assertEqual(["of p3"], self.engine.done)
+        self.assertEqual(3, len(self.engine.calls))
+
+    def test_ended_by_an_unreachable_ledger(self) -> None:
+        self.engine.errors.update(dict.fromkeys(("p1", "p2", "p3"), UNREACHABLE))
+        self.tracker.extend_running()
+        self.assertEqual(1, len(self.engine.calls))
 
 
 class TestOwedCommits(base.BaseTestCase):

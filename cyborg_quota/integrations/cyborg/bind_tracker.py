@@ -20,6 +20,7 @@ from oslo_log import log as logging
 from cyborg_quota import Claim, QuotaEngine, exceptions, forks, validation
 from cyborg_quota.attachment import LOST, roll_back_rest
 from cyborg_quota.integrations.cyborg import adoption
+from cyborg_quota.integrations.cyborg.by_project import EndOfWork, work_through
 from cyborg_quota.integrations.cyborg.diff import Attached
 from cyborg_quota.integrations.cyborg.ledger_guard import LedgerAwaited, LedgerGuard
 from cyborg_quota.integrations.cyborg.releases import BoundOf, Releaser, Request, is_of_project
@@ -94,7 +95,7 @@ class BindReservation:
         self.is_owed = False
         """True if the ARQ is bound, and the commit is postponed because the ledger was unavailable."""
         self.is_locked = False
-        """True if the last commit failed by a lock: commits of other projects may succeed."""
+        """True if the last call failed by a lock: calls for other projects may succeed."""
         self.renew_after_fork()
         forks.register(self)
 
@@ -233,6 +234,7 @@ class BindReservation:
                 self.extended = time.monotonic()
             except exceptions.QuotaError as error:
                 LOG.error("The reservation of ARQ %s could not be extended: %s", self.request.arq, error)
+                self.is_locked = is_of_project(error)
                 return False
             return True
 
@@ -379,21 +381,25 @@ class BindTracker:
         """Retry the postponed commits; see BindReservation.commit."""
         with self._lock:
             owed = list(self._owed.items())
-        locked = set()
-        for reservation, is_bound in owed:
-            project_id = reservation.request.caller.project_id
-            if project_id in locked:
-                continue
+
+        def work(item: tuple[BindReservation, Callable[[], bool]]) -> bool:
+            reservation, is_bound = item
             reservation.commit(is_bound)
-            if not reservation.is_settled:
-                if not reservation.is_locked:
-                    return  # the ledger is still unavailable: each further commit would wait as long
-                locked.add(project_id)
+            if not reservation.is_settled and not reservation.is_locked:
+                raise EndOfWork  # the ledger is still unavailable: each further commit would wait as long
+            return reservation.is_settled
+
+        work_through(owed, lambda item: item[0].request.caller.project_id, work)
 
     def extend_running(self) -> None:
         """Extend the reservations of running binds once a third of their lifetime has passed."""
         with self._lock:
             due = [running for running in self._running if time.monotonic() - running.extended > self._ttl / 3]
-        for reservation in due:
-            if not reservation.extend(self._ttl):
-                return  # each further call would wait as long; two thirds of the lifetime remain
+
+        def work(reservation: BindReservation) -> bool:
+            is_done = reservation.extend(self._ttl)
+            if not is_done and not reservation.is_locked:
+                raise EndOfWork  # each further call would wait as long; two thirds of the lifetime remain
+            return is_done
+
+        work_through(due, lambda reservation: reservation.request.caller.project_id, work)

@@ -43,6 +43,8 @@ _EXTARQ: Final = "cyborg.objects.ext_arq"
 _FPGA: Final = "cyborg.objects.extarq.fpga_ext_arq"
 _MANAGER: Final = "cyborg.conductor.manager"
 _RPCAPI: Final = "cyborg.conductor.rpcapi"
+_VERSIONS: Final = "cyborg.api.controllers.v2.versions"
+_MODULES: Final = "cyborg.api, cyborg.conductor and cyborg.objects"
 _PROGRAMS: Final = "cyborg.cmd"
 """The package of Cyborg's programs, which selects the backend of oslo.service when it is imported."""
 
@@ -84,6 +86,10 @@ _SERVICE_CALLS: Final = (
     Call(_EXTARQ, "ExtARQ.delete_by_instance", 2),
     Call(_FPGA, "FPGAExtARQ.start_bind_job", 3),
     Call(_FPGA, "FPGAExtARQ.bind", 3),
+)
+_REST_CALLS: Final = (
+    Call(_VERSIONS, "min_version_string", 0),
+    Call(_VERSIONS, "max_version_string", 0),
 )
 _COLUMNS: Final = {
     "ExtArq": (
@@ -155,6 +161,14 @@ def check_services() -> None:
     _refuse_first(_service_problems())
 
 
+def check_rest_api() -> None:
+    """Check that the REST API of quota can be mounted. Raises ConfigurationError.
+
+    Cyborg's controllers can be imported only after its objects are registered, so check_services cannot do this.
+    """
+    _refuse_first(_problems(_REST_CALLS, {}))
+
+
 def check_conductor() -> None:
     """Do what each of Cyborg's programs does first, then check as check_services does. Raises ConfigurationError.
 
@@ -184,10 +198,18 @@ def _refuse_first(problems: Iterator[str]) -> None:
         raise exceptions.ConfigurationError(
             f"Cyborg {installed} is too old: cyborg_quota works with Cyborg {_tested()}."
         )
-    for problem in problems:
+    try:
+        problem = next(problems, None)
+    except Exception as error:
+        problem = f"{_MODULES} cannot be checked ({_one_line(error)})"
+    if problem is not None:
         raise exceptions.ConfigurationError(
             f"Cyborg {installed} cannot run with cyborg_quota, which works with Cyborg {_tested()}: {problem}."
         )
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _major(version_text: str) -> int | None:
@@ -202,8 +224,8 @@ def _tested() -> str:
 def _conductor_problems() -> Iterator[str]:
     try:
         importlib.import_module(_PROGRAMS)
-    except ImportError as error:
-        yield f"{_PROGRAMS} cannot be imported ({error})"
+    except Exception as error:
+        yield f"{_PROGRAMS} cannot be imported ({_one_line(error)})"
     yield from _service_problems()
 
 
@@ -235,8 +257,8 @@ def _find_member(module: str, name: str) -> tuple[Any, str]:
     """The member and an empty text, or None and a description of the problem."""
     try:
         member: Any = importlib.import_module(module)
-    except ImportError as error:
-        return None, f"{module} cannot be imported ({error})"
+    except Exception as error:
+        return None, f"{module} cannot be imported ({_one_line(error)})"
     for part in name.split("."):
         member = getattr(member, part, _MISSING)
         if member is _MISSING or getattr(member, "__isabstractmethod__", False):
@@ -247,7 +269,7 @@ def _find_member(module: str, name: str) -> tuple[Any, str]:
 def _accepts(member: Any, call: Call) -> bool:
     try:
         inspect.signature(member).bind(*[None] * call.positional, **dict.fromkeys(call.keywords))
-    except TypeError:
+    except (TypeError, ValueError):  # ValueError: it has no signature
         return False
     return True
 
@@ -258,6 +280,14 @@ def _status_problems() -> Iterator[str]:
     for name, status in _STATUSES.items():
         if getattr(getattr(exception, name, None), "code", None) != status:
             yield f"cyborg.common.exception.{name} does not have HTTP status {status}"
+        options = {"retry_after": 1} if status == 503 else {}
+        try:
+            made = getattr(exception, name)("A sentence.", **options)
+            is_kept = str(made) == "A sentence." and options.items() <= getattr(made, "kwargs", {}).items()
+        except Exception:
+            is_kept = False
+        if not is_kept:
+            yield f"cyborg.common.exception.{name} cannot be made of a text{' and retry_after' if options else ''}"
 
 
 def _replacement_problems() -> Iterator[str]:
@@ -269,7 +299,8 @@ def _replacement_problems() -> Iterator[str]:
 
     if getattr(hooks, "rpcapi", None) is not rpcapi:
         yield "cyborg.api.hooks does not look up cyborg.conductor.rpcapi.ConductorAPI"
-    if "ConductorAPI" in rpcapi.ConductorAPI.__init__.__code__.co_names:
+    code = getattr(inspect.unwrap(rpcapi.ConductorAPI.__init__), "__code__", None)  # None: it has no own __init__
+    if code is not None and "ConductorAPI" in code.co_names:
         yield "cyborg.conductor.rpcapi.ConductorAPI calls super() with its own name, and cannot be replaced"
     if not issubclass(fpga_ext_arq.FPGAExtARQ, ext_arq.ExtARQ) or ext_arq.ExtARQ.obj_name() != "ExtARQ":
         yield "cyborg.objects.extarq.fpga_ext_arq.FPGAExtARQ is not a subclass of ExtARQ"

@@ -12,11 +12,14 @@ from oslo_messaging.rpc import dispatcher
 from cyborg_quota import exceptions
 from cyborg_quota.integrations.cyborg.ledger_guard import LedgerNotCalled
 from cyborg_quota.integrations.cyborg.mapping import ClassNotCounted
+from cyborg_quota.integrations.cyborg.public_messages import public_message
 
 _REFUSED: Final = (
     exceptions.OverQuota,
     exceptions.TooManyOpenReservations,
     exceptions.LimitNotSet,
+    exceptions.OverCapacity,
+    ClassNotCounted,
 )
 ANSWERED: Final = (exception.Forbidden, exception.Conflict, exception.ServiceUnavailable)
 """The errors returned by ``translated`` that Cyborg's bind itself never raises."""
@@ -24,8 +27,6 @@ _MADE_PLAIN: Final = (*ANSWERED, exception.InvalidParameterValue)
 
 UNAVAILABLE: Final = "The accelerator quota cannot be checked at the moment. Try again later."
 """The message that the API's caller gets for any internal error. The log has the details: hosts, URLs, users."""
-NO_CAPACITY: Final = "The provider of the accelerator has no capacity left for it."
-"""The message for OverCapacity, which would name a host."""
 _RETRY_AFTER_SECONDS: Final = 5
 
 
@@ -35,11 +36,7 @@ def translated(error: exceptions.QuotaError) -> Any:
     The errors are of Cyborg's classes: its API answers any other class with 500. For a 503, ``kwargs["retry_after"]``
     is the value of the header Retry-After, in seconds.
     """
-    message = str(error)
-    if isinstance(error, exceptions.OverCapacity):
-        return exception.Forbidden(NO_CAPACITY)
-    if isinstance(error, ClassNotCounted):
-        return exception.Forbidden(error.public_message)
+    message = public_message(error)
     if isinstance(error, _REFUSED):
         return exception.Forbidden(message)
     if isinstance(error, exceptions.ReservationConflict):

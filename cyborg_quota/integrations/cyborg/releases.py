@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from oslo_log import log as logging
 
 from cyborg_quota import QuotaEngine, exceptions, validation
+from cyborg_quota.integrations.cyborg.by_project import work_through
 from cyborg_quota.integrations.cyborg.diff import Attached
 from cyborg_quota.integrations.cyborg.ledger_guard import LedgerGuard, LedgerNotCalled
 
@@ -152,7 +153,7 @@ class Releaser:
 
         If an ARQ has been bound again, its charge belongs to the new bind and is kept. An ARQ that is bound while its
         charge is released is charged again. After a release that failed by a lock, the others of its project wait for
-        the next retry.
+        the next retry, and the other projects are retried in several threads.
         """
         with self._lock:
             pending = list(self._pending)
@@ -171,11 +172,9 @@ class Releaser:
         return not self._pending
 
     def _release_all(self, pending: Sequence[PendingRelease], bound: Mapping[str, Attached]) -> list[PendingRelease]:
-        released = []
-        locked = set()
-        for release in pending:
-            if release.project_id in locked:
-                continue
+        released: list[PendingRelease] = []
+
+        def work(release: PendingRelease) -> bool:
             attached = bound.get(release.arq)
             if attached is None or attached.project_id != release.project_id:
                 try:
@@ -184,12 +183,14 @@ class Releaser:
                     if not is_of_project(error):
                         raise
                     LOG.warning("The releases of project %s are still pending: %s", release.project_id, error)
-                    locked.add(release.project_id)
-                    continue
+                    return False
                 except exceptions.QuotaError as error:
                     self._log_refused(release, error)
                 else:
                     released.append(release)
                     LOG.info("The charge of ARQ %s of project %s was released.", release.arq, release.project_id)
             self._forget(release)
+            return True
+
+        work_through(pending, lambda release: release.project_id, work)
         return released

@@ -70,13 +70,14 @@ def _mount_quota_api(setup_app: Callable[..., Any]) -> Callable[..., Any]:
     The middleware of Cyborg's api-paste.ini is around both: authtoken, request_id, cors. While the ledger does not
     answer, few threads of Cyborg's API wait for it; see LedgerGuard.call_in_slot.
     """
-    from cyborg.api.controllers.v2 import versions
-
     from cyborg_quota.api import deploy
     from cyborg_quota.api.microversions import VersionRange
     from cyborg_quota.metrics import setup as metrics
 
     def setup(*args: Any, **options: Any) -> Any:
+        compatibility.check_rest_api()
+        from cyborg.api.controllers.v2 import versions
+
         tracker = process_state.bind_tracker()
         engine = tracker.engine
         supported = VersionRange(versions.min_version_string(), versions.max_version_string())

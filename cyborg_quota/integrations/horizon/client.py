@@ -64,6 +64,13 @@ class QuotaClient:
         """The limits of a project, own or default; None: no limit is set."""
         return dict(sorted(self._call("GET", _project(project_id))["quota"].items()))
 
+    def limits_without_overrides(self, project_id: str) -> dict[str, int | None]:
+        """The limits that apply to a project while none of its overrides does; None: no limit is set."""
+        defaults = self._call("GET", _project(project_id, "/defaults"))["quota"]
+        listed = self._call("GET", "/quotas", params={"project_id": project_id})["quotas"]
+        own = listed[0]["quota"] if listed else {}
+        return dict(sorted({**defaults, **own}.items()))
+
     def default_limits(self) -> dict[str, int | None]:
         """The default limits of all projects; None: no limit is set."""
         return dict(sorted(self._call("GET", "/quota_defaults")["quota"].items()))
@@ -84,9 +91,10 @@ class QuotaClient:
         body = {"override": {"quota": dict(limits), **span}, **_reason(reason)}
         self._call("POST", _project(project_id, "/overrides"), json=body)
 
-    def cancel_override(self, project_id: str, override_id: str) -> None:
+    def cancel_override(self, project_id: str, override_id: str, reason: str) -> None:
         """Cancel an override."""
-        self._call("DELETE", _project(project_id, f"/overrides/{urllib.parse.quote(override_id, safe='')}"))
+        path = _project(project_id, f"/overrides/{urllib.parse.quote(override_id, safe='')}")
+        self._call("DELETE", path, params=_reason(reason))
 
     def history(self, project_id: str, limit: int, marker: str | None) -> tuple[list[Json], bool]:
         """A page of the changes of the limits, newest first, and whether there are more."""
@@ -102,9 +110,14 @@ class QuotaClient:
             "reservations", "/quota_reservations", limit, marker, project_id=project_id, state="reserved"
         )
 
-    def capacity(self) -> list[Json]:
-        """The inventories of the providers."""
-        return list(self._call("GET", "/quota_capacity")["capacity"])
+    def totals(self) -> list[Json]:
+        """The total limits over all projects, and what all projects hold."""
+        quota = self._call("GET", "/quota_totals")["quota"]
+        return [{"resource": resource, **total} for resource, total in sorted(quota.items())]
+
+    def capacity(self, limit: int, marker: str | None) -> tuple[list[Json], bool]:
+        """A page of the inventories of the providers, and whether there are more. Marker: see capacity_marker."""
+        return self._page("capacity", "/quota_capacity", limit, marker)
 
     def pods(self) -> list[Json]:
         """The pods, with their last measurements."""
@@ -127,6 +140,11 @@ class QuotaClient:
         if answer.status_code >= 400:
             raise _error(answer)
         return answer.json() if answer.content else None
+
+
+def capacity_marker(inventory: Json) -> str:
+    """The marker of the page after this inventory."""
+    return "/".join(urllib.parse.quote(inventory[name], safe="") for name in ("provider", "resource"))
 
 
 def _project(project_id: str, part: str = "") -> str:

@@ -53,6 +53,12 @@ class ResourceUsage:
         return self.fits == 0
 
     @property
+    def bounded_fits(self) -> int | None:
+        """What fits, for the text of the bar; None if no limit bounds it, but only the width of the counters."""
+        is_unbounded = self.fits == UNLIMITED or (self.bound_by is not None and self.bound_by["scope"] == "counter")
+        return None if is_unbounded else self.fits
+
+    @property
     def used_percent(self) -> int:
         """The part of the bar for what is in use: 0 to 100."""
         return self._percent(self.in_use)

@@ -26,6 +26,17 @@ class JsonTable(tables.DataTable):
         return self.get_object_id(datum)
 
 
+class PagedTable(JsonTable):
+    """A table in a tab of which the service returns pages. ``tab``: the tab that the link to the next page opens."""
+
+    tab: str | None = None
+
+    def get_pagination_string(self) -> str:
+        """The parameters of the next page."""
+        parameters = super().get_pagination_string()
+        return parameters if self.tab is None else f"tab={self.tab}&{parameters}"
+
+
 def time_column(name: str, title: Any) -> Any:
     """A column with a time of the service, shown in the time zone of the user."""
     return tables.Column(name, verbose_name=title, filters=(filters.parse_isotime,))
@@ -48,7 +59,7 @@ class ResourcesTable(tables.DataTable):
         footer = False
 
 
-class ReservationsTable(JsonTable):
+class ReservationsTable(PagedTable):
     """Reservations in flight."""
 
     key = "uuid"

@@ -25,6 +25,13 @@ def limit(value: int | None) -> str:
     return _("Unlimited") if value == UNLIMITED else str(value)
 
 
+def resource_in_pod(change: Mapping[str, Any]) -> str | None:
+    """The resource of a change; with the pod, if it is of a limit in one pod."""
+    if change["pod"] is None:
+        return change["resource"]  # type: ignore[no-any-return]
+    return _("%(resource)s in pod %(pod)s") % {"resource": change["resource"], "pod": change["pod"]}
+
+
 def fits(usage: ResourceUsage) -> str:
     """How much can be reserved now."""
     return _("Unlimited") if usage.fits == UNLIMITED else str(usage.fits)

@@ -39,15 +39,32 @@ class ShowQuota(_Quota, command.Lister):
         kind = parser.add_mutually_exclusive_group()
         kind.add_argument("--usage", action="store_true", help="Also show the usage, and what fits and why.")
         kind.add_argument("--default", action="store_true", help="Show the limits without those of the project itself.")
+        kind.add_argument(
+            "--total", action="store_true", help="Show the limits over all projects, and what these hold (admin only)."
+        )
+        _add_pod(parser, "Show the limits in this pod only.")
         add_project(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Return the columns and the rows."""
+        pod = parsed_args.pod
+        if parsed_args.total:
+            return self._totals(parsed_args)
         if parsed_args.usage:
-            return ("Resource", *_DETAILS), _details(self.client.get(self.path(parsed_args, "/detail"))["quota"])
+            detail = self.client.get(self.path(parsed_args, "/detail"), pod=pod)["quota"]
+            return ("Resource", *_DETAILS), _details(detail)
+        if parsed_args.default and pod is not None:
+            raise exceptions.CommandError("--default cannot be combined with --pod: a pod has no default limits.")
         part = "/defaults" if parsed_args.default else ""
-        return ("Resource", "Limit"), sorted(self.client.get(self.path(parsed_args, part))["quota"].items())
+        return ("Resource", "Limit"), sorted(self.client.get(self.path(parsed_args, part), pod=pod)["quota"].items())
+
+    def _totals(self, parsed_args: argparse.Namespace) -> Table:
+        if parsed_args.pod is not None or parsed_args.project is not None:
+            raise exceptions.CommandError("--total is over all projects and pods: give neither.")
+        totals = self.client.get("/quota_totals")["quota"]
+        rows = ((resource, one["limit"], one["held"]) for resource, one in sorted(totals.items()))
+        return ("Resource", "Limit", "Held"), rows
 
 
 _DETAILS: Final = ("Limit", "In Use", "Reserved", "Fits", "Bound By")
@@ -59,11 +76,15 @@ def _details(quota: dict[str, Any]) -> Iterable[tuple[Any, ...]]:
 
 
 def _bound(bound: dict[str, Any] | None) -> str | None:
-    """The project and the scope of the limit that determines what fits. The limit over all projects has no project."""
+    """The project, the scope and the pod of the limit that determines what fits.
+
+    The limit over all projects has no project.
+    """
     if bound is None:
         return None
     project = "all projects" if bound["project_id"] is None else bound["project_id"]
-    return f"{project} ({bound['scope']})"
+    pod = bound.get("pod")
+    return f"{project} ({bound['scope']}{'' if pod is None else f', pod {pod}'})"
 
 
 class ListQuota(_Quota, command.Lister):
@@ -94,7 +115,7 @@ class ListQuota(_Quota, command.Lister):
 
 
 class SetQuota(_Quota, command.Command):
-    """Set limits of a project, permanently or (with --until) for a span of time."""
+    """Set limits of a project, permanently or (with --until) for a span of time; or its limits in one pod."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -109,6 +130,7 @@ class SetQuota(_Quota, command.Command):
         parser.add_argument("--until", metavar="<time>", help="End of the span, as in 2027-01-31T08:00:00Z.")
         _add_reason(parser)
         parser.add_argument("--force", action="store_true", help="Permit limits below what the project holds.")
+        _add_pod(parser, "Set the limits in this pod.")
         add_project(parser, optional=False)
         return parser
 
@@ -119,9 +141,13 @@ class SetQuota(_Quota, command.Command):
         if parsed_args.until is None:
             if parsed_args.start is not None:
                 raise exceptions.CommandError("--from needs --until.")
-            force = {"force": True} if parsed_args.force else {}
-            self.client.put(self.path(parsed_args), {"quota": limits, **force, **reason})
+            more = {**({"force": True} if parsed_args.force else {}), **reason}
+            if parsed_args.pod is not None:
+                more["pod"] = parsed_args.pod
+            self.client.put(self.path(parsed_args), {"quota": limits, **more})
             return
+        if parsed_args.pod is not None:
+            raise exceptions.CommandError("--pod cannot be combined with --until: limits in a pod have no overrides.")
         if parsed_args.force:
             raise exceptions.CommandError("--force cannot be combined with --until, and is not needed with it.")
         start = {} if parsed_args.start is None else {"start": parsed_args.start}
@@ -130,13 +156,15 @@ class SetQuota(_Quota, command.Command):
 
 
 class DeleteQuota(_Quota, command.Command):
-    """Remove all limits of a project, so that the defaults apply; or cancel one override."""
+    """Remove all limits of a project, so that the defaults apply; or those in one pod; or cancel one override."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument(
+        kind = parser.add_mutually_exclusive_group()
+        kind.add_argument(
             "--override", metavar="<override>", help="Cancel this override instead (an ID; see quota history)."
         )
+        _add_pod(kind, "Remove the limits in this pod instead.")
         _add_reason(parser)
         add_project(parser, optional=False)
         return parser
@@ -144,7 +172,7 @@ class DeleteQuota(_Quota, command.Command):
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Remove the limits."""
         part = "" if parsed_args.override is None else f"/overrides/{quoted(parsed_args.override)}"
-        self.client.delete(self.path(parsed_args, part), reason=parsed_args.reason)
+        self.client.delete(self.path(parsed_args, part), reason=parsed_args.reason, pod=parsed_args.pod)
 
 
 class CheckQuota(_Quota, command.ShowOne):
@@ -214,11 +242,15 @@ class ShowHistory(_Quota, command.Lister):
         query = {"since": parsed_args.since, "marker": parsed_args.marker}
         found = self.client.pages("history", self.path(parsed_args, "/history"), parsed_args.limit, **query)
         columns = ("ID", "At", "Action", "Resource", "Pod", "Before", "After", "From", "Until", "Override ID", "Reason")
-        return columns, (tuple(one[name] for name in names) for one in found)
+        return (*columns, "User ID"), (tuple(one[name] for name in (*names, "user_id")) for one in found)
 
 
 def _add_reason(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--reason", metavar="<reason>", help="Reason for the change, which the history shows.")
+
+
+def _add_pod(parser: argparse._ActionsContainer, help_text: str) -> None:
+    parser.add_argument("--pod", metavar="<pod>", help=help_text)
 
 
 def _add_paging(parser: argparse.ArgumentParser, what: str, marker: str) -> None:

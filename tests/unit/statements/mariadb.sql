@@ -97,51 +97,47 @@ EXECUTE cyborg_quota_0082b2fb98139dcdae69 USING %s, %s, %s, 1, %s, %s, 1, 5, %s,
 ;
 
 -- single statement: claim capacity anywhere
-PREPARE cyborg_quota_7a4165fa9c8c971ca962 FROM 'BEGIN NOT ATOMIC DECLARE v_provider, v_inventory, v_first, v_tied INTEGER; DECLARE v_free BIGINT; DECLARE v_pod VARCHAR(255); SELECT inventories.provider_id, inventories.id, (SELECT resource_providers.pod 
+PREPARE cyborg_quota_0c98a6061f61e2626295 FROM 'BEGIN NOT ATOMIC DECLARE v_provider, v_inventory, v_first INTEGER; DECLARE v_free BIGINT; DECLARE v_pod VARCHAR(255); SELECT inventories.provider_id, inventories.id, (SELECT resource_providers.pod 
 FROM resource_providers 
-WHERE resource_providers.id = inventories.provider_id) AS pod, inventories.free, EXISTS (SELECT 1 
-FROM inventories AS other 
-WHERE other.resource = inventories.resource AND other.free = inventories.free AND other.provider_id > inventories.provider_id) AS anon_1 
+WHERE resource_providers.id = inventories.provider_id) AS pod, inventories.free, FLOOR((SELECT MIN(provider_id) FROM inventories) + RAND() * ((SELECT MAX(provider_id) FROM inventories) - (SELECT MIN(provider_id) FROM inventories) + 1)) 
 FROM inventories FORCE INDEX (ix_inventories_free) 
 WHERE inventories.resource = ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size = 0) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
 WHERE resource_providers.id = inventories.provider_id) = 1 AND inventories.free >= ? AND NOT (EXISTS (SELECT 1 
 FROM reservations AS holder 
 WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1)) ORDER BY inventories.free 
- LIMIT 1 INTO v_provider, v_inventory, v_pod, v_free, v_tied FOR UPDATE SKIP LOCKED; IF v_tied THEN SET v_first = (SELECT FLOOR(MIN(provider_id) + RAND() * (MAX(provider_id) - MIN(provider_id) + 1)) FROM inventories); SELECT inventories.provider_id, inventories.id, (SELECT resource_providers.pod 
+ LIMIT 1 INTO v_provider, v_inventory, v_pod, v_free, v_first FOR UPDATE SKIP LOCKED; SELECT inventories.provider_id, inventories.id, (SELECT resource_providers.pod 
 FROM resource_providers 
 WHERE resource_providers.id = inventories.provider_id) AS pod 
 FROM inventories FORCE INDEX (ix_inventories_free) 
 WHERE inventories.resource = ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size = 0) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
 WHERE resource_providers.id = inventories.provider_id) = 1 AND inventories.free = v_free AND inventories.provider_id >= v_first ORDER BY inventories.provider_id 
- LIMIT 1 INTO v_provider, v_inventory, v_pod FOR UPDATE SKIP LOCKED; END IF; IF v_inventory IS NOT NULL AND v_pod IS NULL THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place, provider_id) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?, v_provider); IF ROW_COUNT() = 1 THEN UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used + ?), free=(inventories.free - ?) WHERE inventories.id = v_inventory; IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; SELECT v_provider, v_inventory; ELSE ROLLBACK; SELECT 3; END IF; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+ LIMIT 1 INTO v_provider, v_inventory, v_pod FOR UPDATE SKIP LOCKED; IF v_inventory IS NOT NULL AND v_pod IS NULL THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place, provider_id) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?, v_provider); IF ROW_COUNT() = 1 THEN UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used + ?), free=(inventories.free - ?) WHERE inventories.id = v_inventory; IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; SELECT v_provider, v_inventory; ELSE ROLLBACK; SELECT 3; END IF; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
 ;
-EXECUTE cyborg_quota_7a4165fa9c8c971ca962 USING %s, 1, 1, 1, 1, 1, %s, %s, %s, 1, 1, 1, 1, %s, 1, %s, %s, 1, 5, %s, %s, 1, 1, 1, 2, 0, 2, 1, 101, 8, 50, 500, 0, 0, 0 -- COMMIT
+EXECUTE cyborg_quota_0c98a6061f61e2626295 USING %s, 1, 1, 1, 1, 1, %s, %s, %s, 1, 1, 1, 1, %s, 1, %s, %s, 1, 5, %s, %s, 1, 1, 1, 2, 0, 2, 1, 101, 8, 50, 500, 0, 0, 0 -- COMMIT
 ;
 
 -- single statement: claim capacity where most is free
-PREPARE cyborg_quota_d7a7bb000c8a193ffec5 FROM 'BEGIN NOT ATOMIC DECLARE v_provider, v_inventory, v_first, v_tied INTEGER; DECLARE v_free BIGINT; DECLARE v_pod VARCHAR(255); SELECT inventories.provider_id, inventories.id, (SELECT resource_providers.pod 
+PREPARE cyborg_quota_49b0de0e11d788548f8f FROM 'BEGIN NOT ATOMIC DECLARE v_provider, v_inventory, v_first INTEGER; DECLARE v_free BIGINT; DECLARE v_pod VARCHAR(255); SELECT inventories.provider_id, inventories.id, (SELECT resource_providers.pod 
 FROM resource_providers 
-WHERE resource_providers.id = inventories.provider_id) AS pod, inventories.free, EXISTS (SELECT 1 
-FROM inventories AS other 
-WHERE other.resource = inventories.resource AND other.free = inventories.free AND other.provider_id < inventories.provider_id) AS anon_1 
+WHERE resource_providers.id = inventories.provider_id) AS pod, inventories.free, FLOOR((SELECT MIN(provider_id) FROM inventories) + RAND() * ((SELECT MAX(provider_id) FROM inventories) - (SELECT MIN(provider_id) FROM inventories) + 1)) 
 FROM inventories FORCE INDEX (ix_inventories_free) 
 WHERE inventories.resource = ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size = 0) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
 WHERE resource_providers.id = inventories.provider_id) = 1 AND inventories.free >= ? AND NOT (EXISTS (SELECT 1 
 FROM reservations AS holder 
 WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1)) ORDER BY inventories.free DESC 
- LIMIT 1 INTO v_provider, v_inventory, v_pod, v_free, v_tied FOR UPDATE SKIP LOCKED; IF v_tied THEN SET v_first = (SELECT FLOOR(MIN(provider_id) + RAND() * (MAX(provider_id) - MIN(provider_id) + 1)) FROM inventories); SELECT inventories.provider_id, inventories.id, (SELECT resource_providers.pod 
+ LIMIT 1 INTO v_provider, v_inventory, v_pod, v_free, v_first FOR UPDATE SKIP LOCKED; SELECT inventories.provider_id, inventories.id, (SELECT resource_providers.pod 
 FROM resource_providers 
 WHERE resource_providers.id = inventories.provider_id) AS pod 
 FROM inventories FORCE INDEX (ix_inventories_free) 
 WHERE inventories.resource = ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size = 0) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
 WHERE resource_providers.id = inventories.provider_id) = 1 AND inventories.free = v_free AND inventories.provider_id >= v_first ORDER BY inventories.provider_id 
- LIMIT 1 INTO v_provider, v_inventory, v_pod FOR UPDATE SKIP LOCKED; END IF; IF v_inventory IS NOT NULL AND v_pod IS NULL THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place, provider_id) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?, v_provider); IF ROW_COUNT() = 1 THEN UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used + ?), free=(inventories.free - ?) WHERE inventories.id = v_inventory; IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; SELECT v_provider, v_inventory; ELSE ROLLBACK; SELECT 3; END IF; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+ LIMIT 1 INTO v_provider, v_inventory, v_pod FOR UPDATE SKIP LOCKED; IF v_inventory IS NOT NULL AND v_pod IS NULL THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place, provider_id) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?, v_provider); IF ROW_COUNT() = 1 THEN UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used + ?), free=(inventories.free - ?) WHERE inventories.id = v_inventory; IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; SELECT v_provider, v_inventory; ELSE ROLLBACK; SELECT 3; END IF; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
 ;
-EXECUTE cyborg_quota_d7a7bb000c8a193ffec5 USING %s, 1, 1, 1, 1, 1, %s, %s, %s, 1, 1, 1, 1, %s, 1, %s, %s, 1, 5, %s, %s, 1, 1, 1, 2, 0, 2, 1, 101, 8, 50, 500, 0, 0, 0 -- COMMIT
+EXECUTE cyborg_quota_49b0de0e11d788548f8f USING %s, 1, 1, 1, 1, 1, %s, %s, %s, 1, 1, 1, 1, %s, 1, %s, %s, 1, 5, %s, %s, 1, 1, 1, 2, 0, 2, 1, 101, 8, 50, 500, 0, 0, 0 -- COMMIT
 ;
 
 -- single statement: claim capacity in a tree

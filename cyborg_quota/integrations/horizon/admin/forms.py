@@ -3,30 +3,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from django.utils.translation import gettext_lazy as _
 from horizon import forms, messages
 
-from cyborg_quota.integrations.horizon import client, errors
+from cyborg_quota.integrations.horizon import client, errors, texts
 from cyborg_quota.integrations.horizon.admin import projects
 from cyborg_quota.types import MAX_LIMIT, MAX_REASON_CHARS, UNLIMITED
 
+_LIMIT: Final = "limit_"
+"""The begin of the name of a field for a limit."""
+
 
 class _QuotaForm(forms.SelfHandlingForm):
-    """A form that makes one call."""
+    """A form that makes one call. ``done``: what is shown if the service accepts it."""
 
-    def call(self, request: Any, make: Callable[[client.QuotaClient], None], done: Any) -> bool:
+    done: Any
+
+    def send(self, api: client.QuotaClient, data: dict[str, Any]) -> None:
+        """Make the call."""
+        raise NotImplementedError
+
+    def handle(self, request: Any, data: dict[str, Any]) -> bool:
         """Make the call. Returns whether the service accepted it; if not, the form shows why."""
         try:
-            make(client.of(request))
+            self.send(client.of(request), data)
         except errors.QuotaUnauthorized:
             raise
         except errors.QuotaAPIError as error:
             self.api_error(projects.with_names(request, error.detail))
             return False
-        messages.success(request, done)
+        messages.success(request, self.done)
         return True
 
 
@@ -44,70 +52,88 @@ def limit_field(label: Any, **options: Any) -> Any:
 
 
 class LimitsForm(_QuotaForm):
-    """A field for each resource. Only those that the user changed are sent."""
+    """A field for each resource. Only those that the user changed are sent.
+
+    The initial ``limits`` are read again when the form is sent, and may then be of other resources: the name of a field
+    has that of its resource.
+    """
+
+    reason = reason_field()
 
     def __init__(self, request: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(request, *args, **kwargs)
-        limits = {f"limit_{number}": item for number, item in enumerate(self.initial["limits"].items())}
-        self._resources = {name: resource for name, (resource, _limit) in limits.items()}
-        for name, (resource, limit) in limits.items():
+        names = {resource: f"{_LIMIT}{resource}" for resource in self.initial["limits"]}
+        if self.is_bound:  # a resource that was not in the form when it was shown has no field
+            names = {resource: name for resource, name in names.items() if name in self.data}
+        self._resources = {name: resource for resource, name in names.items()}
+        for resource, name in names.items():
+            limit = self.initial["limits"][resource]
+            shown = self.data.get(self.add_initial_prefix(name)) if self.is_bound else limit
             # The hidden initial value tells a change of this user from one that another user made meanwhile.
             self.fields[name] = limit_field(
-                resource, initial=limit, required=limit is not None, show_hidden_initial=True
+                self.label_of(resource), initial=limit, required=shown not in (None, ""), show_hidden_initial=True
             )
-        self.order_fields([*limits])
+        self.order_fields([*self._resources])
 
-    reason = reason_field()
+    def label_of(self, resource: str) -> str:
+        """The label of the field of this resource."""
+        return resource
 
     def changed_limits(self, data: dict[str, Any]) -> dict[str, int]:
         """The limits that the user changed since the form was shown."""
         return {resource: data[name] for name, resource in self._resources.items() if name in self.changed_data}
 
     def clean(self) -> Any:
-        """Refuse a form without a change."""
+        """Refuse a form without a change, and a change of a limit that does not exist any more."""
         data = super().clean()
+        gone = [name for name in self.data if name.startswith(_LIMIT) and name not in self._resources]
+        if changed := [name for name in gone if self.data[name] != self.data.get(self.add_initial_prefix(name))]:
+            message = _("There is no resource %s any more. Nothing was set.")
+            raise forms.ValidationError(message % ", ".join(name.removeprefix(_LIMIT) for name in changed))
         if not self.errors and not self.changed_limits(data):
             raise forms.ValidationError(_("No limit was changed."))
         return data
 
 
 class SetLimitsForm(LimitsForm):
-    """Sets limits of a project."""
+    """Sets limits of a project. ``in_effect``: the limits that apply now, with its overrides."""
 
+    done = _("The limits were set.")
     force = forms.BooleanField(label=_("Permit limits below what the project holds"), required=False)
 
-    def handle(self, request: Any, data: dict[str, Any]) -> bool:
+    def label_of(self, resource: str) -> str:
+        """The resource, with an override that applies in the place of the limit."""
+        limit = self.initial["in_effect"].get(resource)
+        if limit == self.initial["limits"][resource]:
+            return resource
+        text = _("%(resource)s (an override is in effect: %(limit)s)")
+        return str(text % {"resource": resource, "limit": texts.limit(limit)})
+
+    def send(self, api: client.QuotaClient, data: dict[str, Any]) -> None:
         """Set them."""
-        project_id, limits = self.initial["project_id"], self.changed_limits(data)
-        return self.call(
-            request,
-            lambda api: api.set_limits(project_id, limits, data["reason"], force=data["force"]),
-            _("The limits were set."),
-        )
+        limits = self.changed_limits(data)
+        api.set_limits(self.initial["project_id"], limits, data["reason"], force=data["force"])
 
 
 class UnsetLimitsForm(_QuotaForm):
     """Removes all limits of a project, so that the defaults apply."""
 
+    done = _("The limits were removed.")
     reason = reason_field()
 
-    def handle(self, request: Any, data: dict[str, Any]) -> bool:
+    def send(self, api: client.QuotaClient, data: dict[str, Any]) -> None:
         """Remove them."""
-        project_id = self.initial["project_id"]
-        return self.call(
-            request, lambda api: api.unset_limits(project_id, data["reason"]), _("The limits were removed.")
-        )
+        api.unset_limits(self.initial["project_id"], data["reason"])
 
 
 class SetDefaultsForm(LimitsForm):
     """Sets default limits."""
 
-    def handle(self, request: Any, data: dict[str, Any]) -> bool:
+    done = _("The default limits were set.")
+
+    def send(self, api: client.QuotaClient, data: dict[str, Any]) -> None:
         """Set them."""
-        limits = self.changed_limits(data)
-        return self.call(
-            request, lambda api: api.set_default_limits(limits, data["reason"]), _("The default limits were set.")
-        )
+        api.set_default_limits(self.changed_limits(data), data["reason"])
 
 
 def _time_field(label: Any, help_text: Any, *, required: bool) -> Any:
@@ -122,6 +148,7 @@ def _time_field(label: Any, help_text: Any, *, required: bool) -> Any:
 class AddOverrideForm(_QuotaForm):
     """Sets the limit of a resource for a span of time."""
 
+    done = _("The override was added.")
     resource = forms.ChoiceField(label=_("Resource"))
     limit = limit_field(_("Limit"), help_text=_("-1 means unlimited."))
     start = _time_field(_("From"), _("Without it, the limit applies at once."), required=False)
@@ -132,13 +159,19 @@ class AddOverrideForm(_QuotaForm):
         super().__init__(request, *args, **kwargs)
         self.fields["resource"].choices = [(name, name) for name in self.initial["resources"]]
 
-    def handle(self, request: Any, data: dict[str, Any]) -> bool:
+    def send(self, api: client.QuotaClient, data: dict[str, Any]) -> None:
         """Set it. The times of the form are in the time zone of the user."""
         start = data["start"] and data["start"].isoformat()
-        limits = {data["resource"]: data["limit"]}
-        project_id = self.initial["project_id"]
-        return self.call(
-            request,
-            lambda api: api.add_override(project_id, limits, start, data["until"].isoformat(), data["reason"]),
-            _("The override was added."),
-        )
+        limits, until = {data["resource"]: data["limit"]}, data["until"].isoformat()
+        api.add_override(self.initial["project_id"], limits, start, until, data["reason"])
+
+
+class CancelOverrideForm(_QuotaForm):
+    """Cancels an override."""
+
+    done = _("The override was cancelled.")
+    reason = reason_field()
+
+    def send(self, api: client.QuotaClient, data: dict[str, Any]) -> None:
+        """Cancel it."""
+        api.cancel_override(self.initial["project_id"], self.initial["override_id"], data["reason"])

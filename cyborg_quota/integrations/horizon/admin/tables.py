@@ -7,11 +7,16 @@ from typing import Any
 
 from django.urls import reverse
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext_lazy
-from horizon import exceptions, tables
+from horizon import tables
 
 from cyborg_quota.integrations.horizon import client, texts
-from cyborg_quota.integrations.horizon.tables import JsonTable, ReservationsTable, ResourcesTable, time_column
+from cyborg_quota.integrations.horizon.tables import (
+    JsonTable,
+    PagedTable,
+    ReservationsTable,
+    ResourcesTable,
+    time_column,
+)
 
 INDEX = "horizon:admin:accelerator_quotas:index"
 DETAIL = "horizon:admin:accelerator_quotas:detail"
@@ -19,6 +24,7 @@ SET = "horizon:admin:accelerator_quotas:set"
 SET_DEFAULTS = "horizon:admin:accelerator_quotas:set_defaults"
 UNSET = "horizon:admin:accelerator_quotas:unset"
 OVERRIDE = "horizon:admin:accelerator_quotas:override"
+CANCEL_OVERRIDE = "horizon:admin:accelerator_quotas:cancel_override"
 
 
 class _ProjectLink(tables.LinkAction):
@@ -103,9 +109,23 @@ class DefaultsTable(JsonTable):
         multi_select = False
 
 
-class CapacityTable(JsonTable):
+class TotalsTable(JsonTable):
+    """The total limits over all projects."""
+
+    key = "resource"
+    resource = tables.Column("resource", verbose_name=_("Resource"))
+    limit = tables.Column(lambda row: texts.limit(row["limit"]), verbose_name=_("Limit"))
+    held = tables.Column("held", verbose_name=_("Held by All Projects"))
+
+    class Meta:
+        name = "totals"
+        verbose_name = _("Total Limits")
+
+
+class CapacityTable(PagedTable):
     """The inventories of the providers."""
 
+    tab = "quotas__capacity"
     provider = tables.WrappingColumn("provider", verbose_name=_("Provider"))
     resource = tables.Column("resource", verbose_name=_("Resource"))
     total = tables.Column("total", verbose_name=_("Total"))
@@ -115,12 +135,13 @@ class CapacityTable(JsonTable):
     free = tables.Column("free", verbose_name=_("Free"))
 
     def get_object_id(self, datum: Any) -> str:
-        """The id of a row."""
-        return f"{datum['provider']} {datum['resource']}"
+        """The id of a row: the marker of the page after it."""
+        return client.capacity_marker(datum)
 
     class Meta:
         name = "capacity"
         verbose_name = _("Capacity")
+        pagination_param = "capacity_marker"
 
 
 def _pod_usage(pod: Any) -> str:
@@ -154,28 +175,16 @@ class ProjectResourcesTable(ResourcesTable):
         multi_select = False
 
 
-class CancelOverride(tables.BatchAction):
-    """Cancel overrides."""
+class CancelOverride(tables.LinkAction):
+    """A link to the form that cancels the override of the row."""
 
     name = "cancel"
-    action_type = "danger"
+    verbose_name = _("Cancel Override")
+    classes = ("ajax-modal", "btn-danger")
 
-    @staticmethod
-    def action_present(count: int) -> Any:
-        """The name of the action."""
-        return ngettext_lazy("Cancel Override", "Cancel Overrides", count)
-
-    @staticmethod
-    def action_past(count: int) -> Any:
-        """What was done."""
-        return ngettext_lazy("Cancelled Override", "Cancelled Overrides", count)
-
-    def action(self, request: Any, obj_id: str) -> None:
-        """Cancel one override."""
-        try:
-            client.of(request).cancel_override(self.table.kwargs["project_id"], obj_id)
-        except Exception:
-            exceptions.handle(request, _("Unable to cancel the override: %(exc)s"), escalate=True)
+    def get_link_url(self, datum: Any) -> str:
+        """The URL of the form."""
+        return str(reverse(CANCEL_OVERRIDE, args=[self.table.kwargs["project_id"], datum["id"]]))
 
 
 class OverridesTable(JsonTable):
@@ -195,21 +204,19 @@ class OverridesTable(JsonTable):
         multi_select = False
 
 
-class HistoryTable(JsonTable):
+class HistoryTable(PagedTable):
     """The changes of the limits of a project, newest first."""
 
+    tab = "quota__history"
     at = time_column("at", _("At"))
     action = tables.Column("action", verbose_name=_("Change"))
-    resource = tables.Column("resource", verbose_name=_("Resource"))
+    resource = tables.Column(texts.resource_in_pod, verbose_name=_("Resource"))
     before = tables.Column("before", verbose_name=_("Before"))
     after = tables.Column("after", verbose_name=_("After"))
+    start = time_column("start", _("From"))
     until = time_column("until", _("Until"))
     reason = tables.Column("reason", verbose_name=_("Reason"))
     user = tables.WrappingColumn("user_id", verbose_name=_("User"))
-
-    def get_pagination_string(self) -> str:
-        """The parameters of the next page, which also select the tab."""
-        return f"tab=quota__history&{super().get_pagination_string()}"
 
     class Meta:
         name = "history"
@@ -240,16 +247,13 @@ def _node_quota(node: Any) -> str:
     return "; ".join(map(str, figures)) or "-"
 
 
-class TreeTable(JsonTable):
+class TreeTable(PagedTable):
     """The project and the projects below it. Parents come before children."""
 
+    tab = "quota__tree"
     key = "project_id"
     name = tables.Column(_indented, verbose_name=_("Project"), link=_node_url, sortable=False)
     quota = tables.Column(_node_quota, verbose_name=_("Quota"), sortable=False)
-
-    def get_pagination_string(self) -> str:
-        """The parameters of the next page, which also select the tab."""
-        return f"tab=quota__tree&{super().get_pagination_string()}"
 
     class Meta:
         name = "tree"
@@ -260,9 +264,7 @@ class TreeTable(JsonTable):
 class ProjectReservationsTable(ReservationsTable):
     """The table of the project's own panel, in a tab."""
 
-    def get_pagination_string(self) -> str:
-        """The parameters of the next page, which also select the tab."""
-        return f"tab=quota__reservations&{super().get_pagination_string()}"
+    tab = "quota__reservations"
 
     class Meta:
         name = "reservations"

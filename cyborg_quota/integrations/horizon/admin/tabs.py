@@ -15,15 +15,20 @@ from cyborg_quota.integrations.horizon import client, rows
 from cyborg_quota.integrations.horizon.admin import projects, tables
 
 CONFIGURED_SECONDS: Final = 300
-"""How long Horizon remembers that there is capacity, and that there are pods. It asks each time if there are none."""
+"""How long Horizon remembers that there are totals, capacity or pods. It asks each time if there are none."""
 TEMPLATE: Final = "accelerator_quota/_table.html"
 
 
 class _Tab(tabs.TableTab):
-    """A tab with one table, of which the service returns pages."""
+    """A tab with one table, whose rows are those of ``read``."""
 
     template_name = TEMPLATE
     preload = False
+
+    def __init_subclass__(cls) -> None:
+        """Name the method that returns the rows as Horizon expects it, by the table."""
+        for table in cls.table_classes:
+            setattr(cls, f"get_{table._meta.name}_data", cls.rows_or_none)
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -40,24 +45,21 @@ class _Tab(tabs.TableTab):
         """The REST API."""
         return client.of(self.request)
 
-    def attempt(self, load: Callable[[], Any]) -> Any:
+    def read(self) -> list[Any]:
+        """The rows."""
+        raise NotImplementedError
+
+    def rows_or_none(self) -> list[Any]:
         """The rows; none, with a message, if the service refuses."""
+        return list(self.attempt(self.read))
+
+    def attempt(self, load: Callable[[], Any]) -> Any:
+        """The result of ``load``; an empty list, with a message, if the service refuses."""
         try:
             return load()
         except Exception:
             exceptions.handle(self.request, _("Unable to retrieve the accelerator quota: %(exc)s"))
         return []
-
-    def attempt_page(self, load: Callable[..., tuple[list[client.Json], bool]], parameter: str) -> list[client.Json]:
-        """The rows of the page that the request asks for."""
-
-        def read() -> list[client.Json]:
-            size = functions.get_page_size(self.request)
-            found, self._has_more = load(self.project_id, size, self.request.GET.get(parameter))
-            return found
-
-        found: list[client.Json] = self.attempt(read)
-        return found
 
     def has_prev_data(self, table: Any) -> bool:  # noqa: ARG002
         """Whether there is a page before."""
@@ -68,6 +70,21 @@ class _Tab(tabs.TableTab):
         return self._has_more
 
 
+class _PagedTab(_Tab):
+    """A tab with a table of which the service returns pages."""
+
+    def read_page(self, limit: int, marker: str | None) -> tuple[list[client.Json], bool]:
+        """The rows after the marker, and whether there are more."""
+        raise NotImplementedError
+
+    def read(self) -> list[Any]:
+        """The rows of the page that the request asks for."""
+        [table] = self.table_classes
+        marker = self.request.GET.get(table._meta.pagination_param)
+        found, self._has_more = self.read_page(functions.get_page_size(self.request), marker)
+        return found
+
+
 class ProjectsTab(_Tab):
     """Every project, with filter and paging. The usage is read for the projects of the page only."""
 
@@ -76,12 +93,8 @@ class ProjectsTab(_Tab):
     table_classes = (tables.ProjectsTable,)
     preload = True
 
-    def get_projects_data(self) -> list[rows.ProjectUsage]:
+    def read(self) -> list[Any]:
         """The rows."""
-        found: list[rows.ProjectUsage] = self.attempt(self._read)
-        return found
-
-    def _read(self) -> list[rows.ProjectUsage]:
         table = self._tables[tables.ProjectsTable._meta.name]
         action = table._meta._filter_action
         action.filter_string, action.filter_field = table.get_filter_string(), table.get_filter_field()
@@ -103,26 +116,25 @@ class DefaultsTab(_Tab):
     slug = "defaults"
     table_classes = (tables.DefaultsTable,)
 
-    def get_defaults_data(self) -> list[client.Json]:
+    def read(self) -> list[Any]:
         """The rows."""
-        limits = self.attempt(self.quota_api.default_limits) or {}
-        return [{"resource": resource, "limit": limit} for resource, limit in limits.items()]
+        return [{"resource": name, "limit": limit} for name, limit in self.quota_api.default_limits().items()]
 
 
 class _OptionalTab(_Tab):
     """A tab that is shown only where the service has what it shows."""
 
-    def read(self) -> list[client.Json]:
-        """What the tab shows."""
-        raise NotImplementedError
+    def has_rows(self) -> bool:
+        """Whether the service has any."""
+        return bool(self.read())
 
     def allowed(self, request: Any) -> bool:
-        """Whether there is anything to show."""
-        key = f"cyborg_quota_has_{self.slug}"
+        """Whether there is anything to show, in the region of the user."""
+        key = f"cyborg_quota_has_{self.slug}_{request.user.services_region}"
         if cache.get(key):
             return True
         try:
-            found = bool(self.read())
+            found = self.has_rows()
         except Exception:
             exceptions.handle(request, ignore=True)
             return False
@@ -131,21 +143,32 @@ class _OptionalTab(_Tab):
         return found
 
 
-class CapacityTab(_OptionalTab):
+class TotalsTab(_OptionalTab):
+    """The total limits over all projects."""
+
+    name = _("Totals")
+    slug = "totals"
+    table_classes = (tables.TotalsTable,)
+
+    def read(self) -> list[Any]:
+        """The rows."""
+        return self.quota_api.totals()
+
+
+class CapacityTab(_PagedTab, _OptionalTab):
     """The inventories of the providers."""
 
     name = _("Capacity")
     slug = "capacity"
     table_classes = (tables.CapacityTable,)
 
-    def read(self) -> list[client.Json]:
-        """The inventories."""
-        return self.quota_api.capacity()
+    def has_rows(self) -> bool:
+        """Whether there is an inventory."""
+        return bool(self.read_page(1, None)[0])
 
-    def get_capacity_data(self) -> list[client.Json]:
-        """The rows."""
-        found: list[client.Json] = self.attempt(self.read)
-        return found
+    def read_page(self, limit: int, marker: str | None) -> tuple[list[client.Json], bool]:
+        """The inventories."""
+        return self.quota_api.capacity(limit, marker)
 
 
 class PodsTab(_OptionalTab):
@@ -155,21 +178,16 @@ class PodsTab(_OptionalTab):
     slug = "pods"
     table_classes = (tables.PodsTable,)
 
-    def read(self) -> list[client.Json]:
-        """The pods."""
-        return self.quota_api.pods()
-
-    def get_pods_data(self) -> list[client.Json]:
+    def read(self) -> list[Any]:
         """The rows."""
-        found: list[client.Json] = self.attempt(self.read)
-        return found
+        return self.quota_api.pods()
 
 
 class QuotasTabs(tabs.TabGroup):
     """The tabs of the cloud."""
 
     slug = "quotas"
-    tabs = (ProjectsTab, DefaultsTab, CapacityTab, PodsTab)
+    tabs = (ProjectsTab, DefaultsTab, TotalsTab, CapacityTab, PodsTab)
     sticky = True
 
 
@@ -182,10 +200,9 @@ class UsageTab(_Tab):
     template_name = "accelerator_quota/_usage_tab.html"
     preload = True
 
-    def get_resources_data(self) -> list[rows.ResourceUsage]:
+    def read(self) -> list[Any]:
         """The rows."""
-        found: list[rows.ResourceUsage] = self.attempt(lambda: self.quota_api.usage(self.project_id))
-        return found
+        return self.quota_api.usage(self.project_id)
 
     def get_context_data(self, request: Any, **kwargs: Any) -> Any:
         """The table, and the figures of the bars."""
@@ -201,48 +218,47 @@ class OverridesTab(_Tab):
     slug = "overrides"
     table_classes = (tables.OverridesTable,)
 
-    def get_overrides_data(self) -> list[client.Json]:
+    def read(self) -> list[Any]:
         """The rows."""
-        found: list[client.Json] = self.attempt(lambda: self.quota_api.overrides(self.project_id))
-        return found
+        return self.quota_api.overrides(self.project_id)
 
 
-class ReservationsTab(_Tab):
+class ReservationsTab(_PagedTab):
     """The reservations in flight of the project."""
 
     name = _("Reservations in Flight")
     slug = "reservations"
     table_classes = (tables.ProjectReservationsTable,)
 
-    def get_reservations_data(self) -> list[client.Json]:
-        """The rows."""
-        return self.attempt_page(self.quota_api.in_flight, tables.ProjectReservationsTable._meta.pagination_param)
+    def read_page(self, limit: int, marker: str | None) -> tuple[list[client.Json], bool]:
+        """The reservations."""
+        return self.quota_api.in_flight(self.project_id, limit, marker)
 
 
-class HistoryTab(_Tab):
+class HistoryTab(_PagedTab):
     """The changes of the limits."""
 
     name = _("History")
     slug = "history"
     table_classes = (tables.HistoryTable,)
 
-    def get_history_data(self) -> list[client.Json]:
-        """The rows."""
-        return self.attempt_page(self.quota_api.history, tables.HistoryTable._meta.pagination_param)
+    def read_page(self, limit: int, marker: str | None) -> tuple[list[client.Json], bool]:
+        """The changes."""
+        return self.quota_api.history(self.project_id, limit, marker)
 
 
-class TreeTab(_Tab):
+class TreeTab(_PagedTab):
     """The project and the projects below it."""
 
     name = _("Project Tree")
     slug = "tree"
     table_classes = (tables.TreeTable,)
 
-    def get_tree_data(self) -> list[client.Json]:
-        """The rows, with the names of the projects."""
-        nodes = self.attempt_page(self.quota_api.tree, tables.TreeTable._meta.pagination_param)
+    def read_page(self, limit: int, marker: str | None) -> tuple[list[client.Json], bool]:
+        """The projects, with their names."""
+        nodes, has_more = self.quota_api.tree(self.project_id, limit, marker)
         names = self.attempt(lambda: projects.names(self.request)) or {}
-        return [{**node, "name": names.get(node["project_id"], node["project_id"])} for node in nodes]
+        return [{**node, "name": names.get(node["project_id"], node["project_id"])} for node in nodes], has_more
 
 
 class ProjectTabs(tabs.DetailTabsGroup):

@@ -14,4 +14,9 @@ urlpatterns = [
     re_path(r"^project/(?P<project_id>[^/]+)/set/$", views.SetLimitsView.as_view(), name="set"),
     re_path(r"^project/(?P<project_id>[^/]+)/unset/$", views.UnsetLimitsView.as_view(), name="unset"),
     re_path(r"^project/(?P<project_id>[^/]+)/override/$", views.AddOverrideView.as_view(), name="override"),
+    re_path(
+        r"^project/(?P<project_id>[^/]+)/override/(?P<override_id>[^/]+)/cancel/$",
+        views.CancelOverrideView.as_view(),
+        name="cancel_override",
+    ),
 ]

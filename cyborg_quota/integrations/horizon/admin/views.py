@@ -75,9 +75,9 @@ class _FormView(forms.ModalFormView):
         context = super().get_context_data(**kwargs)
         context["modal_header"] = self.get_header()
         context["submit_url"] = self.request.path
+        context["submit_label"] = self.page_title
         context["description"] = self.description
         return context
-
 
     def get_header(self) -> str:
         """The title of the form."""
@@ -95,22 +95,27 @@ class _ProjectFormView(_FormView):
 
     get_cancel_url = get_success_url
 
+    def load(self, api: client.QuotaClient) -> Any:  # noqa: ARG002
+        """The ids of the path: of the project, and of what the form is about."""
+        return dict(self.kwargs)
+
 
 class SetLimitsView(_ProjectFormView):
     """Set limits of a project."""
 
     form_class = quota_forms.SetLimitsForm
     page_title = _("Set Limits")
-    submit_label = _("Set Limits")
     description = (
-        _("The limits of a project. -1 means unlimited. Only the limits that you change are set."),
+        _("The limits of a project, without its overrides. -1 means unlimited."),
+        _("Only the limits that you change are set."),
         _("A limit is refused if it does not agree with the limits of the projects above or below this one."),
     )
 
     def load(self, api: client.QuotaClient) -> Any:
-        """The present limits."""
+        """The present limits, without and with overrides."""
         project_id = self.kwargs["project_id"]
-        return {"project_id": project_id, "limits": api.limits(project_id)}
+        limits, in_effect = api.limits_without_overrides(project_id), api.limits(project_id)
+        return {**super().load(api), "limits": limits, "in_effect": in_effect}
 
 
 class UnsetLimitsView(_ProjectFormView):
@@ -118,12 +123,7 @@ class UnsetLimitsView(_ProjectFormView):
 
     form_class = quota_forms.UnsetLimitsForm
     page_title = _("Return to Defaults")
-    submit_label = _("Return to Defaults")
     description = (_("All limits of the project are removed, so that the defaults apply. Its overrides stay."),)
-
-    def load(self, api: client.QuotaClient) -> Any:  # noqa: ARG002
-        """The project."""
-        return {"project_id": self.kwargs["project_id"]}
 
 
 class SetDefaultsView(_FormView):
@@ -131,7 +131,6 @@ class SetDefaultsView(_FormView):
 
     form_class = quota_forms.SetDefaultsForm
     page_title = _("Set Default Limits")
-    submit_label = _("Set Default Limits")
     success_url = reverse_lazy(tables.INDEX)
     description = (_("The limits of projects without limits of their own. -1 means unlimited."),)
 
@@ -145,7 +144,6 @@ class AddOverrideView(_ProjectFormView):
 
     form_class = quota_forms.AddOverrideForm
     page_title = _("Add Override")
-    submit_label = _("Add Override")
     description = (
         _("An override is a limit that applies between two times. Afterwards the former limit applies again."),
         _("The times are in your time zone."),
@@ -153,5 +151,12 @@ class AddOverrideView(_ProjectFormView):
 
     def load(self, api: client.QuotaClient) -> Any:
         """The resources."""
-        project_id = self.kwargs["project_id"]
-        return {"project_id": project_id, "resources": list(api.limits(project_id))}
+        return {**super().load(api), "resources": list(api.limits(self.kwargs["project_id"]))}
+
+
+class CancelOverrideView(_ProjectFormView):
+    """Cancel an override."""
+
+    form_class = quota_forms.CancelOverrideForm
+    page_title = _("Cancel Override")
+    description = (_("The former limit applies again at once."),)

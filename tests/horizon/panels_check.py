@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Forms, texts and the client of the panels, without a service and a browser: run by Horizon's Python.
+
+See test_parts.py, which runs it.
+"""
+
+from __future__ import annotations
+
+import re
+import unittest
+from typing import Any
+from unittest import mock
+
+import django
+from django.http import QueryDict
+from django.template.loader import render_to_string
+from django.test import RequestFactory
+
+django.setup()
+
+from horizon import exceptions  # noqa: E402
+
+from cyborg_quota.integrations.horizon import client, errors, rows, texts  # noqa: E402
+from cyborg_quota.integrations.horizon.admin import forms, tables, tabs  # noqa: E402
+
+REQUESTS = RequestFactory()
+
+
+class TestLimits(unittest.TestCase):
+    """The form is shown with fpga and gpu, and sent when the service has other resources."""
+
+    def send(self, kind: Any, now: dict[str, int | None], **changes: str) -> Any:
+        """The form as it is when the user has changed these limits, and ``now`` are those of the service."""
+        data = {"reason": "two cards"}
+        for resource, shown in (("fpga", "2"), ("gpu", "20")):
+            data |= {f"limit_{resource}": changes.get(resource, shown), f"initial-limit_{resource}": shown}
+        query = QueryDict(mutable=True)
+        query.update(data)
+        initial = {"project_id": "p", "limits": now, "in_effect": now}
+        return kind(REQUESTS.post("/x"), query, initial=initial)
+
+    def changed(self, kind: Any, now: dict[str, int | None], **changes: str) -> dict[str, int]:
+        form = self.send(kind, now, **changes)
+        self.assertTrue(form.is_valid(), form.errors.as_json())
+        found: dict[str, int] = form.changed_limits(form.cleaned_data)
+        return found
+
+    def test_a_resource_that_appears_does_not_take_the_limit_of_another(self) -> None:
+        for kind in (forms.SetLimitsForm, forms.SetDefaultsForm):
+            for now in ({"fpga": 2, "fpga.U250": None, "gpu": None}, {"a": 1, "fpga": 2, "gpu": 20}):
+                self.assertEqual({"gpu": 22}, self.changed(kind, now, gpu="22"))
+
+    def test_a_resource_that_disappears(self) -> None:
+        self.assertEqual({"gpu": 22}, self.changed(forms.SetLimitsForm, {"gpu": 20}, gpu="22"))
+        form = self.send(forms.SetLimitsForm, {"fpga": 2}, gpu="22")
+        self.assertFalse(form.is_valid())
+        self.assertIn("There is no resource gpu any more. Nothing was set.", str(form.errors))
+
+    def test_without_a_change(self) -> None:
+        form = self.send(forms.SetLimitsForm, {"fpga": 3, "gpu": None})
+        self.assertFalse(form.is_valid())
+        self.assertIn("No limit was changed.", str(form.errors))
+
+    def test_an_empty_limit(self) -> None:
+        form = self.send(forms.SetLimitsForm, {"fpga": 2, "gpu": 20}, gpu="")
+        self.assertFalse(form.is_valid())
+        self.assertEqual(["limit_gpu"], list(form.errors))
+
+    def test_an_override_is_named(self) -> None:
+        initial = {"project_id": "p", "limits": {"fpga": 2, "gpu": 20}, "in_effect": {"fpga": 2, "gpu": 25}}
+        text = str(forms.SetLimitsForm(REQUESTS.get("/x"), initial=initial))
+        self.assertEqual(1, text.count("override is in effect"))
+        self.assertIn("gpu (an override is in effect: 25)", text)
+        self.assertRegex(text, r'name="limit_gpu"[^>]* value="20"|value="20"[^>]* name="limit_gpu"')
+
+
+class TestBars(unittest.TestCase):
+    def text(self, **changes: Any) -> str:
+        detail = {"limit": 20, "in_use": 5, "reserved": 1, "fits": 14, "bound_by": None, **changes}
+        usages = [rows.ResourceUsage.read("gpu", detail)]
+        shown = render_to_string("accelerator_quota/_bars.html", {"usages": usages, "is_cell": True})
+        return " ".join(re.sub(r"<[^>]+>", " ", shown).split())
+
+    def test_what_is_held_and_what_fits(self) -> None:
+        total = {"project_id": None, "scope": "total", "limit": 6}
+        counter = {"project_id": "p", "scope": "counter", "limit": 2**31 - 1}
+        for changes, expected in (
+            ({}, "gpu 5 of 20 in use, 1 reserved; 14 fit"),
+            ({"fits": 1, "reserved": 0}, "gpu 5 of 20 in use; 1 fits"),
+            ({"limit": 4, "fits": 0}, "gpu 5 of 4 in use, 1 reserved (over the limit); 0 fit"),
+            ({"limit": -1, "fits": 0, "bound_by": total}, "gpu 5 in use (unlimited), 1 reserved; 0 fit"),
+            ({"limit": -1, "fits": 2**31 - 7, "bound_by": counter}, "gpu 5 in use (unlimited), 1 reserved"),
+            ({"limit": -1, "fits": -1}, "gpu 5 in use (unlimited), 1 reserved"),
+            ({"limit": None, "fits": 0}, "gpu 5 in use (no limit is set), 1 reserved; 0 fit"),
+        ):
+            self.assertEqual(expected, self.text(**changes))
+
+
+class TestClient(unittest.TestCase):
+    """The calls of the client, with answers of the test."""
+
+    def client(self, *answers: Any) -> tuple[client.QuotaClient, mock.Mock]:
+        made = client.QuotaClient.__new__(client.QuotaClient)
+        call = mock.Mock(side_effect=answers)
+        made._call = call
+        return made, call
+
+    def test_pages_of_the_capacity(self) -> None:
+        first = {"capacity": [{"provider": "n/1", "resource": "gpu"}], "capacity_links": [{"rel": "next"}]}
+        api, call = self.client(first, {"capacity": []})
+        found, has_more = api.capacity(1, None)
+        self.assertTrue(has_more)
+        self.assertEqual("n%2F1/gpu", client.capacity_marker(found[0]))
+        self.assertEqual(([], False), api.capacity(1, "n%2F1/gpu"))
+        self.assertEqual({"limit": 1, "marker": "n%2F1/gpu"}, call.call_args.kwargs["params"])
+
+    def test_one_inventory_shows_that_there_is_capacity(self) -> None:
+        tab = tabs.CapacityTab.__new__(tabs.CapacityTab)
+        api, call = self.client({"capacity": [{}]})
+        tab.request = mock.Mock(_cyborg_quota_client=api)
+        self.assertTrue(tab.has_rows())
+        self.assertEqual({"limit": 1}, call.call_args.kwargs["params"])
+
+    def test_limits_without_overrides(self) -> None:
+        own = {"quotas": [{"project_id": "p", "quota": {"gpu": 20}, "overrides": 1}]}
+        for listed, expected in ((own, {"fpga": None, "gpu": 20}), ({"quotas": []}, {"fpga": None, "gpu": 4})):
+            api, _call = self.client({"quota": {"gpu": 4, "fpga": None}}, listed)
+            self.assertEqual(expected, api.limits_without_overrides("p"))
+
+    def test_the_reason_of_a_cancellation(self) -> None:
+        api, call = self.client(None)
+        api.cancel_override("p", "13-0", "the end")
+        self.assertEqual({"reason": "the end"}, call.call_args.kwargs["params"])
+
+
+class TestExpiredToken(unittest.TestCase):
+    """The service answers 401, in its own format or in that of keystonemiddleware in Cyborg's API."""
+
+    def setUp(self) -> None:
+        self.api = client.QuotaClient.__new__(client.QuotaClient)
+        self.api._endpoint = "http://127.0.0.1:1/v2"
+        self.api._session = mock.Mock()
+
+    def test_horizon_asks_for_a_new_login(self) -> None:
+        for body in ({"errors": [{"status": 401, "detail": "no"}]}, {"error": {"code": 401, "message": "no"}}):
+            answer = mock.Mock(status_code=401, json=mock.Mock(return_value=body))
+            self.api._session.request.return_value = answer
+            self.assertRaises(errors.QuotaUnauthorized, self.api.pods)
+            tab = tabs.PodsTab.__new__(tabs.PodsTab)
+            tab.request = mock.Mock(_cyborg_quota_client=self.api)
+            with mock.patch("horizon.messages.error"):
+                self.assertRaises(exceptions.NotAuthorized, tab.rows_or_none)
+            form = forms.UnsetLimitsForm(tab.request, {"reason": ""}, initial={"project_id": "p"})
+            self.assertTrue(form.is_valid())
+            self.assertRaises(errors.QuotaUnauthorized, form.handle, tab.request, form.cleaned_data)
+
+
+class TestTables(unittest.TestCase):
+    def test_a_limit_in_a_pod_is_named(self) -> None:
+        change = {"resource": "gpu", "pod": None}
+        self.assertEqual("gpu", texts.resource_in_pod(change))
+        self.assertEqual("gpu in pod north", texts.resource_in_pod({**change, "pod": "north"}))
+
+    def test_the_next_page_is_in_the_same_tab(self) -> None:
+        for table, expected in (
+            (tables.CapacityTable, "tab=quotas__capacity&capacity_marker=n%252F1%2Fgpu"),
+            (tables.HistoryTable, "tab=quota__history&history_marker=7-0"),
+        ):
+            datum = {"id": "7-0", "provider": "n/1", "resource": "gpu", "pod": None}
+            made = table(REQUESTS.get("/x"), data=[datum], project_id="p")
+            self.assertEqual(expected, made.get_pagination_string())
+
+
+if __name__ == "__main__":
+    unittest.main()

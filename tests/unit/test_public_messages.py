@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a user of Cyborg's API reads of an error of the ledger."""
+
+from __future__ import annotations
+
+from oslotest import base
+
+from cyborg_quota import exceptions
+from cyborg_quota.integrations.cyborg.public_messages import public_message
+
+
+class TestPublicMessages(base.BaseTestCase):
+    def test_nothing_of_the_operator(self) -> None:
+        """No host, service, region or command, also where the message in the log has them."""
+        hint = "Register one in Keystone: openstack registered limit create --service 9dff64 --region RegionOne"
+        errors = {
+            "No limit is set for resource fpga.": exceptions.LimitNotSet("fpga", hint),
+            "Project p1 has too many binds of resource fpga in progress.": exceptions.TooManyOpenReservations(
+                "p1", "fpga", 10000
+            ),
+            "Accelerator request a1 already has a different charge.": exceptions.ReservationConflict(
+                "a1", {"fpga": 1}, {"fpga": 1}, provider="compute-17.example.org"
+            ),
+        }
+        for expected, error in errors.items():
+            self.assertEqual(expected, public_message(error))
+            self.assertRegex(str(error), "--region|cyborg-quota|compute-17")
+
+    def test_other_refusals_are_shown(self) -> None:
+        error = exceptions.InvalidRequest("Too many.")
+        self.assertEqual(str(error), public_message(error))
