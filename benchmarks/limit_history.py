@@ -14,6 +14,7 @@ from collections.abc import Callable
 import sqlalchemy as sa
 
 from benchmarks.imports import make_engine
+from benchmarks.report import Figure, Report
 from cyborg_quota.db import limit_history, schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.types import Author, LimitChange
@@ -21,6 +22,8 @@ from tests import base, clouds, fixtures
 
 PROJECTS = 2000
 CHANGES_A_TRANSACTION = 100
+MOST_MS = 50.0
+"""For the history of one project, in a history of 100,000 changes."""
 
 
 def median_ms(call: Callable[[], object], times: int = 21) -> float:
@@ -57,8 +60,8 @@ def fill(database: Database, count: int) -> None:
         connection.execute(sa.text(statement), rows)
 
 
-def run(backend: str, count: int, projects: int) -> None:
-    """Measure one database, and print the result."""
+def run(report: Report, backend: str, count: int, projects: int) -> None:
+    """Measure one database."""
     url = fixtures.fresh_disk_url(backend, "limit_history")
     database = Database(fixtures.settings(url))
     schema.sync(database)
@@ -71,19 +74,25 @@ def run(backend: str, count: int, projects: int) -> None:
         "one project, 20 entries": lambda: admin.limit_history(base.ADMIN, "p7", limit=20),
         "the newest 20": lambda: admin.limit_history(base.ADMIN, limit=20),
     }
-    figures = [f"{name} {median_ms(call):.1f} ms" for name, call in pages.items()]
+    case = f"history of {count:,} changes"
+    for name, call in pages.items():
+        must = MOST_MS if name.startswith("one project") else None
+        report.add(Figure(backend, case, name, median_ms(call), " ms", must, is_most=True))
+
+    def add(name: str, start: float) -> None:
+        report.add(Figure(backend, case, name, time.monotonic() - start, " s", is_most=True))
+
     start = time.monotonic()
     assert admin.verify_limit_history(base.ADMIN) == []
-    figures.append(f"verify {time.monotonic() - start:.2f} s")
+    add("verify", start)
     clouds.add_projects(sa.create_engine(url, poolclass=sa.NullPool), PROJECTS, projects)
     start = time.monotonic()
     admin.checkpoint_limits(base.ADMIN)
-    figures.append(f"checkpoint {time.monotonic() - start:.2f} s")
+    add("checkpoint", start)
     entries = [{"id": f"new{number}", "limits": {"gpu": 1}} for number in range(projects)]
     start = time.monotonic()
     changes = len(admin.import_limits(base.ADMIN, {"projects": entries}))
-    figures.append(f"import of {changes:,} changes {time.monotonic() - start:.2f} s")
-    print(f"{backend}, {count:,} changes: {', '.join(figures)}", flush=True)
+    add(f"import of {changes:,} changes", start)
     engine.close()
     database.close()
 
@@ -93,9 +102,11 @@ def main() -> None:
     parser.add_argument("--changes", type=int, default=100_000)
     parser.add_argument("--projects", type=int, default=20_000, help="projects of the import")
     arguments = parser.parse_args()
+    report = Report()
     for backend in fixtures.BACKENDS:
         if fixtures.missing_server(backend) is None:
-            run(backend, arguments.changes, arguments.projects)
+            run(report, backend, arguments.changes, arguments.projects)
+    print(report.table())
 
 
 if __name__ == "__main__":

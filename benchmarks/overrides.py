@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 
 from benchmarks.imports import make_engine
+from benchmarks.report import Figure, Report
 from cyborg_quota import QuotaEngine
 from cyborg_quota.db import overrides, schema
 from cyborg_quota.db.database import Database
@@ -22,6 +23,8 @@ from cyborg_quota.types import LimitOverride
 from tests import base, clouds, fixtures
 
 CALLS = 300
+MOST = 1.05
+"""The processor time with 1,000 live overrides, as a multiple of that without any."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -64,8 +67,8 @@ def microseconds(engine: QuotaEngine, pids: set[str], calls: int) -> float:
     return processor_microseconds(lambda: engine.rollback(context, engine.reserve(context, {"fpga": 1})), pids, calls)
 
 
-def run(backend: str, count: int, rounds: int) -> None:
-    """Measure one database, the two variants in turn, and print the result."""
+def run(report: Report, backend: str, count: int, rounds: int) -> None:
+    """Measure one database, the two variants in turn."""
     engines: list[QuotaEngine] = []
     for variant in ("none", "many"):
         url = fixtures.fresh_disk_url(backend, f"overrides_{variant}")
@@ -91,7 +94,10 @@ def run(backend: str, count: int, rounds: int) -> None:
         figures.append((pair[id(engines[0])], pair[id(engines[1])]))
     none, many = (statistics.median(column) for column in zip(*figures, strict=True))
     ratio = statistics.median(second / first for first, second in figures)
-    print(f"{backend}: none {none:.0f} us, {count} overrides {many:.0f} us, median ratio {ratio:.3f}", flush=True)
+    case = "reserve and rollback, processor time of client and server"
+    report.add(Figure(backend, case, "without overrides", none, " us", is_most=True))
+    report.add(Figure(backend, case, f"with {count:,} overrides", many, " us", is_most=True))
+    report.add(Figure(backend, case, f"with {count:,} overrides, without = 1", ratio, "", MOST, is_most=True))
     for engine in engines:
         engine.close()
 
@@ -102,9 +108,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--on", choices=fixtures.BACKENDS, action="append", help="this database; may be repeated")
     arguments = parser.parse_args()
+    report = Report()
     for backend in arguments.on or fixtures.BACKENDS:
         if fixtures.missing_server(backend) is None:
-            run(backend, arguments.overrides, arguments.rounds)
+            run(report, backend, arguments.overrides, arguments.rounds)
+    print(report.table())
 
 
 if __name__ == "__main__":

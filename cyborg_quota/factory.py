@@ -8,7 +8,7 @@ from oslo_config import cfg
 from cyborg_quota import cadf, exceptions, plugins
 from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.ledger.base import QuotaDriver
-from cyborg_quota.limits.base import LimitDriver
+from cyborg_quota.limits.base import driver_class
 from cyborg_quota.metrics import setup as metrics
 from cyborg_quota.policy import Policy
 from cyborg_quota.types import Resource
@@ -23,7 +23,7 @@ def make_engine(conf: cfg.ConfigOpts) -> QuotaEngine:
         raise exceptions.ConfigurationError(
             "The options are not registered: call cyborg_quota.conf.register_opts(conf) first."
         )
-    limits: LimitDriver = plugins.load("cyborg_quota.limits", "[limits] driver", conf.limits.driver).from_conf(conf)
+    limits = driver_class(conf).from_conf(conf)
     driver: QuotaDriver = plugins.load("cyborg_quota.drivers", "[quota] driver", conf.quota.driver).from_conf(
         conf, limits
     )

@@ -15,6 +15,7 @@ from cyborg_quota.cmd.simulate import present_limits
 from cyborg_quota.types import TOTAL
 
 if TYPE_CHECKING:
+    from cyborg_quota.db.database import Database
     from cyborg_quota.limits.limit_set import LimitSet
     from cyborg_quota.replay import forecast as forecasts
 
@@ -71,7 +72,8 @@ class Forecast(base.Lister):
         }
         stored = present_limits(self) if self.conf.limits.driver == "database" else None
         with open_database(self.conf, untimed=True) as database:
-            peaks, now = forecast.read_peaks(database, self._days(parsed_args.days), _ancestors(stored))
+            ancestors = self._stored_ancestors(database) if stored is None else _ancestors(stored)
+            peaks, now = forecast.read_peaks(database, self._days(parsed_args.days), ancestors)
         if stored is not None:
             limits.update(_with_overrides(stored, now))
             limits.update({(TOTAL, resource): [(0.0, limit)] for resource, limit in stored.totals.items()})
@@ -94,6 +96,19 @@ class Forecast(base.Lister):
         if parsed_args.days is not None and parsed_args.days < forecast.MIN_DAYS:
             raise BadUsage(f"--days {parsed_args.days}: a trend needs at least {forecast.MIN_DAYS} days.")
 
+    def _stored_ancestors(self, database: Database) -> Callable[[str], Sequence[str]]:
+        """As _ancestors, by the edges that the ledger stores: for a limit driver that reads its limits elsewhere."""
+        from cyborg_quota.db import projects
+        from cyborg_quota.limits import base as limit_drivers
+        from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree
+
+        driver = limit_drivers.driver_class(self.conf)
+        if not driver.bounds_subtree:
+            return lambda _project_id: ()
+        edges = database.read(lambda connection: projects.edges_for_limits(connection, driver.origin))
+        tree = LimitTree({}, {}, edges, InitialLimits())
+        return lambda project_id: tree.path(project_id)[1:]
+
     def _days(self, days: int | None) -> int:
         """The number of days to use. Older reservations are deleted when they end, which looks like a rising trend."""
         stored = self.conf.quota.purge_age // _DAY
@@ -104,10 +119,8 @@ class Forecast(base.Lister):
         return min(stored, _DEFAULT_DAYS) if days is None else days
 
 
-def _ancestors(limits: LimitSet | None) -> Callable[[str], Sequence[str]]:
+def _ancestors(limits: LimitSet) -> Callable[[str], Sequence[str]]:
     """What a change of a project also counts for: the projects whose limits include it, and the total of all."""
-    if limits is None:
-        return lambda _project_id: ()
     totals = [TOTAL] if limits.totals else []
     if not limits.model.bounds_subtree:
         return lambda _project_id: totals

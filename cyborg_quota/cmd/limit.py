@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from cyborg_quota import validation
-from cyborg_quota.cmd import arguments, base, formats, limit_file, limit_preview, paging
+from cyborg_quota.cmd import arguments, base, formats, limit_file, limit_preview, paging, projects
 from cyborg_quota.cmd.errors import REFUSED, BadUsage
 from cyborg_quota.limit_types import TreeRow
 from cyborg_quota.types import LimitRecord
@@ -36,9 +36,10 @@ class List(base.Lister):
 
     With --total, list the limits over all projects instead. held is used +
     reserved of all projects. is_enforced is false if `limit set --total` was
-    interrupted: repeat it.
+    interrupted: repeat it. Their --marker takes a resource.
 
-    With --pod, list the limits in this pod, or without a name in all pods.
+    With --pod, list the limits in this pod, or without a name in all pods. Their
+    --marker takes a project, a pod and a resource.
     """
 
     example = "cyborg-quota limit list --project P -f json"
@@ -54,12 +55,12 @@ class List(base.Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         if parsed_args.total:
-            others = (parsed_args.project, parsed_args.limit, parsed_args.marker, parsed_args.resource)
-            if any(value is not None for value in others):
-                raise BadUsage("--total cannot be combined with --project, --limit, --marker and --resource.")
+            if parsed_args.project is not None:
+                raise BadUsage("--total cannot be combined with --project.")
+            totals = self.engine.total_limits.list(self.context)
+            selected = paging.page(parsed_args, totals, lambda one: (one.resource,), ("resource",))
             return TOTAL_COLUMNS, [
-                (one.resource, one.limit, one.held, one.limit - one.held, one.is_enforced)
-                for one in self.engine.total_limits.list(self.context)
+                (one.resource, one.limit, one.held, one.limit - one.held, one.is_enforced) for one in selected
             ]
         if parsed_args.pod is not None:
             return POD_COLUMNS, self._in_pods(parsed_args)
@@ -80,10 +81,10 @@ class List(base.Lister):
         return project_id, record.resource, limit, record.is_own, source, until or formats.Optional(None)
 
     def _in_pods(self, parsed_args: argparse.Namespace) -> list[tuple[Any, ...]]:
-        if any(value is not None for value in (parsed_args.limit, parsed_args.marker, parsed_args.resource)):
-            raise BadUsage("--pod cannot be combined with --limit, --marker and --resource.")
         limits = self.engine.pod_limits.list(self.context, parsed_args.project, parsed_args.pod or None)
-        return [(one.project_id, one.pod, one.resource, formats.Limit(one.limit)) for one in limits]
+        columns = ("project", "pod", "resource")
+        selected = paging.page(parsed_args, limits, lambda one: (one.project_id, one.pod, one.resource), columns)
+        return [(one.project_id, one.pod, one.resource, formats.Limit(one.limit)) for one in selected]
 
 
 def _add_scope(parser: argparse.ArgumentParser) -> None:
@@ -164,7 +165,7 @@ class Set(base.Previewer):
         if parsed_args.total:
             return self._set_total(parsed_args, limits)
         if parsed_args.pod is not None and (parsed_args.until is not None or parsed_args.start is not None):
-            raise BadUsage("--pod cannot be combined with --from and --until.")
+            raise BadUsage("--pod cannot be combined with --from and --until: a limit per pod has no span of time.")
         if parsed_args.until is not None:
             return limit_file.COLUMNS, self._override(parsed_args, limits)
         if parsed_args.start is not None:
@@ -199,9 +200,11 @@ class Set(base.Previewer):
                 self.engine, self.context, parsed_args.project, limits, **span
             )
             return [limit_file.change_row(change) for change in changes]
-        self.engine.administration.set_overrides(
+        made = self.engine.administration.set_overrides(
             self.context, limits, parsed_args.project, **span, reason=parsed_args.reason
         )
+        if self.notice is not None:
+            self.notice += projects.remedy(f"limit override cancel {' '.join(one.id for one in made)}")
         return []
 
 

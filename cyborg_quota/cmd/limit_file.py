@@ -121,14 +121,14 @@ class Export(base.Command):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("file", nargs="?", metavar="FILE", help="the file to write (default: stdout)")
+        parser.add_argument("file", nargs="?", metavar="FILE", help="the file to write; - is stdout (default: stdout)")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         from cyborg_quota.limits import document
 
         text = document.render(self.engine.administration.export_limits(self.context))
-        if parsed_args.file is None:
+        if parsed_args.file in (None, "-"):
             self.app.stdout.write(text)
             return
         try:

@@ -10,8 +10,21 @@ from typing import Any
 from cyborg_quota.cmd import arguments, base, change_history, formats
 from cyborg_quota.types import HistoryDifference, HistoryEntry
 
-COLUMNS = ("id", "at", "actor", "action", "project_id", "resource", "before", "after", "until", "reason")
-DIFFERENCE_COLUMNS = ("before_id", "project_id", "resource", "recorded", "actual")
+COLUMNS = (
+    "id",
+    "at",
+    "actor",
+    "action",
+    "project_id",
+    "resource",
+    "pod",
+    "before",
+    "after",
+    "from",
+    "until",
+    "reason",
+)
+DIFFERENCE_COLUMNS = ("before_id", "project_id", "resource", "pod", "recorded", "actual")
 _NOT_RECORDED = (
     "%d limits or places in the tree were changed without a record, by an earlier release or with SQL. "
     "`cyborg-quota limit checkpoint` records the present ones."
@@ -20,6 +33,8 @@ _NOT_RECORDED = (
 
 class History(change_history.History[HistoryEntry, HistoryDifference]):
     """Show who changed limits and the project tree, when and why; newest first.
+
+    pod is that of a limit per pod. from and until are the span of an override.
 
     With --verify, replay the history instead, and compare the result with the
     present limits and tree. Prints the differences and exits with 1 if there are
@@ -59,9 +74,11 @@ class History(change_history.History[HistoryEntry, HistoryDifference]):
             formats.Optional(entry.actor),
             action,
             formats.Default(entry.project_id) if is_limit else formats.Optional(entry.project_id),
-            formats.Optional(formats.in_pod(entry.resource, entry.pod)),
+            formats.Optional(entry.resource),
+            formats.Optional(entry.pod),
             column(entry.before),
             column(entry.after),
+            formats.timestamp(entry.starts_at),
             formats.timestamp(entry.until),
             formats.Optional(entry.reason),
         )
@@ -71,7 +88,8 @@ class History(change_history.History[HistoryEntry, HistoryDifference]):
         return (
             formats.Optional(difference.before_entry),
             formats.Default(difference.project_id),
-            formats.Optional(formats.in_pod(difference.resource, difference.pod)),
+            formats.Optional(difference.resource),
+            formats.Optional(difference.pod),
             column(difference.recorded),
             column(difference.actual),
         )

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 from cyborg_quota.cmd import arguments
@@ -59,20 +59,24 @@ def options(parsed_args: argparse.Namespace) -> dict[str, Any]:
 
 
 def page(
-    parsed_args: argparse.Namespace, rows: Iterable[Row], key: Callable[[Row], tuple[str | None, str | None]]
+    parsed_args: argparse.Namespace,
+    rows: Iterable[Row],
+    key: Callable[[Row], tuple[str | None, ...]],
+    columns: Sequence[str] = (),
 ) -> list[Row]:
-    """The rows that the options select. ``key`` gives the project and the resource of a row.
+    """The rows that the options select. ``key`` gives what the marker of a row consists of; its last part is the
+    resource. ``columns``: the names of these parts, if they are not those of a project or provider and a resource.
 
     Raises BadUsage if no row has the marker: an empty page would mean that the list has ended.
     """
     selected = list(rows)
     resource = getattr(parsed_args, "resource", None)
     if resource is not None:
-        selected = [row for row in selected if key(row)[1] == resource]
+        selected = [row for row in selected if key(row)[-1] == resource]
     marker = parsed_args.marker
     if marker is not None:
-        if len(marker) > (2 if "resource" in parsed_args else 1):
-            raise BadUsage(_TOO_MANY)
+        if len(marker) > (len(columns) or 2 if "resource" in parsed_args else 1):
+            raise BadUsage(f"--marker takes the {', '.join(columns)} of a row." if columns else _TOO_MANY)
         after = [index for index, row in enumerate(selected) if _is_at(key(row), marker)]
         if not after:
             raise BadUsage(f"--marker {' '.join(map(ascii, marker))}: the list has no such row.")
@@ -80,10 +84,9 @@ def page(
     return selected if parsed_args.limit is None else selected[: parsed_args.limit]
 
 
-def _is_at(key: tuple[str | None, str | None], marker: list[str]) -> bool:
-    project_id, resource = key
-    names = {None: (DEFAULT_MARKER,), TOTAL: (TOTAL, TOTAL_MARKER)}.get(project_id, (project_id,))
-    return marker[0] in names and [resource][: len(marker) - 1] == marker[1:]
+def _is_at(key: tuple[str | None, ...], marker: list[str]) -> bool:
+    names = {None: (DEFAULT_MARKER,), TOTAL: (TOTAL, TOTAL_MARKER)}.get(key[0], (key[0],))
+    return marker[0] in names and list(key[1 : len(marker)]) == marker[1:]
 
 
 def at_least_one(text: str) -> int:

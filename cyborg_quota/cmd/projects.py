@@ -101,11 +101,15 @@ def new_project_notice(shell: Any, parsed: argparse.Namespace) -> str | None:
     ):
         return None
     notice = f"Project {parsed.project!a} is new: it had no usage, limit or place in the tree before."
-    command = "limit unset" if getattr(parsed, "until", None) is None else "limit override cancel"
-    if getattr(parsed, "pod", None) is not None:
-        command += f" --pod {parsed.pod}"
-    remedy = f" If the id is wrong, remove the limit with `{command}`."
-    return notice if getattr(parsed, "dry_run", False) else notice + remedy
+    if getattr(parsed, "dry_run", False) or getattr(parsed, "until", None) is not None:
+        return notice  # (`limit set --until` adds the remedy when it knows the ids of the overrides)
+    pod = getattr(parsed, "pod", None)
+    return notice + remedy("limit unset" if pod is None else f"limit unset --pod {pod}")
+
+
+def remedy(command: str) -> str:
+    """The end of the notice: the command that removes the limit."""
+    return f" If the id is wrong, remove the limit with `{command}`."
 
 
 def new_projects_notice(shell: Any, changes: Iterable[LimitChange], *, dry_run: bool) -> str | None:

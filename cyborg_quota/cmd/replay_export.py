@@ -45,13 +45,13 @@ class Export(base.Command):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("file", nargs="?", metavar="FILE", help="the file to write (default: stdout)")
+        parser.add_argument("file", nargs="?", metavar="FILE", help="the file to write; - is stdout (default: stdout)")
         add_since(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         with exported(self.conf, parsed_args.since) as (trace, _):
-            if parsed_args.file is None:
+            if parsed_args.file in (None, "-"):
                 shutil.copyfileobj(trace, self.app.stdout)
                 return
             try:

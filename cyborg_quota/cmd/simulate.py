@@ -180,13 +180,14 @@ def _limit_sets(command: base.Lister, content: object) -> tuple[LimitSet, LimitS
     tree, changes = document.apply(before.tree if is_database else LimitTree({}, {}, {}, driver.initial_limits), wanted)
     totals = {resource: limit for resource, limit in {**before.totals, **wanted.totals}.items() if limit is not None}
     after, now = LimitSet(tree, driver.model, before.missing_is_unlimited, before.overrides, totals), None
+    first = None
     if wanted.new_overrides or before.overrides:
         now = _database_time(command)
         first = (max((one.made[0] for one in before.overrides), default=0) + 1, 0)
         new = overrides.made_by_import(wanted.new_overrides, before.overrides, now, first)
         after = dataclasses.replace(after, overrides=[*before.overrides, *new])
         changes += [overrides.made(one) for one in new]
-    return before, after, limit_changes.find_problems(driver, Timeline(tree, after.overrides, now), changes)
+    return before, after, limit_changes.find_problems(driver, Timeline(tree, after.overrides, now, first), changes)
 
 
 def _with_past_overrides(

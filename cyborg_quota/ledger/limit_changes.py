@@ -314,12 +314,14 @@ def import_document(
         _require_pods(connection, changes)
         live, now = overrides.read(connection)
         new: list[LimitOverride] = []
+        first = None
         if wanted.new_overrides:
             now = overrides.now(connection)
             first = (limit_history.generation(connection), len(changes))
             new = override_changes.made_by_import(wanted.new_overrides, live, now, first)
             changes += [override_changes.made(one) for one in new]
-        reasons = find_problems(limits, Timeline(after, [*live, *new], now), changes) + _too_many(connection, changes)
+        planned = Timeline(after, [*live, *new], now, first)
+        reasons = find_problems(limits, planned, changes) + _too_many(connection, changes)
         if reasons:
             raise exceptions.LimitRefused(reasons, changes)
         if dry_run:

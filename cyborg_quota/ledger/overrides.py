@@ -76,7 +76,7 @@ class Overrides:
             check_span(span[0] or now, span[1], now)
             live, _ = tables.read(connection, {project_id, *tree.projects})
             changes = [made(one) for one in new]
-            self._refuse(Timeline(tree, [*live, *new], now), [project_id], limits, changes)
+            self._refuse(Timeline(tree, [*live, *new], now, (generation, 0)), [project_id], limits, changes)
             if dry_run:
                 return new, None
             tables.insert(connection, new)

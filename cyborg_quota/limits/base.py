@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from oslo_config import cfg
 
-from cyborg_quota import exceptions
+from cyborg_quota import exceptions, plugins
 from cyborg_quota.types import UNLIMITED, Constraint
 
 if TYPE_CHECKING:
@@ -126,3 +126,9 @@ class LimitDriver(abc.ABC):
     def defaults(self) -> Mapping[str, int] | None:
         """The default limit of each resource, for display. None: the driver needs a project."""
         return None
+
+
+def driver_class(conf: cfg.ConfigOpts) -> type[LimitDriver]:
+    """The class of the limit driver that ``[limits] driver`` names. Raises ConfigurationError."""
+    found: type[LimitDriver] = plugins.load("cyborg_quota.limits", "[limits] driver", conf.limits.driver)
+    return found

@@ -170,6 +170,17 @@ class _UniqueLoader(_Loader):  # type: ignore[misc]
                 seen.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
         return super().construct_mapping(node, deep=deep)
 
+    def construct_yaml_timestamp(self, node: Any) -> Any:
+        """As SafeLoader's, with an error that has the text and its place for one such as 2027-02-30."""
+        try:
+            return super().construct_yaml_timestamp(node)
+        except (OverflowError, ValueError):
+            problem = f"{node.value!a} is not a time"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None
+
+
+_UniqueLoader.add_constructor("tag:yaml.org,2002:timestamp", _UniqueLoader.construct_yaml_timestamp)
+
 
 def parse(text: bytes | str) -> Any:
     """Parse a YAML text, for ``read``. Raises InvalidDocument."""
@@ -241,13 +252,18 @@ def is_reason(text: str) -> bool:
 
 
 def _parse_time(value: object) -> datetime.datetime | None:
-    """A time of a document; None if it is none. YAML itself parses most forms; text is parsed as ISO 8601."""
+    """A time of a document; None if it is none. A date is its midnight.
+
+    YAML itself parses a date and most forms of a time; text is parsed as ISO 8601.
+    """
     if isinstance(value, str):
         try:
             # (Before Python 3.11, fromisoformat does not know Z.)
             return datetime.datetime.fromisoformat(re.sub("[zZ]$", "+00:00", value))
         except ValueError:
             return None
+    if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
+        return datetime.datetime.combine(value, datetime.time())
     return value if isinstance(value, datetime.datetime) else None
 
 
@@ -340,12 +356,12 @@ def _shown(value: object) -> str:
         return "nothing"
     if isinstance(value, (dict, list)):
         return "a mapping" if isinstance(value, dict) else "a list"
+    if isinstance(value, datetime.date):  # which YAML has made of a text without quotes
+        return value.isoformat()
     return safe_repr(value)
 
 
-def write(
-    tree: LimitTree, live: Collection[LimitOverride] = (), totals: Collection[TotalLimit] = ()
-) -> dict[str, Any]:
+def write(tree: LimitTree, live: Collection[LimitOverride] = (), totals: Collection[TotalLimit] = ()) -> dict[str, Any]:
     """The document of everything that is set, and of the whole tree. ``live``: the overrides that have not ended."""
     limits: dict[str, dict[str, int]] = {}
     spans: dict[str, list[dict[str, Any]]] = {}

@@ -9,10 +9,14 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections.abc import Collection, Iterable, Sequence
+from typing import Final
 
 from cyborg_quota.limits.limit_tree import LimitTree
 from cyborg_quota.limits.models.base import EnforcementModel
 from cyborg_quota.types import LimitOverride
+
+_MAX_NAMED: Final = 3
+"""The most overrides that one sentence names."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -20,12 +24,14 @@ class Timeline:
     """Limits now and in the future. ``tree`` has the limits without overrides.
 
     ``overrides`` are those that have not ended, in the order in which they were made: the last one applies. ``now`` is
-    the time of the database, naive UTC; None if there are no overrides.
+    the time of the database, naive UTC; None if there are no overrides. ``new_from``: the first override (``made``) of
+    those that the change would make, whose ids are not assigned yet; None: there are none.
     """
 
     tree: LimitTree
     overrides: Sequence[LimitOverride] = ()
     now: datetime.datetime | None = None
+    new_from: tuple[int, int] | None = None
 
     def at(self, moment: datetime.datetime) -> LimitTree:
         """The limits that apply at ``moment``."""
@@ -53,17 +59,17 @@ class Timeline:
         """Now, and every later moment at which an override begins or ends; sorted."""
         if self.now is None:
             return []
-        return sorted({self.now, *self.changed_projects()})
+        return sorted({self.now, *self.by_boundary()})
 
-    def changed_projects(self) -> dict[datetime.datetime, set[str]]:
-        """The projects whose override begins or ends, by the moment; and those of the overrides that apply now."""
-        changed: dict[datetime.datetime, set[str]] = {}
+    def by_boundary(self) -> dict[datetime.datetime, list[LimitOverride]]:
+        """The overrides that begin or end, by the moment; and those that apply now."""
+        changed: dict[datetime.datetime, list[LimitOverride]] = {}
         if self.now is None:
             return changed
         for one in self.overrides:
             for moment in {max(one.starts_at, self.now), one.until}:
                 if moment >= self.now:
-                    changed.setdefault(moment, set()).add(one.project_id)
+                    changed.setdefault(moment, []).append(one)
         return changed
 
 
@@ -83,16 +89,26 @@ def problems(
     relevant = dataclasses.replace(
         timeline, overrides=[one for one in timeline.only(resources).overrides if one.project_id in family]
     )
-    changed = relevant.changed_projects()
+    changed = relevant.by_boundary()
     for moment in sorted(changed):
-        affected = changed[moment] & checked
-        if others := changed[moment] - checked:
+        owners = {one.project_id for one in changed[moment]}
+        affected = owners & checked
+        if others := owners - checked:
             affected |= _related(timeline.tree, others) & checked
         for problem in model.problems(relevant.at(moment), sorted(affected), resources):
             if problem not in seen:
                 seen.add(problem)
-                found.append(problem if moment == timeline.now else f"{problem} (from {shown(moment)})")
+                when = "" if moment == timeline.now else f" ({_when(moment, changed[moment], timeline.new_from)})"
+                found.append(problem + when)
     return found
+
+
+def _when(moment: datetime.datetime, overrides: Iterable[LimitOverride], new_from: tuple[int, int] | None) -> str:
+    """``from 2026-12-01T08:00Z, when override 8-0 begins``; without those that are new."""
+    known = [one for one in overrides if new_from is None or one.made < new_from]
+    events = [f"override {one.id} {'begins' if one.starts_at == moment else 'ends'}" for one in known[:_MAX_NAMED]]
+    named = " and ".join(events) + (" and others do" if len(known) > _MAX_NAMED else "")
+    return f"from {shown(moment)}" + (f", when {named}" if named else "")
 
 
 def _related(tree: LimitTree, projects: Iterable[str]) -> set[str]:

@@ -44,6 +44,10 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "reservation show": ("{uuid}",),
     "reserve": (*P, "gpu=1"),
 }
+# Other arguments, with which a command prints another table.
+VARIANTS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "limit list": (("--pod",), ("--total",), P),
+}
 # These need Keystone or Cyborg: tests/integration and tests/cyborgs run them.
 NEED_SERVICES = {"project orphans", "reconcile"}
 # Its JSON has the totals, and its table the projects: see test_replay.py.
@@ -85,9 +89,10 @@ class EveryFormatTest(base.CliTestCase):
         return name not in ARGUMENTS and "arguments are required" in self.call(*name.split(), "-c", "none").err
 
     def test_every_row_is_of_a_command(self) -> None:
-        self.assertEqual(set(), (ARGUMENTS.keys() | NEED_SERVICES | OTHER_SHAPES) - classes().keys())
+        tested = ARGUMENTS.keys() | VARIANTS.keys() | NEED_SERVICES | OTHER_SHAPES
+        self.assertEqual(set(), tested - classes().keys())
 
-    def outputs(self, name: str, kind: type[Any]) -> dict[str, str]:
+    def outputs(self, name: str, kind: type[Any], options: tuple[str, ...]) -> dict[str, str]:
         """The output of a command in each format. It runs twice: for a table, and for a machine-readable format."""
         out, results = {}, {}
         run = kind.take_action
@@ -101,7 +106,7 @@ class EveryFormatTest(base.CliTestCase):
 
         with mock.patch.object(kind, "take_action", take_action):
             for form in FORMATS:
-                ended = self.call(*name.split(), *self.arguments(name, form), "-f", form)
+                ended = self.call(*name.split(), *(options or self.arguments(name, form)), "-f", form)
                 self.assertIn(ended.status, (0, 1), (name, form, ended.err))
                 if ended.status:  # what it found, not an error
                     self.assertEqual("", ended.err, (name, form))
@@ -109,22 +114,26 @@ class EveryFormatTest(base.CliTestCase):
         return out
 
     def test_the_columns_are_the_same_in_every_format(self) -> None:
+        self.call("limit", "set", *P, "--pod", "pod1", "gpu=40")
+        self.call("limit", "set", "--total", "gpu=90")
         for name, kind in classes().items():
             if name in NEED_SERVICES | OTHER_SHAPES or self.needs_arguments(name):
                 continue
-            out = self.outputs(name, kind)
-            is_list = issubclass(kind, lister.Lister)
-            rows = json.loads(out["json"]) if is_list else [json.loads(out["json"])]
-            header, *values = csv.reader(io.StringIO(out["csv"]))
-            parsed = yaml.safe_load(out["yaml"])
-            self.assertEqual(len(rows), len(values), name)
-            self.assertEqual(len(rows), len(parsed) if is_list else 1, name)
-            for row in rows:
-                self.assertEqual(header, list(row), name)
-            for row in parsed if is_list else [parsed]:
-                self.assertEqual(set(header), set(row), name)
-            for column in set(header) - {"parent_id", "depth"} if rows else ():  # (a table indents instead)
-                self.assertIn(column, out["table"], name)
+            for options in ((), *VARIANTS.get(name, ())):
+                self.check_columns(name, self.outputs(name, kind, options), is_list=issubclass(kind, lister.Lister))
+
+    def check_columns(self, name: str, out: dict[str, str], *, is_list: bool) -> None:
+        rows = json.loads(out["json"]) if is_list else [json.loads(out["json"])]
+        header, *values = csv.reader(io.StringIO(out["csv"]))
+        parsed = yaml.safe_load(out["yaml"])
+        self.assertEqual(len(rows), len(values), name)
+        self.assertEqual(len(rows), len(parsed) if is_list else 1, name)
+        for row in rows:
+            self.assertEqual(header, list(row), name)
+        for row in parsed if is_list else [parsed]:
+            self.assertEqual(set(header), set(row), name)
+        for column in set(header) - {"parent_id", "depth"} if rows else ():  # (a table indents instead)
+            self.assertIn(column, out["table"], name)
 
     def test_bad_options(self) -> None:
         """One line on stderr says what is wrong, and the exit status is 2."""

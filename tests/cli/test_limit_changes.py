@@ -146,7 +146,8 @@ class ImportNoticeTest(LimitCase):
 
     def test_an_override(self) -> None:
         text = "projects: [{id: p, overrides: [{resource: gpu, limit: 1, until: 2999-01-01}]}]"
-        self.assertIn("Project 'p' is new", self.said(text.replace("2999-01-01", "2999-01-01T00:00Z")))
+        self.assertIn("Project 'p' is new", self.said(text))
+        self.assertEqual("2999-01-01T00:00:00.000000Z", self.good("limit", "override", "list")[0]["until"])
 
     def test_many_projects_are_one_line(self) -> None:
         entries = ", ".join(f"{{id: p{number}, limits: {{gpu: 1}}}}" for number in range(7))

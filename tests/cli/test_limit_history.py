@@ -12,7 +12,20 @@ import sqlalchemy as sa
 from cyborg_quota.cmd import main
 from tests.cli import base, test_limits
 
-COLUMNS = ["id", "at", "actor", "action", "project_id", "resource", "before", "after", "until", "reason"]
+COLUMNS = [
+    "id",
+    "at",
+    "actor",
+    "action",
+    "project_id",
+    "resource",
+    "pod",
+    "before",
+    "after",
+    "from",
+    "until",
+    "reason",
+]
 
 
 class HistoryTest(test_limits.LimitTestCase):
@@ -30,7 +43,10 @@ class HistoryTest(test_limits.LimitTestCase):
                 ("add project", "p", None, None, None, None),
                 ("set limit", None, "gpu", None, 5, "opening day"),
             ],
-            [(row["action"], *(row[name] for name in COLUMNS[4:8]), row["reason"]) for row in rows],
+            [
+                tuple(row[name] for name in ("action", "project_id", "resource", "before", "after", "reason"))
+                for row in rows
+            ],
         )
         self.assertEqual({f"os:{pwd.getpwuid(os.getuid()).pw_name}"}, {row["actor"].split(" ")[0] for row in rows})
         self.assertTrue(rows[0]["at"].endswith("Z"))
@@ -93,7 +109,7 @@ class HistoryTest(test_limits.LimitTestCase):
         with sa.create_engine(self.url, poolclass=sa.NullPool).begin() as connection:
             connection.execute(sa.text("UPDATE limit_defaults SET most = 6"))
         verified = self.call("limit", "history", "--verify", "-f", "json")
-        row = {"before_id": None, "project_id": None, "resource": "gpu", "recorded": 5, "actual": 6}
+        row = {"before_id": None, "project_id": None, "resource": "gpu", "pod": None, "recorded": 5, "actual": 6}
         self.assertEqual((1, [row]), (verified.status, verified.json))
         self.assertIn("1 limits or places in the tree were changed without a record", verified.err)
         self.assertIn("cyborg-quota limit checkpoint", verified.err)

@@ -149,7 +149,7 @@ class LimitTest(LimitTestCase):
         self.assertIn("must be an integer from 0", self.refused(2, "limit", "set", "--total", "gpu=-1"))
         until = ("--until", "2030-01-01T00:00Z")
         listed = ("list", "--total")
-        for argv in ((*listed, "--project", "p"), (*listed, "--limit", "1"), ("set", "--total", "gpu=1", *until)):
+        for argv in ((*listed, "--project", "p"), ("set", "--total", "gpu=1", *until)):
             self.assertIn("--total", self.refused(2, "limit", *argv))
 
     def test_pod(self) -> None:
@@ -178,14 +178,17 @@ class LimitTest(LimitTestCase):
         self.assertIn("| gpu in pod p1 |", self.call("check", *of_p, "gpu=2").out)
         self.assertEqual([1], [row["how_many"] for row in self.good("check", *of_p, "--how-many", "gpu=1")])
         (entry,) = self.good("limit", "history", "--limit", "1")
-        self.assertEqual(("gpu in pod p1", 4, "share"), (entry["resource"], entry["after"], entry["reason"]))
+        self.assertEqual(
+            ("gpu", "p1", 4, "share"), tuple(entry[name] for name in ("resource", "pod", "after", "reason"))
+        )
         self.assertIn("pods:", self.call("limit", "export").out)
         self.done("limit", "unset", *of_p, "gpu")
         self.assertIn("in pod p1", self.refused(1, "limit", "unset", *of_p, "gpu"))
         until = ("--until", "2030-01-01T00:00Z")
-        for argv in (("set", "--default", "--pod", "p1", "gpu=1"), ("set", *of_p, "gpu=1", *until)):
-            self.assertIn("--pod", self.refused(2, "limit", *argv))
-        self.assertIn("--pod", self.refused(2, "limit", "list", "--pod", "p1", "--limit", "1"))
+        self.assertIn("--pod", self.refused(2, "limit", "set", "--default", "--pod", "p1", "gpu=1"))
+        for span in (until, ("--from", "2030-01-01"), (*until, "--dry-run")):
+            said = self.refused(2, "limit", "set", *of_p, "gpu=1", *span)
+            self.assertIn("--from and --until: a limit per pod has no span of time.", said)
 
     def test_the_upgrade_check_of_total_limits(self) -> None:
         def checked() -> tuple[int, str]:
@@ -318,7 +321,8 @@ class FileTest(LimitTestCase):
             ],
             [tuple(row.values()) for row in rows],
         )
-        self.assertEqual(EXAMPLE, self.call("limit", "export").out)
+        for argv in ((), ("-",)):
+            self.assertEqual(EXAMPLE, self.call("limit", "export", *argv).out)
         copy = self.directory / "copy.yaml"
         self.done("limit", "export", str(copy))
         self.assertEqual(EXAMPLE, copy.read_text())

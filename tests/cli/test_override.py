@@ -49,6 +49,15 @@ class OverrideTest(test_limits.LimitTestCase):
         history = self.good("limit", "history", "--project", "p")
         self.assertEqual("cancel override", history[0]["action"])
         self.assertEqual("2999-12-05T18:00:00.000000Z", history[0]["until"])
+        (row,) = self.good("limit", "history", "--project", "q", "--limit", "1")
+        self.assertEqual("2998-01-01T08:00:00.000000Z", row["from"])
+        self.assertIn("2998-01-01T08", self.call("limit", "history", "--project", "q").out)
+
+    def test_the_notice_on_a_new_project_names_the_overrides(self) -> None:
+        ended = self.call("limit", "set", "--project", "new", "gpu=1", "fpga=1", "--until", "2999-01-01")
+        ids = " ".join(row["id"] for row in self.good("limit", "override", "list"))
+        self.assertIn(f"If the id is wrong, remove the limit with `limit override cancel {ids}`.", ended.err)
+        self.done("limit", "override", "cancel", *ids.split())
 
     def test_bad_usage(self) -> None:
         until = ("--until", "2999-01-01")

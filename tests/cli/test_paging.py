@@ -114,6 +114,26 @@ class PagingTest(base.CliTestCase):
         skipped = self.good("capacity", "inventory", "list", "--marker", "n1", "--limit", "1")
         self.assertEqual("n2", skipped[0]["provider"])
 
+    def test_the_pages_of_total_limits_and_of_limits_per_pod(self) -> None:
+        self.call("limit", "set", "--total", "gpu=50", "fpga=50")
+        for pod in ("pod1", "pod2"):
+            self.good("pod", "add", pod)
+            for project in PROJECTS[:2]:
+                self.call("limit", "set", "--project", project, "--pod", pod, "gpu=1", "fpga=1")
+        for option, columns, count in (("--total", ["resource"], 2), ("--pod", ["project_id", "pod", "resource"], 8)):
+            command = ("limit", "list", option)
+            whole, rows = self.good(*command), self.good(*command, "--limit", "1")
+            while page := self.good(*command, "--limit", "1", "--marker", *(rows[-1][name] for name in columns)):
+                rows += page
+            self.assertEqual((whole, count), (rows, len(rows)))
+            gpus = self.good(*command, "--resource", "gpu")
+            self.assertEqual([row for row in whole if row["resource"] == "gpu"], gpus)
+            self.assertIn("no such row", self.refused(2, *command, "--marker", "zz"))
+            self.assertIn("--marker takes the ", self.refused(2, *command, "--marker", "a", "pod1", "gpu", "x"))
+        self.assertEqual(
+            ["b"], [row["project_id"] for row in self.good(*command, "pod1", "--resource", "gpu", "--marker", "a")]
+        )
+
     def test_depth(self) -> None:
         self.assertEqual({"top"}, {row["project_id"] for row in self.good("limit", "tree", "--depth", "0")})
         self.assertEqual(self.good("limit", "tree"), self.good("limit", "tree", "--depth", "1"))

@@ -9,6 +9,8 @@ import io
 import json
 import pathlib
 import random
+import re
+import subprocess
 from typing import Any
 
 import sqlalchemy as sa
@@ -387,6 +389,81 @@ class ChartTest(SimulateCase):
         self.assertGreater(path.stat().st_size, 1000)
 
 
+class HalfOfThePeakTest(SimulateCase):
+    """The example of what-if.rst with a generated trace: its awk program, and a count of the refusals by hand."""
+
+    PAGE = pathlib.Path(__file__).parents[2] / "doc/source/what-if.rst"
+
+    def test_the_example_of_the_documentation(self) -> None:
+        self.configure()
+        events = random_events(7)
+        lines = [f"{at},{event},{consumer},{project},gpu,{amount}" for at, event, consumer, project, amount in events]
+        trace = self.trace(*lines)
+        (self.directory / "none.yaml").write_text("{}")
+        peaks = self.call(
+            "limit", "simulate", str(self.directory / "none.yaml"), "--against", trace,
+            "-f", "csv", "-c", "project_id", "-c", "peak",
+        )  # fmt: skip
+        program = re.search(r"awk -F, '(.*)' > half.yaml", self.PAGE.read_text())
+        assert program is not None
+        half = self.directory / "half.yaml"
+        half.write_text(
+            subprocess.run(
+                ["awk", "-F,", program[1]], input=peaks.out, text=True, stdout=subprocess.PIPE, check=True
+            ).stdout
+        )
+        refused, limits, before = halved(events)
+        rows = self.good("limit", "simulate", str(half), "--against", trace)
+        self.assertEqual(
+            {name: (0, refused[name], before[name], -1, limits[name]) for name in limits},
+            {row["project_id"]: tuple(list(row.values())[2:7]) for row in rows},
+        )
+        self.assertEqual(sorted(refused.values(), reverse=True), [row["refused_after"] for row in rows])
+        self.assertEqual({name for name in refused if refused[name]}, {row["bound_by"] for row in rows} - {None})
+        self.assertEqual((1, "busy"), (limits["busy"], rows[0]["project_id"]))  # most refusals, under a low limit
+
+
+Event = tuple[int, str, str, str, int]
+"""time, reserve or release, consumer, project, amount"""
+
+
+def random_events(seed: int) -> list[Event]:
+    """120 instances of four projects, and many short ones of `busy`."""
+    chooser = random.Random(seed)
+    events: list[Event] = []
+
+    def add(start: int, end: int, consumer: str, project: str, amount: int) -> None:
+        events.append((start, "reserve", consumer, project, amount))
+        events.append((end, "release", consumer, project, amount))
+
+    for number in range(120):
+        start = chooser.randrange(1000)
+        add(start, start + chooser.randrange(1, 300), f"c{number}", f"p{number % 4}", chooser.randint(1, 3))
+    for start in range(0, 1000, 10):
+        add(start, start + 7, f"b{start}", "busy", 1)
+        add(start + 5, start + 9, f"s{start}", "busy", 1)
+    return sorted(events)
+
+
+def halved(events: list[Event]) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
+    """By project: the claims that a limit of half its peak refuses, these limits, and the peaks."""
+    peaks = dict.fromkeys((project for _, _, _, project, _ in events), 0)
+    held = dict(peaks)
+    for _, event, _, project, amount in events:
+        held[project] += amount if event == "reserve" else -amount
+        peaks[project] = max(peaks[project], held[project])
+    limits = {project: peak // 2 for project, peak in peaks.items()}
+    refused, held = dict.fromkeys(peaks, 0), dict.fromkeys(peaks, 0)
+    live: set[str] = set()
+    for _, event, consumer, project, amount in events:
+        if event == "reserve" and held[project] + amount > limits[project]:
+            refused[project] += 1
+        elif event == "reserve" or consumer in live:
+            live.add(consumer)
+            held[project] += amount if event == "reserve" else -amount
+    return refused, limits, peaks
+
+
 class ExportTest(SimulateCase):
     def test_a_replay_of_the_export(self) -> None:
         self.configure()
@@ -395,7 +472,8 @@ class ExportTest(SimulateCase):
         path = self.directory / "export.csv"
         ended = self.call("replay", "export", str(path))
         self.assertEqual((0, "", ""), (ended.status, ended.out, ended.err))
-        self.assertEqual(path.read_text(), self.call("replay", "export").out)
+        for argv in ((), ("-",)):
+            self.assertEqual(path.read_text(), self.call("replay", "export", *argv).out)
         self.configure(url=fixtures.fresh_url("sqlite", "exported"))
         self.good("db", "sync")
         self.assertEqual(0, self.call("replay", str(path)).status)
@@ -409,77 +487,3 @@ class ExportTest(SimulateCase):
     def test_a_trace_with_the_name_of_the_command(self) -> None:
         (self.directory / "export").write_text(HEADER)
         self.assertEqual(0, self.call("replay", str(pathlib.Path(self.directory, "export"))).status)
-
-
-class ForecastCase(SimulateCase):
-    def grow(self, project: str, per_day: int, days: int = 20) -> None:
-        """A project that has reserved so many more on each of the last days, and still holds them."""
-        now = datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)
-        for day in range(days):
-            (row,) = self.good("reserve", "--project", project, f"gpu={per_day}")
-            self.good("commit", row["uuid"])
-            moment = now - datetime.timedelta(days=days - day - 0.5)
-            self.sql(
-                "UPDATE reservations SET created_at = :t, updated_at = :t WHERE uuid = :u",
-                t=moment.isoformat(" ", "microseconds"),
-                u=row["uuid"],
-            )
-
-
-class ForecastTest(ForecastCase):
-    def test_a_rising_project(self) -> None:
-        self.call("limit", "set", "--default", "gpu=100")
-        self.grow("rising", 2, days=10)
-        self.good("reserve", "--project", "constant", "gpu=5")
-        (row,) = self.good("usage", "forecast")
-        self.assertEqual(["rising", "gpu", 20, 100, 2.0], list(row.values())[:5])
-        self.assertEqual(row["earliest"], row["latest"])  # the points are on the line
-        (same,) = self.good("usage", "forecast", "--project", "rising", "--resource", "gpu")
-        self.assertEqual((row["project_id"], row["held"]), (same["project_id"], same["held"]))
-        for argv in (["--project", "constant"], ["--resource", "fpga"], ["--within", "3"]):
-            self.assertEqual([], self.good("usage", "forecast", *argv))
-        self.assertEqual("", self.call("usage", "forecast", "--within", "3").out)
-
-    def test_the_limit_of_an_ancestor(self) -> None:
-        self.call("limit", "import", self.limits({"projects": [
-            {"id": "top", "limits": {"gpu": 30}, "children": [{"id": "leaf", "limits": {"gpu": 30}}]}]}))  # fmt: skip
-        self.grow("leaf", 2, days=8)
-        rows = self.good("usage", "forecast")
-        self.assertEqual(["leaf", "top"], [row["project_id"] for row in rows])
-        self.assertEqual(rows[0]["reaches_limit_at"], rows[1]["reaches_limit_at"])
-
-    def test_overrides(self) -> None:
-        """The forecast uses the limit that applies when the line reaches it."""
-        self.call("limit", "set", "--default", "gpu=30")
-        self.grow("p", 2, days=10)
-
-        def row() -> tuple[int, float]:
-            """The limit, and the days until the line reaches it."""
-            (found,) = self.good("usage", "forecast")
-            reached = datetime.datetime.fromisoformat(found["reaches_limit_at"].rstrip("Z"))
-            now = datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)
-            return found["limit"], round((reached - now).total_seconds() / 86400, 1)
-
-        limit, days = row()
-        self.assertEqual((30, True), (limit, 4 < days < 6), days)
-
-        def override(limit: int, start: float, end: float) -> None:
-            now = datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)
-            times = [f"{(now + datetime.timedelta(days=one)).isoformat()}Z" for one in (start, end)]
-            self.call("limit", "set", "--project", "p", f"gpu={limit}", "--from", times[0], "--until", times[1])
-
-        override(100, -1, 20)
-        self.assertEqual((30, 20.0), row())  # where the override ends, the line is above the limit already
-        override(26, 1.5, 9)
-        self.assertEqual(26, row()[0])
-        override(-1, -1, 9)
-        self.assertEqual((30, 20.0), row())
-        override(0, 1, 2)
-        self.assertEqual((0, 1.0), row())
-
-    def test_bad_arguments(self) -> None:
-        for bad in ("0", "-3", "x", "1e3"):
-            self.misused("usage", "forecast", f"--days={bad}")
-        self.assertIn("at least 5 days", self.refused(2, "usage", "forecast", "--days", "4"))
-        self.assertIn("purge_age", self.refused(2, "usage", "forecast", "--days", "31"))
-        self.assertIn("blank", self.refused(2, "usage", "forecast", "--project", " p"))

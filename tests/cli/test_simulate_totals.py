@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from cyborg_quota.types import TOTAL
-from tests.cli import test_simulate
+from tests.cli import test_forecast, test_simulate
 
 NAMES = ("project_id", "refused_before", "refused_after", "peak", "limit_before", "limit_after", "bound_by")
 
@@ -79,7 +79,7 @@ class TotalRowsTest(test_simulate.SimulateCase):
         self.assertIn("Unknown resource 'gpuu'", self.refused(2, "limit", "simulate", new, "--against", self.file))
 
 
-class ForecastTest(test_simulate.ForecastCase):
+class ForecastTest(test_forecast.ForecastCase):
     def test_all_projects_together(self) -> None:
         """Each project has room for years, and all together reach the total limit in days."""
         self.call("limit", "set", "--default", "gpu=10000")

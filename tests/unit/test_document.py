@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 import hypothesis
@@ -90,10 +91,21 @@ class TestRead(base.BaseTestCase):
             ("defaults: {gpu: 1", "line 2", "is not valid YAML"),
             ("a: !!python/object:os.system {}", "is not valid YAML"),
             ("defaults: {gpu: " + "9" * 5000 + "}", "is not valid YAML"),
-            ("defaults: {gpu: 2001-99-99}", "is not valid YAML"),
+            ("defaults: {gpu: 2001-99-99}", "line 1, column 17 is not valid YAML: '2001-99-99' is not a time"),
+            ("defaults: {gpu: 2001-12-01T00:00:00+99:00}", "'2001-12-01T00:00:00+99:00' is not a time"),
+            ("defaults: {gpu: 2001-12-31}", "defaults.gpu must be an integer", "not 2001-12-31"),
+            ("projects: [{id: 2001-12-31}]", "must be a name, not 2001-12-31; write it in quotes"),
             ("a: \x00", "is not valid YAML"),
         ):
             self.refused(text, *words)
+
+    def test_a_date_is_its_midnight_in_utc(self) -> None:
+        text = "projects: [{id: p, overrides: [{resource: gpu, limit: 1, from: %s, until: %s}]}]"
+        for quote in ("", "'"):
+            (one,) = read(text % (f"{quote}2027-12-01{quote}", "2027-12-02 08:00:00+02:00")).new_overrides
+            self.assertEqual(datetime.datetime(2027, 12, 1), one.starts_at)
+            self.assertEqual(datetime.datetime(2027, 12, 2, 6), one.until)
+        self.refused(text % ("2027-12-01", "2027-12-01"), "overrides[0].until must be later than from")
 
     def test_a_cycle_by_alias_is_a_duplicate_project(self) -> None:
         self.refused("projects: [&a {id: a, children: [*a]}]", "has the same id 'a' as projects[0]")
