@@ -316,15 +316,11 @@ class Administration:
         return limit_tree.rows(tree, state.counters, enumerate(reversed(state.project_ids)))
 
     def list_over(self, context: Context) -> list[TreeRow]:
-        """The rows whose usage exceeds the limit, for example after a limit was lowered.
-
-        Total limits that are enforced come first: their project_id is TOTAL.
-        """
+        """The rows whose usage exceeds the limit, after it was lowered; first those of total limits (TOTAL)."""
         validation.admin_only(context, "list_over")
-        projects = self.tree(context)
         totals = [one for one in self._driver.total_limits.read() if one.is_enforced]
-        rows = [TreeRow(TOTAL, None, 0, one.resource, one.limit, 0, one.held) for one in totals] + projects
-        return [row for row in rows if row.available is not None and row.available < 0]
+        rows = [TreeRow(TOTAL, None, 0, one.resource, one.limit, 0, one.held) for one in totals]
+        return [row for row in [*rows, *self.tree(context)] if row.available is not None and row.available < 0]
 
     # --- overrides ---
 
@@ -490,10 +486,7 @@ class Administration:
         return self._driver.history.checkpoint(self._author(context, reason))
 
     def purge_limit_history(self, context: Context, older_than_seconds: int) -> int:
-        """Replace the entries of the history that are older than this by one checkpoint.
-
-        Returns the number of entries deleted.
-        """
+        """Replace the entries that are older than this by one checkpoint. Returns the number of entries deleted."""
         validation.admin_only(context, "purge_limit_history")
         age = validation.age_microseconds(older_than_seconds)
         return self._driver.history.purge(age, validation.author_of(context, None))
