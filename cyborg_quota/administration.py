@@ -316,14 +316,10 @@ class Administration:
         return limit_tree.rows(tree, state.counters, enumerate(reversed(state.project_ids)))
 
     def list_over(self, context: Context) -> list[TreeRow]:
-        """The rows whose usage exceeds the limit, for example after a limit was lowered.
-
-        Total limits that are enforced come first: their project_id is TOTAL.
-        """
+        """The rows whose usage exceeds the limit; those of total limits (project_id TOTAL) first."""
         validation.admin_only(context, "list_over")
-        projects = self.tree(context)
         totals = [one for one in self._driver.total_limits.read() if one.is_enforced]
-        rows = [TreeRow(TOTAL, None, 0, one.resource, one.limit, 0, one.held) for one in totals] + projects
+        rows = [TreeRow(TOTAL, None, 0, one.resource, one.limit, 0, one.held) for one in totals] + self.tree(context)
         return [row for row in rows if row.available is not None and row.available < 0]
 
     # --- overrides ---
