@@ -235,7 +235,8 @@ class ReportTest(base.CliTestCase):
 
     def test_a_project_that_has_only_an_override(self) -> None:
         """Its limit is promised, too."""
-        self.good("limit", "set", "--project", "d", "gpu=5", "--until", "2990-01-01T00:00Z")
+        ended = self.call("limit", "set", "--project", "d", "gpu=5", "--until", "2990-01-01T00:00Z")
+        self.assertEqual(0, ended.status, ended.err)
         self.assertEqual(43, self.report()[0]["promised"])
 
     def test_unlimited_and_without_capacity(self) -> None:
