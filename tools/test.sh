@@ -107,7 +107,7 @@ export VIRTUAL_ENV=$venv PATH=$venv/bin:$PATH
 export OS_TEST_TIMEOUT=${OS_TEST_TIMEOUT:-300}
 
 if [[ $# -eq 0 ]]; then
-    # Many tests wait for services: five workers keep two cores busy, and each has about the same amount of work.
+    # Many tests wait for services: six workers keep two cores busy, and each has about the same amount of work.
     set -- --worker-file tools/workers.yaml
 fi
 
