@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cyborg_quota import exceptions, paging, policy, validation
 from cyborg_quota.history_visibility import hide_pod, without_others
+from cyborg_quota.ledger import edge_warnings
 from cyborg_quota.ledger.base import QuotaDriver
 from cyborg_quota.limit_types import Holding, TreeRow
 from cyborg_quota.limits import limit_tree
@@ -40,8 +41,8 @@ class Administration:
     Policy may permit other contexts set_limit, set_limits, unset_limit, set_overrides and cancel_overrides.
 
     If ``[limits] driver`` is not ``database``, all calls raise LimitsReadOnly, except ``list_limits``,
-    ``count_ignored_edges``, ``ignored_edges_warning``, ``detach_projects``, ``is_known_project``, ``list_holders``,
-    ``list_holdings`` and the calls on the history.
+    ``count_ignored_edges``, ``ignored_edges_warning``, ``tree_warnings``, ``detach_projects``, ``is_known_project``,
+    ``list_holders``, ``list_holdings`` and the calls on the history.
 
     A ``reason`` is one line of text, recorded in the history; it is required if [limits] require_reason is set.
     """
@@ -139,16 +140,17 @@ class Administration:
     def ignored_edges_warning(self, context: Context) -> str | None:
         """A log line with the result of count_ignored_edges and the remedy; None if there are no such edges."""
         validation.admin_only(context, "ignored_edges_warning")
-        counts = self._driver.count_ignored_edges()
-        if not counts:
-            return None
-        edges = ", ".join(f"{count} of {origin}" for origin, count in counts.items())
-        example = f"cyborg-quota project detach --origin {next(iter(counts))}"
-        return (
-            f"The project tree has edges that a previous limit driver made ({edges}). They are ignored: those parents "
-            f"do not limit the projects below them. To remove the edges: {example}; to make them your own, so that "
-            f"the limits of the parents apply: {example} --keep."
-        )
+        return edge_warnings.ignored(self._driver.count_ignored_edges())
+
+    def tree_warnings(self, context: Context) -> list[str]:
+        """Log lines about edges that the limit driver ignores, or will replace. Works with all limit drivers.
+
+        Of the edges that operators made, the first 50 are compared with the source of the driver. Raises
+        LimitsUnavailable.
+        """
+        validation.admin_only(context, "tree_warnings")
+        found = (self.ignored_edges_warning(context), edge_warnings.replaced(*self._driver.list_replaced_edges()))
+        return [warning for warning in found if warning is not None]
 
     def detach_projects(
         self,
@@ -318,9 +320,10 @@ class Administration:
     def list_over(self, context: Context) -> list[TreeRow]:
         """The rows whose usage exceeds the limit, after it was lowered; first those of total limits (TOTAL)."""
         validation.admin_only(context, "list_over")
-        totals = [one for one in self._driver.total_limits.read() if one.is_enforced]
-        rows = [TreeRow(TOTAL, None, 0, one.resource, one.limit, 0, one.held) for one in totals]
-        return [row for row in [*rows, *self.tree(context)] if row.available is not None and row.available < 0]
+        whole, totals = self._keeper.whole_tree()
+        rows = [TreeRow(TOTAL, None, 0, one.resource, one.limit, 0, one.held) for one in totals if one.is_enforced]
+        rows += limit_tree.rows(*whole)
+        return [row for row in rows if row.available is not None and row.available < 0]
 
     # --- overrides ---
 
@@ -395,9 +398,7 @@ class Administration:
         """
         named = validation.override_ids(ids)
         author = self._author(context, reason)
-        return self._keeper.overrides.cancel(
-            named, author, lambda *project: self._policy.may_set(context, *project)
-        )
+        return self._keeper.overrides.cancel(named, author, lambda *project: self._policy.may_set(context, *project))
 
     # --- export and import ---
 
@@ -486,7 +487,7 @@ class Administration:
         return self._driver.history.checkpoint(self._author(context, reason))
 
     def purge_limit_history(self, context: Context, older_than_seconds: int) -> int:
-        """Replace the entries that are older than this by one checkpoint. Returns the number of entries deleted."""
+        """Replace the entries older than this by a checkpoint, once one is a tenth older. Returns their number."""
         validation.admin_only(context, "purge_limit_history")
         age = validation.age_microseconds(older_than_seconds)
         return self._driver.history.purge(age, validation.author_of(context, None))

@@ -22,6 +22,7 @@ from cyborg_quota.capacity_types import (
     ResourceReport,
 )
 from cyborg_quota.ledger.base import QuotaDriver
+from cyborg_quota.safe_repr import safe_repr
 from cyborg_quota.types import MAX_AMOUNT, MAX_LIMIT, Author, Marker
 from cyborg_quota.validation import Context
 
@@ -116,7 +117,7 @@ class Capacity:
     def require_pods(self, context: Context, pods: Collection[str]) -> None:
         """Raise PodNotFound if one of these pods does not exist."""
         validation.admin_only(context, "require_pods")
-        self._providers.require_pods([validation.check_name("pod", pod) for pod in sorted(pods)])
+        self._providers.require_pods(sorted(validation.check_names("pod", pods)))
 
     def remove_provider(self, context: Context, provider: str, *, reason: str | None = None) -> None:
         """Remove a provider and its inventories. Raises ProviderNotFound, ProviderInUse (it has claims or children)."""
@@ -209,8 +210,7 @@ class Capacity:
         """
         validation.admin_only(context, "find_provider")
         return self._providers.find_with(
-            [validation.check_name("provider", name) for name in names],
-            [validation.check_name("resource", resource) for resource in resources],
+            validation.check_names("provider", names), validation.check_names("resource", resources)
         )
 
     def list_allocations(
@@ -299,7 +299,7 @@ class Capacity:
     def purge_history(self, context: Context, older_than_seconds: int) -> int:
         """Replace the entries of the history that are older than this by one checkpoint.
 
-        Returns the number of entries deleted.
+        Does so once the oldest entry is a tenth older. Returns the number of entries deleted.
         """
         validation.admin_only(context, "purge_history")
         age = validation.age_microseconds(older_than_seconds)
@@ -352,7 +352,11 @@ def _author(context: Context, reason: str | None) -> Author:
     return validation.author_of(context, validation.check_reason(reason, is_required=False))
 
 
-def _check_amounts(amounts: Mapping[str, object]) -> dict[str, int]:
+def _check_amounts(amounts: object) -> dict[str, int]:
+    if not isinstance(amounts, Mapping):
+        raise exceptions.InvalidRequest(
+            f"What is used elsewhere must map resources to amounts, not {safe_repr(amounts)}."
+        )
     return {validation.check_name("resource", name): _check_amount(amount) for name, amount in amounts.items()}
 
 

@@ -8,7 +8,9 @@ longer has gets the total 0, so that nothing more is claimed there.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import itertools
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from oslo_log import log as logging
@@ -16,6 +18,7 @@ from oslo_log import log as logging
 from cyborg_quota import exceptions, units, validation
 from cyborg_quota.capacity import Capacity
 from cyborg_quota.capacity_types import Allocation, Inventory, InventoryRecord, Provider
+from cyborg_quota.spool import Spool
 from cyborg_quota.validation import Context
 
 LOG = logging.getLogger(__name__)
@@ -25,6 +28,9 @@ ADD, SET, ELSEWHERE = "add provider", "set inventory", "set used elsewhere"
 Used = Mapping[str, Mapping[str, int]]
 """What consumers use, by resource and by consumer."""
 
+PAGE_ROWS: Final = 10_000
+"""The number of claims that are read at once."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WantedProvider:
@@ -32,8 +38,8 @@ class WantedProvider:
 
     ``uuid`` None: the source does not know it; a provider with the same name is the same one. ``parent`` is a name or a
     UUID. ``can_host`` None: the source does not say; a new provider can. ``covers``: the resources of which the source
-    knows all inventories; one that it does not list gets the total 0. ``used`` None: the source does not say what is in
-    use. ``is_needed`` False: do not add the provider.
+    knows all inventories; one that it does not list gets the total 0. ``used`` returns what consumers use, so that only
+    that of one provider is in memory; None: the source does not say. ``is_needed`` False: do not add the provider.
     """
 
     name: str
@@ -43,7 +49,7 @@ class WantedProvider:
     can_host: bool | None = None
     inventories: Mapping[str, Inventory] = dataclasses.field(default_factory=dict)
     covers: frozenset[str] = frozenset()
-    used: Used | None = None
+    used: Callable[[], Used] | None = None
     is_needed: bool = True
 
 
@@ -65,6 +71,7 @@ class CapacityImporter:
     :param settle: waits until the binds in progress have made their claims; called once, if the source has consumers
         that hold no reservation here.
     :param reason: of the changes, for the history.
+    :param knows_use: whether the source says what is in use; otherwise, the claims here are not read.
     """
 
     def __init__(
@@ -74,12 +81,15 @@ class CapacityImporter:
         resources: Iterable[str],
         settle: Callable[[], object] = lambda: None,
         reason: str | None = None,
+        *,
+        knows_use: bool = True,
     ) -> None:
         self._capacity = capacity
         self._context = context
         self._resources = frozenset(resources)
         self._settle = settle
         self._reason = reason
+        self._knows_use = knows_use
 
     def run(
         self,
@@ -93,10 +103,22 @@ class CapacityImporter:
         A provider that another writer changes while the source is read keeps that change.
 
         Raises what ``read`` raises, UnknownResource, InvalidInventory, InvalidName, InvalidRequest, ProviderNotFound,
-        PodNotFound.
+        PodNotFound, QuotaError (the temporary file cannot be written).
         """
+        with Spool() as spool:
+            return self._run(read, _Claims(spool), dry_run=dry_run, progress=progress)
+
+    def _run(
+        self,
+        read: Callable[[], Sequence[WantedProvider]],
+        claims: _Claims,
+        *,
+        dry_run: bool,
+        progress: Callable[[int], object],
+    ) -> list[Change]:
         stored = _Stored(self._capacity, self._context)
-        claims = _Claims(self._capacity.list_allocations(self._context))
+        if self._knows_use:
+            claims.add(_allocations(self._capacity, self._context))
         wanted = read()
         self._check(wanted)
         matched = [(one, stored.find(one)) for one in wanted]
@@ -105,9 +127,10 @@ class CapacityImporter:
         self._capacity.require_pods(self._context, {one.pod for one in wanted if one.pod is not None})
         if any(self._elsewhere(one, provider, claims) for one, provider in matched if one.used is not None):
             self._settle()
-            claims.add(self._capacity.list_allocations(self._context))
+            claims.add(_allocations(self._capacity, self._context))
         _warn_about_pods(matched)
         _warn_about_pools(matched)
+        _warn_about_hosts(matched, stored)
         changes: list[Change] = []
         overtaken: list[str] = []
         for one, provider in matched:
@@ -221,12 +244,14 @@ class CapacityImporter:
     @staticmethod
     def _elsewhere(one: WantedProvider, provider: Provider | None, claims: _Claims) -> dict[str, int]:
         """What the source reports as used beyond the reservations here, by resource; without zeros."""
-        name = one.name if provider is None else provider.name
+        if one.used is None:
+            return {}
+        held = claims.held(one.name if provider is None else provider.name)
         amounts = {
             resource: sum(
-                max(amount - claims.held(name, resource, consumer), 0) for consumer, amount in by_consumer.items()
+                max(amount - held.get(resource, {}).get(consumer, 0), 0) for consumer, amount in by_consumer.items()
             )
-            for resource, by_consumer in (one.used or {}).items()
+            for resource, by_consumer in one.used().items()
         }
         return {resource: amount for resource, amount in amounts.items() if amount}
 
@@ -278,6 +303,33 @@ def _warn_about_pods(matched: Iterable[tuple[WantedProvider, Provider | None]]) 
         )
 
 
+def _warn_about_hosts(matched: Sequence[tuple[WantedProvider, Provider | None]], stored: _Stored) -> None:
+    """A host that another source has named ``node1`` and this one names ``node1.example.org`` would count twice."""
+    others = stored.hosts() - {provider.name for _, provider in matched if provider is not None}
+    by_label: dict[str, list[str]] = {}
+    for name in others:
+        by_label.setdefault(_label(name), []).append(name)
+    new = [one for one, provider in matched if provider is None and one.is_needed and one.inventories]
+    twice = [
+        (one.name, name)
+        for one in new
+        for name in by_label.get(_label(one.name), ())
+        if one.name.startswith(f"{name}.") or name.startswith(f"{one.name}.")
+    ]
+    if twice:
+        LOG.warning(
+            "%d new providers may be hosts that are stored under another name, %s and %s for example: then their "
+            "capacity counts twice. Import hosts from one source only, and set the total of the other name to 0.",
+            len(twice),
+            *twice[0],
+        )
+
+
+def _label(name: str) -> str:
+    """The first label of a domain name."""
+    return name.partition(".")[0]
+
+
 class _Stored:
     """The providers and inventories that are stored, read once. ``names``: the stored name by the source's name."""
 
@@ -293,6 +345,11 @@ class _Stored:
     @property
     def keys(self) -> set[str]:
         return {*self._by_uuid, *self._by_name}
+
+    def hosts(self) -> set[str]:
+        """The names of the providers that have something, and are in no other one."""
+        with_something = {name for name, records in self.records.items() if any(one.total for one in records.values())}
+        return {name for name in with_something if self._by_name[name].parent is None}
 
     def find(self, one: WantedProvider) -> Provider | None:
         """The stored provider with the same UUID, else with the same name; a name may be its UUID.
@@ -312,22 +369,40 @@ class _Stored:
 class _Claims:
     """What consumers hold here, at which provider. A consumer of a source may be a consumer or a group here."""
 
-    def __init__(self, allocations: Iterable[Allocation]) -> None:
-        self._held: dict[tuple[str, str, str], int] = {}
-        self.add(allocations)
+    def __init__(self, spool: Spool) -> None:
+        self._spool = spool
+        self._places: dict[str, list[int]] = {}
 
     def add(self, allocations: Iterable[Allocation]) -> None:
-        """Add allocations that were read at another time: a consumer that had one at either time counts as known."""
-        now: dict[tuple[str, str, str], int] = {}
-        for one in allocations:
-            for holder in {one.consumer, one.group} - {None}:
-                key = (one.provider, one.resource, str(holder))
-                now[key] = now.get(key, 0) + one.used
-        for key, amount in now.items():
-            self._held[key] = max(amount, self._held.get(key, 0))
+        """Add the claims of one moment, sorted by provider. A consumer that had one at any moment counts as known."""
+        for provider, rows in itertools.groupby(allocations, key=operator.attrgetter("provider")):
+            held: dict[str, dict[str, int]] = {}
+            for one in rows:
+                amounts = held.setdefault(one.resource, {})
+                for holder in {one.consumer, one.group} - {None}:
+                    amounts[str(holder)] = amounts.get(str(holder), 0) + one.used
+            self._places.setdefault(provider, []).append(self._spool.put(held))
 
-    def held(self, provider: str, resource: str, consumer: str) -> int:
-        return self._held.get((provider, resource, consumer), 0)
+    def held(self, provider: str) -> Used:
+        """The largest amount that each consumer had there at any of the moments."""
+        most: dict[str, dict[str, int]] = {}
+        for place in self._places.get(provider, ()):
+            for resource, amounts in self._spool.get(place).items():
+                found = most.setdefault(resource, {})
+                for holder, amount in amounts.items():
+                    found[holder] = max(amount, found.get(holder, 0))
+        return most
+
+
+def _allocations(capacity: Capacity, context: Context) -> Iterator[Allocation]:
+    """All claims, by provider, read in pages."""
+    marker: str | None = None
+    while True:
+        page = capacity.list_allocations(context, limit=PAGE_ROWS, after=marker)
+        yield from page
+        if len(page) < PAGE_ROWS:
+            return
+        marker = page[-1].reservation
 
 
 _GONE: Final = Inventory(0)

@@ -102,7 +102,7 @@ class QuotaEngine(Queries):
     @property
     def pod_limits(self) -> PodLimits:
         """Limits of projects per pod. They can be changed only if [limits] driver is database."""
-        return PodLimits(self._driver, self._resources, require_reason=self._require_reason)
+        return PodLimits(self._driver, self._resources, self._authority, require_reason=self._require_reason)
 
     @property
     def monitoring(self) -> Monitoring:
@@ -440,9 +440,7 @@ class QuotaEngine(Queries):
 
 def _identity(texts: Sequence[str]) -> list[str]:
     """The texts of an identity. Raises InvalidName, InvalidRequest."""
-    if isinstance(texts, str):
-        raise exceptions.InvalidName("identity", texts, "a list of texts is expected")
-    checked = [validation.check_name("identity", text) for text in texts]
+    checked = validation.check_names("identity", texts)
     if len(checked) > _MAX_IDENTITY:
         raise exceptions.InvalidRequest(f"An identity has at most {_MAX_IDENTITY} texts.")
     return checked

@@ -121,36 +121,38 @@ def at_provider(quota: Headroom, inventories: Iterable[FreeInventories], provide
     return Headroom(fits, provider, "provider", None, total)
 
 
-class Bundles(NamedTuple):
-    """How many bundles fit (None: unlimited), and the resource whose quota bounds their number.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bundles:
+    """How many bundles fit, and the resource whose quota bounds their number, with its headroom at the same moment.
 
-    ``resource`` is None if the capacity of the providers bounds the number.
+    ``resource`` and ``headroom`` are None if the capacity of the providers bounds the number.
     """
 
-    number: int | None
+    number: int
     resource: str | None
+    headroom: Headroom | None = dataclasses.field(default=None, compare=False)
 
 
 def how_many(bundle: Mapping[str, int], headrooms: Mapping[str, Headroom]) -> Bundles:
     """The largest n such that a reserve of n times ``bundle`` ({resource: amount}, at least 1 each) would be granted.
 
-    Other reserves may take the amounts before the caller does.
+    Where nothing limits a resource, n times its amount is at most MAX_AMOUNT, the largest amount of a reserve. Other
+    reserves may take the amounts before the caller does.
     """
-    counts = {
-        resource: fits // amount
-        for resource, amount in sorted(bundle.items())
-        if (fits := headrooms[resource].fits) is not None
-    }
-    if not counts:
-        return Bundles(None, None)
+    counts = {}
+    for resource, amount in sorted(bundle.items()):
+        fits = headrooms[resource].fits
+        counts[resource] = (MAX_AMOUNT if fits is None else fits) // amount
     resource = min(counts, key=counts.__getitem__)
-    return Bundles(counts[resource], resource)
+    return Bundles(counts[resource], resource, headrooms[resource])
 
 
 def separate_claims(
     bundle: Mapping[str, int], own: Mapping[str, Counters], open_reservations: Mapping[str, OpenReservations]
-) -> Bundles:
+) -> tuple[int, str] | None:
     """How many claims of ``bundle`` the caps on open reservations permit: each of them makes a reservation of its own.
+
+    Also returns the resource whose cap bounds the number. None: there is no cap.
 
     ``own``: the counters of the project, by resource. As in ``compute``, claims that leave ``reserved`` within half of
     the cap are granted.
@@ -162,9 +164,9 @@ def separate_claims(
         if cap != UNLIMITED
     }
     if not counts:
-        return Bundles(None, None)
+        return None
     resource = min(counts, key=counts.__getitem__)
-    return Bundles(counts[resource], resource)
+    return counts[resource], resource
 
 
 def bundles_at_providers(bundle: Mapping[str, int], free: Iterable[tuple[Sequence[int], int]]) -> int:

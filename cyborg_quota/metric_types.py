@@ -28,8 +28,9 @@ class LedgerMetrics:
 
     ``projects``: a value for each resource of which a project has a usage row or a limit of its own. ``capacity``: by
     (resource, pod), with the pod "" for providers without one. ``measurement_ages``: seconds since the last measurement
-    of each pod that has one. ``oldest_overdue_seconds``: how long ago the reservation that is longest overdue became
-    so; 0.0 if none is. ``revision``: the revision of the schema.
+    of each pod that is measured; for a pod whose endpoint was never reached, since it was added.
+    ``oldest_overdue_seconds``: how long ago the reservation that is longest overdue became so; 0.0 if none is.
+    ``revision``: the revision of the schema.
     """
 
     projects: Sequence[ProjectMetrics]

@@ -8,20 +8,24 @@ from typing import Any
 
 from cyborg_quota import exceptions, scopes, validation
 from cyborg_quota.ledger.base import QuotaDriver
+from cyborg_quota.policy import RULE, SEE_PODS, Policy
 from cyborg_quota.types import LimitRecord
 from cyborg_quota.validation import Context
 
 
 class PodLimits:
-    """The largest amounts of resources that a project may hold in one pod. All calls need an admin's context.
+    """The largest amounts of resources that a project may hold in one pod. ``list`` needs an admin's context.
 
     With an enforcement model that limits the usage of descendants, the limit of a project includes what they hold in
     the pod. Only [limits] driver = database has limits per pod; another driver raises LimitsReadOnly.
     """
 
-    def __init__(self, driver: QuotaDriver, resources: Mapping[str, Any], *, require_reason: bool = False) -> None:
+    def __init__(
+        self, driver: QuotaDriver, resources: Mapping[str, Any], authority: Policy, *, require_reason: bool = False
+    ) -> None:
         self._driver = driver
         self._resources = resources
+        self._policy = authority
         self._require_reason = require_reason
 
     def set(
@@ -35,13 +39,15 @@ class PodLimits:
     ) -> None:
         """Set limits ({resource: limit}) of a project in a pod, all or none. The limit None removes one.
 
-        What the project holds in the pod already counts. Raises PodNotFound, unless limits are only removed;
-        LimitRefused, UnknownResource, InvalidRequest.
+        What the project holds in the pod already counts. The policy rules cyborg_quota:limit:set and
+        cyborg_quota:pod:see, both with the parent of the project, decide who may set them; by default an admin. Raises
+        NotAuthorized; PodNotFound, unless limits are only removed; LimitRefused, UnknownResource, InvalidRequest.
         """
-        validation.admin_only(context, "set_pod_limits")
         if not isinstance(limits, Mapping) or not limits:
             raise exceptions.InvalidRequest("Limits per pod must map at least one resource to a limit.")
         project_id, pod = validation.check_name("project_id", project_id), validation.check_name("pod", pod)
+        if not validation.is_admin(context):  # before anything is looked up, so that the answer reveals no pod
+            self._require_right(context, project_id, self._driver.get_parent(project_id))
         checked = {
             scopes.scoped_name(validation.check_name("resource", resource), pod): None
             if limit is None
@@ -55,7 +61,18 @@ class PodLimits:
         keeper = self._driver.keeper
         if any(limit is not None for limit in checked.values()):
             self._driver.providers.require_pods([pod])
-        keeper.set_limits(project_id, checked, validation.author_of(context, reason), lambda _parent_id: None)
+        keeper.set_limits(
+            project_id,
+            checked,
+            validation.author_of(context, reason),
+            lambda parent_id: self._require_right(context, project_id, parent_id),
+        )
+
+    def _require_right(self, context: Context, project_id: str, parent_id: str | None) -> None:
+        """Raise NotAuthorized unless the policy lets the context see pods and set limits of this project."""
+        sees_pods = validation.is_admin(context) or self._policy.permits(SEE_PODS, context, project_id, parent_id)
+        if not sees_pods or not self._policy.may_set(context, project_id, parent_id):
+            raise exceptions.NotAuthorized("set_pod_limits", f"a context that {SEE_PODS} and {RULE} allow")
 
     def list(self, context: Context, project_id: str | None = None, pod: str | None = None) -> list[LimitRecord]:
         """The limits per pod of a project (None: of all projects), in this pod (None: in any).

@@ -106,9 +106,9 @@ class Pods:
     ) -> Pod:
         """Change the given values of a pod, and return it. Its zone and its name cannot change.
 
-        ``state``: "available", "maintenance" or "disabled". From the moment at which this call returns, no project is
-        bound to a pod that is not available; its present bindings move when they are selected the next time. Raises
-        PodNotFound, InvalidPod.
+        ``endpoint``: a new one removes the measurement of the former. ``state``: "available", "maintenance" or
+        "disabled". From the moment at which this call returns, no project is bound to a pod that is not available; its
+        present bindings move when they are selected the next time. Raises PodNotFound, InvalidPod.
         """
         validation.admin_only(context, "change_pod")
         changes: dict[str, Any] = {}
@@ -157,7 +157,7 @@ class Pods:
         pod_request = PodRequest(
             validation.optional_name("availability_zone", zone),
             validation.check_affinity(affinity),
-            None if request is None else validation.check_deltas(request, self._resources),
+            None if request is None else validation.check_needed(request, self._resources),
         )
         binding = self._pods.select(project_id, pod_request)
         if self._authority.allows(context, SEE_PODS, project_id):
@@ -227,6 +227,15 @@ class Pods:
             validation.check_affinity(affinity),
         )
 
+    def end_bindings(self, context: Context, pod: str) -> int:
+        """End the current bindings to a pod, and return their number.
+
+        The next selection of each project creates another. Drain the pod first: while it is available, projects can be
+        bound to it again. Raises PodNotFound.
+        """
+        validation.admin_only(context, "end_bindings")
+        return self._pods.end_bindings(validation.check_name("pod", pod))
+
     # --- measurements ---
 
     def list_usages(self, context: Context, name: str | None = None) -> list[PodUsage]:
@@ -242,13 +251,7 @@ class Pods:
     def set_usage(self, context: Context, name: str, usage: Mapping[str, ResourceUse]) -> None:
         """Store the measurement of a pod, made now. Raises PodNotFound, InvalidPod."""
         validation.admin_only(context, "set_pod_usage")
-        checked = {
-            validation.check_name("resource", resource): ResourceUse(
-                _check_integer(f"capacity of {resource}", use[0], 0, 2**63 - 1),
-                _check_integer(f"use of {resource}", use[1], 0, 2**63 - 1),
-            )
-            for resource, use in usage.items()
-        }
+        checked = _checked_usage(usage)
         self._pods.set_usage(validation.check_name("pod", name), checked)
 
     def collect(
@@ -261,7 +264,7 @@ class Pods:
         max_age_seconds: float | None = None,
         progress: Callable[[int], object] = lambda _count: None,
     ) -> list[CollectedPod]:
-        """Measure these pods, or all that are not disabled, and store what they have and use.
+        """Measure these pods, or all that are not disabled, and store what they have and use, as of now.
 
         A pod without an endpoint is measured by its own inventories, the others in parallel by ``read_endpoint`` (see
         integrations/inventory/pod_placement.py), each for at most ``timeout_seconds``. One that cannot be measured
@@ -280,12 +283,13 @@ class Pods:
         if max_age_seconds is not None:
             chosen = self._due(chosen, max_age_seconds)
         errors: dict[str, str] = {}
+        began, pods = self._pods.now(), {pod.name: pod for pod in chosen}
         for name, answer in self._measured(chosen, read_endpoint, timeout_seconds, progress):
             if isinstance(answer, str):
                 errors[name] = answer
             else:
                 with contextlib.suppress(exceptions.PodNotFound):  # removed in the meantime
-                    self.set_usage(context, name, answer)
+                    self._pods.store_measurement(pods[name], _checked_usage(answer), began)
             progress(1)
         usages = {usage.pod: usage for usage in self._pods.list_usages(None)} if chosen else {}
         return [CollectedPod(usages[pod.name], errors.get(pod.name)) for pod in chosen if pod.name in usages]
@@ -332,6 +336,17 @@ class Pods:
 def _checked_names(names: Sequence[str]) -> list[str]:
     """The names, each once."""
     return list(dict.fromkeys(validation.check_name("pod", name) for name in names))
+
+
+def _checked_usage(usage: Mapping[str, ResourceUse]) -> dict[str, ResourceUse]:
+    """A measurement. Raises InvalidName, InvalidPod."""
+    return {
+        validation.check_name("resource", resource): ResourceUse(
+            _check_integer(f"capacity of {resource}", use[0], 0, 2**63 - 1),
+            _check_integer(f"use of {resource}", use[1], 0, 2**63 - 1),
+        )
+        for resource, use in usage.items()
+    }
 
 
 def _check_endpoint(endpoint: str | None) -> str | None:

@@ -121,6 +121,7 @@ SEE_PODS: Final = "cyborg_quota:pod:see"
 _SEES_PODS: Final = (
     ("CLI", "cyborg-quota pod select"),
     ("CLI", "cyborg-quota reserve --pod NAME"),
+    ("GET", "/v2/quotas?pod={pod}"),
     ("GET", f"{_PROJECT}?pod={{pod}}"),
     ("PUT", _PROJECT),
     ("DELETE", f"{_PROJECT}?pod={{pod}}"),

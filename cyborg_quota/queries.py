@@ -151,7 +151,8 @@ class Queries:
         """The first ``count`` children of the project with an id greater than ``after``, sorted. Admin only."""
         validation.admin_only(context, "list_children")
         limit = validation.row_limit(count)
-        return self._driver.list_children(validation.check_name("project_id", project_id), after, limit or 0)
+        last = "" if isinstance(after, str) and not after else validation.check_name("marker", after)
+        return self._driver.list_children(validation.check_name("project_id", project_id), last, limit or 0)
 
     def list_usages(
         self,
@@ -170,8 +171,7 @@ class Queries:
         ``allow_unknown_limits``: as in get_usages. ``with_headroom``: each record has its headroom, or None if the
         limits are unknown. ``limit`` is the maximum number of records; ``after`` is (project_id, resource) of the last
         record of the previous page, with the resource None for the last one of that project; ``resource``: only this
-        one. ``pod``: the usage in this pod, and the limits per pod, without headrooms. Raises MarkerNotFound,
-        PodNotFound.
+        one. ``pod``: the usage, the limits and the headrooms in this pod. Raises MarkerNotFound, PodNotFound.
         """
         validation.admin_only(context, "list_usages")
         in_pod = validation.optional_name("pod", pod)
@@ -183,29 +183,25 @@ class Queries:
             allow_unknown_limits=allow_unknown_limits,
             pod=in_pod,
         )
-        with_headroom = with_headroom and pod is None
-        return self._add_headroom(records, allow_unknown_limits=allow_unknown_limits) if with_headroom else records
+        if not with_headroom:
+            return records
+        return self._add_headroom(records, in_pod, allow_unknown_limits=allow_unknown_limits)
 
-    def _add_headroom(self, records: Sequence[UsageRecord], *, allow_unknown_limits: bool) -> list[UsageRecord]:
-        """The records with their headrooms, which are read later than the usage."""
-        project_ids = {record.project_id for record in records}
-        by_project: dict[str, dict[str, Headroom]] = {}
+    def _add_headroom(
+        self, records: Sequence[UsageRecord], pod: str | None, *, allow_unknown_limits: bool
+    ) -> list[UsageRecord]:
+        """The records with their headrooms, and with the usage and the limits of the same moment."""
+        wanted: dict[str, list[str]] = {}
+        for record in records:
+            wanted.setdefault(record.project_id, []).append(record.resource)
         try:
-            by_project.update(self._driver.list_headroom(project_ids, self.resources))
+            found = self._driver.list_detail(wanted, self.resources, pod)
+            details = {(one.project_id, one.resource): one for one in found}
         except exceptions.LimitsUnavailable:
             if not allow_unknown_limits:
                 raise
             return list(records)
-        # A resource that is not registered cannot be reserved.
-        return [
-            UsageRecord(
-                record.project_id,
-                record.resource,
-                record.usage,
-                by_project[record.project_id].get(record.resource, Headroom(0)),
-            )
-            for record in records
-        ]
+        return [details[record.project_id, record.resource] for record in records]
 
     def get_reservations(
         self,

@@ -75,7 +75,7 @@ class TotalLimits:
     def count_held(self, context: Context, resources: Iterable[str]) -> dict[str, int]:
         """What all projects have in use and reserved, by resource, whether a total limit is set or not.
 
-        Reads the counters of all projects in one statement.
+        Adds up the counters of all projects in one statement.
         """
         validation.admin_only(context, "count_total_limits_held")
         names = [validation.check_name("resource", name) for name in validation.resource_list(resources)]

@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple
 
 from cyborg_quota import exceptions
 from cyborg_quota.scopes import scoped_name
-from cyborg_quota.types import COMMITTED, EXPIRED, LIVE_STATES, RELEASED, RESERVED, ROLLED_BACK, State
+from cyborg_quota.types import COMMITTED, EXPIRED, LIVE_STATES, MAX_AMOUNT, RELEASED, RESERVED, ROLLED_BACK, State
 
 Call = Literal["commit", "rollback", "release", "extend", "resize", "transfer", "expire"]
 
@@ -174,6 +174,23 @@ def adjust(shortfall: int, freed: Iterable[Freed], committed: Collection[int] = 
             reductions.append(Freed(entry.id, amount))
             shortfall -= amount
     return reductions
+
+
+def mergeable(deltas: Sequence[int]) -> list[int]:
+    """The positions of those of these deltas that one row can replace, in order.
+
+    Neither their positive nor their negative sum exceeds MAX_AMOUNT, so that the new delta fits, with any adjustments.
+    The smallest are taken first: if the result has fewer than two, then no two of them fit into one row.
+    """
+    taken = []
+    positive = negative = 0
+    for position in sorted(range(len(deltas)), key=lambda position: abs(deltas[position])):
+        delta = deltas[position]
+        if (positive if delta > 0 else negative) + abs(delta) <= MAX_AMOUNT:
+            taken.append(position)
+            positive += max(delta, 0)
+            negative += max(-delta, 0)
+    return sorted(taken)
 
 
 def current_attempt(rows: Sequence[Row]) -> list[Row]:

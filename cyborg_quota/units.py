@@ -12,10 +12,13 @@ from typing import Final
 
 from cyborg_quota import exceptions
 from cyborg_quota.capacity_types import Inventory, InventoryRecord
-from cyborg_quota.types import MAX_AMOUNT, MAX_LIMIT
+from cyborg_quota.types import MAX_AMOUNT
 
 MAX_RATIO_PLACES: Final = 4
 """The maximum number of decimal places of allocation_ratio that the database stores."""
+
+MAX_CAPACITY: Final = 2**40
+"""The largest capacity of an inventory: the sums of millions of them have 64 bits, which SQLite can add."""
 
 _MAX_RATIO: Final = decimal.Decimal(10) ** 9
 _CONTEXT: Final = decimal.Context(prec=60, rounding=decimal.ROUND_FLOOR)
@@ -98,6 +101,9 @@ def _check_ratio(resource: str, value: object, total: int) -> decimal.Decimal:
 
     if isinstance(value, bool) or not isinstance(value, (int, str, decimal.Decimal)):
         raise refuse("it must be a Decimal, an integer or a text; a float is not exact")
+    # (Decimal also reads the digits of other scripts, and underscores.)
+    if isinstance(value, str) and not (value.isascii() and "_" not in value):
+        raise refuse("it must be a decimal number")
     try:
         ratio = decimal.Decimal(value)
     except (decimal.InvalidOperation, ValueError):
@@ -107,6 +113,6 @@ def _check_ratio(resource: str, value: object, total: int) -> decimal.Decimal:
     exponent = ratio.normalize(_CONTEXT).as_tuple().exponent
     if not isinstance(exponent, int) or -exponent > MAX_RATIO_PLACES:
         raise refuse(f"it must have at most {MAX_RATIO_PLACES} decimal places")
-    if total * ratio > MAX_LIMIT:
-        raise refuse("the capacity would be too large")
+    if total * ratio > MAX_CAPACITY:
+        raise refuse(f"the capacity would exceed {MAX_CAPACITY}")
     return ratio

@@ -98,6 +98,13 @@ def check_name(field: str, value: object) -> str:
     return _plain(value)
 
 
+def check_names(field: str, names: object) -> list[str]:
+    """Return the names. Raises InvalidName if it is no collection of names."""
+    if isinstance(names, (str, bytes)) or not _can_be_iterated(names):
+        raise exceptions.InvalidName(field, names, "it must be a list of names")
+    return [check_name(field, name) for name in names]  # type: ignore[attr-defined]
+
+
 def has_only_printable(text: str) -> bool:
     """Whether the text has no control characters, lone surrogates, or line separators."""
     return text.isprintable() or not any(unicodedata.category(char) in _REFUSED_CATEGORIES for char in text)
@@ -138,6 +145,13 @@ def check_deltas(deltas: object, known: Mapping[str, Any]) -> dict[str, int]:
     if unknown:
         raise exceptions.UnknownResource(map(text_of, unknown), known)
     return {_plain(resource): check_delta(resource, delta) for resource, delta in deltas.items()}
+
+
+def check_needed(amounts: object, known: Mapping[str, Any]) -> dict[str, int]:
+    """What a pod must have. Raises InvalidClaim, UnknownResource, InvalidDelta."""
+    checked = check_deltas(amounts, known)
+    _check_positive(checked, "a request says what is needed")
+    return checked
 
 
 def expire_microseconds(expire: object, default_seconds: int) -> int:

@@ -114,6 +114,22 @@ class ChangeLog:
         query = sa.select(self._table).where(self._column.generation >= start, is_earlier).order_by(*self._order)
         return connection.execute(query).all()
 
+    def has_older(self, connection: sa.Connection, age_microseconds: int) -> bool:
+        """Whether the oldest entry is older than this. Does not consider the checkpoint of an earlier purge."""
+        oldest = connection.execute(sa.select(sa.func.min(self._column.generation))).scalar_one_or_none()
+        if oldest is None:
+            return False
+        start = oldest if self._has_checkpoint(connection, oldest) else oldest - 1
+        first = (
+            sa.select(self._column.created_at)
+            .where(self._column.generation > start)
+            .order_by(*self._order)
+            .limit(1)
+            .subquery()
+        )
+        is_older = first.c.created_at <= clock.utc_after(-age_microseconds)
+        return connection.execute(sa.select(sa.literal(1)).select_from(first).where(is_older)).first() is not None
+
     def first_kept(self, connection: sa.Connection, age_microseconds: int) -> int:
         """The first generation that a purge keeps: that of the first entry younger than ``age_microseconds``."""
         is_young = self._column.created_at > clock.utc_after(-age_microseconds)

@@ -7,6 +7,7 @@ only the host's clock.)
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -30,3 +31,8 @@ def _refuse(element: utc_after, compiler: Any, **kw: Any) -> str:
 def utc_now() -> utc_after:
     """The start time of the statement."""
     return utc_after()
+
+
+def moment_of(value: datetime.datetime | str) -> datetime.datetime:
+    """A time that a prepared.Statement has read, which is as the driver returns it: on SQLite, a text."""
+    return value if isinstance(value, datetime.datetime) else datetime.datetime.fromisoformat(value)

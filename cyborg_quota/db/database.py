@@ -220,14 +220,24 @@ class Database:
         """
         return self._run_with_retries(work, read=True, single_statement=single_statement)
 
-    def read_synced(self, work: Work[T]) -> T:
-        """Like ``read``, but on a Galera node first wait until the node has applied all that any node has committed."""
+    def read_synced(self, work: Work[T], single_statement: Work[T | None] | None = None) -> T:
+        """Like ``read``, but on a Galera node first wait until the node has applied all that any node has committed.
+
+        ``single_statement``: see ``write``. A Galera node does not run it.
+        """
 
         def synced_work(connection: Connection) -> T:
             self.sync_with_cluster(connection)
             return work(connection)
 
-        return self._run_with_retries(synced_work, read=True)
+        def unless_galera(connection: Connection) -> T | None:
+            assert single_statement is not None
+            return None if self.is_galera(connection) else single_statement(connection)
+
+        has_single_statement = single_statement is not None and not self._galera
+        return self._run_with_retries(
+            synced_work, read=True, single_statement=unless_galera if has_single_statement else None
+        )
 
     def sync_with_cluster(self, connection: Connection) -> bool:
         """On a Galera node, wait until this session sees all that any node has committed. False: not a Galera node.

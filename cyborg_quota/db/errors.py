@@ -43,8 +43,10 @@ _TRANSIENT_MYSQL: Final = frozenset(
         1040,  # too many connections
         1047,  # Galera: the node is not ready (no primary component)
         1053,  # server shutdown in progress
+        1203,  # the user has too many connections: max_user_connections of the server
         1205,  # lock wait timeout
         1213,  # deadlock; on Galera also a certification failure, at COMMIT
+        1226,  # the user has too many connections: the limit of the account
         1290,  # read-only, see is_read_only
         1317,  # query interrupted
         1927,  # connection was killed
@@ -58,18 +60,25 @@ _TRANSIENT_MYSQL: Final = frozenset(
     }
 )
 
+_NO_SERVER: Final = (
+    r"WSREP has not yet prepared node|"
+    r"server login has been failing|pgbouncer cannot connect to server|server conn crashed"
+)
+"""The errors of a Galera node without a quorum, and of PgBouncer whose server is down."""
+
 _TRANSIENT_TEXT: Final = re.compile(
     r"database is locked|database table is locked|could not connect|connection refused|connection to server|"
     r"could not translate host name|"
     r"server closed the connection|connection already closed|terminating connection|timeout expired|"
     r"provider status: |"  # Galera: the node could not replicate; only the text shows that it is disconnected
-    r"Lost connection|Packet sequence number wrong|cursor is closed|SSL SYSCALL",
+    rf"Lost connection|Packet sequence number wrong|cursor is closed|SSL SYSCALL|query_wait_timeout|{_NO_SERVER}",
     re.IGNORECASE,
 )
 
 _FATAL_TEXT: Final = re.compile(
     r"authentication failed|Access denied|no pg_hba|role .* does not exist|database .* does not exist|"
-    r"unsupported startup parameter|"  # PgBouncer
+    r"unsupported startup parameter|no such database|"  # PgBouncer
+    r"Host .* is (blocked|not allowed)|"  # MariaDB, 1129 and 1130
     r"unable to open database file|disk is full|No space left|table .* is full|readonly database",
     re.IGNORECASE,
 )
@@ -187,18 +196,23 @@ _ENDS_CONNECTION: Final = frozenset({"57P01", "57P02", "57P03", 1053, 2002, 2003
 _UNREACHABLE_TEXT: Final = re.compile(
     r"could not connect|connection refused|connection to server|could not translate host name|"
     r"server closed the connection|connection already closed|terminating connection|timeout expired|"
-    r"Lost connection|SSL SYSCALL",
+    rf"Lost connection|SSL SYSCALL|{_NO_SERVER}",
     re.IGNORECASE,
 )
 
-_ANSWERED: Final = frozenset({1040, 1047, 1927, "53300"})
-"""The server answered: too many connections, not in a primary component, or this one connection was killed."""
+_ANSWERED: Final = frozenset({1040, 1203, 1226, 1927, "53300"})
+"""The server answered: too many connections, or this one connection was killed."""
 
-_ANSWERED_TEXT: Final = re.compile(r"too many (clients|connections)|remaining connection slots", re.IGNORECASE)
+_ANSWERED_TEXT: Final = re.compile(
+    r"too many (clients|connections)|remaining connection slots|"
+    r"no more connections allowed|"  # PgBouncer
+    r"query_wait_timeout",  # of PgBouncer, also while all of its connections are in use
+    re.IGNORECASE,
+)
 
 
 def is_unreachable(error: BaseException) -> bool:
-    """Whether no connection could be opened, or the server stopped answering: see DatabaseUnreachable."""
+    """Whether no server can be reached, or it stopped answering: see DatabaseUnreachable."""
     if not isinstance(error, (oslo_exc.DBError, sa_exc.DBAPIError)):
         return False
     text, code = reason(error), _code(error)

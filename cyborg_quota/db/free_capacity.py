@@ -75,6 +75,22 @@ def read_bundles(
     return found
 
 
+_FREE_OR_0 = sa.case((_row.free > 0, _row.free), else_=sa.literal_column("0"))
+_SUMS = (
+    sa.select(_row.resource, sa.func.sum(_row.capacity), sa.func.sum(_FREE_OR_0))
+    .group_by(_row.resource)
+    .order_by(_row.resource)
+)
+
+
+def sums_by_resource(connection: sa.Connection) -> dict[str, tuple[int, int]]:
+    """The capacity of all providers together, and what is free of it, by resource.
+
+    A provider whose use exceeds its capacity has nothing free.
+    """
+    return {resource: (int(capacity), int(free)) for resource, capacity, free in connection.execute(_SUMS)}
+
+
 def sums_by_pod(connection: sa.Connection) -> dict[tuple[str, str], ResourceUse]:
     """What all inventories have and use, by resource and pod. The pod of a provider without one is ""."""
     pod = sa.func.coalesce(_provider.pod, "")

@@ -45,7 +45,10 @@ def holders(connection: sa.Connection, after: str, count: int) -> list[str]:
 
 
 def read(connection: sa.Connection, project_ids: Collection[str]) -> list[Holding]:
-    """The usage, the limits (also those per pod) and the numbers of overrides of these projects, sorted by resource."""
+    """The usage, the limits (also those per pod) and the numbers of overrides of these projects.
+
+    Sorted by project, resource and pod.
+    """
     some = sorted(project_ids)
     own_limits = {
         (row.project_id, row.resource): row.most for row in connection.execute(limits.of_projects_query(some))
@@ -56,10 +59,21 @@ def read(connection: sa.Connection, project_ids: Collection[str]) -> list[Holdin
         held |= {key: in_pods[key] for key in own_limits if key in in_pods}
     numbers = Counter((row.project_id, row.resource) for row in connection.execute(overrides.of_projects_query(some)))
     found = []
-    for key in sorted({*held, *own_limits, *numbers}, key=lambda key: (key[0], scopes.in_words(key[1]))):
+    for key in {*held, *own_limits, *numbers}:
         resource, pod = scopes.split(key[1])
         found.append(Holding(key[0], resource, *held.get(key, (0, 0)), own_limits.get(key), numbers[key], pod))
-    return found
+    return sorted(found, key=lambda one: (one.project_id, one.resource, one.pod or ""))
+
+
+def sums(connection: sa.Connection, resources: Collection[str]) -> dict[str, int]:
+    """used + reserved of all projects, by resource; without those of which nothing is held.
+
+    SELECT resource, SUM(used), SUM(reserved) FROM quota_usages WHERE ... GROUP BY resource
+    """
+    row = usages.held_query(None).subquery().c
+    query = sa.select(row.resource, sa.func.sum(row.used), sa.func.sum(row.reserved)).group_by(row.resource)
+    rows = connection.execute(query.where(row.resource.in_(sorted(resources))))
+    return {resource: int(used) + int(reserved) for resource, used, reserved in rows}
 
 
 def _held(connection: sa.Connection, some: Sequence[str], pod: str | None) -> dict[tuple[str, str], tuple[int, int]]:

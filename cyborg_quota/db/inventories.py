@@ -18,7 +18,7 @@ from __future__ import annotations
 import decimal
 import functools
 import secrets
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
@@ -42,6 +42,9 @@ ELSEWHERE: Final = sa.func.coalesce(_row.used_elsewhere, 0)
 Key = tuple[int, str]
 """The id of a provider, and a resource: the key of an inventory."""
 
+Seek = Callable[[sa.Select[Any], Any], sa.Select[Any]]
+"""Makes a server read equally good inventories of a table from a random provider on, by the index on free units."""
+
 class InventoryClaim(NamedTuple):
     """What one call takes from one inventory, by claims of the same amount; ``total`` is their sum."""
 
@@ -61,10 +64,10 @@ class Place(NamedTuple):
 
 
 def fits_units(amount: sa.ColumnElement[int], row: Any = _row) -> sa.ColumnElement[bool]:
-    """The rule of units.violated_unit."""
+    """The rule of units.violated_unit. (Not "% = 0", of which PostgreSQL expects that it holds for one row in 200.)"""
     return sa.or_(
         row.min_unit == amount,
-        sa.and_(row.min_unit < amount, row.max_unit >= amount, amount % row.step_size == sa.literal_column("0")),
+        sa.and_(row.min_unit < amount, row.max_unit >= amount, amount % row.step_size < sa.literal_column("1")),
     )
 
 
@@ -188,9 +191,10 @@ def places_of(connection: sa.Connection, keys: Iterable[Key]) -> dict[Key, Place
 
 def can_host(table: Any, *conditions: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
     """Whether the provider of an inventory can host, and meets these conditions."""
-    # (A subquery, not a join: MariaDB would begin with all providers, and sort.)
+    # A subquery, not a join: MariaDB would begin with all providers, and sort. Not "= 1": PostgreSQL would expect that
+    # one row in 200 matches, and sort all that fit instead of reading the index until the first match.
     query = sa.select(_provider.can_host).where(_provider.id == table.provider_id, *conditions)
-    return query.scalar_subquery() == sa.literal_column("1")
+    return query.scalar_subquery() != sa.literal_column("0")
 
 
 def fitting(size: int) -> tuple[list[Any], Any, list[sa.ColumnElement[bool]]]:
@@ -214,12 +218,13 @@ def pod_of(table: Any) -> sa.Label[str | None]:
 
 @functools.lru_cache(maxsize=64)
 def candidates_statement(
-    size: int, order: Order, *, in_pod: bool = False, avoided: int = 0, is_equal: bool = False
+    size: int, order: Order, *, in_pod: bool = False, avoided: int = 0, is_equal: bool = False, seek: Seek | None = None
 ) -> Statement:
     """The query of ``find_candidates`` for this number of resources. ``candidates_arguments``: its parameters.
 
     ``in_pod``: only providers of the pod with the name ``b_pod``. ``avoided``: none of the pods with the names
     ``b_avoided_0``, ``b_avoided_1``, ... ``is_equal``: only those with ``b_free`` units, from a random provider on.
+    ``seek``: Dialect.seek_in_free_index.
     """
     tables, source, conditions = fitting(size)
     first = tables[0]
@@ -238,6 +243,8 @@ def candidates_statement(
     keys = {"least free": first.c.free, "most free": first.c.free.desc(), "provider": first.c.provider_id}
     columns = [column for table in tables for column in (table.c.id, table.c.free)]
     query = sa.select(first.c.provider_id, *columns, pod_of(first.c)).select_from(source).where(*conditions)
+    if is_equal and size == 1 and seek is not None:
+        query = seek(query, first)
     return Statement(query.order_by(keys[order]).limit(sa.bindparam("b_limit", type_=sa.Integer)))
 
 
@@ -275,6 +282,7 @@ def find_candidates(
     pod: str | None = None,
     *,
     avoided: Collection[str] = (),
+    seek: Seek | None = None,
 ) -> list[Candidate]:
     """Up to ``limit`` providers that can host and fit all ``amounts``, in ``order`` of the first resource.
 
@@ -288,8 +296,8 @@ def find_candidates(
     parameters.update({f"b_avoided_{index}": name for index, name in enumerate(sorted(avoided))})
 
     def read(bounds: Mapping[str, int]) -> list[Candidate]:
-        in_pod, is_equal = pod is not None, bool(bounds)
-        statement = candidates_statement(len(amounts), order, in_pod=in_pod, avoided=len(avoided), is_equal=is_equal)
+        how = {"in_pod": pod is not None, "is_equal": bool(bounds)}
+        statement = candidates_statement(len(amounts), order, **how, avoided=len(avoided), seek=seek)
         return to_candidates(statement(connection, {**parameters, **bounds}), amounts)
 
     return candidates.with_random_equals(read({}), read, amounts, order, limit)
@@ -442,16 +450,22 @@ def read(
 # --- Notices ---
 
 _LEVEL = sa.func.coalesce(_row.notified_level, 0)
+_IN_USE = _row.capacity - _row.free
+_IS_ABOVE_LOWEST = sa.and_(
+    _row.capacity >= sa.bindparam("b_least", type_=sa.BigInteger),
+    sa.bindparam("b_lowest", type_=sa.BigInteger) * _row.capacity <= _IN_USE * 100,
+)
 _LEVELS = (
     sa.select(
         _row.id,
         _provider.name,
         _row.resource,
         _row.capacity,
-        (_row.capacity - _row.free).label("used"),
+        _IN_USE.label("used"),
         _LEVEL.label("level"),
     )
     .select_from(_WITH_PROVIDER)
+    .where(sa.or_(_row.notified_level != 0, _row.free < 0, _IS_ABOVE_LOWEST))
     .order_by(_provider.name, _row.resource)
 )
 _SET_LEVEL_IF = (
@@ -472,27 +486,15 @@ class NotifiedInventory(NamedTuple):
     level: int
 
 
-def read_notified_levels(connection: sa.Connection) -> list[NotifiedInventory]:
-    """Every inventory, by provider name and resource."""
-    return [NotifiedInventory(*row) for row in connection.execute(_LEVELS)]
+def read_notified_levels(connection: sa.Connection, lowest: int, least_capacity: int) -> list[NotifiedInventory]:
+    """The inventories that were reported, or are to be: see thresholds.level. By provider name and resource.
+
+    ``lowest``: the lowest threshold in percent. ``least_capacity``: the least capacity that has thresholds.
+    """
+    rows = connection.execute(_LEVELS, {"b_lowest": lowest, "b_least": least_capacity})
+    return [NotifiedInventory(*row) for row in rows]
 
 
 def claim_notified_level(connection: sa.Connection, inventory_id: int, before: int, now: int) -> bool:
     """Record ``now`` as the notified level. False: another host changed it first, and sends the notification."""
     return connection.execute(_SET_LEVEL_IF, {"b_id": inventory_id, "b_before": before, "b_now": now}).rowcount == 1
-
-
-_FREE_OR_0: Final = sa.case((_row.free > 0, _row.free), else_=sa.literal_column("0"))
-_SUMS = (
-    sa.select(_row.resource, sa.func.sum(_row.capacity), sa.func.sum(_FREE_OR_0))
-    .group_by(_row.resource)
-    .order_by(_row.resource)
-)
-
-
-def sums_by_resource(connection: sa.Connection) -> dict[str, tuple[int, int]]:
-    """The capacity of all providers together, and what is free of it, by resource.
-
-    A provider whose use exceeds its capacity has nothing free.
-    """
-    return {resource: (int(capacity), int(free)) for resource, capacity, free in connection.execute(_SUMS)}

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota import scopes
+from cyborg_quota import scopes, transitions
 from cyborg_quota.db import clock, reservation_changes, resource_providers
 from cyborg_quota.db.models import projects, quota_usages, reservations
 from cyborg_quota.db.new_reservations import new_uuid
@@ -66,11 +66,20 @@ _LOOSE = sa.and_(
     _row.adjusts.is_(None),
     sa.func.coalesce(_row.updated_at, _row.created_at) <= clock.utc_after(-_AGE),
 )
+_CAN_FOLD = sa.or_(sa.func.count() > 1, sa.func.min(_row.delta) < 0)
+_FOLDABLE_USAGE_ROWS = (
+    sa.select(_row.usage_id)
+    .where(_row.usage_id > sa.bindparam("b_after", type_=sa.Integer), _LOOSE)
+    .group_by(_row.usage_id)
+    .having(_CAN_FOLD)
+    .order_by(_row.usage_id)
+    .limit(_LIMIT)
+)
 _FOLDABLE = (
     sa.select(_row.usage_id, _row.provider_id, _row.pod)
-    .where(_LOOSE)
+    .where(_row.usage_id == sa.bindparam("b_usage_id"), _LOOSE)
     .group_by(_row.usage_id, _row.provider_id, _row.pod)
-    .having(sa.or_(sa.func.count() > 1, sa.func.min(_row.delta) < 0))
+    .having(_CAN_FOLD)
 )
 _TO_FOLD = (
     sa.select(_row.id, _row.project_id, _row.resource, _row.delta)
@@ -78,6 +87,7 @@ _TO_FOLD = (
         _row.usage_id == sa.bindparam("b_usage_id"),
         _row.provider_id.is_not_distinct_from(sa.bindparam("b_provider_id", type_=_row.provider_id.type)),
         _row.pod.is_not_distinct_from(sa.bindparam("b_pod", type_=_row.pod.type)),
+        _row.id > sa.bindparam("b_after", type_=sa.Integer),
         _LOOSE,
     )
     .order_by(_row.id)
@@ -96,10 +106,19 @@ FoldGroup = tuple[int, int | None, str | None]
 """Rows that can be folded into one: the ids of their usage row and of their provider, and the pod that counts them."""
 
 
-def foldable(connection: sa.Connection, age_microseconds: int) -> list[FoldGroup]:
-    """The groups of several old committed reservations without consumer and group, or with a negative one."""
-    groups: list[FoldGroup] = [tuple(row) for row in connection.execute(_FOLDABLE, {"b_age": age_microseconds})]
-    return sorted(groups, key=lambda group: (group[0], group[1] or 0, group[2] or ""))
+def foldable_usage_rows(connection: sa.Connection, age_microseconds: int, after: int, limit: int) -> Sequence[int]:
+    """The ids of the next usage rows, after ``after``, of which ``foldable`` may return a group."""
+    parameters = {"b_age": age_microseconds, "b_after": after, "b_limit": limit}
+    return connection.execute(_FOLDABLE_USAGE_ROWS, parameters).scalars().all()
+
+
+def foldable(connection: sa.Connection, usage_id: int, age_microseconds: int) -> list[FoldGroup]:
+    """The groups of several old committed reservations without consumer and group, or with a negative one.
+
+    Their number depends on the number of providers and pods, not on the number of reservations.
+    """
+    parameters = {"b_usage_id": usage_id, "b_age": age_microseconds}
+    return [(row.usage_id, row.provider_id, row.pod) for row in connection.execute(_FOLDABLE, parameters)]
 
 
 _ADJUSTMENTS = ListStatement(
@@ -112,19 +131,23 @@ _ADJUSTMENTS = ListStatement(
 _HOLD = sa.update(quota_usages).where(_usage.id == sa.bindparam("b_usage_id")).values(used=_usage.used)
 
 
-def fold(connection: sa.Connection, group: FoldGroup, age_microseconds: int, limit: int, uuid: str) -> int | None:
-    """Replace up to ``limit`` such reservations and their adjustments by one row with their sum, which preserves I2.
+def fold(
+    connection: sa.Connection, group: FoldGroup, age_microseconds: int, after: int, limit: int
+) -> tuple[int, int | None] | None:
+    """Replace reservations of a group and their adjustments by one row with their sum, which preserves I2.
 
-    Returns the number of rows that the table lost (0: nothing to fold). None: one of them was released concurrently,
-    and the caller must roll back.
+    It reads ``limit`` of them with ids above ``after``, and replaces as many as one row can hold. Returns by how many
+    rows the table shrank, and the ``after`` of the next call (None: there is none). None: roll back, one was released.
     """
     usage_id, provider_id, pod = group
     parameters = {"b_usage_id": usage_id}
-    selected = {**parameters, "b_provider_id": provider_id, "b_pod": pod, "b_age": age_microseconds, "b_limit": limit}
-    rows = _sum_fits(connection.execute(_TO_FOLD, selected).all())
+    selected = {**parameters, "b_provider_id": provider_id, "b_pod": pod, "b_age": age_microseconds}
+    read = connection.execute(_TO_FOLD, {**selected, "b_after": after, "b_limit": limit}).all()
+    rows = [read[position] for position in transitions.mergeable([row.delta for row in read])]
     negative = [row.id for row in rows if row.delta < 0]
     if len(rows) + len(_ADJUSTMENTS.rows(connection, negative, parameters)) < 2:
-        return 0
+        # No two of them fit into one row: without the first one, the next call reads others.
+        return 0, read[0].id if len(read) == limit else None
     if _DELETE_LOOSE.changed(connection, [row.id for row in rows], {}) != len(rows):
         return None
     adjustments: list[Any] = []
@@ -135,35 +158,10 @@ def fold(connection: sa.Connection, group: FoldGroup, age_microseconds: int, lim
         if _DELETE_LOOSE.changed(connection, [adjustment.id for adjustment in adjustments], {}) != len(adjustments):
             return None
     total = sum(row.delta for row in [*rows, *adjustments])
-    if not total:
-        return len(rows) + len(adjustments)
-    connection.execute(
-        sa.insert(reservations).values(
-            created_at=clock.utc_now(),
-            deleted=sa.false(),
-            uuid=uuid,
-            usage_id=usage_id,
-            project_id=rows[0].project_id,
-            resource=rows[0].resource,
-            delta=total,
-            state=COMMITTED,
-            live=1,
-            provider_id=provider_id,
-            pod=pod,
-        )
-    )
-    return len(rows) + len(adjustments) - 1
-
-
-def _sum_fits(rows: Sequence[Any]) -> Sequence[Any]:
-    """The longest prefix of these rows whose sum fits into one row, with any adjustments."""
-    positive = negative = 0
-    for index, row in enumerate(rows):
-        positive += max(row.delta, 0)
-        negative += max(-row.delta, 0)
-        if max(positive, negative) > MAX_AMOUNT:
-            return rows[:index]
-    return rows
+    if total:
+        node = Node(usage_id, rows[0].project_id, rows[0].resource, 0, 0)
+        _insert_committed(connection, node, [(total, None)], provider_id=provider_id, pod=pod)
+    return len(rows) + len(adjustments) - bool(total), after
 
 
 _RESERVED = sa.func.sum(sa.case((sa.and_(_row.state == RESERVED, _row.delta > 0), _row.delta), else_=0))
@@ -434,7 +432,9 @@ def insert_excess(connection: sa.Connection, node: Node, amount: int) -> None:
     _insert_committed(connection, node, [(-part, EXCESS) for part in parts if part])
 
 
-def _insert_committed(connection: sa.Connection, node: Node, rows: Sequence[tuple[int, int]]) -> None:
+def _insert_committed(
+    connection: sa.Connection, node: Node, rows: Sequence[tuple[int, int | None]], **columns: Any
+) -> None:
     connection.execute(
         sa.insert(reservations).values(created_at=clock.utc_now(), deleted=sa.false(), state=COMMITTED, live=1),
         [
@@ -445,6 +445,7 @@ def _insert_committed(connection: sa.Connection, node: Node, rows: Sequence[tupl
                 "resource": node.resource,
                 "delta": delta,
                 "adjusts": adjusts,
+                **columns,
             }
             for delta, adjusts in rows
         ],

@@ -32,6 +32,7 @@ import sqlalchemy as sa
 from cyborg_quota.db import dialects, path_state, projects, usages
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.prepared import ListStatement, chunks
+from cyborg_quota.db.project_path import ProjectPath, Total
 from cyborg_quota.types import TOTAL
 
 Edges = Mapping[str, "str | None"]
@@ -81,7 +82,7 @@ def move(connection: sa.Connection, project_id: str, parent_id: str | None, orig
     projects.set_parent(connection, project_id, parent_id, origin)
 
 
-def _counted_rows(old: path_state.ProjectPath, resources: Iterable[str], *, becomes_root: bool) -> dict[int, bool]:
+def _counted_rows(old: ProjectPath, resources: Iterable[str], *, becomes_root: bool) -> dict[int, bool]:
     """Whether a total counts the rows of a moved project afterwards, by id. Without the resources that have none."""
     return {
         (old.nodes(resource) or ())[0].usage_id: becomes_root and old.totals[resource].is_open
@@ -161,7 +162,7 @@ class _Counted:
     ``flags``: whether the rows of moved projects are counted afterwards, by id.
     """
 
-    totals: Mapping[str, path_state.Total]
+    totals: Mapping[str, Total]
     keys: set[Key] = dataclasses.field(default_factory=set)
     flags: dict[int, bool] = dataclasses.field(default_factory=dict)
 

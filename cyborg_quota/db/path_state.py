@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -28,7 +28,8 @@ from cyborg_quota.db.dialects import Dialect
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.models import limit_defaults, limit_overrides, limit_totals, project_limits, quota_usages
 from cyborg_quota.db.models import projects as projects_table
-from cyborg_quota.db.prepared import ListStatement, Statement, any_of, chunks
+from cyborg_quota.db.prepared import Statement, chunks
+from cyborg_quota.db.project_path import ProjectPath, Total
 from cyborg_quota.scopes import is_scoped, prefix_of
 from cyborg_quota.types import TOTAL, Counters
 
@@ -42,7 +43,7 @@ _TOTAL: Final = "total"
 _IS_TOTAL: Final[sa.ColumnElement[str]] = sa.literal_column(f"'{TOTAL}'")
 
 MAX_PROJECTS: Final = 500
-"""The maximum number of projects of one ``read_many``."""
+"""The maximum number of projects of one ``read_many`` or ``read_paths``."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ def read(
     ``pod``: also the rows of this pod, or ("") of every pod. Their number grows with that of the pods.
     """
     statement = _statement(dialects.of(connection), count_open=count_open, in_pods=pod is not None)
-    return _single_state(statement(connection, _arguments(project_id, origin, pod)).all())
+    return _single_state(statement(connection, _arguments(origin, pod, b_project=project_id)).all())
 
 
 def read_in_single_statement(
@@ -88,13 +89,13 @@ def read_in_single_statement(
     """As ``read``, with open reservations, as a transaction of its own. None: see Dialect.read_in_single_statement."""
     dialect = dialects.of(connection)
     statement = _statement(dialect, count_open=True, in_pods=pod is not None)
-    rows = dialect.read_in_single_statement(connection, statement, _arguments(project_id, origin, pod))
+    rows = dialect.read_in_single_statement(connection, statement, _arguments(origin, pod, b_project=project_id))
     return None if rows is None else _single_state(rows)
 
 
-def _arguments(project_id: str, origin: str | None, pod: str | None) -> dict[str, Any]:
+def _arguments(origin: str | None, pod: str | None, **projects: Any) -> dict[str, Any]:
     prefix = prefix_of(pod or None)
-    return {"b_project": project_id, "b_origin": origin, "b_prefix": prefix, "b_chars": len(prefix)}
+    return {**projects, "b_origin": origin, "b_prefix": prefix, "b_chars": len(prefix)}
 
 
 def _single_state(rows: Sequence[Any]) -> PathState:
@@ -102,13 +103,16 @@ def _single_state(rows: Sequence[Any]) -> PathState:
     return _state([owner for _, owner in distances], rows)
 
 
-def read_many(connection: sa.Connection, project_ids: Sequence[str], origin: str | None) -> list[PathState]:
+def read_many(
+    connection: sa.Connection, project_ids: Sequence[str], origin: str | None, pod: str | None = None
+) -> list[PathState]:
     """The states of these projects, in their order, in one statement, with open reservations.
 
-    Each project must have a row in ``projects``; every project with usage rows has one. At most MAX_PROJECTS.
+    Each project must have a row in ``projects``; every project with usage rows has one. At most MAX_PROJECTS. ``pod``:
+    also the rows of this pod.
     """
-    statement = _statement_for_many(dialects.of(connection))
-    rows = connection.execute(statement, {"b_projects": list(project_ids), "b_origin": origin}).all()
+    statement = _statement_for_many(dialects.of(connection), in_pods=pod is not None)
+    rows = connection.execute(statement, _arguments(origin, pod, b_projects=list(project_ids))).all()
     # (In the rows of the path, the column ``resource`` contains the id of the parent.)
     parents = {row.project_id: row.resource for row in rows if row.kind == _PATH}
     shared = _state([], rows)
@@ -165,11 +169,11 @@ def _statement(dialect: Dialect, *, count_open: bool, in_pods: bool) -> Statemen
 
 
 @functools.cache
-def _statement_for_many(dialect: Dialect) -> sa.CompoundSelect[Any]:
-    path = projects.paths_cte()
+def _statement_for_many(dialect: Dialect, *, in_pods: bool) -> sa.CompoundSelect[Any]:
+    path = projects.paths_cte(for_limits=True)
     return sa.union_all(
         _columns(_PATH, path.c.project_id, path.c.parent_id),
-        *_stored(path, dialect),
+        *_stored(path, dialect, in_pods=in_pods),
         _open(dialect, quota_usages.c.project_id.in_(sa.bindparam("b_projects", expanding=True))),
     )
 
@@ -244,99 +248,31 @@ def _columns(
 # --- The path, and the usage rows to charge ---
 
 
-class Total(NamedTuple):
-    """The row of the total of a resource over all projects: see totals.py.
-
-    ``is_counted``: it counts the root of the path with which it was read.
-    """
-
-    node: usages.Node
-    is_open: bool
-    is_counted: bool = False
-
-
 _TOTAL_DEPTH: Final = -1
 """The depth of the row of a total: above the roots, so that it is locked last."""
 
 
-class ProjectPath:
-    """The path of one project, leaf first, and the usage rows along it, by resource.
-
-    ``origins``: for each project of the path, the origin of the edge to its parent (None for the root). ``totals``: the
-    totals over all projects, by resource.
-    """
-
-    __slots__ = ("_nodes", "_rows", "origins", "project_ids", "totals")
-
-    def __init__(
-        self,
-        project_ids: Sequence[str],
-        rows: dict[str, tuple[usages.Node, ...]],
-        origins: Sequence[str | None] | None = None,
-        totals: Mapping[str, Total] | None = None,
-    ) -> None:
-        self.project_ids = tuple(project_ids)
-        self.origins = (None,) * len(self.project_ids) if origins is None else tuple(origins)
-        self.totals = totals or {}
-        self._rows = rows
-        self._nodes = {name: nodes for name, nodes in rows.items() if len(nodes) == len(self.project_ids)}
-        for name, total in self.totals.items():
-            if total.is_counted and name in self._nodes:
-                self._nodes[name] += (total.node,)
-
-    def limiting(self, origin: str | None) -> tuple[str, ...]:
-        """The projects whose limits apply: up to the first edge with an origin other than ``origin``."""
-        for index, edge_origin in enumerate(self.origins):
-            if edge_origin is not None and edge_origin != origin:
-                return self.project_ids[: index + 1]
-        return self.project_ids
-
-    def nodes(self, resource: str) -> tuple[usages.Node, ...] | None:
-        """The rows to charge, leaf first, with the total that counts the root; None if a row does not exist yet."""
-        return self._nodes.get(resource)
-
-    def uncounted(self, resources: Iterable[str]) -> list[str]:
-        """Those of the resources of which a total is open and does not count the root."""
-        totals = ((name, self.totals.get(name)) for name in resources if name in self._nodes)
-        return [name for name, total in totals if total is not None and total.is_open and not total.is_counted]
-
-    @property
-    def resources(self) -> list[str]:
-        """The resources with usage rows along this path, sorted."""
-        return sorted(self._rows)
-
-    def lacking(self, resource: str) -> set[str]:
-        """The projects along the path that have no usage row for ``resource``."""
-        return set(self.project_ids) - {node.project_id for node in self._rows.get(resource, ())}
-
-    def missing(self, resources: Iterable[str]) -> list[str]:
-        """Those of the resources that cannot be charged yet: a project along this path has no usage row, or the root is
-        not counted in the total.
-        """
-        lacking = [resource for resource in resources if resource not in self._nodes]
-        return lacking + self.uncounted(resources) if self.totals else lacking
-
-
 @functools.cache
-def _path_query(dialect: Dialect) -> sa.CompoundSelect[Any]:
-    """The project, its ancestors, their usage rows and those of the totals, in one statement and thus one snapshot."""
-    path = projects.path_cte()
+def _path_query(dialect: Dialect, *, is_many: bool) -> sa.CompoundSelect[Any]:
+    """A project (or ``is_many``: projects), its ancestors, their usage rows and those of the totals, in one snapshot.
+
+    In the rows of the path, which have no id, the column ``resource`` contains the id of the parent.
+    """
+    path = projects.paths_cte() if is_many else projects.path_cte()
     usage = quota_usages.c
     number = sa.cast(sa.null(), sa.Integer)
-    name = sa.cast(sa.null(), usage.resource.type)
     origin = (
         sa.select(projects_table.c.origin).where(projects_table.c.project_id == path.c.project_id).scalar_subquery()
     )
     no_origin = sa.cast(sa.null(), projects_table.c.origin.type)
-    rows = sa.select(
-        usage.project_id, number, usage.id, usage.resource, usage.generation, no_origin, usage.in_total
-    ).where(usage.resource.in_(sa.bindparam("b_resources", expanding=True)))
+    rows = sa.select(usage.project_id, usage.id, usage.resource, usage.generation, no_origin, usage.in_total).where(
+        usage.resource.in_(sa.bindparam("b_resources", expanding=True))
+    )
     return sa.union_all(
         sa.select(
             path.c.project_id,
-            path.c.distance,
             number.label("id"),
-            name.label("resource"),
+            path.c.parent_id.label("resource"),
             number.label("generation"),
             origin.label("origin"),
             number.label("in_total"),
@@ -348,59 +284,60 @@ def _path_query(dialect: Dialect) -> sa.CompoundSelect[Any]:
 
 def read_path(connection: sa.Connection, project_id: str, resources: Collection[str]) -> ProjectPath:
     """Read the current path of ``project_id``. An unknown project is a root."""
-    statement = _path_query(dialects.of(connection))
+    query = _path_query(dialects.of(connection), is_many=False)
+    paths = _read_paths(connection, query, {"b_project": project_id}, [project_id], resources)
+    return paths.get(project_id) or ProjectPath([project_id], {})
+
+
+def read_paths(
+    connection: sa.Connection, project_ids: Sequence[str], resources: Collection[str]
+) -> dict[str, ProjectPath]:
+    """The current paths of these projects, by project, in one statement. At most MAX_PROJECTS.
+
+    Without the projects that have no row in ``projects``. (Every project with usage rows has one.)
+    """
+    query = _path_query(dialects.of(connection), is_many=True)
+    return _read_paths(connection, query, {"b_projects": list(project_ids)}, project_ids, resources)
+
+
+def _read_paths(
+    connection: sa.Connection,
+    query: sa.CompoundSelect[Any],
+    parameters: Mapping[str, Any],
+    project_ids: Sequence[str],
+    resources: Collection[str],
+) -> dict[str, ProjectPath]:
     # (Databases do not use the key for an empty list; no resource has an empty name.)
-    rows = connection.execute(statement, {"b_project": project_id, "b_resources": sorted(resources) or [""]}).all()
-    distances: dict[str, int] = {}
-    origins: dict[str, str | None] = {}
-    for row in sorted((row for row in rows if row.id is None), key=lambda row: int(row.distance)):
-        distances.setdefault(row.project_id, row.distance)
-        origins.setdefault(row.project_id, row.origin)
-    height = len(distances) - 1
+    rows = connection.execute(query, {**parameters, "b_resources": sorted(resources) or [""]}).all()
+    edges = {row.project_id: row for row in rows if row.id is None}
+    parents = {project_id: edge.resource for project_id, edge in edges.items()}
     totals = {row.resource: _total(row) for row in rows if row.project_id == TOTAL}
-    nodes_by_resource: dict[str, list[usages.Node]] = {}
-    of_projects = (row for row in rows if row.id is not None and row.project_id != TOTAL)
-    for row in sorted(of_projects, key=lambda row: distances[row.project_id]):
-        if row.in_total is not None and row.resource in totals:
-            totals[row.resource] = totals[row.resource]._replace(is_counted=True)
-        node = usages.Node(row.id, row.project_id, row.resource, row.generation, height - distances[row.project_id])
-        nodes_by_resource.setdefault(row.resource, []).append(node)
-    rows_by_resource = {name: tuple(nodes) for name, nodes in nodes_by_resource.items()}
-    return ProjectPath(list(distances), rows_by_resource, list(origins.values()), totals)
+    by_project: dict[str, list[Any]] = {}
+    for row in rows:
+        if row.id is not None and row.project_id != TOTAL:
+            by_project.setdefault(row.project_id, []).append(row)
+    paths = {}
+    for project_id in project_ids:
+        if project_id not in edges:
+            continue
+        path = list(dict.fromkeys(_path(project_id, parents)))
+        nodes: dict[str, list[usages.Node]] = {}
+        counted = {}
+        for depth, owner in zip(range(len(path) - 1, -1, -1), path, strict=True):
+            for row in by_project.get(owner, ()):
+                nodes.setdefault(row.resource, []).append(
+                    usages.Node(row.id, owner, row.resource, row.generation, depth)
+                )
+                if row.in_total is not None and row.resource in totals:
+                    counted[row.resource] = totals[row.resource]._replace(is_counted=True)
+        origins = [edges[owner].origin for owner in path]
+        usage_rows = {name: tuple(found) for name, found in nodes.items()}
+        paths[project_id] = ProjectPath(path, usage_rows, origins, {**totals, **counted})
+    return paths
 
 
 def _total(row: Any) -> Total:
     return Total(usages.Node(row.id, TOTAL, row.resource, row.generation, _TOTAL_DEPTH), row.in_total is not None)
-
-
-_total_row = quota_usages.alias("total")
-_HAS_TOTAL = (
-    sa.select(sa.literal_column("1"))
-    .where(_total_row.c.project_id == _IS_TOTAL, _total_row.c.resource == quota_usages.c.resource)
-    .correlate(quota_usages)
-    .exists()
-)
-_ROOTS = ListStatement(
-    lambda size: (
-        sa.select(quota_usages.c.id, quota_usages.c.project_id, quota_usages.c.resource, quota_usages.c.generation)
-        .select_from(
-            sa.outerjoin(quota_usages, projects_table, projects_table.c.project_id == quota_usages.c.project_id)
-        )
-        .where(any_of(quota_usages.c.project_id, size), projects_table.c.parent_id.is_(None), ~_HAS_TOTAL)
-    )
-)
-
-
-def read_roots(connection: sa.Connection, project_ids: Collection[str]) -> dict[str, ProjectPath]:
-    """The paths, by project, of those of these projects that have a usage row and no parent.
-
-    Without the rows of resources that have a total.
-    """
-    nodes: dict[str, dict[str, tuple[usages.Node, ...]]] = {}
-    for row in _ROOTS.rows(connection, sorted(project_ids), {}):
-        node = usages.Node(row.id, row.project_id, row.resource, row.generation, 0)
-        nodes.setdefault(row.project_id, {})[row.resource] = (node,)
-    return {project_id: ProjectPath([project_id], rows) for project_id, rows in nodes.items()}
 
 
 _ZERO_ROW: Final = {

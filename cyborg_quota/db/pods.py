@@ -9,6 +9,7 @@ runs this statement first, so that no binding is created after the switch to mai
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -29,6 +30,9 @@ COLUMNS: Final = (
 WITH_USAGE: Final = pods.outerjoin(pod_usages, _usage.pod_id == _pod.id)
 
 
+_NO_TAGS: Final = "{}"
+
+
 class StoredPod(NamedTuple):
     """A pod, its id, and its last measurement (None: never measured)."""
 
@@ -42,18 +46,25 @@ def stored(row: Any) -> StoredPod:
     pod = Pod(
         name=row.name,
         availability_zone=row.availability_zone or None,
-        resource_affinity=json.loads(row.resource_affinity),
+        resource_affinity=affinity_of(row.resource_affinity),
         state=row.state,
         weight=row.weight,
         threshold=row.threshold,
         endpoint=row.endpoint,
     )
-    return StoredPod(row.pod_id, pod, _read_usage(row.usage))
+    return StoredPod(row.pod_id, pod, usage_of(row.usage))
 
 
 def affinity_text(affinity: Mapping[str, str]) -> str:
     """The tags as stored: equal tags have equal texts."""
+    if not affinity:
+        return _NO_TAGS  # (the usual case: json.dumps makes an encoder for each call)
     return json.dumps(dict(affinity), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+
+def affinity_of(text: str) -> dict[str, str]:
+    """The tags of a stored text."""
+    return {} if text == _NO_TAGS else json.loads(text)
 
 
 def insert(connection: sa.Connection, pod: Pod) -> None:
@@ -165,12 +176,27 @@ def find_held(connection: sa.Connection, pod_id: int) -> StoredPod | None:
 # --- measurements ---
 
 
-def set_usage(connection: sa.Connection, pod_id: int, usage: Mapping[str, ResourceUse]) -> None:
-    """Replace the measurement of a pod, measured now."""
-    values = {"usage": _write_usage(usage), "measured_at": clock.utc_now()}
+def set_usage(
+    connection: sa.Connection,
+    pod_id: int,
+    usage: Mapping[str, ResourceUse],
+    measured_at: datetime.datetime | None = None,
+) -> None:
+    """Replace the measurement of a locked pod by one of this time (None: now), unless it has a newer one."""
+    if measured_at is not None:
+        newer = sa.select(sa.literal(1)).where(_usage.pod_id == pod_id, _usage.measured_at > measured_at)
+        if connection.execute(newer).first() is not None:
+            return
+    values = {"usage": _write_usage(usage), "measured_at": clock.utc_now() if measured_at is None else measured_at}
     changed = connection.execute(sa.update(pod_usages).where(_usage.pod_id == pod_id).values(values))
     if changed.rowcount == 0:
         connection.execute(sa.insert(pod_usages).values(pod_id=pod_id, **values))
+
+
+def forget_usage(connection: sa.Connection, pod_id: int) -> None:
+    """Delete the measurement of a locked pod, so that it is measured again soon."""
+    connection.execute(sa.delete(pod_usages).where(_usage.pod_id == pod_id))
+    connection.execute(sa.update(pods).where(_pod.id == pod_id).values(attempted_at=None))
 
 
 def list_usages(connection: sa.Connection, name: str | None = None) -> list[PodUsage]:
@@ -182,11 +208,40 @@ def list_usages(connection: sa.Connection, name: str | None = None) -> list[PodU
     return [
         PodUsage(
             row.name,
-            _read_usage(row.usage),
+            usage_of(row.usage),
             row.measured_at,
             None if row.measured_at is None else row.now - row.measured_at,
         )
         for row in connection.execute(query)
+    ]
+
+
+class MonitoredPod(NamedTuple):
+    """A pod, its last measurement (None: never measured), and the time without a newer one.
+
+    ``unmeasured_seconds`` counts from the last measurement or, if a pod with an endpoint was never measured, from when
+    it was added. None: nothing measures the pod, because it is disabled, or it has neither an endpoint nor a
+    measurement.
+    """
+
+    name: str
+    usage: Mapping[str, ResourceUse] | None
+    unmeasured_seconds: float | None
+
+
+def list_monitored(connection: sa.Connection) -> list[MonitoredPod]:
+    """All pods, in the order in which they were added."""
+    since = sa.case(
+        (_pod.state == "disabled", None),
+        (_usage.measured_at.is_not(None), _usage.measured_at),
+        (_pod.endpoint.is_not(None), _pod.created_at),
+    )
+    query = sa.select(_pod.name, _usage.usage, since.label("since"), clock.utc_now().label("now"))
+    return [
+        MonitoredPod(
+            row.name, usage_of(row.usage), None if row.since is None else (row.now - row.since).total_seconds()
+        )
+        for row in connection.execute(query.select_from(WITH_USAGE).order_by(_pod.id))
     ]
 
 
@@ -244,7 +299,8 @@ def claim_notified(connection: sa.Connection, pod_id: int, before: Collection[st
     return connection.execute(_CLAIM_NOTIFIED, parameters).rowcount == 1
 
 
-def _read_usage(text: str | None) -> dict[str, ResourceUse] | None:
+def usage_of(text: str | None) -> dict[str, ResourceUse] | None:
+    """The measurement of a stored text."""
     if text is None:
         return None
     return {resource: ResourceUse(use["capacity"], use["used"]) for resource, use in json.loads(text).items()}

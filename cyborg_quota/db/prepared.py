@@ -4,7 +4,7 @@
 SQLAlchemy's own cache computes a key, looks it up and builds the parameters at each execution. That takes longer than
 all the other Python code of a charge. The statements that measurements show to be frequent are therefore compiled
 here, once, and then passed to SQLAlchemy as text. Parameters must be integers, strings or None. Results are as the
-driver returns them: do not select dates.
+driver returns them: convert dates with ``clock.moment_of``.
 """
 
 from __future__ import annotations

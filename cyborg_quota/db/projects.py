@@ -61,19 +61,20 @@ def path_cte(*, for_limits: bool = False) -> sa.CTE:
     return leaf.union_all(step)
 
 
-def paths_cte() -> sa.CTE:
+def paths_cte(*, for_limits: bool = False) -> sa.CTE:
     """WITH RECURSIVE path (project_id, parent_id): the projects ``:b_projects`` and all their ancestors, once each.
 
-    As ``path_cte(for_limits=True)``. UNION removes the duplicates, and so ends also in a cycle that was made by hand.
+    ``for_limits``: see path_cte. UNION removes the duplicates, and so ends also in a cycle that was made by hand.
     """
+    followed = sa.case((_limits_follow(), projects.c.parent_id)) if for_limits else projects.c.parent_id
     # (The cast keeps the length, which PostgreSQL compares with that of the recursive part.)
-    parent_id = sa.cast(sa.case((_limits_follow(), projects.c.parent_id)), projects.c.parent_id.type)
+    parent_id = sa.cast(followed, projects.c.parent_id.type)
     leaf = (
         sa.select(projects.c.project_id, parent_id.label("parent_id"))
         .where(projects.c.project_id.in_(sa.bindparam("b_projects", expanding=True)))
         .cte("path", recursive=True)
     )
-    step = sa.select(leaf.c.parent_id, _parent_of(leaf.c.parent_id, for_limits=True)).where(
+    step = sa.select(leaf.c.parent_id, _parent_of(leaf.c.parent_id, for_limits=for_limits)).where(
         leaf.c.parent_id.is_not(None)
     )
     return leaf.union(step)
@@ -262,6 +263,15 @@ def marked_edges(connection: sa.Connection, origin: str | None = None, limit: in
     query = _MARKED if origin is None else _MARKED.where(projects.c.origin == origin)
     rows = connection.execute(query.order_by(projects.c.project_id).limit(limit))
     return {row.project_id: row.parent_id for row in rows}
+
+
+def operators_edges(connection: sa.Connection, limit: int) -> list[tuple[str, str]]:
+    """(project_id, parent_id) of the first edges that operators made, sorted; at most ``limit``."""
+    query = sa.select(projects.c.project_id, projects.c.parent_id).where(
+        projects.c.parent_id.is_not(None), projects.c.origin.is_(None)
+    )
+    rows = connection.execute(query.order_by(projects.c.project_id).limit(limit))
+    return [(row.project_id, row.parent_id) for row in rows]
 
 
 _COUNT_BY_ORIGIN = (

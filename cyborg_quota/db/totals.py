@@ -25,8 +25,8 @@ import sqlalchemy as sa
 from cyborg_quota.db import clock, dialects, path_state, usages
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.models import limit_totals
-from cyborg_quota.db.path_state import ProjectPath
 from cyborg_quota.db.prepared import ListStatement
+from cyborg_quota.db.project_path import ProjectPath
 from cyborg_quota.types import TOTAL, TotalLimit
 
 _limit = limit_totals.c

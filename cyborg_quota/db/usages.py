@@ -493,8 +493,7 @@ def holders_query(after: str, count: int) -> sa.Select[Any]:
     return paging.first_projects(_usage.project_id, after, count, _IS_HELD)
 
 
-def held_query(project_ids: Sequence[str], pod: str | None = None) -> sa.Select[Any]:
-    """The query for the rows of these projects that are not zero. ``pod``: see of_pod."""
-    return sa.select(_usage.project_id, _usage.resource, _usage.used, _usage.reserved).where(
-        _usage.project_id.in_(project_ids), _IS_HELD, of_pod(pod)
-    )
+def held_query(project_ids: Sequence[str] | None, pod: str | None = None) -> sa.Select[Any]:
+    """The query for the rows of these projects (None: of all) that are not zero. ``pod``: see of_pod."""
+    query = sa.select(_usage.project_id, _usage.resource, _usage.used, _usage.reserved).where(_IS_HELD, of_pod(pod))
+    return query if project_ids is None else query.where(_usage.project_id.in_(project_ids))

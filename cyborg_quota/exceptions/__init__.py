@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import decimal
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from cyborg_quota.exceptions.base import MOST_VIOLATIONS, listed
 from cyborg_quota.exceptions.base import InvalidRequest as InvalidRequest
 from cyborg_quota.exceptions.base import QuotaError as QuotaError
 from cyborg_quota.exceptions.pods import BindingNotFound as BindingNotFound
@@ -44,7 +45,7 @@ class OverQuota(QuotaError):
 
     def __init__(self, overs: Iterable[Over]) -> None:
         self.overs = sorted(overs)
-        super().__init__("Quota exceeded: " + "; ".join(str(over) for over in self.overs))
+        super().__init__("Quota exceeded: " + listed(self.overs, MOST_VIOLATIONS))
 
 
 class OverCapacity(QuotaError):
@@ -56,7 +57,7 @@ class OverCapacity(QuotaError):
 
     def __init__(self, overs: Iterable[CapacityOver]) -> None:
         self.overs = sorted(overs, key=lambda over: (over.provider or "", over.resource, over.requested))
-        super().__init__("The claim does not fit: " + "; ".join(str(over) for over in self.overs))
+        super().__init__("The claim does not fit: " + listed(self.overs, MOST_VIOLATIONS))
 
 
 class TooManyOpenReservations(QuotaError):
@@ -218,7 +219,7 @@ class ResourceNotHeld(ReservationNotFound):
     def __init__(self, project_id: str, consumer: str, resource: str) -> None:
         self.project_id, self.consumer, self.resource, self.uuid = project_id, consumer, resource, None  # type: ignore[assignment]
         who = f"Consumer {safe_repr(consumer)} of project {safe_repr(project_id)}"
-        QuotaError.__init__(self, f"{who} holds no {safe_repr(resource)}; reserve it with another one.")
+        QuotaError.__init__(self, f"{who} holds no {safe_repr(resource)}. Reserve it for another consumer.")
 
 
 class ReservationCommitted(ReservationError):
@@ -326,13 +327,16 @@ class LimitsReadOnly(QuotaError):
 class LimitRefused(QuotaError):
     """The enforcement model forbids the change. Nothing was changed.
 
-    ``problems``: one sentence for each violation. ``changes``: the changes that an import would have made.
+    ``problems``: one sentence for each violation; the message has the first MAX_SHOWN. ``changes``: the changes that an
+    import would have made.
     """
+
+    MAX_SHOWN: Final = 10
 
     def __init__(self, problems: Sequence[str], changes: Sequence[LimitChange] = ()) -> None:
         self.problems = list(problems)
         self.changes = list(changes)
-        super().__init__("Not allowed: " + "; ".join(self.problems) + ". Nothing was changed.")
+        super().__init__(f"Not allowed: {listed(self.problems, self.MAX_SHOWN)}. Nothing was changed.")
 
 
 class OverrideNotFound(QuotaError):
@@ -340,7 +344,7 @@ class OverrideNotFound(QuotaError):
 
     def __init__(self, override_id: str) -> None:
         self.override_id = override_id
-        super().__init__(f"There is no override {safe_repr(override_id)} that has not ended. Nothing was changed.")
+        super().__init__(f"Override {safe_repr(override_id)} was not found, or has ended. Nothing was changed.")
 
 
 class ProjectRefused(QuotaError):
@@ -450,7 +454,7 @@ class DatabaseReadOnly(DatabaseUnavailable):
 
 
 class DatabaseUnreachable(DatabaseUnavailable):
-    """No connection could be made, or the server stopped answering.
+    """No connection could be made, or the server stopped answering; or only a proxy or a node without a quorum answers.
 
     A lock timeout, a deadlock or another conflict raises DatabaseUnavailable, never this subclass: the server did
     answer, and calls for other projects may succeed.

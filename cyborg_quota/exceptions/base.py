@@ -3,7 +3,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Final
+
+MOST_VIOLATIONS: Final = 20
+"""The most violations that a message names. A call may have thousands of claims; ``overs`` has all of them."""
+
+
+def listed(items: Iterable[object], most: int) -> str:
+    """The first ``most`` items, and the number of the others: "a; b; and 3 more"."""
+    texts = [str(item) for item in items]
+    more = [f"and {len(texts) - most} more"] if len(texts) > most else []
+    return "; ".join([*texts[:most], *more])
 
 
 class QuotaError(Exception):

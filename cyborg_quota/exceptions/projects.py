@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from cyborg_quota.exceptions.base import QuotaError
 from cyborg_quota.safe_repr import safe_repr
@@ -19,11 +20,18 @@ class UnknownProject(QuotaError):
 
 
 class AmbiguousProject(QuotaError):
-    """Several projects of Keystone have this name. ``candidates``: (project_id, domain_id) of each."""
+    """Several projects of Keystone have this name. ``candidates``: (project_id, domain_id) of each.
+
+    The message has the first MAX_SHOWN.
+    """
+
+    MAX_SHOWN: Final = 10
 
     def __init__(self, project: str, candidates: Sequence[tuple[str, str | None]]) -> None:
         self.project, self.candidates = project, tuple(candidates)
-        listed = ", ".join(f"{project_id} (domain {domain_id})" for project_id, domain_id in candidates)
+        shown = self.candidates[: self.MAX_SHOWN]
+        listed = ", ".join(f"{project_id} (domain {domain_id})" for project_id, domain_id in shown)
+        listed += ", ..." if len(self.candidates) > len(shown) else ""
         super().__init__(
             f"{len(self.candidates)} projects have the name {safe_repr(project)}: {listed}. Give "
             "the id of one of them, or its domain (--project-domain)."

@@ -11,7 +11,7 @@ from oslo_config import cfg
 
 from cyborg_quota.capacity_types import CapacityDrift, CapacityNotice, ResourceReport
 from cyborg_quota.headroom import Bundles
-from cyborg_quota.limit_types import Holding
+from cyborg_quota.limit_types import Holding, ReplacedEdge
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.metric_types import LedgerMetrics, ProjectMetrics
 from cyborg_quota.types import (
@@ -134,10 +134,13 @@ class QuotaDriver(abc.ABC):
         """
         raise NotImplementedError
 
-    def list_headroom(
-        self, project_ids: Collection[str], resources: Collection[str]
-    ) -> Iterator[tuple[str, dict[str, Headroom]]]:
-        """The headrooms of many projects, by resource. The projects have usage rows."""
+    def list_detail(
+        self, wanted: Mapping[str, Collection[str]], resources: Collection[str], pod: str | None = None
+    ) -> Iterator[UsageRecord]:
+        """Usage and headroom, of one moment for each project. ``wanted``: resources by project, which has usage rows.
+
+        A resource that is not among ``resources`` cannot be reserved. ``pod``: within this pod.
+        """
         raise NotImplementedError
 
     def read_metrics(self, project_ids: Collection[str] | None, resources: Collection[str]) -> LedgerMetrics:
@@ -233,6 +236,13 @@ class QuotaDriver(abc.ABC):
     @abc.abstractmethod
     def count_ignored_edges(self) -> dict[str, int]:
         """The number of edges of the project tree that the limit driver ignores, by origin (see LimitDriver.origin)."""
+
+    def list_replaced_edges(self) -> tuple[list[ReplacedEdge], str | None]:
+        """The edges of operators that the limit driver's source defines differently, and that source.
+
+        At most 50 edges are compared. Raises LimitsUnavailable.
+        """
+        return [], None
 
     @abc.abstractmethod
     def clear_origin(

@@ -330,9 +330,9 @@ class CapacityClaimer:
             avoided = item.avoided_pods(placement.in_pods) if item.pod_room else set()
             shape = frozenset([*item.claim.deltas.items(), *((name, 0) for name in avoided)])
             if shape not in candidates:
-                order = self._selection.order
+                order, seek = self._selection.order, self._database.dialect.seek_in_free_index
                 candidates[shape] = inventories.find_candidates(
-                    connection, item.claim.deltas, order, limit, pod, avoided=avoided
+                    connection, item.claim.deltas, order, limit, pod, avoided=avoided, seek=seek
                 )
             self._place_anywhere(item, candidates[shape], placement, item.tried if avoids_tried else ())
 

@@ -24,6 +24,9 @@ Difference = TypeVar("Difference")
 MAX_LOGGED: Final = 100
 """A call that makes more changes than this is logged by one line, with their number."""
 
+PURGES_PER_AGE: Final = 10
+"""The maximum number of checkpoints that purges write within the age of the entries that they delete."""
+
 _MAX_ATTEMPTS: Final = 20
 
 
@@ -97,7 +100,10 @@ class ChangeHistory(abc.ABC, Generic[State, Entry, Difference]):
     def purge(self, age_microseconds: int, author: Author) -> int:
         """Replace the entries older than this age by one checkpoint. Returns the number of entries deleted.
 
-        The checkpoint has the generation and the time of the last deleted change, and records the state after it.
+        The checkpoint has the generation and the time of the last deleted change, and records the state after it. It
+        has an entry for each limit and project, or for each inventory, and blocks all changes while it is written.
+        Therefore nothing is done until the oldest entry is older than the age by 1 / PURGES_PER_AGE of it: the
+        checkpoint is written at most PURGES_PER_AGE times in that time, however often this method is called.
         """
 
         def work(connection: Connection) -> int:
@@ -113,6 +119,9 @@ class ChangeHistory(abc.ABC, Generic[State, Entry, Difference]):
             self._log.set_time(connection, *last)
             return deleted
 
+        longest = age_microseconds + age_microseconds // PURGES_PER_AGE
+        if not self._database.read(lambda connection: self._log.has_older(connection, longest)):
+            return 0
         return self._database.long_transactions.write(work)
 
 

@@ -17,6 +17,7 @@ from cyborg_quota import exceptions, scopes, transitions
 from cyborg_quota.db import dialects, maintenance, path_state, usages
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.errors import ConcurrentChange
+from cyborg_quota.db.project_path import ProjectPath
 from cyborg_quota.ledger.project_tree import PathCache
 from cyborg_quota.transitions import Move
 from cyborg_quota.types import COMMITTED, MAX_AMOUNT, TOTAL, Counters, Drift
@@ -52,7 +53,7 @@ class Counting:
         self._changes: dict[int, usages.Change] = {}
         self._ancestors: dict[int, tuple[usages.Node, ...]] = {}
         self._queue: list[tuple[tuple[int, str, str], int]] = []
-        self._path: path_state.ProjectPath | None = None  # None: the paths of ``paths``
+        self._path: ProjectPath | None = None  # None: the paths of ``paths``
         # Ids: the rows of the projects themselves that must be recounted; the rows to which something is added within
         # limits; the negative deltas that are committed here.
         self._recounted: set[int] = set()
@@ -90,7 +91,7 @@ class Counting:
         self,
         ended: Mapping[tuple[str, str], tuple[int, int]],
         added: Iterable[usages.Change],
-        path: path_state.ProjectPath | None = None,
+        path: ProjectPath | None = None,
     ) -> None:
         """Subtract what a resize or a transfer ends, and add what it takes within limits, in one lock order.
 

@@ -20,7 +20,7 @@ from cyborg_quota.capacity_types import CapacityDrift, CapacityNotice, ResourceR
 from cyborg_quota.db import history, holdings, maintenance, path_state, projects, reservations, schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.headroom import Bundles
-from cyborg_quota.ledger import base
+from cyborg_quota.ledger import base, edge_warnings
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from cyborg_quota.ledger.capacity_history import CapacityHistory
 from cyborg_quota.ledger.capacity_report import CapacityReporter
@@ -47,7 +47,7 @@ from cyborg_quota.ledger.thresholds import ThresholdNotifier
 from cyborg_quota.ledger.total_limits import TotalLimits
 from cyborg_quota.ledger.transfer import TransferRequest, Transferrer
 from cyborg_quota.ledger.usage import UsageReader
-from cyborg_quota.limit_types import Holding
+from cyborg_quota.limit_types import Holding, ReplacedEdge
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.metric_types import LedgerMetrics, ProjectMetrics
@@ -105,9 +105,7 @@ class DbQuotaDriver(base.QuotaDriver):
             self._database, self._untimed, limits, settings.thresholds, least_limit=settings.least_notified_limit
         )
         self._headroom = HeadroomReader(self._database, limits, settings.max_open_reservations, capacity)
-        self._metrics = MetricsReader(
-            self._untimed, limits, self._headroom, settings.max_open_reservations, grace
-        )
+        self._metrics = MetricsReader(self._untimed, limits, self._headroom, settings.max_open_reservations, grace)
         self._pod_selection = settings.pods
         self._healer = Healer(self._database, self._untimed, self._paths)
 
@@ -247,10 +245,10 @@ class DbQuotaDriver(base.QuotaDriver):
     def get_detail(self, project_id: str, resources: Collection[str], pod: str | None = None) -> list[UsageRecord]:
         return self._headroom.read_detail(project_id, resources, pod)
 
-    def list_headroom(
-        self, project_ids: Collection[str], resources: Collection[str]
-    ) -> Iterator[tuple[str, dict[str, Headroom]]]:
-        return self._headroom.read_many(project_ids, resources)
+    def list_detail(
+        self, wanted: Mapping[str, Collection[str]], resources: Collection[str], pod: str | None = None
+    ) -> Iterator[UsageRecord]:
+        return self._headroom.read_many(wanted, resources, pod)
 
     def read_metrics(self, project_ids: Collection[str] | None, resources: Collection[str]) -> LedgerMetrics:
         return self._metrics.read(project_ids, resources)
@@ -338,6 +336,19 @@ class DbQuotaDriver(base.QuotaDriver):
     def count_ignored_edges(self) -> dict[str, int]:
         counts = self._untimed.read(projects.count_by_origin)
         return {origin: count for origin, count in sorted(counts.items()) if origin != self._limits.origin}
+
+    def list_replaced_edges(self) -> tuple[list[ReplacedEdge], str | None]:
+        origin = self._limits.origin
+        if origin is None:
+            return [], None
+        count = edge_warnings.MOST_COMPARED
+        edges = self._database.read(lambda connection: projects.operators_edges(connection, count))
+        parents = ((*edge, self._limits.parent_of(edge[0])) for edge in edges)
+        return [
+            ReplacedEdge(project_id, parent_id, source_parent_id)
+            for project_id, parent_id, source_parent_id in parents
+            if source_parent_id not in (None, parent_id)
+        ], origin
 
     def is_known_project(self, project_id: str) -> bool:
         return self._database.read(lambda connection: holdings.is_known(connection, project_id))

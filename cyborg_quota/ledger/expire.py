@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from concurrent import futures
 from typing import Any, Final
 
+from cyborg_quota import exceptions
 from cyborg_quota.db import history, inventories, maintenance
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.errors import ConcurrentChange
@@ -53,6 +54,9 @@ _MAX_WORKERS: Final = 3
 _READ_AHEAD_BATCHES: Final = 40
 """When fewer batches than this are ready, more rows are read, so that workers do not wait for the next window."""
 
+_MOST_LOCKED: Final = 3
+"""The most projects whose locks one run of the expirer waits for."""
+
 _Result = futures.Future[tuple[int, float]]
 
 
@@ -65,9 +69,44 @@ class Expirer:
         self._batch_rows = batch_rows
 
     def expire(self, progress: Callable[[int], None] | None) -> int:
-        """Expire all overdue reservations. Returns their number. ``progress`` is called with the size of each batch."""
+        """Expire all overdue reservations. Returns their number. ``progress`` is called with the size of each batch.
+
+        If a row lock is not granted, those of the other projects are expired before the error is raised.
+        """
         parallel = ParallelExpirer(self._database, self, self._batch_rows)
-        return run_batches(self._database, self.expire_batch, self._batch_rows, progress, parallel.expire_in_parallel)
+        try:
+            return run_batches(
+                self._database, self.expire_batch, self._batch_rows, progress, parallel.expire_in_parallel
+            )
+        except exceptions.DatabaseUnavailable as error:
+            if _is_of_all(error) or self._database.dialect.max_writers is not None:
+                raise
+            self._expire_unlocked(progress or (lambda _: None))
+            raise
+
+    def _expire_unlocked(self, progress: Callable[[int], None]) -> None:
+        """Expire project by project, and skip those whose locks are not granted.
+
+        Raises DatabaseUnavailable after _MOST_LOCKED of them, because each takes as long as a statement may.
+        """
+        locked: set[str] = set()
+        position: ExpiryPosition | None = None
+        is_last = False
+        while not is_last:
+            rows, next_position = self.overdue(position, _READ_BATCHES * self._batch_rows)
+            is_last = next_position == position or len(rows) < _READ_BATCHES * self._batch_rows
+            position = next_position
+            for project_id, of_project in itertools.groupby(sorted(rows, key=_project), key=_project):
+                listed = list(of_project)
+                for start in range(0, len(listed), self._batch_rows):
+                    if project_id in locked:
+                        break
+                    try:
+                        progress(self.expire_read(listed[start : start + self._batch_rows]))
+                    except exceptions.DatabaseUnavailable as error:
+                        locked.add(project_id)
+                        if _is_of_all(error) or len(locked) >= _MOST_LOCKED:
+                            raise
 
     def expire_batch(self, limit: int) -> int:
         """Expire up to ``limit`` reservations, longest overdue first, in one transaction. Returns their number."""
@@ -116,6 +155,15 @@ class Expirer:
                 inventories.give_back(connection, freed)
             counting.expire([*(row[1:4] for row in rows), *in_pods])
         return len(rows)
+
+
+def _is_of_all(error: exceptions.DatabaseUnavailable) -> bool:
+    """Whether the batches of other projects would fail too."""
+    return isinstance(error, (exceptions.DatabaseUnreachable, exceptions.DatabaseReadOnly))
+
+
+_project: Final = operator.itemgetter(1)
+"""The project of an overdue reservation."""
 
 
 class BatchThrottle:

@@ -67,7 +67,10 @@ class HeadroomReader:
     def check(
         self, project_id: str, request: Mapping[str, int], *, sees_all: bool, pod: str | None = None
     ) -> list[Over]:
-        """All that would refuse a reserve of these positive amounts, of one moment. ``pod``: also in this pod."""
+        """All that would refuse a reserve of these positive amounts, and what fits, at one moment.
+
+        ``pod``: also in this pod.
+        """
         state = self._state(project_id, pod)
         limits = self._limits.get_path_limits(state, sorted(request))
         found = enforcement.find_bounds(
@@ -82,7 +85,12 @@ class HeadroomReader:
         constraints = [*limits.constraints, *self._limits.get_pod_limits(state)]
         violations = enforcement.find_violations(project_id, constraints, state.counters, {**request, **in_pod})
         found += [over for over in violations if over.resource not in limits.missing]
-        return sorted(found) if sees_all else enforcement.redact(found, state.project_ids)
+        shown = sorted(found) if sees_all else enforcement.redact(found, state.project_ids)
+        if not shown:
+            return []
+        quotas = _Quotas(state, self._headrooms(state, limits, sorted(request)), self._limits.get_pod_limits(state))
+        headrooms = quotas.in_pod(pod)
+        return [dataclasses.replace(over, fits=headrooms[over.resource].fits) for over in shown]
 
     def count_bundles(
         self, project_id: str, bundle: Mapping[str, int], provider: str | None, pod: str | None = None
@@ -92,7 +100,8 @@ class HeadroomReader:
         Raises ProviderNotFound, CapacityNotEnabled.
         """
         quotas = self._read_quota(project_id, bundle, provider, pod)
-        by_quota = headroom.how_many(bundle, quotas.in_pod(pod))
+        headrooms = quotas.in_pod(pod)
+        by_quota = headroom.how_many(bundle, headrooms)
         if provider is None:
             return by_quota
         self._capacity.check_enabled()
@@ -107,13 +116,14 @@ class HeadroomReader:
         number = 0
         for one, inventories in free.items():
             at_providers = headroom.bundles_at_providers(bundle, inventories)
-            permitted = headroom.how_many(bundle, quotas.in_pod(one)).number
-            number += at_providers if permitted is None else min(at_providers, permitted)
-        bounds = [by_quota, self._separate_claims(quotas.state, bundle)]
-        bounds = [one for one in bounds if one.number is not None and one.number <= number]
-        return min(bounds, key=lambda one: one.number or 0, default=Bundles(number, None))
+            number += min(at_providers, headroom.how_many(bundle, quotas.in_pod(one)).number)
+        bounds = [by_quota]
+        if (claims := self._separate_claims(quotas.state, bundle)) is not None:
+            bounds.append(Bundles(*claims, headrooms[claims[1]]))
+        reached = [one for one in bounds if one.number <= number]
+        return min(reached, key=lambda one: one.number, default=Bundles(number, None))
 
-    def _separate_claims(self, state: PathState, bundle: Mapping[str, int]) -> Bundles:
+    def _separate_claims(self, state: PathState, bundle: Mapping[str, int]) -> tuple[int, str] | None:
         project_id = state.project_ids[0]
         return headroom.separate_claims(
             bundle,
@@ -155,25 +165,21 @@ class HeadroomReader:
         names = sorted({*resources, *held})
         limits = self._limits.get_limits_on_path(state, names)
         headrooms = self._headrooms(state, self._limits.get_path_limits(state, resources), resources)
-        records = []
-        for name in names:
-            now = state.counters.get((project_id, name), Counters())
-            usage = Usage(limits.get(name, self._limits.missing_limit), now.used, now.reserved)
-            records.append(UsageRecord(project_id, name, usage, headrooms.get(name, Headroom(0))))
-        return records
+        return [self._record(state, name, limits.get(name), headrooms) for name in names]
+
+    def _record(
+        self, state: PathState, resource: str, limit: int | None, headrooms: Mapping[str, Headroom]
+    ) -> UsageRecord:
+        """The record of one resource. ``limit`` None: none is set. A resource without a headroom cannot be reserved."""
+        project_id = state.project_ids[0]
+        now = state.counters.get((project_id, resource), Counters())
+        usage = Usage(self._limits.missing_limit if limit is None else limit, now.used, now.reserved)
+        return UsageRecord(project_id, resource, usage, headrooms.get(resource, Headroom(0)))
 
     def _read_detail_in_pod(self, project_id: str, resources: Collection[str], pod: str) -> list[UsageRecord]:
         quotas = self._read_quota(project_id, resources, None, pod)
-        headrooms, counters = quotas.in_pod(pod), quotas.state.counters
-        held = (split(name) for owner, name in counters if owner == project_id)
-        scoped = {name: scoped_name(name, pod) for name in {*resources, *(name for name, of in held if of == pod)}}
-        limits = self._limits.get_limits_on_path(quotas.state, sorted(scoped.values()))
-        records = []
-        for name in sorted(scoped):
-            now = counters.get((project_id, scoped[name]), Counters())
-            usage = Usage(limits.get(scoped[name], UNLIMITED), now.used, now.reserved)
-            records.append(UsageRecord(project_id, name, usage, headrooms.get(name, Headroom(0)), pod))
-        return records
+        held = (split(name) for owner, name in quotas.state.counters if owner == project_id)
+        return quotas.records(pod, {*resources, *(name for name, of in held if of == pod)})
 
     def _state(self, project_id: str, pod: str | None = None) -> PathState:
         """``pod``: as in path_state.read."""
@@ -189,18 +195,28 @@ class HeadroomReader:
         return self._database.read(work, single_statement)
 
     def read_many(
-        self, project_ids: Collection[str], resources: Collection[str]
-    ) -> Iterator[tuple[str, dict[str, Headroom]]]:
-        """The headroom of each of these projects, which have usage rows: one statement for a few hundred projects.
+        self, wanted: Mapping[str, Collection[str]], resources: Collection[str], pod: str | None = None
+    ) -> Iterator[UsageRecord]:
+        """The usage and the headroom of these resources of each project, both of the same moment.
 
-        As stored: a parent that the source of limits reports, and that no charge has recorded yet, is not considered.
+        ``wanted``: resources by project; the projects have usage rows. One statement for a few hundred projects. As
+        stored: a parent that the source of limits reports, and that no charge has recorded yet, is not considered. A
+        resource that is not among ``resources`` cannot be reserved. ``pod``: within this pod.
         """
-        names = sorted(project_ids)
-        for start in range(0, len(names), path_state.MAX_PROJECTS):
-            states = self._read_states(names[start : start + path_state.MAX_PROJECTS])
-            limits = self._limits.get_limits_of_paths(states, resources)
-            for state, path_limits in zip(states, limits, strict=True):
-                yield state.project_ids[0], self._headrooms(state, path_limits, resources)
+        names = sorted({name for some in wanted.values() for name in some})
+        project_ids = sorted(wanted)
+        for start in range(0, len(project_ids), path_state.MAX_PROJECTS):
+            states = self._read_states(project_ids[start : start + path_state.MAX_PROJECTS], pod)
+            limits = self._limits.get_limits_on_paths(states, names) if pod is None else {}
+            for state, path_limits in zip(states, self._limits.get_limits_of_paths(states, resources), strict=True):
+                project_id = state.project_ids[0]
+                own = sorted(wanted[project_id])
+                headrooms = self._headrooms(state, path_limits, [name for name in own if name in resources])
+                if pod is not None:
+                    yield from _Quotas(state, headrooms, self._limits.get_pod_limits(state)).records(pod, own)
+                    continue
+                for name in own:
+                    yield self._record(state, name, limits.get((project_id, name)), headrooms)
 
     def read_metrics(self, project_id: str, resources: Collection[str]) -> list[ProjectMetrics]:
         """The values of one project, for ``resources`` and all others that it holds, at one moment."""
@@ -236,11 +252,11 @@ class HeadroomReader:
                 found.append(ProjectMetrics(project_id, name, bound, now.used, now.reserved, now.subtree, fits))
         return found
 
-    def _read_states(self, project_ids: Sequence[str]) -> list[PathState]:
+    def _read_states(self, project_ids: Sequence[str], pod: str | None) -> list[PathState]:
         # A batch is bounded: it needs no connection without timeouts. (On those, PostgreSQL read whole tables and
         # compiled the statement, so that a batch took 2.8 times as long.)
         origin = self._limits.origin
-        return self._database.read(lambda connection: path_state.read_many(connection, project_ids, origin))
+        return self._database.read(lambda connection: path_state.read_many(connection, project_ids, origin, pod))
 
     def _read_state(self, connection: Connection, project_id: str, parent_id: str | None, pod: str | None) -> PathState:
         """The state that a reserve would meet: it moves the project first, if the source of limits says so."""
@@ -282,6 +298,18 @@ class _Quotas(NamedTuple):
             resource: headroom.in_pod(quota, path, scoped_name(resource, pod), self.pod_limits, counters)
             for resource, quota in self.headrooms.items()
         }
+
+    def records(self, pod: str, resources: Collection[str]) -> list[UsageRecord]:
+        """The usage in one pod, the limits that are set there for the project, and what fits."""
+        project_id, headrooms = self.state.project_ids[0], self.in_pod(pod)
+        limits = {one.resource: one.limit for one in self.pod_limits if one.project_id == project_id}
+        records = []
+        for resource in sorted(resources):
+            name = scoped_name(resource, pod)
+            now = self.state.counters.get((project_id, name), Counters())
+            usage = Usage(limits.get(name, UNLIMITED), now.used, now.reserved)
+            records.append(UsageRecord(project_id, resource, usage, headrooms.get(resource, Headroom(0)), pod))
+        return records
 
 
 def _has_parent(state: PathState, parent_id: str) -> bool:

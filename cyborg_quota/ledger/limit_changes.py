@@ -16,11 +16,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, Literal, NamedTuple, TypeVar
 
 from cyborg_quota import exceptions, scopes
-from cyborg_quota.db import dialects, limit_history, moves, overrides, path_state, pods, projects, totals, usages
+from cyborg_quota.db import dialects, limit_history, moves, overrides, path_state, pods, projects, usages
 from cyborg_quota.db import limits as tables
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.path_state import PathState
 from cyborg_quota.db.prepared import chunks
+from cyborg_quota.ledger import limit_reading
 from cyborg_quota.ledger import overrides as override_changes
 from cyborg_quota.ledger.limit_history import LimitHistory
 from cyborg_quota.ledger.overrides import Overrides
@@ -83,19 +84,15 @@ class LimitKeeper:
         self._limits = limits
         self._history = history
 
-    def tree(self) -> LimitTree:
-        """All limits and projects, read in one transaction."""
-        return self._database.read(self._read)
+    def documented(self) -> tuple[LimitTree, list[LimitOverride], list[TotalLimit]]:
+        """All limits and projects, the overrides that have not ended, and the total limits; for an export."""
+        stored = limit_reading.read_all(self._database, self._limits.initial_limits)
+        return stored.tree, stored.overrides, stored.totals
 
-    def tree_now(self) -> LimitTree:
-        """Like ``tree``, with the overrides that apply at this moment in place of the limits."""
-
-        def work(connection: Connection) -> LimitTree:
-            tree = self._read(connection)
-            tree.project_limits.update(overrides.active(connection))
-            return tree
-
-        return self._database.read(work)
+    def whole_tree(self) -> tuple[TreePage, list[TotalLimit]]:
+        """The whole tree, with the limits and counters of one moment; and the total limits."""
+        tree, counters, total_limits = limit_reading.read_usage(self._database, self._limits.initial_limits)
+        return TreePage(tree, counters, list(limit_tree.walk(tree.roots, tree.children_of))), total_limits
 
     def tree_page(self, project_id: str | None, limit: int | None, after: str | None) -> TreePage:
         """At most ``limit`` projects of the tree, or of a subtree, after ``after``. Raises MarkerNotFound.
@@ -103,9 +100,8 @@ class LimitKeeper:
         The cost of a subtree does not depend on the projects outside of it.
         """
         if project_id is None:
-            tree = self.tree_now()
-            nodes = _page(list(limit_tree.walk(tree.roots, tree.children_of)), limit, after)
-            return TreePage(tree, self._database.read(usages.read), nodes)
+            whole, _ = self.whole_tree()
+            return whole._replace(nodes=_page(whole.nodes, limit, after))
 
         def work(connection: Connection) -> TreePage:
             edges = projects.subtree_edges(connection, project_id)
@@ -119,16 +115,6 @@ class LimitKeeper:
             return TreePage(tree, counters, nodes)
 
         return self._database.read(work)
-
-    def documented(self) -> tuple[LimitTree, list[LimitOverride], list[TotalLimit]]:
-        """All limits and projects, the overrides that have not ended, and the total limits; for an export."""
-        return self._database.read(
-            lambda connection: (
-                self._read(connection),
-                overrides.read(connection)[0],
-                totals.read_limits(connection),
-            )
-        )
 
     def list_limits(self, page: Page) -> list[tuple[str | None, str, int]]:
         """A page of the limits, without overrides: (project_id, resource, limit). Raises MarkerNotFound."""

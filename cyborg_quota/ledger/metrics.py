@@ -33,11 +33,9 @@ class MetricsReader:
         """
 
         def work(connection: Connection) -> tuple[Sequence[PathState], LedgerMetrics]:
-            measured = pods.list_usages(connection)
-            ages = {usage.pod: usage.age.total_seconds() for usage in measured if usage.age is not None}
-            elsewhere = {
-                (resource, usage.pod): use for usage in measured for resource, use in (usage.usage or {}).items()
-            }
+            monitored = pods.list_monitored(connection)
+            ages = {pod.name: pod.unmeasured_seconds for pod in monitored if pod.unmeasured_seconds is not None}
+            elsewhere = {(resource, pod.name): use for pod in monitored for resource, use in (pod.usage or {}).items()}
             capacity = {**elsewhere, **free_capacity.sums_by_pod(connection)}
             overdue = history.oldest_overdue(connection, self._grace).total_seconds()
             revision = schema.checked_revision(connection)

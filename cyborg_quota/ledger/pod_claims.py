@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from cyborg_quota import exceptions
 from cyborg_quota.db import history, pod_bindings, pods
 from cyborg_quota.db.database import Connection
-from cyborg_quota.db.pod_bindings import BindingKey
+from cyborg_quota.db.pod_bindings import BindingKey, StoredBinding
 from cyborg_quota.ledger.pending_claims import PendingClaim
 from cyborg_quota.ledger.pod_selection import Candidate, PodRequest, PodSelection, reason_to_leave
 from cyborg_quota.pod_types import Reason
@@ -88,11 +88,12 @@ def divide(connection: Connection, pending: Iterable[PendingClaim]) -> list[PodU
 
     Claims of one group go to one pod: that in which the group holds something; or else that of a claim of this call
     that names its provider (which is placed already) or its pod; or else, if they choose by different tags, that of the
-    first one. Claims with equal choices share a binding, and thus a pod.
+    first one. Claims with equal choices share a binding, and thus a pod; groups that hold something in several pods do
+    not share one.
     """
     pending = list(pending)
     named = _named_pods(pending)
-    units: dict[str | BindingKey | tuple[str, ...], PodUnit] = {}
+    units: dict[str | BindingKey | tuple[str | None, ...], PodUnit] = {}
     targets: dict[str, PodChoice | tuple[str, ...]] = {}
     for item in pending:
         target: str | PodChoice | tuple[str, ...] | None = item.claim.pod
@@ -103,7 +104,13 @@ def divide(connection: Connection, pending: Iterable[PendingClaim]) -> list[PodU
                 held = history.pods_of_group(connection, item.project_id, item.group)
                 targets[item.group] = tuple(held) or named.get(item.group) or target
             target = targets[item.group]
-        key = _key(item.project_id, target) if isinstance(target, PodChoice) else target
+        key: str | BindingKey | tuple[str | None, ...]
+        if isinstance(target, PodChoice):
+            key = _key(item.project_id, target)
+        elif isinstance(target, tuple) and len(target) > 1:  # each group may go to another of its pods
+            key = (item.project_id, item.group)
+        else:
+            key = target
         units.setdefault(key, PodUnit(target, [])).claims.append(item)
     return list(units.values())
 
@@ -144,17 +151,22 @@ def _options_of_choice(
     current = pod_bindings.find_current(connection, key)
     reason: Reason | None = "first"
     if current is not None:
-        reason = reason_to_leave(Candidate(*current.pod), request)
+        reason = reason_to_move(current, request)
         if reason is None:
-            yield PodOption(current.pod.pod.name)
+            yield PodOption(str(current.binding.pod))
     candidates = [Candidate(*stored) for stored in pods.list_pods(connection)]
     for candidate in selection.ranked(candidates, request):
-        if current is None or candidate.id != current.pod.id:
+        if current is None or candidate.id != current.pod_id:
             ended_id = None if current is None else current.id
             change = BindingChange(key, ended_id, candidate.id, candidate.pod.name, reason or "claim", request)
             yield PodOption(candidate.pod.name, change)
     if current is not None and reason == "full":
-        yield PodOption(current.pod.pod.name)
+        yield PodOption(str(current.binding.pod))
+
+
+def reason_to_move(current: StoredBinding, request: PodRequest) -> Reason | None:
+    """Why the binding must move. None: it stays."""
+    return reason_to_leave(current.state, current.usage, current.threshold, request)
 
 
 def bind(connection: Connection, changes: Sequence[BindingChange], selection: PodSelection) -> None:

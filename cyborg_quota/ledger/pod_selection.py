@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from cyborg_quota.pod_types import Pod, Reason, ResourceUse
+from cyborg_quota.pod_types import Pod, PodState, Reason, ResourceUse
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,16 +34,16 @@ class Candidate:
     usage: Mapping[str, ResourceUse] | None
 
 
-def is_full(candidate: Candidate, request: PodRequest) -> bool:
-    """Whether the last measurement reaches the threshold of the pod, for a requested resource or, without, for any.
+def is_full(usage: Mapping[str, ResourceUse] | None, threshold: int, request: PodRequest) -> bool:
+    """Whether the last measurement reaches the threshold of a pod, for a requested resource or, without, for any.
 
     A requested resource that is not in the measurement does not exist in the pod, which then counts as full. So does a
     measured pod that has nothing at all.
     """
-    if candidate.usage is None:
+    if usage is None:
         return False
-    uses = _uses(candidate.usage, request)
-    return not uses or any(is_at_threshold(candidate.pod, use) for use in uses)
+    uses = _uses(usage, request)
+    return not uses or any([is_at_threshold(threshold, use) for use in uses])
 
 
 def _uses(usage: Mapping[str, ResourceUse], request: PodRequest) -> list[ResourceUse]:
@@ -53,16 +53,18 @@ def _uses(usage: Mapping[str, ResourceUse], request: PodRequest) -> list[Resourc
     return [usage.get(resource, ResourceUse(0, 0)) for resource in request.amounts]
 
 
-def is_at_threshold(pod: Pod, use: ResourceUse) -> bool:
-    """Whether the use of a resource reaches the threshold of the pod."""
-    return use.used * 100 >= pod.threshold * use.capacity
+def is_at_threshold(threshold: int, use: ResourceUse) -> bool:
+    """Whether the use of a resource reaches the threshold of the pod, in percent."""
+    return use.used * 100 >= threshold * use.capacity
 
 
-def reason_to_leave(candidate: Candidate, request: PodRequest) -> Reason | None:
-    """Why a binding to this pod must move. None: it stays."""
-    if candidate.pod.state != "available":
-        return candidate.pod.state
-    return "full" if is_full(candidate, request) else None
+def reason_to_leave(
+    state: PodState, usage: Mapping[str, ResourceUse] | None, threshold: int, request: PodRequest
+) -> Reason | None:
+    """Why a binding to a pod in this state must move. None: it stays."""
+    if state != "available":
+        return state
+    return "full" if is_full(usage, threshold, request) else None
 
 
 class PodFilter(abc.ABC):
@@ -101,7 +103,7 @@ class Capacity(PodFilter):
     """Passes the pods whose last measurement is below their threshold, and those that were never measured."""
 
     def passes(self, candidate: Candidate, request: PodRequest) -> bool:
-        return not is_full(candidate, request)
+        return not is_full(candidate.usage, candidate.pod.threshold, request)
 
 
 class PodWeigher(abc.ABC):

@@ -10,18 +10,19 @@ insert it, and only one transaction can end the former one.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Collection, Mapping
 
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import free_capacity, pod_bindings, pods, resource_providers
+from cyborg_quota.db import free_capacity, overrides, pod_bindings, pods, resource_providers
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.pod_bindings import BindingKey, StoredBinding
 from cyborg_quota.db.pods import StoredPod
 from cyborg_quota.ledger import pod_claims
-from cyborg_quota.ledger.pod_selection import Candidate, PodRequest, PodSelection, is_at_threshold, reason_to_leave
+from cyborg_quota.ledger.pod_selection import Candidate, PodRequest, PodSelection, is_at_threshold
 from cyborg_quota.pod_types import Binding, Pod, PodNotice, PodUsage, Reason, ResourceUse
 
 LOG = logging.getLogger(__name__)
@@ -64,13 +65,16 @@ class PodManager:
     def change(self, name: str, change: Callable[[Pod], Pod]) -> Pod:
         """Replace a pod by ``change(pod)``, and return it. Raises PodNotFound.
 
-        After this has returned, no project is bound to the pod unless it is available.
+        After this has returned, no project is bound to the pod unless it is available. If its endpoint changes, its
+        measurement is forgotten: it is that of another deployment.
         """
 
         def work(connection: Connection) -> Pod:
             stored = self._lock(connection, name)
             changed = change(stored.pod)
             pods.update(connection, stored.id, changed)
+            if changed.endpoint != stored.pod.endpoint:
+                pods.forget_usage(connection, stored.id)
             return changed
 
         return self._database.write(work)
@@ -81,7 +85,7 @@ class PodManager:
         def work(connection: Connection) -> None:
             stored = self._lock(connection, name)
             if pod_bindings.is_bound(connection, name):
-                reason = "projects are bound to it (see `pod binding list`; then `pod binding move` or `end`)"
+                reason = "projects are bound to it (see `pod binding list --pod`; `pod binding end --pod` ends all)"
                 raise exceptions.PodInUse(name, reason)
             if resource_providers.is_any_of_pod(connection, name):
                 raise exceptions.PodInUse(name, "providers belong to it (see `capacity provider set NAME --pod OTHER`)")
@@ -101,27 +105,32 @@ class PodManager:
     def select(self, project_id: str, request: PodRequest) -> Binding:
         """The binding of the project for this zone and these tags, created or moved if needed. Raises NoPodFits."""
         key = BindingKey.of(project_id, request.zone, request.affinity)
-        binding = self._database.read_synced(lambda connection: self._find_lasting(connection, key, request))
-        return binding or self._write(key, lambda connection: self._rebind(connection, key, request))
-
-    def _find_lasting(self, connection: Connection, key: BindingKey, request: PodRequest) -> Binding | None:
-        """The current binding, if it stays: its pod serves the request, or no other one passes the filters."""
-        passing = self._selection.passing
         # (The version is read only where a pod was full before: it would make the usual selection slower.)
-        find = pod_bindings.find_current if passing.is_empty else pod_bindings.find_current_with_version
-        current = find(connection, key)
-        if current is None:
-            return None
-        if reason_to_leave(Candidate(*current.pod), request) is not None:
-            version = current.version or pods.read_version(connection)
-            ids = passing.find(version, request)
-            if ids is None:
-                candidates = (Candidate(*stored) for stored in pods.list_pods(connection))
-                ids = frozenset(one.id for one in candidates if self._selection.passes(one, request))
-                passing.remember(version, request, ids)
-            if ids - {current.pod.id}:
-                return None
-        return current.binding
+        with_version = not self._selection.passing.is_empty
+        current = self._database.read_synced(
+            lambda connection: pod_bindings.find_current(connection, key, with_version=with_version),
+            lambda connection: pod_bindings.find_current_in_single_statement(
+                connection, key, with_version=with_version
+            ),
+        )
+        if current is not None and not self._must_move(current, request):
+            return current.binding
+        return self._write(key, lambda connection: self._rebind(connection, key, request))
+
+    def _must_move(self, current: StoredBinding, request: PodRequest) -> bool:
+        """Whether its pod does not serve the request, and another one passes the filters."""
+        if pod_claims.reason_to_move(current, request) is None:
+            return False
+        passing = self._selection.passing
+        ids = None if current.version is None else passing.find(current.version, request)
+        if ids is None:
+            # (In this order: what changes between the two makes the version outdated.)
+            version, stored = self._database.read_synced(
+                lambda connection: (pods.read_version(connection), pods.list_pods(connection))
+            )
+            ids = frozenset(one.id for one in stored if self._selection.passes(Candidate(*one), request))
+            passing.remember(version, request, ids)
+        return bool(ids - {current.pod_id})
 
     def _write(self, key: BindingKey, work: Callable[[Connection], Binding]) -> Binding:
         def decide(connection: Connection) -> Binding:
@@ -137,15 +146,22 @@ class PodManager:
 
     def _rebind(self, connection: Connection, key: BindingKey, request: PodRequest) -> Binding:
         current = pod_bindings.find_current(connection, key)
-        reason: Reason | None = "first" if current is None else reason_to_leave(Candidate(*current.pod), request)
+        reason: Reason | None = "first" if current is None else pod_claims.reason_to_move(current, request)
         if current is not None and reason is None:
             return current.binding  # another call has moved it
         candidates = [Candidate(*stored) for stored in pods.list_pods(connection)]
-        for candidate in self._selection.ranked(candidates, request):
-            if current is not None and candidate.id == current.pod.id:
-                continue
-            if pod_claims.hold(connection, candidate.id, [request], self._selection):
-                return _bind(connection, key, current, candidate.pod.name, reason or "first")
+        others = (
+            candidate
+            for candidate in self._selection.ranked(candidates, request)
+            if current is None or candidate.id != current.pod_id
+        )
+        best = next(others, None)
+        if best is not None:
+            if not pod_claims.hold(connection, best.id, [request], self._selection):
+                # It has changed since it was read. Do not try the next one in this transaction: only rows of pods that
+                # are locked in the order of their ids cannot wait for each other.
+                raise ConcurrentChange
+            return _bind(connection, key, current, best.pod.name, reason or "first")
         if current is None:
             raise exceptions.NoPodFits(request.zone, request.affinity)
         return current.binding
@@ -178,6 +194,19 @@ class PodManager:
 
         self._database.write(work)
 
+    def end_bindings(self, pod: str) -> int:
+        """End the current bindings to a pod, in batches. Returns their number. Raises PodNotFound.
+
+        It ends with the first incomplete batch, so that selections which bind projects again do not prolong it.
+        """
+        self.show(pod)
+        ended, ids = 0, [0] * pod_bindings.BATCH
+        while len(ids) == pod_bindings.BATCH:
+            after = ids[-1]
+            ids = self._untimed.read_synced(lambda connection: pod_bindings.next_of_pod(connection, pod, after))  # noqa: B023
+            ended += self._database.write(lambda connection: pod_bindings.end_each(connection, ids))  # noqa: B023
+        return ended
+
     def list_bindings(
         self, *, project_id: str | None, pod: str | None, history: bool, limit: int | None, after: int
     ) -> list[tuple[int, Binding]]:
@@ -203,10 +232,27 @@ class PodManager:
         return {name: measured.get(name, {}) for name in names}
 
     def set_usage(self, name: str, usage: Mapping[str, ResourceUse]) -> None:
-        """Store a measurement. Raises PodNotFound."""
+        """Store a measurement, made now. Raises PodNotFound."""
 
         def work(connection: Connection) -> None:
             pods.set_usage(connection, self._lock(connection, name).id, usage)
+
+        self._database.write(work)
+
+    def now(self) -> datetime.datetime:
+        """The time of the database."""
+        return self._database.read(overrides.now)
+
+    def store_measurement(self, pod: Pod, usage: Mapping[str, ResourceUse], began: datetime.datetime) -> None:
+        """Store a measurement that began at this time of the database. Raises PodNotFound.
+
+        It is ignored if another one that began later is stored, or if the pod has another endpoint by now.
+        """
+
+        def work(connection: Connection) -> None:
+            stored = self._lock(connection, pod.name)
+            if stored.pod.endpoint == pod.endpoint:
+                pods.set_usage(connection, stored.id, usage, began)
 
         self._database.write(work)
 
@@ -233,7 +279,7 @@ class PodManager:
             reached = {
                 resource
                 for resource, use in (stored.usage or {}).items()
-                if (use.used or use.capacity) and is_at_threshold(stored.pod, use)
+                if (use.used or use.capacity) and is_at_threshold(stored.pod.threshold, use)
             }
             if reached != notified and self._claim_notified(stored.id, notified, reached):
                 notices += [_notice(stored, resource, resource in reached) for resource in sorted(reached ^ notified)]

@@ -17,6 +17,8 @@ from cyborg_quota import exceptions, scopes
 from cyborg_quota.db import limit_history, moves, overrides, path_state, projects, totals, usages
 from cyborg_quota.db import limits as tables
 from cyborg_quota.db.database import Connection, Database
+from cyborg_quota.db.prepared import chunks
+from cyborg_quota.db.project_path import ProjectPath
 from cyborg_quota.ledger.limit_history import LimitHistory
 from cyborg_quota.types import Author, LimitChange, RecordedChanges
 
@@ -40,9 +42,9 @@ class PathCache:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._cached_paths: dict[str, path_state.ProjectPath] = {}
+        self._cached_paths: dict[str, ProjectPath] = {}
 
-    def get(self, project_id: str, resources: Collection[str]) -> path_state.ProjectPath:
+    def get(self, project_id: str, resources: Collection[str]) -> ProjectPath:
         """The path of ``project_id``, with usage rows for all ``resources``. Raises DatabaseUnavailable."""
         path = self._cached_paths.get(project_id)
         if path is not None and not path.missing(resources):
@@ -55,7 +57,7 @@ class PathCache:
             self._make(project_id, resources)
         raise exceptions.DatabaseUnavailable("the project tree keeps changing", time.monotonic() - began)
 
-    def read(self, connection: Connection, project_id: str, resources: Collection[str]) -> path_state.ProjectPath:
+    def read(self, connection: Connection, project_id: str, resources: Collection[str]) -> ProjectPath:
         """The path from the cache or the database, for use inside a transaction. Usage rows may be missing."""
         known = self._cached_paths.get(project_id)
         if known is not None and not known.missing(resources):
@@ -68,12 +70,17 @@ class PathCache:
         return path
 
     def read_many(self, connection: Connection, keys: Collection[tuple[str, str]]) -> None:
-        """Cache the missing paths of these (project_id, resource) pairs. Only paths of roots are read, in bulk."""
-        unknown = {project_id for project_id, resource in keys if self.known(project_id, resource) is None}
-        if unknown:
-            if len(self._cached_paths) + len(unknown) > _MAX_CACHED_PATHS:
-                self._cached_paths.clear()
-            self._cached_paths.update(path_state.read_roots(connection, unknown))
+        """Cache the missing paths of these (project_id, resource) pairs: one statement for MAX_PROJECTS projects."""
+        missing = [key for key in keys if self.known(*key) is None]
+        if not missing:
+            return
+        unknown = sorted({project_id for project_id, _ in missing})
+        if len(self._cached_paths) + len(unknown) > _MAX_CACHED_PATHS:
+            self._cached_paths.clear()
+        resources = {resource for _, resource in missing}
+        resources.update(*[self._cached_paths[name].resources for name in unknown if name in self._cached_paths])
+        for names in chunks(unknown, path_state.MAX_PROJECTS):
+            self._cached_paths.update(path_state.read_paths(connection, names, resources))
 
     def known(self, project_id: str, resource: str) -> tuple[usages.Node, ...] | None:
         """The usage rows to charge, from the project to its root; None if they are not cached."""

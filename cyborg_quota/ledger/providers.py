@@ -7,6 +7,7 @@ It begins with the row of ``fences`` that serializes all these changes, then loc
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NoReturn
 
@@ -36,7 +37,7 @@ from cyborg_quota.db import (
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.resource_providers import StoredProvider
 from cyborg_quota.ledger.capacity_history import log_changes
-from cyborg_quota.ledger.thresholds import level
+from cyborg_quota.ledger.thresholds import OVER, level
 from cyborg_quota.types import Author, Page
 
 LOG = logging.getLogger(__name__)
@@ -89,7 +90,9 @@ class ProviderManager:
 
     def list_providers(self, limit: int | None = None, after: str | None = None) -> list[Provider]:
         """At most ``limit`` providers after the one with the name ``after``, by name. Raises MarkerNotFound."""
-        return self._untimed.read(lambda connection: resource_providers.list_providers(connection, limit, after))
+        return self._untimed.read_synced(
+            lambda connection: resource_providers.list_providers(connection, limit, after)
+        )
 
     def show(self, name: str) -> Provider:
         """The provider with this UUID or name. Raises ProviderNotFound."""
@@ -311,8 +314,10 @@ class ProviderManager:
         thresholds. Use above the capacity is always reported.
         """
         ordered = sorted(thresholds)
+        lowest = min(ordered, default=OVER)
+        read = functools.partial(inventories.read_notified_levels, lowest=lowest, least_capacity=least_capacity)
         notices = []
-        for row in self._untimed.read(inventories.read_notified_levels):
+        for row in self._untimed.read(read):
             now = level(row.used, row.capacity, ordered, least_capacity)
             if now != row.level and self._claim_level(row.id, row.level, now):
                 notices.append(CapacityNotice(row.provider, row.resource, row.capacity, row.used, row.level, now))
@@ -325,7 +330,7 @@ class ProviderManager:
 
     def _resource_notices(self, thresholds: Sequence[int]) -> list[CapacityNotice]:
         sums, levels = self._untimed.read(
-            lambda connection: (inventories.sums_by_resource(connection), resource_notices.levels(connection))
+            lambda connection: (free_capacity.sums_by_resource(connection), resource_notices.levels(connection))
         )
         notices = []
         for resource in sorted(sums.keys() | levels.keys()):

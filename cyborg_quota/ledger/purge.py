@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
-from cyborg_quota.db import maintenance, new_reservations
+from cyborg_quota.db import maintenance
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.ledger.expire import run_batches
 
 _MIN_ROWS_TO_FOLD: Final = 2
+_USAGE_ROWS_PER_PAGE: Final = 10_000
+"""(Each page may read all committed reservations: a database need not use the index.)"""
 
 
 class Purger:
@@ -39,22 +41,37 @@ class Purger:
             return self._database.write(work)
 
         purged = run_batches(self._database, delete_batch, self._batch_rows, progress)
-        for group in self._untimed.read(lambda connection: maintenance.foldable(connection, age_microseconds)):
-            purged += self._fold(group, age_microseconds)
+        for usage_id in self._foldable_usage_rows(age_microseconds):
+            for group in self._untimed.read(
+                lambda connection, usage_id=usage_id: maintenance.foldable(connection, usage_id, age_microseconds)  # type: ignore[misc]
+            ):
+                purged += self._fold(group, age_microseconds)
         return purged
 
-    def _fold(self, group: maintenance.FoldGroup, age_microseconds: int) -> int:
-        """Merge the old committed rows of one usage row and provider. Returns the number of rows removed."""
+    def _foldable_usage_rows(self, age_microseconds: int) -> Iterator[int]:
+        """The ids of the usage rows that may have rows to merge, read in pages: their number is not bounded."""
+        after = -1
+        while page := self._untimed.read(
+            lambda connection, after=after: maintenance.foldable_usage_rows(  # type: ignore[misc]
+                connection, age_microseconds, after, _USAGE_ROWS_PER_PAGE
+            )
+        ):
+            yield from page
+            after = page[-1]
 
-        def work(connection: Connection) -> int:
-            uuid = new_reservations.new_uuid()
-            rows = max(_MIN_ROWS_TO_FOLD, self._batch_rows)
-            removed = maintenance.fold(connection, group, age_microseconds, rows, uuid)
-            if removed is None:
+    def _fold(self, group: maintenance.FoldGroup, age_microseconds: int) -> int:
+        """Merge the old committed rows of one usage row, provider and pod. Returns the number of rows removed."""
+        rows = max(_MIN_ROWS_TO_FOLD, self._batch_rows)
+
+        def work(connection: Connection, after: int) -> tuple[int, int | None]:
+            folded = maintenance.fold(connection, group, age_microseconds, after, rows)
+            if folded is None:
                 raise ConcurrentChange
-            return removed
+            return folded
 
         total = 0
-        while folded := self._database.write(work):
-            total += folded
+        after: int | None = -1
+        while after is not None:
+            removed, after = self._database.write(lambda connection, after=after: work(connection, after))  # type: ignore[misc]
+            total += removed
         return total

@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 from cyborg_quota import enforcement, exceptions, transitions
 from cyborg_quota.db import new_reservations, path_state, reservations, resource_providers, usages
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
+from cyborg_quota.db.project_path import ProjectPath
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer, CapacityRefused, Placement, ReserveResult
 from cyborg_quota.ledger.open_cap import NO_CAP, OpenCap
 from cyborg_quota.ledger.pending_claims import PendingClaim, can_move
@@ -69,7 +70,7 @@ class _ChargePlan(NamedTuple):
     and what it takes in pods, by scoped name.
     """
 
-    path: path_state.ProjectPath
+    path: ProjectPath
     constraints: list[Constraint]
     changes: list[usages.Change]
     counted: set[str]
@@ -250,7 +251,7 @@ class Reserver:
     def _refuse_unplaced(
         self,
         request: ReserveRequest,
-        path: path_state.ProjectPath,
+        path: ProjectPath,
         constraints: Sequence[Constraint],
         pending: Sequence[PendingClaim],
     ) -> bool:
@@ -267,7 +268,7 @@ class Reserver:
     def _refuse(
         self,
         request: ReserveRequest,
-        path: path_state.ProjectPath,
+        path: ProjectPath,
         constraints: Sequence[Constraint],
         pending: Sequence[PendingClaim],
         refusal: Exception,
@@ -319,7 +320,7 @@ class Reserver:
         reserve, claims = self._database.dialect.reserve_in_single_statement, placement.inventory_claims
         return lambda connection: reserve(connection, rows, changes, claims)
 
-    def path(self, request: ReserveRequest, resources: Sequence[str], *, is_limited: bool) -> path_state.ProjectPath:
+    def path(self, request: ReserveRequest, resources: Sequence[str], *, is_limited: bool) -> ProjectPath:
         """The path to charge. If the source of limits reports another parent, the project is moved first.
 
         Calls that no limit can refuse (adoptions, negative deltas) do not read that source, so an outage of it does not
@@ -332,7 +333,7 @@ class Reserver:
         return self._paths.get(request.project_id, resources)
 
     def constraints(
-        self, request: ReserveRequest, path: path_state.ProjectPath, amounts: dict[str, int], in_pods: Collection[str]
+        self, request: ReserveRequest, path: ProjectPath, amounts: dict[str, int], in_pods: Collection[str]
     ) -> list[Constraint]:
         """The limits of these amounts. ``in_pods``: the scoped names among them."""
         if request.ttl_microseconds is None or not amounts:
@@ -354,7 +355,7 @@ class Reserver:
     def raise_refusal(
         self,
         request: ReserveRequest,
-        charged: path_state.ProjectPath,
+        charged: ProjectPath,
         constraints: Sequence[Constraint],
         amounts: dict[str, int],
     ) -> bool:
@@ -440,7 +441,7 @@ def _insert(connection: Connection, request: ReserveRequest, rows: Sequence[new_
 
 
 def changes_with_bounds(
-    path: path_state.ProjectPath, constraints: Sequence[Constraint], amounts: dict[str, int], state: State
+    path: ProjectPath, constraints: Sequence[Constraint], amounts: dict[str, int], state: State
 ) -> list[usages.Change]:
     """The changes of the usage rows on the path, with their bounds. Deepest first; ``charge_all`` sorts by lock order.
 
@@ -472,7 +473,7 @@ def changes_with_bounds(
 
 
 def _rows(
-    request: ReserveRequest, path: path_state.ProjectPath, pending: Sequence[PendingClaim]
+    request: ReserveRequest, path: ProjectPath, pending: Sequence[PendingClaim]
 ) -> list[new_reservations.NewReservation]:
     leaves = {resource: (path.nodes(resource) or ())[0] for item in pending for resource in item.claim.deltas}
     usage_ids = {resource: leaf.usage_id for resource, leaf in leaves.items()}

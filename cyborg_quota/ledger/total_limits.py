@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import limit_history, path_state, totals, usages
+from cyborg_quota.db import holdings, limit_history, path_state, totals
 from cyborg_quota.db import limits as tables
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.ledger.limit_history import LimitHistory
@@ -43,11 +43,8 @@ class TotalLimits:
 
     def count_held(self, resources: Collection[str]) -> dict[str, int]:
         """used + reserved of all projects, by resource, from all counters: also where no total limit is set."""
-        held = dict.fromkeys(resources, 0)
-        counters = self._database.read(lambda connection: usages.read(connection, resources=resources))
-        for (_, resource), own in counters.items():
-            held[resource] += own.used + own.reserved
-        return held
+        held = self._database.read(lambda connection: holdings.sums(connection, resources))
+        return {**dict.fromkeys(resources, 0), **held}
 
     def find_changes(self, limits: Mapping[str, int | None]) -> list[LimitChange]:
         """The changes that setting these limits would make. None: remove the limit."""

@@ -309,7 +309,7 @@ def expiry() -> Iterator[tuple[str, Run]]:
     yield "overdue of", lambda c: history.still_overdue(c, [1, 2, 3], 0)
     overdue: Any = [(number, "p", "gpu", 1, None, 0, None) for number in range(1, 6)]
     yield "expire", lambda c: maintenance.expire(c, overdue, 0)
-    yield "paths of roots", lambda c: path_state.read_roots(c, ["p1", "p2"])
+    yield "read paths", lambda c: path_state.read_paths(c, ["p1", "p2"], ["gpu"])
 
 
 def figures() -> Iterator[tuple[str, Run]]:
@@ -317,7 +317,7 @@ def figures() -> Iterator[tuple[str, Run]]:
         row = collections.namedtuple("row", "id project_id resource delta")
         connection.answers = {"LIMIT": [row(1, "p1", "gpu", 3), row(2, "p1", "gpu", -1)]}
         connection.rowcount = 2
-        maintenance.fold(connection, (1, None, None), 10, 100, "uuid")
+        maintenance.fold(connection, (1, None, None), 10, 0, 100)
 
     counters = usages.Counters(used=1, reserved=2, subtree=3)
     yield "sums", lambda c: _ignore_empty(lambda: maintenance.sums_from_reservations(c, node(1)))
@@ -328,7 +328,8 @@ def figures() -> Iterator[tuple[str, Run]]:
     yield "excess", lambda c: maintenance.insert_excess(c, node(1), 2**32)
     yield "set figures", lambda c: usages.set_counters(c, 1, counters)
     yield "purge", lambda c: maintenance.purge_ended(c, 10, 100)
-    yield "foldable", lambda c: maintenance.foldable(c, 10)
+    yield "foldable usage rows", lambda c: maintenance.foldable_usage_rows(c, 10, 0, 100)
+    yield "foldable", lambda c: maintenance.foldable(c, 1, 10)
     yield "fold", fold
     yield "audit", maintenance.audit
 

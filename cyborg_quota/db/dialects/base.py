@@ -134,13 +134,19 @@ class Dialect:
         parameters = inventories.candidates_arguments(amounts, limit)
 
         def read(bounds: Mapping[str, int]) -> list[Candidate] | None:
-            query = inventories.candidates_statement(len(amounts), order, is_equal=bool(bounds))
+            seek = self.seek_in_free_index
+            query = inventories.candidates_statement(len(amounts), order, is_equal=bool(bounds), seek=seek)
             rows = self.read_in_single_statement(connection, query, {**parameters, **bounds})
             return None if rows is None else inventories.to_candidates(rows, amounts)
 
         if (found := read({})) is None:
             return None
         return with_random_equals(found, lambda bounds: read(bounds) or [], amounts, order, limit)
+
+    @staticmethod
+    def seek_in_free_index(query: sa.Select[Any], _table: Any) -> sa.Select[Any]:
+        """The query of equally good inventories, so that it reads the index on free units from a provider on."""
+        return query
 
     def read_in_single_statement(
         self, connection: sa.Connection, query: Statement, parameters: Mapping[str, Any]

@@ -69,9 +69,8 @@ class MariaDB(Dialect):
     update_locks_in_order = True
 
     def engine_arguments(self, url: sa.URL, settings: DatabaseSettings) -> dict[str, Any]:
-        arguments: dict[str, Any] = {"connect_timeout": settings.connect_timeout_seconds}
-        if "charset" not in url.query:
-            arguments["charset"] = "utf8mb4"
+        # The charset replaces that of the URL, which in OpenStack often is utf8: it cannot encode all names.
+        arguments: dict[str, Any] = {"connect_timeout": settings.connect_timeout_seconds, "charset": "utf8mb4"}
         if settings.statement_timeout_seconds is not None:
             # While it connects; configure_connection then sets the statement timeout. Without it, the driver would wait
             # for the server's greeting without a limit.
@@ -153,6 +152,10 @@ class MariaDB(Dialect):
         parameters.update(provider_choice.arguments(choice))
         found = _reserve_block(form._replace(order=choice.order)).choose(connection, parameters)
         return None if found is None else ChosenInventory(*found)
+
+    @staticmethod
+    def seek_in_free_index(query: sa.Select[Any], table: Any) -> sa.Select[Any]:
+        return query.with_hint(table, mariadb_choice.INDEX_HINT)
 
     def read_in_single_statement(
         self, connection: sa.Connection, query: Statement, parameters: Mapping[str, Any]

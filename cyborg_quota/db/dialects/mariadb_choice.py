@@ -35,8 +35,8 @@ DECLARATIONS: Final = (
 RESULT: Final = "SELECT v_provider, v_inventory;"
 
 _SKIPS_LOCKED: Final = "FOR UPDATE SKIP LOCKED"
-_INDEX_HINT: Final = "FORCE INDEX (ix_inventories_free)"
-"""Otherwise the server sorts a small table, and then locks all its rows."""
+INDEX_HINT: Final = "FORCE INDEX (ix_inventories_free)"
+"""Otherwise the server sorts a small table, and then locks all its rows; or it reads all equally good inventories."""
 
 
 _LEAST_ID: Final = "(SELECT MIN(provider_id) FROM inventories)"
@@ -52,7 +52,7 @@ def queries(order: Order, guard: sa.Select[Any] | None = None) -> tuple[sa.Selec
     if guard is not None:
         best = best.where(~guard.exists())
     equal = provider_choice.equal_query(free, first)
-    return best.with_hint(inventories, _INDEX_HINT), equal.with_hint(inventories, _INDEX_HINT)
+    return best.with_hint(inventories, INDEX_HINT), equal.with_hint(inventories, INDEX_HINT)
 
 
 def text(order: Order, guard: sa.Select[Any] | None, text_of: Callable[[Any], str]) -> str:

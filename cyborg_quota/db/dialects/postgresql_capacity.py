@@ -19,14 +19,14 @@ from cyborg_quota.db.provider_choice import ChosenInventory, ProviderChoice
 from cyborg_quota.db.usages import Change
 from cyborg_quota.types import RESERVED, ROLLED_BACK
 
-CLAIM: Final = "cyborg_quota_claim_v1"
+CLAIM: Final = "cyborg_quota_claim_v2"
 GIVE_BACK: Final = "cyborg_quota_give_back_v1"
 CLAIM_ONE: Final = "cyborg_quota_claim_one_v1"
-CLAIM_IN_POD: Final = "cyborg_quota_claim_in_pod_v1"
+CLAIM_IN_POD: Final = "cyborg_quota_claim_in_pod_v2"
 CLAIM_ANYWHERE: Final = "cyborg_quota_claim_anywhere_v1"
 
 # The elements of a claim: inventory id, amount of each claim, total. The conditions are those of
-# inventories.claim_update.
+# inventories.claim_update. Claims of different amounts in one inventory are several elements with the same id.
 _CLAIM_LOOP: Final = f"""
     FOREACH claim SLICE 1 IN ARRAY p_claims LOOP
         UPDATE @schema@.inventories SET used = used + claim[3], free = free - claim[3], updated_at = {functions.NOW}
@@ -39,15 +39,21 @@ _CLAIM_LOOP: Final = f"""
         claimed := claimed + 1;
     END LOOP;"""
 
+# UPDATE ... FROM changes a row only once, however many rows it is joined with: the sum of each inventory is given back.
 _UNDO_CLAIMS: Final = f"""IF claimed > 0 THEN
-                UPDATE @schema@.inventories SET used = used - p_claims[i][3], free = free + p_claims[i][3]
-                    FROM generate_series(1, claimed) AS i WHERE id = p_claims[i][1];
+                UPDATE @schema@.inventories AS claimed_from
+                    SET used = claimed_from.used - taken.amount, free = claimed_from.free + taken.amount
+                    FROM (
+                        SELECT p_claims[i][1] AS id, sum(p_claims[i][3]) AS amount
+                            FROM generate_series(1, claimed) AS i GROUP BY p_claims[i][1]
+                    ) AS taken
+                    WHERE claimed_from.id = taken.id;
                 PERFORM set_config('synchronous_commit', 'off', true);
             END IF;
             RETURN {functions.REFUSED};"""
 
 # As the function RESERVE, with the claims before the charges, and with the provider as a ninth element of a row.
-_CLAIM_V1: Final = f"""
+_CLAIM_V2: Final = f"""
 CREATE FUNCTION @schema@.{CLAIM}(
     p_project text, p_ttl bigint, p_rows text[], p_claims bigint[], p_charges bigint[], p_locks integer
 ) RETURNS integer LANGUAGE plpgsql AS $function$ {functions.DECLARE}
@@ -69,8 +75,8 @@ BEGIN
 $function$"""
 
 # With the pod as a tenth element of a row: another function, so that claims in no pod pass as few values as before.
-_CLAIM_IN_POD_V1: Final = (
-    _CLAIM_V1.replace(CLAIM, CLAIM_IN_POD)
+_CLAIM_IN_POD_V2: Final = (
+    _CLAIM_V2.replace(CLAIM, CLAIM_IN_POD)
     .replace("source, provider_id", "source, provider_id, pod")
     .replace("p_rows[i][9]::integer", "p_rows[i][9]::integer, p_rows[i][10]")
 )
@@ -142,9 +148,10 @@ _CHOICE_VARIABLES: Final = """    chosen record;
     first_id integer;
 BEGIN"""
 
+# (Not "= 0" and "= 1": see inventories.fits_units and can_host.)
 _FITS: Final = """WHERE resource = p_resource AND free >= p_delta AND (
-                min_unit = p_delta OR (min_unit < p_delta AND max_unit >= p_delta AND mod(p_delta, step_size) = 0)
-            ) AND (SELECT can_host FROM @schema@.resource_providers WHERE id = provider_id) = 1"""
+                min_unit = p_delta OR (min_unit < p_delta AND max_unit >= p_delta AND mod(p_delta, step_size) < 1)
+            ) AND (SELECT can_host FROM @schema@.resource_providers WHERE id = provider_id) <> 0"""
 
 
 def _choose(order: str) -> str:
@@ -209,10 +216,10 @@ CREATE FUNCTION @schema@.{CLAIM_ANYWHERE}(
 $function$"""
 
 DEFINITIONS: Final = {
-    CLAIM: _CLAIM_V1,
+    CLAIM: _CLAIM_V2,
     GIVE_BACK: _GIVE_BACK_V1,
     CLAIM_ONE: _CLAIM_ONE_V1,
-    CLAIM_IN_POD: _CLAIM_IN_POD_V1,
+    CLAIM_IN_POD: _CLAIM_IN_POD_V2,
     CLAIM_ANYWHERE: _CLAIM_ANYWHERE_V1,
 }
 

@@ -89,63 +89,63 @@ EXECUTE cyborg_quota_767ee4d4f79fffecef53 USING %s, 0, 1, -2, 2, 0, 3, 0, 1, 0, 
 ;
 
 -- single statement: claim capacity
-PREPARE cyborg_quota_0082b2fb98139dcdae69 FROM 'BEGIN NOT ATOMIC IF NOT EXISTS (SELECT 1 
+PREPARE cyborg_quota_e0998871cd02c2e72b1e FROM 'BEGIN NOT ATOMIC IF NOT EXISTS (SELECT 1 
 FROM reservations AS holder 
-WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place, provider_id) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?, ?); IF ROW_COUNT() = 1 THEN UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used + ?), free=(inventories.free - ?) WHERE inventories.id = ? AND inventories.free >= ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size = 0); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 3; END IF; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place, provider_id) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?, ?); IF ROW_COUNT() = 1 THEN UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used + ?), free=(inventories.free - ?) WHERE inventories.id = ? AND inventories.free >= ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size < 1); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 3; END IF; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
 ;
-EXECUTE cyborg_quota_0082b2fb98139dcdae69 USING %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, 5, 4, 4, 7, 4, 2, 2, 2, 2, 2, 0, 2, 1, 101, 8, 50, 500, 0, 0, 0 -- COMMIT
+EXECUTE cyborg_quota_e0998871cd02c2e72b1e USING %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, 5, 4, 4, 7, 4, 2, 2, 2, 2, 2, 0, 2, 1, 101, 8, 50, 500, 0, 0, 0 -- COMMIT
 ;
 
 -- single statement: claim capacity anywhere
-PREPARE cyborg_quota_0c98a6061f61e2626295 FROM 'BEGIN NOT ATOMIC DECLARE v_provider, v_inventory, v_first INTEGER; DECLARE v_free BIGINT; DECLARE v_pod VARCHAR(255); SELECT inventories.provider_id, inventories.id, (SELECT resource_providers.pod 
+PREPARE cyborg_quota_dab1d75c7ad6f0cef7a7 FROM 'BEGIN NOT ATOMIC DECLARE v_provider, v_inventory, v_first INTEGER; DECLARE v_free BIGINT; DECLARE v_pod VARCHAR(255); SELECT inventories.provider_id, inventories.id, (SELECT resource_providers.pod 
 FROM resource_providers 
 WHERE resource_providers.id = inventories.provider_id) AS pod, inventories.free, FLOOR((SELECT MIN(provider_id) FROM inventories) + RAND() * ((SELECT MAX(provider_id) FROM inventories) - (SELECT MIN(provider_id) FROM inventories) + 1)) 
 FROM inventories FORCE INDEX (ix_inventories_free) 
-WHERE inventories.resource = ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size = 0) AND (SELECT resource_providers.can_host 
+WHERE inventories.resource = ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size < 1) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
-WHERE resource_providers.id = inventories.provider_id) = 1 AND inventories.free >= ? AND NOT (EXISTS (SELECT 1 
+WHERE resource_providers.id = inventories.provider_id) != 0 AND inventories.free >= ? AND NOT (EXISTS (SELECT 1 
 FROM reservations AS holder 
 WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1)) ORDER BY inventories.free 
  LIMIT 1 INTO v_provider, v_inventory, v_pod, v_free, v_first FOR UPDATE SKIP LOCKED; SELECT inventories.provider_id, inventories.id, (SELECT resource_providers.pod 
 FROM resource_providers 
 WHERE resource_providers.id = inventories.provider_id) AS pod 
 FROM inventories FORCE INDEX (ix_inventories_free) 
-WHERE inventories.resource = ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size = 0) AND (SELECT resource_providers.can_host 
+WHERE inventories.resource = ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size < 1) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
-WHERE resource_providers.id = inventories.provider_id) = 1 AND inventories.free = v_free AND inventories.provider_id >= v_first ORDER BY inventories.provider_id 
+WHERE resource_providers.id = inventories.provider_id) != 0 AND inventories.free = v_free AND inventories.provider_id >= v_first ORDER BY inventories.provider_id 
  LIMIT 1 INTO v_provider, v_inventory, v_pod FOR UPDATE SKIP LOCKED; IF v_inventory IS NOT NULL AND v_pod IS NULL THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place, provider_id) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?, v_provider); IF ROW_COUNT() = 1 THEN UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used + ?), free=(inventories.free - ?) WHERE inventories.id = v_inventory; IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; SELECT v_provider, v_inventory; ELSE ROLLBACK; SELECT 3; END IF; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
 ;
-EXECUTE cyborg_quota_0c98a6061f61e2626295 USING %s, 1, 1, 1, 1, 1, %s, %s, %s, 1, 1, 1, 1, %s, 1, %s, %s, 1, 5, %s, %s, 1, 1, 1, 2, 0, 2, 1, 101, 8, 50, 500, 0, 0, 0 -- COMMIT
+EXECUTE cyborg_quota_dab1d75c7ad6f0cef7a7 USING %s, 1, 1, 1, 1, 1, %s, %s, %s, 1, 1, 1, 1, %s, 1, %s, %s, 1, 5, %s, %s, 1, 1, 1, 2, 0, 2, 1, 101, 8, 50, 500, 0, 0, 0 -- COMMIT
 ;
 
 -- single statement: claim capacity where most is free
-PREPARE cyborg_quota_49b0de0e11d788548f8f FROM 'BEGIN NOT ATOMIC DECLARE v_provider, v_inventory, v_first INTEGER; DECLARE v_free BIGINT; DECLARE v_pod VARCHAR(255); SELECT inventories.provider_id, inventories.id, (SELECT resource_providers.pod 
+PREPARE cyborg_quota_08a89c395c58bce7d1ca FROM 'BEGIN NOT ATOMIC DECLARE v_provider, v_inventory, v_first INTEGER; DECLARE v_free BIGINT; DECLARE v_pod VARCHAR(255); SELECT inventories.provider_id, inventories.id, (SELECT resource_providers.pod 
 FROM resource_providers 
 WHERE resource_providers.id = inventories.provider_id) AS pod, inventories.free, FLOOR((SELECT MIN(provider_id) FROM inventories) + RAND() * ((SELECT MAX(provider_id) FROM inventories) - (SELECT MIN(provider_id) FROM inventories) + 1)) 
 FROM inventories FORCE INDEX (ix_inventories_free) 
-WHERE inventories.resource = ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size = 0) AND (SELECT resource_providers.can_host 
+WHERE inventories.resource = ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size < 1) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
-WHERE resource_providers.id = inventories.provider_id) = 1 AND inventories.free >= ? AND NOT (EXISTS (SELECT 1 
+WHERE resource_providers.id = inventories.provider_id) != 0 AND inventories.free >= ? AND NOT (EXISTS (SELECT 1 
 FROM reservations AS holder 
 WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1)) ORDER BY inventories.free DESC 
  LIMIT 1 INTO v_provider, v_inventory, v_pod, v_free, v_first FOR UPDATE SKIP LOCKED; SELECT inventories.provider_id, inventories.id, (SELECT resource_providers.pod 
 FROM resource_providers 
 WHERE resource_providers.id = inventories.provider_id) AS pod 
 FROM inventories FORCE INDEX (ix_inventories_free) 
-WHERE inventories.resource = ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size = 0) AND (SELECT resource_providers.can_host 
+WHERE inventories.resource = ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size < 1) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
-WHERE resource_providers.id = inventories.provider_id) = 1 AND inventories.free = v_free AND inventories.provider_id >= v_first ORDER BY inventories.provider_id 
+WHERE resource_providers.id = inventories.provider_id) != 0 AND inventories.free = v_free AND inventories.provider_id >= v_first ORDER BY inventories.provider_id 
  LIMIT 1 INTO v_provider, v_inventory, v_pod FOR UPDATE SKIP LOCKED; IF v_inventory IS NOT NULL AND v_pod IS NULL THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place, provider_id) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?, v_provider); IF ROW_COUNT() = 1 THEN UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used + ?), free=(inventories.free - ?) WHERE inventories.id = v_inventory; IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.reserved <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; SELECT v_provider, v_inventory; ELSE ROLLBACK; SELECT 3; END IF; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
 ;
-EXECUTE cyborg_quota_49b0de0e11d788548f8f USING %s, 1, 1, 1, 1, 1, %s, %s, %s, 1, 1, 1, 1, %s, 1, %s, %s, 1, 5, %s, %s, 1, 1, 1, 2, 0, 2, 1, 101, 8, 50, 500, 0, 0, 0 -- COMMIT
+EXECUTE cyborg_quota_08a89c395c58bce7d1ca USING %s, 1, 1, 1, 1, 1, %s, %s, %s, 1, 1, 1, 1, %s, 1, %s, %s, 1, 5, %s, %s, 1, 1, 1, 2, 0, 2, 1, 101, 8, 50, 500, 0, 0, 0 -- COMMIT
 ;
 
 -- single statement: claim capacity in a tree
-PREPARE cyborg_quota_59554479105efae6c610 FROM 'BEGIN NOT ATOMIC IF NOT EXISTS (SELECT 1 
+PREPARE cyborg_quota_2a380bff609ca00cd66e FROM 'BEGIN NOT ATOMIC IF NOT EXISTS (SELECT 1 
 FROM reservations AS holder 
-WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place, provider_id) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?, ?); IF ROW_COUNT() = 1 THEN UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used + ?), free=(inventories.free - ?) WHERE inventories.id = ? AND inventories.free >= ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size = 0); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END), used=(quota_usages.used + CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END), subtree=(quota_usages.subtree + CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END) WHERE quota_usages.id IN (?, ?, ?) AND quota_usages.generation = CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.used + quota_usages.reserved <= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.subtree <= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.reserved <= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.used >= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.reserved >= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.subtree >= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END; IF ROW_COUNT() = 3 THEN COMMIT; ELSE ROLLBACK; SELECT 3; END IF; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
+WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place, provider_id) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?, ?); IF ROW_COUNT() = 1 THEN UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used + ?), free=(inventories.free - ?) WHERE inventories.id = ? AND inventories.free >= ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size < 1); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END), used=(quota_usages.used + CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END), subtree=(quota_usages.subtree + CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END) WHERE quota_usages.id IN (?, ?, ?) AND quota_usages.generation = CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.used + quota_usages.reserved <= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.subtree <= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.reserved <= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.used >= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.reserved >= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.subtree >= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END; IF ROW_COUNT() = 3 THEN COMMIT; ELSE ROLLBACK; SELECT 3; END IF; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
 ;
-EXECUTE cyborg_quota_59554479105efae6c610 USING %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, 5, 4, 4, 7, 4, 2, 2, 2, 2, 1, 2, 2, 0, 3, 0, 1, 0, 2, 0, 3, 0, 1, 2, 2, 2, 3, 2, 1, 2, 3, 1, 101, 2, 102, 3, 103, 1, 8, 2, 4611686018427387904, 3, 4611686018427387904, 1, 50, 2, 60, 3, 60, 1, 500, 2, 4611686018427387904, 3, 4611686018427387904, 1, 0, 2, 0, 3, 0, 1, 0, 2, 0, 3, 0, 1, 0, 2, 0, 3, 0 -- COMMIT
+EXECUTE cyborg_quota_2a380bff609ca00cd66e USING %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, 5, 4, 4, 7, 4, 2, 2, 2, 2, 1, 2, 2, 0, 3, 0, 1, 0, 2, 0, 3, 0, 1, 2, 2, 2, 3, 2, 1, 2, 3, 1, 101, 2, 102, 3, 103, 1, 8, 2, 4611686018427387904, 3, 4611686018427387904, 1, 50, 2, 60, 3, 60, 1, 500, 2, 4611686018427387904, 3, 4611686018427387904, 1, 0, 2, 0, 3, 0, 1, 0, 2, 0, 3, 0, 1, 0, 2, 0, 3, 0 -- COMMIT
 ;
 
 -- single statement: give capacity back
@@ -338,12 +338,24 @@ FROM (SELECT max(every_reservation.id) AS id
 FROM reservations AS every_reservation) AS newest) WHERE reservations.id IN (%(b_0)s, %(b_1)s, %(b_2)s, %(b_3)s, %(b_4)s, %(b_5)s, %(b_6)s, %(b_7)s) AND reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND) AND %(b_generation)s = coalesce(reservations.generation, 0)
 ;
 
--- paths of roots
-SELECT quota_usages.id, quota_usages.project_id, quota_usages.resource, quota_usages.generation 
-FROM quota_usages LEFT OUTER JOIN projects ON projects.project_id = quota_usages.project_id 
-WHERE quota_usages.project_id IN (%(b_0)s, %(b_1)s) AND projects.parent_id IS NULL AND NOT (EXISTS (SELECT 1 
-FROM quota_usages AS total 
-WHERE total.project_id = ' total' AND total.resource = quota_usages.resource))
+-- read paths
+WITH RECURSIVE path(project_id, parent_id) AS 
+(SELECT projects.project_id AS project_id, CAST(projects.parent_id AS CHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin) AS parent_id 
+FROM projects 
+WHERE projects.project_id IN (__[POSTCOMPILE_b_projects]) UNION SELECT path.parent_id AS parent_id, (SELECT projects.parent_id 
+FROM projects 
+WHERE projects.project_id = path.parent_id) AS anon_1 
+FROM path 
+WHERE path.parent_id IS NOT NULL)
+ SELECT path.project_id, CAST(NULL AS SIGNED INTEGER) AS id, path.parent_id AS resource, CAST(NULL AS SIGNED INTEGER) AS generation, (SELECT projects.origin 
+FROM projects 
+WHERE projects.project_id = path.project_id) AS origin, CAST(NULL AS SIGNED INTEGER) AS in_total 
+FROM path UNION ALL SELECT quota_usages.project_id, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS CHAR(16)) AS anon_2, quota_usages.in_total 
+FROM quota_usages 
+WHERE quota_usages.resource IN (__[POSTCOMPILE_b_resources]) AND quota_usages.project_id IN (SELECT path.project_id 
+FROM path) UNION ALL SELECT quota_usages.project_id, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS CHAR(16)) AS anon_2, quota_usages.in_total 
+FROM quota_usages 
+WHERE quota_usages.resource IN (__[POSTCOMPILE_b_resources]) AND quota_usages.project_id = ' total'
 ;
 
 -- sums
@@ -392,17 +404,25 @@ WHERE reservations.deleted_at <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_age)s MICROSE
  LIMIT %(b_limit)s
 ;
 
+-- foldable usage rows
+SELECT reservations.usage_id 
+FROM reservations 
+WHERE reservations.usage_id > %(b_after)s AND reservations.state = %(state_1)s AND reservations.consumer_id IS NULL AND reservations.group_id IS NULL AND reservations.adjusts IS NULL AND coalesce(reservations.updated_at, reservations.created_at) <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_age)s MICROSECOND) GROUP BY reservations.usage_id 
+HAVING count(*) > %(count_1)s OR min(reservations.delta) < %(min_1)s ORDER BY reservations.usage_id 
+ LIMIT %(b_limit)s
+;
+
 -- foldable
 SELECT reservations.usage_id, reservations.provider_id, reservations.pod 
 FROM reservations 
-WHERE reservations.state = %(state_1)s AND reservations.consumer_id IS NULL AND reservations.group_id IS NULL AND reservations.adjusts IS NULL AND coalesce(reservations.updated_at, reservations.created_at) <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_age)s MICROSECOND) GROUP BY reservations.usage_id, reservations.provider_id, reservations.pod 
+WHERE reservations.usage_id = %(b_usage_id)s AND reservations.state = %(state_1)s AND reservations.consumer_id IS NULL AND reservations.group_id IS NULL AND reservations.adjusts IS NULL AND coalesce(reservations.updated_at, reservations.created_at) <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_age)s MICROSECOND) GROUP BY reservations.usage_id, reservations.provider_id, reservations.pod 
 HAVING count(*) > %(count_1)s OR min(reservations.delta) < %(min_1)s
 ;
 
 -- fold
 SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta 
 FROM reservations 
-WHERE reservations.usage_id = %(b_usage_id)s AND reservations.provider_id <=> %(b_provider_id)s AND reservations.pod <=> %(b_pod)s AND reservations.state = %(state_1)s AND reservations.consumer_id IS NULL AND reservations.group_id IS NULL AND reservations.adjusts IS NULL AND coalesce(reservations.updated_at, reservations.created_at) <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_age)s MICROSECOND) ORDER BY reservations.id 
+WHERE reservations.usage_id = %(b_usage_id)s AND reservations.provider_id <=> %(b_provider_id)s AND reservations.pod <=> %(b_pod)s AND reservations.id > %(b_after)s AND reservations.state = %(state_1)s AND reservations.consumer_id IS NULL AND reservations.group_id IS NULL AND reservations.adjusts IS NULL AND coalesce(reservations.updated_at, reservations.created_at) <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_age)s MICROSECOND) ORDER BY reservations.id 
  LIMIT %(b_limit)s
 ;
 SELECT reservations.id, reservations.delta 
@@ -417,7 +437,7 @@ SELECT reservations.id, reservations.delta
 FROM reservations 
 WHERE reservations.usage_id = %(b_usage_id)s AND reservations.state = 'committed' AND reservations.adjusts = %(b_0)s
 ;
-INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, state, live, provider_id, pod) VALUES (UTC_TIMESTAMP(6), false, %(uuid)s, %(usage_id)s, %(project_id)s, %(resource)s, %(delta)s, %(state)s, %(live)s, %(provider_id)s, %(pod)s)
+INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, state, live, adjusts, provider_id, pod) VALUES (UTC_TIMESTAMP(6), false, %(uuid)s, %(usage_id)s, %(project_id)s, %(resource)s, %(delta)s, %(state)s, %(live)s, %(adjusts)s, %(provider_id)s, %(pod)s)
 ;
 
 -- audit
@@ -455,13 +475,13 @@ FROM projects
 WHERE projects.project_id = path.parent_id) AS anon_1, path.distance + 1 AS anon_2 
 FROM path 
 WHERE path.parent_id IS NOT NULL AND path.distance < 64)
- SELECT path.project_id, path.distance, CAST(NULL AS SIGNED INTEGER) AS id, CAST(NULL AS CHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin) AS resource, CAST(NULL AS SIGNED INTEGER) AS generation, (SELECT projects.origin 
+ SELECT path.project_id, CAST(NULL AS SIGNED INTEGER) AS id, path.parent_id AS resource, CAST(NULL AS SIGNED INTEGER) AS generation, (SELECT projects.origin 
 FROM projects 
 WHERE projects.project_id = path.project_id) AS origin, CAST(NULL AS SIGNED INTEGER) AS in_total 
-FROM path UNION ALL SELECT quota_usages.project_id, CAST(NULL AS SIGNED INTEGER) AS anon_3, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS CHAR(16)) AS anon__1, quota_usages.in_total 
+FROM path UNION ALL SELECT quota_usages.project_id, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS CHAR(16)) AS anon_3, quota_usages.in_total 
 FROM quota_usages 
 WHERE quota_usages.resource IN (__[POSTCOMPILE_b_resources]) AND quota_usages.project_id IN (SELECT path.project_id 
-FROM path) UNION ALL SELECT quota_usages.project_id, CAST(NULL AS SIGNED INTEGER) AS anon_3, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS CHAR(16)) AS anon__1, quota_usages.in_total 
+FROM path) UNION ALL SELECT quota_usages.project_id, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS CHAR(16)) AS anon_3, quota_usages.in_total 
 FROM quota_usages 
 WHERE quota_usages.resource IN (__[POSTCOMPILE_b_resources]) AND quota_usages.project_id = ' total'
 ;
@@ -526,13 +546,13 @@ FROM projects
 WHERE projects.project_id = path.parent_id) AS anon_1, path.distance + 1 AS anon_2 
 FROM path 
 WHERE path.parent_id IS NOT NULL AND path.distance < 64)
- SELECT path.project_id, path.distance, CAST(NULL AS SIGNED INTEGER) AS id, CAST(NULL AS CHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin) AS resource, CAST(NULL AS SIGNED INTEGER) AS generation, (SELECT projects.origin 
+ SELECT path.project_id, CAST(NULL AS SIGNED INTEGER) AS id, path.parent_id AS resource, CAST(NULL AS SIGNED INTEGER) AS generation, (SELECT projects.origin 
 FROM projects 
 WHERE projects.project_id = path.project_id) AS origin, CAST(NULL AS SIGNED INTEGER) AS in_total 
-FROM path UNION ALL SELECT quota_usages.project_id, CAST(NULL AS SIGNED INTEGER) AS anon_3, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS CHAR(16)) AS anon__1, quota_usages.in_total 
+FROM path UNION ALL SELECT quota_usages.project_id, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS CHAR(16)) AS anon_3, quota_usages.in_total 
 FROM quota_usages 
 WHERE quota_usages.resource IN (__[POSTCOMPILE_b_resources]) AND quota_usages.project_id IN (SELECT path.project_id 
-FROM path) UNION ALL SELECT quota_usages.project_id, CAST(NULL AS SIGNED INTEGER) AS anon_3, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS CHAR(16)) AS anon__1, quota_usages.in_total 
+FROM path) UNION ALL SELECT quota_usages.project_id, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS CHAR(16)) AS anon_3, quota_usages.in_total 
 FROM quota_usages 
 WHERE quota_usages.resource IN (__[POSTCOMPILE_b_resources]) AND quota_usages.project_id = ' total'
 ;
@@ -659,7 +679,7 @@ DELETE FROM project_limits WHERE project_limits.project_id = %(project_id_1)s AN
 ;
 
 -- claim of capacity
-UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used + %(b_total)s), free=(inventories.free - %(b_total)s) WHERE inventories.id = %(b_inventory)s AND inventories.free >= %(b_total)s AND (inventories.min_unit = %(b_amount)s OR inventories.min_unit < %(b_amount)s AND inventories.max_unit >= %(b_amount)s AND %(b_amount)s %% inventories.step_size = 0)
+UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used + %(b_total)s), free=(inventories.free - %(b_total)s) WHERE inventories.id = %(b_inventory)s AND inventories.free >= %(b_total)s AND (inventories.min_unit = %(b_amount)s OR inventories.min_unit < %(b_amount)s AND inventories.max_unit >= %(b_amount)s AND %(b_amount)s %% inventories.step_size < 1)
 ;
 
 -- adopted capacity
@@ -671,9 +691,9 @@ SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id
 FROM resource_providers 
 WHERE resource_providers.id = inventory_0.provider_id) AS pod 
 FROM inventories AS inventory_0 INNER JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
-WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size = 0) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
+WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size < 1) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size < 1) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
-WHERE resource_providers.id = inventory_0.provider_id) = 1 ORDER BY inventory_0.free 
+WHERE resource_providers.id = inventory_0.provider_id) != 0 ORDER BY inventory_0.free 
  LIMIT %(b_limit)s
 ;
 
@@ -682,9 +702,9 @@ SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id
 FROM resource_providers 
 WHERE resource_providers.id = inventory_0.provider_id) AS pod 
 FROM inventories AS inventory_0 INNER JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
-WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size = 0) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
+WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size < 1) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size < 1) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
-WHERE resource_providers.id = inventory_0.provider_id) = 1 ORDER BY inventory_0.free DESC 
+WHERE resource_providers.id = inventory_0.provider_id) != 0 ORDER BY inventory_0.free DESC 
  LIMIT %(b_limit)s
 ;
 
@@ -693,9 +713,9 @@ SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id
 FROM resource_providers 
 WHERE resource_providers.id = inventory_0.provider_id) AS pod 
 FROM inventories AS inventory_0 INNER JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
-WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size = 0) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
+WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size < 1) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size < 1) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
-WHERE resource_providers.id = inventory_0.provider_id) = 1 ORDER BY inventory_0.provider_id 
+WHERE resource_providers.id = inventory_0.provider_id) != 0 ORDER BY inventory_0.provider_id 
  LIMIT %(b_limit)s
 ;
 
@@ -704,9 +724,9 @@ SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id
 FROM resource_providers 
 WHERE resource_providers.id = inventory_0.provider_id) AS pod 
 FROM inventories AS inventory_0 INNER JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
-WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size = 0) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
+WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size < 1) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size < 1) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
-WHERE resource_providers.id = inventory_0.provider_id) = 1 AND inventory_0.free = %(b_free)s AND inventory_0.provider_id >= CAST((SELECT min(inventories.provider_id) AS min_1 
+WHERE resource_providers.id = inventory_0.provider_id) != 0 AND inventory_0.free = %(b_free)s AND inventory_0.provider_id >= CAST((SELECT min(inventories.provider_id) AS min_1 
 FROM inventories) + ((SELECT max(inventories.provider_id) AS max_1 
 FROM inventories) - (SELECT min(inventories.provider_id) AS min_1 
 FROM inventories)) * (%(b_start)s / 1048576.0) AS SIGNED INTEGER) ORDER BY inventory_0.provider_id 
@@ -718,8 +738,8 @@ SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id
 FROM resource_providers 
 WHERE resource_providers.id = inventory_0.provider_id) AS pod 
 FROM inventories AS inventory_0 INNER JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
-WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size = 0) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
+WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size < 1) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size < 1) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
-WHERE resource_providers.id = inventory_0.provider_id AND resource_providers.pod = %(b_pod)s) = 1 ORDER BY inventory_0.free 
+WHERE resource_providers.id = inventory_0.provider_id AND resource_providers.pod = %(b_pod)s) != 0 ORDER BY inventory_0.free 
  LIMIT %(b_limit)s
 ;

@@ -51,13 +51,13 @@ FROM projects
 WHERE projects.project_id = path.parent_id) AS anon_1, path.distance + 1 AS anon_2 
 FROM path 
 WHERE path.parent_id IS NOT NULL AND path.distance < 64)
- SELECT path.project_id, path.distance, CAST(NULL AS SIGNED INTEGER) AS id, CAST(NULL AS CHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin) AS resource, CAST(NULL AS SIGNED INTEGER) AS generation, (SELECT projects.origin 
+ SELECT path.project_id, CAST(NULL AS SIGNED INTEGER) AS id, path.parent_id AS resource, CAST(NULL AS SIGNED INTEGER) AS generation, (SELECT projects.origin 
 FROM projects 
 WHERE projects.project_id = path.project_id) AS origin, CAST(NULL AS SIGNED INTEGER) AS in_total 
-FROM path UNION ALL SELECT quota_usages.project_id, CAST(NULL AS SIGNED INTEGER) AS anon_3, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS CHAR(16)) AS anon__1, quota_usages.in_total 
+FROM path UNION ALL SELECT quota_usages.project_id, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS CHAR(16)) AS anon_3, quota_usages.in_total 
 FROM quota_usages 
 WHERE quota_usages.resource IN (__[POSTCOMPILE_b_resources]) AND quota_usages.project_id IN (SELECT path.project_id 
-FROM path) UNION ALL SELECT quota_usages.project_id, CAST(NULL AS SIGNED INTEGER) AS anon_3, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS CHAR(16)) AS anon__1, quota_usages.in_total 
+FROM path) UNION ALL SELECT quota_usages.project_id, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS CHAR(16)) AS anon_3, quota_usages.in_total 
 FROM quota_usages 
 WHERE quota_usages.resource IN (__[POSTCOMPILE_b_resources]) AND quota_usages.project_id = ' total'
 ;
@@ -122,13 +122,13 @@ FROM projects
 WHERE projects.project_id = path.parent_id) AS anon_1, path.distance + 1 AS anon_2 
 FROM path 
 WHERE path.parent_id IS NOT NULL AND path.distance < 64)
- SELECT path.project_id, path.distance, CAST(NULL AS SIGNED INTEGER) AS id, CAST(NULL AS CHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin) AS resource, CAST(NULL AS SIGNED INTEGER) AS generation, (SELECT projects.origin 
+ SELECT path.project_id, CAST(NULL AS SIGNED INTEGER) AS id, path.parent_id AS resource, CAST(NULL AS SIGNED INTEGER) AS generation, (SELECT projects.origin 
 FROM projects 
 WHERE projects.project_id = path.project_id) AS origin, CAST(NULL AS SIGNED INTEGER) AS in_total 
-FROM path UNION ALL SELECT quota_usages.project_id, CAST(NULL AS SIGNED INTEGER) AS anon_3, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS CHAR(16)) AS anon__1, quota_usages.in_total 
+FROM path UNION ALL SELECT quota_usages.project_id, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS CHAR(16)) AS anon_3, quota_usages.in_total 
 FROM quota_usages 
 WHERE quota_usages.resource IN (__[POSTCOMPILE_b_resources]) AND quota_usages.project_id IN (SELECT path.project_id 
-FROM path) UNION ALL SELECT quota_usages.project_id, CAST(NULL AS SIGNED INTEGER) AS anon_3, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS CHAR(16)) AS anon__1, quota_usages.in_total 
+FROM path) UNION ALL SELECT quota_usages.project_id, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS CHAR(16)) AS anon_3, quota_usages.in_total 
 FROM quota_usages 
 WHERE quota_usages.resource IN (__[POSTCOMPILE_b_resources]) AND quota_usages.project_id = ' total'
 ;

@@ -223,9 +223,9 @@ END
 $function$
 ;
 
--- function cyborg_quota_claim_v1
+-- function cyborg_quota_claim_v2
 
-CREATE FUNCTION @schema@.cyborg_quota_claim_v1(
+CREATE FUNCTION @schema@.cyborg_quota_claim_v2(
     p_project text, p_ttl bigint, p_rows text[], p_claims bigint[], p_charges bigint[], p_locks integer
 ) RETURNS integer LANGUAGE plpgsql AS $function$ 
 DECLARE
@@ -253,8 +253,13 @@ BEGIN
             );
         IF NOT FOUND THEN
             IF claimed > 0 THEN
-                UPDATE @schema@.inventories SET used = used - p_claims[i][3], free = free + p_claims[i][3]
-                    FROM generate_series(1, claimed) AS i WHERE id = p_claims[i][1];
+                UPDATE @schema@.inventories AS claimed_from
+                    SET used = claimed_from.used - taken.amount, free = claimed_from.free + taken.amount
+                    FROM (
+                        SELECT p_claims[i][1] AS id, sum(p_claims[i][3]) AS amount
+                            FROM generate_series(1, claimed) AS i GROUP BY p_claims[i][1]
+                    ) AS taken
+                    WHERE claimed_from.id = taken.id;
                 PERFORM set_config('synchronous_commit', 'off', true);
             END IF;
             RETURN 0;
@@ -283,8 +288,13 @@ BEGIN
                 PERFORM set_config('synchronous_commit', 'off', true);
             END IF;
             IF claimed > 0 THEN
-                UPDATE @schema@.inventories SET used = used - p_claims[i][3], free = free + p_claims[i][3]
-                    FROM generate_series(1, claimed) AS i WHERE id = p_claims[i][1];
+                UPDATE @schema@.inventories AS claimed_from
+                    SET used = claimed_from.used - taken.amount, free = claimed_from.free + taken.amount
+                    FROM (
+                        SELECT p_claims[i][1] AS id, sum(p_claims[i][3]) AS amount
+                            FROM generate_series(1, claimed) AS i GROUP BY p_claims[i][1]
+                    ) AS taken
+                    WHERE claimed_from.id = taken.id;
                 PERFORM set_config('synchronous_commit', 'off', true);
             END IF;
             RETURN 0;
@@ -430,9 +440,9 @@ END
 $function$
 ;
 
--- function cyborg_quota_claim_in_pod_v1
+-- function cyborg_quota_claim_in_pod_v2
 
-CREATE FUNCTION @schema@.cyborg_quota_claim_in_pod_v1(
+CREATE FUNCTION @schema@.cyborg_quota_claim_in_pod_v2(
     p_project text, p_ttl bigint, p_rows text[], p_claims bigint[], p_charges bigint[], p_locks integer
 ) RETURNS integer LANGUAGE plpgsql AS $function$ 
 DECLARE
@@ -460,8 +470,13 @@ BEGIN
             );
         IF NOT FOUND THEN
             IF claimed > 0 THEN
-                UPDATE @schema@.inventories SET used = used - p_claims[i][3], free = free + p_claims[i][3]
-                    FROM generate_series(1, claimed) AS i WHERE id = p_claims[i][1];
+                UPDATE @schema@.inventories AS claimed_from
+                    SET used = claimed_from.used - taken.amount, free = claimed_from.free + taken.amount
+                    FROM (
+                        SELECT p_claims[i][1] AS id, sum(p_claims[i][3]) AS amount
+                            FROM generate_series(1, claimed) AS i GROUP BY p_claims[i][1]
+                    ) AS taken
+                    WHERE claimed_from.id = taken.id;
                 PERFORM set_config('synchronous_commit', 'off', true);
             END IF;
             RETURN 0;
@@ -490,8 +505,13 @@ BEGIN
                 PERFORM set_config('synchronous_commit', 'off', true);
             END IF;
             IF claimed > 0 THEN
-                UPDATE @schema@.inventories SET used = used - p_claims[i][3], free = free + p_claims[i][3]
-                    FROM generate_series(1, claimed) AS i WHERE id = p_claims[i][1];
+                UPDATE @schema@.inventories AS claimed_from
+                    SET used = claimed_from.used - taken.amount, free = claimed_from.free + taken.amount
+                    FROM (
+                        SELECT p_claims[i][1] AS id, sum(p_claims[i][3]) AS amount
+                            FROM generate_series(1, claimed) AS i GROUP BY p_claims[i][1]
+                    ) AS taken
+                    WHERE claimed_from.id = taken.id;
                 PERFORM set_config('synchronous_commit', 'off', true);
             END IF;
             RETURN 0;
@@ -538,14 +558,14 @@ BEGIN
     IF p_most_free THEN
         SELECT provider_id, id, free INTO chosen FROM @schema@.inventories
             WHERE resource = p_resource AND free >= p_delta AND (
-                min_unit = p_delta OR (min_unit < p_delta AND max_unit >= p_delta AND mod(p_delta, step_size) = 0)
-            ) AND (SELECT can_host FROM @schema@.resource_providers WHERE id = provider_id) = 1
+                min_unit = p_delta OR (min_unit < p_delta AND max_unit >= p_delta AND mod(p_delta, step_size) < 1)
+            ) AND (SELECT can_host FROM @schema@.resource_providers WHERE id = provider_id) <> 0
             ORDER BY free DESC LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
     ELSE
         SELECT provider_id, id, free INTO chosen FROM @schema@.inventories
             WHERE resource = p_resource AND free >= p_delta AND (
-                min_unit = p_delta OR (min_unit < p_delta AND max_unit >= p_delta AND mod(p_delta, step_size) = 0)
-            ) AND (SELECT can_host FROM @schema@.resource_providers WHERE id = provider_id) = 1
+                min_unit = p_delta OR (min_unit < p_delta AND max_unit >= p_delta AND mod(p_delta, step_size) < 1)
+            ) AND (SELECT can_host FROM @schema@.resource_providers WHERE id = provider_id) <> 0
             ORDER BY free LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
     END IF;
     IF NOT FOUND THEN
@@ -554,8 +574,8 @@ BEGIN
     first_id := floor(1 + random() * (SELECT max(provider_id) FROM @schema@.inventories));
     SELECT provider_id, id, free INTO equal FROM @schema@.inventories
             WHERE resource = p_resource AND free >= p_delta AND (
-                min_unit = p_delta OR (min_unit < p_delta AND max_unit >= p_delta AND mod(p_delta, step_size) = 0)
-            ) AND (SELECT can_host FROM @schema@.resource_providers WHERE id = provider_id) = 1
+                min_unit = p_delta OR (min_unit < p_delta AND max_unit >= p_delta AND mod(p_delta, step_size) < 1)
+            ) AND (SELECT can_host FROM @schema@.resource_providers WHERE id = provider_id) <> 0
             AND free = chosen.free AND provider_id >= first_id
             ORDER BY provider_id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
     IF FOUND THEN
@@ -670,7 +690,7 @@ SELECT cyborg_quota_claim_anywhere_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, True, 1,1
 ;
 
 -- single statement: claim capacity in a tree
-SELECT WHERE cyborg_quota_claim_v1(%s, 5, %s, '{{7,2,4}}', '{{1,101,2,0,2,8,50,500},{2,102,0,0,2,4611686018427387904,60,4611686018427387904},{3,103,0,0,2,4611686018427387904,60,4611686018427387904}}', 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_claim_v2(%s, 5, %s, '{{7,2,4}}', '{{1,101,2,0,2,8,50,500},{2,102,0,0,2,4611686018427387904,60,4611686018427387904},{3,103,0,0,2,4611686018427387904,60,4611686018427387904}}', 0) > 0 -- COMMIT
 ;
 
 -- single statement: give capacity back
@@ -742,7 +762,7 @@ SELECT cyborg_quota_claim_anywhere_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, True, 1,1
 ;
 
 -- single statement, checking for contention: claim capacity in a tree
-SELECT FROM generate_series(1, cyborg_quota_claim_v1(%s, 5, %s, '{{7,2,4}}', '{{1,101,2,0,2,8,50,500},{2,102,0,0,2,4611686018427387904,60,4611686018427387904},{3,103,0,0,2,4611686018427387904,60,4611686018427387904}}', 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_claim_v2(%s, 5, %s, '{{7,2,4}}', '{{1,101,2,0,2,8,50,500},{2,102,0,0,2,4611686018427387904,60,4611686018427387904},{3,103,0,0,2,4611686018427387904,60,4611686018427387904}}', 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: give capacity back
@@ -951,12 +971,24 @@ FROM (SELECT max(every_reservation.id) AS id
 FROM reservations AS every_reservation) AS newest) WHERE reservations.id IN (%(b_0)s, %(b_1)s, %(b_2)s, %(b_3)s, %(b_4)s, %(b_5)s, %(b_6)s, %(b_7)s) AND reservations.state = 'reserved' AND reservations.expire <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_grace)s * INTERVAL '1 microsecond') AND %(b_generation)s = coalesce(reservations.generation, 0)
 ;
 
--- paths of roots
-SELECT quota_usages.id, quota_usages.project_id, quota_usages.resource, quota_usages.generation 
-FROM quota_usages LEFT OUTER JOIN projects ON projects.project_id = quota_usages.project_id 
-WHERE quota_usages.project_id IN (%(b_0)s, %(b_1)s) AND projects.parent_id IS NULL AND NOT (EXISTS (SELECT 1 
-FROM quota_usages AS total 
-WHERE total.project_id = ' total' AND total.resource = quota_usages.resource))
+-- read paths
+WITH RECURSIVE path(project_id, parent_id) AS 
+(SELECT projects.project_id AS project_id, CAST(projects.parent_id AS VARCHAR(255)) AS parent_id 
+FROM projects 
+WHERE projects.project_id IN (__[POSTCOMPILE_b_projects]) UNION SELECT path.parent_id AS parent_id, (SELECT projects.parent_id 
+FROM projects 
+WHERE projects.project_id = path.parent_id) AS anon_1 
+FROM path 
+WHERE path.parent_id IS NOT NULL)
+ SELECT path.project_id, CAST(NULL AS INTEGER) AS id, path.parent_id AS resource, CAST(NULL AS INTEGER) AS generation, (SELECT projects.origin 
+FROM projects 
+WHERE projects.project_id = path.project_id) AS origin, CAST(NULL AS INTEGER) AS in_total 
+FROM path UNION ALL SELECT quota_usages.project_id, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS VARCHAR(16)) AS anon_2, quota_usages.in_total 
+FROM quota_usages 
+WHERE quota_usages.resource IN (__[POSTCOMPILE_b_resources]) AND quota_usages.project_id = ANY (array((SELECT path.project_id 
+FROM path))) UNION ALL SELECT quota_usages.project_id, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS VARCHAR(16)) AS anon_2, quota_usages.in_total 
+FROM quota_usages 
+WHERE quota_usages.resource IN (__[POSTCOMPILE_b_resources]) AND quota_usages.project_id = ' total'
 ;
 
 -- sums
@@ -1005,17 +1037,25 @@ WHERE reservations.deleted_at <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(
  LIMIT %(b_limit)s
 ;
 
+-- foldable usage rows
+SELECT reservations.usage_id 
+FROM reservations 
+WHERE reservations.usage_id > %(b_after)s AND reservations.state = %(state_1)s AND reservations.consumer_id IS NULL AND reservations.group_id IS NULL AND reservations.adjusts IS NULL AND coalesce(reservations.updated_at, reservations.created_at) <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_age)s * INTERVAL '1 microsecond') GROUP BY reservations.usage_id 
+HAVING count(*) > %(count_1)s OR min(reservations.delta) < %(min_1)s ORDER BY reservations.usage_id 
+ LIMIT %(b_limit)s
+;
+
 -- foldable
 SELECT reservations.usage_id, reservations.provider_id, reservations.pod 
 FROM reservations 
-WHERE reservations.state = %(state_1)s AND reservations.consumer_id IS NULL AND reservations.group_id IS NULL AND reservations.adjusts IS NULL AND coalesce(reservations.updated_at, reservations.created_at) <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_age)s * INTERVAL '1 microsecond') GROUP BY reservations.usage_id, reservations.provider_id, reservations.pod 
+WHERE reservations.usage_id = %(b_usage_id)s AND reservations.state = %(state_1)s AND reservations.consumer_id IS NULL AND reservations.group_id IS NULL AND reservations.adjusts IS NULL AND coalesce(reservations.updated_at, reservations.created_at) <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_age)s * INTERVAL '1 microsecond') GROUP BY reservations.usage_id, reservations.provider_id, reservations.pod 
 HAVING count(*) > %(count_1)s OR min(reservations.delta) < %(min_1)s
 ;
 
 -- fold
 SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta 
 FROM reservations 
-WHERE reservations.usage_id = %(b_usage_id)s AND reservations.provider_id IS NOT DISTINCT FROM %(b_provider_id)s AND reservations.pod IS NOT DISTINCT FROM %(b_pod)s AND reservations.state = %(state_1)s AND reservations.consumer_id IS NULL AND reservations.group_id IS NULL AND reservations.adjusts IS NULL AND coalesce(reservations.updated_at, reservations.created_at) <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_age)s * INTERVAL '1 microsecond') ORDER BY reservations.id 
+WHERE reservations.usage_id = %(b_usage_id)s AND reservations.provider_id IS NOT DISTINCT FROM %(b_provider_id)s AND reservations.pod IS NOT DISTINCT FROM %(b_pod)s AND reservations.id > %(b_after)s AND reservations.state = %(state_1)s AND reservations.consumer_id IS NULL AND reservations.group_id IS NULL AND reservations.adjusts IS NULL AND coalesce(reservations.updated_at, reservations.created_at) <= (statement_timestamp() AT TIME ZONE 'UTC' + -%(b_age)s * INTERVAL '1 microsecond') ORDER BY reservations.id 
  LIMIT %(b_limit)s
 ;
 SELECT reservations.id, reservations.delta 
@@ -1030,7 +1070,7 @@ SELECT reservations.id, reservations.delta
 FROM reservations 
 WHERE reservations.usage_id = %(b_usage_id)s AND reservations.state = 'committed' AND reservations.adjusts = %(b_0)s
 ;
-INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, state, live, provider_id, pod) VALUES ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(uuid)s, %(usage_id)s, %(project_id)s, %(resource)s, %(delta)s, %(state)s, %(live)s, %(provider_id)s, %(pod)s) RETURNING reservations.id
+INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, state, live, adjusts, provider_id, pod) VALUES ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(uuid)s, %(usage_id)s, %(project_id)s, %(resource)s, %(delta)s, %(state)s, %(live)s, %(adjusts)s, %(provider_id)s, %(pod)s)
 ;
 
 -- audit
@@ -1068,13 +1108,13 @@ FROM projects
 WHERE projects.project_id = path.parent_id) AS anon_1, path.distance + 1 AS anon_2 
 FROM path 
 WHERE path.parent_id IS NOT NULL AND path.distance < 64)
- SELECT path.project_id, path.distance, CAST(NULL AS INTEGER) AS id, CAST(NULL AS VARCHAR(255)) AS resource, CAST(NULL AS INTEGER) AS generation, (SELECT projects.origin 
+ SELECT path.project_id, CAST(NULL AS INTEGER) AS id, path.parent_id AS resource, CAST(NULL AS INTEGER) AS generation, (SELECT projects.origin 
 FROM projects 
 WHERE projects.project_id = path.project_id) AS origin, CAST(NULL AS INTEGER) AS in_total 
-FROM path UNION ALL SELECT quota_usages.project_id, CAST(NULL AS INTEGER) AS anon_3, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS VARCHAR(16)) AS anon__1, quota_usages.in_total 
+FROM path UNION ALL SELECT quota_usages.project_id, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS VARCHAR(16)) AS anon_3, quota_usages.in_total 
 FROM quota_usages 
 WHERE quota_usages.resource IN (__[POSTCOMPILE_b_resources]) AND quota_usages.project_id = ANY (array((SELECT path.project_id 
-FROM path))) UNION ALL SELECT quota_usages.project_id, CAST(NULL AS INTEGER) AS anon_3, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS VARCHAR(16)) AS anon__1, quota_usages.in_total 
+FROM path))) UNION ALL SELECT quota_usages.project_id, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS VARCHAR(16)) AS anon_3, quota_usages.in_total 
 FROM quota_usages 
 WHERE quota_usages.resource IN (__[POSTCOMPILE_b_resources]) AND quota_usages.project_id = ' total'
 ;
@@ -1139,13 +1179,13 @@ FROM projects
 WHERE projects.project_id = path.parent_id) AS anon_1, path.distance + 1 AS anon_2 
 FROM path 
 WHERE path.parent_id IS NOT NULL AND path.distance < 64)
- SELECT path.project_id, path.distance, CAST(NULL AS INTEGER) AS id, CAST(NULL AS VARCHAR(255)) AS resource, CAST(NULL AS INTEGER) AS generation, (SELECT projects.origin 
+ SELECT path.project_id, CAST(NULL AS INTEGER) AS id, path.parent_id AS resource, CAST(NULL AS INTEGER) AS generation, (SELECT projects.origin 
 FROM projects 
 WHERE projects.project_id = path.project_id) AS origin, CAST(NULL AS INTEGER) AS in_total 
-FROM path UNION ALL SELECT quota_usages.project_id, CAST(NULL AS INTEGER) AS anon_3, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS VARCHAR(16)) AS anon__1, quota_usages.in_total 
+FROM path UNION ALL SELECT quota_usages.project_id, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS VARCHAR(16)) AS anon_3, quota_usages.in_total 
 FROM quota_usages 
 WHERE quota_usages.resource IN (__[POSTCOMPILE_b_resources]) AND quota_usages.project_id = ANY (array((SELECT path.project_id 
-FROM path))) UNION ALL SELECT quota_usages.project_id, CAST(NULL AS INTEGER) AS anon_3, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS VARCHAR(16)) AS anon__1, quota_usages.in_total 
+FROM path))) UNION ALL SELECT quota_usages.project_id, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS VARCHAR(16)) AS anon_3, quota_usages.in_total 
 FROM quota_usages 
 WHERE quota_usages.resource IN (__[POSTCOMPILE_b_resources]) AND quota_usages.project_id = ' total'
 ;
@@ -1280,7 +1320,7 @@ DELETE FROM project_limits WHERE project_limits.project_id = %(project_id_1)s AN
 ;
 
 -- claim of capacity
-UPDATE inventories SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), used=(inventories.used + %(b_total)s), free=(inventories.free - %(b_total)s) WHERE inventories.id = %(b_inventory)s AND inventories.free >= %(b_total)s AND (inventories.min_unit = %(b_amount)s OR inventories.min_unit < %(b_amount)s AND inventories.max_unit >= %(b_amount)s AND %(b_amount)s %% inventories.step_size = 0)
+UPDATE inventories SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), used=(inventories.used + %(b_total)s), free=(inventories.free - %(b_total)s) WHERE inventories.id = %(b_inventory)s AND inventories.free >= %(b_total)s AND (inventories.min_unit = %(b_amount)s OR inventories.min_unit < %(b_amount)s AND inventories.max_unit >= %(b_amount)s AND %(b_amount)s %% inventories.step_size < 1)
 ;
 
 -- adopted capacity
@@ -1292,9 +1332,9 @@ SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id
 FROM resource_providers 
 WHERE resource_providers.id = inventory_0.provider_id) AS pod 
 FROM inventories AS inventory_0 JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
-WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size = 0) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
+WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size < 1) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size < 1) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
-WHERE resource_providers.id = inventory_0.provider_id) = 1 ORDER BY inventory_0.free 
+WHERE resource_providers.id = inventory_0.provider_id) != 0 ORDER BY inventory_0.free 
  LIMIT %(b_limit)s
 ;
 
@@ -1303,9 +1343,9 @@ SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id
 FROM resource_providers 
 WHERE resource_providers.id = inventory_0.provider_id) AS pod 
 FROM inventories AS inventory_0 JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
-WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size = 0) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
+WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size < 1) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size < 1) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
-WHERE resource_providers.id = inventory_0.provider_id) = 1 ORDER BY inventory_0.free DESC 
+WHERE resource_providers.id = inventory_0.provider_id) != 0 ORDER BY inventory_0.free DESC 
  LIMIT %(b_limit)s
 ;
 
@@ -1314,9 +1354,9 @@ SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id
 FROM resource_providers 
 WHERE resource_providers.id = inventory_0.provider_id) AS pod 
 FROM inventories AS inventory_0 JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
-WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size = 0) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
+WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size < 1) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size < 1) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
-WHERE resource_providers.id = inventory_0.provider_id) = 1 ORDER BY inventory_0.provider_id 
+WHERE resource_providers.id = inventory_0.provider_id) != 0 ORDER BY inventory_0.provider_id 
  LIMIT %(b_limit)s
 ;
 
@@ -1325,9 +1365,9 @@ SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id
 FROM resource_providers 
 WHERE resource_providers.id = inventory_0.provider_id) AS pod 
 FROM inventories AS inventory_0 JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
-WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size = 0) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
+WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size < 1) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size < 1) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
-WHERE resource_providers.id = inventory_0.provider_id) = 1 AND inventory_0.free = %(b_free)s AND inventory_0.provider_id >= CAST((SELECT min(inventories.provider_id) AS min_1 
+WHERE resource_providers.id = inventory_0.provider_id) != 0 AND inventory_0.free = %(b_free)s AND inventory_0.provider_id >= CAST((SELECT min(inventories.provider_id) AS min_1 
 FROM inventories) + ((SELECT max(inventories.provider_id) AS max_1 
 FROM inventories) - (SELECT min(inventories.provider_id) AS min_1 
 FROM inventories)) * (%(b_start)s / CAST(1048576.0 AS NUMERIC)) AS BIGINT) ORDER BY inventory_0.provider_id 
@@ -1339,8 +1379,8 @@ SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id
 FROM resource_providers 
 WHERE resource_providers.id = inventory_0.provider_id) AS pod 
 FROM inventories AS inventory_0 JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
-WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size = 0) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
+WHERE inventory_0.resource = %(b_resource_0)s AND inventory_0.free >= %(b_amount_0)s AND (inventory_0.min_unit = %(b_amount_0)s OR inventory_0.min_unit < %(b_amount_0)s AND inventory_0.max_unit >= %(b_amount_0)s AND %(b_amount_0)s %% inventory_0.step_size < 1) AND inventory_1.resource = %(b_resource_1)s AND inventory_1.free >= %(b_amount_1)s AND (inventory_1.min_unit = %(b_amount_1)s OR inventory_1.min_unit < %(b_amount_1)s AND inventory_1.max_unit >= %(b_amount_1)s AND %(b_amount_1)s %% inventory_1.step_size < 1) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
-WHERE resource_providers.id = inventory_0.provider_id AND resource_providers.pod = %(b_pod)s) = 1 ORDER BY inventory_0.free 
+WHERE resource_providers.id = inventory_0.provider_id AND resource_providers.pod = %(b_pod)s) != 0 ORDER BY inventory_0.free 
  LIMIT %(b_limit)s
 ;

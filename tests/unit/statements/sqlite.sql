@@ -182,12 +182,24 @@ FROM (SELECT max(every_reservation.id) AS id
 FROM reservations AS every_reservation) AS newest) WHERE reservations.id IN (?, ?, ?, ?, ?, ?, ?, ?) AND reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?) AND ? = coalesce(reservations.generation, 0)
 ;
 
--- paths of roots
-SELECT quota_usages.id, quota_usages.project_id, quota_usages.resource, quota_usages.generation 
-FROM quota_usages LEFT OUTER JOIN projects ON projects.project_id = quota_usages.project_id 
-WHERE quota_usages.project_id IN (?, ?) AND projects.parent_id IS NULL AND NOT (EXISTS (SELECT 1 
-FROM quota_usages AS total 
-WHERE total.project_id = ' total' AND total.resource = quota_usages.resource))
+-- read paths
+WITH RECURSIVE path(project_id, parent_id) AS 
+(SELECT projects.project_id AS project_id, CAST(projects.parent_id AS VARCHAR(255)) AS parent_id 
+FROM projects 
+WHERE projects.project_id IN (__[POSTCOMPILE_b_projects]) UNION SELECT path.parent_id AS parent_id, (SELECT projects.parent_id 
+FROM projects 
+WHERE projects.project_id = path.parent_id) AS anon_1 
+FROM path 
+WHERE path.parent_id IS NOT NULL)
+ SELECT path.project_id, CAST(NULL AS INTEGER) AS id, path.parent_id AS resource, CAST(NULL AS INTEGER) AS generation, (SELECT projects.origin 
+FROM projects 
+WHERE projects.project_id = path.project_id) AS origin, CAST(NULL AS INTEGER) AS in_total 
+FROM path UNION ALL SELECT quota_usages.project_id, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS VARCHAR(16)) AS anon_2, quota_usages.in_total 
+FROM quota_usages 
+WHERE quota_usages.resource IN (__[POSTCOMPILE_b_resources]) AND quota_usages.project_id IN (SELECT path.project_id 
+FROM path) UNION ALL SELECT quota_usages.project_id, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS VARCHAR(16)) AS anon_2, quota_usages.in_total 
+FROM quota_usages 
+WHERE quota_usages.resource IN (__[POSTCOMPILE_b_resources]) AND quota_usages.project_id = ' total'
 ;
 
 -- sums
@@ -236,17 +248,25 @@ WHERE reservations.deleted_at <= cyborg_quota_utc_after(-?) ORDER BY reservation
  LIMIT ? OFFSET ?
 ;
 
+-- foldable usage rows
+SELECT reservations.usage_id 
+FROM reservations 
+WHERE reservations.usage_id > ? AND reservations.state = ? AND reservations.consumer_id IS NULL AND reservations.group_id IS NULL AND reservations.adjusts IS NULL AND coalesce(reservations.updated_at, reservations.created_at) <= cyborg_quota_utc_after(-?) GROUP BY reservations.usage_id 
+HAVING count(*) > ? OR min(reservations.delta) < ? ORDER BY reservations.usage_id
+ LIMIT ? OFFSET ?
+;
+
 -- foldable
 SELECT reservations.usage_id, reservations.provider_id, reservations.pod 
 FROM reservations 
-WHERE reservations.state = ? AND reservations.consumer_id IS NULL AND reservations.group_id IS NULL AND reservations.adjusts IS NULL AND coalesce(reservations.updated_at, reservations.created_at) <= cyborg_quota_utc_after(-?) GROUP BY reservations.usage_id, reservations.provider_id, reservations.pod 
+WHERE reservations.usage_id = ? AND reservations.state = ? AND reservations.consumer_id IS NULL AND reservations.group_id IS NULL AND reservations.adjusts IS NULL AND coalesce(reservations.updated_at, reservations.created_at) <= cyborg_quota_utc_after(-?) GROUP BY reservations.usage_id, reservations.provider_id, reservations.pod 
 HAVING count(*) > ? OR min(reservations.delta) < ?
 ;
 
 -- fold
 SELECT reservations.id, reservations.project_id, reservations.resource, reservations.delta 
 FROM reservations 
-WHERE reservations.usage_id = ? AND reservations.provider_id IS ? AND reservations.pod IS ? AND reservations.state = ? AND reservations.consumer_id IS NULL AND reservations.group_id IS NULL AND reservations.adjusts IS NULL AND coalesce(reservations.updated_at, reservations.created_at) <= cyborg_quota_utc_after(-?) ORDER BY reservations.id
+WHERE reservations.usage_id = ? AND reservations.provider_id IS ? AND reservations.pod IS ? AND reservations.id > ? AND reservations.state = ? AND reservations.consumer_id IS NULL AND reservations.group_id IS NULL AND reservations.adjusts IS NULL AND coalesce(reservations.updated_at, reservations.created_at) <= cyborg_quota_utc_after(-?) ORDER BY reservations.id
  LIMIT ? OFFSET ?
 ;
 SELECT reservations.id, reservations.delta 
@@ -261,7 +281,7 @@ SELECT reservations.id, reservations.delta
 FROM reservations 
 WHERE reservations.usage_id = ? AND reservations.state = 'committed' AND reservations.adjusts = ?
 ;
-INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, state, live, provider_id, pod) VALUES (cyborg_quota_utc_after(0), 0, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, state, live, adjusts, provider_id, pod) VALUES (cyborg_quota_utc_after(0), 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ;
 
 -- audit
@@ -299,13 +319,13 @@ FROM projects
 WHERE projects.project_id = path.parent_id) AS anon_1, path.distance + 1 AS anon_2 
 FROM path 
 WHERE path.parent_id IS NOT NULL AND path.distance < 64)
- SELECT path.project_id, path.distance, CAST(NULL AS INTEGER) AS id, CAST(NULL AS VARCHAR(255)) AS resource, CAST(NULL AS INTEGER) AS generation, (SELECT projects.origin 
+ SELECT path.project_id, CAST(NULL AS INTEGER) AS id, path.parent_id AS resource, CAST(NULL AS INTEGER) AS generation, (SELECT projects.origin 
 FROM projects 
 WHERE projects.project_id = path.project_id) AS origin, CAST(NULL AS INTEGER) AS in_total 
-FROM path UNION ALL SELECT quota_usages.project_id, CAST(NULL AS INTEGER) AS anon_3, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS VARCHAR(16)) AS anon__1, quota_usages.in_total 
+FROM path UNION ALL SELECT quota_usages.project_id, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS VARCHAR(16)) AS anon_3, quota_usages.in_total 
 FROM quota_usages 
 WHERE quota_usages.resource IN (__[POSTCOMPILE_b_resources]) AND quota_usages.project_id IN (SELECT path.project_id 
-FROM path) UNION ALL SELECT quota_usages.project_id, CAST(NULL AS INTEGER) AS anon_3, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS VARCHAR(16)) AS anon__1, quota_usages.in_total 
+FROM path) UNION ALL SELECT quota_usages.project_id, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS VARCHAR(16)) AS anon_3, quota_usages.in_total 
 FROM quota_usages 
 WHERE quota_usages.resource IN (__[POSTCOMPILE_b_resources]) AND quota_usages.project_id = ' total'
 ;
@@ -370,13 +390,13 @@ FROM projects
 WHERE projects.project_id = path.parent_id) AS anon_1, path.distance + 1 AS anon_2 
 FROM path 
 WHERE path.parent_id IS NOT NULL AND path.distance < 64)
- SELECT path.project_id, path.distance, CAST(NULL AS INTEGER) AS id, CAST(NULL AS VARCHAR(255)) AS resource, CAST(NULL AS INTEGER) AS generation, (SELECT projects.origin 
+ SELECT path.project_id, CAST(NULL AS INTEGER) AS id, path.parent_id AS resource, CAST(NULL AS INTEGER) AS generation, (SELECT projects.origin 
 FROM projects 
 WHERE projects.project_id = path.project_id) AS origin, CAST(NULL AS INTEGER) AS in_total 
-FROM path UNION ALL SELECT quota_usages.project_id, CAST(NULL AS INTEGER) AS anon_3, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS VARCHAR(16)) AS anon__1, quota_usages.in_total 
+FROM path UNION ALL SELECT quota_usages.project_id, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS VARCHAR(16)) AS anon_3, quota_usages.in_total 
 FROM quota_usages 
 WHERE quota_usages.resource IN (__[POSTCOMPILE_b_resources]) AND quota_usages.project_id IN (SELECT path.project_id 
-FROM path) UNION ALL SELECT quota_usages.project_id, CAST(NULL AS INTEGER) AS anon_3, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS VARCHAR(16)) AS anon__1, quota_usages.in_total 
+FROM path) UNION ALL SELECT quota_usages.project_id, quota_usages.id, quota_usages.resource, quota_usages.generation, CAST(NULL AS VARCHAR(16)) AS anon_3, quota_usages.in_total 
 FROM quota_usages 
 WHERE quota_usages.resource IN (__[POSTCOMPILE_b_resources]) AND quota_usages.project_id = ' total'
 ;
@@ -503,7 +523,7 @@ DELETE FROM project_limits WHERE project_limits.project_id = ? AND project_limit
 ;
 
 -- claim of capacity
-UPDATE inventories SET updated_at=cyborg_quota_utc_after(0), used=(inventories.used + ?), free=(inventories.free - ?) WHERE inventories.id = ? AND inventories.free >= ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? % inventories.step_size = 0)
+UPDATE inventories SET updated_at=cyborg_quota_utc_after(0), used=(inventories.used + ?), free=(inventories.free - ?) WHERE inventories.id = ? AND inventories.free >= ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? % inventories.step_size < 1)
 ;
 
 -- adopted capacity
@@ -515,9 +535,9 @@ SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id
 FROM resource_providers 
 WHERE resource_providers.id = inventory_0.provider_id) AS pod 
 FROM inventories AS inventory_0 JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
-WHERE inventory_0.resource = ? AND inventory_0.free >= ? AND (inventory_0.min_unit = ? OR inventory_0.min_unit < ? AND inventory_0.max_unit >= ? AND ? % inventory_0.step_size = 0) AND inventory_1.resource = ? AND inventory_1.free >= ? AND (inventory_1.min_unit = ? OR inventory_1.min_unit < ? AND inventory_1.max_unit >= ? AND ? % inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
+WHERE inventory_0.resource = ? AND inventory_0.free >= ? AND (inventory_0.min_unit = ? OR inventory_0.min_unit < ? AND inventory_0.max_unit >= ? AND ? % inventory_0.step_size < 1) AND inventory_1.resource = ? AND inventory_1.free >= ? AND (inventory_1.min_unit = ? OR inventory_1.min_unit < ? AND inventory_1.max_unit >= ? AND ? % inventory_1.step_size < 1) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
-WHERE resource_providers.id = inventory_0.provider_id) = 1 ORDER BY inventory_0.free
+WHERE resource_providers.id = inventory_0.provider_id) != 0 ORDER BY inventory_0.free
  LIMIT ? OFFSET ?
 ;
 
@@ -526,9 +546,9 @@ SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id
 FROM resource_providers 
 WHERE resource_providers.id = inventory_0.provider_id) AS pod 
 FROM inventories AS inventory_0 JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
-WHERE inventory_0.resource = ? AND inventory_0.free >= ? AND (inventory_0.min_unit = ? OR inventory_0.min_unit < ? AND inventory_0.max_unit >= ? AND ? % inventory_0.step_size = 0) AND inventory_1.resource = ? AND inventory_1.free >= ? AND (inventory_1.min_unit = ? OR inventory_1.min_unit < ? AND inventory_1.max_unit >= ? AND ? % inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
+WHERE inventory_0.resource = ? AND inventory_0.free >= ? AND (inventory_0.min_unit = ? OR inventory_0.min_unit < ? AND inventory_0.max_unit >= ? AND ? % inventory_0.step_size < 1) AND inventory_1.resource = ? AND inventory_1.free >= ? AND (inventory_1.min_unit = ? OR inventory_1.min_unit < ? AND inventory_1.max_unit >= ? AND ? % inventory_1.step_size < 1) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
-WHERE resource_providers.id = inventory_0.provider_id) = 1 ORDER BY inventory_0.free DESC
+WHERE resource_providers.id = inventory_0.provider_id) != 0 ORDER BY inventory_0.free DESC
  LIMIT ? OFFSET ?
 ;
 
@@ -537,9 +557,9 @@ SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id
 FROM resource_providers 
 WHERE resource_providers.id = inventory_0.provider_id) AS pod 
 FROM inventories AS inventory_0 JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
-WHERE inventory_0.resource = ? AND inventory_0.free >= ? AND (inventory_0.min_unit = ? OR inventory_0.min_unit < ? AND inventory_0.max_unit >= ? AND ? % inventory_0.step_size = 0) AND inventory_1.resource = ? AND inventory_1.free >= ? AND (inventory_1.min_unit = ? OR inventory_1.min_unit < ? AND inventory_1.max_unit >= ? AND ? % inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
+WHERE inventory_0.resource = ? AND inventory_0.free >= ? AND (inventory_0.min_unit = ? OR inventory_0.min_unit < ? AND inventory_0.max_unit >= ? AND ? % inventory_0.step_size < 1) AND inventory_1.resource = ? AND inventory_1.free >= ? AND (inventory_1.min_unit = ? OR inventory_1.min_unit < ? AND inventory_1.max_unit >= ? AND ? % inventory_1.step_size < 1) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
-WHERE resource_providers.id = inventory_0.provider_id) = 1 ORDER BY inventory_0.provider_id
+WHERE resource_providers.id = inventory_0.provider_id) != 0 ORDER BY inventory_0.provider_id
  LIMIT ? OFFSET ?
 ;
 
@@ -548,9 +568,9 @@ SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id
 FROM resource_providers 
 WHERE resource_providers.id = inventory_0.provider_id) AS pod 
 FROM inventories AS inventory_0 JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
-WHERE inventory_0.resource = ? AND inventory_0.free >= ? AND (inventory_0.min_unit = ? OR inventory_0.min_unit < ? AND inventory_0.max_unit >= ? AND ? % inventory_0.step_size = 0) AND inventory_1.resource = ? AND inventory_1.free >= ? AND (inventory_1.min_unit = ? OR inventory_1.min_unit < ? AND inventory_1.max_unit >= ? AND ? % inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
+WHERE inventory_0.resource = ? AND inventory_0.free >= ? AND (inventory_0.min_unit = ? OR inventory_0.min_unit < ? AND inventory_0.max_unit >= ? AND ? % inventory_0.step_size < 1) AND inventory_1.resource = ? AND inventory_1.free >= ? AND (inventory_1.min_unit = ? OR inventory_1.min_unit < ? AND inventory_1.max_unit >= ? AND ? % inventory_1.step_size < 1) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
-WHERE resource_providers.id = inventory_0.provider_id) = 1 AND inventory_0.free = ? AND inventory_0.provider_id >= CAST((SELECT min(inventories.provider_id) AS min_1 
+WHERE resource_providers.id = inventory_0.provider_id) != 0 AND inventory_0.free = ? AND inventory_0.provider_id >= CAST((SELECT min(inventories.provider_id) AS min_1 
 FROM inventories) + ((SELECT max(inventories.provider_id) AS max_1 
 FROM inventories) - (SELECT min(inventories.provider_id) AS min_1 
 FROM inventories)) * (? / (1048576.0 + 0.0)) AS BIGINT) ORDER BY inventory_0.provider_id
@@ -562,8 +582,8 @@ SELECT inventory_0.provider_id, inventory_0.id, inventory_0.free, inventory_1.id
 FROM resource_providers 
 WHERE resource_providers.id = inventory_0.provider_id) AS pod 
 FROM inventories AS inventory_0 JOIN inventories AS inventory_1 ON inventory_1.provider_id = inventory_0.provider_id 
-WHERE inventory_0.resource = ? AND inventory_0.free >= ? AND (inventory_0.min_unit = ? OR inventory_0.min_unit < ? AND inventory_0.max_unit >= ? AND ? % inventory_0.step_size = 0) AND inventory_1.resource = ? AND inventory_1.free >= ? AND (inventory_1.min_unit = ? OR inventory_1.min_unit < ? AND inventory_1.max_unit >= ? AND ? % inventory_1.step_size = 0) AND (SELECT resource_providers.can_host 
+WHERE inventory_0.resource = ? AND inventory_0.free >= ? AND (inventory_0.min_unit = ? OR inventory_0.min_unit < ? AND inventory_0.max_unit >= ? AND ? % inventory_0.step_size < 1) AND inventory_1.resource = ? AND inventory_1.free >= ? AND (inventory_1.min_unit = ? OR inventory_1.min_unit < ? AND inventory_1.max_unit >= ? AND ? % inventory_1.step_size < 1) AND (SELECT resource_providers.can_host 
 FROM resource_providers 
-WHERE resource_providers.id = inventory_0.provider_id AND resource_providers.pod = ?) = 1 ORDER BY inventory_0.free
+WHERE resource_providers.id = inventory_0.provider_id AND resource_providers.pod = ?) != 0 ORDER BY inventory_0.free
  LIMIT ? OFFSET ?
 ;

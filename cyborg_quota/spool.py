@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keep any number of values in bounded memory, in a temporary file."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from typing import Any, Final
+
+from cyborg_quota import exceptions
+
+MEMORY_BYTES: Final = 2**20
+"""What is kept in memory. More is written to the file."""
+
+
+class Spool(contextlib.AbstractContextManager["Spool"]):
+    """Values that JSON has, which are read back one by one.
+
+    The file has no name, and ends with the ``with`` block or with the process. It is in the directory that the
+    environment variable TMPDIR names (tempfile.gettempdir).
+    """
+
+    def __init__(self) -> None:
+        self._file = tempfile.SpooledTemporaryFile(MEMORY_BYTES)  # noqa: SIM115 (closed at exit)
+
+    def __exit__(self, *_error: object) -> None:
+        self._file.close()
+
+    def put(self, value: Any) -> int:
+        """Add a value; returns its place. Raises QuotaError if the file cannot be written."""
+        try:
+            self._file.seek(0, os.SEEK_END)
+            place = self._file.tell()
+            self._file.write(json.dumps(value, separators=(",", ":")).encode() + b"\n")
+            self._file.flush()
+        except OSError as error:
+            raise exceptions.QuotaError(
+                f"The temporary file in {tempfile.gettempdir()} cannot be written: {error.strerror}. Nothing was "
+                "changed. Set the environment variable TMPDIR to a directory with more space."
+            ) from None
+        return place
+
+    def get(self, place: int) -> Any:
+        """The value at ``place``."""
+        self._file.seek(place)
+        return json.loads(self._file.readline())
