@@ -13,17 +13,18 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from oslo_log import log as logging
 
 from cyborg_quota import Claim, QuotaEngine, exceptions, forks, validation
 from cyborg_quota.attachment import LOST, roll_back_rest
 from cyborg_quota.integrations.cyborg import adoption
+from cyborg_quota.integrations.cyborg.backoff import Backoff, Reach, reach_of
 from cyborg_quota.integrations.cyborg.by_project import EndOfWork, work_through
 from cyborg_quota.integrations.cyborg.diff import Attached
 from cyborg_quota.integrations.cyborg.ledger_guard import LedgerAwaited, LedgerGuard
-from cyborg_quota.integrations.cyborg.releases import BoundOf, Releaser, Request, is_of_project
+from cyborg_quota.integrations.cyborg.releases import BoundOf, Releaser, Request
 
 T = TypeVar("T")
 
@@ -57,10 +58,14 @@ def one_request() -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class Caller:
-    """The request context for the ledger: the project that owns the ARQ, and whether the caller is an administrator."""
+    """The request context for the ledger: the project that owns the ARQ.
+
+    It is never an administrator's, even if the call is: with [cyborg] redirect_nova, Nova shows the text of a refusal
+    to the owner of the server, who must not see what other projects use (I8).
+    """
 
     project_id: str
-    is_admin: bool
+    is_admin: ClassVar[bool] = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,8 +99,10 @@ class BindReservation:
         """True if a job or the periodic task will settle it later."""
         self.is_owed = False
         """True if the ARQ is bound, and the commit is postponed because the ledger was unavailable."""
-        self.is_locked = False
-        """True if the last call failed by a lock: calls for other projects may succeed."""
+        self.reach = Reach.LEDGER
+        """How far the cause of the last failure of ``commit`` or ``extend`` reaches."""
+        self.backoff = Backoff()
+        """When to retry a postponed commit that the database refuses."""
         self.renew_after_fork()
         forks.register(self)
 
@@ -126,7 +133,9 @@ class BindReservation:
                 LOG.error(
                     "ARQ %s is bound, and its reservation could not be committed: %s Retrying.", self.request.arq, error
                 )
-                self.is_locked = is_of_project(error)
+                self.reach = reach_of(error)
+                if self.reach is Reach.CALL:
+                    self.backoff.record_refusal(time.monotonic())
                 self._tracker.retry_commit_later(self, is_bound)
                 return
             except exceptions.QuotaError as error:
@@ -234,7 +243,7 @@ class BindReservation:
                 self.extended = time.monotonic()
             except exceptions.QuotaError as error:
                 LOG.error("The reservation of ARQ %s could not be extended: %s", self.request.arq, error)
-                self.is_locked = is_of_project(error)
+                self.reach = reach_of(error)
                 return False
             return True
 
@@ -378,16 +387,15 @@ class BindTracker:
             self._owed.pop(reservation, None)
 
     def settle_owed(self) -> None:
-        """Retry the postponed commits; see BindReservation.commit."""
+        """Retry the postponed commits; see BindReservation.commit. One that the database refuses holds up no other."""
+        now = time.monotonic()
         with self._lock:
-            owed = list(self._owed.items())
+            owed = [item for item in self._owed.items() if item[0].backoff.is_due(now)]
 
         def work(item: tuple[BindReservation, Callable[[], bool]]) -> bool:
             reservation, is_bound = item
             reservation.commit(is_bound)
-            if not reservation.is_settled and not reservation.is_locked:
-                raise EndOfWork  # the ledger is still unavailable: each further commit would wait as long
-            return reservation.is_settled
+            return reservation.is_settled or _may_go_on(reservation.reach)
 
         work_through(owed, lambda item: item[0].request.caller.project_id, work)
 
@@ -397,9 +405,13 @@ class BindTracker:
             due = [running for running in self._running if time.monotonic() - running.extended > self._ttl / 3]
 
         def work(reservation: BindReservation) -> bool:
-            is_done = reservation.extend(self._ttl)
-            if not is_done and not reservation.is_locked:
-                raise EndOfWork  # each further call would wait as long; two thirds of the lifetime remain
-            return is_done
+            return reservation.extend(self._ttl) or _may_go_on(reservation.reach)
 
         work_through(due, lambda reservation: reservation.request.caller.project_id, work)
+
+
+def _may_go_on(reach: Reach) -> bool:
+    """Whether to go on with the calls for the same project. Raises EndOfWork if every other call would fail too."""
+    if reach is Reach.LEDGER:
+        raise EndOfWork
+    return reach is Reach.CALL

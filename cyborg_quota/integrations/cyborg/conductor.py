@@ -105,7 +105,7 @@ def _bind_request(context: Any, arq: str, group: Mapping[str, str], fields: Mapp
     return BindRequest(
         arq=arq,
         instance=fields["instance_uuid"],
-        caller=Caller(project_id, bool(context.is_admin)),
+        caller=Caller(project_id),
         deltas=deltas,
         provider=_provider(fields, deltas) if deltas and process_state.conf().cyborg.claim_capacity else None,
     )

@@ -7,6 +7,9 @@ import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
 
+Kind = Literal["lost", "changed", "foreign"]
+"""Of this source: the ARQ is not attached; the ARQ is charged differently. With charges of another source, or none."""
+
 Problem = Literal["not attached", "not charged", "wrong project", "wrong amount", "released, not charged"]
 """The last problem remains after a repair that released the ARQ and met a concurrent charge of it."""
 
@@ -42,6 +45,20 @@ class Charge:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Observation:
+    """A consumer of the ledger, or a bound ARQ, or both.
+
+    ``charges``: its committed reservations. ``attached`` None: it is not a bound ARQ. ``is_in_flight``: it also has a
+    reservation that is not settled, because its bind is in progress.
+    """
+
+    arq: str
+    charges: tuple[Charge, ...] = ()
+    attached: Attached | None = None
+    is_in_flight: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Difference:
     """An ARQ whose charges differ from Cyborg's record. ``attached`` None: the ARQ is not bound in Cyborg.
 
@@ -55,6 +72,13 @@ class Difference:
     attached: Attached | None
     is_own: bool = True
     is_certain: bool = False
+
+    @property
+    def kind(self) -> Kind:
+        """The kind by which a report counts it."""
+        if not self.is_own:
+            return "foreign"
+        return "lost" if self.attached is None else "changed"
 
     @property
     def identity(self) -> tuple[object, ...]:
@@ -104,10 +128,12 @@ class Records(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """The differences of a reconciliation, and the number of ARQs compared.
+    """The differences of a reconciliation, sorted by ARQ, and the number of ARQs compared.
 
     ``charged``: the number of consumers with a charge of this source. ``attached``: the number of them that are bound
-    ARQs. ``is_empty``: Cyborg has no ARQ in any state.
+    ARQs. ``is_empty``: Cyborg has no ARQ in any state. ``omitted``: the number of further differences, by kind, which
+    are not in ``differences``; see ``compare``. ``unclaimed``: the number of bound ARQs that are charged correctly, but
+    without a source.
     """
 
     compared: int
@@ -115,52 +141,71 @@ class Report:
     charged: int = 0
     attached: int = 0
     is_empty: bool = False
+    omitted: Mapping[Kind, int] = dataclasses.field(default_factory=dict)
+    unclaimed: int = 0
 
     @property
     def lost(self) -> int:
         """The number of ARQs charged by this source that are not attached."""
-        return sum(difference.attached is None and difference.is_own for difference in self.differences)
+        return self.count("lost")
+
+    @property
+    def total(self) -> int:
+        """The number of differences, also of those that are omitted."""
+        return len(self.differences) + sum(self.omitted.values())
+
+    def count(self, *kinds: Kind) -> int:
+        """The number of differences of these kinds, also of those that are omitted."""
+        kept = sum(difference.kind in kinds for difference in self.differences)
+        return kept + sum(self.omitted.get(kind, 0) for kind in kinds)
 
 
 def compare(
-    charges: Mapping[str, Sequence[Charge]],
-    in_flight: Collection[str],
-    bound: Iterable[Attached],
+    observations: Iterable[Observation],
     resources: Collection[str],
-    source: str | None = None,
+    source: str | None,
+    *,
+    most: int,
 ) -> Report:
-    """All differences, sorted by ARQ. ARQs in ``in_flight`` (a bind is in progress) are skipped. Pure.
+    """The differences among the observations, which have one per ARQ, sorted by ARQ. Pure.
 
-    For a bound ARQ, all charges are compared, including those of a resource rule that was removed. A consumer that is
-    not bound may not be an ARQ: of its charges, only those of ``resources``, with ``source`` or without a source, are
-    compared.
+    ARQs whose bind is in progress are skipped. For a bound ARQ, all charges are compared, including those of a resource
+    rule that was removed. A consumer that is not bound may not be an ARQ: of its charges, only those of ``resources``,
+    with ``source`` or without a source, are compared. The report has at most ``most`` differences of each kind; it
+    counts the others.
     """
-    unmatched = dict(charges)
-    differences, compared, own = [], 0, 0
-    charged = sum(any(charge.source == source for charge in held) for held in charges.values())
-    for attached in bound:
-        compared += 1
-        held = tuple(unmatched.pop(attached.arq, ()))
-        own += any(charge.source == source for charge in held)
-        if attached.arq not in in_flight and attached.project_id is not None:
-            problem = _problem(held, attached)
-            if problem is not None:
-                differences.append(Difference(problem, attached.arq, held, attached, _has_source(held, source)))
-    for arq, of_consumer in unmatched.items():
-        held = tuple(
-            charge for charge in of_consumer if charge.resource in resources and charge.source in (source, None)
-        )
-        compared += bool(held)
-        if held and arq not in in_flight:
-            differences.append(Difference("not attached", arq, held, None, _has_source(held, source)))
-    return Report(compared, sorted(differences, key=lambda difference: difference.arq), charged, own)
+    differences: list[Difference] = []
+    counts: dict[Kind, int] = {}
+    compared = charged = own = unclaimed = 0
+    for seen in observations:
+        is_charged = any(charge.source == source for charge in seen.charges)
+        charged += is_charged
+        own += is_charged and seen.attached is not None
+        held = seen.charges
+        if seen.attached is None:
+            held = tuple(charge for charge in held if charge.resource in resources and charge.source in (source, None))
+        compared += seen.attached is not None or bool(held)
+        problem = None if seen.is_in_flight else _problem(held, seen.attached)
+        if problem is None:
+            unclaimed += source is not None and bool(seen.attached) and not all(charge.source for charge in held)
+        else:
+            difference = Difference(problem, seen.arq, held, seen.attached, _has_source(held, source))
+            counts[difference.kind] = counts.get(difference.kind, 0) + 1
+            if counts[difference.kind] <= most:
+                differences.append(difference)
+    omitted = {kind: count - most for kind, count in counts.items() if count > most}
+    return Report(compared, differences, charged, own, omitted=omitted, unclaimed=unclaimed)
 
 
 def _has_source(held: Iterable[Charge], source: str | None) -> bool:
     return all(charge.source == source for charge in held)
 
 
-def _problem(held: Sequence[Charge], attached: Attached) -> Problem | None:
+def _problem(held: Sequence[Charge], attached: Attached | None) -> Problem | None:
+    if attached is None:
+        return "not attached" if held else None
+    if attached.project_id is None:
+        return None  # bound before Cyborg stored projects: it cannot be charged
     before, after = _sums(held), attached.wanted
     if before == after:
         return None

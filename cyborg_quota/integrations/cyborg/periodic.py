@@ -122,10 +122,10 @@ class Upkeep:
             LOG.error("The ledger will not be repaired: %s", error)
 
     def _check_tree(self) -> None:
-        """Warn, once after the start, of tree edges that a previous limit driver wrote and the present one ignores."""
-        warning = self._tracker.engine.administration.ignored_edges_warning(self._admin)
+        """Warn, once after the start, of tree edges that the limit driver ignores or will replace."""
+        warnings = self._tracker.engine.administration.tree_warnings(self._admin)
         self._has_checked_tree = True
-        if warning is not None:
+        for warning in warnings:
             LOG.warning("%s", warning)
 
     def _expire(self) -> None:
@@ -163,9 +163,10 @@ class Upkeep:
         for difference in remaining[:_MAX_LOGGED]:
             suffix = "" if difference.is_own else _NOT_REPAIRED
             LOG.warning("The ledger differs from Cyborg's records: %s%s", difference, suffix)
-        if remaining:
+        total = len(remaining) + sum(report.omitted.values())
+        if total:
             LOG.warning(
                 "The ledger differs from Cyborg's records for %d of %d accelerators. Run: cyborg-quota reconcile",
-                len(remaining),
+                total,
                 report.compared,
             )

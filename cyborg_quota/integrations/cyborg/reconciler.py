@@ -11,18 +11,20 @@ import dataclasses
 import itertools
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final, Literal
+from typing import Final
 
 from oslo_log import log as logging
 
 from cyborg_quota import QuotaEngine, exceptions, validation
-from cyborg_quota.integrations.cyborg import adoption
-from cyborg_quota.integrations.cyborg.diff import Attached, Charge, Difference, Records, Report, compare, format_amounts
-from cyborg_quota.types import COMMITTED, RESERVED, Reservation
+from cyborg_quota.integrations.cyborg import adoption, observations
+from cyborg_quota.integrations.cyborg.backoff import Reach, reach_of
+from cyborg_quota.integrations.cyborg.diff import Attached, Difference, Records, Report, compare, format_amounts
+from cyborg_quota.integrations.cyborg.source_claim import SourceClaim
 
 LOG = logging.getLogger(__name__)
 
-_PAGE_ROWS: Final = 5000
+_MOST_DIFFERENCES: Final = 50_000
+"""The number of differences of each kind that are kept in memory and repaired at a time."""
 _BATCH_ROWS: Final = 200
 """The number of differences repaired in one transaction."""
 _FREE_CHANGES: Final = 10
@@ -30,6 +32,9 @@ _FREE_CHANGES: Final = 10
 
 _OVERTAKEN: Final = (exceptions.ReservationConflict, exceptions.ReservationNotFound, exceptions.InvalidRequest)
 """Errors of a repair whose ARQ has changed concurrently. The repair of the other ARQs continues."""
+
+_MOST_FAILURES: Final = 20
+"""After so many repairs that failed in the database, the repair ends: it may refuse all, or hold all locks."""
 
 _FREE_LOSSES: Final = 5
 """Up to this number of charged ARQs that are not attached, the records are not taken for a wrong or old database.
@@ -55,12 +60,12 @@ class TooManyChanges(exceptions.QuotaError):
 class RecordsShrunk(exceptions.QuotaError):
     """So many charged ARQs are missing from Cyborg's records that these may be a wrong database or an old backup."""
 
-    def __init__(self, lost: int, charged: int, *, is_empty: bool) -> None:
+    def __init__(self, lost: int, charged: int, *, is_empty: bool, command: str = "--heal") -> None:
         self.lost, self.charged, self.is_empty = lost, charged, is_empty
         problem = "Cyborg has no accelerator request at all" if is_empty else "Cyborg's records have shrunk"
         super().__init__(
             f"{problem}: {lost} of the {charged} that are charged are not attached; nothing was changed. If these are "
-            "the right database and its present contents, run: cyborg-quota reconcile --heal --force"
+            f"the right database and its present contents, run: cyborg-quota reconcile {command} --force"
         )
 
 
@@ -141,50 +146,37 @@ class Reconciler:
             raise SourceShared(self._source)
         return bool(identity)
 
-    def claim_source(self, replaced: str | None = None) -> int:
+    def claim_source(self, replaced: str | None = None, *, force: bool = False) -> int:
         """Set the source of live charges whose source is ``replaced`` and that are of an ARQ; returns how many.
 
         None: of charges without a source, made by a release that recorded none. Correct only if no other service makes
         charges without one. A name: of those that this Cyborg made before its source was changed; if another Cyborg
         uses that name too, only of those whose ARQ is bound here. Its present name: changes no charge, but records
-        that this is the only Cyborg that uses the name.
+        that this is the only Cyborg that uses the name. Raises RecordsShrunk before anything is changed, unless
+        ``force`` is given.
         """
         source, identity = str(self._source), self._records.identity()
         if replaced == source:
             self._engine.register_source(self._admin, source, identity, replace=True)
             return 0
-        bound = {attached.arq for attached in self._records.bound()}
         is_only = replaced is None or self._engine.register_source(self._admin, replaced, identity, dry_run=True)
-        uuids = [
-            row.uuid
-            for state in (RESERVED, COMMITTED)
-            for row in self._rows(state)
-            if row.source == replaced and (row.consumer in bound or (is_only and row.resource in self._resources))
-        ]
-        count = self._engine.set_source(self._admin, uuids, source, replaced=replaced) if uuids else 0
+        with SourceClaim(self._engine, self._records, replaced, self._resources if is_only else ()) as claim:
+            if not force:
+                self._check_claim(claim)
+            count = claim.set_source(source)
         if replaced is not None:  # last: the other Cyborg repairs from now on, and would release these charges
             self._engine.leave_source(self._admin, replaced, identity)
         return count
 
-    def _compare(self) -> Report:
-        in_flight = {row.consumer for row in self._rows(RESERVED)}
-        charges: dict[str, list[Charge]] = {}
-        for row in self._rows(COMMITTED):
-            charge = Charge(row.uuid, row.project_id, row.resource, row.delta, row.source)
-            charges.setdefault(str(row.consumer), []).append(charge)
-        # Read again: an ARQ may have been reserved and committed between the two reads.
-        in_flight |= {row.consumer for row in self._rows(RESERVED)}
-        busy = {str(consumer) for consumer in in_flight}
-        return compare(charges, busy, self._records.bound(), self._resources, self._source)
+    def _check_claim(self, claim: SourceClaim) -> None:
+        """With a wrong database, the charges of all ARQs would be claimed, and then released as not attached."""
+        is_empty = bool(claim.lost) and self._records.is_empty()
+        if is_empty or _has_shrunk(claim.lost, claim.consumers):
+            raise RecordsShrunk(claim.lost, claim.consumers, is_empty=is_empty, command="--claim-source")
 
-    def _rows(self, state: Literal["reserved", "committed"]) -> Iterator[Reservation]:
-        after: str | None = None
-        while True:
-            page = self._engine.list_reservations(self._admin, state=state, limit=_PAGE_ROWS, after=after)
-            yield from (row for row in page if row.consumer is not None)
-            if len(page) < _PAGE_ROWS:
-                return
-            after = page[-1].uuid
+    def _compare(self) -> Report:
+        observed = observations.observations(self._engine, self._records)
+        return compare(observed, self._resources, self._source, most=_MOST_DIFFERENCES)
 
     def heal(
         self,
@@ -197,7 +189,8 @@ class Reconciler:
     ) -> list[Difference]:
         """Change the ledger to match Cyborg's records, regardless of limits; returns the repaired differences.
 
-        Only charges of ``source`` are changed. ``only_certain``: repair only ARQs that Cyborg has deleted or unbound.
+        Only charges of ``source`` are changed, and only the differences in the report: if it omits some, find and heal
+        again. ``only_certain``: repair only ARQs that Cyborg has deleted or unbound.
         ``is_automatic``: no operator has seen the report, so never release all of several charged ARQs.
         Raises SourceShared (also with ``force``), TooManyChanges and RecordsShrunk before anything is changed.
         """
@@ -211,30 +204,36 @@ class Reconciler:
             self._check(report, wanted, is_automatic=is_automatic)
         repaired: list[Difference] = []
         adopted: dict[str, list[str]] = {}
-        for batch in _batches(wanted):
-            for difference in self._repair(batch, adopted):
-                repaired.append(difference)
-                self._log_repair(difference)
-            if progress is not None:
-                progress(len(batch))
-        self._recheck(repaired, adopted)
+        failures: list[Exception] = []
+        try:
+            for batch in _batches(wanted):
+                for difference in self._repair(batch, adopted, failures):
+                    repaired.append(difference)
+                    self._log_repair(difference)
+                if progress is not None:
+                    progress(len(batch))
+        finally:
+            self._recheck(repaired, adopted)
         return sorted(repaired, key=lambda difference: difference.arq)
 
     def _check(self, report: Report, wanted: Sequence[Difference], *, is_automatic: bool) -> None:
         lost = report.lost
         is_all = is_automatic and report.attached == 0 and report.charged > 1
-        has_shrunk = report.is_empty or is_all or (lost > _FREE_LOSSES and lost * 2 > report.charged)
+        has_shrunk = report.is_empty or is_all or _has_shrunk(lost, report.charged)
         if has_shrunk and any(difference.attached is None for difference in wanted):
             raise RecordsShrunk(lost, report.charged, is_empty=report.is_empty)
-        changes = len(wanted)
+        changes = len(wanted) + sum(report.omitted.get(kind, 0) for kind in {one.kind for one in wanted})
         if changes > max(_FREE_CHANGES, report.compared * self._share / 100):
             raise TooManyChanges(changes, report.compared, self._share)
 
-    def _repair(self, batch: Sequence[Difference], adopted: dict[str, list[str]]) -> Sequence[Difference]:
+    def _repair(
+        self, batch: Sequence[Difference], adopted: dict[str, list[str]], failures: list[Exception]
+    ) -> Sequence[Difference]:
         """Release the wrong charges, then make the right ones: two transactions, each of which may be repeated.
 
         Returns the differences that were changed. If an ARQ cannot be charged because it was bound again concurrently,
-        the others are still repaired; its old charge may have been released by then.
+        or if the database refuses its repair, the others are still repaired; its old charge may have been released by
+        then. A lock that is not granted holds up the ARQs of its project only.
         """
         is_released = False
         try:
@@ -247,11 +246,13 @@ class Reconciler:
             ]
             if attached:
                 adopted.update(self._adopt(attached))
-        except _OVERTAKEN as error:
-            if len(batch) > 1:
-                return [done for difference in batch for done in self._repair([difference], adopted)]
-            LOG.warning("Not repaired%s: %s: %s", ", only released" if is_released else "", batch[0], error)
-            return [dataclasses.replace(batch[0], problem="released, not charged")] if is_released else []
+        except (*_OVERTAKEN, exceptions.DatabaseError) as error:
+            if reach_of(error) is Reach.CALL and len(batch) > 1:
+                return [done for difference in batch for done in self._repair([difference], adopted, failures)]
+            _raise_if_general(error, failures)
+            for difference in batch:
+                LOG.warning("Not repaired%s: %s: %s", ", only released" if is_released else "", difference, error)
+            return [dataclasses.replace(one, problem="released, not charged") for one in batch] if is_released else []
         return batch
 
     def _adopt(self, attached: Sequence[Attached]) -> dict[str, list[str]]:
@@ -275,22 +276,39 @@ class Reconciler:
         if not repaired:
             return
         bound = self._records.bound_of([difference.arq for difference in repaired])
+        failures: list[Exception] = []
         for difference in repaired:
             now = bound.get(difference.arq)
-            if difference.arq in adopted and (
-                now is None or now.project_id != getattr(difference.attached, "project_id", None)
-            ):
-                self._engine.release(self._admin, adopted[difference.arq])
-                LOG.info("ARQ %s was unbound during the repair; its charge was released.", difference.arq)
-            elif difference.attached is None and now is not None and now.project_id is not None and now.deltas:
-                try:
+            try:
+                if difference.arq in adopted and (
+                    now is None or now.project_id != getattr(difference.attached, "project_id", None)
+                ):
+                    self._engine.release(self._admin, adopted[difference.arq])
+                    LOG.info("ARQ %s was unbound during the repair; its charge was released.", difference.arq)
+                elif difference.attached is None and now is not None and now.project_id is not None and now.deltas:
                     self._adopt([now])
-                except _OVERTAKEN as error:
-                    LOG.warning(
-                        "ARQ %s was bound during the repair, but could not be charged: %s", difference.arq, error
+                    LOG.info(
+                        "ARQ %s was bound during the repair; charged %s.", difference.arq, format_amounts(now.wanted)
                     )
-                    continue
-                LOG.info("ARQ %s was bound during the repair; charged %s.", difference.arq, format_amounts(now.wanted))
+            except (*_OVERTAKEN, exceptions.DatabaseError) as error:
+                _raise_if_general(error, failures)
+                change = "unbound" if difference.arq in adopted else "bound"
+                repair = "released" if difference.arq in adopted else "charged"
+                LOG.warning(
+                    "ARQ %s was %s during the repair, but could not be %s: %s", difference.arq, change, repair, error
+                )
+
+
+def _raise_if_general(error: exceptions.QuotaError, failures: list[Exception]) -> None:
+    """Raise an error that the other repairs would meet too. ``failures``: those of the database until now."""
+    if not isinstance(error, _OVERTAKEN):
+        failures.append(error)
+    if reach_of(error) is Reach.LEDGER or len(failures) >= _MOST_FAILURES:
+        raise error
+
+
+def _has_shrunk(lost: int, charged: int) -> bool:
+    return lost > _FREE_LOSSES and lost * 2 > charged
 
 
 def _batches(differences: Iterable[Difference]) -> Iterator[list[Difference]]:

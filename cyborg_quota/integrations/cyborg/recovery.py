@@ -15,6 +15,8 @@ from oslo_log import log as logging
 
 from cyborg_quota import QuotaEngine, exceptions, validation
 from cyborg_quota.integrations.cyborg import adoption
+from cyborg_quota.integrations.cyborg.backoff import Reach, reach_of
+from cyborg_quota.integrations.cyborg.by_project import work_through
 from cyborg_quota.integrations.cyborg.diff import Attached, Records
 from cyborg_quota.types import RESERVED, Reservation
 
@@ -30,38 +32,64 @@ def commit_bound(engine: QuotaEngine, records: Records, binding: Collection[str]
     is still running does no harm. ``source``: reservations of other sources are skipped; it is recorded if an ARQ must
     be charged again because its reservation expired.
     """
-    reserved: dict[str, list[Reservation]] = {}
-    for row in _reservations(engine):
-        if row.consumer is not None and row.consumer not in binding and row.source in (source, None):
-            reserved.setdefault(row.consumer, []).append(row)
-    if not reserved:
-        return 0
     committed = 0
-    adopted: dict[str, tuple[Attached, list[str]]] = {}
-    for arq, attached in records.bound_of(reserved).items():
-        uuids = [row.uuid for row in reserved[arq] if row.project_id == attached.project_id]
-        if not uuids:
-            continue
-        try:
-            if _commit(engine, uuids):
-                committed += 1
-                _log_committed(arq)
-            elif attached.deltas:
-                adopted[arq] = attached, adoption.adopt(engine, [attached], source)[arq]
-        except (exceptions.ReservationError, exceptions.ReservationConflict):
-            continue  # settled concurrently by another process
-    return committed + _release_unbound(engine, records, adopted)
+    for page in _pages(engine):
+        reserved: dict[str, list[Reservation]] = {}
+        for row in page:
+            if row.consumer is not None and row.consumer not in binding and row.source in (source, None):
+                reserved.setdefault(row.consumer, []).append(row)
+        if reserved:
+            committed += _commit_page(engine, records, reserved, source)
+    return committed
 
 
-def _reservations(engine: QuotaEngine) -> Iterator[Reservation]:
-    """All reservations in state reserved, page by page."""
+def _pages(engine: QuotaEngine) -> Iterator[list[Reservation]]:
+    """All reservations in state reserved, oldest first."""
     after: str | None = None
     while True:
         page = engine.list_reservations(validation.admin_context(), state=RESERVED, limit=_PAGE_ROWS, after=after)
-        yield from page
+        yield page
         if len(page) < _PAGE_ROWS:
             return
         after = page[-1].uuid
+
+
+def _commit_page(
+    engine: QuotaEngine, records: Records, reserved: Mapping[str, list[Reservation]], source: str | None
+) -> int:
+    """Commit the reservations of those ARQs of a page that are bound; returns the number of ARQs charged.
+
+    The reservations of an ARQ that are on two pages are committed one after the other. An ARQ that the database refuses
+    holds up no other one, and a lock that is not granted those of its project. All are tried again at the next turn.
+    """
+    committed: list[str] = []
+    adopted: dict[str, tuple[Attached, list[str]]] = {}
+
+    def work(item: tuple[Attached, list[str]]) -> bool:
+        attached, uuids = item
+        try:
+            if _commit(engine, uuids):
+                committed.append(attached.arq)
+                _log_committed(attached.arq)
+            elif attached.deltas:
+                adopted[attached.arq] = attached, adoption.adopt(engine, [attached], source)[attached.arq]
+        except (exceptions.ReservationError, exceptions.ReservationConflict):
+            pass  # settled concurrently by another process
+        except exceptions.QuotaError as error:
+            reach = reach_of(error)
+            if reach is Reach.LEDGER:
+                raise
+            LOG.error("ARQ %s is bound, and its reservation could not be committed: %s", attached.arq, error)
+            return reach is Reach.CALL
+        return True
+
+    bound = [
+        (attached, uuids)
+        for arq, attached in records.bound_of(reserved).items()
+        if (uuids := [row.uuid for row in reserved[arq] if row.project_id == attached.project_id])
+    ]
+    work_through(bound, lambda item: str(item[0].project_id), work)
+    return len(committed) + _release_unbound(engine, records, adopted)
 
 
 def _commit(engine: QuotaEngine, uuids: list[str]) -> bool:

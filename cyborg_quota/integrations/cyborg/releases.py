@@ -8,20 +8,24 @@ retries it. If the process ends first, a reconciliation finds the charge.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from oslo_log import log as logging
 
 from cyborg_quota import QuotaEngine, exceptions, validation
-from cyborg_quota.integrations.cyborg.by_project import work_through
+from cyborg_quota.integrations.cyborg.backoff import Backoff, Reach, reach_of
+from cyborg_quota.integrations.cyborg.by_project import EndOfWork, work_through
 from cyborg_quota.integrations.cyborg.diff import Attached
-from cyborg_quota.integrations.cyborg.ledger_guard import LedgerGuard, LedgerNotCalled
+from cyborg_quota.integrations.cyborg.ledger_guard import LedgerGuard
 
 LOG = logging.getLogger(__name__)
 
 _MOST_PENDING: Final = 100_000
 """The maximum number of pending releases kept in memory. A reconciliation finds the others."""
+_MOST_REFUSALS: Final = 100
+"""After so many releases that the database refused, a retry ends: it may refuse all, such as without a table."""
 
 BoundOf = Callable[[Collection[str]], Mapping[str, Attached]]
 """Returns those of the given ARQs that are bound in Cyborg. Raises QuotaError if they cannot be read."""
@@ -44,18 +48,13 @@ class Request:
     """Whether it has waited for a slot in vain: its further releases wait for none."""
 
 
-def is_of_project(error: Exception) -> bool:
-    """Whether a call failed by a lock or a conflict: calls for other projects may succeed immediately."""
-    of_database = (exceptions.DatabaseUnreachable, exceptions.DatabaseReadOnly, LedgerNotCalled)
-    return isinstance(error, exceptions.DatabaseUnavailable) and not isinstance(error, of_database)
-
-
 class Releaser:
     """Releases charges, and keeps the failed releases. Shared by the threads of a process.
 
     :param call: calls the ledger: ``call(function, *arguments, **options)``.
     :param guard: its thread calls ``retry``. A release takes one of its slots.
     :param adopt: charges a bound ARQ regardless of limits.
+    :param clock: monotonic time in seconds.
     """
 
     def __init__(
@@ -65,19 +64,22 @@ class Releaser:
         guard: LedgerGuard,
         bound_of: BoundOf,
         adopt: Callable[[Attached], object],
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
         self._call = call
         self._guard = guard
         self._bound_of = bound_of
         self._adopt = adopt
+        self._clock = clock
         self._admin = validation.admin_context()
         self.reset()
 
     def reset(self) -> None:
         """Reset the state, in a forked child: the parent retries its own pending releases."""
         self._lock = threading.Lock()
-        self._pending: dict[PendingRelease, None] = {}
+        self._pending: dict[PendingRelease, Backoff] = {}
 
     @property
     def pending(self) -> int:
@@ -121,7 +123,7 @@ class Releaser:
         with self._lock:
             is_kept = len(self._pending) < _MOST_PENDING
             if is_kept:
-                self._pending[release] = None
+                self._pending.setdefault(release, Backoff())
         LOG.error(
             "ARQ %s of project %s is unbound and still charged: %s %s",
             release.arq,
@@ -153,18 +155,20 @@ class Releaser:
 
         If an ARQ has been bound again, its charge belongs to the new bind and is kept. An ARQ that is bound while its
         charge is released is charged again. After a release that failed by a lock, the others of its project wait for
-        the next retry, and the other projects are retried in several threads.
+        the next retry, and the other projects are retried in several threads. A release that the database refuses
+        holds up no other one: it is made after all others, and less and less often; see Backoff.
         """
+        now = self._clock()
         with self._lock:
-            pending = list(self._pending)
+            due = [(release, backoff) for release, backoff in self._pending.items() if backoff.is_due(now)]
+            pending = [release for release, _ in sorted(due, key=lambda item: item[1].pause_seconds)]
         if not pending:
-            return True
+            return not self._pending
         try:
             bound = self._bound_of({release.arq for release in pending})
             released = self._release_all(pending, bound)
             for attached in self._bound_of({release.arq for release in released}).values():
-                LOG.warning("ARQ %s was bound again while its charge was released; charging it again.", attached.arq)
-                self._call(self._adopt, attached)
+                self._charge_again(attached)
         except exceptions.QuotaError as error:
             LOG.warning("%d releases are still pending: %s", self.pending, error)
         except Exception:
@@ -173,18 +177,23 @@ class Releaser:
 
     def _release_all(self, pending: Sequence[PendingRelease], bound: Mapping[str, Attached]) -> list[PendingRelease]:
         released: list[PendingRelease] = []
+        refused: list[tuple[PendingRelease, Exception]] = []
 
         def work(release: PendingRelease) -> bool:
             attached = bound.get(release.arq)
             if attached is None or attached.project_id != release.project_id:
                 try:
                     self._release(release)
-                except exceptions.DatabaseError as error:
-                    if not is_of_project(error):
-                        raise
-                    LOG.warning("The releases of project %s are still pending: %s", release.project_id, error)
-                    return False
                 except exceptions.QuotaError as error:
+                    reach = reach_of(error)
+                    if reach is Reach.LEDGER:
+                        raise
+                    if reach is Reach.PROJECT:
+                        LOG.warning("The releases of project %s are still pending: %s", release.project_id, error)
+                        return False
+                    if isinstance(error, exceptions.DatabaseError):
+                        self._postpone(release, error, refused)
+                        return True
                     self._log_refused(release, error)
                 else:
                     released.append(release)
@@ -193,4 +202,41 @@ class Releaser:
             return True
 
         work_through(pending, lambda release: release.project_id, work)
+        self._log_postponed(refused)
         return released
+
+    def _charge_again(self, attached: Attached) -> None:
+        LOG.warning("ARQ %s was bound again while its charge was released; charging it again.", attached.arq)
+        try:
+            self._call(self._adopt, attached)
+        except exceptions.QuotaError as error:
+            LOG.error(
+                "ARQ %s of project %s is bound, and is not charged: %s Run: cyborg-quota reconcile --heal",
+                attached.arq,
+                attached.project_id,
+                error,
+            )
+
+    def _postpone(
+        self, release: PendingRelease, error: Exception, refused: list[tuple[PendingRelease, Exception]]
+    ) -> None:
+        """Keep a release that the database refuses, and retry it later. Raises EndOfWork after _MOST_REFUSALS."""
+        with self._lock:
+            if release in self._pending:
+                self._pending[release].record_refusal(self._clock())
+            refused.append((release, error))
+        if len(refused) >= _MOST_REFUSALS:
+            raise EndOfWork
+
+    def _log_postponed(self, refused: Sequence[tuple[PendingRelease, Exception]]) -> None:
+        if refused:
+            release, error = refused[0]
+            LOG.error(
+                "%d of %d pending releases are refused by the database and will be retried. The first is that of ARQ "
+                "%s of project %s: %s",
+                len(refused),
+                self.pending,
+                release.arq,
+                release.project_id,
+                error,
+            )

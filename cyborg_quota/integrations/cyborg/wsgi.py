@@ -84,7 +84,7 @@ def _mount_quota_api(setup_app: Callable[..., Any]) -> Callable[..., Any]:
         quota_api = deploy.make_bare_application(
             process_state.conf(), engine, supported, call_ledger=tracker.guard.call_in_slot
         )
-        metrics.serve(process_state.conf(), engine)
+        metrics.serve(process_state.conf(), engine, tracker.guard)
         return deploy.mount(quota_api, setup_app(*args, **options))
 
     return setup

@@ -26,6 +26,14 @@ class JsonTable(tables.DataTable):
         return self.get_object_id(datum)
 
 
+class LimitsTable(JsonTable):
+    """A table of limits, by resource."""
+
+    key = "resource"
+    resource = tables.Column("resource", verbose_name=_("Resource"))
+    limit = tables.Column(lambda row: texts.limit(row["limit"]), verbose_name=_("Limit"))
+
+
 class PagedTable(JsonTable):
     """A table in a tab of which the service returns pages. ``tab``: the tab that the link to the next page opens."""
 

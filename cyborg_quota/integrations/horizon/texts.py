@@ -25,10 +25,17 @@ def limit(value: int | None) -> str:
     return _("Unlimited") if value == UNLIMITED else str(value)
 
 
+def changed(value: int | str | None) -> str | None:
+    """A limit, or the parent of a project, before or after a change; None: there was none."""
+    return limit(value) if isinstance(value, int) else value
+
+
 def resource_in_pod(change: Mapping[str, Any]) -> str | None:
-    """The resource of a change; with the pod, if it is of a limit in one pod."""
+    """The resource of a change; with the pod, if it is of a limit in one pod. The service may hide the pod's name."""
     if change["pod"] is None:
         return change["resource"]  # type: ignore[no-any-return]
+    if not change["pod"]:
+        return _("%(resource)s in a pod") % {"resource": change["resource"]}
     return _("%(resource)s in pod %(pod)s") % {"resource": change["resource"], "pod": change["pod"]}
 
 

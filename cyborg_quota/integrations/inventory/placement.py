@@ -6,7 +6,7 @@ One request lists the providers. Each provider then costs one request, and each 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from cyborg_quota.capacity_types import Inventory
@@ -21,22 +21,24 @@ _SHARES: Final = "MISC_SHARES_VIA_AGGREGATE"
 
 def read(
     api: ServiceApi, resource_map: ResourceMap, progress: Callable[[int], object] = lambda _count: None
-) -> list[SourceProvider]:
-    """All providers. ``progress``: called for each. Raises SourceUnavailable.
+) -> Iterator[SourceProvider]:
+    """All providers, each after the one that contains it. ``progress``: called for each. Raises SourceUnavailable.
 
-    A provider that is removed after it was listed is left out, with those that it contains.
+    A provider that is removed after it was listed is left out, with those that it contains. What consumers use is in
+    memory for one provider at a time, if the caller does not keep it.
     """
     listed = api.get("/resource_providers", _VERSION)["resource_providers"]
-    found = []
+    parents = {row["uuid"]: row["parent_provider_uuid"] for row in listed}
     gone: set[str] = set()
-    for row in listed:
+    for row in sorted(listed, key=lambda row: len(_path(row["uuid"], parents))):
         try:
-            found.append(_provider(api, row, resource_map))
+            one = _provider(api, row, resource_map)
         except SourceNotFound:
             gone.add(row["uuid"])
+        else:
+            if gone.isdisjoint(_path(one.uuid, parents)):
+                yield one
         progress(1)
-    parents = {row["uuid"]: row["parent_provider_uuid"] for row in listed}
-    return [one for one in found if gone.isdisjoint(_path(one.uuid, parents))]
 
 
 def _path(uuid: str, parents: Mapping[str, str | None]) -> list[str]:

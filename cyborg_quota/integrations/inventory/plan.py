@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turn the providers of Placement or Cyborg into those to import, by the resource rules of [cyborg]. Pure: no I/O.
+"""Turn the providers of Placement or Cyborg into those to import, by the resource rules of [cyborg].
 
 A device is usually a provider of its own, below its host, with one unit. None of them can take a claim of
 four units, so the devices of a host are summed at the host, unless they are imported as nested providers.
@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import dataclasses
 import decimal
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from cyborg_quota import units
-from cyborg_quota.capacity_import import WantedProvider
+from cyborg_quota.capacity_import import Used, WantedProvider
 from cyborg_quota.capacity_types import Inventory
 from cyborg_quota.integrations.cyborg.mapping import ResourceMap
 from cyborg_quota.pod_types import ResourceUse
+from cyborg_quota.spool import Spool
 
 _PLACES: Final = decimal.Decimal(1).scaleb(-units.MAX_RATIO_PLACES)
 
@@ -41,51 +43,78 @@ class SourceProvider:
 
 @dataclasses.dataclass(slots=True)
 class _Parts:
-    """What is counted at one provider of the import."""
+    """What is counted at one provider of the import. ``used``: the places in the spool."""
 
     inventories: dict[str, list[Inventory]] = dataclasses.field(default_factory=dict)
-    used: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
+    used: list[int] = dataclasses.field(default_factory=list)
 
     def add(self, one: SourceProvider, resource_map: ResourceMap) -> None:
         for resource_class, inventory in one.inventories.items():
             for resource in resource_map.resources_of(resource_class, one.traits):
                 self.inventories.setdefault(resource, []).append(inventory)
-        for consumer, amounts in (one.used or {}).items():
-            for resource_class, amount in amounts.items():
-                for resource in resource_map.resources_of(resource_class, one.traits):
-                    held = self.used.setdefault(resource, {})
-                    held[consumer] = held.get(consumer, 0) + amount
 
 
 def wanted_providers(
-    providers: Sequence[SourceProvider], resource_map: ResourceMap, *, nested: bool
+    providers: Iterable[SourceProvider], resource_map: ResourceMap, spool: Spool, *, nested: bool
 ) -> list[WantedProvider]:
     """The providers to import, each after the provider that contains it.
 
-    Providers without accelerators are imported only if they contain one that has some. ``nested``: do not sum the
-    devices at their hosts.
+    Providers without accelerators are imported only if they contain one that has some. What consumers use is kept in
+    ``spool``, which the result reads. ``nested``: do not sum the devices at their hosts.
     """
-    by_uuid = {one.uuid: one for one in providers}
-    parts: dict[str, _Parts] = {}
+    by_uuid: dict[str, SourceProvider] = {}
+    places: dict[str, int] = {}
     for one in providers:
+        if one.used:
+            places[one.uuid] = spool.put(_used(one, resource_map))
+        by_uuid[one.uuid] = dataclasses.replace(one, used={}) if one.used else one
+    parts: dict[str, _Parts] = {}
+    for one in by_uuid.values():
         target = one if nested else _path(one, by_uuid)[-1]
-        parts.setdefault(target.uuid, _Parts()).add(one, resource_map)
+        part = parts.setdefault(target.uuid, _Parts())
+        part.add(one, resource_map)
+        part.used += [places[one.uuid]] if one.uuid in places else []
     counted = {uuid for uuid, part in parts.items() if part.inventories}
     needed = {above.uuid for uuid in counted for above in _path(by_uuid[uuid], by_uuid)}
-    ordered = sorted(providers, key=lambda one: (len(_path(one, by_uuid)), one.name))
-    return [_wanted(one, by_uuid, parts.get(one.uuid, _Parts()), resource_map, needed) for one in ordered]
+    ordered = sorted(by_uuid.values(), key=lambda one: (len(_path(one, by_uuid)), one.name))
+    return [
+        _wanted(one, by_uuid, parts.get(one.uuid, _Parts()), resource_map, spool=spool, needed=needed)
+        for one in ordered
+    ]
+
+
+def _used(one: SourceProvider, resource_map: ResourceMap) -> dict[str, dict[str, int]]:
+    """What consumers use at a provider of the source, by resource and consumer."""
+    used: dict[str, dict[str, int]] = {}
+    for consumer, amounts in (one.used or {}).items():
+        for resource_class, amount in amounts.items():
+            for resource in resource_map.resources_of(resource_class, one.traits):
+                held = used.setdefault(resource, {})
+                held[consumer] = held.get(consumer, 0) + amount
+    return used
+
+
+def _read_used(spool: Spool, places: Sequence[int]) -> Used:
+    """The sums of what was kept at these places."""
+    used: dict[str, dict[str, int]] = {}
+    for place in places:
+        for resource, amounts in spool.get(place).items():
+            held = used.setdefault(resource, {})
+            for consumer, amount in amounts.items():
+                held[consumer] = held.get(consumer, 0) + amount
+    return used
 
 
 def use_by_resource(providers: Iterable[SourceProvider], resource_map: ResourceMap) -> dict[str, ResourceUse]:
     """What all providers together have and use. A resource without an inventory is not listed."""
     parts = _Parts()
+    used: dict[str, int] = {}
     for one in providers:
         parts.add(one, resource_map)
+        for resource, amounts in _used(one, resource_map).items():
+            used[resource] = used.get(resource, 0) + sum(amounts.values())
     return {
-        resource: ResourceUse(
-            sum(units.capacity_of(inventory) for inventory in inventories),
-            sum(parts.used.get(resource, {}).values()),
-        )
+        resource: ResourceUse(sum(units.capacity_of(inventory) for inventory in inventories), used.get(resource, 0))
         for resource, inventories in parts.inventories.items()
     }
 
@@ -103,6 +132,8 @@ def _wanted(
     by_uuid: Mapping[str, SourceProvider],
     parts: _Parts,
     resource_map: ResourceMap,
+    *,
+    spool: Spool,
     needed: set[str],
 ) -> WantedProvider:
     parent = by_uuid.get(one.parent or "")
@@ -113,7 +144,7 @@ def _wanted(
         can_host=None if one.is_shared is None else not one.is_shared,
         inventories={resource: total_of(found) for resource, found in sorted(parts.inventories.items())},
         covers=resource_map.resources,
-        used=None if one.used is None else parts.used,
+        used=None if one.used is None else functools.partial(_read_used, spool, parts.used),
         is_needed=one.uuid in needed,
     )
 
@@ -121,14 +152,16 @@ def _wanted(
 def total_of(inventories: Sequence[Inventory]) -> Inventory:
     """The sum of inventories, in units that a claim over several of them can take.
 
-    With different allocation ratios, the capacities are summed instead.
+    Its capacity is the sum of theirs. If that does not follow from the sums of what exists and is reserved, because
+    the allocation ratios differ, or because each capacity was rounded down, then the capacities are summed instead.
     """
     first = inventories[0]
     total, reserved = sum(one.total for one in inventories), sum(one.reserved for one in inventories)
     ratio = first.allocation_ratio
-    if any(one.allocation_ratio != ratio for one in inventories):
-        total, reserved = sum(units.capacity_of(one) for one in inventories), 0
-        ratio = decimal.Decimal(1)
+    capacity = sum(units.capacity_of(one) for one in inventories)
+    has_one_ratio = all(one.allocation_ratio == ratio for one in inventories)
+    if not has_one_ratio or units.capacity_of(Inventory(total, reserved, allocation_ratio=ratio)) != capacity:
+        total, reserved, ratio = capacity, 0, decimal.Decimal(1)
     min_unit = min(one.min_unit for one in inventories)
     max_unit = max(sum(min(units.max_unit_of(one), one.total) for one in inventories), min_unit)
     steps = {one.step_size for one in inventories}

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from oslo_config import cfg
 
@@ -13,7 +13,8 @@ from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.integrations.cyborg.mapping import ResourceMap
 from cyborg_quota.integrations.inventory import cyborg, placement
 from cyborg_quota.integrations.inventory.api import ACCELERATOR, PLACEMENT, ServiceApi
-from cyborg_quota.integrations.inventory.plan import wanted_providers
+from cyborg_quota.integrations.inventory.plan import SourceProvider, wanted_providers
+from cyborg_quota.spool import Spool
 from cyborg_quota.validation import Context
 
 
@@ -38,8 +39,9 @@ def run(
     resource_map = ResourceMap.from_conf(conf)
 
     def read() -> Sequence[WantedProvider]:
+        found: Iterable[SourceProvider]
         found = placement.read(api, resource_map, progress) if source == PLACEMENT else cyborg.read(api)
-        return wanted_providers(found, resource_map, nested=nested)
+        return wanted_providers(found, resource_map, spool, nested=nested)
 
     def settle() -> None:
         # Nova allocates in Placement before the conductor claims. A bind that was running must not be counted twice.
@@ -47,5 +49,7 @@ def run(
             time.sleep(conf.cyborg.reconcile_grace)
 
     reason = reason or f"imported from {source}"
-    importer = CapacityImporter(engine.capacity, context, engine.resources, settle, reason)
-    return importer.run(read, dry_run=dry_run, progress=progress)
+    knows_use = source == PLACEMENT
+    importer = CapacityImporter(engine.capacity, context, engine.resources, settle, reason, knows_use=knows_use)
+    with Spool() as spool:
+        return importer.run(read, dry_run=dry_run, progress=progress)

@@ -77,7 +77,7 @@ class QuotaClient:
 def quoted(name: str) -> str:
     """A name as one segment of a path. Raises CommandError for ``.`` and ``..``, which name other paths."""
     if name in (".", ".."):
-        raise exceptions.CommandError(f"{name} is not the ID of anything.")
+        raise exceptions.CommandError(f"{name} is not a valid ID.")
     return urllib.parse.quote(name, safe="")
 
 

@@ -37,8 +37,12 @@ class ShowQuota(_Quota, command.Lister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         kind = parser.add_mutually_exclusive_group()
-        kind.add_argument("--usage", action="store_true", help="Also show the usage, and what fits and why.")
-        kind.add_argument("--default", action="store_true", help="Show the limits without those of the project itself.")
+        kind.add_argument(
+            "--usage", action="store_true", help="Also show the usage, what fits, and the limit that determines it."
+        )
+        kind.add_argument(
+            "--default", action="store_true", help="Show the limits that apply to a project without limits of its own."
+        )
         kind.add_argument(
             "--total", action="store_true", help="Show the limits over all projects, and what these hold (admin only)."
         )
@@ -61,7 +65,7 @@ class ShowQuota(_Quota, command.Lister):
 
     def _totals(self, parsed_args: argparse.Namespace) -> Table:
         if parsed_args.pod is not None or parsed_args.project is not None:
-            raise exceptions.CommandError("--total is over all projects and pods: give neither.")
+            raise exceptions.CommandError("--total cannot be combined with a project or with --pod.")
         totals = self.client.get("/quota_totals")["quota"]
         rows = ((resource, one["limit"], one["held"]) for resource, one in sorted(totals.items()))
         return ("Resource", "Limit", "Held"), rows
@@ -88,29 +92,31 @@ def _bound(bound: dict[str, Any] | None) -> str | None:
 
 
 class ListQuota(_Quota, command.Lister):
-    """List the projects that have limits of their own (admin only)."""
+    """List the projects that have limits of their own, or limits in one pod (admin only)."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument(
             "--detail", action="store_true", help="Also show the usage and what fits; one more request per project."
         )
+        _add_pod(parser, "List the projects that have limits in this pod, with these limits.")
         _add_paging(parser, "projects", marker="project ID")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Return the columns and the rows."""
-        found = self.client.pages("quotas", "/quotas", parsed_args.limit, marker=parsed_args.marker)
+        pod = parsed_args.pod
+        found = self.client.pages("quotas", "/quotas", parsed_args.limit, marker=parsed_args.marker, pod=pod)
         if parsed_args.detail:
-            return ("Project ID", "Resource", *_DETAILS), self._details(found)
+            return ("Project ID", "Resource", *_DETAILS), self._details(found, pod)
         rows = (
             (one["project_id"], resource, limit) for one in found for resource, limit in sorted(one["quota"].items())
         )
         return ("Project ID", "Resource", "Limit"), rows
 
-    def _details(self, found: Iterable[dict[str, Any]]) -> Iterable[tuple[Any, ...]]:
+    def _details(self, found: Iterable[dict[str, Any]], pod: str | None) -> Iterable[tuple[Any, ...]]:
         for one in found:
-            quota = self.client.get(f"/quotas/{quoted(one['project_id'])}/detail")["quota"]
+            quota = self.client.get(f"/quotas/{quoted(one['project_id'])}/detail", pod=pod)["quota"]
             yield from ((one["project_id"], *row) for row in _details(quota))
 
 
@@ -126,8 +132,10 @@ class SetQuota(_Quota, command.Command):
             required=True,
             help="New limit of a resource; -1 means unlimited (repeat option to set several).",
         )
-        parser.add_argument("--from", dest="start", metavar="<time>", help="Begin of the span. Default: now.")
-        parser.add_argument("--until", metavar="<time>", help="End of the span, as in 2027-01-31T08:00:00Z.")
+        parser.add_argument("--from", dest="start", metavar="<time>", help="Start of the time span. Default: now.")
+        parser.add_argument(
+            "--until", metavar="<time>", help="Set the limits until this time only, as in 2027-01-31T08:00:00Z."
+        )
         _add_reason(parser)
         parser.add_argument("--force", action="store_true", help="Permit limits below what the project holds.")
         _add_pod(parser, "Set the limits in this pod.")
@@ -232,6 +240,9 @@ class ShowHistory(_Quota, command.Lister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument("--since", metavar="<time>", help="Only changes since this time.")
+        parser.add_argument(
+            "--long", action="store_true", help="Also list the project and the request ID of the user (admin only)."
+        )
         _add_paging(parser, "changes", marker="change ID")
         add_project(parser)
         return parser
@@ -242,7 +253,10 @@ class ShowHistory(_Quota, command.Lister):
         query = {"since": parsed_args.since, "marker": parsed_args.marker}
         found = self.client.pages("history", self.path(parsed_args, "/history"), parsed_args.limit, **query)
         columns = ("ID", "At", "Action", "Resource", "Pod", "Before", "After", "From", "Until", "Override ID", "Reason")
-        return (*columns, "User ID"), (tuple(one[name] for name in (*names, "user_id")) for one in found)
+        who = {"User ID": "user_id"}
+        if parsed_args.long:
+            who |= {"User Project ID": "user_project_id", "Request ID": "request_id"}
+        return (*columns, *who), (tuple(one[name] for name in (*names, *who.values())) for one in found)
 
 
 def _add_reason(parser: argparse.ArgumentParser) -> None:

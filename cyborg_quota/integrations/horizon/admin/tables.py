@@ -12,6 +12,7 @@ from horizon import tables
 from cyborg_quota.integrations.horizon import client, texts
 from cyborg_quota.integrations.horizon.tables import (
     JsonTable,
+    LimitsTable,
     PagedTable,
     ReservationsTable,
     ResourcesTable,
@@ -95,12 +96,8 @@ class SetDefaults(tables.LinkAction):
     icon = "pencil"
 
 
-class DefaultsTable(JsonTable):
+class DefaultsTable(LimitsTable):
     """The limits of projects without limits of their own."""
-
-    key = "resource"
-    resource = tables.Column("resource", verbose_name=_("Resource"))
-    limit = tables.Column(lambda row: texts.limit(row["limit"]), verbose_name=_("Limit"))
 
     class Meta:
         name = "defaults"
@@ -109,12 +106,9 @@ class DefaultsTable(JsonTable):
         multi_select = False
 
 
-class TotalsTable(JsonTable):
+class TotalsTable(LimitsTable):
     """The total limits over all projects."""
 
-    key = "resource"
-    resource = tables.Column("resource", verbose_name=_("Resource"))
-    limit = tables.Column(lambda row: texts.limit(row["limit"]), verbose_name=_("Limit"))
     held = tables.Column("held", verbose_name=_("Held by All Projects"))
 
     class Meta:
@@ -187,11 +181,10 @@ class CancelOverride(tables.LinkAction):
         return str(reverse(CANCEL_OVERRIDE, args=[self.table.kwargs["project_id"], datum["id"]]))
 
 
-class OverridesTable(JsonTable):
+class OverridesTable(LimitsTable):
     """The overrides of a project that have not ended."""
 
-    resource = tables.Column("resource", verbose_name=_("Resource"))
-    limit = tables.Column(lambda row: texts.limit(row["limit"]), verbose_name=_("Limit"))
+    key = "id"
     start = time_column("start", _("From"))
     until = time_column("until", _("Until"))
     reason = tables.Column("reason", verbose_name=_("Reason"))
@@ -211,8 +204,8 @@ class HistoryTable(PagedTable):
     at = time_column("at", _("At"))
     action = tables.Column("action", verbose_name=_("Change"))
     resource = tables.Column(texts.resource_in_pod, verbose_name=_("Resource"))
-    before = tables.Column("before", verbose_name=_("Before"))
-    after = tables.Column("after", verbose_name=_("After"))
+    before = tables.Column(lambda change: texts.changed(change["before"]), verbose_name=_("Before"))
+    after = tables.Column(lambda change: texts.changed(change["after"]), verbose_name=_("After"))
     start = time_column("start", _("From"))
     until = time_column("until", _("Until"))
     reason = tables.Column("reason", verbose_name=_("Reason"))
