@@ -4,14 +4,60 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
+import io
 import re
-from collections.abc import Iterable
-from typing import Any
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any, NoReturn
 
-from cyborg_quota.cmd.errors import BadUsage
-from cyborg_quota.types import MAX_AMOUNT
+from cyborg_quota.cmd.errors import BAD_USAGE, BadUsage
+from cyborg_quota.types import MAX_AMOUNT, MAX_LIMIT
 from cyborg_quota.validation import MAX_EXPIRE_SECONDS
+
+
+def raise_errors(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Make ``parser`` raise BadUsage, which is printed on one line, instead of printing the usage. Returns it."""
+
+    def error(message: str) -> NoReturn:
+        raise _bad_usage(message, parser.prog)
+
+    parser.error = error  # type: ignore[method-assign]
+    return parser
+
+
+def _bad_usage(message: str, prog: str) -> BadUsage:
+    message = _NAMED_TYPE.sub("invalid value: ", message)
+    sentence = f"{message[:1].upper()}{message[1:]}".rstrip(".")
+    return BadUsage(f"{sentence}. See `{prog} --help`.")
+
+
+@contextlib.contextmanager
+def usage_as_errors() -> Iterator[None]:
+    """Raise BadUsage if oslo.config refuses the arguments: its parser prints the usage to stderr, and exits.
+
+    Whatever else is printed to stderr in the block is printed at its end.
+    """
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(printed):
+            yield
+    except SystemExit as exit_request:
+        refusal = _PRINTED_ERROR.search(printed.getvalue())
+        if exit_request.code != BAD_USAGE or refusal is None:
+            raise
+        printed.truncate(0)
+        raise _bad_usage(refusal[2], refusal[1]) from None
+    finally:
+        sys.stderr.write(printed.getvalue())
+
+
+_PRINTED_ERROR = re.compile(r"(?ms)^(\S[^\n]*): error: (.*)\n\Z")
+"""What argparse prints last: the name of the program, and the message."""
+
+_NAMED_TYPE = re.compile(r"invalid \w+ value: ")
+"""In the message about a value for which a function raised ValueError: argparse shows the name of the function."""
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,100}", re.ASCII)
 
@@ -25,22 +71,21 @@ def integer(text: str, least: int, most: int = MAX_AMOUNT) -> int:
 
 def amount(text: str) -> tuple[str, int]:
     """Parse ``gpu.A100=2`` into (resource, integer), splitting at the last ``=``."""
+    return _pair(text, "RESOURCE=AMOUNT, as in gpu=2", MAX_AMOUNT)
+
+
+def _pair(text: str, form: str, most: int) -> tuple[str, int]:
     resource, equals, number = text.rpartition("=")
     if not equals or not resource or not _INTEGER.fullmatch(number):
-        raise argparse.ArgumentTypeError(f"{_abbreviated(text)}: write RESOURCE=AMOUNT, as in gpu=2")
-    if abs(int(number)) > MAX_AMOUNT:
-        raise argparse.ArgumentTypeError(f"{_abbreviated(text)}: at most {MAX_AMOUNT}")
+        raise argparse.ArgumentTypeError(f"{_abbreviated(text)}: write {form}")
+    if abs(int(number)) > most:
+        raise argparse.ArgumentTypeError(f"{_abbreviated(text)}: at most {most}")
     return resource, int(number)
 
 
 def limit(text: str) -> tuple[str, int]:
     """Parse ``gpu=50`` into (resource, limit): -1 is unlimited, 0 allows nothing."""
-    try:
-        resource, number = amount(text)
-    except argparse.ArgumentTypeError as error:
-        raise argparse.ArgumentTypeError(
-            str(error).replace("RESOURCE=AMOUNT, as in gpu=2", "RESOURCE=LIMIT, as in gpu=20")
-        ) from None
+    resource, number = _pair(text, "RESOURCE=LIMIT, as in gpu=20", MAX_LIMIT)
     if number < -1:
         raise argparse.ArgumentTypeError(f"{_abbreviated(text)}: -1 is unlimited, 0 allows nothing")
     return resource, number

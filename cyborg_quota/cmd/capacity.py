@@ -8,6 +8,7 @@ import decimal
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from cyborg_quota import exceptions
 from cyborg_quota.capacity_types import CapacityDrift, Inventory, InventoryRecord, Provider
 from cyborg_quota.cmd import arguments, base, formats, paging
 from cyborg_quota.cmd.errors import REFUSED, BadUsage
@@ -246,7 +247,10 @@ class InventoryList(base.Lister):
 
 
 class InventoryRemove(base.Command):
-    """Remove an inventory that has no claims."""
+    """Remove an inventory that has no claims.
+
+    Exits with 1 if the provider has no such inventory.
+    """
 
     example = "cyborg-quota capacity inventory remove node1 fpga"
 
@@ -258,9 +262,10 @@ class InventoryRemove(base.Command):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        self.engine.capacity.remove_inventory(
-            self.context, parsed_args.provider, parsed_args.resource, reason=parsed_args.reason
-        )
+        provider, resource = parsed_args.provider, parsed_args.resource
+        if resource not in {one.resource for one in self.engine.capacity.list_inventories(self.context, provider)}:
+            raise exceptions.QuotaError(f"Provider {provider} has no inventory of {resource}. Nothing was changed.")
+        self.engine.capacity.remove_inventory(self.context, provider, resource, reason=parsed_args.reason)
 
 
 class AllocationList(base.Lister):

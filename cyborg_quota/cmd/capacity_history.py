@@ -10,7 +10,8 @@ from typing import Any
 from cyborg_quota.capacity_types import CapacityDifference, CapacityEntry, CapacityValues, describe
 from cyborg_quota.cmd import arguments, base, change_history, formats
 
-COLUMNS = ("id", "at", "actor", "request_id", "action", "provider", "resource", "change", "reason")
+LONG_COLUMNS = ("actor_project_id", "request_id")
+COLUMNS = ("id", "at", "actor", "action", "provider", "resource", "change", "reason", *LONG_COLUMNS)
 DIFFERENCE_COLUMNS = ("before_id", "provider", "resource", "recorded", "actual")
 _NOT_RECORDED = (
     "%d providers or inventories were changed without a record, by an earlier release or with SQL. "
@@ -21,6 +22,9 @@ _NOT_RECORDED = (
 class History(change_history.History[CapacityEntry, CapacityDifference]):
     """Show who changed providers and inventories, when and why; newest first.
 
+    actor_project_id and request_id are the project and the request ID of the
+    context in which the change was made; a table shows them with --long.
+
     With --verify, replay the history instead, and compare the result with the
     present providers and inventories. Prints the differences and exits with 1 if
     there are any: an earlier release that still runs, or SQL, makes changes without
@@ -29,12 +33,13 @@ class History(change_history.History[CapacityEntry, CapacityDifference]):
     """
 
     example = (
-        "cyborg-quota capacity history --provider node1 --since 30d\n"
+        "cyborg-quota capacity history --provider node1 --since 30d --long\n"
         "  cyborg-quota capacity history --resource gpu -f csv\n"
         "  cyborg-quota capacity history --verify"
     )
 
     columns = COLUMNS
+    long_columns = LONG_COLUMNS
     difference_columns = DIFFERENCE_COLUMNS
     owner = "provider"
     verified = "providers and inventories"
@@ -54,12 +59,13 @@ class History(change_history.History[CapacityEntry, CapacityDifference]):
             entry.id,
             formats.timestamp(entry.at),
             formats.Optional(entry.actor),
-            formats.Optional(entry.request_id),
             entry.action if entry.operation is None else f"{entry.action} ({entry.operation})",
             formats.Optional(entry.provider),
             formats.Optional(entry.resource),
             describe(entry.before, entry.after),
             formats.Optional(entry.reason),
+            formats.Optional(entry.actor_project_id),
+            formats.Optional(entry.request_id),
         )
 
     def difference_row(self, difference: CapacityDifference) -> tuple[Any, ...]:

@@ -110,7 +110,7 @@ class Import(base.Lister):
             for name, wanted in providers.items()
         ]
         importer = CapacityImporter(
-            self.engine.capacity, self.context, self.engine.resources, reason=parsed_args.reason
+            self.engine.capacity, self.context, self.engine.resources, reason=parsed_args.reason, knows_use=False
         )
         return importer.run(lambda: wanted_providers, dry_run=parsed_args.dry_run, progress=progress)
 

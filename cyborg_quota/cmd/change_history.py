@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from oslo_log import log as logging
 
-from cyborg_quota.cmd import arguments, base, paging
+from cyborg_quota.cmd import arguments, base, formats, paging
 from cyborg_quota.cmd.errors import REFUSED, BadUsage
 
 LOG = logging.getLogger(__name__)
@@ -23,6 +23,8 @@ class History(base.Lister, Generic[Entry, Difference]):
     """Lists the entries of one history, newest first, or verifies it."""
 
     columns: ClassVar[tuple[str, ...]]
+    long_columns: ClassVar[tuple[str, ...]] = ()
+    """The last of ``columns``, which a table has only with --long or if -c selects columns."""
     difference_columns: ClassVar[tuple[str, ...]]
     owner: ClassVar[str]
     """The name of the option that selects the entries of one object: project or provider."""
@@ -43,6 +45,9 @@ class History(base.Lister, Generic[Entry, Difference]):
         paging.add_limit(parser)
         parser.add_argument("--marker", metavar="ID", help="start after the entry with this id")
         paging.add_resource(parser)
+        if self.long_columns:
+            names = " and ".join(self.long_columns)
+            parser.add_argument("--long", action="store_true", help=f"show {names} in a table, too")
         parser.add_argument(
             "--verify",
             action="store_true",
@@ -56,7 +61,8 @@ class History(base.Lister, Generic[Entry, Difference]):
         filters = {"since": parsed_args.since, "marker": parsed_args.marker, "resource": parsed_args.resource}
         if not parsed_args.verify:
             entries = self.entries(owner, limit=parsed_args.limit, **filters)
-            return self.columns, [self.row(entry) for entry in entries]
+            count = self._number_of_columns(parsed_args)
+            return self.columns[:count], [self.row(entry)[:count] for entry in entries]
         if any(value is not None for value in (owner, parsed_args.limit, *filters.values())):
             raise BadUsage(
                 f"--verify replays the whole history: give no --{self.owner}, --since, --limit, --marker or --resource."
@@ -66,6 +72,11 @@ class History(base.Lister, Generic[Entry, Difference]):
             self.status = REFUSED
             LOG.warning(self.not_recorded, len(differences))
         return self.difference_columns, [self.difference_row(one) for one in differences]
+
+    def _number_of_columns(self, parsed_args: argparse.Namespace) -> int:
+        is_short = parsed_args.formatter == formats.TABLE and not parsed_args.columns
+        is_long = not self.long_columns or parsed_args.long or not is_short
+        return len(self.columns) - (0 if is_long else len(self.long_columns))
 
     @abc.abstractmethod
     def add_owner(self, parser: argparse.ArgumentParser) -> None:

@@ -83,13 +83,22 @@ class Purge(base.ShowOne):
             metavar="DAYS",
             help="delete what ended at least this many days ago (default: [quota] purge_age)",
         )
+        parser.add_argument(
+            "--bindings-older-than",
+            type=_days,
+            metavar="DAYS",
+            help="also delete the bindings to pods that ended at least this many days ago (default: none)",
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         days: int | None = parsed_args.older_than
         age = self.conf.quota.purge_age if days is None else days * _DAY
         with base.progress_bar(None, "rows") as progress:
-            return ("purged",), (self.engine.purge(self.context, age, progress=progress),)
+            purged = self.engine.purge(self.context, age, progress=progress)
+            if parsed_args.bindings_older_than is not None:
+                purged += self.engine.pods.purge_history(self.context, parsed_args.bindings_older_than * _DAY)
+        return ("purged",), (purged,)
 
 
 def _days(text: str) -> int:

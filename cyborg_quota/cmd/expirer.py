@@ -23,7 +23,7 @@ from oslo_log import log as logging
 
 import cyborg_quota
 from cyborg_quota import QuotaEngine, exceptions, tracing, validation
-from cyborg_quota.cmd import base, notifications, pod_usage
+from cyborg_quota.cmd import arguments, base, notifications, pod_usage
 from cyborg_quota.cmd.errors import DONE, INTERRUPTED, REFUSED, exit_status, one_line
 from cyborg_quota.metrics import setup as metrics
 from cyborg_quota.pod_collection import RETRY_SECONDS
@@ -115,17 +115,18 @@ class Maintenance:
                 LOG.warning("Pod %s was not measured: %s (Its last figures: %s.)", one.usage.pod, one.error, age)
         return sum(one.error is None for one in collected)
 
-    def warn_of_ignored_edges(self) -> None:
-        """Log a warning if the project tree has edges of another limit driver.
+    def warn_of_edges(self) -> None:
+        """Log a warning if the project tree has edges that the limit driver ignores or will replace.
 
-        Runs until one check succeeds, then raises NeverAgain; while the database is unavailable it is repeated.
+        Runs until one check succeeds, then raises NeverAgain; while the database or the source of the limits is
+        unavailable, it is repeated.
         """
         try:
-            warning = self._engine.administration.ignored_edges_warning(self._context)
+            warnings = self._engine.administration.tree_warnings(self._context)
         except exceptions.QuotaError as error:
             LOG.debug("The project tree could not be checked: %s", error)
             return
-        if warning is not None:
+        for warning in warnings:
             LOG.warning("%s", warning)
         raise periodics.NeverAgain("checked")
 
@@ -167,22 +168,22 @@ class Expirer(cotyledon.Service):
         self._engine = cyborg_quota.make_engine(conf)
         self._maintenance = Maintenance(conf, self._engine)
         self._exporter = metrics.make_exporter(conf, self._engine)
+        jobs = [
+            self._job(self._maintenance.expire, "Expired %d reservations.", conf.quota.expire_interval),
+            self._job(self._maintenance.purge, "Purged %d reservations.", conf.quota.purge_interval),
+            self._job(self._maintenance.notify, "Sent %d threshold notices.", conf.notices.interval),
+            self._job(self._maintenance.collect, "Measured %d pods.", _collect_spacing(conf)),
+            (self._tree_check(), (), {}),
+        ]
+        # One thread for each job: a long purge must not delay expiry.
         self._periodic = periodics.PeriodicWorker(
-            [
-                self._job(self._maintenance.expire, "Expired %d reservations.", conf.quota.expire_interval),
-                self._job(self._maintenance.purge, "Purged %d reservations.", conf.quota.purge_interval),
-                self._job(self._maintenance.notify, "Sent %d threshold notices.", conf.notices.interval),
-                self._job(self._maintenance.collect, "Measured %d pods.", _collect_spacing(conf)),
-                (self._tree_check(), (), {}),
-            ],
-            # One thread for each job: a long purge must not delay expiry.
-            executor_factory=lambda: futurist.ThreadPoolExecutor(max_workers=4),
+            jobs, executor_factory=lambda: futurist.ThreadPoolExecutor(max_workers=len(jobs))
         )
 
     def _tree_check(self) -> Callable[[], None]:
         @periodics.periodic(spacing=_CHECK_SECONDS, run_immediately=True)
         def check() -> None:
-            self._maintenance.warn_of_ignored_edges()
+            self._maintenance.warn_of_edges()
 
         return check
 
@@ -248,12 +249,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         # alembic logs each check of the schema's revision at INFO.
         logging.set_defaults(default_log_levels=[*logging.get_default_log_levels(), "alembic=WARN"])
         conf.register_cli_opts(_CLI_OPTS)
-        base.load_conf(
-            conf,
-            sys.argv[1:] if argv is None else argv,
-            prog=PROG,
-            description="Expires overdue reservations, and deletes reservations that ended long ago.",
-        )
+        with arguments.usage_as_errors():
+            base.load_conf(
+                conf,
+                sys.argv[1:] if argv is None else argv,
+                prog=PROG,
+                description="Expires overdue reservations, and deletes reservations that ended long ago.",
+            )
         if not (conf.log_file or conf.log_dir or conf.use_syslog or conf.use_journal):
             conf.set_default("use_stderr", True)  # the default is stdout, where --once prints its counts
         logging.setup(conf, "cyborg_quota")

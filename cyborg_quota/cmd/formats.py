@@ -86,11 +86,6 @@ class OptionalProject(_Column):
         return {None: "", TOTAL: "(total)"}.get(self._value, str(self._value))
 
 
-def in_pod(resource: str | None, pod: str | None) -> str | None:
-    """A resource, with the pod to which a limit or a counter applies: ``gpu in pod p1``."""
-    return resource if resource is None or pod is None else f"{resource} in pod {pod}"
-
-
 class Indented(_Column):
     """A project in a tree; a table indents it by two blanks for each level. The total is as in OptionalProject."""
 

@@ -89,16 +89,16 @@ class List(base.Lister):
 
 def _add_scope(parser: argparse.ArgumentParser) -> None:
     scope = parser.add_mutually_exclusive_group(required=True)
-    scope.add_argument("--default", action="store_true", help="the default limit, for every project without its own")
+    scope.add_argument("--default", action="store_true", help="the default, for projects without a limit of their own")
     scope.add_argument("--project", metavar="PROJECT", help=f"the limit of one project: {arguments.PROJECT_HELP}")
-    scope.add_argument("--total", action="store_true", help="the limit over all projects, besides their own limits")
-    parser.add_argument("--pod", metavar="POD", help="with --project: its limit in this pod, besides the other")
+    scope.add_argument("--total", action="store_true", help="the limit over all projects, beside their own limits")
+    parser.add_argument("--pod", metavar="POD", help="with --project: its limit in this pod, beside that over all pods")
     arguments.add_project_domain(parser)
 
 
 def _require_project(parsed_args: argparse.Namespace) -> None:
     if parsed_args.pod is not None and parsed_args.project is None:
-        raise BadUsage("--pod needs --project: only the limit of a project can be one per pod.")
+        raise BadUsage("--pod needs --project: defaults and totals have no limits per pod.")
 
 
 class Set(base.Previewer):
@@ -111,8 +111,8 @@ class Set(base.Previewer):
     enforcement_model does not allow is refused. With --dry-run, prints what would
     change, and the reasons for which it would be refused.
 
-    With --until (and --from), the limits apply for that time only, in place of
-    those that are set otherwise.
+    With --until (and --from), the limits apply only during that span, in place of
+    the limits that are set without --until.
 
     With --total, counts what all projects hold, in batches, while other programs
     reserve; the limits are enforced when the command ends. Repeat the command if

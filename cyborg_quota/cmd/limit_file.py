@@ -14,16 +14,18 @@ from cyborg_quota.cmd.errors import BadUsage, Located
 from cyborg_quota.cmd.replay_export import add_chart, add_since
 from cyborg_quota.types import TOTAL, LimitChange
 
-COLUMNS = ("change", "project_id", "resource", "before", "after")
+COLUMNS = ("change", "project_id", "resource", "before", "after", "pod")
 
 
 class Import(base.Previewer):
     """Change limits and the project tree to match a YAML file; all of it or nothing.
 
-    Prints the changes. Limits and projects that the file does not mention stay
-    unchanged. Each project is moved to its position in the file (at the top
-    level it has no parent); a limit of null is removed. A refusal lists every
-    reason. With --dry-run and --against, prints the table of `limit simulate`.
+    Prints the changes; pod is that of a limit per pod. Limits and projects that
+    the file does not mention stay unchanged. Each project is moved to its
+    position in the file (at the top level it has no parent); a limit of null is
+    removed. A refusal has the first ten reasons; `cyborg-quota -v limit import`
+    logs the others, too. With --dry-run and --against, prints the table of
+    `limit simulate`.
     """
 
     example = "cyborg-quota limit import limits.yaml --dry-run"
@@ -93,8 +95,8 @@ def change_row(change: LimitChange) -> tuple[Any, ...]:
     """The row of one change; the columns are COLUMNS."""
     column = formats.Optional if change.resource is None else formats.OptionalLimit
     project = formats.Default(change.project_id)
-    resource = formats.Optional(formats.in_pod(change.resource, change.pod))
-    return change.action, project, resource, column(change.before), column(change.after)
+    resource, pod = formats.Optional(change.resource), formats.Optional(change.pod)
+    return change.action, project, resource, column(change.before), column(change.after), pod
 
 
 def read_document(file: str) -> object:

@@ -10,6 +10,7 @@ from typing import Any
 from cyborg_quota.cmd import arguments, base, change_history, formats
 from cyborg_quota.types import HistoryDifference, HistoryEntry
 
+LONG_COLUMNS = ("actor_project_id", "request_id")
 COLUMNS = (
     "id",
     "at",
@@ -23,6 +24,7 @@ COLUMNS = (
     "from",
     "until",
     "reason",
+    *LONG_COLUMNS,
 )
 DIFFERENCE_COLUMNS = ("before_id", "project_id", "resource", "pod", "recorded", "actual")
 _NOT_RECORDED = (
@@ -35,6 +37,8 @@ class History(change_history.History[HistoryEntry, HistoryDifference]):
     """Show who changed limits and the project tree, when and why; newest first.
 
     pod is that of a limit per pod. from and until are the span of an override.
+    actor_project_id and request_id are the project and the request ID of the
+    context in which the limit was changed; a table shows them with --long.
 
     With --verify, replay the history instead, and compare the result with the
     present limits and tree. Prints the differences and exits with 1 if there are
@@ -44,12 +48,13 @@ class History(change_history.History[HistoryEntry, HistoryDifference]):
     """
 
     example = (
-        "cyborg-quota limit history --project P --since 30d\n"
+        "cyborg-quota limit history --project P --since 30d --long\n"
         "  cyborg-quota limit history --since 2026-12-01T08:00Z -f csv\n"
         "  cyborg-quota limit history --verify"
     )
 
     columns = COLUMNS
+    long_columns = LONG_COLUMNS
     difference_columns = DIFFERENCE_COLUMNS
     owner = "project"
     verified = "limits and tree"
@@ -81,6 +86,8 @@ class History(change_history.History[HistoryEntry, HistoryDifference]):
             formats.timestamp(entry.starts_at),
             formats.timestamp(entry.until),
             formats.Optional(entry.reason),
+            formats.Optional(entry.actor_project_id),
+            formats.Optional(entry.request_id),
         )
 
     def difference_row(self, difference: HistoryDifference) -> tuple[Any, ...]:

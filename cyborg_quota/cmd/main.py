@@ -20,13 +20,15 @@ from oslo_config import cfg
 
 import cyborg_quota
 from cyborg_quota import QuotaEngine, exceptions, validation
-from cyborg_quota.cmd import base
+from cyborg_quota.cmd import arguments, base
 from cyborg_quota.cmd.errors import BAD_USAGE, BROKEN_PIPE, INTERRUPTED, REFUSED, exit_status, one_line
 from cyborg_quota.conf import keystone
 from cyborg_quota.limits import project_directory
 
 if TYPE_CHECKING:
     from cyborg_quota.limits.keystone_projects import ProjectDirectory
+
+LOG = logging.getLogger(__name__)
 
 DESCRIPTION = """\
 Quota for the accelerators of OpenStack Cyborg: the usage, reservations and limits of
@@ -91,16 +93,16 @@ class Shell(app.App):
             help="log to stderr at INFO; repeat for DEBUG (default: only warnings)",
         )
         parser.add_argument("--debug", action="store_true", help="log at DEBUG, and show tracebacks")
-        return parser
+        return arguments.raise_errors(parser)
 
     @functools.cached_property
     def conf(self) -> cfg.ConfigOpts:
         """The configuration, read at first use: --help works without it."""
-        arguments: list[str] = []
+        options: list[str] = []
         for name in ("config_file", "config_dir"):
             for value in getattr(self.options, name):
-                arguments += [f"--{name.replace('_', '-')}", value]
-        return base.load_conf(cfg.ConfigOpts(), arguments)
+                options += [f"--{name.replace('_', '-')}", value]
+        return base.load_conf(cfg.ConfigOpts(), options)
 
     @functools.cached_property
     def engine(self) -> QuotaEngine:
@@ -123,7 +125,7 @@ class Shell(app.App):
             self.options, remainder = self.parser.parse_known_args(list(argv))
             with self._logging():
                 return self._dispatch(remainder)
-        except SystemExit as exit_request:  # argparse has printed the error or the version
+        except SystemExit as exit_request:  # argparse has printed the help or the version
             return exit_request.code if isinstance(exit_request.code, int) else BAD_USAGE
         except KeyboardInterrupt:
             return INTERRUPTED
@@ -157,9 +159,14 @@ class Shell(app.App):
             return BAD_USAGE
         command = factory(self, self.options, cmd_name=name)
         try:
-            return int(command.run(command.get_parser(f"{self.NAME} {name}").parse_args(rest)))
+            parser = arguments.raise_errors(command.get_parser(f"{self.NAME} {name}"))
+            return int(command.run(parser.parse_args(rest)))
         except cliff_help.HelpExit:
             return 0
+        except exceptions.LimitRefused as error:
+            for problem in error.problems[error.MAX_SHOWN :]:
+                LOG.info("Not allowed: %s.", problem)
+            raise
         finally:
             self.stdout.flush()
 
@@ -205,6 +212,8 @@ def _next_step(error: Exception) -> str:
         return " List the pods: cyborg-quota pod list"
     if isinstance(error, exceptions.OverrideNotFound):
         return " List the overrides: cyborg-quota limit override list"
+    if isinstance(error, exceptions.LimitRefused) and len(error.problems) > error.MAX_SHOWN:
+        return " With -v before the command, the others are logged."
     if isinstance(error, exceptions.ReasonRequired):
         return " Give it with --reason."
     return ""

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from cyborg_quota.cmd import base, formats, paging, projects
-from cyborg_quota.cmd.errors import REFUSED
+from cyborg_quota.cmd.errors import REFUSED, BadUsage
 from cyborg_quota.limit_types import Holding
 
-COLUMNS = ("project_id", "resource", "used", "reserved", "limit", "overrides")
+COLUMNS = ("project_id", "resource", "used", "reserved", "limit", "overrides", "pod")
 
 
 class Orphans(base.Lister):
@@ -20,9 +20,9 @@ class Orphans(base.Lister):
 
     If there are any, prints a row for each project and resource and exits with 1;
     otherwise prints nothing and exits with 0. overrides is the number of overrides
-    that have not ended. A limit per pod has a row of its own, with the usage in the
-    pod (`gpu in pod p1`). `release`, `limit unset` and `limit override cancel`
-    remove what they hold. Keystone's domains are no orphans.
+    that have not ended. A limit per pod has a row of its own, with the usage in this
+    pod; --marker then takes the pod after the resource. `release`, `limit unset` and
+    `limit override cancel` remove what they hold. Keystone's domains are no orphans.
     """
 
     example = "cyborg-quota project orphans -f csv"
@@ -35,7 +35,15 @@ class Orphans(base.Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         holdings = [
-            (one.project_id, _resource(one), one.used, one.reserved, formats.OptionalLimit(one.limit), one.overrides)
+            (
+                one.project_id,
+                one.resource,
+                one.used,
+                one.reserved,
+                formats.OptionalLimit(one.limit),
+                one.overrides,
+                formats.Optional(one.pod),
+            )
             for one in itertools.islice(self._orphans(parsed_args), parsed_args.limit)
         ]
         if holdings:
@@ -46,20 +54,17 @@ class Orphans(base.Lister):
         """The selected rows. It reads as many batches of projects as the caller takes rows."""
         directory = projects.require_directory(self.app, "project orphans")
         administration = self.engine.administration
-        project_id, resource = paging.options(parsed_args)["after"] or ("", None)
-        project_id = project_id or ""
-        # The marker's own project has more rows if the marker names a resource.
-        holders = [project_id] if resource is not None else administration.list_holders(self.context, project_id)
+        project_id, *names = parsed_args.marker or [""]
+        if len(names) > 2:
+            raise BadUsage("--marker takes the project, the resource and the pod of a row.")
+        last = [*names, ""][:2] if names else None
+        # The marker's own project may have more rows if the marker names a resource.
+        holders = [project_id] if last else administration.list_holders(self.context, project_id)
         with base.progress_bar(None, "projects") as progress:
             while holders:
                 for one in administration.list_holdings(self.context, directory.unknown(holders)):
-                    is_after = resource is None or one.project_id != project_id or _resource(one) > resource
+                    is_after = last is None or one.project_id != project_id or [one.resource, one.pod or ""] > last
                     if is_after and parsed_args.resource in (None, one.resource):
                         yield one
                 progress(len(holders))
                 holders = administration.list_holders(self.context, holders[-1])
-
-
-def _resource(one: Holding) -> str:
-    """The resource of a row, which its marker names too."""
-    return str(formats.in_pod(one.resource, one.pod))

@@ -55,8 +55,8 @@ class List(base.Lister):
 class Cancel(base.Command):
     """Cancel overrides. All of them are cancelled, or none.
 
-    The limits that are set otherwise apply again. What the project holds, it
-    keeps.
+    The limits that are set without --until apply again. The project keeps what it
+    holds.
     """
 
     example = "cyborg-quota limit override cancel 42-0 --reason 'workshop is over'"

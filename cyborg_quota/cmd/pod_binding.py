@@ -9,6 +9,7 @@ from typing import Any
 
 from cyborg_quota import exceptions
 from cyborg_quota.cmd import arguments, base, formats, paging, pod
+from cyborg_quota.cmd.errors import BadUsage
 from cyborg_quota.pod_types import Binding
 
 SELECT_COLUMNS = ("pod", "zone", "affinity", "starts_at", "reason")
@@ -25,8 +26,8 @@ def _select_values(binding: Binding) -> tuple[Any, ...]:
     )
 
 
-def _add_key(parser: argparse.ArgumentParser) -> None:
-    arguments.add_project(parser, required=True)
+def _add_key(parser: argparse.ArgumentParser, *, is_required: bool = True) -> None:
+    arguments.add_project(parser, required=is_required)
     parser.add_argument("--zone", metavar="ZONE", help="the availability zone (default: any)")
     pod.add_affinity(parser, "a tag that the pod must have; may be repeated (default: a pod without tags)")
 
@@ -117,16 +118,30 @@ class Move(base.ShowOne):
 
 
 class End(base.Command):
-    """End the current binding of a project. Its next selection creates another."""
+    """End the current binding of a project, or all those to a pod.
+
+    The next selection of each project creates another binding. To empty a pod
+    before it is removed, run `pod drain` first: while the pod is available,
+    projects can be bound to it again.
+    """
 
     example = "cyborg-quota pod binding end --project film --zone az1"
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        _add_key(parser)
+        _add_key(parser, is_required=False)
+        parser.add_argument("--pod", metavar="POD", help="end all bindings to this pod, and print their number")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
+        if (parsed_args.pod is None) == (parsed_args.project is None):
+            raise BadUsage("Give either --project or --pod.")
+        if parsed_args.pod is not None:
+            if parsed_args.zone is not None or parsed_args.affinity:
+                raise BadUsage("--pod ends the bindings of all zones and tags: give neither --zone nor --affinity.")
+            ended = self.engine.pods.end_bindings(self.context, parsed_args.pod)
+            self.notice = f"bindings ended: {ended}"
+            return
         self.engine.pods.end_binding(
             self.context, parsed_args.project, parsed_args.zone, pod.tags(parsed_args.affinity)
         )

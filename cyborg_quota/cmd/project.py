@@ -68,8 +68,9 @@ class Add(base.Command):
 class Move(base.Command):
     """Move a project to another parent, with its descendants and all their usage.
 
-    May run while these projects reserve and commit. A move is refused if a limit
-    would be exceeded, or if the new parent is the project or its descendant.
+    May run while these projects reserve and commit. A move is refused if the
+    enforcement model does not allow the limits at the new place, or if the new
+    parent is the project itself or one of its descendants.
     """
 
     example = "cyborg-quota project move higgs --parent operations"

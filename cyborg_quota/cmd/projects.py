@@ -144,8 +144,10 @@ def require_known(shell: Any, project_ids: Collection[str]) -> None:
         return
     unknown = shell.directory.unknown(project_ids)
     if unknown:
-        others = f"Nor has it {len(unknown) - 1} others: {_shown(unknown[1:])}. " if len(unknown) > 1 else ""
-        raise exceptions.UnknownProject(unknown[0], None, hint=f"{others}To import nevertheless, add --force.")
+        first, *more = unknown
+        count = "1 more project is" if len(more) == 1 else f"{len(more)} more projects are"
+        others = f"{count} unknown: {_shown(more)}. " if more else ""
+        raise exceptions.UnknownProject(first, None, hint=f"{others}To import nevertheless, add --force.")
 
 
 def with_names(shell: Any, column_names: Sequence[str], rows: list[list[Any]]) -> tuple[list[str], list[list[Any]]]:

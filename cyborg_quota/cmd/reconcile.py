@@ -54,8 +54,8 @@ class Reconcile(base.Lister):
         parser.add_argument(
             "--force",
             action="store_true",
-            help="repair even if the share of changes is more than [cyborg] reconcile_share allows, "
-            "or if Cyborg's records have become fewer",
+            help="repair even if the share of changes is more than [cyborg] reconcile_share allows, or if Cyborg's "
+            "records have become fewer; with --claim-source, also set the source in that case",
         )
         parser.add_argument(
             "--claim-source",
@@ -90,7 +90,7 @@ class Reconcile(base.Lister):
         records = cyborg_host.records(self.conf)
         reconciler = cyborg_host.reconciler(self.conf, self.engine, records, parsed_args.grace, wait=wait)
         if parsed_args.claim_source is not None:
-            self._claim_source(reconciler, parsed_args.claim_source or None)
+            self._claim_source(reconciler, parsed_args.claim_source or None, force=parsed_args.force)
         try:
             reconciler.register(dry_run=not parsed_args.heal)
         except SourceShared as error:
@@ -108,14 +108,7 @@ class Reconcile(base.Lister):
             self._report_failed(report, differences)
         elif differences:
             self.status = REFUSED
-        unclaimed = [difference.arq for difference in report.differences if not difference.is_own]
-        if unclaimed:
-            self.status = REFUSED
-            self._print(
-                f"{len(unclaimed)} of these ARQs have charges without a source, or of another source; they are not "
-                "repaired. If all belong to this Cyborg, run: cyborg-quota reconcile --claim-source, or, for charges "
-                "of its old source: cyborg-quota reconcile --claim-source FROM"
-            )
+        self._report_others(report)
         return COLUMNS, [
             (
                 difference.arq,
@@ -128,6 +121,26 @@ class Reconcile(base.Lister):
             for difference in differences
         ]
 
+    def _report_others(self, report: Report) -> None:
+        """Report the differences that are not repaired with --heal, or not even listed."""
+        unclaimed, omitted = report.count("foreign"), sum(report.omitted.values())
+        if unclaimed:
+            self.status = REFUSED
+            self._print(
+                f"{unclaimed} of these ARQs have charges without a source, or of another source; they are not "
+                "repaired. The charges of another program, such as `cyborg-quota reserve`, belong to that program: do "
+                "not claim them. If all belong to this Cyborg, run: cyborg-quota reconcile --claim-source, or, for "
+                "charges of its old source: cyborg-quota reconcile --claim-source FROM"
+            )
+        if report.unclaimed:
+            self._print(
+                f"{report.unclaimed} more ARQs are charged correctly, but without a source: their charges will not be "
+                "released automatically. If all belong to this Cyborg, run: cyborg-quota reconcile --claim-source"
+            )
+        if omitted:
+            self.status = REFUSED
+            self._print(f"{omitted} further differences are neither listed nor repaired now: run the command again.")
+
     def _report_failed(self, report: Report, repaired: Sequence[Difference]) -> None:
         done = {difference.arq for difference in repaired if difference.problem != "released, not charged"}
         failed = sum(difference.is_own and difference.arq not in done for difference in report.differences)
@@ -135,9 +148,9 @@ class Reconcile(base.Lister):
             self.status = REFUSED
             self._print(f"{failed} differences were not repaired; the log has the reasons.")
 
-    def _claim_source(self, reconciler: Reconciler, replaced: str | None) -> None:
+    def _claim_source(self, reconciler: Reconciler, replaced: str | None, *, force: bool) -> None:
         source = self.conf.cyborg.source
-        count = reconciler.claim_source(replaced)
+        count = reconciler.claim_source(replaced, force=force)
         if replaced == source:
             self._print(
                 f"the source {source} belongs to this Cyborg now; another Cyborg with this source repairs nothing, and "

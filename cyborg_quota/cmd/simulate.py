@@ -141,10 +141,9 @@ def present_limits(command: base.Lister) -> LimitSet:
 
     Raises BadUsage for a limit driver that cannot list them.
     """
-    from cyborg_quota.limits import document
+    from cyborg_quota.ledger import limit_reading
     from cyborg_quota.limits.database import DatabaseLimitDriver
     from cyborg_quota.limits.limit_set import LimitSet
-    from cyborg_quota.limits.limit_tree import LimitTree
 
     driver = DatabaseLimitDriver.from_conf(command.conf)
     if command.conf.limits.driver != "database":
@@ -157,11 +156,10 @@ def present_limits(command: base.Lister) -> LimitSet:
                 "in OS_LIMITS__DRIVER=noop."
             ) from None
         return LimitSet.of_every_project({limit.resource: limit.limit for limit in limits})
-    stored = document.read(command.engine.administration.export_limits(command.context))
-    tree, _ = document.apply(LimitTree({}, {}, {}, driver.initial_limits), stored)
-    overrides, _ = command.engine.administration.list_overrides(command.context)
-    totals = {one.resource: one.limit for one in command.engine.total_limits.list(command.context) if one.is_enforced}
-    return LimitSet(tree, driver.model, command.conf.limits.missing == "unlimited", overrides, totals)
+    with open_database(command.conf) as database:
+        stored = limit_reading.read_all(database, driver.initial_limits)
+    totals = {one.resource: one.limit for one in stored.totals if one.is_enforced}
+    return LimitSet(stored.tree, driver.model, command.conf.limits.missing == "unlimited", stored.overrides, totals)
 
 
 def _limit_sets(command: base.Lister, content: object) -> tuple[LimitSet, LimitSet, list[str]]:

@@ -18,6 +18,7 @@ from oslo_upgradecheck import upgradecheck
 
 import cyborg_quota
 from cyborg_quota import exceptions, validation
+from cyborg_quota.cmd import arguments
 from cyborg_quota.cmd.db import open_database
 from cyborg_quota.cmd.errors import BAD_USAGE, one_line
 from cyborg_quota.cmd.reconcile import wait
@@ -37,7 +38,7 @@ is started, after an upgrade, and to diagnose a problem. It writes nothing. The 
   database          Do the tables have the revision of this release?
   limits            Does the limit driver answer?
   total limits      Is each of them enforced?
-  project tree      Does it have edges that another limit driver added?
+  project tree      Does it have edges that another limit driver added, or that Keystone's replace?
   counters          Do the usage counters match the reservations?
   capacity          Do the inventories match the reservations, and are claims with a provider enabled?
   Cyborg's version  Does it have all that cyborg_quota needs, and is it a tested version?
@@ -153,10 +154,10 @@ class Checks(upgradecheck.UpgradeCommands):
     def _tree(self) -> Result:
         engine = self._engine()
         try:
-            warning = engine.administration.ignored_edges_warning(validation.admin_context())
+            warnings = engine.administration.tree_warnings(validation.admin_context())
         finally:
             engine.close()
-        return Result(SUCCESS, "no edge is ignored") if warning is None else Result(WARNING, warning)
+        return Result(WARNING, " ".join(warnings)) if warnings else Result(SUCCESS, "no edge is ignored")
 
     def _counters(self) -> Result:
         engine = self._engine()
@@ -227,9 +228,7 @@ class Checks(upgradecheck.UpgradeCommands):
         finally:
             engine.close()
         if report.differences:
-            return Result(
-                WARNING, f"{len(report.differences)} of {report.compared} accelerators differ: cyborg-quota reconcile"
-            )
+            return Result(WARNING, f"{report.total} of {report.compared} accelerators differ: cyborg-quota reconcile")
         return Result(SUCCESS, f"agree with the ledger on {report.compared} accelerators")
 
 
@@ -253,13 +252,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     conf: Any = cfg.ConfigOpts()
     _add_command(conf, Checks(conf))
     try:
-        loading.load(
-            conf,
-            list(sys.argv[1:] if argv is None else argv),
-            PROG,
-            version=cyborg_quota.__version__,
-            description=ABOUT,
-        )
+        with arguments.usage_as_errors():
+            loading.load(
+                conf,
+                list(sys.argv[1:] if argv is None else argv),
+                PROG,
+                version=cyborg_quota.__version__,
+                description=ABOUT,
+            )
         return int(upgradecheck.run(conf))
     except SystemExit as exit_request:
         return exit_request.code if isinstance(exit_request.code, int) else BAD_USAGE

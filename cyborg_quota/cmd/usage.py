@@ -14,15 +14,16 @@ from cyborg_quota.cmd.errors import REFUSED, BadUsage
 from cyborg_quota.types import MAX_AMOUNT, TOTAL, Counters, Drift, UsageRecord
 
 COLUMNS = ("project_id", "resource", "limit", "used", "reserved", "available", "fits", "bound_by")
-POD_COLUMNS = ("project_id", "pod", "resource", "limit", "used", "reserved", "available")
-OVER_COLUMNS = ("project_id", "resource", "scope", "limit", "used", "reserved", "subtree", "requested", "fits")
-HOW_MANY_COLUMNS = ("how_many", "resource", "fits", "bound_by")
+POD_COLUMNS = ("project_id", "pod", "resource", "limit", "used", "reserved", "available", "fits", "bound_by")
+OVER_COLUMNS = ("project_id", "resource", "scope", "limit", "used", "reserved", "subtree", "requested", "fits", "pod")
+HOW_MANY_COLUMNS = ("how_many", "resource", "fits", "bound_by", "pod")
 _COUNTERS = ("used", "reserved", "subtree")
 DRIFT_COLUMNS = (
     "project_id",
     "resource",
     *(f"{column}_{counter}" for counter in _COUNTERS for column in ("recorded", "expected")),
     "provider",
+    "pod",
 )
 
 
@@ -33,10 +34,10 @@ class List(base.Lister):
     would be granted now, considering the limits of all parents too; bound_by: the
     project whose limit determines it. A table shows unlimited if no limit does.
     With --project, lists also the resources of which the project has no usage. If
-    the limit source is unavailable, limits are shown as unknown; a limit that is
-    not set, so that nothing can be reserved, as not set (json: null for both).
+    the limit source is unavailable, limits are shown as unknown. A limit that is not
+    set, so that reserves are refused, is shown as not set. (json: null for both.)
 
-    With --pod, lists the usage in this pod and the limits per pod.
+    With --pod, lists the usage in this pod, the limits per pod, and what fits there.
     """
 
     example = "cyborg-quota usage list --project P -f json"
@@ -54,11 +55,12 @@ class List(base.Lister):
                 self.context,
                 parsed_args.project,
                 allow_unknown_limits=True,
+                with_headroom=True,
                 pod=parsed_args.pod,
                 **paging.options(parsed_args),
             )
             return POD_COLUMNS, [
-                (record.project_id, record.pod, record.resource, *_usage_columns(record)[:4]) for record in records
+                (record.project_id, record.pod, record.resource, *_usage_columns(record)) for record in records
             ]
         if parsed_args.project is None:
             records = self.engine.list_usages(
@@ -70,15 +72,11 @@ class List(base.Lister):
         return COLUMNS, [(record.project_id, record.resource, *_usage_columns(record)) for record in records]
 
     def _of_project(self, project_id: str) -> list[UsageRecord]:
-        usages = self.engine.get_usages(self.context, project_id, allow_unknown_limits=True)
         try:
-            by_resource = self.engine.headroom(self.context, project_id)
+            return self.engine.get_detail(self.context, project_id)
         except (exceptions.LimitsUnavailable, exceptions.InvalidName):  # or a project that Keystone does not know
+            usages = self.engine.get_usages(self.context, project_id, allow_unknown_limits=True)
             return [UsageRecord(project_id, resource, usage) for resource, usage in usages.items()]
-        return [
-            UsageRecord(project_id, resource, usage, by_resource.get(resource, Headroom(0)))
-            for resource, usage in usages.items()
-        ]
 
 
 def _usage_columns(record: UsageRecord) -> tuple[Any, ...]:
@@ -120,7 +118,8 @@ class Check(base.Lister):
     these amounts would be admitted in one reserve, and the resource that bounds
     the number; another reserve may change it at any time. With --provider, each
     bundle is a claim of its own, which fits on one provider. With --pod, the
-    limits of this pod apply, too, and `any` provider is one of the pod.
+    limits per pod of this pod apply too, and `any` provider is one of the pod. pod is
+    empty for a limit over all pods.
     """
 
     example = "cyborg-quota check --project P gpu=2"
@@ -152,8 +151,7 @@ class Check(base.Lister):
             raise BadUsage("--provider needs --how-many.")
         deltas = arguments.once_each(parsed_args.deltas, "amounts")
         violations = self.engine.check(self.context, deltas, parsed_args.project, pod=parsed_args.pod)
-        headrooms = self.engine.headroom(self.context, parsed_args.project, pod=parsed_args.pod)
-        rows = [_over_row(violation, headrooms[violation.resource]) for violation in violations]
+        rows = [_over_row(violation) for violation in violations]
         if rows:
             self.status = REFUSED
         return OVER_COLUMNS, rows
@@ -162,27 +160,25 @@ class Check(base.Lister):
         project_id, provider, pod = parsed_args.project, parsed_args.provider, parsed_args.pod
         bundles = self.engine.how_many(self.context, parsed_args.how_many, project_id, provider=provider, pod=pod)
         resource = formats.Optional(bundles.resource)
-        if bundles.resource is None and bundles.number is not None:
+        if bundles.headroom is None:
             where = "any provider" if provider == ANY else f"provider {provider}"
-            return bundles.number, resource, formats.Optional(None), where
-        headroom = Headroom(None)
-        if bundles.resource is not None:
-            headroom = self.engine.headroom(self.context, project_id, pod=pod)[bundles.resource]
-        number = formats.Fits(bundles.number, is_unlimited=_is_unlimited(headroom))
-        return number, resource, *_fits_columns(headroom)
+            return bundles.number, resource, formats.Optional(None), where, formats.Optional(None)
+        number = formats.Fits(bundles.number, is_unlimited=_is_unlimited(bundles.headroom))
+        return number, resource, *_fits_columns(bundles.headroom), formats.Optional(bundles.headroom.pod)
 
 
-def _over_row(over: Over, headroom: Headroom) -> tuple[Any, ...]:
+def _over_row(over: Over) -> tuple[Any, ...]:
     return (
         formats.OptionalProject(over.project_id),
-        formats.in_pod(over.resource, over.pod),
+        over.resource,
         over.scope,
         formats.Limit(over.limit),
         formats.Optional(over.used),
         formats.Optional(over.reserved),
         formats.Optional(over.subtree),
         over.requested,
-        formats.Available(headroom.fits),
+        formats.Available(over.fits),
+        formats.Optional(over.pod),
     )
 
 
@@ -191,8 +187,8 @@ class Audit(base.Lister):
 
     If there are differences, prints a row for each (recorded: the counter;
     expected: the sum of the reservations) and exits with 1; otherwise prints
-    nothing and exits with 0. A row with a provider is an inventory of it. `usage
-    heal` repairs the counters.
+    nothing and exits with 0. A row with a provider is an inventory of it, and a row
+    with a pod a counter of what the project holds there. `usage heal` repairs them.
     """
 
     example = "cyborg-quota usage audit -f csv"
@@ -225,11 +221,11 @@ def _row(drift: Drift | CapacityDrift) -> tuple[Any, ...]:
         for counter in _COUNTERS:
             pair = (drift.recorded, drift.expected) if counter == "used" else (None, None)
             values += [formats.Optional(value) for value in pair]
-        return (formats.Optional(None), drift.resource, *values, drift.provider)
+        return (formats.Optional(None), drift.resource, *values, drift.provider, formats.Optional(None))
     for counter in _COUNTERS:
         values += [formats.Optional(_counter(counters, counter)) for counters in (drift.recorded, drift.expected)]
-    resource = formats.in_pod(drift.resource, drift.pod)
-    return (formats.OptionalProject(drift.project_id), resource, *values, formats.Optional(None))
+    places = formats.Optional(None), formats.Optional(drift.pod)
+    return (formats.OptionalProject(drift.project_id), drift.resource, *values, *places)
 
 
 def _counter(counters: Counters | None, name: str) -> int | None:

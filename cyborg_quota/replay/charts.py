@@ -8,6 +8,7 @@ are drawn as a row of ticks below the line, and counted in the title of the pane
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import importlib.util
 import math
@@ -178,6 +179,7 @@ def _panel(axes: Any, panel: Panel, seconds: float, end: float, *, names_resourc
 
 def label(name: str) -> str:
     """A name as a label, shortened to 20 characters."""
+    name = _drawable(name)
     return escape(name if len(name) <= 20 else name[:9] + "…" + name[-10:])
 
 
@@ -185,3 +187,18 @@ def escape(text: str) -> str:
     """A text that matplotlib prints as it is."""
     # matplotlib reads a dollar sign as the start of a formula.
     return text.replace("$", r"\$")
+
+
+def _drawable(text: str) -> str:
+    """The text, with escape sequences in place of the characters that the font lacks: they would all look the same."""
+    known = _characters()
+    return "".join(one if ord(one) in known else ascii(one)[1:-1] for one in text)
+
+
+@functools.cache
+def _characters() -> frozenset[int]:
+    """The characters that the font of the charts has."""
+    from matplotlib import font_manager
+
+    font = font_manager.get_font(font_manager.findfont(font_manager.FontProperties()))
+    return frozenset(font.get_charmap())

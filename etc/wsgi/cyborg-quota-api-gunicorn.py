@@ -8,5 +8,7 @@ bind = "127.0.0.1:6667"
 worker_class = "gthread"
 workers = 2
 threads = 4
+# An idle connection is kept for so many seconds: longer than the proxy uses it, so that no request meets its end.
+keepalive = 75
 # A call waits at most [quota] retry_seconds for the database.
 graceful_timeout = 15
