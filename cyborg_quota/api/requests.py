@@ -41,7 +41,9 @@ def read_data(req: falcon.Request) -> bytes:
 def parse_body(data: bytes, name: str) -> Any:
     """The JSON body, which agrees with the schema ``name``. Raises Refused (400)."""
     try:
-        body = json.loads(data, parse_constant=_refuse_constant, object_pairs_hook=_without_duplicates)
+        body = json.loads(
+            data, parse_constant=_refuse_constant, parse_float=_number, object_pairs_hook=_without_duplicates
+        )
     except (ValueError, RecursionError) as error:  # also UnicodeDecodeError, and numbers of too many digits
         raise Refused(400, f"The body must be a JSON document: {str(error)[:_MAX_SHOWN]}.") from None
     _validate(_body_validator(name), body)
@@ -50,6 +52,12 @@ def parse_body(data: bytes, name: str) -> Any:
 
 def _refuse_constant(value: str) -> Any:
     raise ValueError(f"{value} is not JSON")
+
+
+def _number(text: str) -> int | float:
+    """A number that is written with a fraction or an exponent. For JSON Schema, 20.0 and 2e1 are integers."""
+    value = float(text)
+    return int(value) if value.is_integer() else value
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -242,6 +242,9 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "until": _nullable(_TIME),
             "reason": _nullable(_TEXT),
             "user_id": _described(_nullable(_TEXT), "Who made the change; null unless the caller is an admin."),
+            "user_project_id": _described(
+                _nullable(_TEXT), "The project of this user's token; null unless the caller is an admin."
+            ),
             "request_id": _nullable(_TEXT),
         }
     ),
@@ -259,8 +262,8 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "resource": _NAME,
             "scope": _described(
                 {"enum": ["project", "subtree", "total", "open_reservations", "counter"]},
-                "``open_reservations``: ``limit`` is the cap on open reservations. ``counter``: it is the width of the "
-                "counter.",
+                "``open_reservations``: ``limit`` is the maximum number of reservations in flight. ``counter``: "
+                "``limit`` is the largest number that can be counted.",
             ),
             "limit": _described(_nullable(_INTEGER), "null if no limit is set."),
             "requested": _AMOUNT,
@@ -276,14 +279,15 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "granted": _BOOLEAN,
             "violations": _described(
                 {"type": "array", "items": ref("Violation")},
-                "Of each resource, what determines what fits; an admin gets all that would refuse the request.",
+                "For each resource of which less fits than requested, what determines what fits; for an admin, every "
+                "limit that would refuse the request.",
             ),
         }
     ),
     "ProjectQuota": _object(
         {
             "project_id": _NAME,
-            "quota": _by_resource(ref("Limit"), "The limits that were set for this project."),
+            "quota": _by_resource(ref("Limit"), "The limits that were set for this project; with a pod, those there."),
             "overrides": _described(_COUNT, "The number of its overrides that have not ended."),
         }
     ),

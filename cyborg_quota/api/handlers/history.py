@@ -52,5 +52,6 @@ def _change(entry: HistoryEntry) -> Json:
         "until": moment(entry.until),
         "reason": entry.reason,
         "user_id": entry.actor,
+        "user_project_id": entry.actor_project_id,
         "request_id": entry.request_id,
     }

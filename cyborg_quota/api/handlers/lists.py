@@ -6,7 +6,7 @@ from __future__ import annotations
 import urllib.parse
 from typing import Any
 
-from cyborg_quota import policy
+from cyborg_quota import exceptions, policy
 from cyborg_quota.administration import MAX_LISTED_PROJECTS
 from cyborg_quota.api.call import Call, Json, moment
 from cyborg_quota.api.errors import Refused, project_not_found
@@ -17,6 +17,8 @@ from cyborg_quota.types import Reservation
 
 def list_quotas(call: Call) -> Json:
     """GET /v2/quotas"""
+    if "pod" in call.query:
+        return _list_quotas_in_pod(call, call.query["pod"])
     if "project_id" in call.query:
         return {"quotas": _not_default(call, [call.query["project_id"]])}
     found: list[Json] = []
@@ -27,6 +29,22 @@ def list_quotas(call: Call) -> Json:
             break
         found += _not_default(call, holders)
         after = holders[-1]
+    return call.page("quotas", found, lambda one: one, lambda one: str(one["project_id"]))
+
+
+def _list_quotas_in_pod(call: Call, pod: str) -> Json:
+    """The projects that have limits in the pod. A pod that the caller may not see is answered as an unknown one."""
+    if not call.allows(policy.SEE_PODS):
+        raise Refused(404, str(exceptions.PodNotFound(pod)))
+    by_project: dict[str, dict[str, int]] = {}
+    for record in call.engine.pod_limits.list(call.elevated, call.query.get("project_id"), pod):
+        by_project.setdefault(str(record.project_id), {})[record.resource] = record.limit
+    after = call.marker or ""
+    found = [
+        {"project_id": project_id, "quota": limits, "overrides": 0}  # (limits in pods have no overrides)
+        for project_id, limits in sorted(by_project.items())
+        if project_id > after
+    ]
     return call.page("quotas", found, lambda one: one, lambda one: str(one["project_id"]))
 
 
@@ -56,7 +74,7 @@ def list_reservations(call: Call) -> Json:
     if project_id is None and not call.allows(policy.ALL_RESERVATIONS):
         project_id = call.context.project_id
         if project_id is None:
-            raise Refused(403, "The token names no project.")
+            raise Refused(403, "The token is not scoped to a project.")
     if project_id is not None:
         _require_project(call, project_id)
     marker = call.query.get("marker")
@@ -122,5 +140,5 @@ def _inventory_of(marker: str) -> tuple[str, str]:
     """The provider and the resource of a marker. Raises Refused (400)."""
     provider, separator, resource = marker.partition("/")
     if not separator:
-        raise Refused(400, "The marker is not a provider and a resource, separated by a slash.")
+        raise Refused(400, "The marker must be a provider and a resource, separated by a slash.")
     return urllib.parse.unquote(provider), urllib.parse.unquote(resource)

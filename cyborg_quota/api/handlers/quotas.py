@@ -72,7 +72,7 @@ def set_limits(call: Call) -> Json:
         return pod_limits.set_limits(call, call.body["pod"])
     for resource, limit in limits.items():
         if limit is None:
-            raise Refused(400, f"Invalid quota.{resource}: null, which removes a limit, needs a pod.")
+            raise Refused(400, f"Invalid quota.{resource}: null removes a limit in a pod, and the body names no pod.")
     if not call.body.get("force", False):
         usages = call.engine.get_usages(call.as_project)
         pod_limits.refuse_below_usage(limits, usages)
