@@ -22,6 +22,7 @@ from cyborg_quota import exceptions, forks, validation
 from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.ledger.election import Election
 from cyborg_quota.metrics import gauges
+from cyborg_quota.metrics.ledger_calls import DirectCalls, LedgerCalls
 from cyborg_quota.metrics.recorder import Recorder, recorder
 
 LOG = logging.getLogger(__name__)
@@ -37,14 +38,23 @@ _NAMES_RETRY_SECONDS: Final = 60.0
 _RENEWALS_PER_LEASE: Final = 3
 _SOCKET_SECONDS: Final = 30.0
 
+_DIRECT: Final = DirectCalls()
+
 Names = Callable[[list[str]], dict[str, str]]
 
 
 class LedgerText:
     """The values of the ledger as text, kept for ``max_age_seconds``. Threads that ask meanwhile share one read."""
 
-    def __init__(self, engine: QuotaEngine, projects: list[str], max_age_seconds: float) -> None:
+    def __init__(
+        self,
+        engine: QuotaEngine,
+        projects: list[str],
+        max_age_seconds: float,
+        ledger_calls: LedgerCalls = _DIRECT,
+    ) -> None:
         self._engine = engine
+        self._ledger_calls = ledger_calls
         self._projects = None if EVERY_PROJECT in projects else projects
         self._max_age_seconds = max_age_seconds
         self._text = ""
@@ -65,7 +75,8 @@ class LedgerText:
         with self._lock:
             began = time.monotonic()
             if began - self._read_at >= self._max_age_seconds:
-                metrics = self._engine.monitoring.read(validation.admin_context(), self._projects)
+                read = self._engine.monitoring.read
+                metrics = self._ledger_calls.call_untimed(read, validation.admin_context(), self._projects)
                 self._text = gauges.projects_text(metrics.projects) + gauges.ledger_text(metrics)
                 self._read_at = time.monotonic()
                 self.project_ids = sorted({row.project_id for row in metrics.projects})
@@ -77,32 +88,44 @@ class NamesText:
 
     def __init__(self, names: Names) -> None:
         self._names = names
-        self._due = -float("inf")
+        self._read_at = -float("inf")
+        self._project_ids: set[str] | None = None
+        """The projects whose names were read; None after an error."""
         self.text = ""
 
     def refresh(self, project_ids: list[str]) -> None:
-        """Read the names of these projects once an hour; after an error, again after a minute."""
-        if not project_ids or time.monotonic() < self._due:
+        """Read the names of these projects once an hour; after an error, or for a new project, after a minute."""
+        is_complete = self._project_ids is not None and self._project_ids.issuperset(project_ids)
+        due = self._read_at + (_NAMES_SECONDS if is_complete else _NAMES_RETRY_SECONDS)
+        if not project_ids or time.monotonic() < due:
             return
         try:
             self.text = gauges.names_text(self._names(project_ids))
-            self._due = time.monotonic() + _NAMES_SECONDS
+            self._project_ids = set(project_ids)
         except exceptions.QuotaError as error:
-            self._due = time.monotonic() + _NAMES_RETRY_SECONDS
+            self._project_ids = None
             LOG.warning("The names of projects for cyborg_quota_project_info could not be read: %s", error)
+        self._read_at = time.monotonic()
 
 
 class Exporter:
     """The HTTP server of one process, and its threads. ``start`` returns at once; ``stop`` may be called twice."""
 
-    def __init__(self, conf: cfg.ConfigOpts, engine: QuotaEngine, names: Names | None = None) -> None:
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        engine: QuotaEngine,
+        names: Names | None = None,
+        ledger_calls: LedgerCalls = _DIRECT,
+    ) -> None:
         """Without I/O. Raises ConfigurationError if the directory of the counters cannot be used."""
         options = conf.metrics
         host, _, port = options.listen.rpartition(":")
         self._address = (host.strip("[]"), int(port))
         self._engine = engine
         self._recorder: Recorder = recorder()
-        self._ledger = LedgerText(engine, options.projects, options.max_age)
+        self._ledger_calls = ledger_calls
+        self._ledger = LedgerText(engine, options.projects, options.max_age, ledger_calls)
         self._names = None if names is None else NamesText(names)
         self._lease_seconds: float = options.lease
         self._watch_seconds = min(options.lease, _WATCH_SECONDS)
@@ -179,7 +202,7 @@ class Exporter:
         while not self._stopped.is_set():
             was_elected = self._election.is_elected
             try:
-                is_elected = self._election.campaign()
+                is_elected = self._ledger_calls.call(self._election.campaign)
             except exceptions.QuotaError as error:
                 is_elected = self._election.is_elected
                 LOG.debug("The lease could not be renewed: %s", error)
@@ -202,7 +225,7 @@ class Exporter:
         if now < due:
             return due
         try:
-            self._drift_rows = len(self._engine.audit(validation.admin_context()))
+            self._drift_rows = len(self._ledger_calls.call_untimed(self._engine.audit, validation.admin_context()))
         except exceptions.QuotaError as error:
             LOG.warning("The audit for cyborg_quota_drift_rows failed, and is repeated: %s", error)
         return time.monotonic() + self._audit_seconds

@@ -72,7 +72,7 @@ def ledger_text(metrics: LedgerMetrics) -> str:
             ]
     if metrics.measurement_ages:
         name = "cyborg_quota_pod_measurement_age_seconds"
-        lines += _head(name, "The time since the last measurement of a pod.")
+        lines += _head(name, "The time since the last measurement of a pod, or since it was added.")
         lines += [f'{name}{{pod="{escape(pod)}"}} {age}' for pod, age in sorted(metrics.measurement_ages.items())]
     lines += gauge(
         "cyborg_quota_oldest_overdue_seconds",

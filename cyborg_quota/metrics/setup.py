@@ -13,6 +13,7 @@ from cyborg_quota import exceptions
 from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.ledger.base import QuotaDriver
 from cyborg_quota.limits import project_directory
+from cyborg_quota.metrics.ledger_calls import DirectCalls, LedgerCalls
 
 if TYPE_CHECKING:
     from cyborg_quota.metrics.exporter import Exporter, Names
@@ -50,22 +51,26 @@ def listens(conf: cfg.ConfigOpts) -> bool:
     return "metrics" in conf and conf.metrics.listen is not None
 
 
-def make_exporter(conf: cfg.ConfigOpts, engine: QuotaEngine) -> Exporter | None:
+def make_exporter(
+    conf: cfg.ConfigOpts, engine: QuotaEngine, ledger_calls: LedgerCalls | None = None
+) -> Exporter | None:
     """The server of the metrics, which is not started; None if [metrics] listen is not set. No I/O.
 
-    Raises ConfigurationError, also if [metrics] project_names is set and Keystone is not configured.
+    ``ledger_calls``: None calls the ledger directly. Raises ConfigurationError, also if [metrics] project_names is set
+    and Keystone is not configured.
     """
     if not listens(conf):
         return None
     _import()
     from cyborg_quota.metrics.exporter import Exporter
 
-    return Exporter(conf, engine, _names_reader(conf) if conf.metrics.project_names else None)
+    names = _names_reader(conf) if conf.metrics.project_names else None
+    return Exporter(conf, engine, names, ledger_calls or DirectCalls())
 
 
-def serve(conf: cfg.ConfigOpts, engine: QuotaEngine) -> None:
+def serve(conf: cfg.ConfigOpts, engine: QuotaEngine, ledger_calls: LedgerCalls | None = None) -> None:
     """Serve metrics until this process ends, if [metrics] listen is set. Raises ConfigurationError."""
-    exporter = make_exporter(conf, engine)
+    exporter = make_exporter(conf, engine, ledger_calls)
     if exporter is not None:
         atexit.register(exporter.stop)  # another process can then be elected at once
         exporter.start()
@@ -91,6 +96,5 @@ def _import() -> None:
         import prometheus_client  # noqa: F401
     except ImportError:
         raise exceptions.ConfigurationError(
-            f"[metrics] listen or {VARIABLE} is set, and metrics need prometheus_client: install"
-            " cyborg_quota[metrics]."
+            f"[metrics] listen or {VARIABLE} is set, and metrics need prometheus_client: install cyborg_quota[metrics]."
         ) from None
