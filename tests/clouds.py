@@ -100,10 +100,11 @@ def add_limit_records(sql: sa.Engine, project_ids: Sequence[str]) -> None:
 
 
 def add_inventories(sql: sa.Engine, nodes: Sequence[tuple[str, str, int, int]]) -> None:
-    """Add a provider with an inventory for each node (name, resource, total, free). The rest is used elsewhere."""
+    """Add inventories (node, resource, total, free), and a provider for each node. The rest is used elsewhere."""
     with sql.begin() as connection:
         row = models.resource_providers.c
-        providers = [{"uuid": str(uuid.uuid4()), "name": name, "generation": 0, "can_host": 1} for name, *_ in nodes]
+        names = dict.fromkeys(name for name, *_ in nodes)
+        providers = [{"uuid": str(uuid.uuid4()), "name": name, "generation": 0, "can_host": 1} for name in names]
         _insert(connection, models.resource_providers, providers)
         ids = {found.name: found.id for found in connection.execute(sa.select(row.name, row.id))}
         units = {"reserved": 0, "min_unit": 1, "step_size": 1, "allocation_ratio": "1", "used": 0}

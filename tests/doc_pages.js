@@ -49,7 +49,7 @@ async () => {
     const seen = new Set();
     for (const link of links) {
       const page = link.href.split("#")[0];
-      if (link.protocol !== "file:" || page === location.href.split("#")[0]) continue;
+      if (link.protocol !== "file:" || page === document.baseURI.split("#")[0]) continue;
       if (seen.has(page)) problems.add(`a page is listed twice in ${place}: ${link.textContent.trim()}`);
       seen.add(page);
     }
@@ -61,7 +61,7 @@ async () => {
   checkElement(document.body);
   checkLists();
   checkLinks("the side bar", document.querySelectorAll("#table-of-contents li a"));
-  if (/\/html\/index\.html$/.test(location.pathname)) {
+  if (/\/html\/index\.html$/.test(new URL(document.baseURI).pathname)) {
     checkLinks("the first page", document.querySelectorAll(".docs-body li a, .docs-body td a"));
   }
   return [...problems];

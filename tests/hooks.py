@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import fixtures
 import sqlalchemy as sa
 
 from cyborg_quota import QuotaEngine
+from cyborg_quota.db import models
 from cyborg_quota.db.database import Database
 
 
@@ -148,6 +149,23 @@ def tables(sql: sa.Engine, *, without: str | None = None) -> dict[str, list[tupl
             content[name] = sorted((tuple(row[number] for number in kept) for row in cursor.fetchall()), key=repr)
         cursor.close()
     return content
+
+
+class SavedRows:
+    """The rows of some tables, to be put back: that takes a fraction of the calls that have made them."""
+
+    def __init__(self, sql: sa.Engine, names: Sequence[str]) -> None:
+        self._sql = sql
+        self._tables = [models.metadata.tables[name] for name in names]
+        with sql.connect() as connection:
+            self._rows = [connection.execute(table.select()).mappings().all() for table in self._tables]
+
+    def put_back(self) -> None:
+        with self._sql.begin() as connection:
+            for table, rows in zip(self._tables, self._rows, strict=True):
+                connection.execute(table.delete())
+                if rows:
+                    connection.execute(table.insert(), [dict(row) for row in rows])
 
 
 class BeforeStatement(fixtures.Fixture):

@@ -42,12 +42,31 @@ _MOMENTS: Final = (
 )
 
 
-def reflect(connection: sa.Connection, *, without: Iterable[str] = ()) -> list[sa.Table]:
-    """Return the tables of the database, referenced tables first."""
-    metadata = sa.MetaData()
+COLUMNS: Final = {
+    "sqlite": "SELECT t.name, c.name FROM sqlite_master AS t, pragma_table_info(t.name) AS c WHERE t.type = 'table'",
+    "mysql": "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = DATABASE()"
+    " AND table_name NOT IN (SELECT table_name FROM information_schema.views WHERE table_schema = DATABASE())",
+    "postgresql": "SELECT c.relname, a.attname FROM pg_class AS c JOIN pg_attribute AS a ON a.attrelid = c.oid"
+    " WHERE c.relkind = 'r' AND c.relnamespace = current_schema()::regnamespace AND attnum > 0 AND NOT attisdropped",
+}
+
+
+def column_names(connection: sa.Connection, *, without: Iterable[str] = ()) -> dict[str, set[str]]:
+    """Return the columns of each table."""
+    columns: dict[str, set[str]] = {}
     left_out = set(without)
-    metadata.reflect(connection, only=lambda name, _: name not in left_out and not name.startswith(COPY_PREFIX))
-    return metadata.sorted_tables
+    for table, column in connection.exec_driver_sql(COLUMNS[connection.dialect.name]):
+        if table not in left_out and not table.startswith((COPY_PREFIX, "sqlite_")):
+            columns.setdefault(table, set()).add(column)
+    return columns
+
+
+def reflect(connection: sa.Connection, names: Iterable[str]) -> list[sa.Table]:
+    """Return these tables of the database, referenced tables first."""
+    metadata, wanted = sa.MetaData(), set(names)
+    if wanted:
+        metadata.reflect(connection, only=list(wanted))
+    return [table for table in metadata.sorted_tables if table.name in wanted]
 
 
 def fill(connection: sa.Connection, table: sa.Table, count: int) -> None:

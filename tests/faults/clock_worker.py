@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process whose clock may be wrong: ``python -m tests.faults.clock_worker URL``.
+"""A process whose clock may be wrong: ``python -m tests.faults.clock_worker``.
 
-Each line of stdin is a call, ``["reserve", {"gpu": 1}, 5]``. For each it prints a line with the call's result, or the
-name of its error.
+Each line of stdin is a call: ``["use", URL]`` first, then ``["reserve", {"gpu": 1}, 5]``, and ``["close"]`` at the end.
+For each it prints a line with the call's result, or the name of its error.
 """
 
 from __future__ import annotations
@@ -32,66 +32,93 @@ _NAIVE_EXPIRE = (
 )
 
 
-def main(url: str) -> None:
-    # libfaketime 0.9 does not support the system call with which Python sleeps until a given time.
-    time.sleep = lambda seconds: select.select([], [], [], seconds) and None
-    engine = fixtures.make_engine(url)
-    sql = sa.create_engine(url)
-    driver = DbQuotaDriver(
-        DriverSettings(database=fixtures.settings(url)), DatabaseLimitDriver(Flat(), InitialLimits())
-    )
-    limited = QuotaEngine(driver)
-    limited.register_resources(["gpu"])
+class Calls:
+    """The calls on one database, by their names."""
 
-    def room() -> int:
+    def __init__(self, url: str) -> None:
+        self.engine = fixtures.make_engine(url)
+        self.sql = sa.create_engine(url)
+        driver = DbQuotaDriver(
+            DriverSettings(database=fixtures.settings(url)), DatabaseLimitDriver(Flat(), InitialLimits())
+        )
+        self.limited = QuotaEngine(driver)
+        self.limited.register_resources(["gpu"])
+
+    def close(self) -> None:
+        for engine in (self.engine, self.limited):
+            engine.close()
+        self.sql.dispose()
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Return the result of a call, or the name of its error."""
+        try:
+            return getattr(self, f"call_{name}")(*arguments)
+        except exceptions.QuotaError as error:
+            return type(error).__name__
+
+    def call_time(self) -> float:
+        return time.time()
+
+    def call_reserve(self, deltas: dict[str, int], expire: int) -> list[str]:
+        return self.engine.reserve(CONTEXT, deltas, expire)
+
+    def call_reserve_until(self, deltas: dict[str, int], seconds: float) -> list[str]:
+        return self.engine.reserve(CONTEXT, deltas, at(seconds))
+
+    def call_commit(self, uuids: list[str]) -> None:
+        self.engine.commit(CONTEXT, uuids)
+
+    def call_release(self, uuids: list[str]) -> None:
+        self.engine.release(CONTEXT, uuids)
+
+    def call_expire(self) -> int:
+        return self.engine.expire(base.ADMIN)
+
+    def call_naive_expire(self) -> int:
+        """The naive implementation: it compares the expiry with the clock of this process."""
+        with self.sql.begin() as connection:
+            return connection.execute(sa.text(_NAIVE_EXPIRE), {"now": at(0).replace(tzinfo=None)}).rowcount
+
+    def call_room(self) -> int:
         """How many of a resource fit, by the limits in the tables."""
-        usage = limited.get_usages(CONTEXT)["gpu"]
-        over = limited.check(CONTEXT, {"gpu": max(usage.available or 0, 0) + 1})
+        usage = self.limited.get_usages(CONTEXT)["gpu"]
+        over = self.limited.check(CONTEXT, {"gpu": max(usage.available or 0, 0) + 1})
         assert [one.limit for one in over] == [usage.limit], (over, usage)
         return usage.available or 0
 
-    def naive_room() -> int:
+    def call_naive_room(self) -> int:
         """The known-bad way: which overrides are active is asked of this process's clock."""
         query = "SELECT MAX(most) FROM limit_overrides WHERE starts_at <= :now AND ends_at > :now"
-        with sql.connect() as connection:
+        with self.sql.connect() as connection:
             return connection.execute(sa.text(query), {"now": at(0).replace(tzinfo=None)}).scalar() or 0
 
-    def at(seconds: float) -> datetime.datetime:
-        """Return a time, by the clock of this process."""
-        return datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=seconds)
-
-    def naive_expire() -> int:
-        """The naive implementation: it compares the expiry with the clock of this process."""
-        with sql.begin() as connection:
-            return connection.execute(sa.text(_NAIVE_EXPIRE), {"now": at(0).replace(tzinfo=None)}).rowcount
-
-    def override(limit: int, start: float, end: float) -> str:
+    def call_override(self, limit: int, start: float, end: float) -> str:
         """Make an override; its span is in seconds from now, by the clock of the database."""
-        now = limited._driver._database.read(overrides.now)  # type: ignore[attr-defined]
+        now = self.limited._driver._database.read(overrides.now)  # type: ignore[attr-defined]
         span = [now + datetime.timedelta(seconds=seconds) for seconds in (start, end)]
-        return limited.administration.set_overrides(base.ADMIN, {"gpu": limit}, "p", span[1], start=span[0])[0].id
+        return self.limited.administration.set_overrides(base.ADMIN, {"gpu": limit}, "p", span[1], start=span[0])[0].id
 
-    calls: dict[str, Any] = {
-        "time": time.time,
-        "reserve": lambda deltas, expire: engine.reserve(CONTEXT, deltas, expire),
-        "reserve_until": lambda deltas, seconds: engine.reserve(CONTEXT, deltas, at(seconds)),
-        "commit": lambda uuids: engine.commit(CONTEXT, uuids),
-        "extend": lambda uuids, seconds: engine.extend(CONTEXT, uuids, seconds),
-        "release": lambda uuids: engine.release(CONTEXT, uuids),
-        "expire": lambda: engine.expire(base.ADMIN),
-        "naive_expire": naive_expire,
-        "room": room,
-        "naive_room": naive_room,
-        "override": override,
-    }
+
+def at(seconds: float) -> datetime.datetime:
+    """Return a time, by the clock of this process."""
+    return datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=seconds)
+
+
+def main() -> None:
+    # libfaketime 0.9 does not support the system call with which Python sleeps until a given time.
+    time.sleep = lambda seconds: select.select([], [], [], seconds) and None
+    calls: Calls | None = None
     for line in sys.stdin:
         name, *arguments = json.loads(line)
-        try:
-            answer = calls[name](*arguments)
-        except exceptions.QuotaError as error:
-            answer = type(error).__name__
+        answer = None
+        if name == "use":
+            calls = Calls(*arguments)
+        elif calls is not None and name == "close":
+            calls.close()
+        elif calls is not None:
+            answer = calls.call(name, *arguments)
         print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

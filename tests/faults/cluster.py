@@ -15,10 +15,10 @@ HOT = ("hot",)
 SPREAD = tuple(f"p{number}" for number in range(50))
 
 
-def create_ledger(cluster: Galera, name: str) -> Ledger:
+def create_ledger(cluster: Galera, name: str, *, with_capacity: bool = False) -> Ledger:
     """Create a ledger in a database of its own. Its checks see everything that any node has answered."""
     create_database(cluster, name)
-    return Ledger(url_of(cluster.nodes[0], name))
+    return Ledger(url_of(cluster.nodes[0], name), with_capacity=with_capacity)
 
 
 def create_database(cluster: Galera, name: str) -> None:

@@ -2,7 +2,8 @@
 """The check that follows every fault test.
 
 * The invariants hold in the bare tables, and audit finds no drift.
-* No limit was exceeded at any time: a trigger checks every version of every usage row.
+* No limit was exceeded at any time: a trigger checks every version of every usage row. With capacity, another trigger
+  checks every version of every inventory.
 * No answered call is lost or half done; a call without an answer is done completely or not at all.
 * A retried call is charged once: it has as many rows as it requested, or none.
 * Reservations in flight were requested and not settled. Requested again, they are not charged again; after they are
@@ -43,6 +44,7 @@ IMPOSSIBLE_AFTER: dict[str, set[str]] = {
 # refusal: the states in which it is right
 TRUE_IN: dict[str, set[str]] = {
     "OverQuota": {NONE},
+    "OverCapacity": {NONE},
     "ReservationNotFound": {NONE},
     "ReservationCommitted": {"committed"},
     "ReservationRolledBack": {"rolled_back"},
@@ -87,6 +89,37 @@ _WATCH = {
         "CREATE TRIGGER limits_watch AFTER UPDATE ON quota_usages FOR EACH ROW EXECUTE FUNCTION limits_watch()",
     ],
 }
+
+
+_NOTE_INVENTORY = (
+    "INSERT INTO limits_passed (project_id, resource, held) SELECT NEW.provider_id, NEW.resource, NEW.used"
+)
+_IS_EXCEEDED = "WHERE NEW.used > NEW.capacity"
+_WATCH_CAPACITY = {
+    "sqlite": [
+        f"CREATE TRIGGER capacity_watch AFTER UPDATE ON inventories BEGIN {_NOTE_INVENTORY} {_IS_EXCEEDED}; END"
+    ],
+    "mysql": [
+        "CREATE TRIGGER capacity_watch AFTER UPDATE ON inventories FOR EACH ROW"
+        f" {_NOTE_INVENTORY} FROM DUAL {_IS_EXCEEDED}"
+    ],
+    "postgresql": [
+        "CREATE FUNCTION capacity_watch() RETURNS trigger AS $$ BEGIN"
+        f" {_NOTE_INVENTORY} {_IS_EXCEEDED}; RETURN NULL; END $$ LANGUAGE plpgsql",
+        "CREATE TRIGGER capacity_watch AFTER UPDATE ON inventories FOR EACH ROW EXECUTE FUNCTION capacity_watch()",
+    ],
+}
+
+
+def watch_capacity(url: str) -> None:
+    """Create triggers that record every version of an inventory of which more is used than its capacity.
+
+    After ``watch_limits``, whose table they use.
+    """
+    sql = sa.create_engine(url, poolclass=sa.NullPool)
+    with sql.begin() as connection:
+        for statement in _WATCH_CAPACITY[sql.dialect.name]:
+            connection.exec_driver_sql(statement)
 
 
 def watch_limits(url: str, limits: Mapping[str, int]) -> None:
@@ -156,8 +189,12 @@ def _check_tables(sql: sa.Engine, engine: QuotaEngine, report: Report) -> None:
 
 def _rows_by_request(sql: sa.Engine) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = collections.defaultdict(list)
-    query = "SELECT group_id, project_id, resource, delta, consumer_id, uuid, state FROM reservations ORDER BY id"
+    columns = "group_id, project_id, resource, delta, consumer_id, uuid, state"
     with sql.connect() as connection:
+        # (A ledger of an older revision has no providers.)
+        has_providers = any(one["name"] == "provider_id" for one in sa.inspect(connection).get_columns("reservations"))
+        provider = "(SELECT uuid FROM resource_providers WHERE id = provider_id)" if has_providers else "NULL"
+        query = f"SELECT {columns}, {provider} AS provider FROM reservations ORDER BY id"
         for row in connection.exec_driver_sql(query):
             if row.group_id is not None:
                 found[row.group_id].append(row)
@@ -218,9 +255,9 @@ def _settle_all(sql: sa.Engine, engine: QuotaEngine, report: Report) -> None:
         context = base.Context(in_flight[0].project_id)
         for consumer in consumers:
             held_rows = {row.resource: row for row in in_flight if row.consumer_id == consumer}
-            again = engine.reserve(
-                context, {name: row.delta for name, row in held_rows.items()}, consumer=consumer, group=request
-            )
+            (provider,) = {row.provider for row in held_rows.values()}
+            deltas = {name: row.delta for name, row in held_rows.items()}
+            again = engine.reserve(context, deltas, consumer=consumer, group=request, provider=provider)
             if sorted(again) != sorted(row.uuid for row in held_rows.values()):
                 report.problems.append(f"{request}: repeated, it was answered with other reservations")
     if _counters(sql) != before:

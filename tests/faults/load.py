@@ -20,10 +20,10 @@ import alembic.command
 import fixtures
 import sqlalchemy as sa
 
-from cyborg_quota import Claim, QuotaEngine, exceptions
+from cyborg_quota import ANY, Claim, Inventory, QuotaEngine, exceptions
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
-from tests import base
+from tests import base, recorded_schema
 from tests import fixtures as our_fixtures
 from tests.faults import ledger_check
 from tests.faults.journal import ASK, OK, Journal
@@ -32,6 +32,11 @@ MOST_HELD = 3
 """The number of requests that one worker keeps attached."""
 LIMITS = {"gpu": 24, "fpga": 16}
 """Low enough that eight workers reach the limits often."""
+CAPACITY = {"gpu": 8, "fpga": 5}
+PAUSE_SECONDS = 0.005
+"""Between two requests of a worker. Without pauses, the workers keep all processors busy for as long as they run."""
+PROVIDERS = ("n1", "n2")
+"""The providers of a ledger with capacity, and what each of them has: workers reach it often."""
 
 
 def outcome_of(error: Exception) -> str:
@@ -100,22 +105,22 @@ class Request:
         self.uuids: list[str] = []
 
     @classmethod
-    def named(cls, name: str, projects: Sequence[str]) -> Request:
-        """Return the request with this name.
+    def named(cls, name: str, projects: Sequence[str], *, with_capacity: bool = False) -> Request:
+        """Return the request with this name. ``with_capacity``: most of them name a provider or ANY.
 
         The name determines the request, so that any reader of a journal can repeat it.
         """
         rng = random.Random(name)
+        providers = (None, ANY, ANY, *PROVIDERS) if with_capacity else (None,)
 
         def deltas() -> dict[str, int]:
             return {"gpu": rng.randint(1, 2)} if rng.random() < 0.7 else {"gpu": 1, "fpga": 1}
 
         kind = rng.random()
         project_id = projects[rng.randrange(len(projects))]
-        if kind < 0.2:
-            return cls(project_id, [Claim(None, deltas())], name)
         count = 1 if kind < 0.75 else rng.randint(2, 4)
-        return cls(project_id, [Claim(f"{name}-{index}", deltas()) for index in range(count)], name)
+        consumers = [None] if kind < 0.2 else [f"{name}-{index}" for index in range(count)]
+        return cls(project_id, [Claim(one, deltas(), provider=rng.choice(providers)) for one in consumers], name)
 
     @property
     def has_consumers(self) -> bool:
@@ -128,7 +133,8 @@ class Request:
     def reserve(self, engine: QuotaEngine) -> None:
         if len(self.claims) == 1:
             claim = self.claims[0]
-            self.uuids = engine.reserve(self.context, claim.deltas, consumer=claim.consumer, group=self.name)
+            how: dict[str, Any] = {"consumer": claim.consumer, "group": self.name, "provider": claim.provider}
+            self.uuids = engine.reserve(self.context, claim.deltas, **how)
         else:
             self.uuids = engine.reserve_many(self.context, self.claims, group=self.name)
 
@@ -149,15 +155,17 @@ def work(
     is_over: Callable[[], bool],
     *,
     pause_seconds: float = 0.0,
+    with_capacity: bool = False,
 ) -> None:
     """Reserve; commit most, roll back some, leave some in flight; release the oldest; until ``is_over()``.
 
-    ``pause_seconds``: the mean time between the calls for a request and those for the next one.
+    ``pause_seconds``: the mean time between the calls for a request and those for the next one. ``with_capacity``: see
+    Request.named.
     """
     held: list[tuple[Request, bool]] = []
     while not is_over():
         time.sleep(rng.uniform(0, 2 * pause_seconds))
-        request = Request.named(f"{worker}-{rng.getrandbits(60)}", projects)
+        request = Request.named(f"{worker}-{rng.getrandbits(60)}", projects, with_capacity=with_capacity)
         if caller.reserve(request):
             way = rng.random()
             if way < 0.2:
@@ -175,7 +183,9 @@ def work(
             caller.settle("release" if is_committed else rng.choice(["rollback", "release"]), oldest)
 
 
-def release_inherited(caller: Caller, journal: Journal, worker: str, projects: Sequence[str]) -> None:
+def release_inherited(
+    caller: Caller, journal: Journal, worker: str, projects: Sequence[str], *, with_capacity: bool = False
+) -> None:
     """Release what a worker of this name held when it was killed, as a restarted conductor does.
 
     A request without an answer is repeated first, because it may take effect at any time. A request without a consumer
@@ -185,8 +195,8 @@ def release_inherited(caller: Caller, journal: Journal, worker: str, projects: S
         if not name.startswith(f"{worker}-"):
             continue
         answered = {entry.call for entry in entries if entry.word == OK}
-        request = Request.named(name, projects)
-        if answered & {"rollback", "release"} or entries[-1].word == "OverQuota":
+        request = Request.named(name, projects, with_capacity=with_capacity)
+        if answered & {"rollback", "release"} or entries[-1].word in ("OverQuota", "OverCapacity"):
             continue
         if "reserve" in answered or (request.has_consumers and caller.reserve(request)):
             caller.settle("release", request)
@@ -276,24 +286,32 @@ class Ledger(fixtures.Fixture):
     """A new ledger with triggers that check its limits, a journal, and a method that starts workers.
 
     ``url`` leads directly to the database; workers may be given other URLs of it. ``revision``: an older revision of
-    the schema.
+    the schema. ``with_capacity``: it has providers, which workers claim.
     """
 
-    def __init__(self, url: str, limits: dict[str, int] | None = None, *, revision: str | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        limits: dict[str, int] | None = None,
+        *,
+        revision: str | None = None,
+        with_capacity: bool = False,
+    ) -> None:
         super().__init__()
         self.url = url
+        self._with_capacity = with_capacity
         self._revision = revision
         self.limits = LIMITS if limits is None else limits
 
     def _setUp(self) -> None:
-        database = Database(our_fixtures.settings(self.url))
         if self._revision is None:
-            schema.sync(database)
+            recorded_schema.create(self.url)
         else:
+            database = Database(our_fixtures.settings(self.url))
             database.write(
                 lambda connection: alembic.command.upgrade(schema.alembic_config(connection), str(self._revision))
             )
-        database.close()
+            database.close()
         ledger_check.watch_limits(self.url, self.limits)
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
@@ -308,6 +326,19 @@ class Ledger(fixtures.Fixture):
         for settle in (self.engine.commit, self.engine.rollback):
             settle(context, self.engine.reserve(context, {"gpu": 1, "fpga": 1}, consumer="warm"))
             self.engine.release(context, consumer="warm")
+        if self._with_capacity:
+            self._add_capacity()
+
+    def _add_capacity(self) -> None:
+        ledger_check.watch_capacity(self.url)
+        capacity = self.engine.capacity
+        capacity.enable(base.ADMIN)
+        for name in PROVIDERS:
+            capacity.add_provider(base.ADMIN, name)
+            capacity.set_inventories(base.ADMIN, name, {key: Inventory(total) for key, total in CAPACITY.items()})
+        for provider in (*PROVIDERS, ANY):
+            uuids = self.engine.reserve(base.Context("warm"), {"gpu": 1}, provider=provider)
+            self.engine.rollback(base.Context("warm"), uuids)
 
     def make_engine(self, url: str | None = None, **changes: Any) -> QuotaEngine:
         """Return an engine with the limits of the test."""
@@ -321,17 +352,22 @@ class Ledger(fixtures.Fixture):
         seed: int,
         projects: Sequence[str] = ("hot",),
         urls: Sequence[str] | None = None,
-        pause_seconds: float = 0.0,
+        pause_seconds: float | None = None,
         **changes: Any,
     ) -> Crew:
-        """Start a number of workers; they use ``urls`` in turn. ``pause_seconds``: see ``work``."""
+        """Start a number of workers; they use ``urls`` in turn.
+
+        ``pause_seconds``: see ``work``; by default PAUSE_SECONDS.
+        """
+        pause = PAUSE_SECONDS if pause_seconds is None else pause_seconds
 
         def job(number: int, is_over: Callable[[], bool]) -> None:
             url = urls[number % len(urls)] if urls else self.url
             caller = Caller(self.make_engine(url, **changes), self.journal)
-            release_inherited(caller, self.journal, f"w{number}", projects)
+            how = {"with_capacity": self._with_capacity}
+            release_inherited(caller, self.journal, f"w{number}", projects, **how)
             rng = random.Random(f"{seed} {number} {os.getpid()}")
-            work(caller, f"w{number}", rng, projects, is_over, pause_seconds=pause_seconds)
+            work(caller, f"w{number}", rng, projects, is_over, pause_seconds=pause, **how)
 
         self.engine.close()  # SQLite does not support a fork while a file is open
         return Crew(job, count)

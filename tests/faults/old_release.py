@@ -18,6 +18,9 @@ import sqlalchemy as sa
 
 from tests.faults.journal import ASK, OK, Journal
 
+PAUSE_SECONDS = 0.005
+"""Between two requests."""
+
 _FIRST_PROJECT = "INSERT INTO projects (project_id, parent_id, generation) VALUES (:project, NULL, 0)"
 _FIRST_USAGE = (
     "INSERT INTO quota_usages (project_id, resource, reserved, used, subtree, generation)"
@@ -61,6 +64,7 @@ class OldRelease:
         """Reserve and settle, until ``is_over()``."""
         usage_id, generation = self._first_use(project_id)
         while not is_over():
+            time.sleep(rng.uniform(0, 2 * PAUSE_SECONDS))
             request = f"old-{uuid.uuid4()}"
             facts: dict[str, Any] = {"project": project_id, "uuid": str(uuid.uuid4()), "request": request}
             facts |= {"usage_id": usage_id, "generation": generation}

@@ -37,7 +37,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from tests import fixtures, servers
-from tests.faults import clocks, outages, test_commit_lost, test_crash, test_simulation, test_upgrade
+from tests.faults import clocks, load, outages, test_commit_lost, test_crash, test_simulation, test_upgrade
 from tests.faults import cluster as cluster_faults
 from tests.faults.ledger_check import Report
 from tests.faults.load import Ledger
@@ -372,6 +372,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("\n".join(f"{scenario.name:12} {scenario.about}" for scenario in scenarios.values()))
         return 0
     logging.disable(logging.CRITICAL)
+    load.PAUSE_SECONDS = 0.0  # as many calls as possible
     seed = random.randrange(2**32) if arguments.seed is None else arguments.seed
     names = arguments.only or list(scenarios)
     minutes = total_minutes(arguments.minutes, names)

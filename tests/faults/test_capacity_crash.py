@@ -1,35 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process is killed after each statement that writes of a claim of capacity, and of what gives the capacity back.
+"""A process is killed in and after each transaction of a claim of capacity, and of what gives the capacity back.
 
 Quota and capacity change together or not at all, and the repeated call completes.
 """
 
 from __future__ import annotations
 
-import itertools
-import os
-import signal
 from collections.abc import Callable
 from typing import Any
 
-import sqlalchemy as sa
 import testscenarios
 from fixtures import MonkeyPatch
 
 from cyborg_quota import ANY, Inventory, QuotaEngine
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer
-from tests import base, invariants
+from tests import base, hooks, invariants
+from tests.faults import kill_points
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
 ADMIN = base.ADMIN
 AMOUNTS = {"gpu": 3, "fpga": 1}
-MOST_STATEMENTS = 40
-READS = ("SELECT", "SET ", "SHOW", "PRAGMA", "PREPARE", "DEALLOCATE")
-BEGIN = ("BEGIN", "BEGIN IMMEDIATE")
-"""A kill after one of these has the same effect as a kill after the statement before it."""
-ATOMIC = "-- COMMIT"
-"""The end of a statement that is a transaction of its own, whatever its first word is."""
 
 
 class CrashTestCase(base.LedgerTestCase):
@@ -37,26 +28,13 @@ class CrashTestCase(base.LedgerTestCase):
         """As on a server without single-statement transactions."""
         self.useFixture(MonkeyPatch("cyborg_quota.db.database.Database.supports_single_statement", lambda *_: False))
 
-    def crash_after(self, number: int, call: Callable[[QuotaEngine], object], *, is_naive: bool = False) -> bool:
-        """Run ``call`` in a process that kills itself after this number of writes. False: it ended before.
-
-        ``is_naive``: each statement is committed at once.
-        """
+    def crash(
+        self, at: int | None, call: Callable[[QuotaEngine], object], *, is_naive: bool = False
+    ) -> list[bool] | None:
+        """Run ``call`` in a process that is killed after its write or COMMIT ``at``: see kill_points.run."""
         if self.backend == "sqlite":  # which allows no open connection during a fork
             self.engine.close()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                _kill_after(number, is_naive=is_naive)
-                call(self.make_engine())
-                os._exit(0)
-            finally:
-                os._exit(1)
-        _, status = os.waitpid(pid, 0)
-        if os.WIFSIGNALED(status):
-            return True
-        self.assertEqual(0, os.waitstatus_to_exitcode(status), f"the call failed before statement {number}")
-        return False
+        return kill_points.run(self.make_engine, call, at, is_naive=is_naive)
 
     def used(self) -> int:
         return sum(record.used for record in self.engine.capacity.list_inventories(ADMIN))
@@ -75,18 +53,23 @@ class TestCrash(CrashTestCase):
     ) -> None:
         """``used``: what is used after the complete call. ``pod``: that of the provider, which counts the claims."""
         self.engine.capacity.set_pod(ADMIN, "n1", pod)
-        for number in itertools.count(1):
-            self.assertLess(number, MOST_STATEMENTS)
-            prepare()
-            is_killed = self.crash_after(number, call)
+        content = None
+        points: list[int | None] = [0, None]  # the first kill is in a first use, which sends other statements
+        for at in points:
+            if content is None:
+                prepare()
+                content = hooks.tables(self.sql)
+            ends = self.crash(at, call)
+            kill_points.add(points, ends)
+            if ends is None and hooks.tables(self.sql) == content:
+                continue  # the next one is killed on the same content
+            content = None
             self.assert_invariants()
             call(self.engine)
             self.assert_invariants()
-            self.assertEqual(used, self.used(), f"after a kill at statement {number}")
+            self.assertEqual(used, self.used(), f"after a kill at statement {at}")
             self.engine.release(self.context, consumer="c")
-            if not is_killed:
-                break
-        self.assertGreater(number, 1, "no statement was sent")
+        self.assertGreater(len(points), 2, "no statement was sent")
 
     def reserve(self, engine: QuotaEngine | None = None) -> None:
         (engine or self.engine).reserve(self.context, AMOUNTS, consumer="c", provider="n1")
@@ -159,26 +142,12 @@ class TestCrash(CrashTestCase):
         self.engine.capacity.set_pod(ADMIN, "n1", "p1")
         self.reserve()
         self.engine.rollback(self.context, consumer="c")
-        for number in range(1, MOST_STATEMENTS):
-            is_killed = self.crash_after(number, self.reserve, is_naive=True)
-            self.assertTrue(is_killed, "no kill was detected")
+        points: list[int | None] = [None]
+        for at in points:
+            self.engine.release(self.context, consumer="c")
+            ends = self.crash(at, self.reserve, is_naive=True)
+            kill_points.add(points, ends)
             with self.sql.connect() as connection:
                 if invariants.find_violations(connection):
                     return
-
-
-def _kill_after(number: int, *, is_naive: bool) -> None:
-    count = itertools.count(1)
-
-    def after(_connection: Any, cursor: Any, statement: str, *_rest: Any) -> None:
-        if is_naive:
-            cursor.connection.commit()
-        if _is_write(statement) and next(count) == number:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    sa.event.listen(sa.Engine, "after_cursor_execute", after)
-
-
-def _is_write(statement: str) -> bool:
-    """Whether it can change something."""
-    return statement.endswith(ATOMIC) or not (statement.startswith(READS) or statement in BEGIN)
+        self.fail("no kill was detected")

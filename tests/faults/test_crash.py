@@ -38,10 +38,11 @@ def kill_workers(ledger: Ledger, kills: int, seed: int) -> None:
 
 class TestKilledWorkers(base.BackendTestCase):
     def test_no_answered_call_is_lost_and_no_counter_drifts(self) -> None:
-        ledger = self.useFixture(Ledger(fixtures.fresh_url(self.backend, "killed")))
+        ledger = self.useFixture(Ledger(fixtures.fresh_url(self.backend, "killed"), with_capacity=True))
         kill_workers(ledger, KILLS, random.randrange(2**32))
         report = ledger.assert_right()
         self.assertGreater(report.calls, KILLS, "the workers were killed before they did anything")
+        self.assertGreater(report.errors["OverCapacity"], 0)
 
 
 class TestTheCheck(base.LedgerTestCase):

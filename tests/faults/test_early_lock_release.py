@@ -10,16 +10,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import ClassVar
 from unittest import mock
 
-import fixtures
 import sqlalchemy as sa
 import testscenarios
+from fixtures import MonkeyPatch
 from testtools import matchers
 
 from cyborg_quota import QuotaEngine
 from cyborg_quota.db.dialects import postgresql_functions as functions
-from tests import base, hooks
+from tests import base, fixtures, hooks, servers
 from tests.faults.test_outages import OwnServerTestCase
 
 FUNCTIONS = "cyborg_quota.db.dialects.postgresql_functions"
@@ -33,13 +34,22 @@ class TestEarlyLockRelease(OwnServerTestCase):
     scenarios = [scenario for scenario in OwnServerTestCase.scenarios if scenario[0] == "postgresql"]
 
     check_interval = functions._CONTENTION_CHECK_INTERVAL
+    server: ClassVar[servers.Server]
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        """Start one server for all tests: each restarts it, and has a database of its own."""
+        super().setUpClass()
+        cls.server = servers.PostgreSQL(settings={"autovacuum": "off", "checkpoint_timeout": "1h"})
+        cls.addClassCleanup(cls.server.close)
+        if fixtures.missing_server("postgresql") is None:
+            cls.server.start()
 
     def setUp(self) -> None:
         super().setUp()
-        self.useFixture(fixtures.MonkeyPatch(f"{FUNCTIONS}._CONTENTION_CHECK_INTERVAL", 1))
-        self.server = self.start(autovacuum="off", checkpoint_timeout="1h")
-        self.suspend_wal_writer(self.server)
+        self.useFixture(MonkeyPatch(f"{FUNCTIONS}._CONTENTION_CHECK_INTERVAL", 1))
         self.ledger = self.ledger_on(self.server)
+        self.suspend_wal_writer(self.server)  # (DROP DATABASE would wait for it)
         self.engine = self.new_engine()
         self.context = base.Context("p")
         self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}))  # the usage rows exist
@@ -116,7 +126,7 @@ class TestEarlyLockRelease(OwnServerTestCase):
     def test_one_call_in_four_checks_for_contention(self) -> None:
         """The check is random, so that each row is checked sometimes."""
         self.useFixture(
-            fixtures.MonkeyPatch(f"{FUNCTIONS}._CONTENTION_CHECK_INTERVAL", self.check_interval)
+            MonkeyPatch(f"{FUNCTIONS}._CONTENTION_CHECK_INTERVAL", self.check_interval)
         )
         for rng, writes_log in ((0.26, False), (0.24, True)):
             with hooks.recorded_statements(self.engine) as sent, mock.patch("random.random", return_value=rng):
@@ -125,8 +135,8 @@ class TestEarlyLockRelease(OwnServerTestCase):
 
     def test_a_row_is_checked_once_more_after_the_contention(self) -> None:
         self.run_contended(lambda: self.engine.reserve(self.context, {"gpu": 1}))
-        self.useFixture(fixtures.MonkeyPatch(f"{FUNCTIONS}._CONTENTION_CHECK_INTERVAL", 10**9))
-        self.useFixture(fixtures.MonkeyPatch(f"{FUNCTIONS}._CONTENDED_SECONDS", 0))
+        self.useFixture(MonkeyPatch(f"{FUNCTIONS}._CONTENTION_CHECK_INTERVAL", 10**9))
+        self.useFixture(MonkeyPatch(f"{FUNCTIONS}._CONTENDED_SECONDS", 0))
         with hooks.recorded_statements(self.engine) as sent:
             for _ in range(3):
                 self.engine.reserve(self.context, {"gpu": 1})
@@ -135,7 +145,7 @@ class TestEarlyLockRelease(OwnServerTestCase):
         self.assertNotEqual(unchecked[0], checking)
 
     def make_contended(self) -> None:
-        self.useFixture(fixtures.MonkeyPatch(f"{FUNCTIONS}._CONTENDED_SECONDS", 60))
+        self.useFixture(MonkeyPatch(f"{FUNCTIONS}._CONTENDED_SECONDS", 60))
         self.run_contended(lambda: self.engine.reserve(self.context, {"gpu": 1}))
 
     def test_calls_on_a_contended_row_are_durable(self) -> None:
@@ -149,7 +159,7 @@ class TestEarlyLockRelease(OwnServerTestCase):
     def test_control_of_a_reserve_on_a_contended_row(self) -> None:
         self.make_contended()
         self.useFixture(
-            fixtures.MonkeyPatch(f"{FUNCTIONS}.ensure_durable", lambda _connection: None)
+            MonkeyPatch(f"{FUNCTIONS}.ensure_durable", lambda _connection: None)
         )
         self.engine.reserve(self.context, {"gpu": 1}, consumer="a")
         self.crash_and_restart()
@@ -159,7 +169,7 @@ class TestEarlyLockRelease(OwnServerTestCase):
         self.make_contended()
         uuids = self.engine.reserve(self.context, {"gpu": 1}, consumer="b")
         self.useFixture(
-            fixtures.MonkeyPatch(f"{FUNCTIONS}.ensure_durable", lambda _connection: None)
+            MonkeyPatch(f"{FUNCTIONS}.ensure_durable", lambda _connection: None)
         )
         self.engine.commit(self.context, uuids)
         self.crash_and_restart()
@@ -168,7 +178,7 @@ class TestEarlyLockRelease(OwnServerTestCase):
     def test_control(self) -> None:
         """Without its last statement, an answered call is lost."""
         self.useFixture(
-            fixtures.MonkeyPatch(f"{FUNCTIONS}.ensure_durable", lambda _connection: None)
+            MonkeyPatch(f"{FUNCTIONS}.ensure_durable", lambda _connection: None)
         )
         self.run_contended(lambda: self.engine.reserve(self.context, {"gpu": 1}, consumer="a"))
         self.crash_and_restart()
@@ -187,13 +197,13 @@ class TestEarlyLockRelease(OwnServerTestCase):
         """One process has charged, and crashes before the log is flushed; another process gets the same call."""
         other = self.new_engine()
         self.useFixture(
-            fixtures.MonkeyPatch(f"{FUNCTIONS}.ensure_durable", lambda _connection: None)
+            MonkeyPatch(f"{FUNCTIONS}.ensure_durable", lambda _connection: None)
         )
         self.run_contended(lambda: self.engine.reserve(self.context, {"gpu": 1}, consumer="a"))
         self.run_contended(lambda: self.engine.reserve(self.context, {"gpu": 1}, consumer="b"))
         self.run_contended(lambda: self.engine.commit(self.context, consumer="b"))
         self.useFixture(
-            fixtures.MonkeyPatch(f"{FUNCTIONS}.ensure_durable", self.ensure_durable)
+            MonkeyPatch(f"{FUNCTIONS}.ensure_durable", self.ensure_durable)
         )
         other.reserve(self.context, {"gpu": 1}, consumer="a")
         self.crash_and_restart()
@@ -203,12 +213,12 @@ class TestEarlyLockRelease(OwnServerTestCase):
         other = self.new_engine()
         other.get_usages(self.context)
         self.useFixture(
-            fixtures.MonkeyPatch(f"{FUNCTIONS}.ensure_durable", lambda _connection: None)
+            MonkeyPatch(f"{FUNCTIONS}.ensure_durable", lambda _connection: None)
         )
         self.engine.reserve(self.context, {"gpu": 1}, consumer="b")
         self.run_contended(lambda: self.engine.commit(self.context, consumer="b"))
         self.useFixture(
-            fixtures.MonkeyPatch(f"{FUNCTIONS}.ensure_durable", self.ensure_durable)
+            MonkeyPatch(f"{FUNCTIONS}.ensure_durable", self.ensure_durable)
         )
         other.commit(self.context, consumer="b")
         self.crash_and_restart()

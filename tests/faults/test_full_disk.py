@@ -101,6 +101,9 @@ class TestFullDisk(base.BackendTestCase):
         * The binary log is a file of its own, if it is switched on. MariaDB 10.11 does not report that it cannot be
           written to: COMMIT gets no answer until there is space, and the server looks once a minute ("Waiting for
           someone to free space"). That is a server that does not answer: see test_unresponsive_peers.py.
+        * MariaDB 10.11 ends itself when its purge of deleted index entries has got no space in the tablespace for about
+          five seconds ("Assertion failure in file row0purge.cc", after a hundred attempts). Whether and when it does,
+          depends on the pages that the purge reaches.
         * Temporary files are needed only where a query groups more rows than fit into tmp_memory_table_size.
         """
         self.server.start()
@@ -126,9 +129,7 @@ class TestFullDisk(base.BackendTestCase):
             self.fill_log(filler)
             self.wait_until("another error", lambda: self.log.read_text().count(" ERROR ") >= errors + 2)
             filler.unlink()
-            if not self.server.running:  # PostgreSQL ends when it cannot write its log
-                self.server.start()
-            self.wait_until("the end of the backlog", lambda: self.count() == 0)
+            self.wait_until("the end of the backlog", lambda: self.is_running_again() and self.count() == 0)
         text = self.log.read_text()
         self.assertNotIn("Traceback", text)
         errors = [line for line in text.splitlines() if " ERROR " in line]
@@ -155,16 +156,30 @@ class TestFullDisk(base.BackendTestCase):
         if self.backend == "postgresql":
             self.assertRaises(exceptions.DatabaseUnavailable, engine.purge, base.ADMIN, 0)
             filler.unlink()
-            if not self.server.running:
-                self.server.start()
+            self.is_running_again()
             self.assertEqual(before, self.ended())
         # MariaDB may still be rolling back the refused reserve, whose rows are locked until then.
         patient = self.ledger.make_engine(retry_seconds=30, statement_timeout_seconds=8)
         self.addCleanup(patient.close)
-        self.assertEqual(before, patient.purge(base.ADMIN, 0))
+        try:
+            self.assertEqual(before, patient.purge(base.ADMIN, 0))
+        except exceptions.DatabaseUnavailable:
+            self.assertFalse(self.server.running, "the server answers, and the purge fails")
+            filler.unlink()
+            self.is_running_again()
+            patient.purge(base.ADMIN, 0)
         self.assertEqual(0, self.ended())
         with self.sql.connect() as connection:
             invariants.assert_hold(connection)
+
+    def is_running_again(self) -> bool:
+        """Start the server if it has ended, as its service manager does: see ``place``.
+
+        PostgreSQL ends when it cannot write its log.
+        """
+        if not self.server.running:
+            self.server.start()
+        return True
 
     def ended(self) -> int:
         """Return the number of ended reservations."""

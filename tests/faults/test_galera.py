@@ -11,14 +11,14 @@ import functools
 import multiprocessing
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
 import sqlalchemy as sa
 from oslotest import base as test_base
 
-from cyborg_quota import ANY, Inventory, exceptions
+from cyborg_quota import ANY, Inventory, QuotaEngine, exceptions
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.dialects import mariadb_schema_lock
@@ -27,19 +27,19 @@ from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models.flat import Flat
 from cyborg_quota.limits.models.strict_hierarchy import StrictHierarchy
 from cyborg_quota.pod_types import ResourceUse
-from tests import base, fixtures, invariants, needs
+from tests import base, fixtures, invariants, needs, recorded_schema
 from tests.faults import cluster as cluster_faults
 from tests.faults import ledger_check
 from tests.faults.load import Crew, Ledger
 from tests.faults.naive import NaiveLedger
-from tests.race import test_capacity_races as capacity_races
 from tests.race import test_override_races as override_races
 from tests.race import test_pod_claim_races as pod_claim_races
 from tests.race import test_pod_limit_races as pod_limit_races
 from tests.race import test_pod_races as pod_races
+from tests.race import test_provider_races as provider_races
 from tests.race import test_total_limit_races as total_races
 from tests.race.workers import PATIENT, once, race
-from tests.servers import ServerError, galera
+from tests.servers import ServerError, galera, machine
 
 _FORK = multiprocessing.get_context("fork")
 # The time after which a node is considered lost: a fifth of the default, because the test waits for it.
@@ -51,7 +51,7 @@ QUICK = {
     "evs.join_retrans_period": "PT0.3S",
     "evs.install_timeout": "PT3S",
 }
-PAUSE_SECONDS = 0.01
+PAUSE_SECONDS = 0.03
 """Between two requests of a worker while a node is away: without pauses, the workers delay its return by seconds."""
 
 
@@ -95,18 +95,20 @@ class TestCluster(test_base.BaseTestCase):
             self.naive_is_detected()
         with self.step("all nodes are up"), self.ledger() as ledger:
             projects = cluster_faults.HOT * 20 + cluster_faults.SPREAD
-            cluster_faults.load(self.cluster, ledger, lambda _: time.sleep(2.0), projects, seed=self.seed)
+            cluster_faults.load(self.cluster, ledger, lambda _: time.sleep(1.0), projects, seed=self.seed)
             # While all nodes are up, no error reaches a caller.
             self.assertEqual([], [kind for kind in ledger.assert_right().errors if kind != "OverQuota"])
-        with self.step("a node is killed"), self.ledger() as ledger:
+        with self.step("a node is killed"), self.ledger(with_capacity=True) as ledger:
             act = cluster_faults.kill_one(self.cluster, 0.5)
             cluster_faults.load(self.cluster, ledger, act, seed=self.seed, pause_seconds=PAUSE_SECONDS)
-            ledger.assert_right()
-        with self.step("the network parts"), self.ledger() as ledger:
+            self.assertGreater(ledger.assert_right().errors["OverCapacity"], 0)
+        with self.step("the network parts"), self.ledger(with_capacity=True) as ledger:
             act = cluster_faults.isolate_one(self.cluster, 4.0)
             calm = {"retry_seconds": 1.0, "pause_seconds": PAUSE_SECONDS}
             cluster_faults.load(self.cluster, ledger, act, seed=self.seed, **calm)
             self.assertGreater(ledger.assert_right().errors["DatabaseUnavailable"], 0)
+        with self.step("a node without a quorum is unreachable"), self.ledger() as ledger:
+            self.a_node_without_a_quorum(ledger)
         with self.step("a node stands still"), self.ledger() as ledger:
             impatient = {"statement_timeout_seconds": 3, "retry_seconds": 2.0, "connect_timeout_seconds": 1}
             impatient["pause_seconds"] = PAUSE_SECONDS
@@ -122,8 +124,8 @@ class TestCluster(test_base.BaseTestCase):
             raise AssertionError(f"{name} (seed {self.seed}): {error}") from error
 
     @contextlib.contextmanager
-    def ledger(self) -> Iterator[Ledger]:
-        with cluster_faults.create_ledger(self.cluster, "ledger") as ledger:
+    def ledger(self, *, with_capacity: bool = False) -> Iterator[Ledger]:
+        with cluster_faults.create_ledger(self.cluster, "ledger", with_capacity=with_capacity) as ledger:
             yield ledger
 
     def several_syncs(self) -> None:
@@ -206,7 +208,7 @@ class TestCluster(test_base.BaseTestCase):
         cluster_faults.create_database(self.cluster, "spans")
         urls = [cluster_faults.url_of(node, "spans") for node in self.cluster.nodes]
         database = Database(fixtures.settings(urls[0]))
-        schema.sync(database)
+        recorded_schema.create(urls[0])
         limits = DatabaseLimitDriver(Flat(), InitialLimits())
         engines = [fixtures.make_engine(url, limits) for url in urls]
         raised, lowered, admitted = override_races.race_with_overrides(
@@ -220,36 +222,43 @@ class TestCluster(test_base.BaseTestCase):
         engines[0].close()
 
     def capacity_is_claimed(self) -> None:
-        """Eight processes on three nodes claim 1 to 5 of one provider with 100: exactly 100 are claimed."""
+        """Eight processes on three nodes claim 1 to 5 of a provider with 100: see tests/race/test_provider_races.py."""
         cluster_faults.create_database(self.cluster, "capacity")
         urls = [cluster_faults.url_of(node, "capacity") for node in self.cluster.nodes]
-        schema.sync(Database(fixtures.settings(urls[0])))
-        engines = [fixtures.make_engine(url) for url in urls]
+        recorded_schema.create(urls[0])
+        engines = [fixtures.make_engine(url, **PATIENT) for url in urls]
+        self.claims_are_enabled(engines)
+        settle = functools.partial(cluster_faults.wait_until_replicated, self.cluster)
+        for name in provider_races.RACES:
+            with self.step(name):
+                provider_races.run(self, name, engines, settle)
         capacity = engines[0].capacity
-        capacity.enable(base.ADMIN)
-        capacity.add_provider(base.ADMIN, "n1")
-        capacity.set_inventories(base.ADMIN, "n1", {"gpu": Inventory(capacity_races.CAPACITY)})
-        for engine in engines:
-            engine.close()  # the processes open connections of their own
-        cluster_faults.wait_until_replicated(self.cluster)
-        claimed = race(
-            *(
-                functools.partial(capacity_races.fill, engines[number % 3], number, "n1")
-                for number in range(capacity_races.PROCESSES)
-            )
-        )
-        cluster_faults.wait_until_replicated(self.cluster)
-        (record,) = capacity.list_inventories(base.ADMIN)
-        self.assertEqual((capacity_races.CAPACITY,) * 2, (sum(claimed), record.used), claimed)
-        self.assertEqual([], [*capacity.audit(base.ADMIN), *engines[0].audit(base.ADMIN)])
         for number in range(10):  # what one node has answered exists for a claim on another one
             capacity.add_provider(base.ADMIN, f"new{number}")
             capacity.set_inventories(base.ADMIN, f"new{number}", {"gpu": Inventory(2)})
+            names = [provider.name for provider in engines[2].capacity.list_providers(base.ADMIN)]
+            self.assertIn(f"new{number}", names)
             for provider in (f"new{number}", ANY):
                 engines[1].reserve(base.Context("late"), {"gpu": 1}, provider=provider)
         self.assertEqual([], capacity.verify_history(base.ADMIN))
+        with self.step("naive code"):
+            provider_races.detect_naive_code(self, engines, urls[0], settle)
         for engine in engines:
             engine.close()
+
+    def claims_are_enabled(self, engines: Sequence[QuotaEngine]) -> None:
+        """Claims with a provider are refused on each node until they are enabled on one, and then on none."""
+        provider_races.add(engines[0], "upgraded")
+
+        def reserve(engine: QuotaEngine) -> list[str]:
+            return engine.reserve(base.Context("p"), {"gpu": 1}, provider="upgraded")
+
+        for engine in engines:
+            self.assertRaises(exceptions.CapacityNotEnabled, reserve, engine)
+        engines[0].capacity.enable(base.ADMIN)
+        for engine in engines:
+            engine.release(base.Context("p"), reserve(engine))
+        engines[1].capacity.remove_provider(base.ADMIN, "upgraded")
 
     def pods_are_selected(self) -> None:
         """Eight processes on three nodes select pods for 1,000 tenants, also when one pod becomes full; then they claim
@@ -257,7 +266,7 @@ class TestCluster(test_base.BaseTestCase):
         """
         cluster_faults.create_database(self.cluster, "pods")
         urls = [cluster_faults.url_of(node, "pods") for node in self.cluster.nodes]
-        schema.sync(Database(fixtures.settings(urls[0])))
+        recorded_schema.create(urls[0])
         engines = [fixtures.make_engine(url, **PATIENT) for url in urls]
         pod_claim_races.add_pods(engines[0])
         for engine in engines:
@@ -265,25 +274,44 @@ class TestCluster(test_base.BaseTestCase):
             engine.close()  # the processes open connections of their own
         cluster_faults.wait_until_replicated(self.cluster)
         numbers = range(pod_races.PROCESSES)
-        jobs = [
-            functools.partial(pod_races.select_for_all, engines[number % 3], number, pod_races.TENANTS)
-            for number in numbers
-        ]
-        answers = race(*jobs)
-        self.assertEqual([answers[0]] * pod_races.PROCESSES, answers)
+        # Two processes, on two nodes, select for each tenant.
+        select = functools.partial(pod_races.select_for_all, tenants=pod_races.TENANTS, share=4)
+        shares = race(*(functools.partial(select, engines[number % 3], number) for number in numbers))
+        self.assertEqual(shares[:4] * 2, shares)
+        answers = {tenant: pod for share in shares[:4] for tenant, pod in share.items()}
+        self.assertEqual(pod_races.TENANTS, len(answers))
         self.assertEqual(pod_races.TENANTS, len(engines[0].pods.list_bindings(base.ADMIN, history=True)))
+        with self.step("bindings move"):
+            self.bindings_move(engines, answers)
+        with self.step("claims in pods"):
+            self.pods_are_filled(engines)
+        with self.step("limits per pod"):
+            self.limits_per_pod_are_reached()
+
+    def bindings_move(self, engines: Sequence[QuotaEngine], answers: Mapping[str, str | None]) -> None:
+        """One pod becomes full: the binding of each of its tenants moves once. ``answers``: the pods of the tenants."""
         engines[0].pods.set_usage(base.ADMIN, "p1", {"gpu": ResourceUse(1, 1)})
         engines[0].close()
+        numbers = range(pod_races.PROCESSES)
         jobs = [
             functools.partial(pod_races.select_for_all, engines[number % 3], number, pod_races.MOVED)
             for number in numbers
         ]
         self.assertEqual([{f"tenant{one}": "p2" for one in range(pod_races.MOVED)}] * 8, race(*jobs))
         history = engines[0].pods.list_bindings(base.ADMIN, history=True)
-        moved = sum(pod == "p1" for pod in (answers[0][f"tenant{one}"] for one in range(pod_races.MOVED)))
+        moved = sum(pod == "p1" for pod in (answers[f"tenant{one}"] for one in range(pod_races.MOVED)))
         self.assertEqual(pod_races.TENANTS + moved, len(history), "each binding has moved once, at the most")
         engines[0].pods.set_usage(base.ADMIN, "p1", {"gpu": ResourceUse(1, 0)})
-        engines[0].close()
+        for number in range(10):  # what one node has answered decides the next selection on each node
+            tenant = f"tenant{number}"
+            engines[0].pods.change(base.ADMIN, "p2", state="maintenance")
+            self.assertEqual(["p1", "p1"], [one.pods.select(base.ADMIN, project_id=tenant).pod for one in engines[1:]])
+            engines[0].pods.change(base.ADMIN, "p2", state="available")
+
+    def pods_are_filled(self, engines: Sequence[QuotaEngine]) -> None:
+        for engine in engines:
+            engine.close()
+        numbers = range(pod_races.PROCESSES)
         claimed = race(*(functools.partial(pod_claim_races.fill, engines[number % 3], number) for number in numbers))
         cluster_faults.wait_until_replicated(self.cluster)
         used = sum(record.used for record in engines[0].capacity.list_inventories(base.ADMIN))
@@ -291,13 +319,12 @@ class TestCluster(test_base.BaseTestCase):
         self.assertEqual([], engines[0].audit(base.ADMIN))
         self.assertEqual(pod_races.TENANTS, len(engines[0].pods.list_bindings(base.ADMIN)))
         engines[0].close()
-        self.limits_per_pod_are_reached()
 
     def limits_per_pod_are_reached(self) -> None:
         """Eight processes on three nodes claim until the limits of two pods refuse them; not one claim is too many."""
         cluster_faults.create_database(self.cluster, "pod_limits")
         urls = [cluster_faults.url_of(node, "pod_limits") for node in self.cluster.nodes]
-        schema.sync(Database(fixtures.settings(urls[0])))
+        recorded_schema.create(urls[0])
         limits = DatabaseLimitDriver(StrictHierarchy(), InitialLimits())
         engines = [fixtures.make_engine(url, limits, **PATIENT) for url in urls]
         pod_limit_races.add_pods(engines[0])
@@ -320,7 +347,7 @@ class TestCluster(test_base.BaseTestCase):
         """On one node, while processes on all nodes reserve and settle: see tests/race/test_total_limit_races.py."""
         cluster_faults.create_database(self.cluster, "totals")
         urls = [cluster_faults.url_of(node, "totals") for node in self.cluster.nodes]
-        schema.sync(Database(fixtures.settings(urls[0])))
+        recorded_schema.create(urls[0])
         limits = DatabaseLimitDriver(Flat(), InitialLimits())
         engines = [fixtures.make_engine(url, limits, **PATIENT) for url in urls]
         engines[0].administration.set_limits(base.ADMIN, {"gpu": -1})
@@ -335,6 +362,30 @@ class TestCluster(test_base.BaseTestCase):
         with sa.create_engine(urls[1], poolclass=sa.NullPool).connect() as connection:
             self.assertEqual([], invariants.find_violations(connection))
         engines[1].close()
+
+    def a_node_without_a_quorum(self, ledger: Ledger) -> None:
+        """It answers each statement with an error: for a client, that is an outage. So is its ping."""
+        node = self.cluster.nodes[-1]
+        url = cluster_faults.url_of(node, str(sa.make_url(ledger.url).database))
+        limits = fixtures.DictLimits()
+        connected, fresh = (fixtures.make_engine(url, limits, retry_seconds=0.2) for _ in range(2))
+        context = base.Context("p1")
+        connected.rollback(context, connected.reserve(context, {"gpu": 1}))
+        node.isolate(True)
+        try:
+            machine.wait_until(lambda: not connected.ping(), 20.0)
+            for engine in (connected, fresh, connected):
+                try:
+                    engine.reserve(context, {"gpu": 1})
+                except exceptions.DatabaseUnreachable:
+                    assert not engine.ping(), "the ping does not detect it"
+                else:
+                    raise AssertionError("a reserve was granted")
+        finally:
+            node.isolate(False)
+            node.wait_rejoined()
+        assert connected.ping(), "the ping does not detect its return"
+        connected.rollback(context, connected.reserve(context, {"gpu": 1}))
 
     def naive_is_detected(self) -> None:
         """Read, compare, write, on three nodes: if all read before any writes, more is admitted than the limit."""

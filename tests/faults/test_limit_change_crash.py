@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that changes limits, the tree or inventories is killed after each statement that writes, and after COMMIT.
+"""A process that changes limits, the tree or inventories is killed inside each transaction, and after its COMMIT.
 
 The change and its entries in the history are then both stored, or neither is, and the replay gives the present state.
 """
@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import os
-import signal
 from collections.abc import Callable
 from typing import Any, NamedTuple
 from unittest import mock
@@ -17,20 +15,17 @@ from unittest import mock
 import sqlalchemy as sa
 import testscenarios
 
-from cyborg_quota import Inventory, exceptions
+from cyborg_quota import Inventory, QuotaEngine, exceptions
 from cyborg_quota.db import capacity_history, limit_history, usages
 from cyborg_quota.ledger import limit_changes, providers
 from cyborg_quota.types import TotalLimit
 from tests import base, hooks
+from tests.faults import kill_points
 from tests.functional import test_limits
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
-MAX_STATEMENTS = 100
 BATCH = "cyborg_quota.ledger.total_limits.BATCH_ROOTS"
-READS = ("SELECT", "WITH", "SET", "PRAGMA", "PREPARE", "DEALLOCATE")
-"""A kill after one of these has the same effect as a kill after the statement before it."""
-
 SPAN = (datetime.datetime(2090, 1, 1), datetime.datetime(2091, 1, 1))
 IMPORTED = {
     "defaults": {"gpu": 50},
@@ -110,67 +105,47 @@ class CrashTestCase(test_limits.LimitsTestCase):
             entries = connection.execute(sa.text("SELECT COUNT(*) FROM limit_changes")).scalar_one()
         return self.admin.export_limits(base.ADMIN), entries
 
-    def is_killed(self, change: Callable[[], object], number: int) -> bool:
-        """Make the change in a process that is killed after its statement ``number`` (from 0). False: it sent fewer."""
+    def make(self, change: Callable[[], object], at: int | None = None) -> list[bool] | None:
+        """Make the change in a process that is killed after its write or COMMIT ``at``: see kill_points.run."""
         if self.backend == "sqlite":  # which allows no open connection during a fork
             self.engine.close()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                self.admin.list_limits(base.ADMIN)  # connects
-                self.kill_after(number)
-                change()
-                os._exit(0)
-            finally:
-                os._exit(1)
-        status = os.waitpid(pid, 0)[1]
-        if not os.WIFSIGNALED(status):
-            self.assertEqual(0, os.waitstatus_to_exitcode(status), f"the change failed at statement {number}")
-        return os.WIFSIGNALED(status)
 
-    def kill_after(self, number: int) -> None:
-        left = number
+        def connect_and_change(_engine: QuotaEngine) -> None:
+            self.admin.list_limits(base.ADMIN)
+            change()
 
-        def count() -> None:
-            nonlocal left
-            left -= 1
-            if left < 0:
-                os.kill(os.getpid(), signal.SIGKILL)
+        return kill_points.run(lambda: self.engine, connect_and_change, at)
 
-        def count_writes(_connection: sa.Connection, _cursor: Any, statement: str, *_rest: Any) -> None:
-            if not statement.startswith(READS):
-                count()
-
-        def count_commits(dialect: sa.Dialect) -> None:
-            commit = dialect.do_commit
-
-            def do_commit(connection: Any) -> None:
-                commit(connection)
-                count()
-
-            dialect.do_commit = do_commit  # type: ignore[method-assign]
-
-        database = hooks.database_of(self.engine)
-        for sql in (database.engine, database.long_transactions.engine):
-            sa.event.listen(sql, "after_cursor_execute", count_writes)
-            count_commits(sql.dialect)
+    def find_difference(self, restore: Callable[[], object], change: Callable[[], object]) -> list[Any]:
+        """Kill a wrong implementation at each point, until the history does not explain the state that it left."""
+        points: list[int | None] = [None]
+        for at in points:
+            restore()
+            ends = self.make(change, at)
+            kill_points.add(points, ends)
+            if found := self.differences():
+                return found
+        return []
 
 
 class TestKilledChanges(CrashTestCase):
     def test_a_change_and_its_history_are_both_stored_or_neither(self) -> None:
         for name, step in self.steps().items():
             outcomes = set()
-            for number in range(MAX_STATEMENTS):
-                step.restore()
-                before = self.state()
-                is_killed = self.is_killed(step.change, number)
-                after = self.state()
-                is_made = after[0] != before[0]
-                self.assertEqual(is_made, after[1] > before[1], (name, number))
-                self.assertEqual([], self.differences(), (name, number))
-                outcomes.add((is_killed, is_made))
-                if not is_killed:
-                    break
+            content = None
+            points: list[int | None] = [None]
+            for at in points:
+                if content is None:
+                    step.restore()
+                    before, content = self.state(), hooks.tables(self.sql)
+                ends, is_made = self.make(step.change, at), False
+                kill_points.add(points, ends)
+                if hooks.tables(self.sql) != content:  # otherwise the next one is killed on the same content
+                    after, content = self.state(), None
+                    is_made = after[0] != before[0]
+                    self.assertEqual(is_made, after[1] > before[1], (name, at))
+                    self.assertEqual([], self.differences(), (name, at))
+                outcomes.add((ends is None, is_made))
             self.assertEqual({(True, False), (True, True), (False, True)}, outcomes, name)
         self.assert_invariants()
         self.assertEqual([], self.engine.audit(base.ADMIN))
@@ -186,14 +161,7 @@ class TestKilledChanges(CrashTestCase):
                 self.admin.set_limit(base.ADMIN, "gpu", 5, "b")
             hooks.database_of(self.engine).write(lambda connection: limit_history.record(connection, *waiting[0][1:]))
 
-        found = []
-        for number in range(MAX_STATEMENTS):
-            self.admin.set_limit(base.ADMIN, "gpu", 20, "b")
-            if not self.is_killed(change, number):
-                break
-            found += self.admin.verify_limit_history(base.ADMIN)
-            self.admin.checkpoint_limits(base.ADMIN)
-        self.assertNotEqual([], found)
+        self.assertNotEqual([], self.find_difference(lambda: self.admin.set_limit(base.ADMIN, "gpu", 20, "b"), change))
 
 
 class TestKilledTotals(CrashTestCase):
@@ -207,23 +175,27 @@ class TestKilledTotals(CrashTestCase):
         }
         for name, step in calls.items():
             outcomes = set()
-            for number in range(MAX_STATEMENTS):
-                step.restore()
+            content = None
+            points: list[int | None] = [None]
+            for at in points:
+                if content is None:
+                    step.restore()
+                    content = hooks.tables(self.sql)
                 with mock.patch(BATCH, 1):
-                    is_killed = self.is_killed(step.change, number)
-                self.assert_invariants()
-                self.assertEqual([], self.engine.audit(base.ADMIN), (name, number))
-                self.assertEqual([], self.admin.verify_limit_history(base.ADMIN), (name, number))
+                    ends = self.make(step.change, at)
+                kill_points.add(points, ends)
                 outcomes.add(tuple((one.held, one.is_enforced) for one in totals.list(base.ADMIN)))
-                if not is_killed:
-                    break
+                if hooks.tables(self.sql) == content:
+                    continue  # the next one is killed on the same content
+                content = None
+                self.assert_invariants()
+                self.assertEqual([], self.engine.audit(base.ADMIN), (name, at))
+                self.assertEqual([], self.admin.verify_limit_history(base.ADMIN), (name, at))
                 with contextlib.suppress(exceptions.QuotaError):  # "there is no total limit": the first call removed it
                     step.change()
                 self.assert_invariants()
                 expected = [TotalLimit("gpu", 9, 5, is_enforced=True)] if name == "set" else []
-                self.assertEqual(expected, totals.list(base.ADMIN), number)
-            else:
-                self.fail(f"{name} sent more than {MAX_STATEMENTS} statements")
+                self.assertEqual(expected, totals.list(base.ADMIN), at)
             partial = {((0, False),), ((2, False),), ((5, False),), ((5, True),)} if name == "set" else {((5, True),)}
             self.assertEqual({(), *partial}, outcomes, name)
 
@@ -240,14 +212,16 @@ class TestKilledTotals(CrashTestCase):
             connection.exec_driver_sql("BEGIN")  # a statement after which the process can be killed
             return charge(connection, change)
 
-        found = []
-        for number in range(MAX_STATEMENTS):
+        found: list[Any] = []
+        points: list[int | None] = [None]
+        for at in points:
             self.unset_total()
             with mock.patch.object(usages, "charge", naive):
-                is_killed = self.is_killed(lambda: self.engine.total_limits.set(base.ADMIN, {"gpu": 9}), number)
-            found += self.engine.audit(base.ADMIN)
+                ends = self.make(lambda: self.engine.total_limits.set(base.ADMIN, {"gpu": 9}), at)
+            kill_points.add(points, ends)
+            found = self.engine.audit(base.ADMIN)
             self.engine.heal(base.ADMIN)
-            if not is_killed:
+            if found:
                 break
         self.assertNotEqual([], found)
         self.assert_invariants()
@@ -303,11 +277,7 @@ class TestKilledCapacityChanges(TestKilledChanges):
 
             hooks.database_of(self.engine).write(write)
 
-        found = []
-        for number in range(MAX_STATEMENTS):
+        def restore() -> None:
             self.capacity.set_inventories(base.ADMIN, "n1", {"gpu": Inventory(8)})
-            if not self.is_killed(change, number):
-                break
-            found += self.differences()
-            self.capacity.checkpoint(base.ADMIN)
-        self.assertNotEqual([], found)
+
+        self.assertNotEqual([], self.find_difference(restore, change))

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 import sqlalchemy as sa
 import testscenarios
 
-from cyborg_quota import QuotaEngine, exceptions
+from cyborg_quota import exceptions
 from tests import base, fixtures, hooks, needs, servers
 from tests.faults import ledger_check, outages
 from tests.faults.load import Ledger
@@ -49,13 +49,16 @@ class OwnServerTestCase(base.BackendTestCase):
     def suspend_wal_writer(self, server: servers.Server) -> None:
         """Suspend the process of PostgreSQL that flushes the log of asynchronous commits, until the server ends."""
         query = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'"
-        with sa.create_engine(server.url, poolclass=sa.NullPool).connect() as connection:
+        with sa.create_engine(server.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool).connect() as connection:
+            # (It is started after the server accepts connections.)
+            machine.wait_until(lambda: connection.exec_driver_sql(query).first() is not None, 30.0)
             pid = connection.exec_driver_sql(query).scalar_one()
         os.kill(pid, signal.SIGSTOP)
         self.addCleanup(server.resume)  # a suspended process does not stop
 
     def ledger_on(self, server: servers.Server) -> Ledger:
         with sa.create_engine(server.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool).connect() as connection:
+            connection.exec_driver_sql("DROP DATABASE IF EXISTS ledger")
             connection.exec_driver_sql("CREATE DATABASE ledger")
         url = sa.make_url(server.url).set(database="ledger").render_as_string(hide_password=False)
         return self.useFixture(Ledger(url))
@@ -135,17 +138,13 @@ class TestDropped(base.BackendTestCase):
 
 
 class TestNoConnectionLeft(base.LedgerTestCase):
-    def assert_error_in_time(self, engine: QuotaEngine, seconds: float) -> None:
-        began = time.monotonic()
-        self.assertRaises(exceptions.DatabaseUnavailable, engine.reserve, self.context, {"gpu": 1})
-        self.assertLess(time.monotonic() - began, seconds)
-
     def test_the_pool_is_exhausted(self) -> None:
         """The caller gets a typed error when the pool's timeout is over; a returned connection serves the next call."""
         engine = self.make_engine(max_pool_size=1, max_overflow=0, pool_timeout_seconds=0.3)
         engine.reserve(self.context, {"gpu": 1})
         with hooks.database_of(engine).engine.connect():
-            self.assert_error_in_time(engine, 15.0)
+            error = self.assertRaises(exceptions.DatabaseUnavailable, engine.reserve, self.context, {"gpu": 1})
+            self.assertIn("no connection of the pool became free in time", str(error))
         engine.reserve(self.context, {"gpu": 1})
         self.assertEqual((0, 2), self.figures())
 

@@ -178,10 +178,8 @@ class TestCyborg(RestoreTestCase):
         """A bind in progress is charged; a rollback or an unbind of a lost reservation is no error."""
         charger = BindTracker(self.quotas, bind_expire_seconds=60)
         self.back_up()
-        binds = charger.reserve_binds(
-            [BindRequest(arq, "i1", Caller("p1", True), {"gpu": 1}) for arq in ("a", "b", "c")]
-        )
-        bind_of_d = charger.reserve_binds([BindRequest("d", "i1", Caller("p1", True), {"gpu": 1})])["d"]
+        binds = charger.reserve_binds([BindRequest(arq, "i1", Caller("p1"), {"gpu": 1}) for arq in ("a", "b", "c")])
+        bind_of_d = charger.reserve_binds([BindRequest("d", "i1", Caller("p1"), {"gpu": 1})])["d"]
         charger.retry_commit_later(bind_of_d, lambda: False)  # it could not be committed, and was unbound since
         self.attach("e")
         self.restore()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The histories of the model, while the database fails at random between any two steps: no caller may notice.
 
-CYBORG_QUOTA_TEST_SEED repeats the histories and the faults of a run; a failure prints the seed.
-CYBORG_QUOTA_TEST_EXAMPLES_TIMES multiplies the number of histories.
+CYBORG_QUOTA_TEST_SEED gives other histories and faults, or repeats those of a run; a failure prints the seed.
+CYBORG_QUOTA_TEST_EXAMPLES_TIMES multiplies the number of histories. The soak makes others for minutes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.model import test_model
 load_tests = testscenarios.load_tests_apply_scenarios
 
 SEED = "CYBORG_QUOTA_TEST_SEED"
-EXAMPLES = {"sqlite": 25, "mariadb": 4, "postgresql": 4}
+EXAMPLES = {"sqlite": 12, "mariadb": 3, "postgresql": 3}
 PROBABILITY = 0.08
 
 
@@ -109,7 +109,7 @@ def simulate(
 
 class TestSimulation(base.BackendTestCase):
     def test_histories(self) -> None:
-        seed = int(os.environ.get(SEED) or random.randrange(2**32))
+        seed = int(os.environ.get(SEED) or 1)
         struck = simulate(self.backend, seed, EXAMPLES[self.backend] * test_model.MORE)
         for where in (injecting.BEFORE, injecting.BEHIND, injecting.BEFORE_COMMIT, injecting.BEHIND_COMMIT):
             self.assertGreater(struck[where], 0, f"{where} was never tried")
@@ -143,4 +143,4 @@ class TestControls(base.BackendTestCase):
             self.assert_detected()
 
     def test_a_seed_repeats_the_run(self) -> None:
-        self.assertEqual(simulate("sqlite", 7, 5), simulate("sqlite", 7, 5))
+        self.assertEqual(simulate("sqlite", 7, 2), simulate("sqlite", 7, 2))

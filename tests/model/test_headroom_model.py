@@ -34,7 +34,8 @@ AMOUNTS = st.sampled_from([1, 2, 3, 5, MAX_AMOUNT - 2])
 CAPS = st.sampled_from([-1, 1, 2, 3, 6])
 TOTALS = st.sampled_from([0, 1, 3, 8, 13, 21, MAX_AMOUNT, 2**40])
 NEVER = datetime.datetime(2999, 1, 1)
-EXAMPLES = {"sqlite": 14, "mariadb": 3, "postgresql": 3}
+EXAMPLES = {"sqlite": 10, "mariadb": 2, "postgresql": 2}
+SEED = 6
 
 
 class Headrooms(stateful.RuleBasedStateMachine):
@@ -187,4 +188,4 @@ class TestHeadroomModel(base.BackendTestCase):
     policy = ""
 
     def test_headrooms(self) -> None:
-        histories.run(Headrooms, EXAMPLES[self.backend] * MORE, backend=self.backend, policy=self.policy)
+        histories.run(Headrooms, EXAMPLES[self.backend] * MORE, seed=SEED, backend=self.backend, policy=self.policy)

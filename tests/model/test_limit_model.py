@@ -34,11 +34,13 @@ PROJECTS = st.sampled_from(["a", "b", "c", "d", "e"])
 PARENTS = st.sampled_from([None, "a", "b", "c", "d", "e"])
 LIMITS = st.sampled_from([UNLIMITED, 0, 1, 2, 3, 4, 6, 8, 12])
 POLICIES = {"strict_hierarchy": StrictHierarchy, "strict_two_level": StrictTwoLevel, "flat": Flat}
-EXAMPLES = {"sqlite": 36, "mariadb": 6, "postgresql": 6}
+EXAMPLES = {"sqlite": 16, "mariadb": 4, "postgresql": 4}
+SEED = 3
 MORE = int(os.environ.get("CYBORG_QUOTA_TEST_EXAMPLES_TIMES", "1"))
 MAX_DEPTH = 4
 VERIFIED = 6
-"""In how many steps the history of the limits is verified once. It is verified at the end, too: a wrong entry stays."""
+"""In how many steps the audit and the history of the limits are read once. The history is verified at the end, too: a
+wrong entry stays."""
 
 
 class Killed(Exception):
@@ -130,7 +132,6 @@ class Trees(stateful.RuleBasedStateMachine):
         limits = DatabaseLimitDriver(POLICIES[self.policy](), InitialLimits(), max_depth=MAX_DEPTH)
         self.engine = QuotaEngine(DbQuotaDriver(DriverSettings(database=fixtures.settings(ledger.url)), limits))
         self.engine.register_resource("gpu")
-        self.quotas: Any = fixtures.Checked(self.engine, ledger.url)
         self.totals = self.engine.total_limits
         self.database = fixtures.plain_engine(ledger.url)
         self.plain = PlainLimits(self.policy)
@@ -218,7 +219,7 @@ class Trees(stateful.RuleBasedStateMachine):
         expected = self.plain.blockers(project, amount)
         self.plain.parents.setdefault(project, None)  # a project that was reserved for is known from then on
         try:
-            uuids = self.quotas.reserve(base.ADMIN, {"gpu": amount}, project_id=project)
+            uuids = self.engine.reserve(base.ADMIN, {"gpu": amount}, project_id=project)
         except exceptions.OverQuota as error:
             assert sorted(over.project_id for over in error.overs) == expected
             return
@@ -226,7 +227,7 @@ class Trees(stateful.RuleBasedStateMachine):
             assert expected is None
             return
         assert expected == [], f"admitted, the model has {expected}"
-        self.quotas.commit(base.ADMIN, uuids)
+        self.engine.commit(base.ADMIN, uuids)
         self.plain.held[project] = self.plain.held.get(project, 0) + amount
 
     @stateful.rule(limit=st.sampled_from([0, 2, 5, 9, 14]), is_killed=st.booleans())
@@ -288,7 +289,7 @@ class Trees(stateful.RuleBasedStateMachine):
     def put(self, data: st.DataObject) -> None:
         project = data.draw(st.sampled_from(sorted(name for name, held in self.plain.held.items() if held)))
         (first, *_) = self.engine.list_reservations(base.ADMIN, project, state="committed")
-        self.quotas.release(base.ADMIN, [first.uuid])
+        self.engine.release(base.ADMIN, [first.uuid])
         self.plain.held[project] -= first.delta
 
     @stateful.invariant()
@@ -296,9 +297,9 @@ class Trees(stateful.RuleBasedStateMachine):
         with self.database.begin() as connection:
             faults = invariants.find_violations(connection)
         assert not faults, faults
-        assert self.engine.audit(base.ADMIN) == []
         self.steps += 1
         if self.steps % VERIFIED == 0:
+            assert self.engine.audit(base.ADMIN) == []
             self.verify_history()
 
     @stateful.invariant()
@@ -319,4 +320,4 @@ class TestLimitModel(base.BackendTestCase):
 
     def test_trees(self) -> None:
         examples = EXAMPLES[self.backend] * MORE // (1 if self.policy == "strict_hierarchy" else 2)
-        histories.run(Trees, examples, backend=self.backend, policy=self.policy)
+        histories.run(Trees, examples, seed=SEED, backend=self.backend, policy=self.policy)

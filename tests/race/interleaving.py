@@ -47,7 +47,7 @@ class BackgroundCall:
         self._thread.join(seconds)
 
     def end(self) -> Any:
-        self._thread.join(20)
+        self._thread.join(60)
         assert not self._thread.is_alive(), "it hangs"
         if self.error is not None:
             raise self.error

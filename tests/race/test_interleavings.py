@@ -36,10 +36,10 @@ class InterleavingTestCase(base.LedgerTestCase):
         def wait_inside(connection: Connection) -> None:
             work(connection)
             has_begun.set()
-            may_end.wait(20)
+            may_end.wait(60)
 
         background = BackgroundCall(lambda: self.database.write(wait_inside))
-        assert has_begun.wait(10), background.error
+        assert has_begun.wait(60), background.error
         return background, may_end
 
 

@@ -28,6 +28,7 @@ WAIT = 2.0
 """Seconds between the making of the overrides and their beginning."""
 SPANS = (1.0, 4.0, 16.0)
 """Seconds from the beginning to the end. A longer one follows if a busy machine made too few attempts in the first."""
+PAUSE_SECONDS = 0.04
 ATTEMPTS = LIMIT + 1
 """The least number of attempts within the span: one more than the limit without the override."""
 
@@ -183,5 +184,5 @@ def reserve_around(engine: QuotaEngine, raised: str, lowered: str, span: Span) -
             except exceptions.OverQuota:
                 is_admitted = False
             attempts.append(Attempt(project_id, start, time.monotonic() - span.begin, is_admitted))
-        time.sleep(0.01)
+        time.sleep(PAUSE_SECONDS)
     return attempts

@@ -73,7 +73,7 @@ class TestPodLimits(base.LedgerTestCase):
         chance = random.Random(number)
         refused = 0
         held: list[tuple[base.Context, str]] = []
-        for turn in range(30):
+        for turn in range(16):
             if number == 0 and turn == 5:
                 set_limits(self.engine)
             context = base.Context(chance.choice(["parent", "child"]))

@@ -21,7 +21,9 @@ load_tests = testscenarios.load_tests_apply_scenarios
 ADMIN = base.ADMIN
 PROCESSES = 8
 TENANTS = 1000
-MOVED = 40
+RACED = 40
+"""The number of tenants for which all processes select."""
+MOVED = 20
 """The number of tenants whose bindings move."""
 PODS = 5
 
@@ -34,7 +36,7 @@ class _Random(pod_selection.PodWeigher):
 def select_for_all(engine: QuotaEngine, number: int, tenants: int, share: int = 1) -> dict[str, str | None]:
     """The pod of each tenant; each process selects in another order.
 
-    ``share``: one in how many processes selects for the same tenant.
+    ``share``: into how many parts the tenants are divided; a process selects for one of them.
     """
     random.seed(number)
     names = [f"tenant{one}" for one in range(tenants) if one % share == number % share]
@@ -61,11 +63,19 @@ class TestSelect(base.LedgerTestCase):
     def select_for_all(self, number: int, tenants: int = MOVED) -> dict[str, str | None]:
         return select_for_all(self.engine, number, tenants)
 
+    def select_for_share(self, number: int) -> tuple[dict[str, str | None], dict[str, str | None]]:
+        """First for the tenants for which all processes select, then for an eighth of all."""
+        raced = select_for_all(self.engine, number, RACED)
+        return raced, select_for_all(self.engine, number, TENANTS, share=PROCESSES)
+
     def test_each_tenant_gets_one_pod(self) -> None:
-        select = functools.partial(select_for_all, self.engine, tenants=TENANTS, share=2)
-        answers = race(*(functools.partial(select, number) for number in range(PROCESSES)))
-        self.assertEqual(answers[:2] * (PROCESSES // 2), answers)
-        self.assertEqual(TENANTS, len({*answers[0], *answers[1]}))
+        answers = race(*(functools.partial(self.select_for_share, number) for number in range(PROCESSES)))
+        raced, own = zip(*answers, strict=True)
+        self.assertEqual([raced[0]] * PROCESSES, [*raced])
+        self.assertEqual(RACED, len(raced[0]))
+        pods: dict[str, str | None] = {name: pod for share in own for name, pod in share.items()}
+        self.assertEqual(TENANTS, len(pods))
+        self.assertEqual(pods, {**pods, **raced[0]})
         self.assertEqual(TENANTS + 1, len(self.pods.list_bindings(ADMIN, history=True)))
         # All pods but one become full: every binding moves once, at the most.
         for number in range(PODS - 1):

@@ -291,7 +291,7 @@ class TestProcesses(ResizeRaceTestCase):
             try:
                 self.engine.resize(ADMIN, {"gpu": new}, "p1", consumer=f"c{number}", expected={"gpu": amount})
             except (exceptions.OverQuota, exceptions.OverCapacity):
-                if turn > 40:
+                if turn > 20:
                     return amount
             else:
                 amount = new

@@ -23,7 +23,9 @@ load_tests = testscenarios.load_tests_apply_scenarios
 
 WORKERS = 6
 LIMIT = 20
-SECONDS = 0.4
+PAUSE_SECONDS = 0.01
+TURNS = 20
+"""The attempts of each process after the total limit is enforced."""
 ROOTS = [f"root{number}" for number in range(8)]
 _FORK = multiprocessing.get_context("fork")
 
@@ -33,17 +35,17 @@ def switch_while_processes_reserve(test: Any, switched: QuotaEngine, engines: Se
 
     Asserts that the total does not grow above the limit once it is enforced.
     """
-    is_enforced, has_seen = _FORK.Event(), _FORK.Barrier(len(engines) + 1)
+    is_enforced, has_seen, running = _FORK.Event(), _FORK.Barrier(len(engines) + 1), _FORK.Value("i", len(engines))
     jobs = [
-        functools.partial(_reserve, engine, seed, is_enforced, has_seen) for seed, engine in enumerate(engines)
+        functools.partial(_reserve, engine, seed, is_enforced, has_seen, running) for seed, engine in enumerate(engines)
     ]
-    samples, *granted = race(functools.partial(_switch, switched, is_enforced, has_seen), *jobs)
+    samples, *granted = race(functools.partial(_switch, switched, is_enforced, has_seen, running), *jobs)
     for before, held in itertools.pairwise(samples):
         test.assertLessEqual(held, max(LIMIT, before), samples)
     test.assertGreater(sum(granted), 0)
 
 
-def _switch(engine: QuotaEngine, is_enforced: Any, has_seen: Any) -> list[int]:
+def _switch(engine: QuotaEngine, is_enforced: Any, has_seen: Any, running: Any) -> list[int]:
     """Returns what the total was at successive moments after it was enforced."""
     totals = engine.total_limits
     with mock.patch("cyborg_quota.ledger.total_limits.BATCH_ROOTS", 2):
@@ -52,22 +54,29 @@ def _switch(engine: QuotaEngine, is_enforced: Any, has_seen: Any) -> list[int]:
         totals.set(base.ADMIN, {"gpu": LIMIT})
     is_enforced.set()
     has_seen.wait(TIMEOUT_SECONDS)
-    samples, end = [], time.monotonic() + SECONDS
-    while time.monotonic() < end:
+    samples = []
+    while running.value > 0:
         samples.append(totals.list(base.ADMIN)[0].held)
     return samples
 
 
-def _reserve(engine: QuotaEngine, seed: int, is_enforced: Any, has_seen: Any) -> int:
-    """Reserve and settle in all roots and in new ones, until the total has been enforced for some time."""
-    chance, granted, end = random.Random(seed), 0, None
-    while end is None or time.monotonic() < end:
-        if end is None and is_enforced.is_set():
-            engine.total_limits.list(base.ADMIN)  # a synced read: on Galera, this node has applied the switch
-            has_seen.wait(TIMEOUT_SECONDS)
-            end = time.monotonic() + SECONDS
-        granted += _attach(engine, chance.choice([*ROOTS, "child", f"new{chance.randrange(9)}"]), chance)
-    return granted
+def _reserve(engine: QuotaEngine, seed: int, is_enforced: Any, has_seen: Any, running: Any) -> int:
+    """Reserve and settle in all roots and in new ones until the total is enforced, and then TURNS times."""
+    chance, granted = random.Random(seed), 0
+
+    def attach() -> int:
+        time.sleep(chance.uniform(0, PAUSE_SECONDS))  # otherwise the switch waits for thousands of calls
+        return _attach(engine, chance.choice([*ROOTS, "child", f"new{chance.randrange(9)}"]), chance)
+
+    try:
+        while not is_enforced.is_set():
+            granted += attach()
+        engine.total_limits.list(base.ADMIN)  # a synced read: on Galera, this node has applied the switch
+        has_seen.wait(TIMEOUT_SECONDS)
+        return granted + sum(attach() for _ in range(TURNS))
+    finally:
+        with running.get_lock():
+            running.value -= 1
 
 
 def _attach(engine: QuotaEngine, project_id: str, chance: random.Random) -> int:

@@ -8,12 +8,15 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 _FORK = multiprocessing.get_context("fork")
 TIMEOUT_SECONDS = 120
+_PAUSE_SECONDS = 0.01
+"""Between two calls of an observer. (Without it, one that writes to SQLite keeps the lock nearly all the time.)"""
 PATIENT = {"retry_seconds": 60.0, "statement_timeout_seconds": 60}
 """Settings of an engine whose calls must succeed on a busy machine, where eight processes share a processor."""
 
@@ -43,6 +46,9 @@ class Signal:
 
     def set(self) -> None:
         self._event.set()
+
+    def is_set(self) -> bool:
+        return bool(self._event.is_set())
 
     def wait(self) -> None:
         if not self._event.wait(TIMEOUT_SECONDS):
@@ -100,6 +106,35 @@ def race_in_turns(
         return answers
 
     return [list(answers) for answers in zip(*race(*(functools.partial(run, jobs) for jobs in own_jobs)), strict=True)]
+
+
+def race_beside(
+    writers: Sequence[Callable[[], Any]], *observers: Callable[[], Any]
+) -> tuple[list[Any], list[list[Any]]]:
+    """Race the writers, and in a process for each observer call it again and again until all writers have ended.
+
+    Returns the results of the writers, and those of the calls of each observer, which are at least one. So the amount
+    of work does not depend on the speed of the machine.
+    """
+    running = _FORK.Value("i", len(writers))
+
+    def write(job: Callable[[], Any]) -> Any:
+        try:
+            return job()
+        finally:
+            with running.get_lock():
+                running.value -= 1
+
+    def observe(job: Callable[[], Any]) -> list[Any]:
+        answers = [job()]
+        while running.value > 0:
+            time.sleep(_PAUSE_SECONDS)
+            answers.append(job())
+        return answers
+
+    jobs = [functools.partial(write, job) for job in writers] + [functools.partial(observe, job) for job in observers]
+    answers = race(*jobs)
+    return answers[: len(writers)], answers[len(writers) :]
 
 
 def _answer(reader: Any) -> tuple[bool, Any]:

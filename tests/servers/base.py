@@ -223,6 +223,8 @@ class Server(Startable):
         """Stop the server and remove its data. The object can be started again, on new data."""
         if os.getpid() != self._owner_pid:
             return
+        if self._answered:
+            self._end()
         self.stop()
         if self.directory is not None:
             self._remove_traces(self.directory / "data")
@@ -232,6 +234,15 @@ class Server(Startable):
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+
+    def _end(self) -> None:
+        """End a server whose data is not needed any more: it writes nothing more."""
+        assert self._process is not None
+        self._process.send_signal(signal.Signals[f"SIG{self.death_signal}"])
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(STOP_TIMEOUT_SECONDS)
+            self._process = None
+            self._answered = False
 
     def _remove_traces(self, data: Path) -> None:
         """Remove what a killed server has left outside its data; most kinds leave nothing."""

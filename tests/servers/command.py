@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from tests import needs
-from tests.servers import KINDS, Server, running
+from tests.servers import KINDS, Server, running, templates
 from tests.servers.base import STOP_TIMEOUT_SECONDS
 
 _signals: list[int] = []
@@ -36,7 +36,7 @@ def run(
             seconds = time.monotonic() - began
             print(f"tests.servers: {names} started in {seconds:.1f} seconds", file=sys.stderr)
         urls = {server.variable: server.url for server in started}
-        return _run_command(command, {**os.environ, **urls})
+        return _run_command(command, {**os.environ, templates.VARIABLE: str(templates.directory()), **urls})
 
 
 def _run_command(command: Sequence[str], environ: Mapping[str, str]) -> int:

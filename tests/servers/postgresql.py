@@ -5,7 +5,6 @@ import contextlib
 import hashlib
 import hmac
 import os
-import secrets
 import signal
 import subprocess
 from collections.abc import Mapping
@@ -13,9 +12,6 @@ from pathlib import Path
 
 from tests.servers import machine, templates
 from tests.servers.base import ADMIN, MAX_CONNECTIONS, Server
-
-PASSWORD = secrets.token_hex(16)
-"""That of all servers of this process: the data, of which they have copies, contains it."""
 
 
 def _verifier(password: str) -> str:
@@ -39,7 +35,7 @@ class PostgreSQL(Server):
 
     def __init__(self, *, durable: bool = False, settings: Mapping[str, str] | None = None) -> None:
         super().__init__(durable=durable, settings=settings)
-        self.password = PASSWORD
+        self.password = templates.secret("password")  # the data, of which all have copies, contains it
 
     @property
     def url(self) -> str:
