@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 from typing import Any
@@ -68,6 +69,12 @@ class TestPage(base.BaseTestCase):
                 self.assertTrue(deploy.PATHS.match(call.path))
             for path in ("/v2/devices", "/v2/quotasets", "/v2", "/"):
                 self.assertNotRegex(path, pattern)
+
+    def test_no_request_meets_the_end_of_an_idle_connection(self) -> None:
+        """The proxy gives it up before the service closes it: a request that is sent meanwhile would fail."""
+        [seconds] = re.findall(r" ttl=(\d+)$", proxies.included("apache"), re.MULTILINE)
+        for name in ("cyborg-quota-api-gunicorn.py", "cyborg-api-gunicorn.py"):
+            self.assertGreater(runpy.run_path(str(proxies.FILES / name))["keepalive"], int(seconds), name)
 
 
 class TestProxies(server.ApiTestCase):

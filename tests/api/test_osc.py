@@ -16,7 +16,7 @@ from cyborg_quota.integrations.osc import quota
 from tests.api import server
 
 
-class TestNamesInPaths(server.ApiTestCase):
+class OscTestCase(server.ApiTestCase):
     def run_command(self, kind: Any, **arguments: Any) -> Any:
         """Run a command as an admin whom Keystone does not let list projects: what is no project is sent as an id."""
 
@@ -35,8 +35,23 @@ class TestNamesInPaths(server.ApiTestCase):
             )
             command = kind(types.SimpleNamespace(client_manager=manager), None)
             defaults: dict[str, Any] = dict.fromkeys(("project_domain", "override", "reason", "pod"))
-            return command.take_action(argparse.Namespace(**{**defaults, "project": "higgs", **arguments}))
+            result = command.take_action(argparse.Namespace(**{**defaults, "project": "higgs", **arguments}))
+            return result and (result[0], list(result[1]))  # the rows are read while the server runs
 
+
+class TestHistory(OscTestCase):
+    def test_the_project_and_the_request_of_the_user(self) -> None:
+        self.run_command(quota.SetQuota, limit={"gpu": "21"}, until=None, start=None, force=False)
+        arguments: dict[str, Any] = {"limit": 1, "marker": None, "since": None}
+        columns, [row] = self.run_command(quota.ShowHistory, **arguments, long=True)
+        self.assertEqual(("User ID", "User Project ID", "Request ID"), columns[-3:])
+        self.assertEqual(("alice", "cloud"), row[-3:-1])
+        self.assertRegex(row[-1], "^req-")
+        columns_of_others, [row_of_others] = self.run_command(quota.ShowHistory, **arguments, long=False)
+        self.assertEqual((columns[:-2], row[:-2]), (columns_of_others, row_of_others))
+
+
+class TestNamesInPaths(OscTestCase):
     def limits_of_elsewhere(self) -> dict[str, int | None]:
         with server.served(self.application) as url:
             client = session.Session(auth=token_endpoint.Token(url, server.ADMIN))

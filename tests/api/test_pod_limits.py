@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from unittest import mock
 
 import fixtures as fx
 import yaml
 from oslo_context import context as oslo_context
 
 from cyborg_quota import Inventory, policy
+from cyborg_quota.engine import QuotaEngine
 from tests import base
 from tests.api import server, test_application
 
@@ -43,7 +45,8 @@ class TestPodLimits(test_application.ApplicationTestCase):
         with open(path, "w") as file:
             yaml.safe_dump({policy.SEE_PODS: rule}, file)
         self.conf.set_override("policy_file", path, "oslo_policy")
-        self.application = server.make_application(self.conf, self.engine)
+        # The engine evaluates the rules of limits itself, and has loaded the former file.
+        self.application = server.make_application(self.conf, test_application.deploy_engine(self))
 
     def test_what_is_held_in_the_pod_counts(self) -> None:
         self.quotas.commit(base.Context("higgs"), self.claim(2))
@@ -126,6 +129,44 @@ class TestPodLimits(test_application.ApplicationTestCase):
             context = oslo_context.RequestContext(user_id="max", project_id="higgs", roles=[role])
             [entry, *_] = history(context, limit=1)
             self.assertEqual((pod, None), (entry.pod, entry.actor), role)
+
+    def test_a_project_that_moves_during_the_call(self) -> None:
+        """The manager of the former parent may not set the limits after the move."""
+        self.use_rule("is_admin:True or role:manager")
+        self.put({"gpu": 2}, project_id="detector")
+        get_parent = QuotaEngine.get_parent
+
+        def read_and_move(engine: QuotaEngine, context: Any, project_id: str) -> str | None:
+            parent_id = get_parent(engine, context, project_id)
+            self.engine.administration.move_project(ADMIN, project_id, "elsewhere")
+            return parent_id
+
+        detector = "/v2/quotas/detector"
+        for path, method, options in (
+            (detector, "PUT", {"json": {"quota": {"gpu": 1}, "pod": "north"}}),
+            (f"{detector}?pod=north", "DELETE", {}),
+        ):
+            with mock.patch.object(QuotaEngine, "get_parent", read_and_move):
+                self.assertEqual(403, self.ask(path, MANAGER, method, **options).status_int, method)
+            self.engine.administration.move_project(ADMIN, "detector", "higgs")
+        self.assertEqual([2], [one.limit for one in self.engine.pod_limits.list(ADMIN, "detector")])
+        self.assertEqual(204, self.ask(f"{detector}?pod=north", MANAGER, "DELETE").status_int)
+
+    def test_the_projects_with_limits_in_a_pod(self) -> None:
+        for project_id in ("simulation", "higgs", "elsewhere"):
+            self.put({"gpu": 4}, project_id=project_id)
+        first = self.ask("/v2/quotas?pod=north&limit=2").json
+        self.assertEqual(["elsewhere", "higgs"], [one["project_id"] for one in first["quotas"]])
+        second = self.ask(first["quotas_links"][0]["href"]).json
+        self.assertEqual({"quotas": [{"project_id": "simulation", "quota": {"gpu": 4}, "overrides": 0}]}, second)
+        [one] = self.ask("/v2/quotas?pod=north&project_id=higgs").json["quotas"]
+        self.assertEqual(("higgs", {"gpu": 4}), (one["project_id"], one["quota"]))
+        self.assertEqual([], self.ask("/v2/quotas?pod=north&project_id=detector").json["quotas"])
+        answers = [self.ask(f"/v2/quotas?pod={pod}", "nova@service:service") for pod in ("north", "south")]
+        self.assertEqual(
+            [(404, f"Pod '{pod}' was not found.") for pod in ("north", "south")],
+            [(answer.status_int, self.error(answer)["detail"]) for answer in answers],
+        )
 
     def test_the_policy_may_refuse_an_admin(self) -> None:
         self.put({"gpu": 4})

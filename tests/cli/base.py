@@ -12,13 +12,14 @@ import pathlib
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import fixtures as fx
 import sqlalchemy as sa
 from oslotest import base
 
-from cyborg_quota.cmd import main
+from cyborg_quota.cmd import expirer, main
 from tests import fixtures
 
 PROGRAM = "cyborg-quota"
@@ -70,9 +71,16 @@ class CliTestCase(base.BaseTestCase):
 
     def call(self, *argv: str) -> Ended:
         """Run a command in this process."""
+        return self._call(main.main, *argv)
+
+    def call_expirer(self, *argv: str) -> Ended:
+        """Run cyborg-quota-expirer in this process; with --once, it ends."""
+        return self._call(expirer.main, *argv)
+
+    def _call(self, program: Callable[[list[str]], int], *argv: str) -> Ended:
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            status = main.main(["--config-file", str(self.conf), *argv])
+            status = program(["--config-file", str(self.conf), *argv])
         return Ended(status, out.getvalue(), err.getvalue())
 
     def good(self, *argv: str) -> Any:
@@ -92,13 +100,9 @@ class CliTestCase(base.BaseTestCase):
         return ended.err
 
     def misused(self, *argv: str) -> str:
-        """Run a command that argparse must refuse: usage and one line, exit status 2; returns that line."""
-        ended = self.call(*argv)
-        self.assertEqual(2, ended.status, ended.err)
-        self.assertEqual("", ended.out)
-        self.assertNotIn("Traceback", ended.err)
-        line = ended.err.splitlines()[-1]
-        self.assertIn("error: ", line)
+        """Run a command that argparse must refuse: one line with a hint, exit status 2; returns that line."""
+        line = self.refused(2, *argv)
+        self.assertRegex(line, rf"\. See `{PROGRAM} .*--help`\.\n$")
         return line
 
     def make_overdue(self) -> None:

@@ -82,6 +82,9 @@ class CapacityTest(base.CliTestCase):
         refused = self.refused(1, "capacity", "provider", "remove", "n1")
         self.assertIn("claims use 3; see `cyborg-quota capacity allocation list --provider n1`; a total", refused)
         self.assertIn("claims use 3", self.refused(1, "capacity", "inventory", "remove", "n1", "gpu"))
+        for unknown in ("gpu.A100", "gpuu"):
+            error = self.refused(1, "capacity", "inventory", "remove", "n1", unknown)
+            self.assertIn(f"Provider n1 has no inventory of {unknown}. Nothing was changed.", error)
         self.assertEqual([], self.good("capacity", "audit"))
         self.assertEqual([], self.good("capacity", "heal"))
         self.good("release", "--project", "p", "--consumer", "c")
@@ -89,7 +92,7 @@ class CapacityTest(base.CliTestCase):
 
     def test_how_many_bundles(self) -> None:
         argv = ("check", "--project", "p", "--how-many", "gpu=3", "--provider")
-        row = {"how_many": 2, "resource": None, "fits": None, "bound_by": "any provider"}
+        row = {"how_many": 2, "resource": None, "fits": None, "bound_by": "any provider", "pod": None}
         self.assertEqual([row], self.good(*argv, "any"))
         self.assertEqual([row | {"bound_by": "provider n1"}], self.good(*argv, "n1"))
         self.assertIn("'n9' was not found", self.refused(1, *argv, "n9"))

@@ -4,10 +4,16 @@
 from __future__ import annotations
 
 import sqlalchemy as sa
+from oslo_context import context
 
+from cyborg_quota import Inventory
+from tests import fixtures
 from tests.cli import base
 
-COLUMNS = ["id", "at", "actor", "request_id", "action", "provider", "resource", "change", "reason"]
+COLUMNS = [
+    *("id", "at", "actor", "action", "provider", "resource", "change", "reason"),
+    *("actor_project_id", "request_id"),
+]
 
 
 class CapacityHistoryTest(base.CliTestCase):
@@ -28,10 +34,25 @@ class CapacityHistoryTest(base.CliTestCase):
                 ("set inventory", "n1", "gpu", f"total 8, reserved 0, {units.format(8)}", None),
                 ("add provider", "n1", None, "name n1, can_host True", "rack 7"),
             ],
-            [tuple(row[name] for name in COLUMNS[4:]) for row in rows],
+            [tuple(row[name] for name in COLUMNS[3:-2]) for row in rows],
         )
         self.assertTrue(rows[0]["at"].endswith("Z"))
         self.assertTrue(rows[0]["actor"].startswith("os:"))
+
+    def test_the_project_of_the_user(self) -> None:
+        """Every format has it, and the request ID; a table with --long, or if it is selected."""
+        alice = context.RequestContext(
+            user_id="alice", project_id="operations", request_id="req-7", is_admin=True, overwrite=False
+        )
+        engine = fixtures.make_engine(self.url)
+        engine.capacity.set_inventories(alice, "n1", {"gpu": Inventory(5)})
+        engine.close()
+        row = self.good("capacity", "history", "--limit", "1")[0]
+        self.assertEqual(("alice", "operations", "req-7"), tuple(row[name] for name in ("actor", *COLUMNS[-2:])))
+        argv = ("capacity", "history", "--limit", "1")
+        self.assertNotIn("operations", self.call(*argv).out)
+        for more in (["--long"], ["-c", "actor_project_id"], ["-f", "csv"], ["-f", "yaml"]):
+            self.assertIn("operations", self.call(*argv, *more).out)
 
     def test_filters(self) -> None:
         self.assertEqual(2, len(self.good("capacity", "history", "--resource", "gpu")))

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The phases of devstack/plugin.sh, run with small versions of the functions that devstack gives a plugin.
 
-The files that it writes are real, and so are the database and the limits. Calls that need devstack (systemd units,
-Cyborg's own plugin) are recorded instead.
+The files that it writes are real, and so are the database and the limits of the first run. Calls that need devstack
+(systemd units, Cyborg's own plugin) are recorded instead; in further runs, the commands of cyborg-quota too.
 """
 
 from __future__ import annotations
 
 import configparser
+import contextlib
+import io
 import os
 import pathlib
 import subprocess
@@ -15,6 +17,8 @@ import sys
 
 import fixtures as fx
 from oslotest import base
+
+from cyborg_quota.cmd import main
 
 TOP = pathlib.Path(__file__).parents[2]
 TIMEOUT_SECONDS = 120.0
@@ -63,6 +67,11 @@ phase stack test-config
 """
 
 
+def commands(calls: list[str]) -> list[str]:
+    """The recorded commands of cyborg-quota."""
+    return [call for call in calls if call.startswith("cyborg-quota ")]
+
+
 class DevstackTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
@@ -72,6 +81,15 @@ class DevstackTest(base.BaseTestCase):
         self.uwsgi = self.workdir / "cyborg-api-uwsgi.ini"
         self.uwsgi.write_text("[uwsgi]\nwsgi-file = /opt/stack/bin/cyborg-wsgi-api\nprocesses = 2\n")
         self.conf_dir = self.workdir / "etc"
+        self.programs = pathlib.Path(sys.executable).parent
+
+    def record_commands(self) -> None:
+        """From now on, the program cyborg-quota is one that records its arguments."""
+        self.programs = self.workdir / "bin"
+        self.programs.mkdir()
+        program = self.programs / "cyborg-quota"
+        program.write_text('#!/bin/sh\nshift 2\necho "cyborg-quota $*" >>"$PLACE/calls"\n')
+        program.chmod(0o755)
 
     def run_phases(self, phases: str, services: str = "cyborg-api,cyborg-cond", **settings: str) -> list[str]:
         """Run these phases; returns the recorded calls."""
@@ -81,7 +99,7 @@ class DevstackTest(base.BaseTestCase):
             "PLACE": str(self.workdir),
             "TOP": str(TOP),
             "PYTHON": sys.executable,
-            "PROGRAMS": str(pathlib.Path(sys.executable).parent),
+            "PROGRAMS": str(self.programs),
             "SERVICES": services,
             "CYBORG_QUOTA_CONF_DIR": str(self.conf_dir),
             "CYBORG_CONF_FILE": str(self.cyborg_conf),
@@ -104,17 +122,14 @@ class DevstackTest(base.BaseTestCase):
         parser.read(path)
         return parser
 
-    def quota(self, *command: str) -> str:
-        program = str(pathlib.Path(sys.executable).parent / "cyborg-quota")
-        arguments = [program, "--config-file", str(self.conf_dir / "cyborg_quota.conf"), *command]
-        return subprocess.run(arguments, check=True, capture_output=True, text=True, timeout=TIMEOUT_SECONDS).stdout
-
     def test_stack_and_unstack(self) -> None:
         """stack.sh, the same again on the same host, unstack.sh and clean.sh."""
         self.check_stack()
         conf = self.conf_dir / "cyborg_quota.conf"
         first = conf.read_text(), self.uwsgi.read_text()
-        self.run_phases(PHASES)
+        self.record_commands()
+        calls = self.run_phases(PHASES)
+        self.assertEqual(["cyborg-quota db sync", "cyborg-quota limit set --default fpga=4 gpu=4"], commands(calls))
         self.assertEqual(first, (conf.read_text(), self.uwsgi.read_text()))
         self.assertEqual(["stop_process cyborg-quota-expirer"], self.run_phases("phase unstack"))
         self.run_phases("phase clean")
@@ -123,7 +138,7 @@ class DevstackTest(base.BaseTestCase):
     def check_stack(self) -> None:
         """Install, configure and start: the conductor and the API run with quota, under the default limits."""
         calls = self.run_phases(PHASES)
-        programs = pathlib.Path(sys.executable).parent
+        programs = self.programs
         conf = self.conf_dir / "cyborg_quota.conf"
         self.assertEqual(
             [
@@ -142,12 +157,17 @@ class DevstackTest(base.BaseTestCase):
         self.assertEqual(str(conf), self.read(self.cyborg_conf)["cyborg_quota"]["config_file"])
         uwsgi = self.read(self.uwsgi)["uwsgi"]
         self.assertEqual({"module": "cyborg_quota.integrations.cyborg.wsgi:application", "processes": "2"}, dict(uwsgi))
-        limits = self.quota("limit", "list", "-f", "csv", "-c", "resource", "-c", "limit", "--quote", "none")
-        self.assertEqual(["resource,limit", "fpga,4", "gpu,4"], limits.split())
+        out = io.StringIO()
+        columns = ("-c", "resource", "-c", "limit", "-f", "csv", "--quote", "none")
+        with contextlib.redirect_stdout(out):
+            self.assertEqual(0, main.main(["--config-file", str(conf), "limit", "list", *columns]))
+        self.assertEqual(["resource,limit", "fpga,4", "gpu,4"], out.getvalue().split())
 
     def test_other_limits(self) -> None:
         """The settings choose the counted resources and the limits; other drivers have their limits elsewhere."""
-        self.run_phases(PHASES, CYBORG_QUOTA_LIMIT_DRIVER="noop", CYBORG_QUOTA_RESOURCES="gpu")
+        self.record_commands()
+        calls = self.run_phases(PHASES, CYBORG_QUOTA_LIMIT_DRIVER="noop", CYBORG_QUOTA_RESOURCES="gpu")
+        self.assertEqual(["cyborg-quota db sync"], commands(calls))
         conf = self.read(self.conf_dir / "cyborg_quota.conf")
         self.assertEqual(("gpu", "noop"), (conf["quota"]["resources"], conf["limits"]["driver"]))
 

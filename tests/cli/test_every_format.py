@@ -23,13 +23,13 @@ FORMATS = ("table", "json", "csv", "yaml", "value")
 P = ("--project", "p")
 # {format}: the output format, for a command that makes an object with a name.
 ARGUMENTS: dict[str, tuple[str, ...]] = {
-    "capacity history": ("--limit", "3"),
+    "capacity history": ("--limit", "3", "--long"),
     "capacity import": ("{nodes}",),
     "capacity inventory set": ("node1", "gpu=8"),
     "capacity provider add": ("new-{format}",),
     "capacity provider show": ("node1",),
     "check": (*P, "gpu=1000"),
-    "limit history": ("--limit", "3"),
+    "limit history": ("--limit", "3", "--long"),
     "limit import": ("{document}", "--dry-run"),
     "limit set": (*P, "gpu=7", "--dry-run"),
     "limit show": P,
@@ -50,6 +50,8 @@ VARIANTS: dict[str, tuple[tuple[str, ...], ...]] = {
 }
 # These need Keystone or Cyborg: tests/integration and tests/cyborgs run them.
 NEED_SERVICES = {"project orphans", "reconcile"}
+# These run without the tables of the ledger.
+WITHOUT_TABLES = {"db sync", "db version", "replay"}
 # Its JSON has the totals, and its table the projects: see test_replay.py.
 OTHER_SHAPES = {"replay"}
 
@@ -134,6 +136,14 @@ class EveryFormatTest(base.CliTestCase):
             self.assertEqual(set(header), set(row), name)
         for column in set(header) - {"parent_id", "depth"} if rows else ():  # (a table indents instead)
             self.assertIn(column, out["table"], name)
+
+    def test_a_database_without_tables(self) -> None:
+        """A failure is one line, which names the remedy; the exit status is 1."""
+        self.configure("[limits]\ndriver = database", url=f"sqlite:///{self.directory}/empty.sqlite")
+        for name in sorted(classes().keys() - NEED_SERVICES - WITHOUT_TABLES):
+            if not self.needs_arguments(name):
+                error = self.refused(1, *name.split(), *self.arguments(name, "bad"))
+                self.assertIn("cyborg-quota db sync", error, name)
 
     def test_bad_options(self) -> None:
         """One line on stderr says what is wrong, and the exit status is 2."""

@@ -11,9 +11,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from typing import Any
+
+import fixtures as fx
 
 from cyborg_quota import exceptions
-from cyborg_quota.cmd import expirer
+from cyborg_quota.cmd import expirer, status
 from tests.cli import base
 
 UNIT = pathlib.Path(__file__).parents[2] / "etc/systemd/cyborg-quota-expirer.service"
@@ -27,18 +30,15 @@ class ExpirerCase(base.CliTestCase):
         self.make_overdue()
 
     def once(self) -> base.Ended:
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            status = expirer.main(["--config-file", str(self.conf), "--once"])
-        return base.Ended(status, out.getvalue(), err.getvalue())
+        return self.call_expirer("--once")
 
 
 class OnceTest(ExpirerCase):
     def test_once_expires_and_purges(self) -> None:
         self.configure("[quota]\npurge_age = 0")
         self.overdue(2)
-        ended = self.spawned("--once", program="cyborg-quota-expirer")
-        self.assertEqual((0, ""), (ended.status, ended.err))
+        ended = self.once()
+        self.assertEqual(0, ended.status, ended.err)
         self.assertRegex(ended.out, r"\Aexpired 2\npurged [02]\n\Z")  # not yet older than the maximum age
         self.assertEqual(0, self.good("usage", "list")[0]["reserved"])
         time.sleep(0.01)
@@ -60,8 +60,26 @@ class OnceTest(ExpirerCase):
         self.assertEqual(2, self.once().status)
         self.configure("[quota]\nexpire_interval = never")
         self.assertEqual(2, self.once().status)
-        with contextlib.redirect_stderr(io.StringIO()):
-            self.assertEqual(2, expirer.main(["--bogus"]))
+
+    def test_a_wrong_argument_is_one_line(self) -> None:
+        """As with every command: what is wrong, and where the help is, without the usage."""
+        upgrade = "cyborg-quota-status upgrade"
+        for main, argv, expected in (
+            (expirer.main, ["--bogus"], "cyborg-quota-expirer: Unrecognized arguments: --bogus."),
+            (expirer.main, ["--once", "x"], "cyborg-quota-expirer: Unrecognized arguments: x."),
+            (expirer.main, ["--config-file"], "Expected one argument. See `cyborg-quota-expirer --help`."),
+            (status.main, ["--bogus"], "cyborg-quota-status: "),
+            (status.main, [], "See `cyborg-quota-status --help`."),
+            (status.main, ["downgrade"], "invalid choice: 'downgrade'"),
+            (status.main, ["upgrade", "chek"], f"See `{upgrade} --help`."),
+            (status.main, ["upgrade", "check", "--yaml"], "Unrecognized arguments: --yaml."),
+        ):
+            out, err = io.StringIO(), io.StringIO()
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                ended = main(argv)
+            self.assertEqual((2, "", 1), (ended, out.getvalue(), err.getvalue().count("\n")), err.getvalue())
+            self.assertIn(expected.lower(), err.getvalue().lower())
+            self.assertTrue(err.getvalue().startswith("cyborg-quota-"))
 
 
 class ServiceTest(ExpirerCase):
@@ -96,10 +114,15 @@ class ServiceTest(ExpirerCase):
         # Both: a process that is still loading does not handle SIGTERM yet.
         self.wait_until(processes[0], lambda: log.exists() and log.read_text().count(" Started.\n") == 2)
         self.wait_until(processes[0], lambda: self.reserved() == 0)
+
+        def expired() -> int:
+            return sum(int(line.split()[-2]) for line in log.read_text().splitlines() if " Expired " in line)
+
+        # (A run that is stopped between its last batch and its end does not log what it has expired.)
+        self.wait_until(processes[0], lambda: expired() == 7)
         longest = max([self.stop(process)[1] for process in processes])
         self.assertEqual([], self.good("usage", "audit"))
-        counts = [int(line.split()[-2]) for line in log.read_text().splitlines() if " Expired " in line]
-        self.assertEqual(7, sum(counts))
+        self.assertEqual(7, expired())
         self.assertLess(longest, 30)
 
     def test_it_survives_an_outage_and_logs_one_line(self) -> None:
@@ -118,11 +141,26 @@ class ServiceTest(ExpirerCase):
 
 
 class StoppingTest(ExpirerCase):
-    def maintenance(self) -> expirer.Maintenance:
+    def shell(self) -> base.main.Shell:
         shell = base.main.Shell()
         shell.options, _ = shell.parser.parse_known_args(["--config-file", str(self.conf)])
         self.addCleanup(shell.engine.close)
+        return shell
+
+    def maintenance(self) -> expirer.Maintenance:
+        shell = self.shell()
         return expirer.Maintenance(shell.conf, shell.engine)
+
+    def test_each_job_has_a_thread(self) -> None:
+        """Otherwise, long jobs would delay expiry."""
+        made: list[Any] = []
+        self.useFixture(
+            fx.MonkeyPatch("futurist.periodics.PeriodicWorker", lambda *jobs, **more: made.append((*jobs, more)))
+        )
+        expirer.Expirer(1, self.shell().conf)._engine.close()
+        [(jobs, more)] = made
+        with more["executor_factory"]() as pool:
+            self.assertGreaterEqual(pool._max_workers, len(jobs))
 
     def test_it_stops_between_two_batches(self) -> None:
         self.configure("[quota]\nbatch_rows = 2")

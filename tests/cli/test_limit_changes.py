@@ -72,14 +72,14 @@ class DryRunTest(LimitCase):
 
     def test_it_prints_the_changes_and_writes_nothing(self) -> None:
         before = self.limits()
-        columns = ["change", "project_id", "resource", "before", "after"]
+        columns = ["change", "project_id", "resource", "before", "after", "pod"]
         for argv, expected in (
             (["--project", "right", "gpu=4", "fpga=0"], [["right", "fpga", None, 0], ["right", "gpu", None, 4]]),
             (["--project", "left", "gpu=6"], []),
             (["--default", "gpu=7", "fpga=-1"], [[None, "fpga", None, -1], [None, "gpu", 5, 7]]),
         ):
             rows = self.good("limit", "set", *argv, "--dry-run")
-            self.assertEqual([["set limit", *row] for row in expected], sorted(list(row.values()) for row in rows))
+            self.assertEqual([["set limit", *row] for row in expected], sorted(list(row.values())[:-1] for row in rows))
             self.assertTrue(all(list(row) == columns for row in rows))
         self.assertEqual(before, self.limits())
         self.assertEqual(["left", "right", "top"], [row["project_id"] for row in self.good("project", "list")])
@@ -87,7 +87,7 @@ class DryRunTest(LimitCase):
     def test_it_reports_a_new_project(self) -> None:
         ended = self.call("limit", "set", "--project", "new", "gpu=6", "--dry-run", "-f", "json")
         self.assertEqual(0, ended.status)
-        self.assertEqual([["set limit", "new", "gpu", None, 6]], [list(row.values()) for row in ended.json])
+        self.assertEqual([["set limit", "new", "gpu", None, 6, None]], [list(row.values()) for row in ended.json])
         notice = "Project 'new' is new: it had no usage, limit or place in the tree before."
         self.assertEqual(f"cyborg-quota: {notice}\n", ended.err)
 
@@ -104,7 +104,7 @@ class DryRunTest(LimitCase):
         span = ("--from", "2998-12-01T08:00Z", "--until", "2999-01-01")
         rows = self.good("limit", "set", "--project", "right", "gpu=4", "fpga=0", *span, "--dry-run")
         expected = [["set override", "right", "fpga", None, 0], ["set override", "right", "gpu", None, 4]]
-        self.assertEqual(expected, [list(row.values()) for row in rows])
+        self.assertEqual(expected, [list(row.values())[:-1] for row in rows])
         self.assertEqual([], self.good("limit", "override", "list"))
         self.assertEqual(1, len(self.good("limit", "history", "--project", "right")))  # it was added to the tree
         argv = ("limit", "set", "--project", "right", "gpu=5", *span)

@@ -8,8 +8,14 @@ import pwd
 
 import fixtures as fx
 import sqlalchemy as sa
+from oslo_context import context
 
 from cyborg_quota.cmd import main
+from cyborg_quota.cmd.limit_history import LONG_COLUMNS
+from cyborg_quota.limits.database import DatabaseLimitDriver
+from cyborg_quota.limits.limit_tree import InitialLimits
+from cyborg_quota.limits.models.flat import Flat
+from tests import fixtures
 from tests.cli import base, test_limits
 
 COLUMNS = [
@@ -25,6 +31,8 @@ COLUMNS = [
     "from",
     "until",
     "reason",
+    "actor_project_id",
+    "request_id",
 ]
 
 
@@ -55,6 +63,27 @@ class HistoryTest(test_limits.LimitTestCase):
         self.assertIn("unlimited", table)
         for kind in ("csv", "yaml", "value"):
             self.assertIn("opening day", self.call("limit", "history", "-f", kind).out)
+
+    def test_the_project_and_the_request_of_the_user(self) -> None:
+        """A table has them only with --long, or if -c selects them."""
+        bob = context.RequestContext(
+            user_id="bob", project_id="office", request_id="req-7b9e", is_admin=True, overwrite=False
+        )
+        engine = fixtures.make_engine(self.url, DatabaseLimitDriver(Flat(), InitialLimits()))
+        self.addCleanup(engine.close)
+        engine.administration.set_limit(bob, "gpu", 5)
+        [row] = self.good("limit", "history")
+        self.assertEqual(("bob", "office", "req-7b9e"), tuple(row[name] for name in ("actor", *LONG_COLUMNS)))
+        for options in ((), ("--long",), ("-c", "actor", "-c", "request_id")):
+            table = self.call("limit", "history", *options).out
+            for value, is_shown in (("bob", True), ("office", "--long" in options), ("req-7b9e", bool(options))):
+                self.assertEqual(is_shown, value in table, (options, value))
+        # The commands: one request each, without a project.
+        self.done("limit", "set", "--default", "gpu=6", "fpga=1")
+        fpga, gpu, _ = self.good("limit", "history")
+        self.assertEqual((None, None), (gpu["actor_project_id"], fpga["actor_project_id"]))
+        self.assertEqual(gpu["request_id"], fpga["request_id"])
+        self.assertRegex(gpu["request_id"], "^req-")
 
     def test_who_runs_it_with_sudo(self) -> None:
         self.useFixture(fx.MonkeyPatch("os.getuid", lambda: 0))
@@ -128,7 +157,7 @@ class PurgeTest(base.CliTestCase):
             connection.execute(sa.text("UPDATE limit_changes SET created_at = '2001-01-01 00:00:00.000000'"))
         for age, count in (("", 3), ("history_age = 86400\n", 2)):
             self.configure(test_limits.DATABASE + age)
-            ended = self.spawned("--once", program="cyborg-quota-expirer")
+            ended = self.call_expirer("--once")
             self.assertEqual(0, ended.status, ended.err)
             self.assertEqual(count, len(self.good("limit", "history")))
         self.assertIn("purged 3", ended.out)

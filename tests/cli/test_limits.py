@@ -7,7 +7,9 @@ import contextlib
 import io
 import json
 import subprocess
+import types
 
+import fixtures as fx
 import sqlalchemy as sa
 
 from cyborg_quota.cmd import status
@@ -15,6 +17,8 @@ from cyborg_quota.types import TOTAL
 from tests.cli import base
 
 DATABASE = "[limits]\ndriver = database\n"
+CHANGE = ["change", "resource", "before", "after"]
+DRIFT = ["project_id", "resource", "pod", "recorded_reserved", "expected_reserved"]
 TREE = ["project_id", "parent_id", "depth", "resource", "limit", "used", "subtree_used", "available"]
 
 
@@ -89,6 +93,15 @@ class LimitTest(LimitTestCase):
         self.assertIn("| p          | fpga     | unlimited | True   | own     |", table)
         self.done("limit", "unset", "--default", "gpu", "fpga")
 
+    def test_limits_of_64_bits(self) -> None:
+        """The limit of an ancestor, and that over all projects, may exceed what one project can hold."""
+        for scope in ("--default", "--total", "--project=top"):
+            for limit in (2**31, 2**62):
+                self.assertEqual(0, self.call("limit", "set", scope, f"gpu={limit}").status)
+            self.assertIn(f"at most {2**62}", self.misused("limit", "set", scope, f"gpu={2**62 + 1}"))
+        self.assertEqual({2**62}, {row["limit"] for row in self.good("limit", "list")})
+        self.assertEqual(2**62, self.good("limit", "list", "--total")[0]["limit"])
+
     def test_the_first_limit_of_a_new_project_is_reported(self) -> None:
         """Otherwise a typing error in the id sets a limit for a project that does not exist, without a word."""
         self.done("project", "add", "atlas")
@@ -128,7 +141,7 @@ class LimitTest(LimitTestCase):
         self.done("limit", "set", "--default", "gpu=10")
         self.good("reserve", "--project", "p", "gpu=3")
         (change,) = self.good("limit", "set", "--total", "gpu=5", "--dry-run")
-        self.assertEqual(("set limit", "gpu", None, 5), tuple(change[name] for name in change if name != "project_id"))
+        self.assertEqual(("set limit", "gpu", None, 5), tuple(change[name] for name in CHANGE))
         self.assertEqual([], self.good("limit", "list", "--total"))
         self.done("limit", "set", "--total", "gpu=5", "--reason", "as bought")
         row = {"resource": "gpu", "limit": 5, "held": 3, "available": 2, "is_enforced": True}
@@ -164,23 +177,27 @@ class LimitTest(LimitTestCase):
         self.assertIn("remove the limit with `limit unset --pod p1`.", new.err)
         self.done("limit", "unset", "--project", "new", "--pod", "p1", "gpu")
         (change,) = self.good("limit", "set", *of_p, "gpu=4", "--dry-run")
-        self.assertEqual(("gpu in pod p1", None, 4), (change["resource"], change["before"], change["after"]))
+        row = {"change": "set limit", "project_id": "p", "resource": "gpu", "before": None, "after": 4, "pod": "p1"}
+        self.assertEqual(row, change)
         self.assertEqual([], self.good("limit", "list", "--pod"))
         self.done("limit", "set", *of_p, "gpu=4", "--reason", "share")
         row = {"project_id": "p", "pod": "p1", "resource": "gpu", "limit": 4}
         for listed in (("--pod",), ("--pod", "p1"), of_p):
             self.assertEqual([row], self.good("limit", "list", *listed))
         self.assertIn("Pod 'p2' was not found", self.refused(1, "limit", "list", "--pod", "p2"))
-        usage = {**row, "used": 0, "reserved": 3, "available": 1}
+        usage = {**row, "used": 0, "reserved": 3, "available": 1, "fits": 1, "bound_by": "p"}
         self.assertEqual([usage], self.good("usage", "list", "--pod", "p1"))
         error = self.refused(1, "reserve", "--project", "p", "--provider", "n1", "gpu=2")
         self.assertIn("project p, resource gpu in pod p1: limit 4", error)
-        self.assertIn("| gpu in pod p1 |", self.call("check", *of_p, "gpu=2").out)
-        self.assertEqual([1], [row["how_many"] for row in self.good("check", *of_p, "--how-many", "gpu=1")])
+        (found,) = self.call("check", *of_p, "gpu=2", "-f", "json").json
+        self.assertEqual(("gpu", "p1"), (found["resource"], found["pod"]))
+        (found,) = self.good("check", *of_p, "--how-many", "gpu=1")
+        self.assertEqual((1, "gpu", "p1"), (found["how_many"], found["resource"], found["pod"]))
         (entry,) = self.good("limit", "history", "--limit", "1")
         self.assertEqual(
             ("gpu", "p1", 4, "share"), tuple(entry[name] for name in ("resource", "pod", "after", "reason"))
         )
+        self.check_audit_and_orphans()
         self.assertIn("pods:", self.call("limit", "export").out)
         self.done("limit", "unset", *of_p, "gpu")
         self.assertIn("in pod p1", self.refused(1, "limit", "unset", *of_p, "gpu"))
@@ -189,6 +206,27 @@ class LimitTest(LimitTestCase):
         for span in (until, ("--from", "2030-01-01"), (*until, "--dry-run")):
             said = self.refused(2, "limit", "set", *of_p, "gpu=1", *span)
             self.assertIn("--from and --until: a limit per pod has no span of time.", said)
+
+    def check_audit_and_orphans(self) -> None:
+        """The pod has a column of its own; the marker of `project orphans` names it too."""
+        with sa.create_engine(self.url, poolclass=sa.NullPool).begin() as connection:
+            connection.execute(sa.text("UPDATE quota_usages SET reserved = 2 WHERE resource LIKE ' p1%'"))
+        (drift,) = self.call("usage", "audit", "-f", "json").json
+        self.assertEqual(("p", "gpu", "p1", 2, 3), tuple(drift[name] for name in DRIFT))
+        self.good("usage", "heal")
+        self.done("limit", "set", "--project", "p", "gpu=9")
+        directory = types.SimpleNamespace(unknown=list)  # as if Keystone had no project
+        self.useFixture(fx.MonkeyPatch("cyborg_quota.cmd.projects.require_directory", lambda *_names: directory))
+        rows = self.call("project", "orphans", "-f", "json").json
+        self.assertEqual(
+            [("gpu", 3, 9, None), ("gpu", 3, 4, "p1")],
+            [tuple(row[name] for name in ("resource", "reserved", "limit", "pod")) for row in rows],
+        )
+        for marker, left in ((("p", "gpu"), rows[1:]), (("p", "gpu", "p1"), []), (("p",), [])):
+            ended = self.call("project", "orphans", "--marker", *marker, "-f", "json")
+            self.assertEqual((left, ""), (ended.json, ended.err), marker)
+        self.assertIn("--marker takes", self.refused(2, "project", "orphans", "--marker", "p", "gpu", "p1", "x"))
+        self.done("limit", "unset", "--project", "p", "gpu")
 
     def test_the_upgrade_check_of_total_limits(self) -> None:
         def checked() -> tuple[int, str]:
@@ -215,7 +253,7 @@ class LimitTest(LimitTestCase):
     def test_bad_usage(self) -> None:
         self.assertIn("--default --project", self.misused("limit", "set", "gpu=1"))
         self.assertIn("not allowed with", self.misused("limit", "set", "--default", "--project", "p", "gpu=1"))
-        for limit in ("gpu", "gpu=x", "gpu=-2", "=1", "gpu=99999999999"):
+        for limit in ("gpu", "gpu=x", "gpu=-2", "=1", f"gpu={2**62 + 1}"):
             self.misused("limit", "set", "--default", limit)
         self.assertIn("two limits", self.refused(2, "limit", "set", "--default", "gpu=1", "gpu=2"))
         self.assertIn("Unknown resource", self.refused(2, "limit", "set", "--default", "tpu=1"))
@@ -310,7 +348,7 @@ class FileTest(LimitTestCase):
         ended = self.call("limit", "import", str(self.file), "-f", "json")
         self.assertIn("2 projects are new", ended.err)
         rows = ended.json
-        self.assertEqual(["change", "project_id", "resource", "before", "after"], list(rows[0]))
+        self.assertEqual(["change", "project_id", "resource", "before", "after", "pod"], list(rows[0]))
         self.assertEqual(
             [
                 ("set limit", None, "gpu", None, 10),
@@ -319,7 +357,7 @@ class FileTest(LimitTestCase):
                 ("add project", "physics", None, None, "atlas"),
                 ("set limit", "physics", "gpu", None, 30),
             ],
-            [tuple(row.values()) for row in rows],
+            [tuple(row.values())[:-1] for row in rows],
         )
         for argv in ((), ("-",)):
             self.assertEqual(EXAMPLE, self.call("limit", "export", *argv).out)
@@ -342,6 +380,18 @@ class FileTest(LimitTestCase):
         )
         self.assertEqual(ended.err, self.refused(1, "limit", "import", str(self.file)))
         self.assertEqual([], self.good("project", "list"))
+
+    def test_a_refusal_with_many_reasons(self) -> None:
+        """One short line, which counts the others; -v logs each of the others."""
+        children = "".join(f"  - {{id: p{number}, limits: {{gpu: -1}}}}\n" for number in range(30))
+        self.file.write_text(f"projects:\n- id: top\n  limits: {{gpu: 5}}\n  children:\n{children}")
+        for argv in ((), ("--dry-run",)):
+            ended = self.call("limit", "import", str(self.file), *argv)
+            self.assertEqual((1, 1), (ended.status, ended.err.count("\n")), ended.err)
+            self.assertLess(len(ended.err), 1000)
+            self.assertIn("; and 20 more. Nothing was changed. With -v before", ended.err)
+            ended = self.call("-v", "limit", "import", str(self.file), *argv)
+            self.assertEqual(30, ended.err.count(" cannot be unlimited"), ended.err)
 
     def test_an_invalid_file(self) -> None:
         self.file.write_text("projects: [{id: a, limit: {gpu: 1}}]")

@@ -70,7 +70,7 @@ class OverrideTest(test_limits.LimitTestCase):
             "end after it starts",
             self.refused(2, "limit", "set", "--project", "p", "gpu=1", "--from", "2999-02-01", *until),
         )
-        self.assertIn("There is no override '7-0'", self.refused(1, "limit", "override", "cancel", "7-0"))
+        self.assertIn("Override '7-0' was not found", self.refused(1, "limit", "override", "cancel", "7-0"))
         self.misused("limit", "override", "cancel")
         with sa.create_engine(self.url, poolclass=sa.NullPool).connect() as connection:
             self.assertEqual(0, connection.scalar(sa.text("SELECT COUNT(*) FROM limit_overrides")))

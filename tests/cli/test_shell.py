@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib.metadata
+import io
 import os
 import re
 import subprocess
@@ -12,6 +15,7 @@ import sys
 import cyborg_quota
 from cyborg_quota import QuotaEngine
 from cyborg_quota.cmd import main
+from tests import forked
 from tests.cli import base
 
 
@@ -23,18 +27,19 @@ def commands() -> list[str]:
 
 class ShellTest(base.CliTestCase):
     def test_the_installed_program(self) -> None:
-        ended = self.spawned("usage", "list", "-f", "json")
-        self.assertEqual((0, [], ""), (ended.status, ended.json, ended.err))
-        self.assertEqual(2, self.spawned("check", "--project", "p", "gpu=x").status)
-        ended = self.spawned("commit", "no-such-uuid")
-        self.assertEqual((1, ""), (ended.status, ended.out))
-        self.assertEqual("cyborg-quota: Reservation 'no-such-uuid' was not found.\n", ended.err)
-
-    def test_the_environment_is_configuration(self) -> None:
+        """Its configuration may be in the environment; its exit status and its output are those of the command."""
         self.conf.write_text("")
         environment = {"OS_DATABASE__CONNECTION": self.url, "OS_LIMITS__DRIVER": "config", "OS_LIMITS__LIMITS": "gpu:0"}
         ended = self.spawned("check", "--project", "p", "gpu=1", "-f", "value", "-c", "limit", env=environment)
         self.assertEqual((1, "0\n", ""), (ended.status, ended.out, ended.err))
+
+    def test_exit_statuses(self) -> None:
+        ended = self.call("usage", "list", "-f", "json")
+        self.assertEqual((0, [], ""), (ended.status, ended.json, ended.err))
+        self.assertEqual(2, self.call("check", "--project", "p", "gpu=x").status)
+        ended = self.call("commit", "no-such-uuid")
+        self.assertEqual((1, ""), (ended.status, ended.out))
+        self.assertEqual("cyborg-quota: Reservation 'no-such-uuid' was not found.\n", ended.err)
 
     def test_help_describes_every_command(self) -> None:
         ended = self.call("--help")
@@ -45,7 +50,7 @@ class ShellTest(base.CliTestCase):
             text = self.call(*name.split(), "--help")
             self.assertEqual((0, ""), (text.status, text.err))
             self.assertRegex(text.out, r"(?m)^example:\n  .*cyborg-quota " + name)
-            self.assertEqual(text.out, self.call("help", *name.split()).out)
+        self.assertEqual(text.out, self.call("help", *name.split()).out)
 
     def test_version(self) -> None:
         self.assertEqual(f"cyborg-quota {cyborg_quota.__version__}\n", self.call("--version").out)
@@ -71,6 +76,26 @@ class ShellTest(base.CliTestCase):
             (["limit", "set", "--project", "p", "gpu=x"], "'gpu=x': write RESOURCE=LIMIT, as in gpu=20"),
         ):
             self.assertIn(expected, self.misused(*argv))
+
+    def test_misuse_of_every_command(self) -> None:
+        """One line says what is wrong, without the usage, and names the help; the exit status is 2."""
+        shell = main.Shell()
+        tested = set()
+        for name in commands():
+            self.assertIn(f"`cyborg-quota {name} --help`", self.misused(*name.split(), "--no-such-option"))
+            factory, _, _ = shell.command_manager.find_command(name.split())
+            actions = factory(shell, None, cmd_name=name).get_parser(name)._actions
+            options = [action for action in actions if action.option_strings]
+            for action in (*options, *[action for action in actions if not action.option_strings][:1]):
+                key = (action.dest, action.type or tuple(action.choices or ()))
+                if key in tested or not key[1]:
+                    continue
+                tested.add(key)
+                bad = f"{action.option_strings[-1]}=~bad~" if action.option_strings else "~bad~"
+                line = self.misused(*name.split(), bad)
+                self.assertIn("'~bad~'", line)
+                self.assertNotRegex(line, r"invalid \w+ value")
+        self.assertGreater(len(tested), 20)
 
     def test_a_name_that_is_not_found(self) -> None:
         self.configure("[limits]\ndriver = database\n[quota]\nresources = gpu")
@@ -107,17 +132,20 @@ class ShellTest(base.CliTestCase):
         self.assertIn("Internal error: KeyError('odd')", self.refused(1, "usage", "audit"))
 
     def test_a_broken_pipe_prints_no_traceback(self) -> None:
+        """In a process that the shell starts, and in forks of this one, which need no second to load the libraries."""
         for _ in range(3):
             self.good("reserve", "--project", "p" * 200, "gpu=1")
-        for argv in (["usage", "list"], ["reservation", "list", "-f", "csv"], ["reservation", "list"]):
-            reader, writer = os.pipe()
-            os.close(reader)
-            try:
-                process = self.spawn(*argv, stdout=writer)
-            finally:
-                os.close(writer)
-            _, err = process.communicate(timeout=60)
-            self.assertEqual((141, ""), (process.returncode, err))
+        reader, writer = os.pipe()
+        os.close(reader)
+        try:
+            process = self.spawn("usage", "list", stdout=writer)
+            for argv in (["reservation", "list", "-f", "csv"], ["reservation", "list"]):
+                command = functools.partial(main.main, ["--config-file", str(self.conf), *argv])
+                self.assertEqual((141, "", ""), forked.run(command, stdout=writer))
+        finally:
+            os.close(writer)
+        _, err = process.communicate(timeout=60)
+        self.assertEqual((141, ""), (process.returncode, err))
 
     def test_interrupted(self) -> None:
         self.useFixture(base.fx.MockPatchObject(QuotaEngine, "audit", side_effect=KeyboardInterrupt))
@@ -125,11 +153,12 @@ class ShellTest(base.CliTestCase):
         self.assertEqual((130, "", ""), (ended.status, ended.out, ended.err))
 
     def test_names_beyond_the_terminal_s_encoding(self) -> None:
-        environment = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
-        ended = self.spawned(
-            "reserve", "--project", "プロ", "gpu=1", "-f", "value", "-c", "project_id", env=environment
-        )
-        self.assertEqual((0, "\\u30d7\\u30ed\n", ""), (ended.status, ended.out, ended.err))
+        out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+        with contextlib.redirect_stdout(out):
+            argv = ["reserve", "--project", "プロ", "gpu=1", "-f", "value", "-c", "project_id"]
+            self.assertEqual(0, main.main(["--config-file", str(self.conf), *argv]))
+        out.seek(0)
+        self.assertEqual("\\u30d7\\u30ed\n", out.read())
 
     def test_logging_goes_to_stderr_when_asked(self) -> None:
         self.assertEqual("", self.call("reserve", "--project", "p", "gpu=1").err)
@@ -137,24 +166,17 @@ class ShellTest(base.CliTestCase):
 
 
 class StartupTest(base.CliTestCase):
-    def test_help_loads_no_database(self) -> None:
+    def test_no_more_is_loaded_than_needed(self) -> None:
+        """--help loads no database, and a command on SQLite no driver of another one."""
         script = (
             "import sys; from cyborg_quota.cmd.main import main; main(['usage', 'list', '--help']);"
-            "print(*[name for name in ('sqlalchemy', 'alembic', 'tqdm', 'cotyledon', 'matplotlib', 'cmd2')"
-            " if name in sys.modules])"
-        )
-        out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-        self.assertEqual("", out.splitlines()[-1])
-
-    def test_a_command_loads_no_more_than_it_needs(self) -> None:
-        script = (
-            "import sys; from cyborg_quota.cmd.main import main;"
+            "loaded = lambda *names: [name for name in names if name in sys.modules];"
+            "print('help:', *loaded('sqlalchemy', 'alembic', 'tqdm', 'cotyledon', 'matplotlib', 'cmd2'));"
             f"status = main(['--config-file', {str(self.conf)!r}, 'usage', 'list']);"
-            "print(status, *[name for name in ('tqdm', 'cotyledon', 'futurist', 'matplotlib', 'cmd2', 'pymysql')"
-            " if name in sys.modules])"
+            "print('command:', status, *loaded('tqdm', 'cotyledon', 'futurist', 'matplotlib', 'cmd2', 'pymysql'))"
         )
         out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-        self.assertEqual("0", out.splitlines()[-1])
+        self.assertEqual(["help:", "command: 0"], re.findall(r"(?m)^(?:help|command):.*$", out))
 
 
 class VocabularyTest(base.CliTestCase):

@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+from unittest import mock
+
 import sqlalchemy as sa
 
+from cyborg_quota.db.database import Database
 from tests.cli import base
 
 USAGE = ["project_id", "resource", "limit", "used", "reserved", "available", "fits", "bound_by"]
@@ -67,9 +71,9 @@ class UsageTest(base.CliTestCase):
         ended = self.call("check", "--project", "p1", "gpu=3", "fpga=2", "-f", "json")
         self.assertEqual((1, ""), (ended.status, ended.err))
         expected = ["project_id", "resource", "scope", "limit", "used", "reserved", "subtree", "requested", "fits"]
-        self.assertEqual([expected] * 2, [list(row) for row in ended.json])
+        self.assertEqual([[*expected, "pod"]] * 2, [list(row) for row in ended.json])
         self.assertEqual(
-            [("p1", "fpga", "project", 1, 0, 0, None, 2, 1), ("p1", "gpu", "project", 2, 0, 0, None, 3, 2)],
+            [("p1", "fpga", "project", 1, 0, 0, None, 2, 1, None), ("p1", "gpu", "project", 2, 0, 0, None, 3, 2, None)],
             [tuple(row.values()) for row in ended.json],
         )
         self.assertEqual([], self.good("usage", "list"))
@@ -142,7 +146,7 @@ class UsageTest(base.CliTestCase):
         ended = self.call("check", "--project", "p1", "gpu=1", "fpga=1", "-f", "json")
         self.assertEqual(1, ended.status)
         self.assertEqual(
-            [("p1", "gpu", "open_reservations", 4, 0, 4, None, 1, 0)],
+            [("p1", "gpu", "open_reservations", 4, 0, 4, None, 1, 0, None)],
             [tuple(row.values()) for row in ended.json],
         )
         self.assertIn("at most 4 open reservations", self.refused(1, "reserve", "--project", "p1", "gpu=1"))
@@ -150,29 +154,58 @@ class UsageTest(base.CliTestCase):
     def test_how_many(self) -> None:
         self.make_tree()
         self.assertEqual(
-            [{"how_many": 2, "resource": "gpu", "fits": 5, "bound_by": "physics"}],
+            [{"how_many": 2, "resource": "gpu", "fits": 5, "bound_by": "physics", "pod": None}],
             self.good("check", "--project", "physics", "--how-many", "gpu=2,fpga=1"),
         )
         self.assertEqual([], self.good("check", "--project", "physics", "gpu=4", "fpga=2"))
         self.assertEqual(1, self.call("check", "--project", "physics", "gpu=6", "fpga=3").status)
         self.assertEqual(
-            [{"how_many": 0, "resource": "gpu", "fits": 0, "bound_by": "higgs"}],
+            [{"how_many": 0, "resource": "gpu", "fits": 0, "bound_by": "higgs", "pod": None}],
             self.good("check", "--project", "higgs", "--how-many", "gpu=1,fpga=1"),
         )
         self.assertEqual(
-            [{"how_many": None, "resource": None, "fits": None, "bound_by": None}],
+            [{"how_many": 2**31 - 1, "resource": "fpga", "fits": None, "bound_by": None, "pod": None}],
             self.good("check", "--project", "physics", "--how-many", "fpga=1"),
         )
         self.assertIn("unlimited", self.call("check", "--project", "physics", "--how-many", "fpga=1").out)
         self.good("reserve", "--project", "physics", "fpga=1")
-        row = {"how_many": 2**30 - 1, "resource": "fpga", "fits": 2**31 - 2, "bound_by": None}
+        row = {"how_many": 2**30 - 1, "resource": "fpga", "fits": 2**31 - 2, "bound_by": None, "pod": None}
         self.assertEqual([row], self.good("check", "--project", "physics", "--how-many", "fpga=2"))
         table = self.call("check", "--project", "physics", "--how-many", "fpga=2").out.splitlines()[3]
-        self.assertEqual(["unlimited", "fpga", "unlimited", ""], [cell.strip() for cell in table.strip("|").split("|")])
+        cells = [cell.strip() for cell in table.strip("|").split("|")]
+        self.assertEqual(["unlimited", "fpga", "unlimited", "", ""], cells)
         for form in FORMATS:
             out = self.call("check", "--project", "physics", "--how-many", "gpu=2", "-f", form).out
             self.assertIn("2", out)
             self.assertIn("physics", out)
+
+    def test_a_row_shows_one_moment(self) -> None:
+        """If something is released between two reads, a row must not say that more fits than is available."""
+        self.limit("gpu:10")
+        read, consumers = Database.read, ["c"]
+
+        def read_and_release(database: Database, *arguments: Any) -> Any:
+            found = read(database, *arguments)
+            while consumers:
+                self.assertEqual(0, self.call("release", "--project", "p", "--consumer", consumers.pop()).status)
+            return found
+
+        of_p = ("--project", "p")
+        for argv, is_first in (
+            (("usage", "list", *of_p), True),
+            (("check", *of_p, "gpu=6"), True),
+            (("check", *of_p, "--how-many", "gpu=1"), True),
+            (("usage", "list"), False),  # which finds the rows first, and then reads them again with what fits
+        ):
+            self.good("reserve", "--project", "p", "--consumer", "c", "gpu=6")
+            consumers[:] = ["c"]
+            with mock.patch.object(Database, "read", read_and_release):
+                rows = self.call(*argv, "-f", "json").json
+            (row,) = [row for row in rows if row["resource"] == "gpu"]
+            fits = 4 if is_first else 10
+            self.assertEqual(fits, row["fits"], argv)
+            self.assertEqual(fits, row.get("available", row.get("how_many", fits)), argv)
+            self.assertEqual([], consumers)
 
     def test_audit_and_heal(self) -> None:
         self.good("reserve", "--project", "p1", "gpu=2")
@@ -189,6 +222,7 @@ class UsageTest(base.CliTestCase):
             "recorded_subtree": 2,
             "expected_subtree": 2,
             "provider": None,
+            "pod": None,
         }
         found = self.call("usage", "audit", "-f", "json")
         self.assertEqual((1, "", [row]), (found.status, found.err, found.json))

@@ -52,19 +52,23 @@ class WheelTest(base.BaseTestCase):
         target = self.workdir / "installed"
         pip = (sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps", "--no-compile")
         self.run_program(*pip, "--target", str(target), str(wheel))
-        path = str(target)
-        where = self.run_program(
-            sys.executable, "-c", "import cyborg_quota; print(cyborg_quota.__file__)", PYTHONPATH=path
-        )
-        self.assertEqual(f"{target}/cyborg_quota/__init__.py", where.strip())
         files = (file.relative_to(target) for file in (target / "cyborg_quota").rglob("*") if file.is_file())
         installed = {str(path) for path in files if "__pycache__" not in path.parts}
         self.assertEqual({str(path) for path in installing.package_files()}, installed)
         self.check_other_files(target)
-        connection = f"sqlite:///{self.workdir}/quota.sqlite"
-        for command in (("db", "sync"), ("reserve", "--project", "p", "gpu=1"), ("usage", "audit")):
-            program = str(target / "bin/cyborg-quota")
-            self.run_program(sys.executable, program, *command, PYTHONPATH=path, OS_DATABASE__CONNECTION=connection)
+        self.check_commands(target)
+
+    def check_commands(self, target: pathlib.Path) -> None:
+        """The program; and in one more process, two commands and the place from which the package is imported."""
+        environment = {"PYTHONPATH": str(target), "OS_DATABASE__CONNECTION": f"sqlite:///{self.workdir}/quota.sqlite"}
+        self.run_program(sys.executable, str(target / "bin/cyborg-quota"), "db", "sync", **environment)
+        script = (
+            "import cyborg_quota; from cyborg_quota.cmd.main import main; print(cyborg_quota.__file__);"
+            "print(main(['reserve', '--project', 'p', 'gpu=1', '-f', 'value', '-c', 'state']));"
+            "print(main(['usage', 'audit', '-f', 'value']))"
+        )
+        printed = self.run_program(sys.executable, "-c", script, **environment).split()
+        self.assertEqual([f"{target}/cyborg_quota/__init__.py", "reserved", "0", "0"], printed)
 
     def check_other_files(self, target: pathlib.Path) -> None:
         """The samples, the units, the man page and the completion are those of the source tree."""

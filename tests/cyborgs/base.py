@@ -37,9 +37,13 @@ class StackTestCase(base.BaseTestCase):
         self.records = self.stack.records
         self.rps = self.stack.rps
         self.rp = self.rps[0]
-        self.admin = self.stack.client(new_id(), "admin", "member", "reader")
-        self.client = self.stack.client(new_id())
+        self.admin = self.new_client("admin", "member", "reader")
+        self.client = self.new_client("member", "reader")
         self.profile = self.new_profile({"resources:FPGA": "1"})
+
+    def new_client(self, *roles: str) -> Client:
+        """A user with these roles in a new project."""
+        return self.stack.client(new_id(), *roles)
 
     def new_profile(self, *groups: dict[str, str]) -> str:
         """Create a device profile of these groups, with a unique name."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of Cyborg's API, with the headers that keystonemiddleware would set for a token."""
+"""Calls of Cyborg's API: with the headers that keystonemiddleware would set for a token, or with real tokens."""
 
 from __future__ import annotations
 
@@ -84,24 +84,27 @@ class Client:
 
         :param service: send the service token too.
         """
+        headers = {"OpenStack-API-Version": f"accelerator {VERSION}", "User-Agent": self.user_agent}
+        self.received = received = {}
+        return call(self.url, method, f"/v2{path}", body, {**headers, **self._identity(service)}, received=received)
+
+    def _identity(self, is_service: bool) -> dict[str, str]:
+        """The headers that say who calls. ``is_service``: also those of a service token."""
         headers = {
-            "OpenStack-API-Version": f"accelerator {VERSION}",
             "X-Auth-Token": "of-no-consequence",
             "X-Identity-Status": "Confirmed",
             "X-User-Id": self.user_id,
             "X-Project-Id": self.project_id,
             "X-Roles": ",".join(self.roles),
-            "User-Agent": self.user_agent,
         }
-        if service:
+        if is_service:
             headers |= {
                 "X-Service-Token": "of-no-consequence",
                 "X-Service-Identity-Status": "Confirmed",
                 "X-Service-User-Id": "nova",
                 "X-Service-Roles": ",".join(self.service_roles),
             }
-        self.received = received = {}
-        return call(self.url, method, f"/v2{path}", body, headers, received=received)
+        return headers
 
     def create_profile(self, name: str, *groups: Mapping[str, str]) -> Answer:
         """Make a device profile; only an admin may. A group: ``{"resources:FPGA": "1"}``."""
@@ -162,3 +165,15 @@ class Client:
 
     def get(self, arq: str) -> Answer:
         return self.call("GET", f"/accelerator_requests/{arq}")
+
+
+class TokenClient(Client):
+    """A user of one project with a token of Keystone. Binds and unbinds also carry the token of a service."""
+
+    def __init__(self, url: str, project_id: str, token: str, service_token: str) -> None:
+        super().__init__(url, project_id)
+        self._token = token
+        self._service_token = service_token
+
+    def _identity(self, is_service: bool) -> dict[str, str]:
+        return {"X-Auth-Token": self._token, **({"X-Service-Token": self._service_token} if is_service else {})}

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cyborgs with one difference each, and the results of compatibility.py for them. Run by Cyborg's Python.
 
-    python doctored.py                 prints {change: the error, or null}, as JSON
-    python doctored.py start VERSION   runs cyborg-quota-conductor in a Cyborg that reports this version
-    python doctored.py serve VERSION   loads the API's module there
+    python doctored.py VERSION
+
+Prints as JSON: what cyborg-quota-conductor, and the loading of the API's module, do in a Cyborg that reports this
+version; and {change: the error, or null}.
 """
 
 import contextlib
 import functools
 import importlib
+import io
 import json
 import sys
+import traceback
 import types
 from unittest import mock
 
@@ -129,14 +132,27 @@ def doctor():
     return found
 
 
-if sys.argv[1:]:
-    what, version = sys.argv[1:]
-    sys.argv[1:] = []
-    with of_version(version):
-        if what == "serve":
-            importlib.import_module("cyborg_quota.integrations.cyborg.wsgi")
-        from cyborg_quota.cmd import conductor as command
+def start():
+    """(exit status, stdout, stderr) of cyborg-quota-conductor"""
+    from cyborg_quota.cmd import conductor as command
 
-        sys.exit(command.main())
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = command.main()
+    return status, out.getvalue(), err.getvalue()
 
-print(json.dumps(doctor()))
+
+def serve():
+    """The last line that a WSGI server logs, which loads the API's module."""
+    try:
+        importlib.import_module("cyborg_quota.integrations.cyborg.wsgi")
+    except Exception:
+        return traceback.format_exc().splitlines()[-1]
+    return ""
+
+
+[version] = sys.argv[1:]
+sys.argv[1:] = []
+with of_version(version):
+    found = {"start": start(), "serve": serve()}  # first: nothing of Cyborg is loaded yet
+print(json.dumps({**found, "doctor": doctor()}))

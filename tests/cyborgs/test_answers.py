@@ -7,28 +7,28 @@ import re
 import uuid
 
 import cyborg_quota
-from tests.cyborgs import quota
-from tests.cyborgs import stack as stacks
-
-
-class TestStockApi(quota.QuotaTestCase):
-    """Cyborg's unmodified API with the conductor of cyborg_quota."""
-
-    api = stacks.API
-
-    def test_one_sentence(self) -> None:
-        """As with the API of cyborg_quota: the message has no class name, and is not repeated."""
-        self.set_limit(0)
-        refused = self.client.bind(self.client.created(self.profile), str(uuid.uuid4()), self.rp)
-        self.assertEqual(403, refused.status)
-        expected = (
-            f"Quota exceeded: project {self.project_id}, resource fpga: limit 0, used 0, reserved 0, requested 1"
-        )
-        self.assertEqual(expected, refused.message.strip())
+from tests import base as ledger_base
+from tests.cyborgs import base, quota
 
 
 class TestStart(quota.QuotaTestCase):
-    options = "source = east\nreconcile_heal = none"
+    options = "source = east\nreconcile_heal = none\n[limits]\nenforcement_model = strict_hierarchy"
+
+    def test_an_administrators_bind(self) -> None:
+        """A refusal names the limit that binds, but never what other projects use: Nova may show it to the owner."""
+        parent_id, administration = base.new_id(), self.engine.administration
+        administration.add_project(ledger_base.ADMIN, parent_id)
+        self.set_limit(4, project_id=parent_id)
+        administration.add_project(ledger_base.ADMIN, self.project_id, parent_id)
+        self.set_limit(4)
+        self.engine.reserve(ledger_base.Context(parent_id), {"fpga": 4})
+        [arq] = self.admin.created(self.profile)
+        refused = self.admin.bind([arq], str(uuid.uuid4()), self.rp, project_id=self.project_id)
+        self.assertEqual(403, refused.status)
+        expected = (
+            f"Quota exceeded: project {parent_id}, resource fpga: limit 4 (project and its descendants), requested 1"
+        )
+        self.assertEqual(expected, refused.message)
 
     def test_one_line(self) -> None:
         for service, name in ((self.stack.api, "API"), (self.stack.conductor, "conductor")):

@@ -17,6 +17,7 @@ from cyborg_quota.capacity_import import CapacityImporter, Change
 from cyborg_quota.conf import loading
 from cyborg_quota.integrations.cyborg import mapping
 from cyborg_quota.integrations.inventory import api, cyborg, plan, service_import
+from cyborg_quota.spool import Spool
 from tests import base as ledger_base
 from tests.cyborgs import client, quota
 from tests.cyborgs import stack as stacks
@@ -31,6 +32,7 @@ token = admin
 endpoint = {url}
 endpoint_override = {url}
 """
+CLAIMS = "claim_capacity = true\nreconcile_grace = 0"
 HEADERS = {"X-Auth-Token": "admin", "OpenStack-API-Version": "placement 1.36"}
 HANDLES = 16
 IMPORT_SECONDS = 60.0
@@ -91,7 +93,7 @@ class CapacityTestCase(quota.QuotaTestCase):
 
 
 class TestImport(CapacityTestCase):
-    cyborg = "claim_capacity = true\nreconcile_grace = 0"
+    cyborg = CLAIMS
 
     def setUp(self) -> None:
         super().setUp()
@@ -181,6 +183,8 @@ class TestImport(CapacityTestCase):
 
 
 class TestCyborg(CapacityTestCase):
+    cyborg = CLAIMS  # as the other class, so that the services are not restarted
+
     def read(self) -> list[plan.SourceProvider]:
         headers = {"X-Identity-Status": "Confirmed", "X-Project-Id": "p", "X-User-Id": "u", "X-Roles": "admin"}
         cyborgs = session.Session(noauth.NoAuth(), additional_headers=headers)
@@ -194,7 +198,7 @@ class TestCyborg(CapacityTestCase):
         rules = [mapping.parse_rule(text) for text in ("FPGA: fpga", "FPGA CUSTOM_FAKE_DEVICE: fpga.fake")]
         resource_map = mapping.ResourceMap(rules, ["fpga", "fpga.fake"], refuses_unmapped=True)
         importer = CapacityImporter(self.capacity, ADMIN, self.engine.resources)
-        return importer.run(lambda: plan.wanted_providers(self.read(), resource_map, nested=nested))
+        return importer.run(lambda: plan.wanted_providers(self.read(), resource_map, Spool(), nested=nested))
 
     def test_as_from_placement(self) -> None:
         """Cyborg's API and Placement give the same inventories, so that an import from the other changes nothing."""

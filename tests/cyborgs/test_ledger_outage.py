@@ -136,6 +136,20 @@ class TestUnavailable(OutageTestCase):
         self.assertLessEqual(self.waits(self.stack.api), 2, self.stack.api.tail())
         self.wait_until_charged(0)
 
+    def test_many_concurrent_binds(self) -> None:
+        """Each waits once at most. The first wait that ends opens the breaker: a later bind does not wait."""
+        arqs, conductor = self.client.created(self.profile, MANY), self.stack.conductor
+        with self.make_unavailable("is_dead"), concurrent.futures.ThreadPoolExecutor(MANY) as pool:
+            binds = [pool.submit(self.client.bind, [arq], str(uuid.uuid4()), self.rp) for arq in arqs]
+            self.assertEqual({503}, {bind.result().status for bind in binds})
+            waited = self.waits(conductor)
+            self.assertLessEqual(waited, MANY, conductor.tail())
+            self.assertEqual(503, self.client.bind(arqs, str(uuid.uuid4()), self.rp).status)
+            self.assertEqual(waited, self.waits(conductor), conductor.tail())
+            self.assertEqual(200, self.client.call("GET", "/accelerator_requests").status)
+        self.assertEqual(["Initial"] * MANY, self.records.states(arqs))
+        self.wait_until_charged(0)
+
     def test_bound_again_before_it_could_be_released(self) -> None:
         """A PATCH that removes ten ARQs waits once. One that is bound again keeps its charge: it is the new bind's."""
         [arq, *others] = self.client.created(self.profile, TEN)

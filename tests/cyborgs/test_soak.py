@@ -9,6 +9,8 @@ import sys
 
 from tests.cyborgs import quota, soak
 
+MOST_ROUNDS = 20
+"""On a busy machine, a round may be too short to reach a limit."""
 NAIVE_CONDUCTOR = ("python", str(pathlib.Path(__file__).with_name("naive.py")))
 
 
@@ -31,11 +33,14 @@ class SoakTestCase(quota.QuotaTestCase):
 class TestSoak(SoakTestCase):
     def test_with_and_without_kills(self) -> None:
         made = self.soak()
-        made.round(3.0, is_deadly=True)
-        made.round(1.5, is_deadly=False)
+        made.round(2.0, is_deadly=True)
+        for _ in range(MOST_ROUNDS):
+            made.round(0.7, is_deadly=False)
+            statuses = {status for what, status in made.summary.outcomes if what == "bind"}
+            if {202, 403} <= statuses:
+                break
         print(made.summary, file=sys.stderr)
         self.assertEqual([], made.summary.faults)
-        statuses = {status for what, status in made.summary.outcomes if what == "bind"}
         self.assertLessEqual({202, 403}, statuses)
 
 

@@ -47,8 +47,6 @@ def results(text: str) -> Results:
 
 
 class TestWithCyborg(quota.QuotaTestCase):
-    options = "reconcile_grace = 0"
-
     def setUp(self) -> None:
         super().setUp()
         self.delete_profiles()
@@ -66,7 +64,7 @@ class TestWithCyborg(quota.QuotaTestCase):
     def check(self, *arguments: str) -> quota.Output:
         files = "\n".join(f"config_file = {path}" for path in self.cyborg_files()[1::2])
         more = self.conf_file.with_suffix(".status")
-        more.write_text(f"[cyborg]\n{files}\n")
+        more.write_text(f"[cyborg]\nreconcile_grace = 0\n{files}\n")
         self.addCleanup(more.unlink, missing_ok=True)
         confs = ("--config-file", str(self.conf_file), "--config-file", str(more))
         return self.run_program("cyborg-quota-status", *confs, "upgrade", "check", *arguments)
@@ -264,4 +262,5 @@ class TestWithoutCyborg(cli_base.CliTestCase):
     def test_bad_usage(self) -> None:
         for arguments in ((), ("upgrade",), ("upgrade", "chek"), ("downgrade", "check")):
             ended, out, err = self.run_check(*arguments)
-            self.assertEqual((2, "", True), (ended, out, "error: " in err))
+            self.assertEqual((2, "", 1), (ended, out, err.count("\n")), err)
+            self.assertIn("See `cyborg-quota-status ", err)

@@ -14,7 +14,7 @@ import testscenarios
 
 from cyborg_quota import Claim, exceptions
 from cyborg_quota.types import MAX_AMOUNT
-from tests import base, hooks
+from tests import base, fixtures, hooks
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
@@ -92,6 +92,8 @@ class InputTestCase(base.LedgerTestCase):
 class TestDeltas(InputTestCase):
     """Resources and amounts."""
 
+    scenarios = fixtures.SCENARIOS[:1]  # refused before the database is used
+
     def test_unknown_resource(self) -> None:
         for call in ("reserve", "check"):
             error = self.refused(exceptions.UnknownResource, call, {"vpu": 1, "gpu": 1, "": 1})
@@ -159,6 +161,8 @@ class TestDeltas(InputTestCase):
 
 class TestClaims(InputTestCase):
     """reserve_many and adopt."""
+
+    scenarios = fixtures.SCENARIOS[:1]  # refused before the database is used
 
     def refused_by_both(self, expected: type[Exception], claims: Callable[[], object]) -> None:
         self.refused(expected, "reserve_many", claims())
@@ -444,3 +448,18 @@ class TestAdminCalls(InputTestCase):
             rows = self.quotas.list_reservations(base.ADMIN, limit=limit)
             self.assertEqual(count, len(rows))
         self.assertEqual([], self.quotas.list_reservations(base.ADMIN, reservations=[]))
+
+
+class TestCharsetInTheUrl(base.LedgerTestCase):
+    """OpenStack's URLs often end with ``?charset=utf8``, which cannot encode all names."""
+
+    scenarios = [scenario for scenario in fixtures.SCENARIOS if scenario[0] == "mariadb"]
+
+    def test_it_is_not_used(self) -> None:
+        context = base.Context("\u0416\U0001f600")
+        for charset in ("utf8", "latin1"):
+            url = self.sql.url.update_query_dict({"charset": charset})
+            engine = fixtures.make_engine(url.render_as_string(hide_password=False))
+            self.addCleanup(engine.close)
+            engine.commit(context, engine.reserve(context, {"gpu": 1}, consumer=f"{charset} {context.project_id}"))
+        self.assertEqual((2, 0), self.figures(context.project_id))

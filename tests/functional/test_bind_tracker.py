@@ -3,21 +3,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from unittest import mock
 
 import testscenarios
 
 from cyborg_quota import exceptions
 from cyborg_quota.db.database import Database
-from cyborg_quota.integrations.cyborg import bind_tracker, releases
+from cyborg_quota.integrations.cyborg import backoff, bind_tracker, releases
 from cyborg_quota.integrations.cyborg.bind_tracker import BindRequest, BindReservation, BindTracker, Caller
 from tests import base, fixtures, trees
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
-USER = Caller("p1", is_admin=False)
+USER = Caller("p1")
 
 
 def make_request(arq: str, instance: str = "i1", caller: Caller = USER, **deltas: int) -> BindRequest:
@@ -33,6 +35,8 @@ def unbound() -> bool:
 
 
 class BindTrackerTestCase(base.LedgerTestCase):
+    scenarios = fixtures.SCENARIOS[:1]  # the tracker only calls the engine
+
     def setUp(self) -> None:
         super().setUp()
         self.tracker = BindTracker(self.quotas, bind_expire_seconds=600)
@@ -79,13 +83,13 @@ class TestReserve(BindTrackerTestCase):
     def test_two_projects_second_refused(self) -> None:
         """What was reserved for the first project is rolled back."""
         self.limits.limits["p2", "gpu"] = 0
-        requests = [make_request("a1"), make_request("a2", caller=Caller("p2", is_admin=True))]
+        requests = [make_request("a1"), make_request("a2", caller=Caller("p2"))]
         self.assertRaises(exceptions.OverQuota, self.tracker.reserve_binds, requests)
         self.assertEqual((0, 0), self.figures())
         self.assertEqual(["rolled_back"], [row.state for row in self.engine.list_reservations(base.ADMIN)])
 
     def test_two_projects(self) -> None:
-        binds = self.tracker.reserve_binds([make_request("a1"), make_request("a2", caller=Caller("p2", is_admin=True))])
+        binds = self.tracker.reserve_binds([make_request("a1"), make_request("a2", caller=Caller("p2"))])
         for bind in binds.values():
             bind.commit(bound)
         self.assertEqual([(1, 0), (1, 0)], [self.figures(project_id) for project_id in ("p1", "p2")])
@@ -104,7 +108,7 @@ class TestReserve(BindTrackerTestCase):
         self.assertEqual((0, 1), self.figures())
 
     def test_a_refusal_hides_other_projects(self) -> None:
-        """Only an admin sees the usage of an ancestor's other children."""
+        """Also that of an administrator's bind: the usage of an ancestor's other children is not in it."""
         database = Database(fixtures.settings(self.url))
         self.addCleanup(database.close)
         trees.plant(database, {"root": None, "p1": "root"})
@@ -314,3 +318,54 @@ class TestLongBinds(BindTrackerTestCase):
             other.join()
             self.assertEqual((1, 0), self.figures())
             self.tracker.release("busy", "p1")
+
+
+class TestRefusedByTheDatabase(BindTrackerTestCase):
+    """A trigger refuses each change of the reservations of one ARQ, ``bad``, whatever the call."""
+
+    scenarios = fixtures.SCENARIOS[:1]
+
+    def setUp(self) -> None:
+        super().setUp()
+        wanted = mock.patch.object(self.tracker.guard, "want_retry")  # the tests call the retry
+        wanted.start()
+        self.addCleanup(wanted.stop)
+        self.binds = self.reserve("bad", "a1", "a2")
+
+    def make_unavailable(self, name: str) -> mock._patch[mock.Mock]:
+        return mock.patch.object(self.engine, name, side_effect=exceptions.DatabaseUnavailable("it is gone", 6.0))
+
+    @contextlib.contextmanager
+    def refusing(self) -> Iterator[None]:
+        self.execute(
+            "CREATE TRIGGER refusal BEFORE UPDATE ON reservations WHEN OLD.consumer_id = 'bad' "
+            "BEGIN SELECT RAISE(ABORT, 'refused by the trigger'); END"
+        )
+        try:
+            yield
+        finally:
+            self.execute("DROP TRIGGER refusal")
+
+    def test_a_commit(self) -> None:
+        with self.make_unavailable("commit"):
+            for bind in self.binds:
+                bind.commit(bound)
+        with self.refusing():
+            self.tracker.settle_owed()
+        self.assertEqual((2, 1), self.figures())
+        self.binds[0].backoff = backoff.Backoff()
+        self.tracker.settle_owed()
+        self.assertEqual((3, 0), self.figures())
+
+    def test_a_release(self) -> None:
+        for bind in self.binds:
+            bind.commit(bound)
+        with self.make_unavailable("release"):
+            for bind in self.binds:
+                self.assertFalse(self.tracker.release(bind.request.arq, "p1"))
+        with self.refusing():
+            self.assertFalse(self.tracker._releaser.retry())
+        self.assertEqual((1, 0), self.figures())
+        self.tracker._releaser._clock = lambda: math.inf
+        self.assertTrue(self.tracker._releaser.retry())
+        self.assertEqual((0, 0), self.figures())

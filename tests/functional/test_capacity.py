@@ -102,6 +102,23 @@ class TestClaims(CapacityTestCase):
     def commit_overdue(self, uuids: list[str]) -> None:
         self.assertRaises(exceptions.ReservationExpired, self.quotas.commit, self.context, uuids)
 
+    def test_refused_claims_of_different_amounts_take_nothing(self) -> None:
+        """The amounts that one inventory gives to the claims of a call are given back together (C1)."""
+        self.limits.limits[None, "gpu"] = 6
+        cases = {"quota": (exceptions.OverQuota, (1, 2, 4)), "capacity": (exceptions.OverCapacity, (1, 2, 6))}
+        for pod in (None, "east"):
+            if pod is not None:
+                self.engine.pods.add(ADMIN, pod)
+                self.capacity.set_pod(ADMIN, "n1", pod)
+            for name, (error, amounts) in cases.items():
+                if name == "capacity":
+                    self.limits.limits[None, "gpu"] = 100
+                claims = [Claim(f"{name}{amount}", {"gpu": amount}, provider="n1") for amount in amounts]
+                self.quotas.rollback(self.context, self.quotas.reserve_many(self.context, claims[:2]))
+                self.assertRaises(error, self.quotas.reserve_many, self.context, claims)
+                self.assertEqual(((0, 0), 0), (self.figures(), self.used()), (name, pod))
+            self.limits.limits[None, "gpu"] = 6
+
     def test_settled_by_another_process(self) -> None:
         uuids = self.claim(3)
         self.make_engine().rollback(self.context, uuids)

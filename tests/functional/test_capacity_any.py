@@ -11,7 +11,7 @@ from fixtures import MonkeyPatch
 from cyborg_quota import ANY, Claim, Inventory, exceptions
 from cyborg_quota.ledger import selection
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer
-from tests import base
+from tests import base, clouds
 from tests.functional.test_capacity import ADMIN, CapacityTestCase, PluggedSelection
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -68,11 +68,11 @@ class TestAny(CapacityTestCase):
 
     def test_equally_good_providers_are_chosen_at_random(self) -> None:
         """Also by the client, which reads only a few of them: for claims of two resources, or in a cluster."""
-        for number in range(2, 31):
-            self.add(f"n{number}", gpu=8, fpga=2)
+        names = [f"n{number}" for number in range(2, 31)]
+        clouds.add_inventories(self.sql, [(name, *own, own[1]) for name in names for own in (("gpu", 8), ("fpga", 2))])
         for deltas in ({"gpu": 8}, {"gpu": 8, "fpga": 1}):
             chosen = set()
-            for _ in range(40):
+            for _ in range(30):
                 self.engine.reserve(self.context, deltas, provider=ANY, consumer="c")
                 chosen.add(self.provider_of_live("c"))
                 self.engine.release(self.context, consumer="c")
@@ -83,8 +83,7 @@ class TestAny(CapacityTestCase):
 
     def test_a_batch_uses_several_providers(self) -> None:
         """More claims than are read as candidates at once."""
-        for number in range(2, 101):
-            self.add(f"n{number}", gpu=8)
+        clouds.add_inventories(self.sql, [(f"n{number}", "gpu", 8, 8) for number in range(2, 101)])
         claims = [Claim(f"c{number}", {"gpu": 8}, provider=ANY) for number in range(100)]
         self.quotas.reserve_many(self.context, claims)
         self.assertEqual(

@@ -9,6 +9,8 @@ from typing import Any
 import testscenarios
 
 from cyborg_quota import ANY, Claim, Headroom, Inventory, exceptions
+from cyborg_quota.headroom import Bundles
+from cyborg_quota.types import MAX_AMOUNT
 from tests import base, clouds
 from tests.functional.test_capacity import ADMIN, CapacityTestCase
 
@@ -63,7 +65,7 @@ class TestHeadroom(CapacityTestCase):
         self.limits.limits["p1", "gpu"] = 40
         for provider in (ANY, "n1", "n9"):
             self.assertEqual(Headroom(40, "p1", "project", 40), self.headroom(provider, user))
-            self.assertEqual((40, "gpu"), self.engine.how_many(user, {"gpu": 1}, provider=provider))
+            self.assertEqual(Bundles(40, "gpu"), self.engine.how_many(user, {"gpu": 1}, provider=provider))
         self.execute("DELETE FROM features")
         self.assertEqual(40, self.make_engine().headroom(user, provider=ANY)["gpu"].fits)
         self.assertRaises(exceptions.CapacityNotEnabled, self.make_engine().headroom, ADMIN, "p1", provider=ANY)
@@ -71,12 +73,12 @@ class TestHeadroom(CapacityTestCase):
     def test_bundles(self) -> None:
         """n1 takes two of gpu=3,fpga=1 and n2 none, because it has no fpga."""
         count = functools.partial(self.engine.how_many, ADMIN, project_id="p1")
-        self.assertEqual((2, None), count({"gpu": 3, "fpga": 1}, provider=ANY))
-        self.assertEqual((4, None), count({"gpu": 3}, provider=ANY))
-        self.assertEqual((2, None), count({"gpu": 3}, provider="n2"))
-        self.assertEqual((None, None), count({"gpu": 3}))
+        self.assertEqual(Bundles(2, None), count({"gpu": 3, "fpga": 1}, provider=ANY))
+        self.assertEqual(Bundles(4, None), count({"gpu": 3}, provider=ANY))
+        self.assertEqual(Bundles(2, None), count({"gpu": 3}, provider="n2"))
+        self.assertEqual(Bundles(MAX_AMOUNT // 3, "gpu"), count({"gpu": 3}))
         self.limits.limits["p1", "gpu"] = 5
-        self.assertEqual((1, "gpu"), count({"gpu": 3, "fpga": 1}, provider=ANY))
+        self.assertEqual(Bundles(1, "gpu"), count({"gpu": 3, "fpga": 1}, provider=ANY))
         for bundle in ({}, {"gpu": 0}, {"gpu": -1}, {"nothing": 1}):
             self.assertRaises(exceptions.QuotaError, count, bundle, provider=ANY)
         self.assertRaises(exceptions.ProviderNotFound, count, {"gpu": 1}, provider="n9")
@@ -84,7 +86,7 @@ class TestHeadroom(CapacityTestCase):
     def test_each_claim_needs_an_open_reservation(self) -> None:
         engine = self.make_engine(max_open=3)
         number = engine.how_many(ADMIN, {"gpu": 1}, "p1", provider=ANY)
-        self.assertEqual((3, "gpu"), number)
+        self.assertEqual(Bundles(3, "gpu"), number)
         for count in (4, 3):
             claims = [Claim(f"c{one}", {"gpu": 1}, provider=ANY) for one in range(count)]
             if count > 3:
@@ -98,7 +100,7 @@ class TestHeadroom(CapacityTestCase):
         for name in ("n3", "n4"):
             self.add(name, gpu=6)
         self.assertEqual(Headroom(6, ANY, "provider", None, 24), self.headroom())
-        self.assertEqual((4, None), self.engine.how_many(ADMIN, {"gpu": 6}, "p1", provider=ANY))
+        self.assertEqual(Bundles(4, None), self.engine.how_many(ADMIN, {"gpu": 6}, "p1", provider=ANY))
 
     def test_any_is_one_more_statement(self) -> None:
         def queries(provider: str | None) -> int:

@@ -12,7 +12,7 @@ from unittest import mock
 import testscenarios
 from fixtures import FakeLogger
 
-from cyborg_quota import ANY, Inventory, exceptions
+from cyborg_quota import ANY, Inventory, capacity_import, exceptions
 from cyborg_quota.capacity_import import CapacityImporter, Change, WantedProvider
 from tests import base
 
@@ -26,7 +26,7 @@ GPU = frozenset({"gpu"})
 
 def host(name: str, total: int, uuid: str | None = None, **used: int) -> WantedProvider:
     """A provider of Placement with GPUs. ``used``: by consumer."""
-    return WantedProvider(name, uuid, inventories={"gpu": Inventory(total)}, covers=GPU, used={"gpu": used})
+    return WantedProvider(name, uuid, inventories={"gpu": Inventory(total)}, covers=GPU, used=lambda: {"gpu": used})
 
 
 class CapacityImportTest(base.LedgerTestCase):
@@ -141,3 +141,44 @@ class CapacityImportTest(base.LedgerTestCase):
         self.assertEqual({"n3"}, {one.provider for one in changes})
         self.assertIn("changed 2 providers", logged.output)
         self.assertEqual(2, len(self.run_import(host("n1", 16, server=8), host("n2", 8))[1:]))
+
+    def test_a_host_with_two_names(self) -> None:
+        """Cyborg may name a host node1 where Placement names it node1.example.org: the log warns of both."""
+        logged = self.useFixture(FakeLogger("cyborg_quota", level=logging.WARNING))
+        of_placement = [host("n1.example.org", 8, KNOWN), host("n2", 8), host("10.0.0.1", 1)]
+        self.run_import(*of_placement)
+        self.run_import(*of_placement, host("n3.example.org", 1), host("n1.example.net", 1), host("10.0.0.2", 1))
+        self.run_import(WantedProvider("n3"), host("n30", 1), host("n2.example.org", 0), host("n2", 8))
+        self.assertEqual("", logged.output)
+        self.run_import(host("n1", 8))
+        self.assertIn("2 new providers may be hosts that are stored under another name, n1 and n1.ex", logged.output)
+
+    def test_the_claims_are_read_if_the_source_knows_what_is_in_use(self) -> None:
+        """They are as many as the accelerators of the cloud."""
+        with mock.patch.object(self.capacity, "list_allocations", wraps=self.capacity.list_allocations) as listed:
+            self.run_import(host("n1", 8, server=1))
+            self.assertEqual(2, listed.call_count)
+            importer = CapacityImporter(self.capacity, ADMIN, ["gpu"], knows_use=False)
+            importer.run(lambda: [WantedProvider("n1", inventories={"gpu": Inventory(4)})])
+            self.assertEqual(2, listed.call_count)
+        self.assertEqual([("n1", 4, 1, 3)], self.figures())
+
+    def test_the_claims_are_read_in_pages(self) -> None:
+        """Claims of all providers are not in memory at once; what each consumer has at each of them is known."""
+        wanted = [host(f"n{number}", 8, a=1, b=2, other=1) for number in range(3)]
+        self.run_import(*wanted)
+        for number in range(3):
+            for consumer, amount in (("a", 1), ("b", 2)):
+                name = f"{consumer}{number}"
+                self.quotas.reserve(
+                    self.context, {"gpu": amount}, consumer=name, group=consumer, provider=f"n{number}"
+                )
+        read = mock.Mock(wraps=self.capacity.list_allocations)
+        with (
+            mock.patch.object(capacity_import, "PAGE_ROWS", 2),
+            mock.patch.object(self.capacity, "list_allocations", read),
+        ):
+            self.run_import(*wanted)
+        self.assertEqual([(f"n{number}", 8, 1, 4) for number in range(3)], self.figures())
+        self.assertEqual({2}, {call.kwargs["limit"] for call in read.call_args_list})
+        self.assertEqual(8, read.call_count)  # before and after the source, until an empty page

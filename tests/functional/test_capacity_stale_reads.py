@@ -7,8 +7,9 @@ from typing import Any
 
 import testscenarios
 
-from cyborg_quota import ANY, exceptions
-from cyborg_quota.db import inventories
+from cyborg_quota import ANY, Inventory, exceptions
+from cyborg_quota.capacity_import import CapacityImporter, WantedProvider
+from cyborg_quota.db import inventories, resource_providers
 from cyborg_quota.db.database import Database
 from tests import hooks
 from tests.functional.test_capacity import ADMIN, CapacityTestCase
@@ -66,3 +67,12 @@ class TestStaleReads(CapacityTestCase):
             self.is_synced = False
             self.assertRaises(exceptions.OverCapacity, self.engine.reserve, self.context, {"gpu": 1}, provider=provider)
             self.assertTrue(self.is_synced)
+
+    def test_an_import_finds_what_another_node_has_added(self) -> None:
+        """Otherwise it would try to add the providers that another node has just added."""
+        self.hide(resource_providers, "list_providers", [])
+        changes = CapacityImporter(self.capacity, ADMIN, ["gpu"]).run(
+            lambda: [WantedProvider("n1", inventories={"gpu": Inventory(16)})]
+        )
+        self.assertEqual(["set inventory"], [one.change for one in changes])
+        self.assertTrue(self.is_synced)

@@ -35,27 +35,48 @@ RETRY_SECONDS = 0.3
 CONNECT_SECONDS = 1
 
 
+class Clock:
+    """A time that passes only in sleeps: the intervals do not depend on the speed of the machine."""
+
+    def __init__(self) -> None:
+        self._now = 1000.0
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def sleep(self, seconds: float) -> None:
+        self._now += seconds
+
+
 class TestRetryIntervals(base.LedgerTestCase):
     """After a conflict, the intervals of the retries become shorter, relative to the remaining time."""
+
+    scenarios = fixtures.SCENARIOS[:1]  # the policy is the same for each database
 
     def waits(self, error: Exception) -> list[tuple[float, float]]:
         """Return the remaining seconds before each retry of a call that always fails with ``error``, and its waits."""
         ledger_database = hooks.database_of(self.make_engine(retry_seconds=1.0))
         waits: list[tuple[float, float]] = []
-        make = database.backoff
+        make, clock = database.backoff, Clock()
 
         def waiting(first_seconds: float, longest_seconds: float, ends: float) -> Callable[[Any], float]:
             wait = make(first_seconds, longest_seconds, ends)
 
             def note(state: Any) -> float:
-                left = max(0.0, ends - time.monotonic())
+                left = max(0.0, ends - clock.monotonic())
                 waits.append((left, wait(state)))
                 return waits[-1][1]
 
             return note
 
-        with mock.patch.object(database, "backoff", waiting), mock.patch("random.uniform", lambda _low, high: high):
-            self.assertRaises(exceptions.DatabaseUnavailable, ledger_database.write, mock.Mock(side_effect=error))
+        def fail(_connection: object) -> None:
+            clock.sleep(0.001)
+            raise error
+
+        self.patch(database, "time", clock)
+        self.patch(database, "backoff", waiting)
+        with mock.patch("random.uniform", lambda _low, high: high):
+            self.assertRaises(exceptions.DatabaseUnavailable, ledger_database.write, fail)
         return waits
 
     def test_after_a_conflict(self) -> None:
@@ -85,12 +106,12 @@ class OutageTestCase(base.BackendTestCase):
             statement_timeout_seconds=CONNECT_SECONDS,
         )
         self.addCleanup(engine.close)
-        began = time.monotonic()
         error: exceptions.DatabaseUnavailable = self.assertRaises(
             exceptions.DatabaseUnavailable, engine.reserve, base.ADMIN, {"gpu": 1}
         )
-        # An attempt that begins before the deadline may take its full time. (libpq waits at least two seconds.)
-        self.assertLess(time.monotonic() - began, RETRY_SECONDS + max(2, CONNECT_SECONDS) + 10)
+        # Without a bound of its own, an attempt would last until the server answers. (On a busy machine, also a
+        # bounded one takes long.)
+        self.assertLess(error.seconds, 60)
         shown = [str(error), repr(error), *traceback.format_exception(error), self.log.output]
         for text in (*shown, repr(hooks.database_of(engine)._settings)):
             self.assertNotIn(SECRET, text)
@@ -126,6 +147,7 @@ class TestServer(OutageTestCase):
             closed.bind(("127.0.0.1", 0))
             error = self.assert_unavailable(self.url(port=closed.getsockname()[1]))
         self.assertGreaterEqual(error.seconds, RETRY_SECONDS / 2)
+        self.assertIn("Retrying a transaction", self.log.output)
 
     def test_it_accepts_and_never_answers(self) -> None:
         """PyMySQL's connect timeout does not cover the handshake, which is an ordinary read."""
@@ -136,8 +158,8 @@ class TestServer(OutageTestCase):
 
     def test_wrong_password(self) -> None:
         """A retry would not help."""
-        error = self.assert_unavailable(self.url())
-        self.assertLess(error.seconds, RETRY_SECONDS)
+        self.assert_unavailable(self.url())
+        self.assertNotIn("Retrying a transaction", self.log.output)
 
     def test_a_parameter_that_no_driver_takes(self) -> None:
         """PyMySQL raises a bare TypeError."""
@@ -280,7 +302,7 @@ class TestShared(base.LedgerTestCase):
     """One engine with many users."""
 
     def test_threads(self) -> None:
-        """8 threads, 50 cycles each: no charge is lost, and nothing is left in flight."""
+        """8 threads, 10 cycles each: no charge is lost, and nothing is left in flight."""
         self.limits.limits[None, "gpu"] = 8
         start = threading.Barrier(8)
         errors: list[BaseException] = []
@@ -288,7 +310,7 @@ class TestShared(base.LedgerTestCase):
         def work(name: str) -> None:
             try:
                 start.wait()
-                for number in range(50):
+                for number in range(10):
                     uuids = self.engine.reserve(
                         self.context, {"gpu": 1}, consumer=f"{name} {number}"
                     )
@@ -308,7 +330,7 @@ class TestShared(base.LedgerTestCase):
         self.assert_invariants()
         self.assertEqual((0, 0), self.figures())
         states = [row.state for row in self.engine.list_reservations(base.ADMIN)]
-        self.assertEqual((200, 200), (states.count("released"), states.count("rolled_back")))
+        self.assertEqual((40, 40), (states.count("released"), states.count("rolled_back")))
 
     def test_fork(self) -> None:
         """The child inherits the engine, but not its connections: both continue."""
@@ -374,7 +396,7 @@ class TestPool(base.LedgerTestCase):
         def get_later(self: Any, block: bool = True, timeout: float | None = None) -> Any:
             if threading.current_thread() is waiting:
                 is_at_the_pool.set()
-                may_wait.wait(20)
+                may_wait.wait(60)
             try:
                 return get(self, block, timeout)
             except queue.Empty:
@@ -388,13 +410,13 @@ class TestPool(base.LedgerTestCase):
         waiting = threading.Thread(target=database.read, args=(work,), daemon=True)
         with mock.patch.object(queue.Queue, "get", get_later):
             waiting.start()
-            has_reached_the_pool = is_at_the_pool.wait(20)
+            has_reached_the_pool = is_at_the_pool.wait(60)
             for idle, kept in held:  # one goes to the pool, the other is closed
                 idle.put(kept)
             idle, kept = database._acquire()
             idle.put(kept)
             may_wait.set()
-            waiting.join(20)
+            waiting.join(60)
         self.assertEqual((True, False), (has_reached_the_pool, waiting.is_alive()))
         self.assertEqual([], vain)
 
@@ -424,7 +446,7 @@ class TestPool(base.LedgerTestCase):
         self.assertEqual((None, schema.head()), schema.sync(database))
 
 
-def run_in_child(do: Callable[[], object], seconds: float = 20.0) -> int | None:
+def run_in_child(do: Callable[[], object], seconds: float = 60.0) -> int | None:
     """Fork, and call it in the child. Returns the exit status; None if the child did not end in time."""
     pid = os.fork()
     if not pid:
@@ -459,18 +481,18 @@ class TestForkUnderLock(base.LedgerTestCase):
             def wait(*args: Any, **kwargs: Any) -> Any:
                 if threading.current_thread() is thread:
                     is_inside.set()
-                    may_go_on.wait(20)
+                    may_go_on.wait(60)
                 return function(*args, **kwargs)
 
             thread = threading.Thread(target=self.engine.check, args=(self.context, {"gpu": 1}), daemon=True)
             with mock.patch.object(target, name, wait):
                 thread.start()
                 try:
-                    self.assertTrue(is_inside.wait(20), f"{name} was not called")
+                    self.assertTrue(is_inside.wait(60), f"{name} was not called")
                     yield
                 finally:
                     may_go_on.set()
-                    thread.join(20)
+                    thread.join(60)
             self.assertFalse(thread.is_alive(), "it hangs")
 
         return entered()

@@ -116,6 +116,19 @@ class TestConstraints(base.LedgerTestCase):
         )
         self.insert("reservations", ROW | {"uuid": "again"})
 
+    def test_one_current_binding(self) -> None:
+        """For each project, zone and tags; ended bindings are not in the key."""
+        binding: dict[str, object] = {
+            "project_id": "p", "availability_zone": "", "affinity_hash": "", "current": 1, "pod": "p1",
+            "resource_affinity": "{}", "starts_at": "2001-01-01 00:00:00", "reason": "first",
+        }  # fmt: skip
+        for column in ("availability_zone", "affinity_hash"):  # NULL would be ignored by the key
+            self.refused("pod_bindings", binding | {column: None}, column)
+        self.insert("pod_bindings", binding)
+        self.refused("pod_bindings", binding | {"pod": "p2"}, "uq_pod_bindings_current", "pod_bindings.current")
+        for other in ({"current": None}, {"current": None}, {"availability_zone": "z"}, {"affinity_hash": "h"}):
+            self.insert("pod_bindings", binding | other)
+
     def test_projects_and_replays(self) -> None:
         project = {"project_id": "p", "generation": 0}
         self.insert("projects", project)

@@ -31,7 +31,7 @@ from tests.security import test_every_call
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
-SMALL, LARGE, SMALL_WIDE, WIDE = 200, 4_000, 10, 1_000
+SMALL, LARGE, SMALL_WIDE, WIDE = 200, 1_000, 10, 500
 """The numbers of projects, and of the children of the parent of the project whose calls are counted."""
 PODS = 200
 """The number of pods in which the ancestors of the project have usage rows."""

@@ -142,6 +142,21 @@ class TestMark(OriginTestCase):
         moves = [entry for entry in self.administration.limit_history(base.ADMIN, "p1") if entry.before == "team"]
         self.assertEqual(["dom"], [entry.after for entry in moves])
 
+    def test_a_warning_before_edges_are_replaced(self) -> None:
+        """It names the edges that differ from the source's, and none that agrees or that the source does not define."""
+        for project_id, parent_id in (("team", None), ("p1", "team"), ("p2", "dom"), ("p3", "team")):
+            if parent_id == "dom":
+                self.administration.add_project(base.ADMIN, "dom")
+            self.administration.add_project(base.ADMIN, project_id, parent_id)
+        [warning] = self.by_domain.administration.tree_warnings(base.ADMIN)
+        self.assertIn("differ from those of keystone (p1 is below team and not dom).", warning)
+        self.assertEqual([], self.administration.tree_warnings(base.ADMIN))
+        self.charge_by_domain()
+        self.assertEqual([], self.by_domain.administration.tree_warnings(base.ADMIN))
+        [warning] = self.administration.tree_warnings(base.ADMIN)
+        self.assertIn("1 of keystone", warning)
+        self.assertRaises(exceptions.NotAuthorized, self.administration.tree_warnings, self.context)
+
     def generations(self) -> list[tuple[str, int]]:
         with self.sql.connect() as connection:
             rows = connection.exec_driver_sql("SELECT project_id, generation FROM projects ORDER BY project_id")

@@ -155,6 +155,26 @@ class TestRaces(ExpiryTestCase):
         self.assertEqual(["reserved", "expired"], self.states(*uuids))
 
 
+class TestLocked(ExpiryTestCase):
+    """Another session, such as an operator's, holds the row lock of one project."""
+
+    scenarios = fixtures.SCENARIOS[1:]
+
+    def test_the_other_projects(self) -> None:
+        """Theirs are expired, in several reads; then the error is raised, so that it is logged."""
+        others = [f"other-{number}" for number in range(3)]
+        uuids = [self.quotas.reserve(base.Context(name), {"gpu": 1})[0] for name in ("p1", *others, "p1", others[0])]
+        self.make_overdue(*uuids)
+        engine = self.make_engine(statement_timeout_seconds=3, retry_seconds=0.1, batch_rows=2)
+        sizes: list[int] = []
+        with self.sql.begin() as holder:
+            holder.exec_driver_sql("UPDATE quota_usages SET used = used WHERE project_id = 'p1'")
+            self.assertRaises(exceptions.DatabaseUnavailable, engine.expire, base.ADMIN, progress=sizes.append)
+        self.assertEqual([(0, 2), (0, 0), (0, 0), (0, 0)], [self.figures(name) for name in ("p1", *others)])
+        self.assertEqual(4, sum(sizes))
+        self.assertEqual(2, self.quotas.expire(base.ADMIN))
+
+
 class TestGrace(ExpiryTestCase):
     """[quota] expire_grace: every call considers a reservation overdue only after the grace period."""
 
@@ -316,7 +336,8 @@ class TestManyProjects(base.LedgerTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        trees.plant(hooks.database_of(self.engine), {"top": None, **{f"leaf{n}": "top" for n in range(5)}})
+        parents = {"top": None, "TOP": None, **{f"leaf{n}": "top" for n in range(4)}, "leaf4": "TOP"}
+        trees.plant(hooks.database_of(self.engine), parents)
         self.names = [*(f"root{number}" for number in range(15)), *(f"leaf{number}" for number in range(5))]
         for name in self.names:
             self.engine.reserve_many(base.Context(name), [Claim(None, {"gpu": 2, "fpga": 1}), Claim(None, {"gpu": -1})])
@@ -330,6 +351,15 @@ class TestManyProjects(base.LedgerTestCase):
 
     def test_by_an_engine_without_cached_paths(self) -> None:
         self.assertEqual(60, self.make_engine().expire(base.ADMIN))
+        self.assert_nothing_is_held()
+
+    def test_one_statement_reads_all_paths(self) -> None:
+        """Those of roots and of children."""
+        engine = self.make_engine()
+        engine.get_usages(base.ADMIN)
+        with hooks.recorded_statements(engine) as sent:
+            self.assertEqual(60, engine.expire(base.ADMIN))
+        self.assertEqual(1, len([text for text in sent if "RECURSIVE" in text]))
         self.assert_nothing_is_held()
 
     def test_one_has_drifted(self) -> None:

@@ -135,8 +135,8 @@ class TestTotals(ExportTestCase):
         self.assertEqual(expected, self.kinds(trace))
 
     def test_any_history(self) -> None:
-        """Random calls by several projects, then a fold and a purge of the older half."""
-        for seed in range(3):
+        """Random calls by several projects, then a fold and a purge of the older half. On the servers: one history."""
+        for seed in range(3 if self.backend == "sqlite" else 1):
             chooser = random.Random(seed)
             open_uuids: list[tuple[str, str]] = []
             for _ in range(60):
@@ -208,7 +208,7 @@ class TestChanges(ExportTestCase):
         self.assertEqual(["reserve", "commit", *["release", "reserve", "commit"] * 2, "release"], kinds)
 
     def test_the_totals_at_each_time(self) -> None:
-        for seed in range(2):
+        for seed in range(2 if self.backend == "sqlite" else 1):
             chooser = random.Random(seed)
             moments = []
             owners: dict[str, str] = {}
@@ -250,13 +250,14 @@ class TestChanges(ExportTestCase):
                 getattr(self.engine, call)(base.ADMIN, project_id=project, consumer=consumer)
 
     def test_times_of_several_clocks(self) -> None:
-        """Whatever the times are, the replay ends with the same totals."""
+        """Whatever the times are, the replay ends with the same totals. On the servers: every tenth order of them."""
         (uuid,) = self.quotas.reserve(self.context, {"gpu": 2}, consumer="c")
         self.quotas.resize(self.context, {"gpu": 5}, consumer="c")
         self.quotas.commit(self.context, consumer="c")
         for amount in (3, 4):
             self.quotas.resize(self.context, {"gpu": amount}, consumer="c")
-        for order in itertools.permutations("12345"):
+        step = 1 if self.backend == "sqlite" else 10
+        for order in itertools.islice(itertools.permutations("12345"), 0, None, step):
             times = [f"2030-01-01 00:00:0{digit}.000000" for digit in order]
             self.set_times(uuid, created_at=times[0], updated_at=times[1])
             for generation in (1, 2, 3):

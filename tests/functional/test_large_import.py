@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import random
 import signal
-import time
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,7 +17,7 @@ from cyborg_quota import QuotaEngine, exceptions
 from cyborg_quota.ledger import limit_changes
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models.flat import Flat
-from tests import base, clouds, hooks
+from tests import base, clouds
 from tests.functional import test_limits
 from tests.servers import machine
 
@@ -132,7 +131,12 @@ class TestAtTheBound(LargeImportTestCase):
         most = bounds.get(self.backend, limit_changes.MOST_MOVED_ROWS)
         owners = [f"p{number}" for number in range(self.projects)]
         resources = [f"old{number}" for number in range(most // self.projects - len(clouds.RESOURCES))]
-        clouds.add_usages(self.sql, [(owner, name) for owner in owners for name in resources])
+        clouds.add_usages(self.sql, [("p0", name) for name in resources])
+        self.execute(
+            "INSERT INTO quota_usages (project_id, resource, used, reserved, subtree, generation)"
+            " SELECT p.project_id, u.resource, 0, 0, 0, 0 FROM projects p CROSS JOIN quota_usages u"
+            " WHERE u.resource LIKE 'old%' AND p.project_id LIKE 'p%' AND p.project_id <> 'p0'"
+        )
         for owner in owners[::7]:
             self.engine.reserve(base.Context(owner), {"fpga": 3})
         clouds.add_usages(self.sql, [("p0", "one too many")])
@@ -149,8 +153,8 @@ class TestWhileCharging(LargeImportTestCase):
     def test_charges_continue_and_no_counter_drifts(self) -> None:
         self.engine.close()
         processes = multiprocessing.get_context("fork")
-        stop, count, longest = processes.Event(), processes.Value("q", 0), processes.Value("d", 0.0)
-        crew = [processes.Process(target=self.charge, args=(seed, stop, count, longest)) for seed in range(CHARGERS)]
+        stop, count = processes.Event(), processes.Value("q", 0)
+        crew = [processes.Process(target=self.charge, args=(seed, stop, count)) for seed in range(CHARGERS)]
         for charger in crew:
             charger.start()
         try:
@@ -164,24 +168,18 @@ class TestWhileCharging(LargeImportTestCase):
             for charger in crew:
                 charger.join(60)
         self.assertEqual([0] * CHARGERS, [charger.exitcode for charger in crew])
-        if self.backend != "sqlite":  # (which has one writer at a time)
-            self.assertLess(longest.value, hooks.database_of(self.engine)._settings.retry_seconds)
         self.assertEqual({TURNS}, self.turns())
         self.assert_invariants()
         self.assertEqual([], self.engine.audit(base.ADMIN))
 
-    def charge(self, seed: int, stop: Any, count: Any, longest: Any) -> None:
-        """Reserve, and commit, roll back or release, for random projects. Record the longest time of one call."""
+    def charge(self, seed: int, stop: Any, count: Any) -> None:
+        """Reserve, and commit, roll back or release, for random projects. A call that waits too long is an error."""
         engine = self.make_limited()
         rng = random.Random(seed)
         while not stop.is_set():
             context = base.Context(f"p{rng.randrange(PROJECTS)}")
-            began = time.monotonic()
             uuids = engine.reserve(context, {"fpga": rng.randint(1, 3)})
-            reserved = time.monotonic()
             rng.choice([engine.commit, engine.rollback, engine.release])(context, uuids)
-            with longest.get_lock():
-                longest.value = max(longest.value, reserved - began, time.monotonic() - reserved)
             with count.get_lock():
                 count.value += 1
 

@@ -335,7 +335,7 @@ class TestTree(LimitsTestCase):
         self.refused(self.admin.remove_project, "a")
         self.assertEqual(2, len(pods.list_bindings(base.ADMIN)))
         error = self.assertRaises(exceptions.PodInUse, pods.remove, base.ADMIN, "p1")
-        self.assertIn("`pod binding move` or `end`", str(error))
+        self.assertIn("`pod binding end --pod`", str(error))
         self.quotas.rollback(base.Context("a"), [uuid])
         pods.move_binding(base.ADMIN, "b", "p1")
         self.admin.remove_project(base.ADMIN, "a")

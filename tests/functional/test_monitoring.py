@@ -101,6 +101,15 @@ class TestMetrics(test_limits.LimitsTestCase):
             {("gpu", "north"): (12, 3), ("gpu", ""): (2, 0), ("gpu", "far"): (10, 7)}, dict(metrics.capacity)
         )
         self.assertEqual(["far", "north"], sorted(metrics.measurement_ages))
+        # Nothing measures a disabled pod: its age would grow for ever. A pod whose endpoint was never reached has one.
+        self.engine.pods.change(ADMIN, "north", state="disabled")
+        self.engine.pods.add(ADMIN, "unreached", endpoint="wrong-cloud")
+        self.engine.pods.add(ADMIN, "empty")
+        self.execute("UPDATE pods SET created_at = '2001-01-01 00:00:00'")
+        ages = self.engine.monitoring.read(ADMIN).measurement_ages
+        self.assertEqual(["far", "unreached"], sorted(ages))
+        self.assertLess(abs(ages["far"]), 3600)
+        self.assertGreater(ages["unreached"], 20 * 365 * 86400)
         self.assertEqual((0.0, schema.head()), (metrics.oldest_overdue_seconds, metrics.revision))
         self.make_overdue(uuid)
         self.assertGreater(self.engine.monitoring.read(ADMIN).oldest_overdue_seconds, 20 * 365 * 86400)

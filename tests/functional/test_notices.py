@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import fixtures as fx
 import testscenarios
@@ -13,6 +14,7 @@ import cyborg_quota
 from cyborg_quota import Claim, Inventory
 from cyborg_quota import conf as quota_conf
 from cyborg_quota.cmd import expirer, notifications
+from cyborg_quota.db import inventories
 from cyborg_quota.ledger.thresholds import OVER, level
 from cyborg_quota.types import Notice
 from tests import base
@@ -127,6 +129,30 @@ class TestCapacityNotices(base.LedgerTestCase):
         self.assertEqual([], self.take_totals())
         self.engine.capacity.remove_provider(base.ADMIN, "n2")
         self.assertEqual([("gpu", 0, 0, 95, 0)], self.take_totals())
+
+    def test_inventories_without_a_notice_are_not_read(self) -> None:
+        """Each expirer asks for notices every minute: it reads the inventories that were or are to be reported only."""
+        self.engine = self.make_engine(least_capacity=8)
+        for number in range(5):
+            self.add(f"small{number}", 7)
+            self.quotas.reserve(self.context, {"gpu": 7}, provider=f"small{number}")
+            self.add(f"free{number}", 9)
+            self.quotas.reserve(self.context, {"gpu": 7}, provider=f"free{number}")
+        self.quotas.reserve(self.context, {"gpu": 8}, provider="n1")
+        self.set("small3", 6)
+
+        original, read = inventories.read_notified_levels, []
+
+        def spy(*arguments: Any, **options: Any) -> Any:
+            read.append([row.provider for row in original(*arguments, **options)])
+            return original(*arguments, **options)
+
+        self.useFixture(fx.MonkeyPatch("cyborg_quota.db.inventories.read_notified_levels", spy))
+        self.assertEqual([("n1", 8, 0, 80), ("small3", 7, 0, OVER)], self.take_notices())
+        self.set("small3", 7)
+        self.assertEqual([("small3", 7, OVER, 0)], self.take_notices())
+        self.assertEqual([], self.take_notices())
+        self.assertEqual([["n1", "small3"], ["n1", "small3"], ["n1"]], read)
 
     def test_what_is_used_elsewhere_counts(self) -> None:
         self.engine.capacity.set_used_elsewhere(base.ADMIN, "n1", {"gpu": 8})

@@ -27,6 +27,7 @@ from tests.servers import machine
 load_tests = testscenarios.load_tests_apply_scenarios
 
 HOUR = datetime.timedelta(hours=1)
+SECOND = datetime.timedelta(seconds=1)
 
 
 class OverridesTestCase(test_limits.LimitsTestCase):
@@ -150,16 +151,17 @@ class TestSpan(OverridesTestCase):
         engines = [self.engine, self.make_limited()]
         for engine in engines:
             self.assertEqual([], engine.check(base.Context("p"), {"gpu": 1}))
-        now = self.database.read(tables.now)
-        self.admin.set_overrides(
-            base.ADMIN, {"gpu": 2}, "p", now + datetime.timedelta(seconds=3), start=now + datetime.timedelta(seconds=1)
-        )
+        start = self.database.read(tables.now) + SECOND
+        self.admin.set_overrides(base.ADMIN, {"gpu": 2}, "p", start + HOUR, start=start)
         for engine in engines:
-            machine.wait_until(lambda engine=engine: not engine.check(base.Context("p"), {"gpu": 2}), 20.0)
-        self.assertGreaterEqual(self.database.read(tables.now), now + datetime.timedelta(seconds=1))
+            machine.wait_until(lambda engine=engine: not engine.check(base.Context("p"), {"gpu": 2}), 60.0)
+        self.assertGreaterEqual(self.database.read(tables.now), start)
+        # Its end is set only now: on a busy machine, a short one would end before both engines have seen it.
+        end = self.database.read(tables.now) + SECOND
+        self.execute("UPDATE limit_overrides SET ends_at = :end", end=end.isoformat(" ", "microseconds"))
         for engine in engines:
-            machine.wait_until(lambda engine=engine: bool(engine.check(base.Context("p"), {"gpu": 2})), 20.0)
-        self.assertGreaterEqual(self.database.read(tables.now), now + datetime.timedelta(seconds=3))
+            machine.wait_until(lambda engine=engine: bool(engine.check(base.Context("p"), {"gpu": 2})), 60.0)
+        self.assertGreaterEqual(self.database.read(tables.now), end)
 
 
 class TestOverlaps(OverridesTestCase):

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, ClassVar
 
 import fixtures as pyfixtures
 import sqlalchemy as sa
@@ -15,6 +15,8 @@ from cyborg_quota import ANY, Claim, Inventory, exceptions
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Connection, Database
 from tests import base, fixtures, hooks, needs, trees
+from tests.faults.proxy import Proxy
+from tests.servers import machine
 from tests.servers.pgbouncer import PgBouncer
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -30,15 +32,24 @@ class PgBouncerTestCase(base.LedgerTestCase):
 
     pool_mode = "transaction"
     is_option_set = True
+    more_settings: ClassVar[dict[str, str]] = {}
     scenarios = [scenario for scenario in fixtures.SCENARIOS if scenario[0] == "postgresql"]
+
+    def server_url(self) -> str:
+        """The URL of the PostgreSQL server for PgBouncer."""
+        return str(fixtures.admin_url(self.backend))
 
     def setUp(self) -> None:
         fixtures.need_server(self, self.backend)
         # Two connections, used in turn: a transaction seldom gets the connection of the previous one.
         self.bouncer = PgBouncer(
-            str(fixtures.admin_url(self.backend)),
+            self.server_url(),
             self.pool_mode,
-            settings={"default_pool_size": "2" if self.pool_mode == "transaction" else "20", "server_round_robin": "1"},
+            settings={
+                "default_pool_size": "2" if self.pool_mode == "transaction" else "20",
+                "server_round_robin": "1",
+                **self.more_settings,
+            },
         )
         needs.start(self, self.bouncer)
         super().setUp()
@@ -249,3 +260,49 @@ class TestStatementMode(PgBouncerTestCase):
         self.assertRaises(exceptions.DatabaseUnavailable, engine.reserve, self.context, {"gpu": 1})
         self.assertIn("transaction blocks not allowed in statement pooling mode", self.bouncer.log.read_text())
         self.assertNotIn("Traceback", self.log.output)
+
+
+class TestPoolerIsFull(PgBouncerTestCase):
+    """PgBouncer accepts no more clients: it answers, and the connections of clients before work."""
+
+    more_settings: ClassVar[dict[str, str]] = {"max_client_conn": "1"}
+
+    def test_the_breaker_stays_closed(self) -> None:
+        self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}))  # keeps its connection
+        late = self.make_engine(retry_seconds=0.2)
+        error = self.assertRaises(exceptions.DatabaseUnavailable, late.reserve, self.context, {"gpu": 1})
+        self.assertIn("no more connections allowed", str(error))
+        self.assertIs(exceptions.DatabaseUnavailable, type(error))
+        self.assertTrue(self.engine.ping())
+        self.engine.reserve(self.context, {"gpu": 1})
+
+
+class TestServerIsDown(PgBouncerTestCase):
+    """PgBouncer runs, and the PostgreSQL server behind it refuses connections, or does not answer."""
+
+    more_settings: ClassVar[dict[str, str]] = {"server_login_retry": "1"}
+    scenarios = testscenarios.multiply_scenarios(
+        PgBouncerTestCase.scenarios, [(how, {"how": how}) for how in ("is_refusing", "is_dead")]
+    )
+    how: str
+
+    def server_url(self) -> str:
+        self.proxy = self.useFixture(Proxy(super().server_url()))
+        return self.proxy.url
+
+    def test_unreachable(self) -> None:
+        """Also for a client that was connected before, and for the ping, which detects the return of the server."""
+        short = {"statement_timeout_seconds": 1, "retry_seconds": 0.2, "connect_timeout_seconds": 1}
+        connected, fresh = self.make_engine(**short), self.make_engine(**short)
+        connected.rollback(self.context, connected.reserve(self.context, {"gpu": 1}))
+        setattr(self.proxy, self.how, True)
+        try:
+            for engine in (connected, fresh):
+                error = self.assertRaises(exceptions.DatabaseUnavailable, engine.reserve, self.context, {"gpu": 1})
+                self.assertIs(exceptions.DatabaseUnreachable, type(error), error)
+            self.assertFalse(connected.ping())
+        finally:
+            setattr(self.proxy, self.how, False)
+        machine.wait_until(connected.ping, 20.0)
+        self.assertTrue(connected.ping())
+        connected.reserve(self.context, {"gpu": 1})

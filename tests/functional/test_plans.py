@@ -18,11 +18,12 @@ import sqlalchemy as sa
 import testscenarios
 from fixtures import MonkeyPatch
 
-from cyborg_quota import Claim, QuotaEngine
-from cyborg_quota.db import new_reservations, schema
+from cyborg_quota import ANY, Claim, Inventory, QuotaEngine
+from cyborg_quota.db import new_reservations
 from cyborg_quota.db.database import Database
+from cyborg_quota.db.dialects import postgresql
 from cyborg_quota.db.usages import Change
-from tests import base, fixtures, hooks
+from tests import base, fixtures, hooks, recorded_schema
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
@@ -59,9 +60,7 @@ class PlanTestCase(base.BackendTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.url = fixtures.fresh_url(self.backend, "plans")
-        database = Database(fixtures.settings(self.url))
-        schema.sync(database)
-        database.close()
+        recorded_schema.create(self.url)
         self.sql = sa.create_engine(self.url, poolclass=sa.NullPool, isolation_level="AUTOCOMMIT")
         self.execute("ALTER TABLE reservations SET (autovacuum_enabled = off)")
         self.execute("ALTER TABLE quota_usages SET (autovacuum_enabled = off)")
@@ -110,8 +109,12 @@ class PlanTestCase(base.BackendTestCase):
     def attach_in_functions(self, engine: QuotaEngine, name: str) -> None:
         """The same with and without the contention check."""
         for check_interval in (1, 10**9):
-            with mock.patch("cyborg_quota.db.dialects.postgresql_functions._CONTENTION_CHECK_INTERVAL", check_interval):
+            with self.contention_check(check_interval):
                 self.attach(engine, f"{name} {check_interval}")
+
+    def contention_check(self, interval: int) -> Any:
+        """One call of ``interval`` checks for contention."""
+        return mock.patch("cyborg_quota.db.dialects.postgresql_functions._CONTENTION_CHECK_INTERVAL", interval)
 
 
 def _wrong(plans: Iterable[Any]) -> set[str]:
@@ -124,6 +127,8 @@ def _wrong(plans: Iterable[Any]) -> set[str]:
     }
 
 
+OF_CAPACITY = re.compile("inventories|resource_providers")
+"""Tables without a history, or their indexes: test_claim_plans.py shows what a claim reads of them."""
 NO_TABLE = frozenset({"CTE Scan", "Values Scan", "Function Scan", "Subquery Scan"})
 
 
@@ -138,6 +143,8 @@ def _nodes(plan: Any) -> Iterator[dict[str, Any]]:
 
 
 def _reads_one_holder(node: dict[str, Any]) -> bool:
+    if OF_CAPACITY.search(f"{node.get('Relation Name')} {node.get('Index Name')}"):
+        return True
     if "Index Name" not in node:
         return bool(node["Node Type"] == "Bitmap Heap Scan")  # the scan of its index is a node of its own
     condition = node.get("Index Cond", "")
@@ -173,16 +180,37 @@ class TestFunctions(PlanTestCase):
     )
     projects = 1
 
+    def setUp(self) -> None:
+        super().setUp()
+        engine = self.make_engine()
+        engine.capacity.enable(base.ADMIN)
+        engine.pods.add(base.ADMIN, "pod")
+        for name, pod, total in (("n1", None, 50), ("n2", "pod", 90)):
+            engine.capacity.add_provider(base.ADMIN, name, pod=pod)
+            engine.capacity.set_inventories(base.ADMIN, name, {"gpu": Inventory(total)})
+
+    def call_every_function(self, engine: QuotaEngine, name: str) -> None:
+        """Also those of claims, for one row and for several, at a provider in a pod and in none, and at any."""
+        self.attach_in_functions(engine, name)
+        for check_interval in (1, 10**9):
+            with self.contention_check(check_interval):
+                for size, provider in ((1, "n1"), (2, "n1"), (1, "n2"), (1, ANY)):
+                    consumers = [f"{name} {check_interval} {size} {provider} {number}" for number in range(size)]
+                    claims = [Claim(consumer, {"gpu": 1}, provider=provider) for consumer in consumers]
+                    engine.rollback(self.context, engine.reserve_many(self.context, claims))
+
     def test_at_each_size_of_an_unanalyzed_table(self) -> None:
         begin, wrong = 1, set()
         for size in SIZES:
             self.execute(GROW.format(projects=self.projects, begin=begin, end=size))
             begin = size + 1
             engine = self.make_engine()
-            plans = self.plans_of(engine, lambda of=engine, at=size: self.attach_in_functions(of, str(at)))  # type: ignore[misc]
-            # Several rows: look up the consumers, check contention, charge (reserve and settle alike), insert, commit,
-            # roll back. One row: check contention (twice), charge (reserve and settle), insert, commit, roll back.
-            self.assertEqual(13, len({plan["Query Text"] for plan in plans}))
+            with hooks.recorded_statements(engine) as sent:
+                plans = self.plans_of(engine, lambda of=engine, at=size: self.call_every_function(of, str(at)))  # type: ignore[misc]
+            called = {name for text in sent for name in re.findall(r"cyborg_quota_\w+_v\d", text)}
+            self.assertEqual(set(postgresql.FUNCTIONS), called)
+            # Without a provider, 13 (see TestPlannedAgain). With one, the server also changes and chooses inventories.
+            self.assertEqual(26, len({plan["Query Text"] for plan in plans}))
             found = _wrong(plans)
             found |= _wrong(self.plans_of_multi_statement_transaction(engine, size))
             wrong |= {f"{size} rows: {one}" for one in found}
@@ -225,6 +253,8 @@ class TestPlannedAgain(PlanTestCase):
         self.attach_in_functions(engine, "small")
         self.execute("ANALYZE")
         plans = self.plans_of(engine, lambda: self.attach_in_functions(engine, "analyzed"))
+        # Several rows: look up the consumers, check contention, charge (reserve and settle alike), insert, commit, roll
+        # back. One row: check contention (twice), charge (reserve and settle), insert, commit, roll back.
         self.assertEqual(13, len({plan["Query Text"] for plan in plans}))
         self.assertEqual(set(), _wrong(plans))
 

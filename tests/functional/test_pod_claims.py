@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
+import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import ANY, SELECT, Claim, Inventory, PodChoice, QuotaEngine, attachment, exceptions
-from cyborg_quota.ledger import pod_selection
+from cyborg_quota.ledger import pod_claims, pod_selection
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from cyborg_quota.pod_types import ResourceUse
 from tests import base, hooks
@@ -63,6 +64,7 @@ class TestFiltersDecideInTheTransaction(PodClaimTestCase):
         return [
             lambda: other.change(ADMIN, "p1", affinity=CAD),
             lambda: other.set_usage(ADMIN, "p1", {"gpu": ResourceUse(20, 20)}),
+            lambda: other.change(ADMIN, "p1", state="maintenance"),
         ]
 
     def setUp(self) -> None:
@@ -71,43 +73,74 @@ class TestFiltersDecideInTheTransaction(PodClaimTestCase):
             self.add(pod, 20, zone="z1")
 
     def reset(self) -> None:
-        self.pods.change(ADMIN, "p1", affinity={})
+        self.pods.change(ADMIN, "p1", affinity={}, state="available")
         self.pods.set_usage(ADMIN, "p1", {"gpu": ResourceUse(20, 0)})
 
-    def test_of_a_claim(self) -> None:
-        place = CapacityClaimer.place
-        for number, change in enumerate(self.changes()):
-            self.reset()
-            pending = [change]
+    def claimed(self, project_id: str, change: Callable[[], object]) -> list[tuple[str | None, str]]:
+        """The bindings of a project whose claim has placed itself in p1 when ``change`` is made."""
+        place, pending = CapacityClaimer.place, [change]
 
-            def place_then_change(claimer: Any, claims: Any, pending: Any = pending) -> Any:
-                placement = place(claimer, claims)
-                if pending:
-                    pending.pop()()
-                return placement
+        def place_then_change(claimer: Any, claims: Any) -> Any:
+            placement = place(claimer, claims)
+            if pending:
+                pending.pop()()
+            return placement
 
-            with mock.patch.object(CapacityClaimer, "place", place_then_change):
-                context = base.Context(f"tenant{number}")
-                self.assertEqual("p2", self.claim(context=context, pod=PodChoice(zone="z1")))
-            self.assertEqual([("p2", "first")], self.history(f"tenant{number}"))
+        self.reset()
+        with mock.patch.object(CapacityClaimer, "place", place_then_change):
+            self.claim(context=base.Context(project_id), pod=PodChoice(zone="z1"))
+        return self.history(project_id)
 
-    def test_of_a_selection(self) -> None:
+    def selected(self, project_id: str, change: Callable[[], object]) -> list[tuple[str | None, str]]:
+        """The bindings of a project whose selection has ranked p1 first when ``change`` is made."""
+        ranked, pending = pod_selection.PodSelection.ranked, [change]
+
+        def rank_then_change(selection: Any, *arguments: Any) -> Any:
+            found = ranked(selection, *arguments)
+            if pending:
+                pending.pop()()
+            return found
+
+        self.reset()
+        with mock.patch.object(pod_selection.PodSelection, "ranked", rank_then_change):
+            self.pods.select(ADMIN, project_id=project_id, zone="z1", request={"gpu": 1})
+        return self.history(project_id)
+
+    def ways(self) -> list[Callable[[str, Callable[[], object]], list[tuple[str | None, str]]]]:
+        """On SQLite, which has one writer, the change would wait for the transaction of the selection."""
+        return [self.claimed] if self.backend == "sqlite" else [self.claimed, self.selected]
+
+    def test_the_pod_is_ranked_again(self) -> None:
+        for way in self.ways():
+            for number, change in enumerate(self.changes()):
+                self.assertEqual([("p2", "first")], way(f"{way.__name__}{number}", change))
+
+    def test_naive_is_detected(self) -> None:
+        """Without the lock and the second look, projects are bound to a pod that the filters refuse."""
+        self.patch(pod_claims, "hold", lambda *_arguments: True)
+        for way in self.ways():
+            for number, change in enumerate(self.changes()):
+                self.assertEqual([("p1", "first")], way(f"{way.__name__}{number}", change))
+
+    def test_a_selection_locks_one_pod_at_a_time(self) -> None:
+        """Two selections that lock several pods in different orders would wait for each other."""
         if self.backend == "sqlite":
-            self.skipTest("SQLite has one writer: the change waits for the transaction of the selection")
-        ranked = pod_selection.PodSelection.ranked
-        for number, change in enumerate(self.changes()):
-            self.reset()
-            pending = [change]
+            self.skipTest("SQLite has one writer")
+        steps: list[str] = []
+        hold, sql = pod_claims.hold, hooks.database_of(self.engine).engine
 
-            def rank_then_change(selection: Any, *arguments: Any, pending: Any = pending) -> Any:
-                found = ranked(selection, *arguments)
-                if pending:
-                    pending.pop()()
-                return found
+        def recorded_hold(*arguments: Any) -> bool:
+            steps.append("lock")
+            return hold(*arguments)
 
-            with mock.patch.object(pod_selection.PodSelection, "ranked", rank_then_change):
-                selected = self.pods.select(ADMIN, project_id=f"t{number}", zone="z1", request={"gpu": 1})
-            self.assertEqual("p2", selected.pod)
+        def roll_back(_connection: object) -> None:
+            steps.append("rollback")
+
+        self.patch(pod_claims, "hold", recorded_hold)
+        sa.event.listen(sql, "rollback", roll_back)
+        self.addCleanup(sa.event.remove, sql, "rollback", roll_back)
+        self.assertEqual([("p2", "first")], self.selected("film", self.changes()[0]))
+        self.assertEqual(["lock", "rollback", "lock"], steps)
 
 
 class TestSpecification(PodClaimTestCase):

@@ -17,7 +17,7 @@ from cyborg_quota import conf as quota_conf
 from cyborg_quota.cmd import expirer
 from cyborg_quota.db import models
 from cyborg_quota.pod_types import CollectedPod, ResourceUse
-from tests import base
+from tests import base, fixtures
 from tests.race.workers import race
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -47,6 +47,8 @@ class CollectionTestCase(base.LedgerTestCase):
 
 
 class TestCollect(CollectionTestCase):
+    scenarios = fixtures.SCENARIOS[:1]  # what is stored is tested in TestDue, on each database
+
     def test_own_inventories_and_endpoints(self) -> None:
         self.engine.capacity.enable(ADMIN)
         for name in ("n1", "n2"):
@@ -102,6 +104,34 @@ class TestCollect(CollectionTestCase):
         for wrong in ("/r", "c/", "/"):
             self.assertRaises(exceptions.InvalidPod, self.pods.change, ADMIN, "p1", endpoint=wrong)
         self.pods.change(ADMIN, "p1", endpoint="c/a/b")
+
+    def test_a_slow_measurement_does_not_replace_a_later_one(self) -> None:
+        """Of two collections at the same time, the figures of the one that began later are kept."""
+        other = self.make_engine().pods
+        later: list[Mapping[str, ResourceUse]] = [{"gpu": ResourceUse(8, 7)}]
+
+        def read_slowly(_endpoint: str, _check: Any) -> Mapping[str, ResourceUse]:
+            other.collect(ADMIN, ["p2"], read_endpoint=lambda *_: later[0])
+            return {"gpu": ResourceUse(8, 1)}
+
+        collected = self.collect("p2", read=read_slowly)
+        self.assertEqual(({"p1": None, "p2": later[0], "p3": None}, None), (self.stored(), collected["p2"].error))
+        self.assertEqual(later[0], collected["p2"].usage.usage)
+        self.collect("p2")
+        self.assertEqual({"gpu": ResourceUse(8, 3)}, self.stored()["p2"])
+
+    def test_the_figures_of_another_endpoint(self) -> None:
+        """They are removed with the endpoint, and a measurement of it that ends later is ignored."""
+        self.collect(max_age_seconds=DAY_SECONDS)
+
+        def read_and_change(_endpoint: str, _check: Any) -> Mapping[str, ResourceUse]:
+            self.make_engine().pods.change(ADMIN, "p3", endpoint="cloud/four")
+            return {"gpu": ResourceUse(8, 1)}
+
+        self.pods.change(ADMIN, "p2", weight=1, endpoint="cloud/two")
+        self.collect("p3", read=read_and_change)
+        self.assertEqual({"p1": None, "p2": {"gpu": ResourceUse(8, 3)}, "p3": None}, self.stored())
+        self.assertEqual(["p3"], [name for name in self.collect(max_age_seconds=DAY_SECONDS) if name != "p1"])
 
     def test_a_pod_that_is_removed_meanwhile(self) -> None:
         def read(_endpoint: str, _check: Any) -> Any:

@@ -347,6 +347,9 @@ class TestHeadroom(PodLimitTestCase):
         fpga, gpu = self.engine.get_detail(ADMIN, "child", pod="p1")
         self.assertEqual(records[1], dataclasses.replace(gpu, headroom=None))
         self.assertEqual(Headroom(3, "child", "subtree", 5, None, "p1"), gpu.headroom)
+        top, child = self.engine.list_usages(ADMIN, pod="p1", with_headroom=True)
+        self.assertEqual(gpu, child)
+        self.assertEqual(Headroom(5, "a", "subtree", 7, None, "p1"), top.headroom)
         self.assertEqual((-1, 0, 0, "p1"), (fpga.usage.limit, fpga.usage.used, fpga.usage.reserved, fpga.pod))
 
 

@@ -83,6 +83,16 @@ class TestGroupOfOneCall(RuleTestCase):
         found = self.reserve_all(named, Claim("b", {"gpu": 1}, provider=ANY, pod=SELECT), group="vm")
         self.assertEqual({"a": "p2", "b": "p1"}, found)
 
+    def test_groups_that_hold_something_in_several_pods_are_placed_one_by_one(self) -> None:
+        """One call claims for two groups, of which each fits in another pod."""
+        for pod in ("p1", "p2"):
+            self.add(pod, 3)
+        for group in ("g1", "g2"):
+            for pod in ("p1", "p2"):
+                self.reserve_all(Claim(f"{group} {pod}", {"gpu": 1}, provider=pod), group=group)
+        claims = [Claim(f"more {one}", {"gpu": 1}, one, provider=ANY, pod=SELECT) for one in ("g1", "g2")]
+        self.assertEqual({"more g1": "p1", "more g2": "p2"}, self.reserve_all(*claims))
+
     def test_another_group_and_a_provider_in_no_pod_decide_nothing(self) -> None:
         for pod in ("p1", "p2"):
             self.add(pod, 10)

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import sqlalchemy as sa
 import testscenarios
 
-from cyborg_quota import exceptions
+from cyborg_quota import exceptions, policy
 from cyborg_quota.db import pod_bindings
 from cyborg_quota.pod_types import Binding, ResourceUse
-from tests import base
+from tests import base, fixtures, hooks
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
@@ -113,6 +115,8 @@ class TestSelection(PodTestCase):
         self.assertIsNone(binding.pod)
         self.assertEqual(binding.starts_at, self.select().starts_at)
         self.assertRaises(exceptions.NotAuthorized, self.pods.select, base.Context("x"), project_id="tenant1")
+        self.patch(policy.Policy, "allows", lambda _self, _context, rule, *_rest: rule == policy.SEE_PODS)
+        self.assertEqual("p1", self.pods.select(base.Context("tenant1")).pod)
 
     def test_an_operator_moves_and_ends_a_binding(self) -> None:
         for name in ("p1", "p2"):
@@ -129,6 +133,59 @@ class TestSelection(PodTestCase):
         error = self.assertRaises(exceptions.PodNotAvailable, self.pods.move_binding, ADMIN, "tenant1", "p2")
         self.assertEqual("maintenance", error.state)
         self.assertRaises(exceptions.PodNotFound, self.pods.move_binding, ADMIN, "tenant1", "p9")
+
+
+class TestSingleStatement(PodTestCase):
+    """A selection that keeps the binding is one statement that is a transaction of its own: one round trip."""
+
+    scenarios = fixtures.SCENARIOS[1:]
+
+    def setUp(self) -> None:
+        super().setUp()
+        for name in ("p1", "p2"):
+            self.pods.add(ADMIN, name)
+        self.first = self.select()
+
+    def round_trips(self, select: Callable[[], Binding]) -> tuple[Binding, int]:
+        """The binding, and the number of statements and ends of transactions that were sent."""
+        ends: list[object] = []
+
+        def record(connection: object) -> None:
+            ends.append(connection)
+
+        sql = hooks.database_of(self.engine).engine
+        sa.event.listen(sql, "commit", record)
+        try:
+            with hooks.recorded_statements(self.engine) as sent:
+                binding = select()
+        finally:
+            sa.event.remove(sql, "commit", record)
+        return binding, len(sent) + len(ends)
+
+    def test_one_round_trip(self) -> None:
+        self.select()  # the connection leaves the mode of the transactions before
+        self.assertEqual((self.first, 1), self.round_trips(self.select))
+        for pod in ("p1", "p2"):
+            self.fill(pod)
+        self.assertEqual(self.first, self.select(), "no other pod passes the filters; this is remembered")
+        self.select()
+        self.assertEqual((self.first, 1), self.round_trips(self.select))
+        self.fill("p2", 1)
+        self.assertEqual("p2", self.pod_of())
+        self.assertEqual(["p1", "p2"], [one.pod for _, one in self.pods.list_bindings(ADMIN, history=True)])
+
+    def test_on_a_galera_node_it_waits_for_the_cluster(self) -> None:
+        """Another node may have answered a change of the pod."""
+        if self.backend != "mariadb":
+            self.skipTest("only MariaDB has Galera clusters")
+        database = hooks.database_of(self.engine)
+        for known in (True, None):
+            database._galera = known
+            self.patch(type(database.dialect), "is_galera", lambda *_: True)
+            with hooks.recorded_statements(self.engine) as sent:
+                self.assertEqual(self.first, self.select())
+            self.assertIn("SET SESSION wsrep_sync_wait = 7", sent)
+            self.assertNotIn("EXECUTE", "".join(sent))
 
 
 class TestConcurrency(PodTestCase):
@@ -207,9 +264,26 @@ class TestPods(PodTestCase):
         self.execute("UPDATE pod_bindings SET starts_at = '2001-01-01 00:00:00'")
         ended = "UPDATE pod_bindings SET ends_at = '2001-01-01 00:00:00' WHERE ends_at IS NOT NULL AND id <> :kept"
         self.execute(ended, kept=third)
-        self.patch(pod_bindings, "PURGE_BATCH", 1)
+        self.patch(pod_bindings, "BATCH", 1)
         self.assertEqual(2, self.pods.purge_history(ADMIN, 3600), (first, second))
         self.assertEqual([third, *kept], history())
+
+    def test_all_bindings_to_a_pod_are_ended(self) -> None:
+        """In batches; those to other pods stay, and the next selection of each project creates another."""
+        for name in ("p1", "p2"):
+            self.pods.add(ADMIN, name)
+        tenants = [f"t{number}" for number in range(5)]
+        for tenant in tenants:
+            self.select(tenant)
+        kept = self.pods.move_binding(ADMIN, "t4", "p2")
+        self.patch(pod_bindings, "BATCH", 2)
+        self.pods.change(ADMIN, "p1", state="maintenance")
+        self.assertRaises(exceptions.PodInUse, self.pods.remove, ADMIN, "p1")
+        self.assertEqual([4, 0], [self.pods.end_bindings(ADMIN, "p1") for _ in range(2)])
+        self.assertEqual([kept], [one for _, one in self.pods.list_bindings(ADMIN)])
+        self.assertRaises(exceptions.PodNotFound, self.pods.end_bindings, ADMIN, "p9")
+        self.pods.remove(ADMIN, "p1")
+        self.assertEqual({"p2"}, {self.pod_of(tenant) for tenant in tenants})
 
     def test_measurements(self) -> None:
         self.pods.add(ADMIN, "p1")
@@ -242,6 +316,7 @@ class TestPods(PodTestCase):
             (lambda: self.pods.change(ADMIN, "p9", weight=1), exceptions.PodNotFound),
             (lambda: self.pods.set_usage(ADMIN, "p1", {"gpu": ResourceUse(-1, 0)}), exceptions.InvalidPod),
             (lambda: self.pods.select(ADMIN, request={"nothing": 1}, project_id="t"), exceptions.UnknownResource),
+            (lambda: self.pods.select(ADMIN, request={"gpu": -1}, project_id="t"), exceptions.InvalidDelta),
             (lambda: self.pods.list_pods(base.Context("t")), exceptions.NotAuthorized),
         ):
             self.assertRaises(error, call)

@@ -3,9 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+from unittest import mock
+
 import testscenarios
 
-from cyborg_quota import exceptions
+from cyborg_quota import exceptions, types
+from cyborg_quota.db.database import Database
+from cyborg_quota.ledger import purge
 from tests import base, fixtures, hooks
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -232,6 +238,38 @@ class TestFold(PurgeTestCase):
         quotas = fixtures.Checked(self.make_engine(batch_rows=2), self.url)
         self.assertEqual(4, quotas.purge(base.ADMIN, 0))
         self.assertEqual([5], self.deltas())
+
+
+    def test_the_oldest_fills_the_counter(self) -> None:
+        """It cannot be merged, but those after it are; also in batches of two."""
+        self.held(types.MAX_AMOUNT)
+        self.held(-9, consumer="c")
+        for _ in range(5):
+            self.held(1)
+        quotas = fixtures.Checked(self.make_engine(batch_rows=2), self.url)
+        before = self.figures()
+        self.assertEqual(4, quotas.purge(base.ADMIN, 0))
+        self.assertEqual([types.MAX_AMOUNT, -9, 5], self.deltas())
+        self.assertEqual(before, self.figures())
+        self.assertEqual(0, quotas.purge(base.ADMIN, 0))
+
+    def test_many_usage_rows_are_read_in_pages(self) -> None:
+        """No read of a purge returns more rows than a page, however many projects have rows to merge."""
+        for name in ("p1", "p2", "p3", "p4", "p5"):
+            for _ in range(2):
+                self.quotas.commit(base.Context(name), self.quotas.reserve(base.Context(name), {"gpu": 1}))
+        sizes = []
+        read = Database.read
+
+        def counting(database: Database, *arguments: Any) -> Any:
+            result = read(database, *arguments)
+            sizes.append(len(result) if isinstance(result, Sequence) else 1)
+            return result
+
+        with mock.patch.object(purge, "_USAGE_ROWS_PER_PAGE", 2), mock.patch.object(Database, "read", counting):
+            self.assertEqual(5, self.engine.purge(base.ADMIN, 0))
+        self.assertEqual(2, max(sizes))
+        self.assert_invariants()
 
 
 class TestRaces(PurgeTestCase):

@@ -10,10 +10,11 @@ from unittest import mock
 import testscenarios
 
 from cyborg_quota import Claim, Inventory, exceptions
+from cyborg_quota.integrations.cyborg import observations, sorted_rows, source_claim
 from cyborg_quota.integrations.cyborg import reconciler as reconciler_module
 from cyborg_quota.integrations.cyborg.diff import Attached
 from cyborg_quota.integrations.cyborg.reconciler import Reconciler
-from tests import base
+from tests import base, fixtures
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
@@ -138,11 +139,43 @@ class TestDifferences(ReconcilerTestCase):
             self.charge(f"a{number}")
             self.cloud.bind(f"a{number}")
         self.charge("ghost")
-        with mock.patch.object(reconciler_module, "_PAGE_ROWS", 2):
+        with mock.patch.object(observations, "_PAGE_ROWS", 2), mock.patch.object(sorted_rows, "RUN_ROWS", 3):
             self.assertEqual([("ghost", "not attached")], self.found())
+
+    def test_more_than_are_repaired_at_a_time(self) -> None:
+        """Each run repairs some, and knows how many are left."""
+        for number in range(5):
+            self.charge(f"ghost {number}")
+            self.cloud.bind(f"free {number}")
+        rest = []
+        with mock.patch.object(reconciler_module, "_MOST_DIFFERENCES", 2):
+            for _ in range(3):
+                report = self.reconciler().find()
+                rest.append((len(report.differences), report.total))
+                self.reconciler().heal(report, force=True)
+        self.assertEqual([(4, 10), (4, 6), (2, 2)], rest)
+        self.assertEqual([], self.found())
+        self.assertEqual((5, 0), self.figures())
+
+    def test_the_guards_count_all(self) -> None:
+        """Also those that are not kept in memory."""
+        for number in range(12):
+            self.charge(f"ghost {number}")
+            self.cloud.bind(f"free {number}")
+        with mock.patch.object(reconciler_module, "_MOST_DIFFERENCES", 1):
+            report = self.reconciler(share=50).find()
+            self.assertRaises(reconciler_module.RecordsShrunk, self.reconciler().heal, report, only_certain=True)
+            self.cloud.arqs.clear()
+            for number in range(12):
+                self.cloud.bind(f"ghost {number}", gpu=2)
+            report = self.reconciler(share=50).find()
+            error = self.assertRaises(reconciler_module.TooManyChanges, self.reconciler(share=50).heal, report)
+            self.assertEqual((12, 12), (error.changes, error.compared))
 
 
 class TestHeal(ReconcilerTestCase):
+    scenarios = fixtures.SCENARIOS[:1]  # it calls the engine, as TestCapacity does on each database
+
     def heal(self, **named: object) -> list[str]:
         reconciler = self.reconciler()
         return [difference.arq for difference in reconciler.heal(reconciler.find(), **named)]  # type: ignore[arg-type]
@@ -296,7 +329,7 @@ class TestHeal(ReconcilerTestCase):
         self.cloud.bind("b", "p2", instance="i2")
         report = self.reconciler().find()
         real = self.engine.adopt
-        gone = exceptions.DatabaseUnavailable("it is gone", 6.0)
+        gone = exceptions.DatabaseUnreachable("it is gone", 6.0)
         with mock.patch.object(self.engine, "adopt") as adopt:
 
             def second_fails(*args: object, **named: object) -> object:
@@ -416,6 +449,30 @@ class TestSources(ReconcilerTestCase):
         self.assertEqual({"bound": "east", "ghost": "east", "by hand": None, "theirs": "west"}, self.live())
         [done] = self.of("east").heal(self.of("east").find(), only_certain=True)
         self.assertEqual("ghost", done.arq)
+
+    def test_claimed_with_a_wrong_database(self) -> None:
+        """Most of the charges would be released as not attached: nothing is claimed without ``force``."""
+        for number in range(6):
+            self.adopt(f"of the right database {number}", None)
+        self.cloud.bind("in the wrong one")
+        error = self.assertRaises(reconciler_module.RecordsShrunk, self.of("east").claim_source)
+        self.assertEqual((6, 6, False), (error.lost, error.charged, error.is_empty))
+        self.assertIn("reconcile --claim-source --force", str(error))
+        self.cloud.arqs.clear()
+        self.cloud.others.clear()
+        self.adopt("of the old name", "cyborg")
+        error = self.assertRaises(reconciler_module.RecordsShrunk, self.of("east").claim_source, "cyborg")
+        self.assertEqual((1, 1, True), (error.lost, error.charged, error.is_empty))
+        self.assertEqual({None, "cyborg"}, set(self.live().values()))
+        self.assertEqual(6, self.of("east").claim_source(force=True))
+
+    def test_claimed_in_pages(self) -> None:
+        for number in range(7):
+            self.adopt(f"a{number}", None)
+            self.cloud.bind(f"a{number}")
+        with mock.patch.object(sorted_rows, "RUN_ROWS", 3), mock.patch.object(source_claim, "_BATCH_ROWS", 2):
+            self.assertEqual(7, self.of("east").claim_source())
+        self.assertEqual({"east"}, set(self.live().values()))
 
     def test_claimed_from_an_old_name(self) -> None:
         """After a change of the name, the charges of the old name are repaired; others keep their source."""

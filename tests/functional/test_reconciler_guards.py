@@ -8,9 +8,10 @@ from unittest import mock
 
 import testscenarios
 
+from cyborg_quota import exceptions
 from cyborg_quota.integrations.cyborg import reconciler as reconciler_module
 from cyborg_quota.integrations.cyborg.reconciler import Reconciler
-from tests import base
+from tests import base, fixtures
 from tests.functional.test_reconciler import ReconcilerTestCase
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -33,6 +34,73 @@ class TestInFlight(ReconcilerTestCase):
             report = Reconciler(self.engine, self.cloud, ("gpu",), grace_seconds=0, share=100).find()
         self.assertEqual([], report.differences)
         self.assertEqual(["reserved", "committed", "reserved"], states)
+
+
+class TestRefused(ReconcilerTestCase):
+    """A repair that the database refuses, or whose rows are locked, holds up no repair of another project.
+
+    The errors are made by the test, so that one database is enough.
+    """
+
+    scenarios = fixtures.SCENARIOS[:1]
+
+    def test_a_refused_release(self) -> None:
+        """The others of its batch are repaired one by one."""
+        refused_uuids = self.charge("refused")
+        for arq in ("a", "z"):
+            self.charge(arq)
+        self.charge("ghost", "p2")
+        real = self.engine.release
+
+        def release(context: object, uuids: list[str]) -> None:
+            if set(uuids) & set(refused_uuids):
+                raise exceptions.DatabaseError("The database refused a statement.")
+            real(context, uuids)
+
+        report = self.reconciler().find()
+        with (
+            mock.patch.object(self.engine, "release", release),
+            self.assertLogs(reconciler_module.LOG.logger, "WARNING") as logged,
+        ):
+            repaired = self.reconciler().heal(report)
+        self.assertEqual(["a", "ghost", "z"], [done.arq for done in repaired])
+        self.assertEqual(1, len(logged.output))
+        self.assertIn("Not repaired: ARQ refused: not attached", logged.output[0])
+        self.assertEqual([(1, 0), (0, 0)], [self.figures(project_id) for project_id in ("p1", "p2")])
+
+    def test_a_locked_project(self) -> None:
+        """Its other ARQs are not tried; and the ARQs that were repaired before are read again."""
+        for arq, project_id in (("a", "p1"), ("b", "p1"), ("c", "p2"), ("bound again", "p0")):
+            self.charge(arq, project_id)
+        report = self.reconciler().find()
+        real, calls = self.engine.release, []
+
+        def release(context: object, uuids: list[str]) -> None:
+            projects = {row.project_id for row in self.engine.list_reservations(base.ADMIN, reservations=uuids)}
+            calls.append(projects)
+            if projects == {"p1"}:
+                self.cloud.bind("bound again", "p0")
+                raise exceptions.DatabaseUnavailable("Lock wait timeout exceeded", 9.0)
+            real(context, uuids)
+
+        with mock.patch.object(self.engine, "release", release):
+            repaired = self.reconciler().heal(report)
+        self.assertEqual(["bound again", "c"], [done.arq for done in repaired])
+        self.assertEqual([{"p0"}, {"p1"}, {"p2"}], calls)
+        self.assertEqual([(1, 0), (2, 0), (0, 0)], [self.figures(project_id) for project_id in ("p0", "p1", "p2")])
+
+    def test_all_are_refused(self) -> None:
+        """The repair ends after some failures: the cause is a general one."""
+        for number in range(4):
+            self.charge(f"ghost {number}", f"p{number}")
+        report = self.reconciler().find()
+        refused = exceptions.DatabaseError("The database refused a statement.")
+        with (
+            mock.patch.object(reconciler_module, "_MOST_FAILURES", 3),
+            mock.patch.object(self.engine, "release", side_effect=refused) as release,
+        ):
+            self.assertRaises(exceptions.DatabaseError, self.reconciler().heal, report)
+        self.assertEqual(3, release.call_count)
 
 
 class TestCertain(ReconcilerTestCase):

@@ -9,7 +9,7 @@ from unittest import mock
 
 import testscenarios
 
-from cyborg_quota import Claim
+from cyborg_quota import Claim, exceptions
 from cyborg_quota.integrations.cyborg import recovery
 from cyborg_quota.integrations.cyborg.diff import Attached
 from tests import base
@@ -60,6 +60,17 @@ class TestCommitBound(base.LedgerTestCase):
         self.cloud.bind("a", gpu=1, **{"gpu.A100": 1})
         self.assertEqual(1, self.recover())
         self.assertEqual([(1, 0), (1, 0)], [self.figures(resource=name) for name in ("gpu", "gpu.A100")])
+
+    def test_on_two_pages(self) -> None:
+        """Each page of one row is committed alone; an overdue ARQ is charged again with the first one."""
+        both = {"gpu": 1, "gpu.A100": 1}
+        for arq in ("a", "b"):
+            uuids = self.reserve(arq, **both)
+            self.cloud.bind(arq, **both)
+        self.make_overdue(*uuids)
+        with mock.patch.object(recovery, "_PAGE_ROWS", 1):
+            self.recover()
+        self.assertEqual([(2, 0), (2, 0)], [self.figures(resource=name) for name in both])
 
     def test_overdue(self) -> None:
         """No conductor ran in the meantime. It is charged, regardless of the present limit."""
@@ -120,6 +131,32 @@ class TestCommitBound(base.LedgerTestCase):
             self.cloud.bound_of = real  # type: ignore[method-assign]
         self.assertEqual({"commit": "committed", "rollback": "rolled_back"}, self.states())
         self.assertEqual((1, 0), self.figures())
+
+    def test_others_than_a_failed_one(self) -> None:
+        """A commit that the database refuses holds up no other one; a locked row those of its project."""
+        for error, committed in (
+            (exceptions.DatabaseError("The database refused a statement."), ["b", "c"]),
+            (exceptions.DatabaseUnavailable("Lock wait timeout exceeded", 9.0), ["c"]),
+        ):
+            fail = self.reserve("a")
+            for arq, project_id in (("a", "p1"), ("b", "p1"), ("c", "p2")):
+                if arq != "a":
+                    self.reserve(arq, project_id)
+                self.cloud.bind(arq, project_id)
+            real = self.engine.commit
+
+            def commit(context: object, uuids: list[str], *, fail=fail, real=real, error=error) -> None:  # type: ignore[no-untyped-def]
+                if uuids == fail:
+                    raise error
+                real(context, uuids)
+
+            with mock.patch.object(self.engine, "commit", commit):
+                self.assertEqual(len(committed), self.recover())
+            states = self.states()
+            self.assertEqual(committed, sorted(str(arq) for arq in states if states[arq] == "committed"))
+            self.assertEqual(3 - len(committed), self.recover())
+            for project_id in ("p1", "p2"):
+                self.quotas.release(base.Context(project_id), group="i1")
 
     def test_nothing_is_reserved(self) -> None:
         """Cyborg's records are not read."""

@@ -175,7 +175,7 @@ class TestResize(ResizeTestCase):
         self.hold(gpu=1)
         error = self.refuse(exceptions.ResourceNotHeld, self.resize, gpu=2, fpga=1)
         self.assertEqual(("p1", "c", "fpga"), (error.project_id, error.consumer, error.resource))
-        self.assertEqual("Consumer 'c' of project 'p1' holds no 'fpga'; reserve it with another one.", str(error))
+        self.assertEqual("Consumer 'c' of project 'p1' holds no 'fpga'. Reserve it for another consumer.", str(error))
 
     def test_negative_amounts_and_other_bad_input(self) -> None:
         self.hold("n", commit=False, gpu=-2)

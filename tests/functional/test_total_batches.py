@@ -11,7 +11,7 @@ import testscenarios
 from fixtures import MonkeyPatch
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import path_state
+from cyborg_quota.db.project_path import ProjectPath
 from cyborg_quota.ledger import total_limits
 from cyborg_quota.types import TOTAL, TotalLimit
 from tests import base
@@ -86,7 +86,7 @@ class TestBatches(test_total_limits.TotalTestCase):
         """It was inserted by a transaction that did not see the total, and sorts before the last batch."""
 
         def insert() -> None:
-            with mock.patch.object(path_state.ProjectPath, "uncounted", lambda self, resources: []):
+            with mock.patch.object(ProjectPath, "uncounted", lambda self, resources: []):
                 self.make_limited().reserve(base.Context("0"), {"gpu": 3})
 
         with self.after_the_last_batch(insert):

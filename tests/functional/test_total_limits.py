@@ -16,6 +16,7 @@ import testscenarios
 
 from cyborg_quota import Headroom, QuotaEngine, exceptions
 from cyborg_quota.db import models, moves, path_state, projects, usages
+from cyborg_quota.db.project_path import ProjectPath
 from cyborg_quota.ledger.project_tree import PathCache
 from cyborg_quota.limit_types import TreeRow
 from cyborg_quota.limits.database import DatabaseLimitDriver
@@ -23,7 +24,7 @@ from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models.flat import Flat
 from cyborg_quota.limits.noop import NoopLimitDriver
 from cyborg_quota.types import TOTAL, Notice, TotalLimit
-from tests import base, clouds, fixtures
+from tests import base, clouds, fixtures, hooks
 from tests.functional import test_limits
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -69,7 +70,11 @@ class TestEnforcement(TotalTestCase):
         self.hold("child", 3)
         self.hold("b", 4)
         self.quotas.reserve(base.Context("b"), {"fpga": 2})
-        self.assertEqual({"fpga": 2, "gpu": 7}, self.totals.count_held(ADMIN, ["gpu", "fpga"]))
+        with clouds.captured() as captured:
+            self.assertEqual({"fpga": 2, "gpu": 7}, self.totals.count_held(ADMIN, ["gpu", "fpga"]))
+        with self.sql.connect() as connection:
+            self.assertEqual([2], [clouds.rows_returned(connection, *query) for query in clouds.queries(captured)])
+        self.assertEqual({"other": 0}, self.totals.count_held(ADMIN, ["other"]))
         self.set_total(10)
         self.assertEqual({"gpu": 7}, self.totals.count_held(ADMIN, ["gpu"]))
         self.assertEqual(TotalLimit("gpu", 10, 7, True), self.total())
@@ -150,6 +155,18 @@ class TestEnforcement(TotalTestCase):
         self.assertRaises(exceptions.LimitsReadOnly, engine.total_limits.set, ADMIN, {"gpu": 1})
         self.assertEqual([], engine.total_limits.list(ADMIN))
 
+    def test_one_statement_of_the_expirer_reads_all_paths(self) -> None:
+        """Also those of roots that a total counts."""
+        self.set_total(10)
+        uuids = [self.quotas.reserve(base.Context(name), {"gpu": 1})[0] for name in ("a", "b", "c", "child")]
+        self.make_overdue(*uuids)
+        engine = self.make_limited()
+        engine.get_usages(ADMIN)
+        with hooks.recorded_statements(engine) as sent:
+            self.assertEqual(4, engine.expire(ADMIN))
+        self.assertEqual(1, len([text for text in sent if "RECURSIVE" in text]))
+        self.assert_invariants()
+
     def test_a_resource_without_a_total_costs_nothing(self) -> None:
         """A warm reserve and its settling send the same statements; with a total, one more that reads the limit."""
 
@@ -227,7 +244,7 @@ class TestFence(TotalTestCase):
 
     def test_without_the_check_of_a_path_it_is_not_counted(self) -> None:
         """The control: a reserve does not count the root that it finds uncounted."""
-        with mock.patch.object(path_state.ProjectPath, "uncounted", lambda self, resources: []):
+        with mock.patch.object(ProjectPath, "uncounted", lambda self, resources: []):
             self.insert_meanwhile()
         self.assertRaises(AssertionError, self.assert_invariants)
 

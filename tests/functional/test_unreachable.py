@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 
+import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import QuotaEngine, exceptions
@@ -16,7 +17,7 @@ load_tests = testscenarios.load_tests_apply_scenarios
 SHORT_TIMEOUTS = {"statement_timeout_seconds": 2, "retry_seconds": 0.2, "connect_timeout_seconds": 1}
 
 
-class TestUnreachable(base.LedgerTestCase):
+class UnreachableTestCase(base.LedgerTestCase):
     scenarios = fixtures.SCENARIOS[1:]
 
     def setUp(self) -> None:
@@ -33,6 +34,8 @@ class TestUnreachable(base.LedgerTestCase):
     def reserve(self, engine: QuotaEngine) -> exceptions.DatabaseUnavailable:
         return self.assertRaises(exceptions.DatabaseUnavailable, engine.reserve, self.context, {"gpu": 1})
 
+
+class TestUnreachable(UnreachableTestCase):
     def test_refused(self) -> None:
         """Open connections, and new ones."""
         self.away.reserve(self.context, {"gpu": 1})
@@ -76,11 +79,45 @@ class TestUnreachable(base.LedgerTestCase):
             self.assertIs(exceptions.DatabaseUnavailable, type(self.reserve(engine)))
             self.assertTrue(engine.ping())
 
+    def test_the_user_has_too_many_connections(self) -> None:
+        """The server answers; the call is retried, because a connection may end."""
+        database, password = str(self.sql.url.database), str(self.sql.url.password)
+        user = f"few_{database}"[:32]
+        self.addCleanup(self.execute, f"DROP USER {user}")
+        if self.backend == "mariadb":
+            self.execute(f"CREATE USER {user} IDENTIFIED BY '{password}' WITH MAX_USER_CONNECTIONS 1")
+            self.execute(f"GRANT ALL PRIVILEGES ON {database}.* TO {user}")
+        else:
+            self.execute(f"CREATE USER {user} PASSWORD '{password}' CONNECTION LIMIT 1")
+        url = self.sql.url.set(username=user)
+        engine = self.engine_at(url.render_as_string(hide_password=False))
+        with sa.create_engine(url, poolclass=sa.NullPool).connect():
+            error = self.reserve(engine)
+            self.assertTrue(engine.ping())
+        self.assertIs(exceptions.DatabaseUnavailable, type(error))
+        self.assertGreaterEqual(error.seconds, SHORT_TIMEOUTS["retry_seconds"] / 2)
+
     def test_a_wrong_password(self) -> None:
         """The server answers, and refuses."""
         engine = self.engine_at(self.sql.url.set(username="nobody", password="x").render_as_string(False))
         self.assertIs(exceptions.DatabaseUnavailable, type(self.reserve(engine)))
         self.assertTrue(engine.ping())
+
+
+class TestListOfServers(UnreachableTestCase):
+    """libpq's list of servers, of which the first does not answer, as after a power failure of its machine."""
+
+    scenarios = [scenario for scenario in fixtures.SCENARIOS if scenario[0] == "postgresql"]
+
+    def test_the_next_server_is_used(self) -> None:
+        """Each new connection waits for the connect timeout of the silent server; so does the ping of the breaker."""
+        url = self.sql.url.set(host=None, port=None)
+        hosts = [f"{one.host}:{one.port}" for one in (sa.make_url(self.proxy.url), self.sql.url)]
+        self.proxy.is_dead = True
+        engine = self.engine_at(url.update_query_dict({"host": hosts}).render_as_string(hide_password=False))
+        engine.reserve(self.context, {"gpu": 1})
+        self.assertTrue(engine.ping())
+        self.proxy.is_dead = False
 
 
 class TestLocation(base.LedgerTestCase):

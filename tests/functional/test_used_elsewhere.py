@@ -104,6 +104,9 @@ class UsedElsewhereTest(base.LedgerTestCase):
     def test_wrong_amounts(self) -> None:
         for amount in (-1, True, "1", 2**70):
             self.assertRaises(exceptions.InvalidRequest, self.capacity.set_used_elsewhere, ADMIN, "n1", {"gpu": amount})
+        for wrong in (None, 5, "gpu"):
+            self.assertRaises(exceptions.InvalidRequest, self.capacity.set_used_elsewhere, ADMIN, "n1", wrong)
+            self.assertRaises(exceptions.InvalidRequest, self.capacity.require_pods, ADMIN, wrong)
         self.assertRaises(exceptions.ProviderNotFound, self.capacity.set_used_elsewhere, ADMIN, "n9", {"gpu": 1})
         self.assertRaises(exceptions.NotAuthorized, self.capacity.set_used_elsewhere, self.context, "n1", {"gpu": 1})
         self.assertRaises(exceptions.NotAuthorized, self.capacity.report, self.context)
@@ -120,7 +123,9 @@ class UsedElsewhereTest(base.LedgerTestCase):
             self.quotas.release(self.context, consumer="arq3")  # the source was read before that
             self.quotas.resize(self.context, {"gpu": 1}, consumer="shrunk")
             return [
-                WantedProvider("n1", used={"gpu": used}, covers=frozenset({"gpu"}), inventories={"gpu": Inventory(8)})
+                WantedProvider(
+                    "n1", used=lambda: {"gpu": used}, covers=frozenset({"gpu"}), inventories={"gpu": Inventory(8)}
+                )
             ]
 
         def settle() -> None:

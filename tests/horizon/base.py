@@ -43,31 +43,9 @@ class PanelsTestCase(base.BaseTestCase):
         expect.set_options(timeout=TIMEOUT_MILLISECONDS)
         self.useFixture(catalog.OnlyAccelerator(self.stack.keystone, f"{self.stack.api.url}/v2"))
 
-    def log_in(self, user: stack.User, panel: str, *cookies: tuple[str, str]) -> Page:
-        """A page in a session of its own, after the login; ``panel`` is a path, as in project/accelerator_quota.
-
-        The sessions share the browser's cache: Horizon's scripts are large. An earlier page has no session any more.
-        """
-        context = self.stack.context
-        context.clear_cookies()
-        url = self.stack.horizon.url
-        context.add_cookies([{"name": name, "value": value, "url": url} for name, value in cookies])
-        page: Page = context.new_page()
-        self.addCleanup(page.close)
-        page.set_viewport_size({"width": WIDTHS[0], "height": 900})
-        page.set_default_timeout(TIMEOUT_MILLISECONDS)
-        self.addOnException(lambda _error: self._describe(page))
-        page.goto(f"{url}/auth/login/?next=/{panel}/")
-        page.fill("#id_username", user.name)
-        page.fill("#id_password", user.password)
-        page.click("#loginBtn")
-        page.wait_for_selector(CONTENT)
-        return page
-
-    def _describe(self, page: Page) -> None:
-        """Add what the browser shows, and the log of Horizon, to the report of a failed test."""
-        self.addDetail("page", text_content(f"{page.url}\n{page.content()[:20_000]}"))
-        self.addDetail("Horizon", text_content(self.stack.horizon.log[-10_000:]))
+    def log_in(self, user: stack.User, panel: str, *cookies: tuple[str, str], is_new: bool = False) -> Page:
+        """See the function ``log_in``. All tests have the same catalog, so that a session can serve several of them."""
+        return log_in(self, self.stack, user, panel, *cookies, is_new=is_new)
 
     def go(self, page: Page, path: str) -> None:
         """Go to another path of Horizon."""
@@ -79,8 +57,8 @@ class PanelsTestCase(base.BaseTestCase):
         page.locator(f"{CONTENT} .tab-pane.active .table_wrapper").wait_for()
 
     def text(self, page: Page, selector: str = CONTENT) -> str:
-        """What a user reads, with single blanks."""
-        return " ".join(page.inner_text(selector).split())
+        """See the function ``text``."""
+        return text(page, selector)
 
     def check(self, page: Page, picture: str | None = None, part: str = CONTENT) -> None:
         """Check the page at both widths: it does not scroll to the side, and axe has no serious finding."""
@@ -91,6 +69,54 @@ class PanelsTestCase(base.BaseTestCase):
             if picture is not None and PICTURES in os.environ:
                 take_picture(page, f"{picture}-{width}")
         page.set_viewport_size({"width": WIDTHS[0], "height": 900})
+
+
+def log_in(
+    test: base.BaseTestCase,
+    services: stack.Stack,
+    user: stack.User,
+    panel: str,
+    *cookies: tuple[str, str],
+    is_new: bool = True,
+) -> Page:
+    """A page with the browser's cookies of this user alone; ``panel`` is a path, as in project/accelerator_quota.
+
+    The sessions share the browser's cache: Horizon's scripts are large. An earlier page has no session any more. If the
+    test fails, its report has what the browser shows, and the log of Horizon.
+
+    :param is_new: log in; otherwise, continue the last session that was not new. A session keeps the catalog.
+    """
+
+    def describe(_error: object) -> None:
+        test.addDetail("page", text_content(f"{page.url}\n{page.content()[:20_000]}"))
+        test.addDetail("Horizon", text_content(services.horizon.log[-10_000:]))
+
+    context, url = services.context, services.horizon.url
+    session = None if is_new else services.sessions.get(user.name)
+    context.clear_cookies()
+    context.add_cookies([*(session or []), *[{"name": name, "value": value, "url": url} for name, value in cookies]])
+    page: Page = context.new_page()
+    test.addCleanup(page.close)
+    page.set_viewport_size({"width": WIDTHS[0], "height": 900})
+    page.set_default_timeout(TIMEOUT_MILLISECONDS)
+    test.addOnException(describe)
+    if session is not None:
+        page.goto(f"{url}/{panel}/")
+    else:
+        page.goto(f"{url}/auth/login/?next=/{panel}/")
+        page.fill("#id_username", user.name)
+        page.fill("#id_password", user.password)
+        page.click("#loginBtn")
+    page.wait_for_selector(CONTENT)
+    if not is_new and session is None:
+        given = {name for name, _value in cookies}
+        services.sessions[user.name] = [one for one in context.cookies() if one["name"] not in given]
+    return page
+
+
+def text(page: Page, selector: str = CONTENT) -> str:
+    """What a user reads, with single blanks."""
+    return " ".join(page.inner_text(selector).split())
 
 
 def take_picture(page: Page, name: str) -> None:
@@ -107,7 +133,8 @@ def take_picture(page: Page, name: str) -> None:
 
 def serious_findings(page: Page, part: str) -> list[tuple[Any, ...]]:
     """The serious and critical findings of axe in a part of the page, except the contrast of the theme's colours."""
-    page.evaluate(AXE_SCRIPT)
+    if page.evaluate("typeof axe") == "undefined":
+        page.evaluate(AXE_SCRIPT)
     result = page.evaluate("part => axe.run(part, {resultTypes: ['violations']})", part)
     return [
         (finding["id"], node["html"])

@@ -160,6 +160,21 @@ class TestTables(unittest.TestCase):
         change = {"resource": "gpu", "pod": None}
         self.assertEqual("gpu", texts.resource_in_pod(change))
         self.assertEqual("gpu in pod north", texts.resource_in_pod({**change, "pod": "north"}))
+        self.assertEqual("gpu in a pod", texts.resource_in_pod({**change, "pod": ""}))
+
+    def test_the_columns_of_a_table_of_limits(self) -> None:
+        for table, own in ((tables.DefaultsTable, []), (tables.TotalsTable, ["held"])):
+            made = table(REQUESTS.get("/x"), data=[{"resource": "gpu", "limit": -1, "held": 3}])
+            self.assertEqual(["resource", "limit", *own], [name for name in made.columns if name != "multi_select"])
+            [row] = made.get_rows()
+            self.assertEqual("Unlimited", str(row.cells["limit"].value))
+            self.assertEqual("gpu", made.get_object_id(row.datum))
+        made = tables.OverridesTable(REQUESTS.get("/x"), data=[], project_id="p")
+        self.assertEqual("13-0", made.get_object_id({"id": "13-0", "resource": "gpu", "limit": 4}))
+
+    def test_the_values_of_a_change(self) -> None:
+        found = [texts.changed(value) for value in (-1, 0, 7, "physics", None)]
+        self.assertEqual(["Unlimited", "0", "7", "physics", None], found)
 
     def test_the_next_page_is_in_the_same_tab(self) -> None:
         for table, expected in (

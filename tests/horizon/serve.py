@@ -8,4 +8,6 @@ from openstack_dashboard.wsgi import application
 from waitress import serve
 from whitenoise import WhiteNoise
 
-serve(WhiteNoise(application, root=settings.STATIC_ROOT, prefix="static/"), host="127.0.0.1", port=int(sys.argv[1]))
+# The browser keeps the static files until it ends.
+files = WhiteNoise(application, root=settings.STATIC_ROOT, prefix="static/", max_age=86400)
+serve(files, host="127.0.0.1", port=int(sys.argv[1]))

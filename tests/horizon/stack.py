@@ -10,6 +10,7 @@ import pathlib
 import shutil
 import tempfile
 import uuid
+from typing import Any
 from unittest import mock
 
 import fixtures as fx
@@ -53,6 +54,8 @@ class Stack(fx.Fixture):
         self.keystone = keystone
         self._python = python
         self._program = program
+        self.sessions: dict[str, list[Any]] = {}
+        """The browser's cookies of users who are logged in, by their name."""
 
     def _setUp(self) -> None:
         # The files of a test are deleted at its end; these services run until the process ends.

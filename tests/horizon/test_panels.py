@@ -75,9 +75,9 @@ class TestAdmin(PanelsTestCase):
         self.open_tab(page, tab)
 
     def test_filter_and_pages(self) -> None:
-        page = self.log_in(self.stack.alice, ADMIN, ("API_RESULT_PAGE_SIZE", "2"))
+        page = self.log_in(self.stack.alice, ADMIN, ("API_RESULT_PAGE_SIZE", "4"), is_new=True)  # (it keeps the filter)
         names = self.names(page)
-        self.assertEqual(2, len(names))
+        self.assertEqual(4, len(names))
         while page.get_by_role("link", name="Next").count():
             page.get_by_role("link", name="Next").last.click()
             page.wait_for_load_state()
@@ -107,8 +107,7 @@ class TestAdmin(PanelsTestCase):
         self.stack.attach("cms", gpu=8)
         page = self.log_in(self.stack.alice, ADMIN)
         self.check(page, "projects")
-        self.open_project(page, "biology")
-        page.get_by_role("link", name="Set Limits").click()
+        page.locator("#projects tbody tr", has_text="biology").get_by_role("link", name="Set Limits").click()
         form = page.locator("#quota_form")
         form.get_by_label("gpu").fill("7")
         form.get_by_label("Reason").fill("two more cards")
@@ -157,7 +156,7 @@ class TestAdmin(PanelsTestCase):
         form.get_by_label("Reason").fill("the end")
         form.get_by_role("button", name="Return to Defaults").click()
         page.get_by_text("The limits were removed.").wait_for()
-        self.open_project(page, "biology")
+        self.open_tab(page, "Usage")  # (Horizon shows the last tab)
         self.assertIn("gpu 0 of 0 in use", self.text(page))
         limits = self.stack.engine.administration.list_limits(ledger.ADMIN, self.stack.projects["biology"])
         self.assertEqual([], [one for one in limits if one.is_own])
@@ -178,11 +177,11 @@ class TestAdmin(PanelsTestCase):
         form.get_by_role("button", name="Add Override").click()
         page.get_by_text("The override was added.").wait_for()
         self.assertIn("gpu 0 of 9 in use; 9 fit", self.text(page))
-        self.open_project(page, "biology", "Overrides")
+        self.open_tab(page, "Overrides")
         self.assertRegex(self.text(page), r"gpu 9 .* Jan\. 31, 2099, 8 a\.m\. a campaign")
         self.check(page)
         self.see_the_own_limit(page)
-        self.open_project(page, "biology", "Overrides")
+        self.open_tab(page, "Overrides")
         page.get_by_role("link", name="Cancel Override").click()
         form.get_by_label("Reason").fill("it ended early")
         self.check(page, part="#quota_form")
@@ -190,12 +189,12 @@ class TestAdmin(PanelsTestCase):
         page.get_by_text("The override was cancelled.").wait_for()
         [entry] = self.stack.engine.administration.limit_history(ledger.ADMIN, self.stack.projects["biology"], limit=1)
         self.assertEqual("it ended early", entry.reason)
-        self.open_project(page, "biology")
+        self.open_tab(page, "Usage")
         self.assertIn("gpu 0 of 5 in use; 5 fit", self.text(page))
 
     def see_the_own_limit(self, page: Page) -> None:
         """While an override applies, the form has the own limit, which can be set."""
-        self.open_project(page, "biology")
+        self.open_tab(page, "Usage")
         page.get_by_role("link", name="Set Limits").click()
         form = page.locator("#quota_form")
         self.assertEqual("5", form.get_by_label("gpu").input_value())
@@ -227,7 +226,7 @@ class TestAdmin(PanelsTestCase):
         self.assertIn("gpu 2 a request in flight", self.text(page))
 
     def test_defaults_capacity_and_pods(self) -> None:
-        page = self.log_in(self.stack.alice, ADMIN)
+        page = self.log_in(self.stack.alice, ADMIN, is_new=True)
         for name in ("Totals", "Capacity", "Pods"):
             self.assertEqual(0, page.get_by_role("link", name=name).count(), name)
         self.open_tab(page, "Defaults")
@@ -238,12 +237,12 @@ class TestAdmin(PanelsTestCase):
         page.get_by_text("The default limits were set.").wait_for()
         self.assertEqual(4, self.stack.engine.default_limits(ledger.Context("p"))["fpga"])
         self.make_capacity_and_pod()
+        self.go(page, ADMIN)
         for name, expected in (
             ("Totals", "gpu 50 0"),
             ("Capacity", "node-1 gpu 8 1 7 0 7"),
             ("Pods", "north az1 available gpu: 3 / 8"),
         ):
-            self.go(page, ADMIN)
             self.open_tab(page, name)
             self.assertIn(expected, self.text(page))
             self.check(page)
@@ -265,9 +264,10 @@ class TestAdmin(PanelsTestCase):
         """Nothing answers at the endpoint of the catalog; Horizon remembers that there are capacity and pods."""
         nobody = f"http://127.0.0.1:{machine.free_port()}"
         self.useFixture(catalog.OnlyAccelerator(self.stack.keystone, nobody))
-        page = self.log_in(self.stack.alice, PROJECT)
-        for path in (PROJECT, ADMIN, f"{ADMIN}/project/{self.stack.projects['cms']}"):
-            self.go(page, path)
+        page = self.log_in(self.stack.alice, PROJECT, is_new=True)
+        for path in (None, ADMIN, f"{ADMIN}/project/{self.stack.projects['cms']}"):
+            if path is not None:
+                self.go(page, path)
             self.assertIn("The quota service cannot be reached.", self.text(page, "body"))
         self.go(page, f"{ADMIN}/project/{self.stack.projects['cms']}/set")
         self.assertTrue(page.url.endswith(f"/{ADMIN}/"), page.url)

@@ -170,12 +170,28 @@ class Keystone:
             self.grant(user_id, project_id, "member")
         return name, password
 
+    def create_token(self, project_id: str, role: str) -> str:
+        """A token of a new user with this role in the project."""
+        name, password = f"quota-{uuid.uuid4().hex[:8]}", uuid.uuid4().hex
+        user_id = self.create("user", name=name, password=password, domain_id="default")
+        self.grant(user_id, project_id, role)
+        return self.log_in(name, password, project_id)
+
+    def log_in(self, name: str, password: str, project_id: str) -> str:
+        """A token of a user of the default domain for a project."""
+        auth = Password(self.url, username=name, password=password, user_domain_id="default", project_id=project_id)
+        return str(Session(auth, timeout=CALL_TIMEOUT_SECONDS).get_token())
+
     def grant(self, user_id: str, project_id: str, role: str) -> None:
         """Give a user a role in a project."""
         self.admin.put(f"/projects/{project_id}/users/{user_id}/roles/{self._role_id(role)}")
 
     def _role_id(self, name: str) -> str:
-        return str(self.admin.get("/roles", params={"name": name}).json()["roles"][0]["id"])
+        return self._role_ids[name]
+
+    @functools.cached_property
+    def _role_ids(self) -> dict[str, str]:
+        return {role["name"]: role["id"] for role in self.admin.get("/roles").json()["roles"]}
 
     @functools.cached_property
     def people(self) -> People:

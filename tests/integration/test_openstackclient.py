@@ -10,15 +10,51 @@ import os
 import pathlib
 import subprocess
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import fixtures as fx
+import testtools
 from openstackclient import shell
 
 from tests import base
 from tests.integration import catalog, test_rest_api
+from tests.integration.server import Keystone
 
 PROGRAM = pathlib.Path(sys.executable).with_name("openstack")
+
+
+def variables(keystone: Keystone, name: str, password: str, project: str) -> dict[str, str]:
+    """The environment of a user of the default domain. ``project``: an id, or the name of one in the same domain."""
+    is_id = len(project) == 32
+    return {
+        "OS_AUTH_URL": keystone.url,
+        "OS_USERNAME": name,
+        "OS_PASSWORD": password,
+        "OS_PROJECT_ID" if is_id else "OS_PROJECT_NAME": project,
+        "OS_USER_DOMAIN_ID": "default",
+        **({} if is_id else {"OS_PROJECT_DOMAIN_ID": "default"}),
+        "OS_IDENTITY_API_VERSION": "3",
+        "OS_INTERFACE": "public",
+    }
+
+
+def run(test: testtools.TestCase, environment: Mapping[str, str], *arguments: str) -> tuple[Any, str, str]:
+    """Run ``openstack`` with this environment; returns the exit status, stdout and stderr.
+
+    In this process: the program needs a second for its imports.
+    """
+    out, err = io.StringIO(), io.StringIO()
+    for name in [name for name in os.environ if name.startswith("OS_") and name != "OS_TEST_TIMEOUT"]:
+        test.useFixture(fx.EnvironmentVariable(name))
+    for name, value in environment.items():
+        test.useFixture(fx.EnvironmentVariable(name, value))
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            ended = shell.main([*arguments])
+        except SystemExit as stop:
+            ended = stop.code
+    return ended, out.getvalue(), err.getvalue()
 
 
 class TestCommands(test_rest_api.PersonasTestCase):
@@ -27,46 +63,21 @@ class TestCommands(test_rest_api.PersonasTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.useFixture(catalog.OnlyAccelerator(self.keystone, f"{self.api.url}/v2"))
-        self.people: dict[str, dict[str, str]] = {"alice": self.log_in("admin", self.keystone.password, "admin")}
-
-    def log_in(self, name: str, password: str, project: str) -> dict[str, str]:
-        return {
-            "OS_AUTH_URL": self.keystone.url,
-            "OS_USERNAME": name,
-            "OS_PASSWORD": password,
-            "OS_PROJECT_ID" if len(project) == 32 else "OS_PROJECT_NAME": project,
-            "OS_USER_DOMAIN_ID": "default",
-            **({} if len(project) == 32 else {"OS_PROJECT_DOMAIN_ID": "default"}),
-            "OS_IDENTITY_API_VERSION": "3",
-            "OS_INTERFACE": "public",
-        }
+        self.people = {"alice": variables(self.keystone, "admin", self.keystone.password, "admin")}
 
     def new_user(self, name: str, project_id: str, role: str) -> None:
         """A user with this role in the project, who can run commands."""
         user, password = self.keystone.create_user()
         [found] = self.keystone.admin.get("/users", params={"name": user}).json()["users"]
         self.keystone.grant(found["id"], project_id, role)
-        self.people[name] = self.log_in(user, password, project_id)
+        self.people[name] = variables(self.keystone, user, password, project_id)
 
     def run_as(self, who: str, *arguments: str, status: int = 0) -> str:
-        """Run ``openstack accelerator quota``; returns what it prints: on an error, on stderr.
-
-        In this process: the program needs a second for its imports.
-        """
-        out, err = io.StringIO(), io.StringIO()
-        for name in [name for name in os.environ if name.startswith("OS_") and name != "OS_TEST_TIMEOUT"]:
-            self.useFixture(fx.EnvironmentVariable(name))
-        for name, value in self.people[who].items():
-            self.useFixture(fx.EnvironmentVariable(name, value))
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            try:
-                ended = shell.main(["accelerator", "quota", *arguments])
-            except SystemExit as stop:
-                ended = stop.code
-        text = f"{out.getvalue()}{err.getvalue()}"
-        self.assertEqual(status, ended, text + self.api.log[-2000:])
-        self.assertNotIn("Traceback", text)
-        return err.getvalue() if status and not out.getvalue() else out.getvalue()
+        """Run ``openstack accelerator quota``; returns what it prints: on an error, on stderr."""
+        ended, out, err = run(self, self.people[who], "accelerator", "quota", *arguments)
+        self.assertEqual(status, ended, out + err + self.api.log[-2000:])
+        self.assertNotIn("Traceback", out + err)
+        return err if status and not out else out
 
     def json_as(self, who: str, *arguments: str, status: int = 0) -> Any:
         return json.loads(self.run_as(who, *arguments, "-f", "json", status=status))
@@ -104,14 +115,21 @@ class TestCommands(test_rest_api.PersonasTestCase):
         )
         [_, row] = self.json_as("alice", "show", "--usage", "--pod", "north", self.project)
         self.assertEqual(("gpu", 4, 0), (row["Resource"], row["Limit"], row["In Use"]))
+        self.assertEqual(
+            [{"Project ID": self.project, "Resource": "gpu", "Limit": 4}],
+            self.json_as("alice", "list", "--pod", "north"),
+        )
+        details = self.json_as("alice", "list", "--pod", "north", "--detail")
+        self.assertIn(("gpu", 4, 0), [(row["Resource"], row["Limit"], row["In Use"]) for row in details])
         self.run_as("alice", "delete", "--pod", "north", "--reason", "the end", self.project)
-        changes = self.json_as("alice", "history", "--limit", "2", self.project)
+        changes = self.json_as("alice", "history", "--limit", "2", "--long", self.project)
         self.assertEqual(
             [("gpu", "north", 4, None, "the end"), ("gpu", "north", None, 4, None)],
             [tuple(one[name] for name in ("Resource", "Pod", "Before", "After", "Reason")) for one in changes],
         )
         [self_id] = {one["User ID"] for one in changes}
         self.assertRegex(self_id, "^[0-9a-f]{32}$")
+        self.assertRegex(changes[0]["Request ID"], "^req-")
         self.assertEqual([10], [one["Limit"] for one in self.json_as("alice", "show", self.project)][1:])
         self.engine.total_limits.set(base.ADMIN, {"gpu": 50})
         [row] = self.json_as("alice", "show", "--total")
@@ -151,18 +169,20 @@ class TestCommands(test_rest_api.PersonasTestCase):
             self.assertIn(words, self.run_as("alice", *arguments, status=status))
 
     def test_the_program_has_these_commands_beside_cyborg_s(self) -> None:
-        """In a process of its own, as users run it."""
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
-        environment |= self.people["alice"]
-
-        def run(*arguments: str) -> str:
-            command = [str(PROGRAM), *arguments]
-            return subprocess.run(
-                command, env=environment, capture_output=True, text=True, check=True, timeout=120
-            ).stdout
-
-        described = run("help", "accelerator")
+        status, described, err = run(self, self.people["alice"], "help", "accelerator")
+        self.assertEqual((0, ""), (status or 0, err))
         for name in ("accelerator quota set", "accelerator quota history", "accelerator arq create"):
             self.assertIn(name, described)
-        [_, row] = json.loads(run("accelerator", "quota", "show", self.project, "-f", "json"))
+        # In a process of its own, as users run it.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
+        command = [str(PROGRAM), "accelerator", "quota", "show", self.project, "-f", "json"]
+        ended = subprocess.run(
+            command,
+            env=environment | self.people["alice"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+        )
+        [_, row] = json.loads(ended.stdout)
         self.assertEqual({"Resource": "gpu", "Limit": 10}, row)

@@ -181,7 +181,7 @@ class TestUnknown(ProjectNamesTestCase):
         for more in ([], ["--dry-run"]):
             error = self.refused(1, "limit", "import", str(file), *more)
             self.assertIn("'atlsa'", error)
-            self.assertIn("Nor has it 1 others: 'b'.", error)
+            self.assertIn("1 more project is unknown: 'b'.", error)
             self.assertIn("--force", error)
         self.assertEqual([], self.good("project", "list"))
         ended = self.call("limit", "import", str(file), "--force", "-f", "json")
@@ -206,11 +206,11 @@ class TestOrphans(ProjectNamesTestCase):
 
         for project_id in (gone, empty):
             self.keystone.admin.delete(f"/projects/{project_id}")
-        self.assertEqual([(gone, "fpga", 0, 0, 0, 1), (gone, "gpu", 3, 1, 7, 0)], self.orphans())
+        self.assertEqual([(gone, "fpga", 0, 0, 0, 1, None), (gone, "gpu", 3, 1, 7, 0, None)], self.orphans())
         for consumer in ("c", "in flight"):
             self.silent("release", "--project", gone, "--consumer", consumer)
         self.silent("limit", "unset", "--project", gone, "gpu", "fpga")
-        self.assertEqual([(gone, "fpga", 0, 0, None, 1)], self.orphans())
+        self.assertEqual([(gone, "fpga", 0, 0, None, 1, None)], self.orphans())
         (override,) = self.good("limit", "override", "list", "--project", gone)
         self.silent("limit", "override", "cancel", override["id"])
         self.assertEqual([], self.good("project", "orphans"))
@@ -229,7 +229,7 @@ class TestOrphans(ProjectNamesTestCase):
         self.assertEqual(0, self.call("limit", "import", str(file), "--force").status)
         self.useFixture(fx.MonkeyPatch("cyborg_quota.administration.MAX_LISTED_PROJECTS", 5))
         self.useFixture(fx.MonkeyPatch(f"{DIRECTORY}._MAX_SINGLE_REQUESTS", 2))
-        rows = [(one, "gpu", 0, 0, 1, 0) for one in ids]
+        rows = [(one, "gpu", 0, 0, 1, 0, None) for one in ids]
         self.assertEqual(rows, self.orphans())
         self.assertEqual(rows[:7], self.orphans("--limit", "7"))
         self.assertEqual(rows[7:], self.orphans("--limit", "7", "--marker", *rows[6][:2]))

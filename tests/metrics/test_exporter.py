@@ -207,6 +207,26 @@ class TestOneRead(oslotest.base.BaseTestCase):
             self.assertEqual(expected, exporter._drift_rows)
         self.assertEqual(2, len(audits))
 
+    def test_a_circuit_breaker(self) -> None:
+        """While it is open, nothing calls the ledger, and a scrape gets 503 at once."""
+
+        def refuse(*_arguments: object) -> None:
+            raise exceptions.DatabaseUnavailable("the circuit breaker is open", 0.0)
+
+        engine, breaker = mock.Mock(), mock.Mock(call=refuse, call_untimed=refuse)
+        options = mock.Mock(listen="127.0.0.1:1", projects=["a"], max_age=0.0, lease=1.0, audit_interval=60)
+        exporter = Exporter(mock.Mock(metrics=options), engine, None, breaker)
+        exporter._election = mock.Mock(is_elected=True)
+        engine.reset_mock()
+        answers: list[str] = []
+        scrape = {"PATH_INFO": "/metrics", "REQUEST_METHOD": "GET"}
+        list(exporter.respond(scrape, lambda status, _headers: answers.append(status)))
+        self.assertEqual(["503 Service Unavailable"], answers)
+        exporter._audit_if_due(0.0)
+        exporter._stopped = mock.Mock(**{"is_set.side_effect": [False, True]})
+        exporter._campaign()
+        self.assertEqual(([], 0), (engine.mock_calls, exporter._election.campaign.call_count))
+
     def test_a_new_term_begins_with_an_audit(self) -> None:
         """The number of an earlier term is not exported: another process may have repaired the ledger meanwhile."""
         found = iter((["drift"], []))
@@ -253,6 +273,15 @@ class TestOneRead(oslotest.base.BaseTestCase):
         for now, expected in ((0, 1), (59, 1), (61, 2), (3660, 2), (3662, 3)):
             clock.return_value = now
             text.refresh(["a"])
+            self.assertEqual(expected, len(asked), now)
+
+    def test_the_name_of_a_new_project_is_read_soon(self) -> None:
+        asked: list[list[str]] = []
+        clock = self.useFixture(fx.MockPatch("cyborg_quota.metrics.exporter.time.monotonic", return_value=0.0)).mock
+        text = exporters.NamesText(lambda ids: asked.append(ids) or {})
+        for now, ids, expected in ((0, ["a"], 1), (59, ["a", "b"], 1), (61, ["a", "b"], 2), (600, ["b"], 2)):
+            clock.return_value = now
+            text.refresh(ids)
             self.assertEqual(expected, len(asked), now)
 
     def test_stop_returns_at_every_moment_of_a_start(self) -> None:

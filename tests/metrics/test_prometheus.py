@@ -16,12 +16,16 @@ import fixtures as fx
 import yaml
 from oslotest import base
 
+from cyborg_quota.conf import pods
+from cyborg_quota.pod_collection import RETRY_SECONDS
 from tests import needs
 from tests.cli import base as cli
 from tests.servers import machine
 from tests.servers.prometheus import RULES, Prometheus, promtool
 
-ETC = pathlib.Path(__file__).parents[2] / "etc"
+TOP = pathlib.Path(__file__).parents[2]
+ETC = TOP / "etc"
+PAGE = TOP / "doc/source/metrics.rst"
 DASHBOARD = ETC / "grafana/cyborg_quota.json"
 RATED = ETC / "cloudkitty/metrics.yml"
 RULES_TEST = pathlib.Path(__file__).with_name("rules_test.yaml")
@@ -50,6 +54,21 @@ class TestFiles(base.BaseTestCase):
     def test_the_rules_are_valid(self) -> None:
         ended = self.run_promtool("check", "rules", "--lint=all", "--lint-fatal", str(RULES))
         self.assertEqual(0, ended.returncode, ended.stdout + ended.stderr)
+
+    def test_the_variables_of_the_dashboard(self) -> None:
+        """The JSON schema of Grafana requires both of a current value."""
+        variables = json.loads(DASHBOARD.read_text())["templating"]["list"]
+        self.assertEqual(["datasource", "project", "resource"], [one["name"] for one in variables])
+        for one in variables:
+            self.assertIn(one.get("current", {"text": "", "value": ""}).keys(), ({"text", "value"},), one["name"])
+
+    def test_a_measurement_of_every_day_is_no_alert(self) -> None:
+        """The bound is more than the default interval, and the time until a failed measurement is repeated."""
+        rules = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+        [expression] = [rule["expr"] for rule in rules if rule.get("alert") == "CyborgQuotaPodNotMeasured"]
+        [interval] = [option.default for option in pods.OPTS if option.name == "collect_interval"]
+        bound = int(re.fullmatch(r"cyborg_quota_pod_measurement_age_seconds > ([0-9]+)", expression)[1])  # type: ignore[index]
+        self.assertGreater(bound, interval + 2 * RETRY_SECONDS)
 
     def test_each_alert_fires_when_it_must(self) -> None:
         directory = pathlib.Path(self.useFixture(fx.TempDir()).path)
@@ -82,10 +101,15 @@ class TestServer(cli.CliTestCase):
 
     def make_ledger(self) -> None:
         self.good("limit", "set", "--default", "gpu=10", "fpga=-1")
+        self.call("project", "add", "parent")
+        self.call("project", "add", "over", "--parent", "parent")
+        for project in ("parent", "over"):
+            self.good("limit", "set", "--project", project, "gpu=10")
         for project, amount in (("over", 6), ("fine", 3)):
             reserved = self.good("reserve", "--project", project, f"gpu={amount}")
             self.good("commit", "--project", project, reserved[0]["uuid"])
         self.good("limit", "set", "--project", "over", "gpu=4")
+        self.good("limit", "set", "--project", "parent", "gpu=5")
 
     def query(self, server: Prometheus, expression: str) -> list[tuple[dict[str, str], float]]:
         """The result of the expression, as soon as it has one."""
@@ -97,10 +121,15 @@ class TestServer(cli.CliTestCase):
         exporter = self.spawn(program="cyborg-quota-expirer", start_new_session=True, env=self.environment)
         server = Prometheus(self.address)
         needs.start(self, server)
-        found = self.query(server, "cyborg_quota_used + cyborg_quota_reserved > cyborg_quota_limit")
-        self.assertEqual([("over", "gpu", 6.0)], [(one["project_id"], one["resource"], held) for one, held in found])
-        held = self.query(server, "cyborg_quota:held > cyborg_quota_limit")
-        self.assertEqual(["over"], [one["project_id"] for one, _ in held])
+        held, of_flat = re.findall(r"(?m)^    (cyborg_quota.* > cyborg_quota_limit)$", PAGE.read_text())
+        # The parent holds nothing itself: only the first query names it.
+        for query, expected in ((held, {("over", 6.0), ("parent", 6.0)}), (of_flat, {("over", 6.0)})):
+            found = self.query(server, query)
+            self.assertEqual(
+                {(project, "gpu", value) for project, value in expected},
+                {(one["project_id"], one["resource"], value) for one, value in found},
+                query,
+            )
         # A program with the same directory is counted in the scrapes of the service.
         self.spawned("reserve", "--project", "over", "gpu=1", env=self.environment)
         refused = 'cyborg_quota_reserves_total{resource="gpu",result="over_quota"}'
@@ -110,7 +139,7 @@ class TestServer(cli.CliTestCase):
         self.assertLess(age[0][1], 600)
         self.assert_expressions(server)
         pending = [one for one in self.alerts(server) if one["labels"]["alertname"] == "CyborgQuotaOverLimit"]
-        self.assertEqual(["over"], [one["labels"]["project_id"] for one in pending])
+        self.assertEqual({"over", "parent"}, {one["labels"]["project_id"] for one in pending})
         exporter.send_signal(signal.SIGTERM)
         exporter.communicate(timeout=60)
         self.assertEqual(0, exporter.returncode)

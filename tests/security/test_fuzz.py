@@ -20,8 +20,11 @@ import numpy
 import testscenarios
 from hypothesis import strategies as st
 
-from cyborg_quota import Claim, QuotaEngine, Resource, exceptions
+from cyborg_quota import Claim, Inventory, QuotaEngine, Resource, exceptions
 from cyborg_quota.administration import Administration
+from cyborg_quota.capacity import Capacity
+from cyborg_quota.pod_limits import PodLimits
+from cyborg_quota.total_limits import TotalLimits
 from tests import base, hooks
 from tests.functional import test_limits
 from tests.security import test_every_call
@@ -113,9 +116,16 @@ contexts = st.sampled_from(
     [base.ADMIN, base.ADMIN, base.Context("p1"), base.Context("p2"), base.Context(None), None, object(), Hostile()]
 )
 
+PARTS: dict[type, str] = {
+    Administration: "administration",
+    Capacity: "capacity",
+    PodLimits: "pod_limits",
+    TotalLimits: "total_limits",
+}
+"""The classes of the other objects whose calls are public, and the attribute of the engine for each."""
 CALLS = [
     (kind, name)
-    for kind in (QuotaEngine, Administration)
+    for kind in (QuotaEngine, *PARTS)
     for name in sorted(test_every_call.public(kind))
     if callable(getattr(kind, name)) and name != "close"
 ]
@@ -134,6 +144,11 @@ GOOD: dict[str, Any] = {
     "document": {"defaults": {"gpu": 5}},
     "parent_id": None,
     "resources": ["gpu"],
+    "provider": "n1",
+    "inventories": {"gpu": Inventory(5)},
+    "amounts": {"gpu": 2},
+    "to_project": "p2",
+    "pod": "pod1",
 }
 
 
@@ -159,7 +174,11 @@ class FuzzTest(test_limits.LimitsTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.set(None, 100)
-        self.engine.reserve(base.Context("p1"), {"gpu": 1}, consumer="c", group="g")
+        self.engine.capacity.enable(base.ADMIN)
+        self.engine.pods.add(base.ADMIN, "pod1")
+        self.engine.capacity.add_provider(base.ADMIN, "n1", pod="pod1")
+        self.engine.capacity.set_inventories(base.ADMIN, "n1", {"gpu": Inventory(9)})
+        self.engine.reserve(base.Context("p1"), {"gpu": 1}, consumer="c", group="g", provider="n1")
 
     def test_every_call(self) -> None:
         @hypothesis.settings(
@@ -172,7 +191,7 @@ class FuzzTest(test_limits.LimitsTestCase):
         @hypothesis.given(calls())
         def make_call(one: tuple[type, str, Any, dict[str, Any]]) -> None:
             kind, name, context, named = one
-            on = self.engine if kind is QuotaEngine else self.engine.administration
+            on = getattr(self.engine, PARTS[kind]) if kind in PARTS else self.engine
             arguments = [context] if "context" in inspect.signature(getattr(kind, name)).parameters else []
             before = hooks.tables(self.sql)
             try:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from typing import Any
 from unittest import mock
 
@@ -106,6 +107,14 @@ class TestCharts(base.BaseTestCase):
             drawn = self.draw([charts.Panel(f"p{number}", "gpu", series(1), 2) for number in range(11)])
         self.assertEqual(6, len(drawn.axes))
         self.assertTrue(any("5 more not drawn" in text.get_text() for text in drawn.texts))
+
+    def test_names_that_the_font_lacks(self) -> None:
+        """They are escaped, without a warning on stderr."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            drawn = self.draw([charts.Panel(name, "gpu", series(1), 2) for name in ("\u30d7x", "\u30d7" * 9, "é$")])
+        titles = {axes.get_title(loc="left") for axes in drawn.axes}
+        self.assertEqual({"\\u30d7x", "\\u30d7\\u3…30d7\\u30d7", r"é\$"}, titles)
 
     def test_no_projects(self) -> None:
         self.assertEqual([], self.draw([]).axes)

@@ -4,15 +4,16 @@
 from __future__ import annotations
 
 import pathlib
-import subprocess
-import sys
+from collections.abc import Callable
 
 import fixtures as fx
 from oslo_config import cfg
+from oslo_policy import generator
 from oslotest import base
 
 from cyborg_quota import policy
 from cyborg_quota.conf import check, loading
+from tests import forked
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -101,9 +102,14 @@ class ConfigCheckTest(base.BaseTestCase):
 class OsloPolicyTest(base.BaseTestCase):
     """The programs of oslo.policy find our rules and our enforcer by their entry points."""
 
-    def run_program(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        program = pathlib.Path(sys.executable).with_name(name)
-        return subprocess.run([program, *arguments], capture_output=True, text=True, check=False, timeout=60)
+    def run_program(self, program: Callable[[list[str]], None]) -> forked.Ended:
+        """Run the function of an entry point of oslo.policy, in a process of its own: it uses a global object."""
+
+        def run() -> None:
+            cfg.CONF.reset()
+            program(["--namespace", "cyborg_quota", "--config-file", str(self.conf)])
+
+        return forked.run(run)
 
     def setUp(self) -> None:
         super().setUp()
@@ -114,22 +120,18 @@ class OsloPolicyTest(base.BaseTestCase):
 
     def test_the_enforcer(self) -> None:
         self.rules.write_text('"cyborg_quota:limit:set": "role:quota_manager"\n"old:rule": "role:a"\n')
-        found = self.run_program(
-            "oslopolicy-policy-generator", "--namespace", "cyborg_quota", "--config-file", str(self.conf)
-        )
-        self.assertEqual(0, found.returncode, found.stderr)
-        self.assertIn('"cyborg_quota:limit:set": "role:quota_manager"', found.stdout)
+        found = self.run_program(generator.generate_policy)
+        self.assertEqual(0, found.status, found.err)
+        self.assertIn('"cyborg_quota:limit:set": "role:quota_manager"', found.out)
 
     def test_redundant_rules(self) -> None:
         self.rules.write_text(f'"cyborg_quota:limit:set": "{policy.DEFAULT}"\n')
-        found = self.run_program(
-            "oslopolicy-list-redundant", "--namespace", "cyborg_quota", "--config-file", str(self.conf)
-        )
-        self.assertEqual(0, found.returncode, found.stderr)
-        self.assertIn("cyborg_quota:limit:set", found.stdout)
+        found = self.run_program(generator.list_redundant)
+        self.assertEqual(0, found.status, found.err)
+        self.assertIn("cyborg_quota:limit:set", found.out)
 
     def test_a_file_with_an_unknown_rule(self) -> None:
         self.rules.write_text('"cyborg_quota:limit:sett": "role:a"\n')
-        found = self.run_program("oslopolicy-validator", "--namespace", "cyborg_quota", "--config-file", str(self.conf))
-        self.assertEqual(1, found.returncode, found.stderr + found.stdout)
-        self.assertIn("cyborg_quota:limit:sett", found.stdout + found.stderr)
+        found = self.run_program(generator.validate_policy)
+        self.assertEqual(1, found.status, found.err + found.out)
+        self.assertIn("cyborg_quota:limit:sett", found.out + found.err)

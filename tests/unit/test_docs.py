@@ -33,7 +33,7 @@ from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.ledger.settings import database_settings
 from cyborg_quota.types import STATES
-from tests import fixtures
+from tests import fixtures, forked
 from tests.servers import machine
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -43,26 +43,30 @@ EXAMPLES = SOURCE / "examples"
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text() for path in (*SOURCE.rglob("*.rst"), ROOT / "README.rst")}
 
 
-def build(
-    source: pathlib.Path, out: str, html: str = "html", page: str = "", **changes: object
-) -> subprocess.CompletedProcess[str]:
-    """Build as ``tox -e docs`` does, or write one page. Builds in ``out`` share the pages that have been read."""
-    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", *([] if page else ["-a"])]
+def build(source: pathlib.Path, out: str, page: str = "", *, has_git: bool = True) -> forked.Ended:
+    """Build as ``tox -e docs`` does, or write one page. Builds in ``out`` share the pages that have been read.
+
+    In a fork: Sphinx and the modules that it describes are loaded once.
+    """
+    from sphinx.cmd import build as sphinx_build  # not above: each worker imports every module of tests
+
+    options = ["-q", "-W", "--keep-going", "-b", "html", "-d", f"{out}/doctrees", *([] if page else ["-a"])]
     pages = [str(source / page)] if page else []
-    ended = subprocess.run(
-        [*command, "-d", f"{out}/doctrees", str(source), f"{out}/{html}", *pages],
-        check=False,
-        capture_output=True,
-        text=True,
-        **changes,  # type: ignore[call-overload]
-    )
+
+    def run() -> int:
+        if not has_git:
+            os.environ["GIT_DIR"] = f"{out}/nowhere"
+            os.chdir(out)
+        return sphinx_build.main([*options, str(source), f"{out}/html", *pages])
+
+    ended = forked.run(run)
     # The theme asks git for a commit, and prints git's error.
-    ended.stderr = re.sub(r"(?m)^fatal: not a git repository.*\n(Stopping at filesystem.*\n)?", "", ended.stderr)
-    return ended
+    error = re.sub(r"(?m)^fatal: not a git repository.*\n(Stopping at filesystem.*\n)?", "", ended.err)
+    return ended._replace(err=error)
 
 
 @functools.cache
-def _build_once(_pid: int) -> tuple[pathlib.Path, subprocess.CompletedProcess[str]]:
+def _build_once(_pid: int) -> tuple[pathlib.Path, forked.Ended]:
     out, lock = machine.private_directory("cyborg-quota-docs-", ROOT)
     fixtures.at_exit(lock.close)
     fixtures.at_exit(functools.partial(shutil.rmtree, out))
@@ -78,7 +82,7 @@ class TestBuild(base.BaseTestCase):
     def test_it_builds_with_and_without_git_and_has_all_options(self) -> None:
         out, ended = _build_once(os.getpid())
         self.out = str(out)
-        self.assertEqual((0, ""), (ended.returncode, ended.stderr))
+        self.assertEqual((0, ""), (ended.status, ended.err))
 
         page = pathlib.Path(self.out, "html/configuration.html").read_text()
         for group in (conf.quota, conf.limits, conf.keystone, conf.cyborg):
@@ -93,12 +97,11 @@ class TestBuild(base.BaseTestCase):
                 self.assertIn(f'id="{name.replace(" ", "-")}"', page)
 
         # From a copy without git: the theme asks git for a commit while it writes a page.
-        environment = {**os.environ, "GIT_DIR": f"{self.out}/nowhere"}
         index = pathlib.Path(self.out, "html/index.html")
         index.unlink()
         # (In the same directory: Sphinx warns if one page is written where there is no search index.)
-        ended = build(SOURCE, self.out, "html", "index.rst", env=environment, cwd=self.out)
-        self.assertEqual((0, ""), (ended.returncode, ended.stderr))
+        ended = build(SOURCE, self.out, "index.rst", has_git=False)
+        self.assertEqual((0, ""), (ended.status, ended.err))
         self.assertTrue(index.exists())
 
 
@@ -366,10 +369,13 @@ class TestPlaybooks(base.BaseTestCase):
         self.assertEqual(["cyborg_api", "cyborg_conductor"], [api["hosts"], conductor["hosts"]])
 
     def test_kolla(self) -> None:
-        api, conductor = (play["tasks"][0] for play in self.plays("kolla_cyborg_quota.yml"))
-        line = api["ansible.builtin.lineinfile"]
+        (module, threads), (conductor,) = (play["tasks"] for play in self.plays("kolla_cyborg_quota.yml"))
+        line = module["ansible.builtin.lineinfile"]
         self.assertRegex("module = cyborg.wsgi.api:application", line["regexp"])
         self.assertIn(line["line"] + "\n", (ROOT / "etc/wsgi/cyborg-api-uwsgi.ini").read_text())
+        line = threads["ansible.builtin.lineinfile"]
+        self.assertRegex("processes = 5", line["insertafter"])
+        self.assertRegex(line["line"], line["regexp"])
         edit = conductor["ansible.builtin.replace"]
         command = '    "command": "cyborg-conductor --config-file /etc/cyborg/cyborg.conf",'
         expected = command.replace("cyborg-conductor", "cyborg-quota-conductor")

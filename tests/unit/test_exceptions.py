@@ -10,6 +10,7 @@ import pickle
 from oslotest import base
 
 from cyborg_quota import Over, exceptions
+from cyborg_quota.capacity_types import CapacityOver
 
 ERRORS = (
     exceptions.OverQuota([Over("p", "gpu", "project", 1, 2, 0, 1)]),
@@ -62,6 +63,31 @@ class TestErrors(base.BaseTestCase):
 
 
 class TestTexts(base.BaseTestCase):
+    def test_many_reasons_of_a_refusal(self) -> None:
+        """The message counts those that it does not name; a program has all of them."""
+        for count, expected in ((1, ""), (10, ""), (11, "; and 1 more"), (999, "; and 989 more")):
+            problems = [f"child {number} has more than parent" for number in range(count)]
+            error = exceptions.LimitRefused(problems)
+            self.assertEqual(problems, error.problems)
+            named = "; ".join(problems[:10])
+            self.assertEqual(f"Not allowed: {named}{expected}. Nothing was changed.", str(error))
+
+    def test_many_violations(self) -> None:
+        """A call with many claims may violate as many limits, and not fit at as many providers."""
+        quota = exceptions.OverQuota([Over(f"p{number:03}", "gpu", "project", 1, 2, 0, 1) for number in range(500)])
+        capacity = exceptions.OverCapacity([CapacityOver(f"n{number:03}", "gpu", 1, "full") for number in range(500)])
+        for error, last in ((quota, "project p019"), (capacity, "provider n019")):
+            self.assertEqual(500, len(error.overs))
+            self.assertIn(last, str(error))
+            self.assertTrue(str(error).endswith("; and 480 more"), str(error))
+            self.assertEqual(20, str(error).count("; "))
+
+    def test_many_projects_of_one_name(self) -> None:
+        error = exceptions.AmbiguousProject("admin", [(f"p{number}", f"d{number}") for number in range(500)])
+        self.assertEqual(500, len(error.candidates))
+        self.assertIn("500 projects have the name 'admin': p0 (domain d0), ", str(error))
+        self.assertIn("p9 (domain d9), .... Give the id", str(error))
+
     def test_errors_of_capacity_are_plain(self) -> None:
         invalid = exceptions.InvalidInventory("gpu", "allocation_ratio", decimal.Decimal("1.23456"), "too long")
         self.assertIn("Invalid allocation_ratio '1.23456' of", str(invalid))

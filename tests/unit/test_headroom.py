@@ -35,7 +35,7 @@ class TestRule(base.BaseTestCase):
         opened["gpu"] = OpenReservations(12, 10)  # the cap was lowered; half of it is not counted
         self.assertEqual((1, "gpu"), separate_claims({"gpu": 2, "fpga": 1}, own, opened))
         self.assertEqual((0, "gpu"), separate_claims({"gpu": 4}, own, opened))
-        self.assertEqual((None, None), separate_claims({"fpga": 1}, own, opened))
+        self.assertIsNone(separate_claims({"fpga": 1}, own, opened))
 
     def test_no_constraint(self) -> None:
         self.assertEqual(Headroom(None), fits())
@@ -92,4 +92,10 @@ class TestBundles(base.BaseTestCase):
         self.assertEqual(Bundles(2, "fpga"), how_many({"gpu": 2, "fpga": 1}, headrooms))
         self.assertEqual(Bundles(1, "gpu"), how_many({"gpu": 3, "fpga": 1, "tpu": 7}, headrooms))
         self.assertEqual(Bundles(0, "gpu"), how_many({"gpu": 6}, headrooms))
-        self.assertEqual(Bundles(None, None), how_many({"tpu": 6}, headrooms))
+        self.assertEqual(headrooms["fpga"], how_many({"gpu": 2, "fpga": 1}, headrooms).headroom)
+
+    def test_without_a_limit(self) -> None:
+        """One reserve takes at most MAX_AMOUNT of a resource: 2**31 - 1."""
+        headrooms = {"gpu": Headroom(None), "tpu": Headroom(None)}
+        self.assertEqual(Bundles(MAX_AMOUNT, "tpu"), how_many({"tpu": 1}, headrooms))
+        self.assertEqual(Bundles(2**30 - 1, "gpu"), how_many({"gpu": 2, "tpu": 1}, headrooms))

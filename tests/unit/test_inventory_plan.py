@@ -10,11 +10,12 @@ from unittest import mock
 
 from oslotest import base
 
-from cyborg_quota import Inventory
+from cyborg_quota import Inventory, units
 from cyborg_quota.capacity_import import WantedProvider
 from cyborg_quota.integrations.cyborg.mapping import ResourceMap, parse_rule
 from cyborg_quota.integrations.inventory import cyborg, plan
 from cyborg_quota.integrations.inventory.plan import SourceProvider
+from cyborg_quota.spool import Spool
 
 RULES = ("PGPU: gpu", "PGPU CUSTOM_A100: gpu.A100", "CUSTOM_*: any_custom", "NET_*: nic")
 COUNTED = ("gpu", "gpu.A100", "any_custom", "nic")
@@ -23,7 +24,8 @@ VCPU = {"VCPU": Inventory(64)}
 
 def wanted(providers: Sequence[SourceProvider], *, nested: bool = False) -> list[WantedProvider]:
     resource_map = ResourceMap(map(parse_rule, RULES), COUNTED, refuses_unmapped=True)
-    return plan.wanted_providers(providers, resource_map, nested=nested)
+    # (So little needs no file.)
+    return plan.wanted_providers(providers, resource_map, Spool(), nested=nested)
 
 
 def device(name: str, parent: str, *traits: str, used: int = 0, **classes: Inventory) -> SourceProvider:
@@ -47,7 +49,8 @@ class TestPlan(base.BaseTestCase):
         found = {one.name: one for one in wanted(CLOUD)}
         host = found["host1"]
         self.assertEqual({"gpu": Inventory(3), "gpu.A100": Inventory(2)}, host.inventories)
-        self.assertEqual({"gpu": {"server": 2}, "gpu.A100": {"server": 2}}, host.used)
+        assert host.used is not None
+        self.assertEqual({"gpu": {"server": 2}, "gpu.A100": {"server": 2}}, host.used())
         self.assertEqual(["host1"], [name for name, one in found.items() if one.is_needed])
 
     def test_nested(self) -> None:
@@ -73,8 +76,12 @@ class TestPlan(base.BaseTestCase):
             ([Inventory(4, min_unit=2, step_size=2), Inventory(4, step_size=1)], Inventory(8)),
             ([Inventory(4, allocation_ratio=ratio), Inventory(3, reserved=1)], Inventory(8, max_unit=7)),
             ([Inventory(4, allocation_ratio=ratio)] * 2, Inventory(8, allocation_ratio=ratio)),
+            # Each device can take one claim of one. Rounded together, there would be a third one.
+            ([Inventory(1, allocation_ratio=ratio)] * 2, Inventory(2)),
+            ([Inventory(2, reserved=1, allocation_ratio=ratio), Inventory(3, allocation_ratio=ratio)], Inventory(5)),
         ):
             self.assertEqual(expected, plan.total_of(parts))
+            self.assertEqual(sum(map(units.capacity_of, parts)), units.capacity_of(expected))
 
     def test_a_ratio_of_an_api(self) -> None:
         for value, expected in ((1.0, "1"), (16.0, "16"), (0.1, "0.1"), (1.33333333, "1.3333")):

@@ -4,15 +4,21 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 import unittest
+from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import requests
 
+from cyborg_quota import spool as temporary_file
 from cyborg_quota.integrations.cyborg import mapping
 from cyborg_quota.integrations.inventory import placement
 from cyborg_quota.integrations.inventory.api import PLACEMENT, ServiceApi, SourceUnavailable
-from cyborg_quota.integrations.inventory.plan import wanted_providers
+from cyborg_quota.integrations.inventory.plan import use_by_resource, wanted_providers
+from cyborg_quota.pod_types import ResourceUse
+from cyborg_quota.spool import Spool
 
 UNIT = {"total": 1, "reserved": 0, "min_unit": 1, "max_unit": 1, "step_size": 1, "allocation_ratio": 1.0}
 GPU = {"inventories": {"PGPU": UNIT}}
@@ -42,15 +48,14 @@ class Answers:
 
 class TestPlacementReader(unittest.TestCase):
     def read(self, answers: Answers) -> list[Any]:
-        return placement.read(ServiceApi(lambda: answers, PLACEMENT), RULES)
+        return list(placement.read(ServiceApi(lambda: answers, PLACEMENT), RULES))
 
     def test_a_shared_pool(self) -> None:
         """The trait says so; without accelerators the traits are not read, so that nothing is known."""
         found = self.read(Answers(n1=GPU, pool=GPU, empty={"inventories": {}}))
-        self.assertEqual(
-            {"n1": True, "pool": False, "empty": None},
-            {one.name: one.can_host for one in wanted_providers(found, RULES, nested=False)},
-        )
+        with Spool() as spool:
+            wanted = wanted_providers(found, RULES, spool, nested=False)
+        self.assertEqual({"n1": True, "pool": False, "empty": None}, {one.name: one.can_host for one in wanted})
 
     def test_a_provider_that_is_removed_meanwhile(self) -> None:
         """It was listed, and is not there any more: the others are imported."""
@@ -63,3 +68,60 @@ class TestPlacementReader(unittest.TestCase):
         answers = Answers()
         del answers.bodies["/resource_providers"]
         self.assertRaisesRegex(SourceUnavailable, "404", self.read, answers)
+
+
+class Full(Answers):
+    """Hosts with one device each, on which many consumers have something. The consumers are made for each answer."""
+
+    HOSTS, CONSUMERS = 40, 500
+
+    def __init__(self) -> None:
+        hosts = [f"host{number}" for number in range(self.HOSTS)]
+        super().__init__(**{name: {"inventories": {}} for name in hosts}, **{f"{name}-gpu": GPU for name in hosts})
+        rows = self.bodies["/resource_providers"]["resource_providers"]
+        for row in rows:
+            row["parent_provider_uuid"] = row["name"].removesuffix("-gpu") if row["name"].endswith("-gpu") else None
+        rows.reverse()  # (Placement's order is not defined.)
+
+    def get(self, path: str, microversion: str | None = None) -> requests.Response:
+        if path.endswith("-gpu/allocations"):
+            holders = [f"{path}/consumer-{number}" for number in range(self.CONSUMERS)]
+            self.bodies[path] = {"allocations": {name: {"resources": {"PGPU": 1, "VCPU": 8}} for name in holders}}
+        try:
+            return super().get(path, microversion)
+        finally:
+            if path.endswith("-gpu/allocations"):
+                self.bodies[path] = {"allocations": {}}
+
+
+class TestMemory(unittest.TestCase):
+    """What consumers use is not in memory for all providers at once. All of it takes 6 MB here."""
+
+    BOUND_BYTES = 1_500_000
+
+    def measured(self, work: Callable[[], Any]) -> Any:
+        api = ServiceApi(Full, PLACEMENT)
+        api.get("/resource_providers")  # what the first request imports is no part of the measurement
+        self.api = api
+        tracemalloc.start()
+        try:
+            found = work()
+            self.assertLess(tracemalloc.get_traced_memory()[1], self.BOUND_BYTES)
+        finally:
+            tracemalloc.stop()
+        return found
+
+    def test_an_import(self) -> None:
+        with mock.patch.object(temporary_file, "MEMORY_BYTES", 10_000), Spool() as spool:
+            for nested, suffix in ((False, ""), (True, "-gpu")):
+                wanted = self.measured(
+                    lambda nested=nested: wanted_providers(
+                        placement.read(self.api, RULES), RULES, spool, nested=nested
+                    )
+                )
+                one = next(one for one in wanted if one.name == f"host7{suffix}")
+                self.assertEqual([Full.CONSUMERS], [len(amounts) for amounts in one.used().values()])
+
+    def test_a_measurement_of_a_pod(self) -> None:
+        use = self.measured(lambda: use_by_resource(placement.read(self.api, RULES), RULES))
+        self.assertEqual({"gpu": ResourceUse(Full.HOSTS, Full.HOSTS * Full.CONSUMERS)}, use)

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 
 from oslotest import base
 
+from cyborg_quota import plugins
 from cyborg_quota.ledger.pod_selection import (
+    AllPods,
     Candidate,
     CreationTime,
     IdleCapacity,
@@ -16,7 +18,7 @@ from cyborg_quota.ledger.pod_selection import (
     PodWeigher,
     Weight,
 )
-from cyborg_quota.pod_types import Pod, ResourceUse
+from cyborg_quota.pod_types import Pod, PodState, ResourceUse
 
 HALF = ResourceUse(10, 5)
 EMPTY = ResourceUse(10, 0)
@@ -54,6 +56,32 @@ class TestIdleCapacity(base.BaseTestCase):
         pods = [candidate(1, gpu=ResourceUse(100, 60)), candidate(2, gpu=HALF), candidate(3, gpu=ResourceUse(9, 6))]
         idle = PodSelection(filters=(), weighers=[(IdleCapacity(), 1.0)])
         self.assertEqual([2, 1, 3], [one.id for one in idle.ranked(pods, request({"gpu": 1}))])
+
+
+class TestFilters(base.BaseTestCase):
+    """Which pods each filter passes: one in zone a, with the tag x=1, full; one without zone and tags, half full."""
+
+    def test_each_filter(self) -> None:
+        pods = [
+            Candidate(1, Pod("p1", availability_zone="a", resource_affinity={"x": "1"}), {"gpu": ResourceUse(10, 10)}),
+            candidate(2, gpu=HALF),
+        ]
+        tagged = PodRequest("a", {"x": "1"}, {"gpu": 1})
+        for name, expected in {
+            "AllPods": ([1, 2], [1, 2]),
+            "AvailabilityZone": ([1], [1, 2]),
+            "ResourceAffinity": ([1], [2]),
+            "Capacity": ([2], [2]),
+        }.items():
+            one = plugins.load("cyborg_quota.pod_filters", "[pods] filters", name)()
+            found = tuple([pod.id for pod in pods if one.passes(pod, which)] for which in (tagged, request()))
+            self.assertEqual(expected, found, name)
+
+    def test_a_pod_that_is_not_available_is_never_ranked(self) -> None:
+        states: tuple[PodState, ...] = ("available", "maintenance", "disabled")
+        pods = [Candidate(number, Pod(f"p{number}", state=state), None) for number, state in enumerate(states)]
+        found = PodSelection(filters=(AllPods(),), weighers=()).ranked(pods, request())
+        self.assertEqual(["p0"], [one.pod.name for one in found])
 
 
 class _Square(PodWeigher):

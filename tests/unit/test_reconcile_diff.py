@@ -3,9 +3,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
 from oslotest import base as plain
 
-from cyborg_quota.integrations.cyborg.diff import Attached, Charge, compare, format_amounts
+from cyborg_quota.integrations.cyborg import diff
+from cyborg_quota.integrations.cyborg.diff import Attached, Charge, Observation, Report, format_amounts
+
+
+def observe(
+    charges: Mapping[str, Sequence[Charge]], in_flight: Collection[str], bound: Collection[Attached]
+) -> Iterator[Observation]:
+    """Join these in memory, as observations.py does for any number of them."""
+    attached = {one.arq: one for one in bound}
+    for arq in sorted({*charges, *in_flight, *attached}):
+        yield Observation(arq, tuple(charges.get(arq, ())), attached.get(arq), arq in in_flight)
+
+
+def compare(
+    charges: Mapping[str, Sequence[Charge]],
+    in_flight: Collection[str],
+    bound: Collection[Attached],
+    resources: Collection[str],
+    source: str | None = None,
+) -> Report:
+    return diff.compare(observe(charges, in_flight, bound), resources, source, most=99)
 
 
 class TestCompare(plain.BaseTestCase):
@@ -66,6 +88,27 @@ class TestCompare(plain.BaseTestCase):
         bound = [Attached(arq, "p1", "i", {"gpu": 1}) for arq in ("own", "other", "free")]
         report = compare(charges, (), bound, ("gpu",), "east")
         self.assertEqual((2, 1, 1), (report.charged, report.attached, report.lost))
+
+    def test_charged_without_a_source(self) -> None:
+        """Correctly, by an older release: it is no difference, and is counted."""
+        charges = {
+            arq: [Charge(arq, "p1", "gpu", 1, "east" if arq == "own" else None)] for arq in ("own", "old", "hand")
+        }
+        bound = [Attached(arq, "p1", "i", {"gpu": 1}) for arq in ("own", "old", "free")]
+        self.assertEqual(1, compare(charges, (), bound, ("gpu",), "east").unclaimed)
+        self.assertEqual(0, compare(charges, (), bound, ("gpu",), None).unclaimed)
+
+    def test_a_bounded_number_is_kept(self) -> None:
+        """Of each kind; the guards of a repair know the number of all."""
+        charges = {
+            arq: [Charge(arq, "p1", "gpu", 1, None if arq > "l2" else "east")] for arq in ("l0", "l1", "l2", "n0", "n1")
+        }
+        bound = [Attached(f"c{number}", "p1", "i", {"gpu": 1}) for number in range(4)]
+        report = diff.compare(observe(charges, (), bound), ("gpu",), "east", most=2)
+        self.assertEqual(["c0", "c1", "l0", "l1", "n0", "n1"], [difference.arq for difference in report.differences])
+        self.assertEqual({"changed": 2, "lost": 1}, report.omitted)
+        self.assertEqual((3, 4, 2), (report.lost, report.count("changed"), report.count("foreign")))
+        self.assertEqual((9, 9), (report.total, report.compared))
 
     def test_shown(self) -> None:
         self.assertEqual("nothing", format_amounts({}))

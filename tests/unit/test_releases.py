@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -11,11 +12,13 @@ from unittest import mock
 from oslotest import base
 
 from cyborg_quota import exceptions
-from cyborg_quota.integrations.cyborg import bind_tracker, ledger_guard, releases
+from cyborg_quota.integrations.cyborg import backoff, bind_tracker, ledger_guard, releases
+from cyborg_quota.integrations.cyborg.backoff import Reach, reach_of
 from cyborg_quota.integrations.cyborg.bind_tracker import BindRequest, BindReservation, BindTracker, Caller
 from cyborg_quota.integrations.cyborg.diff import Attached
 from cyborg_quota.integrations.cyborg.releases import Releaser
 
+REFUSED = exceptions.DatabaseError("The database refused a statement: Data too long for column.")
 LOCKED = exceptions.DatabaseUnavailable("Lock wait timeout exceeded", 9.0)
 SOON = 20.0
 UNREACHABLE = exceptions.DatabaseUnreachable("connection refused", 6.0)
@@ -26,6 +29,7 @@ class Engine:
 
     def __init__(self) -> None:
         self.errors: dict[str, exceptions.QuotaError] = {}
+        self.refused: set[str] = set()
         self.calls: list[str] = []
         self.done: list[str] = []
         self.reserved: list[str] = []
@@ -49,6 +53,8 @@ class Engine:
         self.calls.append(name)
         if project_id in self.errors:
             raise self.errors[project_id]
+        if name in self.refused:
+            raise REFUSED
         self.done.append(name)
 
 
@@ -56,7 +62,7 @@ def call(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
     return function(*args, **options)
 
 
-class TestRetry(base.BaseTestCase):
+class RetryTestCase(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.engine = Engine()
@@ -70,6 +76,8 @@ class TestRetry(base.BaseTestCase):
                 self.assertFalse(self.releaser.release(arq, project_id))
         self.engine.calls.clear()
 
+
+class TestRetry(RetryTestCase):
     def test_a_locked_project_does_not_hold_up_others(self) -> None:
         """Its first release is tried, and its others wait for the next retry."""
         self.postpone("hot-1", "cold-1", "hot-2", "cold-2")
@@ -131,11 +139,75 @@ class TestRetry(base.BaseTestCase):
     def test_ended_by_an_error_of_the_whole_database(self) -> None:
         """Each further release would wait as long."""
         self.postpone("hot-1", "cold-1")
-        for error in (UNREACHABLE, exceptions.DatabaseReadOnly("read-only", 6.0), exceptions.DatabaseError("No table")):
+        for error in (
+            UNREACHABLE,
+            exceptions.DatabaseReadOnly("read-only", 6.0),
+            exceptions.DatabaseNotInitialized(),
+            ledger_guard.LedgerBusy(),
+        ):
             self.engine.calls.clear()
             self.engine.errors["hot"] = error
             self.assertFalse(self.releaser.retry())
             self.assertEqual((["hot-1"], 2), (self.engine.calls, self.releaser.pending), error)
+
+
+class TestRefused(RetryTestCase):
+    """The database always refuses the statement of one release, whatever its cause is."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.now = 100.0
+        self.releaser._clock = lambda: self.now
+        self.engine.refused.add("bad-1")
+
+    def retry(self) -> bool:
+        self.engine.calls.clear()
+        return self.releaser.retry()
+
+    def test_the_others_are_done(self) -> None:
+        """Also those of the same project."""
+        self.postpone("bad-1", "bad-2", "good-1")
+        with self.assertLogs(releases.LOG.logger, "ERROR") as logged:
+            self.assertFalse(self.retry())
+        self.assertEqual((["bad-1", "bad-2", "good-1"], 1), (self.engine.calls, self.releaser.pending))
+        self.assertEqual(1, len(logged.output))
+        self.assertIn("1 of 1 pending releases are refused by the database", logged.output[0])
+        self.assertIn("ARQ bad-1 of project bad: The database refused a statement: Data too long", logged.output[0])
+
+    def test_backoff(self) -> None:
+        """It is retried after 10, 20 and 40 s, and at least every 40 s; it is done when the database accepts it."""
+        self.postpone("bad-1")
+        pauses = []
+        for _ in range(4):
+            self.assertFalse(self.retry())
+            self.assertEqual(["bad-1"], self.engine.calls)
+            began = self.now
+            while self.now < began + 100 and not self.releaser._pending[self.pending()].is_due(self.now):
+                self.assertFalse(self.retry())
+                self.assertEqual([], self.engine.calls)
+                self.now += 10.0
+            pauses.append(self.now - began)
+        self.assertEqual([10.0, 20.0, 40.0, 40.0], pauses)
+        self.engine.refused.clear()
+        self.assertTrue(self.retry())
+        self.assertEqual(["bad-1"], self.engine.done)
+
+    def pending(self) -> releases.PendingRelease:
+        [release] = self.releaser._pending
+        return release
+
+    def test_many(self) -> None:
+        """A retry ends after some refusals; the next one begins with those that were not tried."""
+        arqs = [f"bad-{number}" for number in range(5)]
+        self.engine.refused.update(arqs)
+        self.postpone(*arqs, "good-1")
+        with mock.patch.object(releases, "_MOST_REFUSALS", 3):
+            self.assertFalse(self.retry())
+            self.assertEqual(arqs[:3], self.engine.calls)
+            self.now += 10.0
+            self.assertFalse(self.retry())
+            self.assertEqual([*arqs[3:], "good-1", arqs[0]], self.engine.calls)
+        self.assertEqual(["good-1"], self.engine.done)
 
 
 class TestSlots(base.BaseTestCase):
@@ -196,7 +268,7 @@ class TestExtend(base.BaseTestCase):
         self.addCleanup(self.tracker.close)
         for project_id in ("p1", "p2", "p3"):
             self.engine.reserved.append(f"of {project_id}")
-            request = BindRequest(f"arq of {project_id}", "i1", Caller(project_id, is_admin=False), {"gpu": 1})
+            request = BindRequest(f"arq of {project_id}", "i1", Caller(project_id), {"gpu": 1})
             self.tracker.reserve_binds([request])
 
     def test_a_locked_project_does_not_hold_up_others(self) -> None:
@@ -219,7 +291,7 @@ class TestOwedCommits(base.BaseTestCase):
         self.addCleanup(self.tracker.close)
         for arq in ("hot-1", "cold-1", "hot-2", "cold-2"):
             project_id = arq.split("-")[0]
-            request = BindRequest(arq, "i1", Caller(project_id, is_admin=False), {"gpu": 1})
+            request = BindRequest(arq, "i1", Caller(project_id), {"gpu": 1})
             with mock.patch.dict(self.engine.errors, {project_id: LOCKED}):
                 BindReservation(self.tracker, request, [arq]).commit(lambda: True)
         self.engine.calls.clear()
@@ -237,3 +309,32 @@ class TestOwedCommits(base.BaseTestCase):
         self.engine.errors["hot"] = UNREACHABLE
         self.tracker.settle_owed()
         self.assertEqual((["hot-1"], True), (self.engine.calls, self.tracker.guard.is_open))
+
+    def test_a_refused_commit_holds_up_no_other(self) -> None:
+        """It is retried after a pause; the others of its project are committed at once."""
+        self.engine.refused = {"hot-1"}
+        self.tracker.settle_owed()
+        self.assertEqual(["hot-1", "cold-1", "hot-2", "cold-2"], self.engine.calls)
+        self.assertEqual(["cold-1", "hot-2", "cold-2"], self.engine.done)
+        self.engine.refused.clear()
+        self.tracker.settle_owed()
+        self.assertEqual(4, len(self.engine.calls))
+        later = time.monotonic() + backoff.FIRST_SECONDS
+        with mock.patch("time.monotonic", lambda: later):
+            self.tracker.settle_owed()
+        self.assertEqual("hot-1", self.engine.done[-1])
+
+
+class TestReach(base.BaseTestCase):
+    def test_each_error(self) -> None:
+        for error, reach in (
+            (UNREACHABLE, Reach.LEDGER),
+            (exceptions.DatabaseReadOnly("read-only", 6.0), Reach.LEDGER),
+            (exceptions.DatabaseNotInitialized(), Reach.LEDGER),
+            (exceptions.LimitsUnavailable("no answer", 9.0), Reach.LEDGER),
+            (ledger_guard.LedgerAwaited(), Reach.LEDGER),
+            (LOCKED, Reach.PROJECT),
+            (exceptions.DatabaseError("refused"), Reach.CALL),
+            (exceptions.ReservationNotFound("u1"), Reach.CALL),
+        ):
+            self.assertIs(reach, reach_of(error), error)

@@ -17,6 +17,7 @@ from tests.servers import command, machine
 
 ROOT = Path(__file__).parents[2]
 VARIABLES = [kind.variable for kind in servers.KINDS]
+PROGRAMS = {"mariadb": "mariadbd", "postgresql": "postgres"}
 CLEARED = ["CI", "CYBORG_QUOTA_REQUIRE_SERVERS", *VARIABLES]
 
 
@@ -37,8 +38,21 @@ class TestServer(testscenarios.WithScenarios, testtools.TestCase):
         finally:
             engine.dispose()
 
-    def test_data_outlives_a_kill_and_a_stop(self):
+    def need_program(self) -> None:
+        """Skip or fail the test if there is no such server."""
+        try:
+            machine.find(PROGRAMS[self.kind.name])
+        except machine.ServerError as error:
+            needs.missing(self, str(error))
+
+    def test_from_its_start_to_its_end(self):
+        """One server, because each start takes long."""
         server = self.make()
+        self.check_data_outlives_a_kill_and_a_stop(server)
+        self.check_a_forked_child_does_not_stop_it(server)
+        self.check_close_leaves_nothing(server)
+
+    def check_data_outlives_a_kill_and_a_stop(self, server: servers.Server) -> None:
         url, first_pid = server.url, server.pid
         self.execute(server, "CREATE TABLE kept (value INT)")
         for value, end in enumerate([server.kill, server.stop]):
@@ -51,16 +65,7 @@ class TestServer(testscenarios.WithScenarios, testtools.TestCase):
         self.assertEqual(url, server.url)
         self.assertEqual([(0,), (1,)], self.execute(server, "SELECT value FROM kept ORDER BY 1"))
 
-    def test_close_leaves_nothing(self):
-        server = self.make()
-        directory, pid = server.directory, server.pid
-        children = machine.descendants(pid)
-        server.close()
-        self.assertFalse(directory.exists())
-        self.assertEqual([], [pid for pid in [pid, *children] if machine.alive(pid)])
-
-    def test_a_forked_child_does_not_stop_it(self):
-        server = self.make()
+    def check_a_forked_child_does_not_stop_it(self, server: servers.Server) -> None:
         child = os.fork()
         if child == 0:
             try:
@@ -70,8 +75,15 @@ class TestServer(testscenarios.WithScenarios, testtools.TestCase):
         os.waitpid(child, 0)
         self.assertEqual([(1,)], self.execute(server, "SELECT 1"))
 
+    def check_close_leaves_nothing(self, server: servers.Server) -> None:
+        directory, pid = server.directory, server.pid
+        children = machine.descendants(pid)
+        server.close()
+        self.assertFalse(directory.exists())
+        self.assertEqual([], [pid for pid in [pid, *children] if machine.alive(pid)])
+
     def test_dies_with_its_killed_owner_and_is_removed(self):
-        self.make().close()  # skips if there is no such server
+        self.need_program()
         code = (
             "import sys, time; from tests import servers;"
             "server = servers.KINDS[int(sys.argv[1])](); server.start();"
@@ -87,14 +99,14 @@ class TestServer(testscenarios.WithScenarios, testtools.TestCase):
             pid, directory = owner.stdout.readline().split()
             self.assertTrue(machine.alive(int(pid)))
             owner.kill()
-        machine.wait_until(lambda: not machine.alive(int(pid)), 10)
+        machine.wait_until(lambda: not machine.alive(int(pid)), 60)
         self.assertFalse(machine.alive(int(pid)))
         # The next owner that starts a server removes what dead owners left.
         self.make().close()
         self.assertFalse(Path(directory).exists())
 
     def test_a_bad_setting_is_one_line_with_the_log(self):
-        self.make().close()
+        self.need_program()
         server = self.kind(settings={"no_such_setting": "1"})
         self.addCleanup(server.close)
         error = self.assertRaises(servers.ServerError, server.start)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime
 import itertools
+from collections.abc import Collection
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from oslotest import base
 
 from cyborg_quota import exceptions, transitions
 from cyborg_quota.transitions import Move, Row
-from cyborg_quota.types import LIVE_STATES, STATES
+from cyborg_quota.types import LIVE_STATES, MAX_AMOUNT, STATES
 
 CALLS = ("commit", "rollback", "release", "extend", "resize", "transfer", "expire")
 CHANGES = {"extend": {"reserved"}, "resize": LIVE_STATES, "transfer": LIVE_STATES}
@@ -221,3 +222,23 @@ class TestCurrentAttempt(base.BaseTestCase):
         timeless = [row._replace(created_at=None, ended_at=None) for row in stored]
         found = [item.id for item in transitions.current_attempt(stored)]
         self.assertEqual(found, [item.id for item in transitions.current_attempt(timeless)])
+
+
+class TestMergeable(base.BaseTestCase):
+    """Which committed reservations one row can replace."""
+
+    DELTAS = st.integers(1, 4).map(lambda amount: amount * MAX_AMOUNT // 4)
+
+    @given(st.lists(DELTAS | DELTAS.map(lambda delta: -delta), max_size=6))
+    def test_as_many_as_fit(self, deltas: list[int]) -> None:
+        """Both sums fit. If fewer than two are taken, no two of them would."""
+        positions = transitions.mergeable(deltas)
+        taken = [deltas[position] for position in positions]
+        self.assertEqual(sorted(set(positions)), positions)
+        self.assertTrue(self.fits(taken))
+        if len(taken) < 2:
+            self.assertEqual(min(1, len(deltas)), len(taken))
+            self.assertFalse(any(self.fits(pair) for pair in itertools.combinations(deltas, 2)))
+
+    def fits(self, deltas: Collection[int]) -> bool:
+        return all(abs(sum(one for one in deltas if (one < 0) == sign)) <= MAX_AMOUNT for sign in (True, False))

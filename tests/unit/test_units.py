@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import decimal
 from typing import Any
 
@@ -109,6 +110,7 @@ class TestCheckInventory(base.BaseTestCase):
             {"allocation_ratio": 0}, {"allocation_ratio": -1}, {"allocation_ratio": 1.5}, {"allocation_ratio": "x"},
             {"allocation_ratio": "NaN"}, {"allocation_ratio": "Infinity"}, {"allocation_ratio": "1.00001"},
             {"allocation_ratio": None}, {"allocation_ratio": "1e30"}, {"allocation_ratio": True},
+            {"allocation_ratio": "1_0"}, {"allocation_ratio": "\u0663"},
         )  # fmt: skip
         for change in changes:
             inventory = Inventory(**{"total": 8, **change})
@@ -116,5 +118,9 @@ class TestCheckInventory(base.BaseTestCase):
             ((field, value),) = change.items()
             self.assertEqual((field, value), (error.field, error.value))
             self.assertIn(field, str(error))
+        large = Inventory(2**31 - 1, allocation_ratio=decimal.Decimal(513))
+        error = self.assertRaises(exceptions.InvalidInventory, units.check_inventory, "gpu", large)
+        self.assertIn("the capacity would exceed 1099511627776", str(error))
+        units.check_inventory("gpu", dataclasses.replace(large, allocation_ratio=decimal.Decimal(512)))
         low = Inventory(8, min_unit=4, max_unit=3)
         self.assertRaises(exceptions.InvalidInventory, units.check_inventory, "gpu", low)

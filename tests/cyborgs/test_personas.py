@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real Keystone and the real Cyborg API, with the REST API of quota in it: what each persona may do."""
+
+from __future__ import annotations
+
+import uuid
+
+from keystoneauth1.adapter import Adapter
+from keystoneauth1.identity.v3 import Token
+from keystoneauth1.session import Session
+
+from tests import base
+from tests.cyborgs import keystone
+from tests.cyborgs.base import new_id
+from tests.cyborgs.client import Client
+from tests.integration import test_openstackclient
+
+
+class TestPersonas(keystone.KeystoneTestCase):
+    """``client`` is a member of the project, whose parent has a limit of 4 fpga; the project has 2."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.path = f"/quotas/{self.project_id}"
+        self.parent_id = self.new_project()
+        admin = self.engine.administration
+        admin.add_project(base.ADMIN, self.parent_id)
+        admin.set_limit(base.ADMIN, "fpga", 4, self.parent_id)
+        admin.add_project(base.ADMIN, self.project_id, self.parent_id)
+        admin.set_limit(base.ADMIN, "fpga", 2, self.project_id)
+
+    def fpga(self, client: Client) -> tuple[int, int, int]:
+        """The limit, what is in use and what fits, as this user sees it."""
+        found = client.call("GET", f"{self.path}/detail").body["quota"]["fpga"]
+        return found["limit"], found["in_use"], found["fits"]
+
+    def test_each_persona(self) -> None:
+        """An attach through Cyborg's calls; then the calls of quota and of Cyborg by each user."""
+        arqs = self.client.created(self.profile, 3)
+        reader = self.client_in(self.project_id, "reader")
+        self.assertEqual((2, 0, 2), self.fpga(reader))
+        for number, arq in enumerate(arqs[:2], start=1):
+            self.bind([arq])
+            self.assertEqual((2, number, 2 - number), self.fpga(reader))
+        refused = self.client.bind(arqs[2:], str(uuid.uuid4()), self.rp)
+        self.assertEqual(403, refused.status)
+        self.assertIn("limit 2", refused.message)
+        self.check_personas(reader, arqs[0])
+        self.check_stranger()
+        self.check_tokens()
+        self.check_openstack(arqs[1])
+        self.assertEqual(204, self.client.delete(arqs[:1]).status)
+        self.assertEqual((3, 1, 2), self.fpga(reader))
+        self.assert_agree()
+
+    def check_personas(self, reader: Client, arq: str) -> None:
+        """What each may do: see and set the quota, list all quotas; and by the rules of Cyborg, see an ARQ."""
+        project_id, elsewhere = self.project_id, self.new_project()
+        people = {
+            "reader": (reader, 200, 403, 403, 200),
+            "member": (self.client, 200, 403, 403, 200),
+            "manager": (self.client_in(project_id, "manager"), 200, 403, 403, 200),
+            "manager of the parent": (self.client_in(self.parent_id, "manager"), 200, 200, 403, 404),
+            "service": (self.client_in(elsewhere, "service"), 200, 403, 200, 404),
+            "stranger": (self.client_in(elsewhere, "member"), 404, 404, 403, 404),
+            "admin": (self.admin, 200, 200, 200, 200),
+        }
+        change = {"quota": {"fpga": 3}}
+        found: dict[str, list[int]] = {}
+        for name, (client, *_) in people.items():
+            answers = (
+                client.call("GET", f"{self.path}/detail"),
+                client.call("PUT", self.path, change),
+                client.call("GET", "/quotas"),
+                client.get(arq),
+            )
+            found[name] = [answer.status for answer in answers]
+        self.assertEqual({name: statuses for name, (_, *statuses) in people.items()}, found)
+        self.assertEqual((3, 2, 1), self.fpga(reader))
+        for client, expected in ((reader, [self.project_id] * 2), (self.client_in(elsewhere, "reader"), [])):
+            mine = client.call("GET", "/quota_reservations").body["reservations"]
+            self.assertEqual(expected, [one["project_id"] for one in mine])
+
+    def check_stranger(self) -> None:
+        """The answers about the project, and about one that does not exist, are the same."""
+        stranger = self.client_in(self.new_project(), "manager")
+        for part in ("", "/detail", "/defaults", "/tree", "/history", "/overrides", "/metrics"):
+            errors = []
+            for project_id in (self.project_id, new_id()):
+                answer = stranger.call("GET", f"/quotas/{project_id}{part}")
+                [error] = answer.body["errors"]
+                del error["request_id"]
+                errors.append(str((answer.status, error)).replace(project_id, "PROJECT"))
+            self.assertEqual(errors[0], errors[1])
+            self.assertTrue(errors[0].startswith("(404,"), errors[0])
+
+    def check_openstack(self, arq: str) -> None:
+        """The program ``openstack`` has the commands of Cyborg's client and those of quota, for one endpoint."""
+        user = self.keystone.create_user(project_id=self.project_id)
+        environment = test_openstackclient.variables(self.keystone, *user, self.project_id)
+        for expected, arguments in (
+            (arq, ("arq", "show", arq, "-f", "value")),
+            ("fpga 3 2 0 1", ("quota", "show", "--usage", "-f", "value")),
+        ):
+            status, out, err = test_openstackclient.run(self, environment, "accelerator", *arguments)
+            self.assertEqual((0, True), (status, expected in out), out + err)
+
+    def check_tokens(self) -> None:
+        """The endpoint is that of Cyborg in the catalog; without a valid token, it answers both APIs with 401."""
+        token = self.keystone.create_token(self.project_id, "reader")
+        session = Session(Token(self.keystone.url, token, project_id=self.project_id))
+        cyborg = Adapter(session, service_type="accelerator", interface="public")
+        self.assertEqual(3, cyborg.get(f"{self.path}/detail").json()["quota"]["fpga"]["limit"])
+        self.assertEqual(200, cyborg.get("/device_profiles").status_code)
+        forged = self.client_with("forged", self.project_id)
+        self.assertEqual([401, 401], [forged.call("GET", path).status for path in (self.path, "/device_profiles")])

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""With the limit driver keystone, what the calls of a project's user read does not grow with the cloud.
+
+The rows that are read in the database are counted, and the requests to Keystone with the entries of their answers. No
+time is measured.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import testscenarios
+
+from cyborg_quota import QuotaEngine
+from cyborg_quota.limits.cache import Cache
+from cyborg_quota.limits.keystone import CachedKeystone, KeystoneLimitDriver
+from cyborg_quota.limits.keystone_client import KeystoneClient
+from tests import base, clouds, fixtures, hooks, keystones
+from tests.functional import test_cost
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+SMALL, LARGE = 50, 600
+DOMAIN = "domain"
+OTHERS = {
+    *("set_limit", "unset_limit", "set_limits", "set_overrides", "cancel_overrides", "list_overrides"),
+    *("path", "tree", "default_limits", "list_children", "list_reservations"),
+}
+"""Calls that this driver refuses, and those of other tables than those of projects and usage."""
+
+CALLS = {name: call for name, call in test_cost.OWN.items() if test_cost.name_of(name) not in OTHERS}
+
+
+class Keystone(keystones.FakeKeystone):
+    """Counts its requests, and the entries of its answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entries = 0
+
+    def get(self, path: str, params: Any, raise_exc: bool) -> keystones.Response:
+        response = super().get(path, params, raise_exc)
+        self.entries += sum(len(value) for value in response.body.values() if isinstance(value, list))
+        return response
+
+
+class TestKeystoneCost(base.LedgerTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.keystone = Keystone()
+        self.keystone.model = "strict_two_level"
+        for resource, limit in (("gpu", 1), ("fpga", 5), ("gpu.A100", 1)):
+            self.keystone.register(resource, limit)
+        self.keystone.projects = {DOMAIN: None, "p7": DOMAIN}
+        self.keystone.set_limit(DOMAIN, "gpu", 10**6)
+        self.engine.capacity.enable(base.ADMIN)
+        # The edge below the domain is stored.
+        engine = self.make_limited()
+        engine.rollback(test_cost.P7, engine.reserve(test_cost.P7, {"gpu": 1}))
+
+    def make_limited(self) -> QuotaEngine:
+        """An engine with empty caches."""
+        conf = keystones.settings()
+
+        def answers() -> CachedKeystone:
+            cache = Cache(ttl_seconds=60.0, stale_seconds=600.0, timeout_seconds=5.0, clock=lambda: 0.0)
+            return CachedKeystone(KeystoneClient(conf, self.keystone.connect), cache)  # type: ignore[arg-type]
+
+        engine = fixtures.make_engine(self.url, KeystoneLimitDriver(answers))  # type: ignore[arg-type]
+        self.addCleanup(engine.close)
+        return engine
+
+    def add(self, first: int, last: int) -> None:
+        """Add siblings below the domain, and other domains with one project each; each has a limit in Keystone."""
+        clouds.add_children(self.sql, DOMAIN, last, first=first)
+        clouds.add_roots(self.sql, first, last)
+        for number in range(first, last):
+            domains = {f"wide{number}": DOMAIN, f"root{number}": None, f"other{number}": f"root{number}"}
+            self.keystone.projects |= domains
+            for name in domains:
+                self.keystone.set_limit(name, "gpu", 1)
+
+    def read(self, calls: dict[str, test_cost.Call]) -> dict[str, tuple[list[int], int, int]]:
+        """Return for each call the rows that its queries read, and the requests to Keystone and their entries."""
+        engine = self.make_limited()
+        engine.list_reservations(base.ADMIN, "nobody")  # connects, and checks the schema
+        found = {}
+        for name, call in calls.items():
+            requests, entries = len(self.keystone.paths), self.keystone.entries
+            with clouds.captured() as statements:
+                call(engine)
+            queries = [query for query in clouds.queries(statements) if not test_cost.FUNCTION.search(query[0])]
+            rows = [self.rows_read(*query) for query in queries]
+            found[name] = (rows, len(self.keystone.paths) - requests, self.keystone.entries - entries)
+        return found
+
+    def rows_read(self, statement: str, parameters: Any) -> int:
+        """Count on a connection of the ledger, which has the functions of its dialect."""
+        database = hooks.database_of(self.engine)
+        return database.read(lambda connection: clouds.rows_read(connection, statement, parameters))
+
+    def grown(self, calls: dict[str, test_cost.Call]) -> dict[str, Any]:
+        """Return the calls that read more in a large cloud than in a small one."""
+        self.add(0, SMALL)
+        small = self.read(calls)
+        self.add(SMALL, LARGE)
+        large = self.read(calls)
+        return {
+            name: (small[name], (rows, *asked))
+            for name, (rows, *asked) in large.items()
+            if len(rows) != len(small[name][0])
+            or sum(rows) > sum(small[name][0]) + test_cost.MOST_MORE_ROWS
+            or asked != list(small[name][1:])
+        }
+
+    def test_every_call_reads_the_same_in_a_large_cloud(self) -> None:
+        self.assertEqual({}, self.grown(CALLS))
+        self.assertGreater(self.keystone.entries, 0)
+
+    def test_a_query_of_all_projects_is_detected(self) -> None:
+        """The control: a call that reads all projects and the limits of all."""
+        grown = self.grown({"list_usages": lambda engine: engine.list_usages(base.ADMIN)})
+        ((_, _, entries), (rows, _, more_entries)) = grown["list_usages"]
+        self.assertGreater(sum(rows), LARGE)
+        self.assertGreater(more_entries, entries)

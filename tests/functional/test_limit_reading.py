@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is read of all limits is of one moment, although it takes several statements; on every database.
+
+The changes are made between two statements. (On SQLite, a transaction reads one snapshot, and is never repeated.)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import testscenarios
+
+from cyborg_quota.ledger import limit_reading
+from cyborg_quota.limits.models.flat import Flat
+from tests import base
+from tests.functional import test_limits
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+
+class TestOneMoment(test_limits.LimitsTestCase):
+    policy = Flat
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.set("p", 5)
+        self.hold("p", 5)
+        self.limit = 5
+
+    def change_before(self, module: Any, times: int) -> list[int]:
+        """Change limits before ``module.read`` reads all rows, this number of times. The result counts the changes."""
+        read, limits = module.read, list[int]()
+
+        def change_first(*arguments: Any) -> Any:
+            if len(arguments) == 1 and len(limits) < times:
+                limits.append(self.limit)
+                self.change()
+            return read(*arguments)
+
+        self.patch(module, "read", change_first)
+        return limits
+
+    def change(self) -> None:
+        """Raise the limit by 3, reserve as much, and make an override that applies later."""
+        self.limit += 3
+        span = {"resource": "gpu", "limit": 1, "from": "2900-01-01", "until": f"{2900 + self.limit}-01-01"}
+        entry = {"id": "p", "limits": {"gpu": self.limit}, "overrides": [span]}
+        self.admin.import_limits(base.ADMIN, {"projects": [entry]})
+        self.quotas.reserve(base.Context("p"), {"gpu": 3})
+
+    def test_over(self) -> None:
+        """No project is over its limit at any time: with the limit before and the usage after, it would be."""
+        self.change_before(limit_reading.usages, 1)
+        self.assertEqual([], self.admin.list_over(base.ADMIN))
+
+    def test_changes_that_never_end(self) -> None:
+        """The last attempt makes them wait."""
+        limits = self.change_before(limit_reading.usages, 3)
+        before = self.generation()
+        self.assertEqual([], self.admin.list_over(base.ADMIN))
+        changes = len(limits)
+        self.assertEqual(1 if self.backend == "sqlite" else 3, changes)
+        self.assertEqual(before + changes + (self.backend != "sqlite"), self.generation())
+
+    def generation(self) -> int:
+        return self.database.read(limit_reading.limit_history.generation)
+
+    def test_export(self) -> None:
+        """All of an import, or nothing of it: its limit and its override."""
+        self.change_before(limit_reading.overrides, 1)
+        (project,) = self.admin.export_limits(base.ADMIN)["projects"]
+        found = project["limits"]["gpu"], len(project.get("overrides", ()))
+        self.assertEqual((5, 0) if self.backend == "sqlite" else (8, 1), found)

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ledger's reservations and Cyborg's ARQs, joined in bounded memory."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+from unittest import mock
+
+from oslotest import base
+
+from cyborg_quota.integrations.cyborg import diff, observations, reconciler, sorted_rows
+from cyborg_quota.integrations.cyborg.diff import Attached, Charge, Difference, Report
+from cyborg_quota.integrations.cyborg.sorted_rows import Row, SortedRows
+from cyborg_quota.types import COMMITTED, RESERVED, Reservation
+from tests.unit.test_reconcile_diff import compare
+
+RESOURCES = ("gpu", "gpu.A100")
+PAGE, RUN, MOST = 20, 30, 10
+
+
+class Ledger:
+    """Makes the reservations of each page when it is read. ``rows``: (state, consumer, project, resource, source)."""
+
+    def __init__(self, rows: list[tuple[str, str | None, str, str, str | None]]) -> None:
+        self.rows = rows
+        self.pages = 0
+
+    def list_reservations(self, _context: Any, *, state: str, limit: int, after: str | None) -> list[Reservation]:
+        self.pages += 1
+        start = 0 if after is None else int(after) + 1
+        numbers = [number for number in range(start, len(self.rows)) if self.rows[number][0] == state][:limit]
+        return [self.reservation(number) for number in numbers]
+
+    def reservation(self, number: int) -> Reservation:
+        state, consumer, project_id, resource, source = self.rows[number]
+        return Reservation(
+            uuid=str(number),
+            project_id=project_id,
+            resource=resource,
+            delta=1,
+            state=state,  # type: ignore[arg-type]
+            consumer=consumer,
+            group=None,
+            expire=None,
+            created_at=None,
+            ended_at=None,
+            source=source,
+        )
+
+
+class Records:
+    """Makes each ARQ when it is read. ``rows``: (ARQ, project, resource)."""
+
+    def __init__(self, rows: list[tuple[str, str | None, str]]) -> None:
+        self.rows = rows
+
+    def bound(self) -> Iterator[Attached]:
+        for arq, project_id, resource in self.rows:
+            yield Attached(arq, project_id, None, {resource: 1}, ("n1",))
+
+    def unbound_of(self, arqs: Iterable[str]) -> set[str]:
+        return set(arqs)
+
+    def is_empty(self) -> bool:
+        return False
+
+
+def in_memory(ledger: Ledger, records: Records) -> Report:
+    """What a comparison of all rows at once finds."""
+    charges: dict[str, list[Charge]] = {}
+    in_flight = set()
+    for number in range(len(ledger.rows)):
+        row = ledger.reservation(number)
+        if row.consumer is not None and row.state == COMMITTED:
+            charge = Charge(row.uuid, row.project_id, row.resource, row.delta, row.source)
+            charges.setdefault(row.consumer, []).append(charge)
+        elif row.consumer is not None:
+            in_flight.add(row.consumer)
+    return compare(charges, in_flight, list(records.bound()), RESOURCES, "east")
+
+
+def random_rows(seed: int, count: int) -> tuple[Ledger, Records]:
+    """Charges, attachments, or both, of ``count`` consumers; few in one of ten ways differ."""
+    chance = random.Random(seed)
+    rows: list[tuple[str, str | None, str, str, str | None]] = []
+    bound: list[tuple[str, str | None, str]] = []
+    for number in chance.sample(range(10 * count), count):
+        arq, project_id, source, resource = f"arq {number}", f"p{number % 3}", "east", chance.choice(RESOURCES)
+        way = chance.randrange(40)
+        if way != 1:
+            bound.append((arq, None if way == 2 else project_id, resource))
+        if way == 3:
+            source = "west"
+        if way == 4:
+            rows.append((RESERVED, arq, project_id, resource, source))
+        if way == 5:
+            rows.append((COMMITTED, arq, "p9", resource, source))
+        if way == 6:
+            rows.append((COMMITTED, arq, project_id, "fpga", chance.choice((None, "east"))))
+        if way == 7:
+            rows.append((COMMITTED, None, project_id, resource, source))
+        if way != 8:
+            rows.append((COMMITTED, arq, project_id, resource, source))
+        if way == 9:
+            rows.append((COMMITTED, f"ghost {number}", project_id, resource, chance.choice((None, "east", "west"))))
+    chance.shuffle(rows)
+    return Ledger(rows), Records(bound)
+
+
+class RowCounter:
+    """Counts the objects that exist of several classes, and the rows in memory of a sort."""
+
+    def __init__(self) -> None:
+        self.now = self.most = 0
+
+    def add(self, number: int, sorted_now: int = 0) -> None:
+        self.now += number
+        self.most = max(self.most, self.now + sorted_now)
+
+    def counted(self, kind: type) -> type:
+        """A subclass that counts its objects."""
+
+        def new(cls: type, *_arguments: object, **_options: object) -> object:
+            self.add(1)
+            return object.__new__(cls)
+
+        members = {"__slots__": (), "__new__": new, "__del__": lambda _row: self.add(-1)}
+        return type(kind.__name__, (kind,), members)
+
+    def counted_add(self, real: Callable[[SortedRows, Row], None]) -> Callable[[SortedRows, Row], None]:
+        """The method SortedRows.add, which also counts."""
+
+        def add(rows: SortedRows, row: Row) -> None:
+            real(rows, row)
+            self.add(0, len(rows._rows))
+
+        return add
+
+
+class TestObservations(base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        for module, name, value in ((observations, "_PAGE_ROWS", PAGE), (sorted_rows, "RUN_ROWS", RUN)):
+            patch = mock.patch.object(module, name, value)
+            patch.start()
+            self.addCleanup(patch.stop)
+
+    def test_equal_to_a_comparison_in_memory(self) -> None:
+        for seed in range(20):
+            ledger, records = random_rows(seed, 10 * seed)
+            observed = observations.observations(ledger, records)  # type: ignore[arg-type]
+            found = diff.compare(observed, RESOURCES, "east", most=99)
+            self.assertEqual(in_memory(ledger, records), found, seed)
+            kinds = {difference.problem for difference in found.differences}
+            if seed > 10:
+                self.assertEqual({"not attached", "not charged", "wrong project", "wrong amount"}, kinds)
+
+    def held(self, count: int) -> tuple[int, int, Report]:
+        """The largest number of rows in memory while ``count`` ARQs are compared, the pages read, and the report.
+
+        None of them is charged, so that each differs.
+        """
+        ledger = Ledger([(COMMITTED, f"ghost {number}", "p1", "gpu", "east") for number in range(count)])
+        records = Records([(f"arq {number}", "p1", "gpu") for number in range(count)])
+        rows = RowCounter()
+        patches = [
+            mock.patch.object(module, kind.__name__, rows.counted(kind))
+            for module, kind in (
+                (sys.modules[__name__], Reservation),
+                (sys.modules[__name__], Attached),
+                (observations, Attached),
+                (observations, Charge),
+                (diff, Difference),
+            )
+        ]
+        with contextlib.ExitStack() as stack:
+            for patch in patches:
+                stack.enter_context(patch)
+            stack.enter_context(mock.patch.object(SortedRows, "add", rows.counted_add(SortedRows.add)))
+            stack.enter_context(mock.patch.object(reconciler, "_MOST_DIFFERENCES", MOST))
+            report = reconciler.Reconciler(
+                ledger,  # type: ignore[arg-type]
+                records,  # type: ignore[arg-type]
+                RESOURCES,
+                grace_seconds=1,
+                share=0,
+                source="east",
+                wait=lambda _seconds: None,
+            ).find()
+        return rows.most, ledger.pages, report
+
+    def test_memory(self) -> None:
+        """Ten times as many ARQs and charges: as many rows in memory, in both comparisons; all are counted."""
+        small, few_pages, _ = self.held(100)
+        large, many_pages, report = self.held(1000)
+        self.assertEqual((16, 106), (few_pages, many_pages))
+        self.assertLessEqual(large, small)
+        self.assertLess(large, 2 * (PAGE + RUN + 6 * MOST))
+        self.assertEqual((2 * MOST, 2000), (len(report.differences), report.total))
+        self.assertEqual((1000, 1000), (report.lost, report.charged))
