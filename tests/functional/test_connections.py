@@ -189,6 +189,21 @@ class TestServer(OutageTestCase):
         kill_all(url)
         self.assertEqual([], engine.check(base.ADMIN, {"gpu": 1}))
 
+    def test_a_lost_connection_is_not_replaced_before_a_retry(self) -> None:
+        """A call that fails for good does not connect again: to a suspended server, that takes seconds."""
+        url = fixtures.fresh_url(self.backend, "lost")
+        schema.sync(Database(fixtures.settings(url)))
+        engine = fixtures.make_engine(url, retry_seconds=0.0)
+        self.addCleanup(engine.close)
+        engine.rollback(base.ADMIN, engine.reserve(base.ADMIN, {"gpu": 1}))
+        attempts: list[int] = []
+        sa.event.listen(hooks.database_of(engine).engine, "do_connect", lambda *_: attempts.append(1))
+        kill_all(url)
+        self.assertRaises(exceptions.DatabaseUnavailable, engine.reserve, base.ADMIN, {"gpu": 1})
+        self.assertEqual([], attempts)
+        engine.reserve(base.ADMIN, {"gpu": 1})
+        self.assertEqual([1], attempts)
+
 
 class TestMariaDB(OutageTestCase):
     scenarios = [scenario for scenario in fixtures.SCENARIOS if scenario[0] == "mariadb"]

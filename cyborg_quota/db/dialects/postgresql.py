@@ -134,7 +134,8 @@ class PostgreSQL(Dialect):
 
     def leave_autocommit(self, connection: sa.Connection, *, is_failed: bool) -> None:
         super().leave_autocommit(connection, is_failed=is_failed)
-        self.reset_autocommit(connection)
+        if not connection.invalidated:  # (else _driver_connection would connect to the server again)
+            self.reset_autocommit(connection)
 
     def reset_autocommit(self, connection: sa.Connection) -> None:
         if _driver_connection(connection).autocommit:
