@@ -101,7 +101,7 @@ class TestSlow(base.LedgerTestCase):
 
     def test_a_slow_transaction_is_not_interrupted(self) -> None:
         """A connection is not closed while the server answers, however long the whole transaction takes."""
-        engine = self.make_engine(statement_timeout_seconds=1)
+        engine = self.make_engine(statement_timeout_seconds=2)
         sleep = "SELECT SLEEP(0.6)" if self.backend == "mariadb" else "SELECT pg_sleep(0.6)"
         runs = []
 

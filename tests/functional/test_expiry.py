@@ -165,7 +165,8 @@ class TestLocked(ExpiryTestCase):
         others = [f"other-{number}" for number in range(3)]
         uuids = [self.quotas.reserve(base.Context(name), {"gpu": 1})[0] for name in ("p1", *others, "p1", others[0])]
         self.make_overdue(*uuids)
-        engine = self.make_engine(statement_timeout_seconds=3, retry_seconds=0.1, batch_rows=2)
+        engine = self.make_engine(retry_seconds=0.1, batch_rows=2)
+        self.useFixture(hooks.ShortLockWaits(engine))
         sizes: list[int] = []
         with self.sql.begin() as holder:
             holder.exec_driver_sql("UPDATE quota_usages SET used = used WHERE project_id = 'p1'")

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import QuotaEngine, exceptions
-from tests import base, clouds
+from tests import base, clouds, hooks
 from tests.functional import test_cost, test_limits
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -40,9 +40,8 @@ class TestReads(test_limits.LimitsTestCase):
         clouds.add_projects(self.sql, 0, 20)
         self.set("p7", 10)
         # A statement that meets a lock fails after a second.
-        self.impatient = self.make_engine(
-            statement_timeout_seconds=1, retry_seconds=0.1, sqlite_busy_timeout_seconds=1.0
-        )
+        self.impatient = self.make_engine(retry_seconds=0.1, sqlite_busy_timeout_seconds=1.0)
+        self.useFixture(hooks.ShortLockWaits(self.impatient))
         self.impatient.reserve(base.Context("p7"), {"gpu": 1})
 
     def call_each(self, engine: QuotaEngine) -> None:
