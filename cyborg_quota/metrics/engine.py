@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar, cast
 
 from cyborg_quota import exceptions
 from cyborg_quota.engine import Expire, QuotaEngine
-from cyborg_quota.metrics.recorder import Recorder, recorder
+from cyborg_quota.metrics.recorder import recorder
 from cyborg_quota.types import Claim
 from cyborg_quota.validation import Context
 
@@ -26,6 +26,7 @@ _RESULTS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (exceptions.DatabaseError, "database_error"),
     (exceptions.InvalidRequest, "invalid"),
 )
+_MAPPINGS: Final = (dict, Mapping)  # (dict first: the check of an abstract class takes longer)
 GRANTED: Final = "granted"
 FAILED: Final = "failed"
 """Any other error."""
@@ -46,7 +47,7 @@ def _timed(method: F) -> F:
         try:
             return method(self, *args, **kwargs)
         finally:
-            self.recorder.observe_call(name, time.perf_counter() - began)
+            self._recorder.record(name, time.perf_counter() - began)
 
     return cast(F, call)
 
@@ -54,10 +55,9 @@ def _timed(method: F) -> F:
 class MeasuredEngine(QuotaEngine):
     """Counts each reserve, and records the duration of each call that a request waits for."""
 
-    @property  # (A cached_property has a lock before Python 3.12, which a forked child could inherit locked.)
-    def recorder(self) -> Recorder:
-        """The recorder of this process."""
-        return recorder()
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._recorder = recorder()
 
     def reserve_many(
         self,
@@ -79,15 +79,17 @@ class MeasuredEngine(QuotaEngine):
             result = result_of(error)
             raise
         finally:
-            self.recorder.observe_call("reserve", time.perf_counter() - began)
-            self.recorder.count_reserve(self._resources_of(claims), result)
+            self._recorder.record("reserve", time.perf_counter() - began, self._resources_of(claims), result)
 
     def _resources_of(self, claims: list[Claim]) -> Iterable[str]:
         """The registered resources of the claims, which may be invalid. (Others would create series without end.)"""
-        if len(claims) == 1 and _is_claim(claims[0]):
-            return [resource for resource in claims[0].deltas if resource in self._resources]
-        named = (claim.deltas for claim in claims if _is_claim(claim))
-        return {resource for deltas in named for resource in deltas if resource in self._resources}
+        return {
+            resource
+            for claim in claims
+            if isinstance(claim, Claim) and isinstance(claim.deltas, _MAPPINGS)
+            for resource in claim.deltas
+            if resource in self._resources
+        }
 
     commit = _timed(QuotaEngine.commit)
     rollback = _timed(QuotaEngine.rollback)
@@ -102,7 +104,3 @@ class MeasuredEngine(QuotaEngine):
     get_detail = _timed(QuotaEngine.get_detail)
     expire = _timed(QuotaEngine.expire)
 
-
-def _is_claim(claim: Any) -> bool:
-    """Whether the claim has the form of one."""
-    return isinstance(claim, Claim) and isinstance(claim.deltas, dict | Mapping)

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import subprocess
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -428,7 +431,7 @@ class TestCounters(MetricsTestCase):
         self.assertEqual(6, self.counted()[key("retries_total", reason="concurrent_change")] - before)
 
     def test_a_child_is_counted_too(self) -> None:
-        """Its counters are in files of its own, and stay after its end."""
+        """Its counters are in files of its own, and stay after its end, even if it is killed."""
         self.useFixture(fx.EnvironmentVariable(recorders.VARIABLE, self.files))
         from prometheus_client import values
 
@@ -436,19 +439,48 @@ class TestCounters(MetricsTestCase):
         recorder = recorders.Recorder()
         recorder.count_retry("deadlock")
         recorder._last_success.set(2000)
+        recorder._has_thread = True  # the call below is not counted before the fork
+        recorder.record("commit", 0.01)
         pid = os.fork()
         if pid == 0:
-            try:
+            with contextlib.suppress(BaseException):
                 recorder.count_retry("deadlock")
-                recorder.observe_call("reserve", 0.01)
                 recorder._last_success.set(1000)
-            finally:
-                os._exit(0)
+                recorder.record("reserve", 0.01, ["gpu"], "granted")
+                signal.pause()
+            os._exit(1)
+
+        def counted() -> Samples:
+            return samples(recorder.text().decode())
+
+        reserve = key("call_duration_seconds_count", call="reserve")
+        machine.wait_until(lambda: counted().get(reserve) == 1, 30)
+        os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        found = samples(recorder.text().decode())
+        found = counted()
+        self.assertEqual(1, found[reserve])
+        self.assertEqual(1, found[key("reserves_total", resource="gpu", result="granted")])
+        self.assertEqual(1, found[key("call_duration_seconds_count", call="commit")], "the parent's, and only its")
         self.assertEqual(2, found[key("retries_total", reason="deadlock")])
-        self.assertEqual(1, found[key("call_duration_seconds_count", call="reserve")])
         self.assertEqual(2000, found[key("expirer_last_success_timestamp_seconds")], "the last one of all processes")
+
+    def test_the_calls_before_the_end_of_a_process_are_counted(self) -> None:
+        program = (
+            "from cyborg_quota.metrics import recorder\n"
+            "recorder.recorder()._has_thread = True\n"
+            "recorder.recorder().record('reserve', 0.01)\n"
+        )
+        environment = os.environ | {recorders.VARIABLE: self.files}
+        subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+        self.useFixture(fx.EnvironmentVariable(recorders.VARIABLE, self.files))
+        self.assertEqual(1, self.counted()[key("call_duration_seconds_count", call="reserve")])
+
+    def test_calls_that_nobody_counts_need_bounded_memory(self) -> None:
+        recorder = recorders.Recorder()
+        recorder._has_thread = True
+        for _ in range(recorders._MAX_RECORDS + 10):
+            recorder.record("reserve", 0.01)
+        self.assertEqual(recorders._MAX_RECORDS, len(recorder._records))
 
     def test_a_missing_directory_is_an_error_at_the_start(self) -> None:
         self.useFixture(fx.EnvironmentVariable(recorders.VARIABLE, "/nonexistent"))
