@@ -106,15 +106,16 @@ trap - EXIT
 export VIRTUAL_ENV=$venv PATH=$venv/bin:$PATH
 export OS_TEST_TIMEOUT=${OS_TEST_TIMEOUT:-300}
 
-if [[ $# -eq 0 ]]; then
-    # Many tests wait for services: six workers keep two cores busy, and each has about the same amount of work.
-    set -- --worker-file tools/workers.yaml
-fi
-
 before=$(runs)
 status=0
-python -m tests.servers run -- \
-    stestr run --slowest "$@" || status=$?
+if [[ $# -gt 0 ]]; then
+    python -m tests.servers run -- stestr run --slowest "$@" || status=$?
+else
+    # Many tests wait for services: six workers keep two cores busy, and each has about the same amount of work.
+    python -m tests.servers run -- stestr run --slowest --worker-file tools/workers.yaml || status=$?
+    # The tests of Horizon, as in `tox -e horizon`. The recorded run then has the results of both.
+    python -m tests.servers run --only mariadb -- stestr run --combine --concurrency 2 '^tests\.horizon\.' || status=$?
+fi
 
 if [[ $(runs) == "$before" ]]; then
     say "no test ran"
