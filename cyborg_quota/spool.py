@@ -12,11 +12,11 @@ from typing import Any, Final
 from cyborg_quota import exceptions
 
 MEMORY_BYTES: Final = 2**20
-"""What is kept in memory. More is written to the file."""
+"""Up to this size, the values are in memory; larger ones are in the file."""
 
 
 class Spool(contextlib.AbstractContextManager["Spool"]):
-    """Values that JSON has, which are read back one by one.
+    """Values that JSON can represent, which are read back one by one.
 
     The file has no name, and ends with the ``with`` block or with the process. It is in the directory that the
     environment variable TMPDIR names (tempfile.gettempdir).

@@ -35,9 +35,9 @@ def _bad_usage(message: str, prog: str) -> BadUsage:
 
 @contextlib.contextmanager
 def usage_as_errors() -> Iterator[None]:
-    """Raise BadUsage if oslo.config refuses the arguments: its parser prints the usage to stderr, and exits.
+    """Raise BadUsage if oslo.config refuses the arguments. (Its parser would print the usage to stderr, and exit.)
 
-    Whatever else is printed to stderr in the block is printed at its end.
+    All other output to stderr is printed at the end of the block.
     """
     printed = io.StringIO()
     try:

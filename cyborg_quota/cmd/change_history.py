@@ -24,7 +24,7 @@ class History(base.Lister, Generic[Entry, Difference]):
 
     columns: ClassVar[tuple[str, ...]]
     long_columns: ClassVar[tuple[str, ...]] = ()
-    """The last of ``columns``, which a table has only with --long or if -c selects columns."""
+    """The last of ``columns``: a table has them only with --long, or if -c selects columns."""
     difference_columns: ClassVar[tuple[str, ...]]
     owner: ClassVar[str]
     """The name of the option that selects the entries of one object: project or provider."""

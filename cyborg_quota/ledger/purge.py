@@ -13,7 +13,7 @@ from cyborg_quota.ledger.expire import run_batches
 
 _MIN_ROWS_TO_FOLD: Final = 2
 _USAGE_ROWS_PER_PAGE: Final = 10_000
-"""(Each page may read all committed reservations: a database need not use the index.)"""
+"""Large, because the query of each page may read all committed reservations: a database need not use the index."""
 
 
 class Purger:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any, Final, TextIO
 
 Row = list[Any]
-"""A key (a text), and further values that JSON has. A tuple may come back as a list."""
+"""A key (a text), and further values that JSON can represent. A tuple may be read back as a list."""
 
 RUN_ROWS: Final = 50_000
 """The number of rows in memory. Further rows are written to temporary files, in sorted runs of this length."""
@@ -39,7 +39,7 @@ class SortedRows(contextlib.AbstractContextManager["SortedRows"]):
             self._runs.pop().close()
 
     def add(self, row: Row) -> None:
-        """Add a row. Not after the first read of the groups."""
+        """Add a row. Do not add rows after the first call of ``groups``."""
         self._rows.append(row)
         if len(self._rows) >= RUN_ROWS:
             self._write_run()
@@ -52,7 +52,7 @@ class SortedRows(contextlib.AbstractContextManager["SortedRows"]):
         self._rows.clear()
 
     def groups(self) -> Iterator[tuple[str, list[Row]]]:
-        """Yield each key with its rows, sorted by key. May be called again after it has ended."""
+        """Yield each key with its rows, sorted by key. May be called again when all keys were read."""
         self._rows.sort(key=_key)
         in_order = heapq.merge(*map(_read, self._runs), self._rows, key=_key)
         for key, rows in itertools.groupby(in_order, key=_key):
