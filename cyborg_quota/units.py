@@ -114,5 +114,5 @@ def _check_ratio(resource: str, value: object, total: int) -> decimal.Decimal:
     if not isinstance(exponent, int) or -exponent > MAX_RATIO_PLACES:
         raise refuse(f"it must have at most {MAX_RATIO_PLACES} decimal places")
     if total * ratio > MAX_CAPACITY:
-        raise refuse(f"the capacity would exceed {MAX_CAPACITY}")
+        raise refuse(f"total * allocation_ratio must be at most {MAX_CAPACITY}")
     return ratio

@@ -113,15 +113,14 @@ def bundle(text: str) -> dict[str, int]:
     return amounts
 
 
-def add_amounts(parser: argparse.ArgumentParser, *, nargs: str = "+") -> None:
-    """Add the positional argument ``deltas``: the requested amounts."""
-    parser.add_argument(
-        "deltas",
-        nargs=nargs,
-        type=amount,
-        metavar="RESOURCE=AMOUNT",
-        help="the amount of a resource, as in gpu=2; a negative amount frees",
-    )
+def add_amounts(
+    parser: argparse.ArgumentParser,
+    *,
+    nargs: str = "+",
+    text: str = "the amount of a resource, as in gpu=2; a negative amount frees",
+) -> None:
+    """Add the positional argument ``deltas``: the requested amounts. ``text``: its help."""
+    parser.add_argument("deltas", nargs=nargs, type=amount, metavar="RESOURCE=AMOUNT", help=text)
 
 
 PROJECT_HELP = "the project's ID or, if Keystone is configured, its name"
