@@ -12,6 +12,8 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any, Final, TextIO
 
+from cyborg_quota.spool import cannot_write
+
 Row = list[Any]
 """A key (a text), and further values that JSON can represent. A tuple may be read back as a list."""
 
@@ -25,8 +27,9 @@ _key: Final = operator.itemgetter(0)
 class SortedRows(contextlib.AbstractContextManager["SortedRows"]):
     """Rows sorted by their first value; rows with the same one stay in the order in which they were added.
 
-    Up to RUN_ROWS rows need no file. The files have no name, and end with the ``with`` block or with the process. They
-    are in the directory that the environment variable TMPDIR names (tempfile.gettempdir). ``add`` raises OSError.
+    Fewer than RUN_ROWS rows need no file. The files have no name, and are deleted at the end of the ``with`` block or
+    of the process. They are in the directory that the environment variable TMPDIR names (tempfile.gettempdir). ``add``
+    raises QuotaError if a file cannot be written.
     """
 
     def __init__(self) -> None:
@@ -45,10 +48,14 @@ class SortedRows(contextlib.AbstractContextManager["SortedRows"]):
             self._write_run()
 
     def _write_run(self) -> None:
-        run = tempfile.TemporaryFile("w+", encoding="ascii", buffering=_BUFFER_CHARS)  # noqa: SIM115 (closed at exit)
-        self._runs.append(run)
-        for row in sorted(self._rows, key=_key):
-            run.write(json.dumps(row, separators=(",", ":")) + "\n")
+        try:
+            run = tempfile.TemporaryFile("w+", encoding="ascii", buffering=_BUFFER_CHARS)  # noqa: SIM115 (see __exit__)
+            self._runs.append(run)
+            for row in sorted(self._rows, key=_key):
+                run.write(json.dumps(row, separators=(",", ":")) + "\n")
+            run.flush()
+        except OSError as error:
+            raise cannot_write(error) from None
         self._rows.clear()
 
     def groups(self) -> Iterator[tuple[str, list[Row]]]:
