@@ -57,7 +57,7 @@ _PRINTED_ERROR = re.compile(r"(?ms)^(\S[^\n]*): error: (.*)\n\Z")
 """What argparse prints last: the name of the program, and the message."""
 
 _NAMED_TYPE = re.compile(r"invalid \w+ value: ")
-"""In the message about a value for which a function raised ValueError: argparse shows the name of the function."""
+"""If a function raises ValueError for a value, argparse's message has the name of this function."""
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,100}", re.ASCII)
 

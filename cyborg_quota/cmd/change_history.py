@@ -47,7 +47,7 @@ class History(base.Lister, Generic[Entry, Difference]):
         paging.add_resource(parser)
         if self.long_columns:
             names = " and ".join(self.long_columns)
-            parser.add_argument("--long", action="store_true", help=f"show {names} in a table, too")
+            parser.add_argument("--long", action="store_true", help=f"also show {names} in a table")
         parser.add_argument(
             "--verify",
             action="store_true",

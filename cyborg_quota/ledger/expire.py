@@ -87,7 +87,7 @@ class Expirer:
     def _expire_unlocked(self, progress: Callable[[int], None]) -> None:
         """Expire the reservations project by project, and skip the projects whose locks are not granted.
 
-        Raises DatabaseUnavailable at the project number _MOST_LOCKED, because each takes as long as a statement may.
+        Raises DatabaseUnavailable after _MOST_LOCKED such projects: each of them takes as long as a statement may.
         """
         locked: set[str] = set()
         position: ExpiryPosition | None = None

@@ -10,8 +10,8 @@ from typing import Literal, Protocol
 Kind = Literal["lost", "changed", "foreign"]
 """The kind of a difference.
 
-``lost``: the ARQ has charges of this source, and is not attached. ``changed``: it is attached, and its charges of this
-source differ. ``foreign``: it has charges of another source, or without a source.
+``lost``: the ARQ is not attached, and its charges are of this source. ``changed``: it is attached, and is charged
+differently by this source, or not at all. ``foreign``: it has a charge of another source, or without a source.
 """
 
 Problem = Literal["not attached", "not charged", "wrong project", "wrong amount", "released, not charged"]
