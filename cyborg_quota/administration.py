@@ -145,7 +145,7 @@ class Administration:
     def tree_warnings(self, context: Context) -> list[str]:
         """Log lines about edges that the limit driver ignores, or will replace. Works with all limit drivers.
 
-        Of the edges that operators made, the first 50 are compared with the source of the driver. Raises
+        The first 50 of the edges that operators made are compared with those of the source of the limits. Raises
         LimitsUnavailable.
         """
         validation.admin_only(context, "tree_warnings")
@@ -487,7 +487,7 @@ class Administration:
         return self._driver.history.checkpoint(self._author(context, reason))
 
     def purge_limit_history(self, context: Context, older_than_seconds: int) -> int:
-        """Replace the entries older than this by a checkpoint, once one is a tenth older. Returns their number."""
+        """Replace the entries older than this by a checkpoint, if one is 1.1 times as old. Returns how many."""
         validation.admin_only(context, "purge_limit_history")
         age = validation.age_microseconds(older_than_seconds)
         return self._driver.history.purge(age, validation.author_of(context, None))

@@ -299,7 +299,7 @@ class Capacity:
     def purge_history(self, context: Context, older_than_seconds: int) -> int:
         """Replace the entries of the history that are older than this by one checkpoint.
 
-        Does so once the oldest entry is a tenth older. Returns the number of entries deleted.
+        Does nothing until the oldest entry is older than 1.1 times this. Returns the number of entries deleted.
         """
         validation.admin_only(context, "purge_history")
         age = validation.age_microseconds(older_than_seconds)

@@ -38,8 +38,9 @@ class WantedProvider:
 
     ``uuid`` None: the source does not know it; a provider with the same name is the same one. ``parent`` is a name or a
     UUID. ``can_host`` None: the source does not say; a new provider can. ``covers``: the resources of which the source
-    knows all inventories; one that it does not list gets the total 0. ``used`` returns what consumers use, so that only
-    that of one provider is in memory; None: the source does not say. ``is_needed`` False: do not add the provider.
+    knows all inventories; one that it does not list gets the total 0. ``used`` returns what consumers use there (None:
+    the source does not say); it is a function, so that only the use of one provider is in memory. ``is_needed`` False:
+    do not add the provider.
     """
 
     name: str
@@ -304,7 +305,7 @@ def _warn_about_pods(matched: Iterable[tuple[WantedProvider, Provider | None]]) 
 
 
 def _warn_about_hosts(matched: Sequence[tuple[WantedProvider, Provider | None]], stored: _Stored) -> None:
-    """A host that another source has named ``node1`` and this one names ``node1.example.org`` would count twice."""
+    """Warn of new providers, such as ``node1.example.org``, that another source may have stored as ``node1``."""
     others = stored.hosts() - {provider.name for _, provider in matched if provider is not None}
     by_label: dict[str, list[str]] = {}
     for name in others:
@@ -318,8 +319,8 @@ def _warn_about_hosts(matched: Sequence[tuple[WantedProvider, Provider | None]],
     ]
     if twice:
         LOG.warning(
-            "%d new providers may be hosts that are stored under another name, %s and %s for example: then their "
-            "capacity counts twice. Import hosts from one source only, and set the total of the other name to 0.",
+            "%d new providers may be hosts that are already stored under another name, for example %s and %s. If so, "
+            "their capacity counts twice: import hosts from one source only, and set the total of the other name to 0.",
             len(twice),
             *twice[0],
         )
@@ -347,7 +348,7 @@ class _Stored:
         return {*self._by_uuid, *self._by_name}
 
     def hosts(self) -> set[str]:
-        """The names of the providers that have something, and are in no other one."""
+        """The names of the providers without a parent that have an inventory with a total above 0."""
         with_something = {name for name, records in self.records.items() if any(one.total for one in records.values())}
         return {name for name in with_something if self._by_name[name].parent is None}
 

@@ -150,9 +150,9 @@ def how_many(bundle: Mapping[str, int], headrooms: Mapping[str, Headroom]) -> Bu
 def separate_claims(
     bundle: Mapping[str, int], own: Mapping[str, Counters], open_reservations: Mapping[str, OpenReservations]
 ) -> tuple[int, str] | None:
-    """How many claims of ``bundle`` the caps on open reservations permit: each of them makes a reservation of its own.
+    """How many claims of ``bundle`` the caps on open reservations permit, and the resource whose cap bounds the number.
 
-    Also returns the resource whose cap bounds the number. None: there is no cap.
+    Each claim makes a reservation of its own. Returns None if there is no cap.
 
     ``own``: the counters of the project, by resource. As in ``compute``, claims that leave ``reserved`` within half of
     the cap are granted.

@@ -46,7 +46,7 @@ class PodLimits:
         if not isinstance(limits, Mapping) or not limits:
             raise exceptions.InvalidRequest("Limits per pod must map at least one resource to a limit.")
         project_id, pod = validation.check_name("project_id", project_id), validation.check_name("pod", pod)
-        if not validation.is_admin(context):  # before anything is looked up, so that the answer reveals no pod
+        if not validation.is_admin(context):  # before the pod is looked up, so that the error reveals no pod
             self._require_right(context, project_id, self._driver.get_parent(project_id))
         checked = {
             scopes.scoped_name(validation.check_name("resource", resource), pod): None

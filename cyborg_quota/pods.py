@@ -106,9 +106,9 @@ class Pods:
     ) -> Pod:
         """Change the given values of a pod, and return it. Its zone and its name cannot change.
 
-        ``endpoint``: a new one removes the measurement of the former. ``state``: "available", "maintenance" or
-        "disabled". From the moment at which this call returns, no project is bound to a pod that is not available; its
-        present bindings move when they are selected the next time. Raises PodNotFound, InvalidPod.
+        ``endpoint``: a new one removes the last measurement, which is that of the former one. ``state``: "available",
+        "maintenance" or "disabled". After this call has returned, no project is bound to a pod that is not available;
+        its present bindings move when they are selected the next time. Raises PodNotFound, InvalidPod.
         """
         validation.admin_only(context, "change_pod")
         changes: dict[str, Any] = {}

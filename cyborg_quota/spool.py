@@ -12,14 +12,23 @@ from typing import Any, Final
 from cyborg_quota import exceptions
 
 MEMORY_BYTES: Final = 2**20
-"""What is kept in memory. More is written to the file."""
+"""Up to this size, all values are in memory; beyond it, all are in the file."""
+
+
+def cannot_write(error: OSError) -> exceptions.QuotaError:
+    """The error to raise if a temporary file cannot be written. The caller must not have changed anything."""
+    directory = f" in {tempfile.tempdir}" if tempfile.tempdir else ""
+    return exceptions.QuotaError(
+        f"The temporary file{directory} cannot be written: {error.strerror}. Nothing was changed. Set the environment "
+        "variable TMPDIR to a directory with more space."
+    )
 
 
 class Spool(contextlib.AbstractContextManager["Spool"]):
-    """Values that JSON has, which are read back one by one.
+    """Values that JSON can represent, which are read back one by one.
 
-    The file has no name, and ends with the ``with`` block or with the process. It is in the directory that the
-    environment variable TMPDIR names (tempfile.gettempdir).
+    The file has no name, and is deleted at the end of the ``with`` block or of the process. It is in the directory that
+    the environment variable TMPDIR names (tempfile.gettempdir).
     """
 
     def __init__(self) -> None:
@@ -36,10 +45,7 @@ class Spool(contextlib.AbstractContextManager["Spool"]):
             self._file.write(json.dumps(value, separators=(",", ":")).encode() + b"\n")
             self._file.flush()
         except OSError as error:
-            raise exceptions.QuotaError(
-                f"The temporary file in {tempfile.gettempdir()} cannot be written: {error.strerror}. Nothing was "
-                "changed. Set the environment variable TMPDIR to a directory with more space."
-            ) from None
+            raise cannot_write(error) from None
         return place
 
     def get(self, place: int) -> Any:

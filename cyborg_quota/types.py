@@ -208,8 +208,8 @@ class Over:
     constraint of scope ``subtree`` or ``total`` limits, and None for scope ``project``. With scope ``total``, the
     project is TOTAL, and ``used`` and ``reserved`` are 0. All three are None if the context may not see them: only an
     admin sees the usage of an ancestor. ``requested``: the amount, summed over the claims of the call. ``pod``: of a
-    limit per pod; "" if the context may not see its name; None: the limit applies over all pods. ``fits``: with
-    ``check``, the largest amount of the resource that would be granted at the same moment.
+    limit per pod; "" if the context may not see its name; None: the limit applies over all pods. ``fits``: in the
+    result of ``check``, the largest amount of the resource that would be granted at the same moment; otherwise None.
 
     The other bounds have the scope ``open_reservations`` (``limit`` is the cap), ``counter`` (``limit`` is MAX_AMOUNT),
     or ``project`` and the limit None: this project has no limit, so that nothing can be reserved.

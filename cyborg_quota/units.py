@@ -18,7 +18,7 @@ MAX_RATIO_PLACES: Final = 4
 """The maximum number of decimal places of allocation_ratio that the database stores."""
 
 MAX_CAPACITY: Final = 2**40
-"""The largest capacity of an inventory: the sums of millions of them have 64 bits, which SQLite can add."""
+"""The largest capacity of an inventory: the sum of millions of inventories fits into 64 bits, the limit of SQLite."""
 
 _MAX_RATIO: Final = decimal.Decimal(10) ** 9
 _CONTEXT: Final = decimal.Context(prec=60, rounding=decimal.ROUND_FLOOR)
@@ -103,16 +103,16 @@ def _check_ratio(resource: str, value: object, total: int) -> decimal.Decimal:
         raise refuse("it must be a Decimal, an integer or a text; a float is not exact")
     # (Decimal also reads the digits of other scripts, and underscores.)
     if isinstance(value, str) and not (value.isascii() and "_" not in value):
-        raise refuse("it must be a decimal number")
+        raise refuse("it must be a decimal number, as in 1.5")
     try:
         ratio = decimal.Decimal(value)
     except (decimal.InvalidOperation, ValueError):
-        raise refuse("it must be a decimal number") from None
+        raise refuse("it must be a decimal number, as in 1.5") from None
     if not ratio.is_finite() or not 0 < ratio <= _MAX_RATIO:
         raise refuse(f"it must be above 0 and at most {_MAX_RATIO}")
     exponent = ratio.normalize(_CONTEXT).as_tuple().exponent
     if not isinstance(exponent, int) or -exponent > MAX_RATIO_PLACES:
         raise refuse(f"it must have at most {MAX_RATIO_PLACES} decimal places")
     if total * ratio > MAX_CAPACITY:
-        raise refuse(f"the capacity would exceed {MAX_CAPACITY}")
+        raise refuse(f"total * allocation_ratio must be at most {MAX_CAPACITY}")
     return ratio

@@ -150,7 +150,7 @@ def check_deltas(deltas: object, known: Mapping[str, Any]) -> dict[str, int]:
 def check_needed(amounts: object, known: Mapping[str, Any]) -> dict[str, int]:
     """What a pod must have. Raises InvalidClaim, UnknownResource, InvalidDelta."""
     checked = check_deltas(amounts, known)
-    _check_positive(checked, "a request says what is needed")
+    _check_positive(checked, "a selection considers what is needed")
     return checked
 
 

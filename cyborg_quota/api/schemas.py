@@ -287,7 +287,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
     "ProjectQuota": _object(
         {
             "project_id": _NAME,
-            "quota": _by_resource(ref("Limit"), "The limits that were set for this project; with a pod, those there."),
+            "quota": _by_resource(ref("Limit"), "The limits that were set for this project, or for it in the pod."),
             "overrides": _described(_COUNT, "The number of its overrides that have not ended."),
         }
     ),

@@ -35,9 +35,9 @@ def _bad_usage(message: str, prog: str) -> BadUsage:
 
 @contextlib.contextmanager
 def usage_as_errors() -> Iterator[None]:
-    """Raise BadUsage if oslo.config refuses the arguments: its parser prints the usage to stderr, and exits.
+    """Raise BadUsage if oslo.config refuses the arguments. (Its parser would print the usage to stderr, and exit.)
 
-    Whatever else is printed to stderr in the block is printed at its end.
+    All other output to stderr is printed at the end of the block.
     """
     printed = io.StringIO()
     try:
@@ -57,7 +57,7 @@ _PRINTED_ERROR = re.compile(r"(?ms)^(\S[^\n]*): error: (.*)\n\Z")
 """What argparse prints last: the name of the program, and the message."""
 
 _NAMED_TYPE = re.compile(r"invalid \w+ value: ")
-"""In the message about a value for which a function raised ValueError: argparse shows the name of the function."""
+"""If a function raises ValueError for a value, argparse's message has the name of this function."""
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,100}", re.ASCII)
 
@@ -113,15 +113,14 @@ def bundle(text: str) -> dict[str, int]:
     return amounts
 
 
-def add_amounts(parser: argparse.ArgumentParser, *, nargs: str = "+") -> None:
-    """Add the positional argument ``deltas``: the requested amounts."""
-    parser.add_argument(
-        "deltas",
-        nargs=nargs,
-        type=amount,
-        metavar="RESOURCE=AMOUNT",
-        help="the amount of a resource, as in gpu=2; a negative amount frees",
-    )
+def add_amounts(
+    parser: argparse.ArgumentParser,
+    *,
+    nargs: str = "+",
+    text: str = "the amount of a resource, as in gpu=2; a negative amount frees",
+) -> None:
+    """Add the positional argument ``deltas``: the requested amounts. ``text``: its help."""
+    parser.add_argument("deltas", nargs=nargs, type=amount, metavar="RESOURCE=AMOUNT", help=text)
 
 
 PROJECT_HELP = "the project's ID or, if Keystone is configured, its name"

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import decimal
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -197,8 +196,7 @@ class InventorySet(base.Lister):
         parser.add_argument("--step-size", type=int, default=1, metavar="N", help="the step of claims (default: 1)")
         parser.add_argument(
             "--allocation-ratio",
-            type=_ratio,
-            default=decimal.Decimal(1),
+            default="1",
             metavar="RATIO",
             help="the capacity is (total - reserved) * RATIO, rounded down (default: 1)",
         )
@@ -337,10 +335,3 @@ class Heal(base.Lister):
         with base.progress_bar(None, "inventories") as progress:
             drifts = self.engine.capacity.heal(self.context, progress=progress)
         return DRIFT_COLUMNS, [_drift_values(drift) for drift in drifts]
-
-
-def _ratio(text: str) -> decimal.Decimal:
-    try:
-        return decimal.Decimal(text)
-    except decimal.InvalidOperation:
-        raise argparse.ArgumentTypeError(f"{text!a}: write a decimal number, as in 1.5") from None

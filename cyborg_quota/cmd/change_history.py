@@ -24,7 +24,7 @@ class History(base.Lister, Generic[Entry, Difference]):
 
     columns: ClassVar[tuple[str, ...]]
     long_columns: ClassVar[tuple[str, ...]] = ()
-    """The last of ``columns``, which a table has only with --long or if -c selects columns."""
+    """The last of ``columns``: a table has them only with --long, or if -c selects columns."""
     difference_columns: ClassVar[tuple[str, ...]]
     owner: ClassVar[str]
     """The name of the option that selects the entries of one object: project or provider."""
@@ -47,7 +47,7 @@ class History(base.Lister, Generic[Entry, Difference]):
         paging.add_resource(parser)
         if self.long_columns:
             names = " and ".join(self.long_columns)
-            parser.add_argument("--long", action="store_true", help=f"show {names} in a table, too")
+            parser.add_argument("--long", action="store_true", help=f"also show {names} in a table")
         parser.add_argument(
             "--verify",
             action="store_true",

@@ -91,8 +91,10 @@ def _add_scope(parser: argparse.ArgumentParser) -> None:
     scope = parser.add_mutually_exclusive_group(required=True)
     scope.add_argument("--default", action="store_true", help="the default, for projects without a limit of their own")
     scope.add_argument("--project", metavar="PROJECT", help=f"the limit of one project: {arguments.PROJECT_HELP}")
-    scope.add_argument("--total", action="store_true", help="the limit over all projects, beside their own limits")
-    parser.add_argument("--pod", metavar="POD", help="with --project: its limit in this pod, beside that over all pods")
+    scope.add_argument("--total", action="store_true", help="the limit over all projects together")
+    parser.add_argument(
+        "--pod", metavar="POD", help="with --project: its limit in this pod, in addition to that over all pods"
+    )
     arguments.add_project_domain(parser)
 
 
@@ -118,8 +120,8 @@ class Set(base.Previewer):
     reserve; the limits are enforced when the command ends. Repeat the command if
     it is interrupted.
 
-    With --pod, the limits apply to what the project holds in this pod, besides
-    the limits over all pods. What it holds there already counts.
+    With --pod, the limits apply to what the project holds in this pod, in addition
+    to the limits over all pods. What it holds there already counts.
     """
 
     example = (

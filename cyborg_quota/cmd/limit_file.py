@@ -23,9 +23,9 @@ class Import(base.Previewer):
     Prints the changes; pod is that of a limit per pod. Limits and projects that
     the file does not mention stay unchanged. Each project is moved to its
     position in the file (at the top level it has no parent); a limit of null is
-    removed. A refusal has the first ten reasons; `cyborg-quota -v limit import`
-    logs the others, too. With --dry-run and --against, prints the table of
-    `limit simulate`.
+    removed. If the changes are refused, the error has the first ten reasons;
+    `cyborg-quota -v limit import` logs the others. With --dry-run and --against,
+    prints the table of `limit simulate`.
     """
 
     example = "cyborg-quota limit import limits.yaml --dry-run"

@@ -21,8 +21,9 @@ class Orphans(base.Lister):
     If there are any, prints a row for each project and resource and exits with 1;
     otherwise prints nothing and exits with 0. overrides is the number of overrides
     that have not ended. A limit per pod has a row of its own, with the usage in this
-    pod; --marker then takes the pod after the resource. `release`, `limit unset` and
-    `limit override cancel` remove what they hold. Keystone's domains are no orphans.
+    pod; the --marker of such a row takes the pod after the resource. `release`,
+    `limit unset` and `limit override cancel` remove what these projects hold.
+    Keystone's domains are no orphans.
     """
 
     example = "cyborg-quota project orphans -f csv"

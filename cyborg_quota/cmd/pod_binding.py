@@ -46,7 +46,7 @@ class Select(base.ShowOne):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         _add_key(parser)
-        arguments.add_amounts(parser, nargs="*")
+        arguments.add_amounts(parser, nargs="*", text="the amount of a resource that is needed, as in gpu=2")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
@@ -118,7 +118,7 @@ class Move(base.ShowOne):
 
 
 class End(base.Command):
-    """End the current binding of a project, or all those to a pod.
+    """End the current binding of a project, or all current bindings to a pod.
 
     The next selection of each project creates another binding. To empty a pod
     before it is removed, run `pod drain` first: while the pod is available,

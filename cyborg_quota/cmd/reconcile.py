@@ -55,7 +55,7 @@ class Reconcile(base.Lister):
             "--force",
             action="store_true",
             help="repair even if the share of changes is more than [cyborg] reconcile_share allows, or if Cyborg's "
-            "records have become fewer; with --claim-source, also set the source in that case",
+            "records have become fewer; with --claim-source, set the source even if they have become fewer",
         )
         parser.add_argument(
             "--claim-source",
@@ -139,7 +139,9 @@ class Reconcile(base.Lister):
             )
         if omitted:
             self.status = REFUSED
-            self._print(f"{omitted} further differences are neither listed nor repaired now: run the command again.")
+            self._print(
+                f"{omitted} further differences are not listed. Run the command again when those above are repaired."
+            )
 
     def _report_failed(self, report: Report, repaired: Sequence[Difference]) -> None:
         done = {difference.arq for difference in repaired if difference.problem != "released, not charged"}

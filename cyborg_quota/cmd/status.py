@@ -38,7 +38,7 @@ is started, after an upgrade, and to diagnose a problem. It writes nothing. The 
   database          Do the tables have the revision of this release?
   limits            Does the limit driver answer?
   total limits      Is each of them enforced?
-  project tree      Does it have edges that another limit driver added, or that Keystone's replace?
+  project tree      Does it have edges that another limit driver added, or that Keystone's will replace?
   counters          Do the usage counters match the reservations?
   capacity          Do the inventories match the reservations, and are claims with a provider enabled?
   Cyborg's version  Does it have all that cyborg_quota needs, and is it a tested version?
@@ -157,7 +157,9 @@ class Checks(upgradecheck.UpgradeCommands):
             warnings = engine.administration.tree_warnings(validation.admin_context())
         finally:
             engine.close()
-        return Result(WARNING, " ".join(warnings)) if warnings else Result(SUCCESS, "no edge is ignored")
+        if warnings:
+            return Result(WARNING, " ".join(warnings))
+        return Result(SUCCESS, "no edge is ignored or will be replaced")
 
     def _counters(self) -> Result:
         engine = self._engine()

@@ -118,8 +118,8 @@ class Check(base.Lister):
     these amounts would be admitted in one reserve, and the resource that bounds
     the number; another reserve may change it at any time. With --provider, each
     bundle is a claim of its own, which fits on one provider. With --pod, the
-    limits per pod of this pod apply too, and `any` provider is one of the pod. pod is
-    empty for a limit over all pods.
+    limits in this pod apply too, and `any` provider is one of this pod. The column
+    pod is empty for a limit over all pods.
     """
 
     example = "cyborg-quota check --project P gpu=2"
@@ -187,8 +187,9 @@ class Audit(base.Lister):
 
     If there are differences, prints a row for each (recorded: the counter;
     expected: the sum of the reservations) and exits with 1; otherwise prints
-    nothing and exits with 0. A row with a provider is an inventory of it, and a row
-    with a pod a counter of what the project holds there. `usage heal` repairs them.
+    nothing and exits with 0. A row with a provider is about an inventory of it; a row
+    with a pod is about what the project holds in the pod. `usage heal` repairs the
+    counters.
     """
 
     example = "cyborg-quota usage audit -f csv"

@@ -66,7 +66,7 @@ OPTS: list[cfg.Opt] = [
         help="Seconds for which the history of limits, that of capacity, and the bindings to pods that ended are kept; "
         "by default they are kept forever. cyborg-quota-expirer deletes older bindings, and replaces older entries of "
         "the histories by one checkpoint, which records the limits and the project tree, or the providers and "
-        "inventories, at that time. It does so when the oldest entry is a tenth older than this.",
+        "inventories, at that time. A checkpoint is written when the oldest entry is older than 1.1 times this.",
     ),
     cfg.Opt(
         "limits",

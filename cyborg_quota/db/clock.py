@@ -34,5 +34,5 @@ def utc_now() -> utc_after:
 
 
 def moment_of(value: datetime.datetime | str) -> datetime.datetime:
-    """A time that a prepared.Statement has read, which is as the driver returns it: on SQLite, a text."""
+    """Convert a time that a prepared.Statement has read. (It is as the driver returns it: on SQLite, a text.)"""
     return value if isinstance(value, datetime.datetime) else datetime.datetime.fromisoformat(value)

@@ -43,7 +43,7 @@ Key = tuple[int, str]
 """The id of a provider, and a resource: the key of an inventory."""
 
 Seek = Callable[[sa.Select[Any], Any], sa.Select[Any]]
-"""Makes a server read equally good inventories of a table from a random provider on, by the index on free units."""
+"""Changes a query of equally good inventories: see Dialect.seek_in_free_index."""
 
 class InventoryClaim(NamedTuple):
     """What one call takes from one inventory, by claims of the same amount; ``total`` is their sum."""
@@ -64,7 +64,7 @@ class Place(NamedTuple):
 
 
 def fits_units(amount: sa.ColumnElement[int], row: Any = _row) -> sa.ColumnElement[bool]:
-    """The rule of units.violated_unit. (Not "% = 0", of which PostgreSQL expects that it holds for one row in 200.)"""
+    """The rule of units.violated_unit. (Not "% = 0": PostgreSQL would expect that one row in 200 matches.)"""
     return sa.or_(
         row.min_unit == amount,
         sa.and_(row.min_unit < amount, row.max_unit >= amount, amount % row.step_size < sa.literal_column("1")),
@@ -487,9 +487,9 @@ class NotifiedInventory(NamedTuple):
 
 
 def read_notified_levels(connection: sa.Connection, lowest: int, least_capacity: int) -> list[NotifiedInventory]:
-    """The inventories that were reported, or are to be: see thresholds.level. By provider name and resource.
+    """The inventories that were reported, or are to be reported (thresholds.level), by provider name and resource.
 
-    ``lowest``: the lowest threshold in percent. ``least_capacity``: the least capacity that has thresholds.
+    ``lowest``: the lowest threshold in percent. ``least_capacity``: smaller inventories have no thresholds.
     """
     rows = connection.execute(_LEVELS, {"b_lowest": lowest, "b_least": least_capacity})
     return [NotifiedInventory(*row) for row in rows]

@@ -107,7 +107,7 @@ FoldGroup = tuple[int, int | None, str | None]
 
 
 def foldable_usage_rows(connection: sa.Connection, age_microseconds: int, after: int, limit: int) -> Sequence[int]:
-    """The ids of the next usage rows, after ``after``, of which ``foldable`` may return a group."""
+    """The ids of the usage rows above ``after`` for which ``foldable`` may return a group: the first ``limit``."""
     parameters = {"b_age": age_microseconds, "b_after": after, "b_limit": limit}
     return connection.execute(_FOLDABLE_USAGE_ROWS, parameters).scalars().all()
 
@@ -136,8 +136,8 @@ def fold(
 ) -> tuple[int, int | None] | None:
     """Replace reservations of a group and their adjustments by one row with their sum, which preserves I2.
 
-    It reads ``limit`` of them with ids above ``after``, and replaces as many as one row can hold. Returns by how many
-    rows the table shrank, and the ``after`` of the next call (None: there is none). None: roll back, one was released.
+    It reads ``limit`` of them, with ids above ``after``. Returns by how many rows the table shrank, and ``after`` for
+    the next call (None: nothing is left). Returns None if one was released concurrently: the caller must roll back.
     """
     usage_id, provider_id, pod = group
     parameters = {"b_usage_id": usage_id}
@@ -146,7 +146,7 @@ def fold(
     rows = [read[position] for position in transitions.mergeable([row.delta for row in read])]
     negative = [row.id for row in rows if row.delta < 0]
     if len(rows) + len(_ADJUSTMENTS.rows(connection, negative, parameters)) < 2:
-        # No two of them fit into one row: without the first one, the next call reads others.
+        # No two of them fit into one row. The next call leaves out the first one, and thus reads others.
         return 0, read[0].id if len(read) == limit else None
     if _DELETE_LOOSE.changed(connection, [row.id for row in rows], {}) != len(rows):
         return None

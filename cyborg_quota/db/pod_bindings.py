@@ -42,8 +42,9 @@ class BindingKey(NamedTuple):
 
 
 class StoredBinding(NamedTuple):
-    """A current binding and its id; of its pod the id, the state, the threshold, and the last measurement (None: never
-    measured); and the version of all pods, if it was read.
+    """A current binding, with its id, and with the id, state, threshold and last measurement of its pod.
+
+    ``usage`` None: the pod was never measured. ``version``: that of all pods; None: it was not read.
     """
 
     id: int
@@ -71,7 +72,7 @@ _IS_OF_KEY: Final = sa.and_(
     _binding.affinity_hash == sa.bindparam("b_hash"),
     _binding.current == sa.literal_column("1"),
 )
-# (No column that is not needed: for each of them, SQLAlchemy takes 1.5 microseconds of a selection.)
+# (Only the columns that are needed: each costs a selection 1.5 microseconds in SQLAlchemy.)
 _CURRENT_COLUMNS: Final = (
     _binding.id,
     _binding.pod,
@@ -101,7 +102,7 @@ def find_current(connection: sa.Connection, key: BindingKey, *, with_version: bo
 def find_current_in_single_statement(
     connection: sa.Connection, key: BindingKey, *, with_version: bool
 ) -> StoredBinding | None:
-    """As ``find_current``, as a transaction of its own. None: also if this is not supported."""
+    """As ``find_current``, but as a transaction of its own. Also returns None if the dialect does not support this."""
     query = _FIND_CURRENT[with_version]
     rows = dialects.of(connection).read_in_single_statement(connection, query, key.parameters)
     return _stored(rows[0], key, with_version=with_version) if rows else None

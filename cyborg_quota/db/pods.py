@@ -182,7 +182,7 @@ def set_usage(
     usage: Mapping[str, ResourceUse],
     measured_at: datetime.datetime | None = None,
 ) -> None:
-    """Replace the measurement of a locked pod by one of this time (None: now), unless it has a newer one."""
+    """Replace the measurement of a locked pod, unless its measurement is newer. ``measured_at`` None: now."""
     if measured_at is not None:
         newer = sa.select(sa.literal(1)).where(_usage.pod_id == pod_id, _usage.measured_at > measured_at)
         if connection.execute(newer).first() is not None:

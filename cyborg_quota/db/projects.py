@@ -266,7 +266,7 @@ def marked_edges(connection: sa.Connection, origin: str | None = None, limit: in
 
 
 def operators_edges(connection: sa.Connection, limit: int) -> list[tuple[str, str]]:
-    """(project_id, parent_id) of the first edges that operators made, sorted; at most ``limit``."""
+    """(project_id, parent_id) of the edges that operators made, sorted by project: the first ``limit`` of them."""
     query = sa.select(projects.c.project_id, projects.c.parent_id).where(
         projects.c.parent_id.is_not(None), projects.c.origin.is_(None)
     )

@@ -454,10 +454,11 @@ class DatabaseReadOnly(DatabaseUnavailable):
 
 
 class DatabaseUnreachable(DatabaseUnavailable):
-    """No connection could be made, or the server stopped answering; or only a proxy or a node without a quorum answers.
+    """No connection could be made, or the server stopped answering.
 
-    A lock timeout, a deadlock or another conflict raises DatabaseUnavailable, never this subclass: the server did
-    answer, and calls for other projects may succeed.
+    Also raised if PgBouncer cannot reach its server, or if a Galera node has no quorum. A lock timeout, a deadlock
+    or another conflict raises DatabaseUnavailable, never this subclass: the server did answer, and calls for other
+    projects may succeed.
     """
 
 

@@ -137,9 +137,10 @@ class QuotaDriver(abc.ABC):
     def list_detail(
         self, wanted: Mapping[str, Collection[str]], resources: Collection[str], pod: str | None = None
     ) -> Iterator[UsageRecord]:
-        """Usage and headroom, of one moment for each project. ``wanted``: resources by project, which has usage rows.
+        """The usage and the headroom of these resources of each project, both of the same moment.
 
-        A resource that is not among ``resources`` cannot be reserved. ``pod``: within this pod.
+        ``wanted``: resources by project; each project has usage rows. A resource that is not among ``resources`` cannot
+        be reserved. ``pod``: within this pod.
         """
         raise NotImplementedError
 
@@ -238,9 +239,9 @@ class QuotaDriver(abc.ABC):
         """The number of edges of the project tree that the limit driver ignores, by origin (see LimitDriver.origin)."""
 
     def list_replaced_edges(self) -> tuple[list[ReplacedEdge], str | None]:
-        """The edges of operators that the limit driver's source defines differently, and that source.
+        """The edges that operators made and that differ from those of the source of the limits, and its name.
 
-        At most 50 edges are compared. Raises LimitsUnavailable.
+        The name is None if the source has no tree. At most 50 edges are compared. Raises LimitsUnavailable.
         """
         return [], None
 

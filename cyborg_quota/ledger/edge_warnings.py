@@ -9,7 +9,7 @@ from typing import Final
 from cyborg_quota.limit_types import ReplacedEdge
 
 MOST_COMPARED: Final = 50
-"""The maximum number of operators' edges that are compared with the source of the limits: each may take a request."""
+"""The maximum number of operators' edges that are compared with the source of the limits: each may need a request."""
 _MOST_NAMED: Final = 5
 
 
@@ -27,7 +27,7 @@ def ignored(counts: Mapping[str, int]) -> str | None:
 
 
 def replaced(edges: Sequence[ReplacedEdge], origin: str | None) -> str | None:
-    """A warning of operators' edges that differ from those of the limit driver's source, ``origin``."""
+    """A warning of edges that operators made and that differ from those of ``origin``, the source of the limits."""
     if not edges:
         return None
     named = ", ".join(

@@ -55,7 +55,7 @@ _READ_AHEAD_BATCHES: Final = 40
 """When fewer batches than this are ready, more rows are read, so that workers do not wait for the next window."""
 
 _MOST_LOCKED: Final = 3
-"""The most projects whose locks one run of the expirer waits for."""
+"""The maximum number of projects for whose locks one run of the expirer waits."""
 
 _Result = futures.Future[tuple[int, float]]
 
@@ -71,7 +71,7 @@ class Expirer:
     def expire(self, progress: Callable[[int], None] | None) -> int:
         """Expire all overdue reservations. Returns their number. ``progress`` is called with the size of each batch.
 
-        If a row lock is not granted, those of the other projects are expired before the error is raised.
+        If a row lock is not granted, the reservations of other projects are expired before the error is raised.
         """
         parallel = ParallelExpirer(self._database, self, self._batch_rows)
         try:
@@ -85,9 +85,9 @@ class Expirer:
             raise
 
     def _expire_unlocked(self, progress: Callable[[int], None]) -> None:
-        """Expire project by project, and skip those whose locks are not granted.
+        """Expire the reservations project by project, and skip the projects whose locks are not granted.
 
-        Raises DatabaseUnavailable after _MOST_LOCKED of them, because each takes as long as a statement may.
+        Raises DatabaseUnavailable after _MOST_LOCKED such projects: each of them takes as long as a statement may.
         """
         locked: set[str] = set()
         position: ExpiryPosition | None = None

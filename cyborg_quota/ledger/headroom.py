@@ -67,9 +67,9 @@ class HeadroomReader:
     def check(
         self, project_id: str, request: Mapping[str, int], *, sees_all: bool, pod: str | None = None
     ) -> list[Over]:
-        """All that would refuse a reserve of these positive amounts, and what fits, at one moment.
+        """All that would refuse a reserve of these positive amounts, and what fits, as of one moment.
 
-        ``pod``: also in this pod.
+        ``pod``: considers the limits in this pod too.
         """
         state = self._state(project_id, pod)
         limits = self._limits.get_path_limits(state, sorted(request))

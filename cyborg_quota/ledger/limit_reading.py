@@ -37,7 +37,7 @@ def at_one_moment(database: Database, work: Callable[[Connection], T]) -> T:
     """Return what ``work`` reads, with no change of limits or of the tree between its statements.
 
     Each such change increments the generation of the fence row: ``work`` is repeated if that has changed meanwhile.
-    Where changes are too frequent for that, they wait for the last attempt.
+    After _MAX_ATTEMPTS attempts, changes wait until another one has ended.
     """
 
     def attempt(connection: Connection) -> tuple[T, bool]:

@@ -35,7 +35,7 @@ class Candidate:
 
 
 def is_full(usage: Mapping[str, ResourceUse] | None, threshold: int, request: PodRequest) -> bool:
-    """Whether the last measurement reaches the threshold of a pod, for a requested resource or, without, for any.
+    """Whether the last measurement of a pod reaches the threshold, for a requested resource (for any, if none is).
 
     A requested resource that is not in the measurement does not exist in the pod, which then counts as full. So does a
     measured pod that has nothing at all.

@@ -158,8 +158,8 @@ class PodManager:
         best = next(others, None)
         if best is not None:
             if not pod_claims.hold(connection, best.id, [request], self._selection):
-                # It has changed since it was read. Do not try the next one in this transaction: only rows of pods that
-                # are locked in the order of their ids cannot wait for each other.
+                # It has changed since it was read. Do not lock the next one in this transaction: transactions that do
+                # not lock pods in the order of their ids may wait for each other.
                 raise ConcurrentChange
             return _bind(connection, key, current, best.pod.name, reason or "first")
         if current is None:
@@ -197,7 +197,7 @@ class PodManager:
     def end_bindings(self, pod: str) -> int:
         """End the current bindings to a pod, in batches. Returns their number. Raises PodNotFound.
 
-        It ends with the first incomplete batch, so that selections which bind projects again do not prolong it.
+        The first batch that is not full is the last one, so that the call also ends if selections bind projects again.
         """
         self.show(pod)
         ended, ids = 0, [0] * pod_bindings.BATCH

@@ -13,7 +13,7 @@ from cyborg_quota.ledger.expire import run_batches
 
 _MIN_ROWS_TO_FOLD: Final = 2
 _USAGE_ROWS_PER_PAGE: Final = 10_000
-"""(Each page may read all committed reservations: a database need not use the index.)"""
+"""Large, because the query of each page may read all committed reservations: a database need not use the index."""
 
 
 class Purger:
@@ -49,7 +49,7 @@ class Purger:
         return purged
 
     def _foldable_usage_rows(self, age_microseconds: int) -> Iterator[int]:
-        """The ids of the usage rows that may have rows to merge, read in pages: their number is not bounded."""
+        """The ids of the usage rows that may have rows to fold, read in pages: their number is not bounded."""
         after = -1
         while page := self._untimed.read(
             lambda connection, after=after: maintenance.foldable_usage_rows(  # type: ignore[misc]
@@ -60,7 +60,7 @@ class Purger:
             after = page[-1]
 
     def _fold(self, group: maintenance.FoldGroup, age_microseconds: int) -> int:
-        """Merge the old committed rows of one usage row, provider and pod. Returns the number of rows removed."""
+        """Fold the old committed rows of one usage row, provider and pod. Returns the number of rows removed."""
         rows = max(_MIN_ROWS_TO_FOLD, self._batch_rows)
 
         def work(connection: Connection, after: int) -> tuple[int, int | None]:

@@ -10,10 +10,10 @@ T = TypeVar("T")
 
 
 class LedgerCalls(Protocol):
-    """Both methods return the result of the function, or raise a QuotaError instead of calling it."""
+    """Both methods call the function and return its result, or raise a QuotaError instead of calling it."""
 
     def call(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
-        """Call a function that waits for the database until its timeouts at most."""
+        """Call a function whose waits for the database have timeouts."""
         ...
 
     def call_untimed(self, function: Callable[..., T], *args: Any, **options: Any) -> T:

@@ -190,7 +190,7 @@ def escape(text: str) -> str:
 
 
 def _drawable(text: str) -> str:
-    """The text, with escape sequences in place of the characters that the font lacks: they would all look the same."""
+    """The text, with escape sequences in place of the characters that the font lacks, which would all look the same."""
     known = _characters()
     return "".join(one if ord(one) in known else ascii(one)[1:-1] for one in text)
 

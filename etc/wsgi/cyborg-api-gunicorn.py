@@ -9,7 +9,8 @@ bind = "127.0.0.1:6666"
 worker_class = "gthread"
 workers = 4
 threads = 4
-# An idle connection is kept for so many seconds: longer than the proxy uses it, so that no request meets its end.
+# The seconds for which an idle connection is kept open: longer than the proxy keeps it, so that the proxy sends no
+# request on a connection that is being closed.
 keepalive = 75
 # The seconds that a worker may take to answer its last requests after it was told to stop. A bind may take as long as
 # an RPC call: [DEFAULT] rpc_response_timeout in cyborg.conf.

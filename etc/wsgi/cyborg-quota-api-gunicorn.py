@@ -8,7 +8,8 @@ bind = "127.0.0.1:6667"
 worker_class = "gthread"
 workers = 2
 threads = 4
-# An idle connection is kept for so many seconds: longer than the proxy uses it, so that no request meets its end.
+# The seconds for which an idle connection is kept open: longer than the proxy keeps it, so that the proxy sends no
+# request on a connection that is being closed.
 keepalive = 75
 # A call waits at most [quota] retry_seconds for the database.
 graceful_timeout = 15

@@ -106,10 +106,11 @@ class CapacityTest(base.CliTestCase):
             (("capacity", "inventory", "set", "n1", "gpu=1", "gpu=2"), "two totals"),
             (("capacity", "inventory", "set", "n1", "nope=1"), "nope"),
             (("capacity", "inventory", "set", "n1", "gpu=1", "--allocation-ratio", "0"), "allocation_ratio"),
+            (("capacity", "inventory", "set", "n1", "gpu=1", "--allocation-ratio", "x"), "as in 1.5"),
+            (("capacity", "inventory", "set", "n1", "gpu=1", "--allocation-ratio", "1_0"), "as in 1.5"),
             (("reserve", "--project", "p", "--provider", "n1", "gpu=-1"), "positive"),
         ):
             self.assertIn(text, self.refused(2, *argv))
-        self.misused("capacity", "inventory", "set", "n1", "gpu=1", "--allocation-ratio", "x")
         self.misused("capacity", "inventory", "set", "n1", "gpu")
         for argv in (("capacity", "provider", "show", "n9"), ("capacity", "inventory", "list", "--provider", "n9")):
             self.assertIn("'n9' was not found", self.refused(1, *argv))

@@ -45,7 +45,7 @@ class IgnoredEdgesTest(base.CliTestCase):
         self.assertEqual(expected, self.good("project", "detach", "--origin", "keystone", "--dry-run"))
         self.assertEqual(expected, self.good("project", "detach", "--origin", "keystone"))
         self.assertEqual([], self.good("project", "detach", "--origin", "keystone"))
-        self.assertEqual((0, "no edge is ignored"), self.checked())
+        self.assertEqual((0, "no edge is ignored or will be replaced"), self.checked())
 
     def test_keep(self) -> None:
         self.assertEqual({0}, {row["depth"] for row in self.good("limit", "tree")})

@@ -86,7 +86,7 @@ class TestWithCyborg(quota.QuotaTestCase):
                     SUCCESS,
                     "none is set; set them only when no process of an older release runs any more",
                 ),
-                "project tree": (SUCCESS, "no edge is ignored"),
+                "project tree": (SUCCESS, "no edge is ignored or will be replaced"),
                 "counters": (SUCCESS, "agree with the reservations"),
                 "capacity": (SUCCESS, "agrees with the reservations"),
                 "Cyborg's version": (SUCCESS, "17.0.0"),

@@ -151,7 +151,8 @@ class CapacityImportTest(base.LedgerTestCase):
         self.run_import(WantedProvider("n3"), host("n30", 1), host("n2.example.org", 0), host("n2", 8))
         self.assertEqual("", logged.output)
         self.run_import(host("n1", 8))
-        self.assertIn("2 new providers may be hosts that are stored under another name, n1 and n1.ex", logged.output)
+        self.assertIn("2 new providers may be hosts that are already stored under another name", logged.output)
+        self.assertIn("for example n1 and n1.ex", logged.output)
 
     def test_the_claims_are_read_if_the_source_knows_what_is_in_use(self) -> None:
         """They are as many as the accelerators of the cloud."""

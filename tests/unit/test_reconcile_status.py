@@ -39,7 +39,9 @@ class TestStatus(base.BaseTestCase):
         self.assertEqual(0, self.result()[0])
         self.assertIn("2 more ARQs are charged correctly, but without a source", self.result()[1])
         self.reset()._report_others(Report(9, [lost], omitted={"lost": 3}))
-        rest = "cyborg-quota: 3 further differences are neither listed nor repaired now: run the command again.\n"
+        rest = (
+            "cyborg-quota: 3 further differences are not listed. Run the command again when those above are repaired.\n"
+        )
         self.assertEqual((1, rest), self.result())
         self.reset()._report_others(Report(9, [dataclasses.replace(lost, is_own=False)], omitted={"foreign": 4}))
         status, text = self.result()

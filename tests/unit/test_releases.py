@@ -171,7 +171,7 @@ class TestRefused(RetryTestCase):
             self.assertFalse(self.retry())
         self.assertEqual((["bad-1", "bad-2", "good-1"], 1), (self.engine.calls, self.releaser.pending))
         self.assertEqual(1, len(logged.output))
-        self.assertIn("1 of 1 pending releases are refused by the database", logged.output[0])
+        self.assertIn("The database refused 1 of 1 pending releases", logged.output[0])
         self.assertIn("ARQ bad-1 of project bad: The database refused a statement: Data too long", logged.output[0])
 
     def test_backoff(self) -> None:

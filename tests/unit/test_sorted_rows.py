@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import random
+import tempfile
+from typing import Any
 from unittest import mock
 
 from oslotest import base
 
+from cyborg_quota import exceptions
 from cyborg_quota.integrations.cyborg import sorted_rows
 from cyborg_quota.integrations.cyborg.sorted_rows import Row, SortedRows
 
@@ -43,6 +46,25 @@ class TestSortedRows(base.BaseTestCase):
             for key in "babca":
                 rows.add([key])
             self.assertEqual([("a", 2), ("b", 2), ("c", 1)], [(key, len(group)) for key, group in rows.groups()])
+
+    def test_no_space(self) -> None:
+        """An error that says what to do, and not an OSError, which a command reports as an internal error."""
+        opened = tempfile.TemporaryFile
+
+        def full(*args: Any, **options: Any) -> Any:
+            file = opened(*args, **options)
+            self.addCleanup(file.close)
+            return mock.Mock(wraps=file, flush=mock.Mock(side_effect=OSError(28, "No space left")))
+
+        none = mock.Mock(side_effect=FileNotFoundError(2, "No usable temporary directory found"))
+        for opening, reason in ((full, "No space left"), (none, "No usable temporary directory found")):
+            with (
+                mock.patch.object(sorted_rows, "RUN_ROWS", 1),
+                mock.patch.object(tempfile, "TemporaryFile", opening),
+                SortedRows() as rows,
+            ):
+                error = self.assertRaises(exceptions.QuotaError, rows.add, ["key"])
+            self.assertIn(f"{reason}. Nothing was changed. Set the environment variable TMPDIR", str(error))
 
     def test_empty(self) -> None:
         self.assertEqual([], self.sort([], 1))

@@ -120,7 +120,7 @@ class TestCheckInventory(base.BaseTestCase):
             self.assertIn(field, str(error))
         large = Inventory(2**31 - 1, allocation_ratio=decimal.Decimal(513))
         error = self.assertRaises(exceptions.InvalidInventory, units.check_inventory, "gpu", large)
-        self.assertIn("the capacity would exceed 1099511627776", str(error))
+        self.assertIn("total * allocation_ratio must be at most 1099511627776", str(error))
         units.check_inventory("gpu", dataclasses.replace(large, allocation_ratio=decimal.Decimal(512)))
         low = Inventory(8, min_unit=4, max_unit=3)
         self.assertRaises(exceptions.InvalidInventory, units.check_inventory, "gpu", low)

@@ -145,7 +145,10 @@ class Dialect:
 
     @staticmethod
     def seek_in_free_index(query: sa.Select[Any], _table: Any) -> sa.Select[Any]:
-        """The query of equally good inventories, so that it reads the index on free units from a provider on."""
+        """Return this query of equally good inventories with a hint, if needed, to read the index on free units.
+
+        The server then begins with the random provider, and does not read all equally good inventories.
+        """
         return query
 
     def read_in_single_statement(

@@ -69,7 +69,7 @@ class MariaDB(Dialect):
     update_locks_in_order = True
 
     def engine_arguments(self, url: sa.URL, settings: DatabaseSettings) -> dict[str, Any]:
-        # The charset replaces that of the URL, which in OpenStack often is utf8: it cannot encode all names.
+        # The charset replaces that of the URL, which in OpenStack is often utf8. That cannot encode all names.
         arguments: dict[str, Any] = {"connect_timeout": settings.connect_timeout_seconds, "charset": "utf8mb4"}
         if settings.statement_timeout_seconds is not None:
             # While it connects; configure_connection then sets the statement timeout. Without it, the driver would wait

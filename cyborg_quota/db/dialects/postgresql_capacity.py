@@ -39,7 +39,7 @@ _CLAIM_LOOP: Final = f"""
         claimed := claimed + 1;
     END LOOP;"""
 
-# UPDATE ... FROM changes a row only once, however many rows it is joined with: the sum of each inventory is given back.
+# UPDATE ... FROM changes a row only once, even if several rows match it. Therefore the claims are summed by inventory.
 _UNDO_CLAIMS: Final = f"""IF claimed > 0 THEN
                 UPDATE @schema@.inventories AS claimed_from
                     SET used = claimed_from.used - taken.amount, free = claimed_from.free + taken.amount

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a failed call of the ledger reaches, and when a refused call is made again. Pure: no clock, no I/O."""
+"""Which other calls of the ledger fail when one has failed, and when a refused call is retried. Pure: no I/O."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cyborg_quota.integrations.cyborg.ledger_guard import LedgerNotCalled
 
 FIRST_SECONDS: Final = 10.0
 LONGEST_SECONDS: Final = 40.0
-"""Less than a minute, within which a postponed release is made after its cause has ended."""
+"""The longest pause: a postponed call succeeds within a minute after the cause of its refusal has ended."""
 
 
 _OF_ALL_CALLS: Final = (
@@ -24,7 +24,7 @@ _OF_ALL_CALLS: Final = (
 
 
 class Reach(enum.Enum):
-    """Which further calls would fail for the same reason."""
+    """Which other calls would fail for the same reason."""
 
     LEDGER = "all calls"
     PROJECT = "the calls for the same project, whose rows are locked"
@@ -32,14 +32,14 @@ class Reach(enum.Enum):
 
 
 def reach_of(error: Exception) -> Reach:
-    """How far the cause of a failure reaches. Raises nothing."""
+    """Which other calls would fail for the reason of this error."""
     if isinstance(error, _OF_ALL_CALLS):
         return Reach.LEDGER
     return Reach.PROJECT if isinstance(error, exceptions.DatabaseUnavailable) else Reach.CALL
 
 
 class Backoff:
-    """The pauses between the attempts of a call that the database refuses. Times are of one monotonic clock."""
+    """The pauses between the attempts of a call that the database refuses. All times are of one monotonic clock."""
 
     def __init__(self) -> None:
         self.pause_seconds = 0.0
@@ -50,6 +50,8 @@ class Backoff:
         return now >= self._due_at
 
     def record_refusal(self, now: float) -> None:
-        """Wait for FIRST_SECONDS after the first refusal, and twice as long after each further one."""
+        """Wait for FIRST_SECONDS after the first refusal, and twice as long after each further one, at most for
+        LONGEST_SECONDS.
+        """
         self.pause_seconds = min(2 * self.pause_seconds or FIRST_SECONDS, LONGEST_SECONDS)
         self._due_at = now + self.pause_seconds

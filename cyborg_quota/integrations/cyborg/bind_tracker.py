@@ -60,8 +60,8 @@ def one_request() -> Iterator[None]:
 class Caller:
     """The request context for the ledger: the project that owns the ARQ.
 
-    It is never an administrator's, even if the call is: with [cyborg] redirect_nova, Nova shows the text of a refusal
-    to the owner of the server, who must not see what other projects use (I8).
+    It never has an administrator's rights, even if the bind is an administrator's: with [cyborg] redirect_nova, Nova
+    shows the text of a refusal to the owner of the server, who must not see what other projects use (I8).
     """
 
     project_id: str
@@ -100,7 +100,7 @@ class BindReservation:
         self.is_owed = False
         """True if the ARQ is bound, and the commit is postponed because the ledger was unavailable."""
         self.reach = Reach.LEDGER
-        """How far the cause of the last failure of ``commit`` or ``extend`` reaches."""
+        """Which other calls would fail for the reason of the last failure of ``commit`` or ``extend``."""
         self.backoff = Backoff()
         """When to retry a postponed commit that the database refuses."""
         self.renew_after_fork()
@@ -387,7 +387,10 @@ class BindTracker:
             self._owed.pop(reservation, None)
 
     def settle_owed(self) -> None:
-        """Retry the postponed commits; see BindReservation.commit. One that the database refuses holds up no other."""
+        """Retry the postponed commits; see BindReservation.commit.
+
+        One that the database refuses does not delay the others.
+        """
         now = time.monotonic()
         with self._lock:
             owed = [item for item in self._owed.items() if item[0].backoff.is_due(now)]

@@ -8,7 +8,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
 
 Kind = Literal["lost", "changed", "foreign"]
-"""Of this source: the ARQ is not attached; the ARQ is charged differently. With charges of another source, or none."""
+"""The kind of a difference.
+
+``lost``: the ARQ is not attached, and its charges are of this source. ``changed``: it is attached, and is charged
+differently by this source, or not at all. ``foreign``: it has a charge of another source, or without a source.
+"""
 
 Problem = Literal["not attached", "not charged", "wrong project", "wrong amount", "released, not charged"]
 """The last problem remains after a repair that released the ARQ and met a concurrent charge of it."""
@@ -48,8 +52,8 @@ class Charge:
 class Observation:
     """A consumer of the ledger, or a bound ARQ, or both.
 
-    ``charges``: its committed reservations. ``attached`` None: it is not a bound ARQ. ``is_in_flight``: it also has a
-    reservation that is not settled, because its bind is in progress.
+    ``charges``: its committed reservations. ``attached`` None: it is not a bound ARQ. ``is_in_flight``: it has a
+    reservation in flight, because its bind is in progress.
     """
 
     arq: str
@@ -75,7 +79,7 @@ class Difference:
 
     @property
     def kind(self) -> Kind:
-        """The kind by which a report counts it."""
+        """A report counts the differences of each kind."""
         if not self.is_own:
             return "foreign"
         return "lost" if self.attached is None else "changed"
@@ -151,11 +155,11 @@ class Report:
 
     @property
     def total(self) -> int:
-        """The number of differences, also of those that are omitted."""
+        """The number of differences, including those that are omitted."""
         return len(self.differences) + sum(self.omitted.values())
 
     def count(self, *kinds: Kind) -> int:
-        """The number of differences of these kinds, also of those that are omitted."""
+        """The number of differences of these kinds, including those that are omitted."""
         kept = sum(difference.kind in kinds for difference in self.differences)
         return kept + sum(self.omitted.get(kind, 0) for kind in kinds)
 
@@ -167,7 +171,7 @@ def compare(
     *,
     most: int,
 ) -> Report:
-    """The differences among the observations, which have one per ARQ, sorted by ARQ. Pure.
+    """The differences. ``observations`` has one for each ARQ, and is sorted by ARQ. Pure.
 
     ARQs whose bind is in progress are skipped. For a bound ARQ, all charges are compared, including those of a resource
     rule that was removed. A consumer that is not bound may not be an ARQ: of its charges, only those of ``resources``,

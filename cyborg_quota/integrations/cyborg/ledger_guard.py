@@ -134,7 +134,7 @@ class LedgerGuard:
             raise
 
     def call_untimed(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
-        """As ``call``, for a function without a timeout: ping the database first. Raises LedgerOffline."""
+        """As ``call``, for a function without a timeout: pings the database first. Raises LedgerOffline."""
         if not self.reaches():
             raise self.offline()
         return self.call(function, *args, **options)

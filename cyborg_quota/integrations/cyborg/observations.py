@@ -3,7 +3,7 @@
 
 Both may have more rows than fit in memory. Neither database can return them in the order of the ARQs without sorting
 them for each page: the ledger has no index that begins with the consumer, and Cyborg's db layer sorts by id only. So
-both are read by id, page by page, and are sorted here.
+both are read by id, page by page, and sorted here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BOUND: Final = 2
 
 
 def observations(engine: QuotaEngine, records: Records) -> Iterator[Observation]:
-    """Yield every consumer that has a reservation or is a bound ARQ, in the order of their ids."""
+    """Yield every consumer that has a live reservation or is a bound ARQ, in the order of their ids."""
     with SortedRows() as rows:
         _add_in_flight(engine, rows)
         for row in reservations(engine, COMMITTED):

@@ -34,7 +34,7 @@ _OVERTAKEN: Final = (exceptions.ReservationConflict, exceptions.ReservationNotFo
 """Errors of a repair whose ARQ has changed concurrently. The repair of the other ARQs continues."""
 
 _MOST_FAILURES: Final = 20
-"""After so many repairs that failed in the database, the repair ends: it may refuse all, or hold all locks."""
+"""After so many repairs that failed in the database, the repair ends: all the others may fail too."""
 
 _FREE_LOSSES: Final = 5
 """Up to this number of charged ARQs that are not attached, the records are not taken for a wrong or old database.
@@ -169,7 +169,10 @@ class Reconciler:
         return count
 
     def _check_claim(self, claim: SourceClaim) -> None:
-        """With a wrong database, the charges of all ARQs would be claimed, and then released as not attached."""
+        """Raise RecordsShrunk if Cyborg's records seem to be a wrong database.
+
+        Otherwise the charges of all ARQs would be claimed, and the next repair would release them as not attached.
+        """
         is_empty = bool(claim.lost) and self._records.is_empty()
         if is_empty or _has_shrunk(claim.lost, claim.consumers):
             raise RecordsShrunk(claim.lost, claim.consumers, is_empty=is_empty, command="--claim-source")
@@ -189,8 +192,8 @@ class Reconciler:
     ) -> list[Difference]:
         """Change the ledger to match Cyborg's records, regardless of limits; returns the repaired differences.
 
-        Only charges of ``source`` are changed, and only the differences in the report: if it omits some, find and heal
-        again. ``only_certain``: repair only ARQs that Cyborg has deleted or unbound.
+        Only charges of ``source`` are changed, and only the differences in the report are repaired: if it omits some,
+        call ``find`` and ``heal`` again. ``only_certain``: repair only ARQs that Cyborg has deleted or unbound.
         ``is_automatic``: no operator has seen the report, so never release all of several charged ARQs.
         Raises SourceShared (also with ``force``), TooManyChanges and RecordsShrunk before anything is changed.
         """
@@ -233,7 +236,7 @@ class Reconciler:
 
         Returns the differences that were changed. If an ARQ cannot be charged because it was bound again concurrently,
         or if the database refuses its repair, the others are still repaired; its old charge may have been released by
-        then. A lock that is not granted holds up the ARQs of its project only.
+        then. If a lock is not granted, only the ARQs of its project are not repaired.
         """
         is_released = False
         try:
@@ -300,7 +303,7 @@ class Reconciler:
 
 
 def _raise_if_general(error: exceptions.QuotaError, failures: list[Exception]) -> None:
-    """Raise an error that the other repairs would meet too. ``failures``: those of the database until now."""
+    """Raise the error if the other repairs would fail too. ``failures``: the errors of the database until now."""
     if not isinstance(error, _OVERTAKEN):
         failures.append(error)
     if reach_of(error) is Reach.LEDGER or len(failures) >= _MOST_FAILURES:

@@ -59,8 +59,9 @@ def _commit_page(
 ) -> int:
     """Commit the reservations of those ARQs of a page that are bound; returns the number of ARQs charged.
 
-    The reservations of an ARQ that are on two pages are committed one after the other. An ARQ that the database refuses
-    holds up no other one, and a lock that is not granted those of its project. All are tried again at the next turn.
+    If the reservations of an ARQ are on two pages, they are committed one after the other. If the database refuses an
+    ARQ, the others are still committed; if a lock is not granted, those of other projects. The rest is retried at the
+    next call.
     """
     committed: list[str] = []
     adopted: dict[str, tuple[Attached, list[str]]] = {}

@@ -25,7 +25,7 @@ LOG = logging.getLogger(__name__)
 _MOST_PENDING: Final = 100_000
 """The maximum number of pending releases kept in memory. A reconciliation finds the others."""
 _MOST_REFUSALS: Final = 100
-"""After so many releases that the database refused, a retry ends: it may refuse all, such as without a table."""
+"""After so many releases that the database refused, a retry ends: all may be refused, if a table is missing."""
 
 BoundOf = Callable[[Collection[str]], Mapping[str, Attached]]
 """Returns those of the given ARQs that are bound in Cyborg. Raises QuotaError if they cannot be read."""
@@ -155,8 +155,8 @@ class Releaser:
 
         If an ARQ has been bound again, its charge belongs to the new bind and is kept. An ARQ that is bound while its
         charge is released is charged again. After a release that failed by a lock, the others of its project wait for
-        the next retry, and the other projects are retried in several threads. A release that the database refuses
-        holds up no other one: it is made after all others, and less and less often; see Backoff.
+        the next retry, and the other projects are retried in several threads. A release that the database refuses does
+        not delay the others: it is retried after them, and after pauses (see Backoff).
         """
         now = self._clock()
         with self._lock:
@@ -232,8 +232,8 @@ class Releaser:
         if refused:
             release, error = refused[0]
             LOG.error(
-                "%d of %d pending releases are refused by the database and will be retried. The first is that of ARQ "
-                "%s of project %s: %s",
+                "The database refused %d of %d pending releases; they will be retried. The first is that of ARQ %s of "
+                "project %s: %s",
                 len(refused),
                 self.pending,
                 release.arq,

@@ -12,8 +12,10 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any, Final, TextIO
 
+from cyborg_quota.spool import cannot_write
+
 Row = list[Any]
-"""A key (a text), and further values that JSON has. A tuple may come back as a list."""
+"""A key (a text), and further values that JSON can represent. A tuple may be read back as a list."""
 
 RUN_ROWS: Final = 50_000
 """The number of rows in memory. Further rows are written to temporary files, in sorted runs of this length."""
@@ -25,8 +27,9 @@ _key: Final = operator.itemgetter(0)
 class SortedRows(contextlib.AbstractContextManager["SortedRows"]):
     """Rows sorted by their first value; rows with the same one stay in the order in which they were added.
 
-    Up to RUN_ROWS rows need no file. The files have no name, and end with the ``with`` block or with the process. They
-    are in the directory that the environment variable TMPDIR names (tempfile.gettempdir). ``add`` raises OSError.
+    Fewer than RUN_ROWS rows need no file. The files have no name, and are deleted at the end of the ``with`` block or
+    of the process. They are in the directory that the environment variable TMPDIR names (tempfile.gettempdir). ``add``
+    raises QuotaError if a file cannot be written.
     """
 
     def __init__(self) -> None:
@@ -39,20 +42,24 @@ class SortedRows(contextlib.AbstractContextManager["SortedRows"]):
             self._runs.pop().close()
 
     def add(self, row: Row) -> None:
-        """Add a row. Not after the first read of the groups."""
+        """Add a row. Do not add rows after the first call of ``groups``."""
         self._rows.append(row)
         if len(self._rows) >= RUN_ROWS:
             self._write_run()
 
     def _write_run(self) -> None:
-        run = tempfile.TemporaryFile("w+", encoding="ascii", buffering=_BUFFER_CHARS)  # noqa: SIM115 (closed at exit)
-        self._runs.append(run)
-        for row in sorted(self._rows, key=_key):
-            run.write(json.dumps(row, separators=(",", ":")) + "\n")
+        try:
+            run = tempfile.TemporaryFile("w+", encoding="ascii", buffering=_BUFFER_CHARS)  # noqa: SIM115 (see __exit__)
+            self._runs.append(run)
+            for row in sorted(self._rows, key=_key):
+                run.write(json.dumps(row, separators=(",", ":")) + "\n")
+            run.flush()
+        except OSError as error:
+            raise cannot_write(error) from None
         self._rows.clear()
 
     def groups(self) -> Iterator[tuple[str, list[Row]]]:
-        """Yield each key with its rows, sorted by key. May be called again after it has ended."""
+        """Yield each key with its rows, sorted by key. May be called again when all keys were read."""
         self._rows.sort(key=_key)
         in_order = heapq.merge(*map(_read, self._runs), self._rows, key=_key)
         for key, rows in itertools.groupby(in_order, key=_key):

@@ -31,7 +31,7 @@ def changed(value: int | str | None) -> str | None:
 
 
 def resource_in_pod(change: Mapping[str, Any]) -> str | None:
-    """The resource of a change; with the pod, if it is of a limit in one pod. The service may hide the pod's name."""
+    """The resource of a change; with the pod, if a limit in a pod was changed. The service may hide the pod's name."""
     if change["pod"] is None:
         return change["resource"]  # type: ignore[no-any-return]
     if not change["pod"]:

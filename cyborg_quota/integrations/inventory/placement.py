@@ -24,8 +24,8 @@ def read(
 ) -> Iterator[SourceProvider]:
     """All providers, each after the one that contains it. ``progress``: called for each. Raises SourceUnavailable.
 
-    A provider that is removed after it was listed is left out, with those that it contains. What consumers use is in
-    memory for one provider at a time, if the caller does not keep it.
+    A provider that is removed after it was listed is left out, with those that it contains. Read one by one: the
+    memory has what consumers use at one provider, unless the caller keeps it.
     """
     listed = api.get("/resource_providers", _VERSION)["resource_providers"]
     parents = {row["uuid"]: row["parent_provider_uuid"] for row in listed}

@@ -43,7 +43,7 @@ class SourceProvider:
 
 @dataclasses.dataclass(slots=True)
 class _Parts:
-    """What is counted at one provider of the import. ``used``: the places in the spool."""
+    """What is counted at one provider of the import. ``used``: where the spool has what consumers use."""
 
     inventories: dict[str, list[Inventory]] = dataclasses.field(default_factory=dict)
     used: list[int] = dataclasses.field(default_factory=list)
@@ -60,7 +60,7 @@ def wanted_providers(
     """The providers to import, each after the provider that contains it.
 
     Providers without accelerators are imported only if they contain one that has some. What consumers use is kept in
-    ``spool``, which the result reads. ``nested``: do not sum the devices at their hosts.
+    ``spool``, from which ``WantedProvider.used`` reads it. ``nested``: do not sum the devices at their hosts.
     """
     by_uuid: dict[str, SourceProvider] = {}
     places: dict[str, int] = {}
@@ -152,8 +152,8 @@ def _wanted(
 def total_of(inventories: Sequence[Inventory]) -> Inventory:
     """The sum of inventories, in units that a claim over several of them can take.
 
-    Its capacity is the sum of theirs. If that does not follow from the sums of what exists and is reserved, because
-    the allocation ratios differ, or because each capacity was rounded down, then the capacities are summed instead.
+    Its capacity is the sum of their capacities. If the sums of ``total`` and ``reserved`` would give another one,
+    because the allocation ratios differ or each capacity was rounded down, its total is the sum of the capacities.
     """
     first = inventories[0]
     total, reserved = sum(one.total for one in inventories), sum(one.reserved for one in inventories)
