@@ -84,6 +84,7 @@ class Recorder:
         """Reset in a child process, which has not made the parent's calls, and has no thread."""
         self._records: deque[_Record] = deque(maxlen=_MAX_RECORDS)
         self._has_thread = False
+        self._flushing = threading.Lock()
 
     def record(self, call: str, seconds: float, resources: Iterable[str] = (), result: str = "") -> None:
         """Count a call, and its duration; a reserve once for each of its resources, with its result."""
@@ -95,8 +96,8 @@ class Recorder:
             ).start()
 
     def flush(self) -> None:
-        """Apply what was recorded to the counters."""
-        with contextlib.suppress(IndexError):
+        """Apply what was recorded to the counters; all that was recorded before this call has been applied then."""
+        with self._flushing, contextlib.suppress(IndexError):
             while True:
                 call, seconds, resources, result = self._records.popleft()
                 self._apply("observe", seconds, self._durations, call)
@@ -144,6 +145,7 @@ class Recorder:
 
 
 def _flush_periodically(recorder_ref: weakref.ref[Recorder]) -> None:
+    time.sleep(_PERIOD_SECONDS)
     while (of_process := recorder_ref()) is not None:
         of_process.flush()
         del of_process

@@ -432,6 +432,7 @@ class TestCounters(MetricsTestCase):
 
     def test_a_child_is_counted_too(self) -> None:
         """Its counters are in files of its own, and stay after its end, even if it is killed."""
+        self.recorder.flush()  # what the test has done so far does not belong in the directory
         self.useFixture(fx.EnvironmentVariable(recorders.VARIABLE, self.files))
         from prometheus_client import values
 
@@ -464,16 +465,30 @@ class TestCounters(MetricsTestCase):
         self.assertEqual(2, found[key("retries_total", reason="deadlock")])
         self.assertEqual(2000, found[key("expirer_last_success_timestamp_seconds")], "the last one of all processes")
 
-    def test_the_calls_before_the_end_of_a_process_are_counted(self) -> None:
-        program = (
-            "from cyborg_quota.metrics import recorder\n"
-            "recorder.recorder()._has_thread = True\n"
-            "recorder.recorder().record('reserve', 0.01)\n"
-        )
+    def counted_by(self, *program: str) -> float:
+        """The number of reserves that a program has counted, which has ended."""
+        self.recorder.flush()
+        lines = ("import threading, time", "from cyborg_quota.metrics import recorder", "it = recorder.recorder()")
         environment = os.environ | {recorders.VARIABLE: self.files}
-        subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+        subprocess.run([sys.executable, "-c", "\n".join((*lines, *program))], env=environment, check=True)
         self.useFixture(fx.EnvironmentVariable(recorders.VARIABLE, self.files))
-        self.assertEqual(1, self.counted()[key("call_duration_seconds_count", call="reserve")])
+        return self.counted()[key("call_duration_seconds_count", call="reserve")]
+
+    def test_the_calls_before_the_end_of_a_process_are_counted(self) -> None:
+        self.assertEqual(1, self.counted_by("it._has_thread = True", "it.record('reserve', 0.01)"))
+
+    def test_a_process_ends_while_its_thread_counts(self) -> None:
+        program = (
+            "apply, applies = it._apply, threading.Event()",
+            "def apply_slowly(*arguments):",
+            "    applies.set()",
+            "    time.sleep(0.3)",
+            "    apply(*arguments)",
+            "it._apply = apply_slowly",
+            "it.record('reserve', 0.01)",
+            "applies.wait()",
+        )
+        self.assertEqual(1, self.counted_by(*program))
 
     def test_calls_that_nobody_counts_need_bounded_memory(self) -> None:
         recorder = recorders.Recorder()
