@@ -12,6 +12,8 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any, Final, TextIO
 
+from cyborg_quota import spool
+
 Row = list[Any]
 """A key (a text), and further values that JSON has. A tuple may come back as a list."""
 
@@ -25,8 +27,7 @@ _key: Final = operator.itemgetter(0)
 class SortedRows(contextlib.AbstractContextManager["SortedRows"]):
     """Rows sorted by their first value; rows with the same one stay in the order in which they were added.
 
-    Up to RUN_ROWS rows need no file. The files have no name, and end with the ``with`` block or with the process. They
-    are in the directory that the environment variable TMPDIR names (tempfile.gettempdir). ``add`` raises OSError.
+    Up to RUN_ROWS rows need no file. The files have no name, and end with the ``with`` block or with the process.
     """
 
     def __init__(self) -> None:
@@ -36,19 +37,21 @@ class SortedRows(contextlib.AbstractContextManager["SortedRows"]):
     def __exit__(self, *_error: object) -> None:
         self._rows.clear()
         while self._runs:
-            self._runs.pop().close()
+            spool.close(self._runs.pop())
 
     def add(self, row: Row) -> None:
-        """Add a row. Not after the first read of the groups."""
+        """Add a row. Not after the first read of the groups. Raises QuotaError if a file cannot be written."""
         self._rows.append(row)
         if len(self._rows) >= RUN_ROWS:
             self._write_run()
 
     def _write_run(self) -> None:
-        run = tempfile.TemporaryFile("w+", encoding="ascii", buffering=_BUFFER_CHARS)  # noqa: SIM115 (closed at exit)
-        self._runs.append(run)
-        for row in sorted(self._rows, key=_key):
-            run.write(json.dumps(row, separators=(",", ":")) + "\n")
+        with spool.writing():
+            run = tempfile.TemporaryFile("w+", encoding="ascii", buffering=_BUFFER_CHARS)  # noqa: SIM115 (closed at exit)
+            self._runs.append(run)
+            for row in sorted(self._rows, key=_key):
+                run.write(json.dumps(row, separators=(",", ":")) + "\n")
+            run.flush()
         self._rows.clear()
 
     def groups(self) -> Iterator[tuple[str, list[Row]]]:
