@@ -6,12 +6,13 @@ from __future__ import annotations
 import datetime
 import threading
 import types
+from typing import Any
 from unittest import mock
 
 import sqlalchemy as sa
 import testscenarios
 
-from cyborg_quota import Claim, exceptions, validation
+from cyborg_quota import Claim, QuotaEngine, exceptions, validation
 from cyborg_quota.db.dialects import sqlite
 from tests import base, fixtures, hooks, trees
 
@@ -165,7 +166,8 @@ class TestLocked(ExpiryTestCase):
         others = [f"other-{number}" for number in range(3)]
         uuids = [self.quotas.reserve(base.Context(name), {"gpu": 1})[0] for name in ("p1", *others, "p1", others[0])]
         self.make_overdue(*uuids)
-        engine = self.make_engine(statement_timeout_seconds=3, retry_seconds=0.1, batch_rows=2)
+        engine = self.make_engine(retry_seconds=0.1, batch_rows=2)
+        self.limit_lock_waits(engine)
         sizes: list[int] = []
         with self.sql.begin() as holder:
             holder.exec_driver_sql("UPDATE quota_usages SET used = used WHERE project_id = 'p1'")
@@ -173,6 +175,16 @@ class TestLocked(ExpiryTestCase):
         self.assertEqual([(0, 2), (0, 0), (0, 0), (0, 0)], [self.figures(name) for name in ("p1", *others)])
         self.assertEqual(4, sum(sizes))
         self.assertEqual(2, self.quotas.expire(base.ADMIN))
+
+    def limit_lock_waits(self, engine: QuotaEngine) -> None:
+        """To a second, which is far below the statement timeout: on a busy machine, the client would give up first."""
+        name = {"mariadb": "innodb_lock_wait_timeout = 1", "postgresql": "lock_timeout = '1s'"}[self.backend]
+
+        @sa.event.listens_for(hooks.database_of(engine).engine, "connect")
+        def set_timeout(connection: Any, _record: object) -> None:
+            with connection.cursor() as cursor:
+                cursor.execute(f"SET SESSION {name}")
+            connection.commit()
 
 
 class TestGrace(ExpiryTestCase):
