@@ -300,7 +300,7 @@ class Pods:
         age = int(max_age_seconds * 1e6)
         retry = min(age, RETRY_SECONDS * 1_000_000)
         max_age = datetime.timedelta(microseconds=age)
-        old = [pod for pod in pods if (ages.get(pod.name) or max_age) >= max_age]
+        old = [pod for pod in pods if abs(ages.get(pod.name) or max_age) >= max_age]
         return [pod for pod in old if self._pods.claim_due(pod.name, age, retry)]
 
     def _measured(

@@ -44,7 +44,14 @@ _CLI_OPTS = [cfg.BoolOpt("once", default=False, help="Expire and purge once, pri
 
 
 class Stopping(Exception):
-    """Raised between two batches to stop a job. Each batch is one transaction, so finished batches stay committed."""
+    """Raised between two batches to stop a job. Each batch is one transaction, so finished batches stay committed.
+
+    ``done``: the size of all finished batches together.
+    """
+
+    def __init__(self, done: int) -> None:
+        self.done = done
+        super().__init__(f"stopped after {done}")
 
 
 class Maintenance:
@@ -68,14 +75,14 @@ class Maintenance:
 
     def expire(self) -> int:
         """Expire overdue reservations; returns their number."""
-        expired = self._engine.expire(self._context, progress=self._check_stopped)
+        expired = self._engine.expire(self._context, progress=self._count_batches())
         if self._recorder is not None:
             self._recorder.expirer_succeeded()
         return expired
 
     def purge(self) -> int:
         """Delete reservations that ended long ago, and old entries of the histories; returns the number of rows."""
-        purged = self._engine.purge(self._context, self._purge_age, progress=self._check_stopped)
+        purged = self._engine.purge(self._context, self._purge_age, progress=self._count_batches())
         if self._history_age is not None:
             purged += self._engine.administration.purge_limit_history(self._context, self._history_age)
             purged += self._engine.capacity.purge_history(self._context, self._history_age)
@@ -107,7 +114,7 @@ class Maintenance:
             read_endpoint=self._read_endpoint,
             timeout_seconds=timeout,
             max_age_seconds=self._pods.collect_interval,
-            progress=self._check_stopped,
+            progress=lambda _count: self._check_stopped(0),
         )
         for one in collected:
             if one.error is not None:
@@ -144,17 +151,28 @@ class Maintenance:
     def _outcome(self, job: Callable[[], int]) -> int | exceptions.QuotaError | None:
         try:
             return job()
-        except Stopping:
-            return None
+        except Stopping as stopping:
+            return stopping.done
         except exceptions.QuotaError as error:
             return error
         except Exception:
             LOG.exception("A periodic job failed unexpectedly; it is retried at its next interval.")
             return None
 
-    def _check_stopped(self, _count: int) -> None:
+    def _count_batches(self) -> Callable[[int], None]:
+        """A function for one run of a job, which is called after each batch, with its size."""
+        done = 0
+
+        def count_batch(size: int) -> None:
+            nonlocal done
+            done += size
+            self._check_stopped(done)
+
+        return count_batch
+
+    def _check_stopped(self, done: int) -> None:
         if self._stopped.is_set():
-            raise Stopping
+            raise Stopping(done)
 
 
 class Expirer(cotyledon.Service):

@@ -4,30 +4,36 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, TextIO
 
+from cyborg_quota import spool
 from cyborg_quota.cmd import arguments, base
 from cyborg_quota.cmd.db import open_database
 from cyborg_quota.cmd.errors import BadUsage
 
 
-@contextmanager
+@contextlib.contextmanager
 def exported(conf: Any, since_seconds: int | None) -> Iterator[tuple[TextIO, Any]]:
     """Write the trace of the configured ledger to a temporary file; yields it, and the span of time that it covers."""
     from cyborg_quota.replay import export
 
-    with tempfile.NamedTemporaryFile("w+", encoding="utf-8", newline="", prefix="cyborg-quota-", suffix=".csv") as file:
+    with contextlib.ExitStack() as stack:
         with (
+            spool.writing(),
             open_database(conf, untimed=True) as database,
             base.progress_bar(None, "events") as progress,
         ):
+            file = tempfile.NamedTemporaryFile(  # noqa: SIM115 (closed at exit)
+                "w+", encoding="utf-8", newline="", prefix="cyborg-quota-", suffix=".csv"
+            )
+            stack.callback(spool.close, file)
             span = export.write(database, file, since_seconds, progress)  # type: ignore[arg-type]
-        file.flush()
-        file.seek(0)
+            file.flush()
+            file.seek(0)
         yield file, span  # type: ignore[misc]
 
 

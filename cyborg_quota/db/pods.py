@@ -182,9 +182,14 @@ def set_usage(
     usage: Mapping[str, ResourceUse],
     measured_at: datetime.datetime | None = None,
 ) -> None:
-    """Replace the measurement of a locked pod, unless its measurement is newer. ``measured_at`` None: now."""
+    """Replace the measurement of a locked pod by one of this time (None: now), unless it has a newer one.
+
+    A measurement of the future, made before a clock was set back, is not a newer one.
+    """
     if measured_at is not None:
-        newer = sa.select(sa.literal(1)).where(_usage.pod_id == pod_id, _usage.measured_at > measured_at)
+        newer = sa.select(sa.literal(1)).where(
+            _usage.pod_id == pod_id, _usage.measured_at > measured_at, _usage.measured_at <= clock.utc_now()
+        )
         if connection.execute(newer).first() is not None:
             return
     values = {"usage": _write_usage(usage), "measured_at": clock.utc_now() if measured_at is None else measured_at}
@@ -252,10 +257,12 @@ _CLAIM_MEASUREMENT = (
         sa.or_(
             _pod.attempted_at.is_(None),
             _pod.attempted_at <= clock.utc_after(-sa.bindparam("b_retry", type_=sa.BigInteger)),
+            _pod.attempted_at >= clock.utc_after(sa.bindparam("b_retry", type_=sa.BigInteger)),
         ),
         ~sa.exists().where(
             _usage.pod_id == _pod.id,
             _usage.measured_at > clock.utc_after(-sa.bindparam("b_age", type_=sa.BigInteger)),
+            _usage.measured_at < clock.utc_after(sa.bindparam("b_age", type_=sa.BigInteger)),
         ),
     )
     .values(attempted_at=clock.utc_now())
@@ -265,8 +272,12 @@ _CLAIM_MEASUREMENT = (
 def claim_measurement(connection: sa.Connection, name: str, age_microseconds: int, retry_microseconds: int) -> bool:
     """Record that this process begins to measure a pod. False: it is not due, or another process measures it.
 
-    UPDATE pods SET attempted_at = now WHERE name = :name AND (attempted_at IS NULL OR attempted_at <= now - :retry)
-    AND NOT EXISTS (SELECT * FROM pod_usages WHERE pod_id = pods.id AND measured_at > now - :age)
+    UPDATE pods SET attempted_at = now WHERE name = :name
+    AND (attempted_at IS NULL OR attempted_at <= now - :retry OR attempted_at >= now + :retry)
+    AND NOT EXISTS
+    (SELECT * FROM pod_usages WHERE pod_id = pods.id AND measured_at > now - :age AND measured_at < now + :age)
+
+    A time in the future was written before a clock was set back, or since this statement began to wait for the row.
     """
     parameters = {"b_name": name, "b_age": age_microseconds, "b_retry": retry_microseconds}
     return connection.execute(_CLAIM_MEASUREMENT, parameters).rowcount == 1

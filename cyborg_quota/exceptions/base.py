@@ -3,18 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Collection
 from typing import Any, Final
 
 MOST_VIOLATIONS: Final = 20
 """The most violations that a message names. A call may have thousands of claims; ``overs`` has all of them."""
 
 
-def listed(items: Iterable[object], most: int) -> str:
+def listed(items: Collection[object], most: int) -> str:
     """The first ``most`` items, and the number of the others: "a; b; and 3 more"."""
-    texts = [str(item) for item in items]
-    more = [f"and {len(texts) - most} more"] if len(texts) > most else []
-    return "; ".join([*texts[:most], *more])
+    texts = [str(item) for item in itertools.islice(items, most)]
+    more = [f"and {len(items) - most} more"] if len(items) > most else []
+    return "; ".join(texts + more)
 
 
 class QuotaError(Exception):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from cyborg_quota.exceptions.base import QuotaError
+from cyborg_quota.exceptions.base import QuotaError, listed
 from cyborg_quota.safe_repr import safe_repr
 
 
@@ -29,12 +29,10 @@ class AmbiguousProject(QuotaError):
 
     def __init__(self, project: str, candidates: Sequence[tuple[str, str | None]]) -> None:
         self.project, self.candidates = project, tuple(candidates)
-        shown = self.candidates[: self.MAX_SHOWN]
-        listed = ", ".join(f"{project_id} (domain {domain_id})" for project_id, domain_id in shown)
-        listed += ", ..." if len(self.candidates) > len(shown) else ""
+        named = [f"{project_id} (domain {domain_id})" for project_id, domain_id in self.candidates]
         super().__init__(
-            f"{len(self.candidates)} projects have the name {safe_repr(project)}: {listed}. Give "
-            "the id of one of them, or its domain (--project-domain)."
+            f"{len(named)} projects have the name {safe_repr(project)}: {listed(named, self.MAX_SHOWN)}. Give the id "
+            "of one of them, or its domain (--project-domain)."
         )
 
 

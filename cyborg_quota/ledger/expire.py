@@ -338,9 +338,13 @@ class ParallelExpirer:
         )
         run = _Run(self._expire_batch, pool, workers)
         try:
-            run.until_done(reader, throttle, progress)
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+            try:
+                run.until_done(reader, throttle, progress)
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+        except Exception:
+            run.report_rest(progress)
+            raise
         return run.expired, run.is_complete
 
     def _expire_batch(self, batch: Sequence[Overdue]) -> tuple[int, float]:
@@ -394,6 +398,13 @@ class _Run:
         futures.wait(self._running)
         self._collect(progress)
         time.sleep(pause_seconds)
+
+    def report_rest(self, progress: Callable[[int], None]) -> None:
+        """After an error, when no batch runs any more: report those that have been committed since the last report."""
+        ended = [future for future in self._running if not future.cancelled() and future.exception() is None]
+        self._running.clear()
+        if ended:
+            progress(sum(future.result()[0] for future in ended))
 
     def _hand_out(self, reader: OverdueReader) -> list[list[Overdue]]:
         batches = reader.hand_out()

@@ -77,8 +77,9 @@ class PathCache:
         unknown = sorted({project_id for project_id, _ in missing})
         if len(self._cached_paths) + len(unknown) > _MAX_CACHED_PATHS:
             self._cached_paths.clear()
-        resources = {resource for _, resource in missing}
-        resources.update(*[self._cached_paths[name].resources for name in unknown if name in self._cached_paths])
+        # (Looked up once: another thread may forget a path at any time.)
+        known = [path for path in map(self._cached_paths.get, unknown) if path is not None]
+        resources = {resource for _, resource in missing}.union(*[path.resources for path in known])
         for names in chunks(unknown, path_state.MAX_PROJECTS):
             self._cached_paths.update(path_state.read_paths(connection, names, resources))
 

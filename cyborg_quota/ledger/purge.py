@@ -28,7 +28,7 @@ class Purger:
     def purge(self, age_microseconds: int, progress: Callable[[int], None] | None) -> int:
         """Purge rows that are older than ``age_microseconds``. Returns the number of rows removed.
 
-        ``progress`` is called with the size of each batch of deleted rows.
+        ``progress`` is called after each batch, with the number of rows removed.
         """
 
         def delete_batch(rows: int) -> int:
@@ -45,7 +45,7 @@ class Purger:
             for group in self._untimed.read(
                 lambda connection, usage_id=usage_id: maintenance.foldable(connection, usage_id, age_microseconds)  # type: ignore[misc]
             ):
-                purged += self._fold(group, age_microseconds)
+                purged += self._fold(group, age_microseconds, progress or (lambda _: None))
         return purged
 
     def _foldable_usage_rows(self, age_microseconds: int) -> Iterator[int]:
@@ -59,7 +59,7 @@ class Purger:
             yield from page
             after = page[-1]
 
-    def _fold(self, group: maintenance.FoldGroup, age_microseconds: int) -> int:
+    def _fold(self, group: maintenance.FoldGroup, age_microseconds: int, progress: Callable[[int], None]) -> int:
         """Fold the old committed rows of one usage row, provider and pod. Returns the number of rows removed."""
         rows = max(_MIN_ROWS_TO_FOLD, self._batch_rows)
 
@@ -74,4 +74,5 @@ class Purger:
         while after is not None:
             removed, after = self._database.write(lambda connection, after=after: work(connection, after))  # type: ignore[misc]
             total += removed
+            progress(removed)
         return total

@@ -183,10 +183,11 @@ class KeystoneLimitDriver(base.LimitDriver):
     def get_limits_of_paths(self, states: Sequence[PathState], resources: Collection[str]) -> list[base.PathLimits]:
         """As LimitDriver says, but in a few requests, and with the domains that the ledger has stored.
 
-        A project that Keystone has moved to another domain since its last charge is limited by its previous domain.
+        A project that Keystone has moved to another domain since its last charge is limited by its previous domain. One
+        that it does not know any more must not prevent the list: it lacks all limits, or, among many, has the defaults.
         """
         if len(states) <= _MAX_SINGLE_REQUESTS:
-            return super().get_limits_of_paths(states, resources)
+            return [self._path_limits(state, resources) for state in states]
         keystone = self._keystone()
         registered = keystone.registered()
         names = {resource: self._names.get(resource, resource) for resource in resources}
@@ -200,6 +201,12 @@ class KeystoneLimitDriver(base.LimitDriver):
             )
             for state in states
         ]
+
+    def _path_limits(self, state: PathState, resources: Collection[str]) -> base.PathLimits:
+        try:
+            return self.get_path_limits(state, resources)
+        except exceptions.InvalidName:
+            return base.PathLimits([], dict.fromkeys(resources, state.project_ids[0]))
 
     def _limits_of(self, keystone: CachedKeystone, project_id: str) -> Limits:
         if keystone.is_two_level():

@@ -6,6 +6,7 @@ from __future__ import annotations
 import configparser
 import contextlib
 import io
+import logging
 import pathlib
 import signal
 import subprocess
@@ -118,8 +119,6 @@ class ServiceTest(ExpirerCase):
         def expired() -> int:
             return sum(int(line.split()[-2]) for line in log.read_text().splitlines() if " Expired " in line)
 
-        # (A run that is stopped between its last batch and its end does not log what it has expired.)
-        self.wait_until(processes[0], lambda: expired() == 7)
         longest = max([self.stop(process)[1] for process in processes])
         self.assertEqual([], self.good("usage", "audit"))
         self.assertEqual(7, expired())
@@ -170,6 +169,19 @@ class StoppingTest(ExpirerCase):
         self.assertRaises(expirer.Stopping, maintenance.expire)
         self.assertEqual(3, self.good("usage", "list")[0]["reserved"])
         self.assertEqual([], self.good("usage", "audit"))
+
+    def test_a_stopped_run_logs_what_it_has_expired(self) -> None:
+        self.configure("[quota]\nbatch_rows = 2")
+        self.overdue(5)
+        maintenance = self.maintenance()
+        logger = self.useFixture(fx.FakeLogger(level=logging.INFO))
+
+        def expire() -> int:
+            maintenance.stop()  # after the run has begun
+            return maintenance.expire()
+
+        maintenance.run_job(expire, "Expired %d reservations.", 0)
+        self.assertEqual("Expired 2 reservations.\n", logger.output)
 
     def test_a_run_raises_nothing(self) -> None:
         maintenance = self.maintenance()

@@ -11,7 +11,8 @@ import pathlib
 import random
 import re
 import subprocess
-from typing import Any
+from typing import Any, TextIO
+from unittest import mock
 
 import sqlalchemy as sa
 import yaml
@@ -19,6 +20,7 @@ import yaml
 from tests import fixtures
 from tests.cli import base
 from tests.cli.test_replay import EXAMPLE, HEADER
+from tests.small_files import small_files
 
 COLUMNS = [
     "project_id",
@@ -478,6 +480,14 @@ class ExportTest(SimulateCase):
         self.good("db", "sync")
         self.assertEqual(0, self.call("replay", str(path)).status)
         self.assertEqual(before, self.good("usage", "list"))
+
+    def test_no_space_for_the_temporary_file(self) -> None:
+        def write(_database: object, file: TextIO, *_more: object) -> None:
+            file.write("x" * 2**21)
+
+        with mock.patch("cyborg_quota.replay.export.write", write), small_files(2**20):
+            error = self.refused(1, "replay", "export")
+        self.assertIn("cannot be written: File too large. Nothing was changed. Set the environment variable", error)
 
     def test_bad_arguments(self) -> None:
         self.misused("replay", "export", "--since", "yesterday")

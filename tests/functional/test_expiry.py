@@ -6,12 +6,13 @@ from __future__ import annotations
 import datetime
 import threading
 import types
+from typing import Any
 from unittest import mock
 
 import sqlalchemy as sa
 import testscenarios
 
-from cyborg_quota import Claim, exceptions, validation
+from cyborg_quota import Claim, QuotaEngine, exceptions, validation
 from cyborg_quota.db.dialects import sqlite
 from tests import base, fixtures, hooks, trees
 

@@ -87,17 +87,20 @@ class TestCatchingUp(LanesTestCase):
 
     def test_the_caller_stops_it(self) -> None:
         """A batch that has begun is completed, and leaves no open transaction; the next expiry does the rest."""
+        all_reports = 0
         for stop_at in (BATCH, 3 * BATCH, 10 * BATCH):
             engine = self.make_sweeper()
             reports = 0
 
             def progress(count: int, stop_at: int = stop_at) -> None:
-                nonlocal reports
+                nonlocal reports, all_reports
                 reports += count
+                all_reports += count
                 if reports >= stop_at:
                     raise Stop
 
             self.assertRaises(Stop, engine.expire, base.ADMIN, progress=progress)
+            self.assertEqual(self.states(*self.uuids).count("expired"), all_reports)
             self.assert_invariants()
             self.assert_nothing_left_behind(engine)
         before = self.states(*self.uuids).count("reserved")

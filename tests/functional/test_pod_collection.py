@@ -164,6 +164,17 @@ class TestDue(CollectionTestCase):
             connection.execute(models.pods.update().values(attempted_at=past))
         self.assertEqual({"p1", "p2", "p3"}, self.collect(max_age_seconds=1).keys())
 
+    def test_after_a_clock_was_set_back(self) -> None:
+        """What was written before has a time in the future: it prevents no measurement, and is replaced."""
+        self.collect()
+        for used, max_age in enumerate((None, DAY_SECONDS)):
+            self.set_times("measured_at", "pod_usages", 2101)
+            self.set_times("attempted_at", "pods", 2101)
+            usage = {"gpu": ResourceUse(8, used)}
+            collected = self.collect("p2", "p3", read=lambda *_, usage=usage: usage, max_age_seconds=max_age)
+            self.assertEqual({"p2", "p3"}, collected.keys())
+            self.assertEqual([usage] * 2, [self.stored()[pod] for pod in ("p2", "p3")])
+
     def test_how_often_the_service_searches(self) -> None:
         settings = cfg.ConfigOpts()
         quota_conf.register_opts(settings)
@@ -172,10 +183,10 @@ class TestDue(CollectionTestCase):
             settings.set_override("collect_interval", interval, "pods")
             self.assertEqual(spacing, expirer._collect_spacing(settings))
 
-    def set_times(self, column: str, table: str) -> None:
-        """Set a time of all rows to the past."""
+    def set_times(self, column: str, table: str, year: int = 2001) -> None:
+        """Set a time of all rows."""
         with self.sql.begin() as connection:
-            connection.exec_driver_sql(f"UPDATE {table} SET {column} = '2001-01-01 00:00:00.000000'")
+            connection.exec_driver_sql(f"UPDATE {table} SET {column} = '{year}-01-01 00:00:00.000000'")
 
     def test_the_periodic_job(self) -> None:
         settings = cfg.ConfigOpts()

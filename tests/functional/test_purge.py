@@ -162,6 +162,22 @@ class TestFold(PurgeTestCase):
         self.assertEqual(0, self.quotas.purge(base.ADMIN, 0))
         self.assertEqual(before, self.stored())
 
+    def test_it_can_be_stopped_between_two_batches(self) -> None:
+        for _ in range(6):
+            self.held(1)
+        quotas = fixtures.Checked(self.make_engine(batch_rows=2), self.url)
+        counts: list[int] = []
+
+        def stop_after_two(count: int) -> None:
+            counts.append(count)
+            if sum(counts) == 2:
+                raise InterruptedError
+
+        self.assertRaises(InterruptedError, quotas.purge, base.ADMIN, 0, progress=stop_after_two)
+        self.assertEqual([1, 1, 2, 2], sorted(self.deltas()))
+        self.assertEqual(3, quotas.purge(base.ADMIN, 0, progress=counts.append))
+        self.assertEqual(([6], 5), (self.deltas(), sum(counts)))
+
     def test_a_negative_one(self) -> None:
         for delta in (5, -2):
             self.held(delta)

@@ -158,6 +158,27 @@ class TestCommitBound(base.LedgerTestCase):
             for project_id in ("p1", "p2"):
                 self.quotas.release(base.Context(project_id), group="i1")
 
+    def test_others_than_one_that_cannot_be_released(self) -> None:
+        """It is charged, unbound meanwhile, and locked. The next page is recovered."""
+        self.make_overdue(*self.reserve("a"))
+        self.reserve("b", "p2")
+        self.cloud.bind("a")
+        self.cloud.bind("b", "p2")
+        adopt = self.engine.adopt
+
+        def then_unbound(*arguments: Any, **named: Any) -> list[str]:
+            del self.cloud.arqs["a"]
+            return adopt(*arguments, **named)
+
+        locked = exceptions.DatabaseUnavailable("Lock wait timeout exceeded", 9.0)
+        with (
+            mock.patch.object(recovery, "_PAGE_ROWS", 1),
+            mock.patch.object(self.engine, "adopt", then_unbound),
+            mock.patch.object(self.engine, "release", side_effect=locked),
+        ):
+            self.assertEqual(1, self.recover())
+        self.assertEqual((1, 0), self.figures("p2"))
+
     def test_nothing_is_reserved(self) -> None:
         """Cyborg's records are not read."""
         self.cloud.bound_of = self.fail  # type: ignore[method-assign]

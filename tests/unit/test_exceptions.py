@@ -11,6 +11,7 @@ from oslotest import base
 
 from cyborg_quota import Over, exceptions
 from cyborg_quota.capacity_types import CapacityOver
+from cyborg_quota.exceptions.base import listed
 
 ERRORS = (
     exceptions.OverQuota([Over("p", "gpu", "project", 1, 2, 0, 1)]),
@@ -85,8 +86,22 @@ class TestTexts(base.BaseTestCase):
     def test_many_projects_of_one_name(self) -> None:
         error = exceptions.AmbiguousProject("admin", [(f"p{number}", f"d{number}") for number in range(500)])
         self.assertEqual(500, len(error.candidates))
-        self.assertIn("500 projects have the name 'admin': p0 (domain d0), ", str(error))
-        self.assertIn("p9 (domain d9), .... Give the id", str(error))
+        self.assertIn("500 projects have the name 'admin': p0 (domain d0); ", str(error))
+        self.assertIn("p9 (domain d9); and 490 more. Give the id", str(error))
+
+    def test_only_what_is_shown_becomes_text(self) -> None:
+        """A call may have tens of thousands of claims."""
+
+        class Counted:
+            texts = 0
+
+            def __str__(self) -> str:
+                Counted.texts += 1
+                return "x"
+
+        self.assertEqual("x; x; and 998 more", listed([Counted() for _ in range(1000)], 2))
+        self.assertEqual(2, Counted.texts)
+        self.assertEqual(("", "a", "a; b"), (listed([], 2), listed(["a"], 2), listed("ab", 2)))
 
     def test_errors_of_capacity_are_plain(self) -> None:
         invalid = exceptions.InvalidInventory("gpu", "allocation_ratio", decimal.Decimal("1.23456"), "too long")

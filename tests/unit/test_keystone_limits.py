@@ -432,3 +432,12 @@ class TestManyPaths(DriverTestCase):
     def test_two_levels(self) -> None:
         self.keystone.model = "strict_two_level"
         self.assert_same(("p1", "dom"), ("p2", "dom"), ("q1", "other"), ("dom",), ("other",))
+
+    def test_a_deleted_project_does_not_prevent_a_short_list(self) -> None:
+        """What it held is still in the ledger; a reserve is refused."""
+        self.keystone.model = "strict_two_level"
+        del self.keystone.projects["p1"]
+        states = [PathState(path, {}, {}, {}) for path in (["p1", "dom"], ["p2", "dom"])]
+        deleted, other = self.driver.get_limits_of_paths(states, ["gpu"])
+        self.assertEqual(([], {"gpu": "p1"}), (deleted.constraints, deleted.missing))
+        self.assertEqual([Constraint("p2", "gpu", 10), Constraint("dom", "gpu", 8, "subtree")], other.constraints)

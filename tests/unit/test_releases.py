@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 from unittest import mock
 
@@ -118,6 +118,26 @@ class TestRetry(RetryTestCase):
         ):
             self.assertTrue(self.releaser.retry())
         adopt.assert_called_once_with(again["p1-1"])
+
+    def test_bound_again_and_the_ledger_goes_down(self) -> None:
+        """When it is back, the ARQ that was released before, or could not be charged, is charged."""
+        self.postpone("p1-1", "p2-1")
+        again = Attached("p1-1", "p1", "i1", {"gpu": 1})
+        adopt = mock.Mock(side_effect=[UNREACHABLE, None])
+        self.engine.errors["p2"] = UNREACHABLE
+
+        def bound_of(arqs: Collection[str]) -> dict[str, Attached]:
+            return {"p1-1": again} if self.engine.done and "p1-1" in arqs else {}
+
+        with (
+            mock.patch.object(self.releaser, "_bound_of", bound_of),
+            mock.patch.object(self.releaser, "_adopt", adopt),
+        ):
+            self.assertFalse(self.releaser.retry())
+            self.assertEqual(["p1-1"], self.engine.done)
+            self.engine.errors.clear()
+            self.assertEqual((False, True), (self.releaser.retry(), self.releaser.retry()))
+        self.assertEqual([mock.call(again)] * 2, adopt.call_args_list)
 
     def test_bound_again_before(self) -> None:
         """By the same project, its charge is the new bind's and stays; by another one, the old charge is released."""

@@ -3,14 +3,19 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import tempfile
 from unittest import mock
 
 from oslotest import base
 
 from cyborg_quota import exceptions, spool
+from cyborg_quota.integrations.cyborg import sorted_rows
 from cyborg_quota.spool import Spool
+from tests.small_files import small_files
 
+MAX_BYTES = 2**16
 VALUES = ({"gpu": {"é\n": 1}}, {}, [], {"": {"x" * 100: 2**40}}, None)
 
 
@@ -24,9 +29,30 @@ class TestSpool(base.BaseTestCase):
                     self.assertEqual(list(VALUES[: len(places)]), [values.get(place) for place in places])
 
     def test_no_space(self) -> None:
-        with (
-            Spool() as values,
-            mock.patch.object(tempfile.SpooledTemporaryFile, "write", side_effect=OSError(28, "No space left")),
-        ):
-            error = self.assertRaises(exceptions.QuotaError, values.put, {})
-        self.assertIn("No space left. Nothing was changed. Set the environment variable TMPDIR", str(error))
+        """The error is that of the write: closing the file writes what is left in its buffer, and fails again."""
+
+        def fill_spool() -> None:
+            with mock.patch.object(spool, "MEMORY_BYTES", 1), Spool() as values:
+                values.put("x" * 2 * MAX_BYTES)
+
+        def fill_runs() -> None:
+            with mock.patch.object(sorted_rows, "RUN_ROWS", 1), sorted_rows.SortedRows() as rows:
+                rows.add(["x" * 2 * MAX_BYTES])
+
+        for fill in (fill_spool, fill_runs):
+            with small_files(MAX_BYTES):
+                error = self.assertRaises(exceptions.QuotaError, fill)
+            self.assertIn("File too large. Nothing was changed. Set the environment variable TMPDIR", str(error))
+
+    def test_no_directory(self) -> None:
+        with mock.patch.object(tempfile, "tempdir", None), mock.patch.object(tempfile, "gettempdir", side_effect=GONE):
+            error = self.assertRaises(exceptions.QuotaError, write_file)
+        self.assertIn("The temporary file cannot be written: No such file or directory. Nothing", str(error))
+
+
+GONE = OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+
+def write_file() -> None:
+    with spool.writing(), tempfile.TemporaryFile():
+        pass

@@ -40,9 +40,8 @@ class Upkeep:
         # A random delay, so that conductors started together do not all reconcile at the same time.
         interval = conf.cyborg.reconcile_interval
         self._reconcile_at = now + random.uniform(0, interval) if interval else float("inf")
-        self._reconcile_thread: threading.Thread | None = None
         self._import_at = now + random.uniform(0, conf.cyborg.capacity_import_interval)
-        self._import_thread: threading.Thread | None = None
+        self._threads: dict[str, threading.Thread] = {}
         self._has_checked_tree = False
         self._is_registered = False
 
@@ -62,29 +61,28 @@ class Upkeep:
             self._try("Reservations of bound ARQs could not be committed.", self._recover)
             self._try("Overdue reservations could not be expired.", self._expire)
             if not self._has_checked_tree:
-                self._try("The project tree could not be checked.", self._check_tree)
-        if now >= self._reconcile_at and (self._reconcile_thread is None or not self._reconcile_thread.is_alive()):
+                self._start("check of the project tree", self._check_tree)
+        if now >= self._reconcile_at and self._start("reconciliation", self._reconcile):
             self._reconcile_at = now + float(self._conf.cyborg.reconcile_interval)
-            # In a thread, because it waits for the grace period, and running binds must be extended meanwhile.
-            self._reconcile_thread = threading.Thread(target=self._reconcile, name="reconcile", daemon=True)
-            self._try("The reconciliation could not be started.", self._reconcile_thread.start)
-        self._start_import(now)
+        interval = float(self._conf.cyborg.capacity_import_interval)
+        if interval and now >= self._import_at and self._start("import from Placement", self._import):
+            self._import_at = now + interval
         return self._pause
 
-    def _start_import(self, now: float) -> None:
-        """Import from Placement if that is due; in a thread, because it takes a request for each provider."""
-        interval = float(self._conf.cyborg.capacity_import_interval)
-        is_running = self._import_thread is not None and self._import_thread.is_alive()
-        if not interval or now < self._import_at or is_running:
-            return
-        self._import_at = now + interval
-        self._import_thread = threading.Thread(target=self._import, name="capacity import", daemon=True)
-        self._try("The import from Placement could not be started.", self._import_thread.start)
+    def _start(self, name: str, work: Callable[[], object]) -> bool:
+        """Run work in a thread, unless it still runs; returns whether it does not.
+
+        For what waits for other services, or for a time: running binds must be extended meanwhile.
+        """
+        former = self._threads.get(name)
+        if former is not None and former.is_alive():
+            return False
+        thread = threading.Thread(target=self._try, args=(f"The {name} failed.", work), name=name, daemon=True)
+        self._threads[name] = thread
+        self._try(f"The {name} could not be started.", thread.start)
+        return True
 
     def _import(self) -> None:
-        self._try("Placement's inventories could not be imported.", self._import_capacity)
-
-    def _import_capacity(self) -> None:
         from cyborg_quota.integrations.inventory import service_import  # imported late: openstacksdk takes a second
 
         engine, is_nested = self._tracker.engine, self._conf.cyborg.capacity_import_nested
@@ -133,9 +131,6 @@ class Upkeep:
         LOG.log(logging.INFO if count else logging.DEBUG, "Expired %d reservations.", count)
 
     def _reconcile(self) -> None:
-        self._try("The ledger could not be compared with Cyborg's records.", self._find_and_repair)
-
-    def _find_and_repair(self) -> None:
         reconciler = cyborg_host.reconciler(self._conf, self._tracker.engine, self._records())
         try:
             reconciler.register()

@@ -115,8 +115,13 @@ def _release_unbound(engine: QuotaEngine, records: Records, adopted: Mapping[str
         if arq in bound and bound[arq].project_id == attached.project_id:
             still_bound += 1
             _log_committed(arq)
-        else:
+            continue
+        try:
             engine.release(validation.admin_context(), uuids)
+        except exceptions.QuotaError as error:
+            if reach_of(error) is Reach.LEDGER:
+                raise
+            LOG.error("ARQ %s is unbound, and its charge could not be released: %s", arq, error)
     return still_bound
 
 

@@ -80,6 +80,8 @@ class Releaser:
         """Reset the state, in a forked child: the parent retries its own pending releases."""
         self._lock = threading.Lock()
         self._pending: dict[PendingRelease, Backoff] = {}
+        self._unchecked: dict[str, None] = {}
+        """The ARQs that ``retry`` has released, and of which it has not read since whether they were bound again."""
 
     @property
     def pending(self) -> int:
@@ -151,7 +153,7 @@ class Releaser:
     # --- called by the guard's thread ---
 
     def retry(self) -> bool:
-        """Retry the pending releases; returns whether none is left. Raises nothing.
+        """Retry the pending releases; returns whether nothing is left. Raises nothing.
 
         If an ARQ has been bound again, its charge belongs to the new bind and is kept. An ARQ that is bound while its
         charge is released is charged again. After a release that failed by a lock, the others of its project wait for
@@ -162,21 +164,17 @@ class Releaser:
         with self._lock:
             due = [(release, backoff) for release, backoff in self._pending.items() if backoff.is_due(now)]
             pending = [release for release, _ in sorted(due, key=lambda item: item[1].pause_seconds)]
-        if not pending:
-            return not self._pending
         try:
-            bound = self._bound_of({release.arq for release in pending})
-            released = self._release_all(pending, bound)
-            for attached in self._bound_of({release.arq for release in released}).values():
-                self._charge_again(attached)
+            if pending:
+                self._release_all(pending, self._bound_of({release.arq for release in pending}))
+            self._check_released()
         except exceptions.QuotaError as error:
             LOG.warning("%d releases are still pending: %s", self.pending, error)
         except Exception:
             LOG.exception("%d releases are still pending; retrying.", self.pending)
-        return not self._pending
+        return not self._pending and not self._unchecked
 
-    def _release_all(self, pending: Sequence[PendingRelease], bound: Mapping[str, Attached]) -> list[PendingRelease]:
-        released: list[PendingRelease] = []
+    def _release_all(self, pending: Sequence[PendingRelease], bound: Mapping[str, Attached]) -> None:
         refused: list[tuple[PendingRelease, Exception]] = []
 
         def work(release: PendingRelease) -> bool:
@@ -196,20 +194,29 @@ class Releaser:
                         return True
                     self._log_refused(release, error)
                 else:
-                    released.append(release)
+                    self._unchecked[release.arq] = None
                     LOG.info("The charge of ARQ %s of project %s was released.", release.arq, release.project_id)
             self._forget(release)
             return True
 
         work_through(pending, lambda release: release.project_id, work)
         self._log_postponed(refused)
-        return released
+
+    def _check_released(self) -> None:
+        """Charge again what was bound while it was released. After an outage, that is done by the next retry."""
+        bound = self._bound_of(self._unchecked) if self._unchecked else {}
+        for arq in list(self._unchecked):
+            if arq in bound:
+                self._charge_again(bound[arq])
+            del self._unchecked[arq]
 
     def _charge_again(self, attached: Attached) -> None:
         LOG.warning("ARQ %s was bound again while its charge was released; charging it again.", attached.arq)
         try:
             self._call(self._adopt, attached)
         except exceptions.QuotaError as error:
+            if reach_of(error) is Reach.LEDGER:
+                raise
             LOG.error(
                 "ARQ %s of project %s is bound, and is not charged: %s Run: cyborg-quota reconcile --heal",
                 attached.arq,

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any, Final, TextIO
 
-from cyborg_quota.spool import cannot_write
+from cyborg_quota import spool
 
 Row = list[Any]
 """A key (a text), and further values that JSON can represent. A tuple may be read back as a list."""
@@ -39,7 +39,7 @@ class SortedRows(contextlib.AbstractContextManager["SortedRows"]):
     def __exit__(self, *_error: object) -> None:
         self._rows.clear()
         while self._runs:
-            self._runs.pop().close()
+            spool.close(self._runs.pop())
 
     def add(self, row: Row) -> None:
         """Add a row. Do not add rows after the first call of ``groups``."""
@@ -48,14 +48,12 @@ class SortedRows(contextlib.AbstractContextManager["SortedRows"]):
             self._write_run()
 
     def _write_run(self) -> None:
-        try:
-            run = tempfile.TemporaryFile("w+", encoding="ascii", buffering=_BUFFER_CHARS)  # noqa: SIM115 (see __exit__)
+        with spool.writing():
+            run = tempfile.TemporaryFile("w+", encoding="ascii", buffering=_BUFFER_CHARS)  # noqa: SIM115 (closed at exit)
             self._runs.append(run)
             for row in sorted(self._rows, key=_key):
                 run.write(json.dumps(row, separators=(",", ":")) + "\n")
             run.flush()
-        except OSError as error:
-            raise cannot_write(error) from None
         self._rows.clear()
 
     def groups(self) -> Iterator[tuple[str, list[Row]]]:

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cache of paths, which the threads of a process share."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+from oslotest import base
+
+from cyborg_quota.db import path_state
+from cyborg_quota.db.project_path import ProjectPath
+from cyborg_quota.db.usages import Node
+from cyborg_quota.ledger.project_tree import PathCache
+
+
+def path(*resources: str) -> ProjectPath:
+    return ProjectPath(["p1"], {name: (Node(number, "p1", name, 0, 0),) for number, name in enumerate(resources)})
+
+
+class ForgottenByAnotherThread(dict[str, ProjectPath]):
+    """Another thread moves a project between two look-ups of a path."""
+
+    def __contains__(self, name: object) -> bool:
+        found = super().__contains__(name)
+        self.clear()
+        return found
+
+
+class TestPathCache(base.BaseTestCase):
+    def test_another_thread_forgets_a_path_that_lacks_a_resource(self) -> None:
+        cache = PathCache(mock.Mock())
+        cache._cached_paths = ForgottenByAnotherThread(p1=path("fpga"))
+        with mock.patch.object(path_state, "read_paths", return_value={"p1": path("fpga", "gpu")}) as read:
+            cache.read_many(mock.Mock(), [("p1", "gpu")])
+        self.assertIsNotNone(cache.known("p1", "gpu"))
+        self.assertLessEqual({"gpu"}, read.call_args.args[2])
