@@ -10,7 +10,7 @@ import os
 import uuid
 from collections.abc import Iterator
 
-from tests import fixtures
+from tests import fixtures, hooks
 from tests.cyborgs import quota
 from tests.cyborgs.service import Service
 from tests.faults.proxy import Proxy
@@ -172,7 +172,7 @@ class TestUnavailable(OutageTestCase):
         self.bind(others.created(self.profile), others)
         locking = f"SELECT id FROM quota_usages WHERE project_id = '{self.project_id}' FOR UPDATE"
         [arq] = self.client.created(self.profile)
-        with self.sql.begin() as connection:
+        with hooks.row_locks(self.sql).begin() as connection:
             self.assertEqual(1, len(connection.exec_driver_sql(locking).all()))
             refused = self.client.bind([arq], str(uuid.uuid4()), self.rp)
             self.assertEqual((503, UNAVAILABLE), (refused.status, refused.message))

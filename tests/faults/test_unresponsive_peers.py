@@ -135,7 +135,7 @@ class TestSlow(base.LedgerTestCase):
         sql = sa.create_engine(self.url, poolclass=sa.NullPool)
 
         def hold(project_id: str, seconds: float) -> None:
-            with sql.begin() as other:
+            with hooks.row_locks(sql).begin() as other:
                 other.exec_driver_sql(f"UPDATE quota_usages SET used = used WHERE project_id = '{project_id}'")
                 held.wait()
                 time.sleep(seconds)

@@ -56,7 +56,7 @@ class TestAnywhere(base.LedgerTestCase):
 
     def test_a_locked_provider_is_skipped(self) -> None:
         """Neither does the claim wait for it."""
-        with self.sql.begin() as holder:
+        with hooks.row_locks(self.sql).begin() as holder:
             self.lock_first(holder)
             self.assertEqual(1, len(self.statements(lambda: self.claim(1))))
             self.claim(1)
@@ -77,7 +77,7 @@ class TestAnywhere(base.LedgerTestCase):
         self.useFixture(MonkeyPatch("cyborg_quota.ledger.capacity_claims.CapacityClaimer.place", place))
         granted: list[list[str]] = []
         caller = threading.Thread(target=lambda: granted.append(self.claim(8)))
-        with self.sql.begin() as holder:
+        with hooks.row_locks(self.sql).begin() as holder:
             self.lock_first(holder)
             caller.start()
             self.assertTrue(is_placed.wait(WAIT_SECONDS))

@@ -6,13 +6,12 @@ from __future__ import annotations
 import datetime
 import threading
 import types
-from typing import Any
 from unittest import mock
 
 import sqlalchemy as sa
 import testscenarios
 
-from cyborg_quota import Claim, QuotaEngine, exceptions, validation
+from cyborg_quota import Claim, exceptions, validation
 from cyborg_quota.db.dialects import sqlite
 from tests import base, fixtures, hooks, trees
 
@@ -169,7 +168,7 @@ class TestLocked(ExpiryTestCase):
         engine = self.make_engine(retry_seconds=0.1, batch_rows=2)
         self.useFixture(hooks.ShortLockWaits(engine))
         sizes: list[int] = []
-        with self.sql.begin() as holder:
+        with hooks.row_locks(self.sql).begin() as holder:
             holder.exec_driver_sql("UPDATE quota_usages SET used = used WHERE project_id = 'p1'")
             self.assertRaises(exceptions.DatabaseUnavailable, engine.expire, base.ADMIN, progress=sizes.append)
         self.assertEqual([(0, 2), (0, 0), (0, 0), (0, 0)], [self.figures(name) for name in ("p1", *others)])

@@ -65,7 +65,7 @@ class TestLockOrder(base.LedgerTestCase):
         self.make_overdue(*uuids)
         # The order of the rows' IDs is the reverse of the order of their names.
         order = names[::-1] if self.backend == "mariadb" else names
-        with self.sql.begin() as holder:
+        with hooks.row_locks(self.sql).begin() as holder:
             holder.execute(_HOLD, {"p": order[5]})
             sweeper = threading.Thread(target=self.engine.expire, args=(base.ADMIN,))
             sweeper.start()

@@ -26,7 +26,7 @@ from cyborg_quota.db.database import Database
 from cyborg_quota.db.settings import DatabaseSettings
 from cyborg_quota.integrations.cyborg import bind_tracker
 from cyborg_quota.limits import cache, keystone_client
-from cyborg_quota.metrics import exporter
+from cyborg_quota.metrics import exporter, recorder
 
 LOCK_TYPES = (type(threading.Lock()), type(threading.RLock()))
 PACKAGE = pathlib.Path(cyborg_quota.__file__).parent
@@ -76,6 +76,7 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "policy.Policy": policy.Policy,
     "metrics.exporter.LedgerText": lambda: exporter.LedgerText(mock.Mock(), [], 1.0),
     "metrics.exporter.Exporter": make_exporter,
+    "metrics.recorder.Recorder": recorder.Recorder,
 }
 """Each class of the package whose objects have locks. (That of a child's only thread has the values of the thread that
 forked, as ``threading.local`` keeps them.)"""
