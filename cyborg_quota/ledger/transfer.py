@@ -151,6 +151,8 @@ class Transferrer:
         except ReservationChanged:
             return False
         except ChargeRefused:
+            # The row may be on the path of the sender, too, and that path may have changed.
+            self._paths.forget(request.sender)
             self._reserver.raise_refusal(receiving, path, constraints, amounts)
             return False
         except (DuplicateEntry, _ReceiverHolds):
