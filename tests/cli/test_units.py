@@ -50,8 +50,10 @@ Environment={environment}
 ExecStart=
 ExecStart={python} {command}
 """
-PYTHON = f"/opt/python/bin/python{sys.version_info.major}.{sys.version_info.minor}"
-PACKAGES = f"/opt/cyborg/venv/lib/{PYTHON.rpartition('/')[2]}/site-packages"
+VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
+PYTHON = f"/opt/python/bin/{VERSION} -S"
+"""-S: without the packages of the interpreter's own directory. Debian's has those of the system."""
+PACKAGES = f"/opt/cyborg/venv/lib/{VERSION}/site-packages"
 ENVIRONMENT = f"PYTHONPATH=/opt/cyborg/src:{PACKAGES} LD_LIBRARY_PATH=/opt/python/lib"
 CONFIG = ("--config-file", "/etc/cyborg_quota/cyborg_quota.conf")
 QUOTA = f"{PYTHON} /opt/cyborg/venv/bin/cyborg-quota {' '.join(CONFIG)}"
@@ -108,7 +110,7 @@ class TestServices(base.BaseTestCase):
         command = f"{QUOTA} reservation list --project film -f value -c state"
         states = ["env", *ENVIRONMENT.split(), *command.split()]
         found = self.wait_for(lambda: good(*states), "expired")
-        self.assertEqual("expired", found.strip())
+        self.assertEqual("expired", found.strip(), systemd.log[-6000:])
         series = "cyborg_quota_expirer_last_success_timestamp_seconds"
         text = self.wait_for(lambda: systemd.run("curl", "-s", "http://127.0.0.1:9877/metrics").stdout, series)
         self.assertIn("cyborg_quota_exporter_elected 1", text)
