@@ -4,9 +4,9 @@
 If the environment variable PROMETHEUS_MULTIPROC_DIR names a directory, all processes of a host that have the same
 directory are counted together: each writes files there, and the one that serves the metrics reads them all.
 
-A call only appends a record to a list. A thread applies the records to the counters once a second: between two calls of
-the database, the code and the files of prometheus_client are no longer in the processor's caches, and using them for
-each call took ten times as long as for many calls at once.
+A call only appends a record to a list; a thread applies the records to the counters once a second. Applying them one by
+one, between two calls of the database, took ten times as long as applying many at once, because the code and the files
+of prometheus_client were no longer in the caches of the processor.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 
 _PERIOD_SECONDS: Final = 1.0
 _MAX_RECORDS: Final = 50_000
-"""The most calls that are not counted yet, about 10 MB. If the thread is not run, the oldest are never counted."""
+"""The maximum number of records, about 10 MB. If the thread does not run, the oldest are dropped."""
 
 _Record = tuple[str, float, Iterable[str], str]
 """A call: its name, its duration in seconds, the resources that it reserved, and the result of the reserve."""
@@ -90,13 +90,20 @@ class Recorder:
         """Count a call, and its duration; a reserve once for each of its resources, with its result."""
         self._records.append((call, seconds, resources, result))
         if not self._has_thread:
-            self._has_thread = True  # (Two threads may do this at the same time, which is harmless.)
-            threading.Thread(
-                target=_flush_periodically, args=(weakref.ref(self),), name="cyborg-quota-metrics", daemon=True
-            ).start()
+            self._start_thread()
+
+    def _start_thread(self) -> None:
+        self._has_thread = True  # (Two threads may do this at the same time, which is harmless.)
+        thread = threading.Thread(
+            target=_flush_periodically, args=(weakref.ref(self),), name="cyborg-quota-metrics", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError:  # the process has too many threads, or is ending: the next call tries again
+            self._has_thread = False
 
     def flush(self) -> None:
-        """Apply what was recorded to the counters; all that was recorded before this call has been applied then."""
+        """Apply all records to the counters. Waits for a thread that is applying some."""
         with self._flushing, contextlib.suppress(IndexError):
             while True:
                 call, seconds, resources, result = self._records.popleft()
@@ -145,11 +152,13 @@ class Recorder:
 
 
 def _flush_periodically(recorder_ref: weakref.ref[Recorder]) -> None:
-    time.sleep(_PERIOD_SECONDS)
-    while (of_process := recorder_ref()) is not None:
+    while True:
+        time.sleep(_PERIOD_SECONDS)
+        of_process = recorder_ref()
+        if of_process is None:
+            return
         of_process.flush()
         del of_process
-        time.sleep(_PERIOD_SECONDS)
 
 
 @functools.cache

@@ -490,6 +490,14 @@ class TestCounters(MetricsTestCase):
         )
         self.assertEqual(1, self.counted_by(*program))
 
+    def test_a_process_that_may_not_start_a_thread(self) -> None:
+        """Its calls succeed; they are counted by a scrape, or by a later thread."""
+        recorder = recorders.Recorder()
+        with mock.patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
+            recorder.record("reserve", 0.01)
+        self.assertIn('call_duration_seconds_count{call="reserve"} 1.0', recorder.text().decode())
+        self.assertFalse(recorder._has_thread)
+
     def test_calls_that_nobody_counts_need_bounded_memory(self) -> None:
         recorder = recorders.Recorder()
         recorder._has_thread = True
