@@ -400,7 +400,7 @@ class _Run:
         time.sleep(pause_seconds)
 
     def report_rest(self, progress: Callable[[int], None]) -> None:
-        """After an error, when no batch runs any more: report those that have been committed since the last report."""
+        """Report the batches that were committed since the last report. For use after an error, when no batch runs."""
         ended = [future for future in self._running if not future.cancelled() and future.exception() is None]
         self._running.clear()
         if ended:

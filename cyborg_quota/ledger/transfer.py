@@ -151,7 +151,7 @@ class Transferrer:
         except ReservationChanged:
             return False
         except ChargeRefused:
-            # The row may be on the path of the sender, too, and that path may have changed.
+            # The refused row may also be on the path of the sender, and the cached one may be out of date.
             self._paths.forget(request.sender)
             self._reserver.raise_refusal(receiving, path, constraints, amounts)
             return False

@@ -183,8 +183,9 @@ class KeystoneLimitDriver(base.LimitDriver):
     def get_limits_of_paths(self, states: Sequence[PathState], resources: Collection[str]) -> list[base.PathLimits]:
         """As LimitDriver says, but in a few requests, and with the domains that the ledger has stored.
 
-        A project that Keystone has moved to another domain since its last charge is limited by its previous domain. One
-        that it does not know any more must not prevent the list: it lacks all limits, or, among many, has the defaults.
+        A project that Keystone has moved to another domain since its last charge is limited by its previous domain. A
+        project that Keystone has deleted does not make the call fail: it lacks all limits or, among many projects, has
+        the default ones.
         """
         if len(states) <= _MAX_SINGLE_REQUESTS:
             return [self._path_limits(state, resources) for state in states]

@@ -70,9 +70,9 @@ class Upkeep:
         return self._pause
 
     def _start(self, name: str, work: Callable[[], object]) -> bool:
-        """Run work in a thread, unless it still runs; returns whether it does not.
+        """Run ``work`` in a thread. Returns False, without any effect, if the last thread of this name still runs.
 
-        For what waits for other services, or for a time: running binds must be extended meanwhile.
+        For work that waits for other services, because the caller must extend running binds in time.
         """
         former = self._threads.get(name)
         if former is not None and former.is_alive():

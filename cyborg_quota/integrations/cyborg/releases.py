@@ -81,7 +81,7 @@ class Releaser:
         self._lock = threading.Lock()
         self._pending: dict[PendingRelease, Backoff] = {}
         self._unchecked: dict[str, None] = {}
-        """The ARQs that ``retry`` has released, and of which it has not read since whether they were bound again."""
+        """The ARQs that ``retry`` has released, and has not yet checked for a new bind."""
 
     @property
     def pending(self) -> int:
@@ -203,7 +203,7 @@ class Releaser:
         self._log_postponed(refused)
 
     def _check_released(self) -> None:
-        """Charge again what was bound while it was released. After an outage, that is done by the next retry."""
+        """Charge the ARQs that were bound again during their release. If the ledger is offline, the next retry does."""
         bound = self._bound_of(self._unchecked) if self._unchecked else {}
         for arq in list(self._unchecked):
             if arq in bound:
