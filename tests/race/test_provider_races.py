@@ -283,7 +283,9 @@ def run(test: Any, name: str, engines: Engines, settle: Callable[[], object] = l
 def detect_naive_code(test: Any, engines: Engines, url: str, settle: Callable[[], object]) -> None:
     """What reads, compares and then writes is found by the checks of each race, if a claim comes between.
 
-    ``url``: of the first engine. The claims between are made by the last one, which may be another node.
+    ``url``: of the first engine. The claims between are made by the last one, which may be another node. Each is
+    applied on all nodes when it returns: a node that does not know it yet would ignore a naive write that changes
+    nothing there.
     """
     options: dict[str, Any] = {"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {}
     sql = sa.create_engine(url, poolclass=sa.NullPool, **options)
@@ -292,27 +294,23 @@ def detect_naive_code(test: Any, engines: Engines, url: str, settle: Callable[[]
     def claim(amount: int, provider: str) -> None:
         settle()
         engines[-1].reserve(context_of(1), {"gpu": amount}, provider=provider)
+        settle()
 
     # A claim: both read that 1 is free.
     add(engines[0], "naive")
     claim(CAPACITY - 1, "naive")
-    settle()
     naive.claim(sql, "naive", 1, lambda: claim(1, "naive"))
-    settle()
     test.assertEqual([CAPACITY + 1], [one.used for one in capacity.list_inventories(ADMIN, "naive")])
 
     # A change of the inventory: what was claimed since the read is free again.
     add(engines[0], "naively changed")
-    settle()
     naive.set_total(sql, "naively changed", CAPACITY, lambda: claim(5, "naively changed"))
-    settle()
     claim(CAPACITY, "naively changed")
     (record,) = capacity.list_inventories(ADMIN, "naively changed")
     test.assertEqual(CAPACITY + 5, record.used)
 
     # A removal: the claim is left without a provider.
     add(engines[0], "naively removed")
-    settle()
     before = len(capacity.audit(ADMIN))
     naive.remove_provider(sql, "naively removed", lambda: claim(5, "naively removed"))
     settle()
