@@ -12,6 +12,8 @@ import subunit
 import testtools
 
 PASSED = ("success", "xfail")
+TRACEBACK_LINES = 30
+"""The last lines of the traceback of a failed test are printed again: in the run, its logs may hide them."""
 
 
 def read(stream: Any) -> list[dict[str, Any]]:
@@ -30,6 +32,12 @@ def skip_reason(test: dict[str, Any]) -> str:
     return detail.as_text().strip() if detail else "no reason given"
 
 
+def traceback(test: dict[str, Any]) -> list[str]:
+    """Return the end of the traceback of a failed test, if it has one."""
+    texts = [detail.as_text() for name, detail in test["details"].items() if name.startswith("traceback")]
+    return "\n".join(texts).splitlines()[-TRACEBACK_LINES:]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--status", type=int, default=0, help="the exit status of the run")
@@ -41,7 +49,7 @@ def main() -> int:
     for reason, count in sorted(collections.Counter(map(skip_reason, skipped)).items()):
         print(f"skipped ({count}): {reason}")
     for test in failed:
-        print(f"failed ({test['status']}): {test['id']}")
+        print(f"failed ({test['status']}): {test['id']}", *traceback(test), sep="\n    ")
     failures = len(failed)
     if args.status and not failed:
         # If a worker crashed, the stream may not name all the tests that did not run.
