@@ -74,14 +74,30 @@ class PodLimits:
         if not sees_pods or not self._policy.may_set(context, project_id, parent_id):
             raise exceptions.NotAuthorized("set_pod_limits", f"a context that {SEE_PODS} and {RULE} allow")
 
-    def list(self, context: Context, project_id: str | None = None, pod: str | None = None) -> list[LimitRecord]:
+    def list(
+        self,
+        context: Context,
+        project_id: str | None = None,
+        pod: str | None = None,
+        *,
+        projects: int | None = None,
+        after: str | None = None,
+    ) -> list[LimitRecord]:
         """The limits per pod of a project (None: of all projects), in this pod (None: in any).
+
+        ``projects``, ``after``: only those of the first ``projects`` projects after ``after``; the database sorts their
+        ids.
 
         A pod that was removed may have left limits. Raises PodNotFound if there is neither a limit nor the pod.
         """
         validation.admin_only(context, "list_pod_limits")
         in_pod = validation.optional_name("pod", pod)
-        found = self._driver.keeper.list_in_pods(validation.optional_name("project_id", project_id), in_pod)
-        if in_pod is not None and not found:
+        found = self._driver.keeper.list_in_pods(
+            validation.optional_name("project_id", project_id),
+            in_pod,
+            validation.row_limit(projects),
+            validation.optional_name("after", after),
+        )
+        if in_pod is not None and not found and after is None:
             self._driver.providers.require_pods([in_pod])
         return found

@@ -102,13 +102,24 @@ def read_page(connection: Connection, page: Page) -> list[tuple[str | None, str,
     return found
 
 
-def read_in_pods(connection: Connection, project_id: str | None, pod: str | None) -> list[tuple[str, str, int]]:
-    """(project_id, scoped name, limit) of the limits per pod, sorted. None: of all projects; in all pods."""
+def read_in_pods(
+    connection: Connection, project_id: str | None, pod: str | None, count: int | None, after: str | None
+) -> list[tuple[str, str, int]]:
+    """(project_id, scoped name, limit) of the limits per pod, sorted. None: of all projects; in all pods.
+
+    Only of the first ``count`` of these projects after ``after``, if these are given.
+    """
     limit = project_limits.c
-    query = sa.select(limit.project_id, limit.resource, limit.most).where(usages.of_pod(pod or "", limit.resource))
+    selected = [usages.of_pod(pod or "", limit.resource)]
     if project_id is not None:
-        query = query.where(limit.project_id == project_id)
-    return sorted(tuple(row) for row in connection.execute(query))
+        selected.append(limit.project_id == project_id)
+    if after is not None:
+        selected.append(limit.project_id > after)
+    if count is not None:
+        page = paging.first_projects(limit.project_id, after or "", count, sa.and_(*selected))
+        selected.append(limit.project_id.in_(connection.scalars(page).all()))
+    query = sa.select(limit.project_id, limit.resource, limit.most).where(*selected)
+    return [tuple(row) for row in connection.execute(query.order_by(limit.project_id, limit.resource))]
 
 
 def _page_of_defaults(connection: Connection, page: Page) -> sa.Select[Any]:

@@ -120,9 +120,14 @@ class LimitKeeper:
         """A page of the limits, without overrides: (project_id, resource, limit). Raises MarkerNotFound."""
         return self._database.read(lambda connection: tables.read_page(connection, page))
 
-    def list_in_pods(self, project_id: str | None, pod: str | None) -> list[LimitRecord]:
-        """The limits per pod of a project (None: of all), in this pod (None: in any); by project, pod and resource."""
-        rows = self._database.read(lambda connection: tables.read_in_pods(connection, project_id, pod))
+    def list_in_pods(
+        self, project_id: str | None, pod: str | None, count: int | None, after: str | None
+    ) -> list[LimitRecord]:
+        """The limits per pod of a project (None: of all), in this pod (None: in any); by project, pod and resource.
+
+        Only of the first ``count`` projects after ``after``, if these are given.
+        """
+        rows = self._database.read(lambda connection: tables.read_in_pods(connection, project_id, pod, count, after))
         records = []
         for owner, name, limit in rows:
             resource, in_pod = scopes.split(name)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import testscenarios
 
 from cyborg_quota import ANY, SELECT, Inventory, exceptions, policy
@@ -94,6 +96,24 @@ class TestLists(test_pod_limits.PodLimitTestCase):
         self.assertEqual(("b", "gpu", "p2"), (difference.project_id, difference.resource, difference.pod))
         self.assertEqual({"gpu"}, {one.resource for one in self.engine.list_usages(ADMIN, "a")})
         self.assertEqual({"fpga", "gpu"}, {row.resource for row in self.admin.tree(ADMIN)})
+
+    def test_pages_of_projects(self) -> None:
+        for project_id in ("b", "a"):
+            self.limit(2, project_id)
+            self.limit(3, project_id, "p2")
+
+        def page(*which: str | None, **options: Any) -> list[tuple[str | None, str | None]]:
+            records = self.engine.pod_limits.list(ADMIN, *which, **options)
+            return [(one.project_id, one.pod) for one in records]
+
+        self.assertEqual([("a", "p1"), ("a", "p2"), ("b", "p1"), ("b", "p2")], page())
+        self.assertEqual([("a", "p1"), ("a", "p2")], page(projects=1))
+        self.assertEqual([("b", "p2")], page(None, "p2", projects=1, after="a"))
+        self.assertEqual([("b", "p1"), ("b", "p2")], page(after="a"))
+        self.assertEqual([], page(None, "p1", projects=1, after="b"))
+        self.assertEqual([], page("a", projects=0))
+        self.assertRaises(exceptions.InvalidRequest, page, projects=-1)
+        self.assertRaises(exceptions.InvalidName, page, after="")
 
     def test_export_and_import(self) -> None:
         self.limit(2)

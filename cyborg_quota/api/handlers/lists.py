@@ -37,13 +37,14 @@ def _list_quotas_in_pod(call: Call, pod: str) -> Json:
     if not call.allows(policy.SEE_PODS):
         raise Refused(404, str(exceptions.PodNotFound(pod)))
     by_project: dict[str, dict[str, int]] = {}
-    for record in call.engine.pod_limits.list(call.elevated, call.query.get("project_id"), pod):
+    records = call.engine.pod_limits.list(
+        call.elevated, call.query.get("project_id"), pod, projects=call.limit + 1, after=call.marker
+    )
+    for record in records:
         by_project.setdefault(str(record.project_id), {})[record.resource] = record.limit
-    after = call.marker or ""
     found = [
         {"project_id": project_id, "quota": limits, "overrides": 0}  # (limits in pods have no overrides)
-        for project_id, limits in sorted(by_project.items())
-        if project_id > after
+        for project_id, limits in by_project.items()
     ]
     return call.page("quotas", found, lambda one: one, lambda one: str(one["project_id"]))
 
