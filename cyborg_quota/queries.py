@@ -126,6 +126,17 @@ class Queries:
         validation.admin_only(context, "get_parent")
         return self._driver.get_parent(validation.check_name("project_id", project_id))
 
+    def list_defaults(self, context: Context) -> dict[str, int]:
+        """The default limits, by resource. Needs an admin's context. Raises LimitsReadOnly as ``default_limits``."""
+        validation.admin_only(context, "list_defaults")
+        try:
+            return self._driver.keeper.list_defaults()
+        except exceptions.LimitsReadOnly:
+            defaults = self._driver.limits.defaults()
+            if defaults is None:
+                raise
+            return dict(defaults)
+
     def default_limits(self, context: Context, project_id: str | None = None) -> dict[str, int]:
         """The limits that the project would have without limits and overrides of its own, by resource.
 

@@ -56,17 +56,18 @@ def require_set(
     engine: QuotaEngine, context: Context, project_id: str | None, resources: Iterable[str], pod: str | None = None
 ) -> None:
     """Raise QuotaError if one of these limits is not set here. An override is no limit that can be unset."""
+    if project_id is None:
+        missing = sorted(set(resources).difference(engine.list_defaults(context)))
+        if missing:
+            raise exceptions.QuotaError(f"There is no default limit for {', '.join(missing)}. Nothing was changed.")
+        return
     if pod is None:
         records = engine.administration.list_limits(context, project_id)
     else:
         records = engine.pod_limits.list(context, project_id, pod)
-    own = {record.resource for record in records if record.is_own and record.project_id == project_id}
-    missing = sorted(set(resources) - own)
+    missing = sorted(set(resources).difference(record.resource for record in records if record.is_own))
     if not missing:
         return
-    names = ", ".join(missing)
-    if project_id is None:
-        raise exceptions.QuotaError(f"There is no default limit for {names}. Nothing was changed.")
     overrides = [record.override for record in records if record.override is not None and record.resource in missing]
     hint = ""
     if overrides:
@@ -74,5 +75,5 @@ def require_set(
         hint = f" Its present limit for {overrides[0].resource} is an override: see `limit override cancel {ids}`."
     where = "" if pod is None else f" in pod {pod}"
     raise exceptions.QuotaError(
-        f"Project {project_id} has no limit of its own for {names}{where}. Nothing was changed.{hint}"
+        f"Project {project_id} has no limit of its own for {', '.join(missing)}{where}. Nothing was changed.{hint}"
     )

@@ -5,14 +5,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from cyborg_quota.cmd import base, formats, paging
 
 COLUMNS = ("resource", "description", "unit", "limit", "limit_source")
-
-_MAX_DEFAULTS: Final = 1000
-"""More than the resources of any ledger, so that the limits of projects are not read."""
 
 
 class List(base.Lister):
@@ -53,8 +50,7 @@ class List(base.Lister):
             return {}  # Keystone's registered limits apply; this command does not read them
         if (initial := self._root_initial_limit()) is not None:
             return dict.fromkeys(self.conf.quota.resources, initial)
-        records = self.engine.administration.list_limits(self.context, limit=_MAX_DEFAULTS)  # defaults come first
-        return {record.resource: record.limit for record in records if record.project_id is None}
+        return self.engine.list_defaults(self.context)
 
     def _root_initial_limit(self) -> int | None:
         """[limits] root_initial_limit, which only the driver ``database`` uses; None: the default applies."""

@@ -120,6 +120,11 @@ class LimitKeeper:
         """A page of the limits, without overrides: (project_id, resource, limit). Raises MarkerNotFound."""
         return self._database.read(lambda connection: tables.read_page(connection, page))
 
+    def list_defaults(self) -> dict[str, int]:
+        """The default limits, by resource."""
+        defaults, _, _ = self._database.read(lambda connection: tables.read_limits(connection, ()))
+        return defaults
+
     def list_in_pods(
         self, project_id: str | None, pod: str | None, count: int | None, after: str | None
     ) -> list[LimitRecord]:

@@ -94,6 +94,7 @@ OWN: dict[str, Call] = {
     "get_parent, unknown": lambda engine: engine.get_parent(base.ADMIN, "nothing"),
     "list_children": lambda engine: engine.list_children(base.ADMIN, "mid0", count=5),
     "default_limits": lambda engine: engine.default_limits(P7),
+    "list_defaults": lambda engine: engine.list_defaults(base.ADMIN),
     "list_overrides": lambda engine: engine.administration.list_overrides(base.ADMIN, "p7"),
     "limit_history": lambda engine: engine.administration.limit_history(P7, limit=5),
     "read_project": lambda engine: engine.monitoring.read_project(base.ADMIN, "p7"),

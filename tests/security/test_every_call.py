@@ -70,6 +70,7 @@ ADMINS: dict[str, dict[str, Any]] = {
     "get_parent": {"project_id": VICTIM},
     "list_children": {"project_id": VICTIM},
     "adopt": {"claims": [Claim("flying", {"gpu": 1})], "project_id": VICTIM},
+    "list_defaults": {},
     "list_usages": {},
     "list_reservations": {},
     "set_source": {"reservations": [UNKNOWN], "source": "stranger"},

@@ -11,7 +11,10 @@ from cyborg_quota.api.errors import Refused
 from cyborg_quota.api.handlers import pod_limits
 from cyborg_quota.types import UNLIMITED, Headroom, UsageRecord
 
-_DEFAULTS_UNKNOWN: Final = "The default limits are not known here, because [limits] driver is not database."
+_DEFAULTS_UNKNOWN: Final = (
+    "The default limits are not known here, because the limit driver cannot list them. "
+    "Those of the driver keystone are Keystone's registered limits."
+)
 
 
 def get_limits(call: Call) -> Json:
@@ -97,10 +100,9 @@ def unset_limits(call: Call) -> None:
 def get_all_defaults(call: Call) -> Json:
     """GET /v2/quota_defaults"""
     try:
-        records = call.engine.administration.list_limits(call.elevated)
-    except exceptions.InvalidRequest:  # (the limit driver has no list of them)
+        limits = call.engine.list_defaults(call.elevated)
+    except exceptions.LimitsReadOnly:
         raise Refused(409, _DEFAULTS_UNKNOWN, "limits_read_only") from None
-    limits = {record.resource: record.limit for record in records if record.project_id is None}
     return {"quota": {**dict.fromkeys(call.engine.resources), **limits}}
 
 
