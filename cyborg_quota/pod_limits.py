@@ -85,19 +85,16 @@ class PodLimits:
     ) -> list[LimitRecord]:
         """The limits per pod of a project (None: of all projects), in this pod (None: in any).
 
-        ``projects``, ``after``: only those of the first ``projects`` projects after ``after``; the database sorts their
-        ids.
+        ``projects``: the maximum number of projects, each with all these limits. ``after``: the id of the last project
+        of the previous page, which need not exist any more. The database sorts the projects.
 
         A pod that was removed may have left limits. Raises PodNotFound if there is neither a limit nor the pod.
         """
         validation.admin_only(context, "list_pod_limits")
         in_pod = validation.optional_name("pod", pod)
-        found = self._driver.keeper.list_in_pods(
-            validation.optional_name("project_id", project_id),
-            in_pod,
-            validation.row_limit(projects),
-            validation.optional_name("after", after),
-        )
-        if in_pod is not None and not found and after is None:
+        owner, keeper = validation.optional_name("project_id", project_id), self._driver.keeper
+        after = validation.optional_name("after", after)
+        found = keeper.list_in_pods(owner, in_pod, validation.row_limit(projects), after)
+        if in_pod is not None and not found and not keeper.list_in_pods(owner, in_pod, 1, None):
             self._driver.providers.require_pods([in_pod])
         return found

@@ -127,7 +127,10 @@ class Queries:
         return self._driver.get_parent(validation.check_name("project_id", project_id))
 
     def list_defaults(self, context: Context) -> dict[str, int]:
-        """The default limits, by resource. Needs an admin's context. Raises LimitsReadOnly as ``default_limits``."""
+        """The default limits that are set, by resource. Needs an admin's context.
+
+        Raises LimitsReadOnly with a limit driver that cannot list them (Keystone's).
+        """
         validation.admin_only(context, "list_defaults")
         try:
             return self._driver.keeper.list_defaults()

@@ -1,6 +1,7 @@
-"""Reads a subunit stream; prints why tests were skipped, and which failed. The last line has the totals.
+"""Reads a subunit stream; prints why tests were skipped, and which failed, with their tracebacks.
 
-The exit status is 1 if a test failed, if none ran, or if the run ended with a status other than 0.
+The last line has the totals. The exit status is 1 if a test failed, if none ran, or if the run ended with a status
+other than 0.
 """
 
 import argparse
@@ -13,7 +14,7 @@ import testtools
 
 PASSED = ("success", "xfail")
 TRACEBACK_LINES = 30
-"""The last lines of the traceback of a failed test are printed again: in the run, its logs may hide them."""
+"""The last lines of each traceback of a failed test are printed again: in the run, its logs may hide them."""
 
 
 def read(stream: Any) -> list[dict[str, Any]]:
@@ -33,9 +34,9 @@ def skip_reason(test: dict[str, Any]) -> str:
 
 
 def traceback(test: dict[str, Any]) -> list[str]:
-    """Return the end of the traceback of a failed test, if it has one."""
+    """Return the ends of the tracebacks of a failed test: of the test, and of its clean-up if that failed too."""
     texts = [detail.as_text() for name, detail in test["details"].items() if name.startswith("traceback")]
-    return "\n".join(texts).splitlines()[-TRACEBACK_LINES:]
+    return [line for text in texts for line in text.splitlines()[-TRACEBACK_LINES:]]
 
 
 def main() -> int:

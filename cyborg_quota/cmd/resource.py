@@ -7,6 +7,7 @@ import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from cyborg_quota import exceptions
 from cyborg_quota.cmd import base, formats, paging
 
 COLUMNS = ("resource", "description", "unit", "limit", "limit_source")
@@ -50,7 +51,10 @@ class List(base.Lister):
             return {}  # Keystone's registered limits apply; this command does not read them
         if (initial := self._root_initial_limit()) is not None:
             return dict.fromkeys(self.conf.quota.resources, initial)
-        return self.engine.list_defaults(self.context)
+        try:
+            return self.engine.list_defaults(self.context)
+        except exceptions.LimitsReadOnly:
+            return {}  # the limit driver cannot list them
 
     def _root_initial_limit(self) -> int | None:
         """[limits] root_initial_limit, which only the driver ``database`` uses; None: the default applies."""

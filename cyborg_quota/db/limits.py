@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
@@ -105,9 +106,10 @@ def read_page(connection: Connection, page: Page) -> list[tuple[str | None, str,
 def read_in_pods(
     connection: Connection, project_id: str | None, pod: str | None, count: int | None, after: str | None
 ) -> list[tuple[str, str, int]]:
-    """(project_id, scoped name, limit) of the limits per pod, sorted. None: of all projects; in all pods.
+    """(project_id, scoped name, limit) of the limits per pod. None: of all projects; in all pods.
 
-    Only of the first ``count`` of these projects after ``after``, if these are given.
+    ``count``: the maximum number of projects. ``after``: only projects after this one. The database sorts the projects;
+    the limits of each project are sorted by pod and resource.
     """
     limit = project_limits.c
     selected = [usages.of_pod(pod or "", limit.resource)]
@@ -115,11 +117,14 @@ def read_in_pods(
         selected.append(limit.project_id == project_id)
     if after is not None:
         selected.append(limit.project_id > after)
-    if count is not None:
-        page = paging.first_projects(limit.project_id, after or "", count, sa.and_(*selected))
-        selected.append(limit.project_id.in_(connection.scalars(page).all()))
     query = sa.select(limit.project_id, limit.resource, limit.most).where(*selected)
-    return [tuple(row) for row in connection.execute(query.order_by(limit.project_id, limit.resource))]
+    if count is not None:
+        # One statement: between two, a project of the page could lose its limits.
+        page = paging.first_projects(limit.project_id, after or "", count, sa.and_(*selected)).subquery()
+        query = query.join(page, page.c.project_id == limit.project_id)
+    rows = connection.execute(query.order_by(limit.project_id))
+    by_project = itertools.groupby(rows, key=lambda row: row.project_id)
+    return [tuple(row) for _, of_project in by_project for row in sorted(of_project)]
 
 
 def _page_of_defaults(connection: Connection, page: Page) -> sa.Select[Any]:

@@ -130,7 +130,7 @@ class LimitKeeper:
     ) -> list[LimitRecord]:
         """The limits per pod of a project (None: of all), in this pod (None: in any); by project, pod and resource.
 
-        Only of the first ``count`` projects after ``after``, if these are given.
+        ``count``: the maximum number of projects. ``after``: only projects after this one.
         """
         rows = self._database.read(lambda connection: tables.read_in_pods(connection, project_id, pod, count, after))
         records = []

@@ -314,6 +314,12 @@ class TestCost(ApplicationTestCase):
         self.assertEqual(expected, counts)
         self.assertEqual(1, self.count("/v2/quota_reservations", READER))
 
+    def test_the_defaults_are_read_without_the_limits_of_projects(self) -> None:
+        with clouds.captured() as statements:
+            self.assertEqual(200, self.ask("/v2/quota_defaults").status_int)
+        self.assertNotIn("project_limits", str(statements))
+        self.assertIn("limit_defaults", str(statements))
+
     def test_a_page_bounds_the_statements_for_the_children(self) -> None:
         for number in range(5):
             self.engine.administration.add_project(base.ADMIN, f"child{number}", "higgs")

@@ -13,6 +13,7 @@ from oslo_context import context as oslo_context
 
 from cyborg_quota import Inventory, policy
 from cyborg_quota.engine import QuotaEngine
+from cyborg_quota.pod_limits import PodLimits
 from tests import base
 from tests.api import server, test_application
 
@@ -155,7 +156,9 @@ class TestPodLimits(test_application.ApplicationTestCase):
     def test_the_projects_with_limits_in_a_pod(self) -> None:
         for project_id in ("simulation", "higgs", "elsewhere"):
             self.put({"gpu": 4}, project_id=project_id)
-        first = self.ask("/v2/quotas?pod=north&limit=2").json
+        with mock.patch.object(PodLimits, "list", autospec=True, side_effect=PodLimits.list) as listed:
+            first = self.ask("/v2/quotas?pod=north&limit=2").json
+        self.assertEqual(3, listed.call_args.kwargs["projects"])
         self.assertEqual(["elsewhere", "higgs"], [one["project_id"] for one in first["quotas"]])
         second = self.ask(first["quotas_links"][0]["href"]).json
         self.assertEqual({"quotas": [{"project_id": "simulation", "quota": {"gpu": 4}, "overrides": 0}]}, second)

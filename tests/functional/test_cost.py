@@ -104,7 +104,8 @@ OWN: dict[str, Call] = {
     "set_overrides": lambda engine: engine.administration.set_overrides(base.ADMIN, {"gpu": 1}, "p7", UNTIL),
     "cancel_overrides": cancel_override,
 }
-"""The calls of a project's user, of the administrator of its parent, and those that an admin makes for one project."""
+"""The calls of a project's user, of the administrator of its parent, and those of an admin for one project or for the
+defaults."""
 
 IN_POD: dict[str, Call] = {
     "headroom": lambda engine: engine.headroom(base.ADMIN, "p7", pod="pod1"),

@@ -112,6 +112,7 @@ class TestLists(test_pod_limits.PodLimitTestCase):
         self.assertEqual([("b", "p1"), ("b", "p2")], page(after="a"))
         self.assertEqual([], page(None, "p1", projects=1, after="b"))
         self.assertEqual([], page("a", projects=0))
+        self.assertRaises(exceptions.PodNotFound, page, None, "p9", after="a")
         self.assertRaises(exceptions.InvalidRequest, page, projects=-1)
         self.assertRaises(exceptions.InvalidName, page, after="")
 

@@ -283,9 +283,9 @@ def run(test: Any, name: str, engines: Engines, settle: Callable[[], object] = l
 def detect_naive_code(test: Any, engines: Engines, url: str, settle: Callable[[], object]) -> None:
     """What reads, compares and then writes is found by the checks of each race, if a claim comes between.
 
-    ``url``: of the first engine. The claims between are made by the last one, which may be another node. Each is
-    applied on all nodes when it returns: a node that does not know it yet would ignore a naive write that changes
-    nothing there.
+    ``url``: of the first engine. The claims between are made by the last one, which may be another node; ``settle``
+    then waits until all nodes have applied them. On a node with the old row, the naive change of the inventory would
+    write the same values: that is not replicated, and conflicts with no claim.
     """
     options: dict[str, Any] = {"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {}
     sql = sa.create_engine(url, poolclass=sa.NullPool, **options)
