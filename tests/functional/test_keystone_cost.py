@@ -24,7 +24,7 @@ SMALL, LARGE = 50, 600
 DOMAIN = "domain"
 OTHERS = {
     *("set_limit", "unset_limit", "set_limits", "set_overrides", "cancel_overrides", "list_overrides"),
-    *("path", "tree", "default_limits", "list_children", "list_reservations"),
+    *("path", "tree", "default_limits", "list_defaults", "list_children", "list_reservations"),
 }
 """Calls that this driver refuses, and those of other tables than those of projects and usage."""
 
