@@ -14,7 +14,7 @@ import testtools
 
 PASSED = ("success", "xfail")
 TRACEBACK_LINES = 30
-"""The last lines of each traceback of a failed test are printed again: in the run, its logs may hide them."""
+"""How many lines of each traceback are printed again at the end: earlier, it stands among the test's log lines."""
 
 
 def read(stream: Any) -> list[dict[str, Any]]:
