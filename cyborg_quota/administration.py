@@ -309,20 +309,21 @@ class Administration:
         validation.admin_only(context, "tree")
         named = validation.optional_name("project_id", project_id)
         page = self._keeper.tree_page(named, validation.row_limit(limit), validation.optional_name("after", after))
-        return limit_tree.rows(*page)
+        return limit_tree.rows(*page, self._driver.limits.limit_if_missing)
 
     def path(self, context: Context, project_id: str) -> list[TreeRow]:
         """A project and its ancestors, root first; one row per resource."""
         validation.admin_only(context, "path")
         state, tree = self._keeper.path(validation.check_name("project_id", project_id))
-        return limit_tree.rows(tree, state.counters, enumerate(reversed(state.project_ids)))
+        projects = enumerate(reversed(state.project_ids))
+        return limit_tree.rows(tree, state.counters, projects, self._driver.limits.limit_if_missing)
 
     def list_over(self, context: Context) -> list[TreeRow]:
         """The rows whose usage exceeds the limit, after it was lowered; first those of total limits (TOTAL)."""
         validation.admin_only(context, "list_over")
         whole, totals = self._keeper.whole_tree()
         rows = [TreeRow(TOTAL, None, 0, one.resource, one.limit, 0, one.held) for one in totals if one.is_enforced]
-        rows += limit_tree.rows(*whole)
+        rows += limit_tree.rows(*whole, self._driver.limits.limit_if_missing)
         return [row for row in rows if row.available is not None and row.available < 0]
 
     # --- overrides ---

@@ -11,7 +11,7 @@ from cyborg_quota import exceptions, paging, validation
 from cyborg_quota.headroom import Bundles
 from cyborg_quota.ledger.base import QuotaDriver
 from cyborg_quota.policy import FITS_RULE, SEE_PODS, Policy
-from cyborg_quota.types import ANY, STATES, UNLIMITED, Headroom, Marker, Reservation, State, Usage, UsageRecord
+from cyborg_quota.types import ANY, STATES, Headroom, Marker, Reservation, State, Usage, UsageRecord
 from cyborg_quota.validation import Context
 
 
@@ -135,31 +135,40 @@ class Queries:
         try:
             return self._driver.keeper.list_defaults()
         except exceptions.LimitsReadOnly:
-            defaults = self._driver.limits.defaults()
-            if defaults is None:
-                raise
-            return dict(defaults)
+            return self._fixed_defaults()
+
+    def _fixed_defaults(self) -> dict[str, int]:
+        """The defaults of a limit driver that stores none in the ledger. Raises LimitsReadOnly if it has no list."""
+        defaults = self._driver.limits.defaults()
+        if defaults is None:
+            raise exceptions.LimitsReadOnly(self._driver.limits.set_where)
+        return dict(defaults)
+
+    @property
+    def limit_if_missing(self) -> int | None:
+        """The limit of a registered resource for which none is set: UNLIMITED, or None if a reserve is then refused."""
+        return self._driver.limits.limit_if_missing
 
     def default_limits(self, context: Context, project_id: str | None = None) -> dict[str, int]:
         """The limits that the project would have without limits and overrides of its own, by resource.
 
+        A resource is left out if no limit would be set for it and a reserve would be refused.
         Raises LimitsReadOnly with a limit driver that does not know them (Keystone's).
         """
         project_id = validation.project_of(context, project_id)
+        limits: Mapping[str, int | None]
         try:
             keeper = self._driver.keeper
         except exceptions.LimitsReadOnly:
-            driver = self._driver.limits
-            defaults = driver.defaults()
-            if defaults is None:
-                raise
-            is_unlimited = driver.missing_limit == UNLIMITED
-            return {**(dict.fromkeys(self.resources, UNLIMITED) if is_unlimited else {}), **defaults}
-        _, tree = keeper.path(project_id)
-        resources = tree.resources
-        tree.project_limits = {key: limit for key, limit in tree.project_limits.items() if key[0] != project_id}
-        limits = {resource: tree.limit(project_id, resource) for resource in resources}
-        return {resource: limit for resource, limit in limits.items() if limit is not None}
+            limits = self._fixed_defaults()
+        else:
+            _, tree = keeper.path(project_id)
+            resources = tree.resources
+            tree.project_limits = {key: limit for key, limit in tree.project_limits.items() if key[0] != project_id}
+            limits = {resource: tree.limit(project_id, resource) for resource in resources}
+        found = {resource: limit for resource, limit in limits.items() if limit is not None}
+        missing = self.limit_if_missing
+        return found if missing is None else {**dict.fromkeys(self.resources, missing), **found}
 
     def list_children(self, context: Context, project_id: str, after: str = "", count: int = 100) -> list[str]:
         """The first ``count`` children of the project with an id greater than ``after``, sorted. Admin only."""

@@ -268,7 +268,7 @@ class _Tree(base.Lister):
                 formats.Limit(row.limit),
                 row.used,
                 row.subtree,
-                formats.Available(row.available),
+                formats.Optional(None) if row.limit is None else formats.Available(row.available),
             )
             for row in paging.page(parsed_args, tree_rows, lambda row: (row.project_id, row.resource))
         ]

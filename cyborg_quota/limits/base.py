@@ -49,6 +49,11 @@ class LimitDriver(abc.ABC):
     missing_limit: int = UNLIMITED
     """The limit that applies where ``get_limits`` returns none: UNLIMITED, or 0 if a reserve is then refused."""
 
+    @property
+    def limit_if_missing(self) -> int | None:
+        """What is shown where no limit is set: UNLIMITED, or None if a reserve is then refused."""
+        return UNLIMITED if self.missing_limit == UNLIMITED else None
+
     @classmethod
     @abc.abstractmethod
     def from_conf(cls, conf: cfg.ConfigOpts) -> LimitDriver:

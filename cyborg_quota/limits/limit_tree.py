@@ -144,13 +144,18 @@ def walk(tops: Iterable[str], children_of: Mapping[str, Collection[str]], depth:
 
 
 def rows(
-    tree: LimitTree, counters: Mapping[tuple[str, str], Counters], projects: Iterable[tuple[int, str]]
+    tree: LimitTree,
+    counters: Mapping[tuple[str, str], Counters],
+    projects: Iterable[tuple[int, str]],
+    limit_if_missing: int | None,
 ) -> list[TreeRow]:
     """The limits and usage of these projects, given as (depth, project_id); one row per project and resource."""
     resources = sorted({*tree.resources, *(name for _, name in counters if not is_scoped(name))})
-    return [
-        TreeRow(name, tree.parents.get(name), depth, resource, tree.limit(name, resource), now.used, now.subtree)
-        for depth, name in projects
-        for resource in resources
-        for now in [counters.get((name, resource), Counters())]
-    ]
+    found = []
+    for depth, name in projects:
+        for resource in resources:
+            limit = tree.limit(name, resource)
+            limit = limit_if_missing if limit is None else limit
+            now = counters.get((name, resource), Counters())
+            found.append(TreeRow(name, tree.parents.get(name), depth, resource, limit, now.used, now.subtree))
+    return found

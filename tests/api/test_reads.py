@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from cyborg_quota.limits.noop import NoopLimitDriver
-from tests import clouds, fixtures
+from tests import base, clouds, fixtures
 from tests.api import server
 from tests.api.test_application import MANAGER, READER, ApplicationTestCase, deploy_engine
 
@@ -43,7 +43,21 @@ class TestOtherLimitDrivers(ApplicationTestCase):
 
     def test_default_limits_that_are_unlimited(self) -> None:
         self.use("noop")
-        self.assertEqual({"fpga": -1, "gpu": -1}, self.get("/v2/quotas/higgs/defaults", READER)["quota"])
+        unlimited = {"fpga": -1, "gpu": -1}
+        self.assertEqual(unlimited, self.get("/v2/quotas/higgs/defaults", READER)["quota"])
+        self.assertEqual(unlimited, self.get("/v2/quota_defaults")["quota"])
+
+    def test_a_resource_without_a_limit(self) -> None:
+        """Null means that nothing can be reserved; -1 that it is unlimited."""
+        self.engine.administration.unset_limit(base.ADMIN, "gpu", "elsewhere")
+        self.engine.administration.unset_limit(base.ADMIN, "gpu")
+        for missing, expected in (("refuse", None), ("unlimited", -1)):
+            self.conf.set_override("missing", missing, "limits")
+            self.use("database")
+            for path in ("/v2/quotas/elsewhere", "/v2/quotas/elsewhere/defaults", "/v2/quota_defaults"):
+                self.assertEqual({"fpga": 0, "gpu": expected}, self.get(path)["quota"], path)
+            (node,) = self.get("/v2/quotas/elsewhere/tree")["tree"]
+            self.assertEqual(expected, node["quota"]["gpu"]["limit"])
 
     def test_default_limits_that_are_not_known_here(self) -> None:
         """As with Keystone, which stores them."""

@@ -294,10 +294,17 @@ class LimitTest(LimitTestCase):
         self.assertIn("| depth |", self.tree("physics", "-c", "depth").out)
 
     def test_a_resource_without_a_limit(self) -> None:
+        """The limit and what is available, as in `usage list`: refused, or unlimited."""
         self.configure(f"{DATABASE}missing = unlimited\n")
         self.good("reserve", "--project", "p", "gpu=1")
-        self.assertEqual((None, None), tuple(self.good("limit", "tree")[0][name] for name in ("limit", "available")))
-        self.assertEqual(["p", "gpu", "not set", "0", "1", "unlimited"], table(self.call("limit", "tree").out)[1])
+        for missing, limit, shown in (("unlimited", -1, ["unlimited", "unlimited"]), ("refuse", None, ["not set", ""])):
+            self.configure(f"{DATABASE}missing = {missing}\n")
+            (node,) = self.good("limit", "tree")
+            self.assertEqual((limit, None), (node["limit"], node["available"]))
+            row = table(self.call("limit", "tree").out)[1]
+            self.assertEqual(["p", "gpu", shown[0], "0", "1", shown[1]], row)
+            (usage,) = self.good("usage", "list")
+            self.assertEqual((limit, None), (usage["limit"], usage["available"]))
 
     def test_show_lists_the_ancestors(self) -> None:
         self.make_tree()

@@ -51,6 +51,7 @@ OWN: dict[str, dict[str, Any] | None] = {
     "close": None,
     "ping": None,
     "location": None,
+    "limit_if_missing": None,
     "reserve": {"deltas": {"gpu": 1}},
     "reserve_many": {"claims": [Claim("flying", {"gpu": 1})]},
     "check": {"deltas": {"gpu": 1}},

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from cyborg_quota import exceptions
@@ -58,11 +59,7 @@ def _detail(record: UsageRecord) -> Json:
 
 def get_defaults(call: Call) -> Json:
     """GET /v2/quotas/{project_id}/defaults"""
-    try:
-        limits = call.engine.default_limits(call.as_project)
-    except exceptions.LimitsReadOnly:
-        raise Refused(409, _DEFAULTS_UNKNOWN, "limits_read_only") from None
-    return {"quota": {**dict.fromkeys(call.engine.resources), **limits}}
+    return _defaults(call, lambda: call.engine.default_limits(call.as_project))
 
 
 def set_limits(call: Call) -> Json:
@@ -99,11 +96,15 @@ def unset_limits(call: Call) -> None:
 
 def get_all_defaults(call: Call) -> Json:
     """GET /v2/quota_defaults"""
+    return _defaults(call, lambda: call.engine.list_defaults(call.elevated))
+
+
+def _defaults(call: Call, read: Callable[[], Mapping[str, int]]) -> Json:
     try:
-        limits = call.engine.list_defaults(call.elevated)
+        limits = read()
     except exceptions.LimitsReadOnly:
         raise Refused(409, _DEFAULTS_UNKNOWN, "limits_read_only") from None
-    return {"quota": {**dict.fromkeys(call.engine.resources), **limits}}
+    return {"quota": {**dict.fromkeys(call.engine.resources, call.engine.limit_if_missing), **limits}}
 
 
 def set_defaults(call: Call) -> Json:
