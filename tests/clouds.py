@@ -45,7 +45,7 @@ def add_projects(sql: sa.Engine, first: int, last: int, *, history: int = 0) -> 
             models.reservations,
             [_ended(number, turn) for number in range(first, last) for turn in range(history)],
         )
-    _analyze(sql, "projects", "quota_usages", "project_limits", "reservations")
+    _renew_statistics(sql, "projects", "quota_usages", "project_limits", "reservations")
 
 
 def add_children(sql: sa.Engine, parent_id: str, count: int, *, first: int = 0) -> None:
@@ -57,7 +57,7 @@ def add_children(sql: sa.Engine, parent_id: str, count: int, *, first: int = 0) 
         limits = [{"project_id": name, "resource": "gpu", "most": 1} for name in names]
         _insert(connection, models.project_limits, limits)
     add_limit_records(sql, names)
-    _analyze(sql, "projects", "quota_usages", "project_limits")
+    _renew_statistics(sql, "projects", "quota_usages", "project_limits")
 
 
 def add_usages(sql: sa.Engine, keys: Sequence[tuple[str, str]]) -> None:
@@ -73,7 +73,7 @@ def add_roots(sql: sa.Engine, first: int, last: int) -> None:
         _insert(connection, models.projects, [_project(name, None) for name in names])
         usages = [{**_usage(name, resource), "in_total": 1} for name in names for resource in RESOURCES]
         _insert(connection, models.quota_usages, usages)
-    _analyze(sql, "projects", "quota_usages")
+    _renew_statistics(sql, "projects", "quota_usages")
 
 
 def add_limit_records(sql: sa.Engine, project_ids: Sequence[str]) -> None:
@@ -96,7 +96,7 @@ def add_limit_records(sql: sa.Engine, project_ids: Sequence[str]) -> None:
         _insert(connection, models.limit_overrides, [{**key, **span} for key, span in zip(keys, spans, strict=True)])
         changes = [{**key, "action": "set", "value_before": None, "value_after": "1"} for key in keys]
         _insert(connection, models.limit_changes, changes)
-    _analyze(sql, "limit_overrides", "limit_changes")
+    _renew_statistics(sql, "limit_overrides", "limit_changes")
 
 
 def add_inventories(sql: sa.Engine, nodes: Sequence[tuple[str, str, int, int]]) -> None:
@@ -125,6 +125,12 @@ def add_inventories(sql: sa.Engine, nodes: Sequence[tuple[str, str, int, int]]) 
 def analyze_inventories(sql: sa.Engine) -> None:
     """Renew the statistics of the tables that ``add_inventories`` fills."""
     _analyze(sql, "resource_providers", "inventories")
+
+
+def _renew_statistics(sql: sa.Engine, *tables: str) -> None:
+    """As the servers do after many changes. SQLite does it only if it is told to, which the project never does."""
+    if sql.dialect.name != "sqlite":
+        _analyze(sql, *tables)
 
 
 def _analyze(sql: sa.Engine, *tables: str) -> None:
