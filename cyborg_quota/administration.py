@@ -277,7 +277,7 @@ class Administration:
         if project_id is None:
             return [LimitRecord(*row) for row in keeper.list_limits(page)]
         _, tree = keeper.path(project_id)
-        limits = {name: tree.limit(project_id, name) for name in tree.resources}
+        limits = {name: tree.limit(project_id, name) for name in sorted({*self._resources, *tree.resources})}
         own, overrides = keeper.own_limits(project_id)
         records = [
             LimitRecord(project_id, name, most, name in own, overrides.get(name))

@@ -12,8 +12,8 @@ from cyborg_quota.types import MAX_REASON_CHARS, UNLIMITED, Author, LimitChange
 class TreeRow:
     """A project in the tree and its figures for one resource. ``available`` is limit - subtree.
 
-    ``limit`` is None if none is set and a reserve is therefore refused. ``available`` is None then, and if the limit is
-    UNLIMITED.
+    ``limit`` is None if no limit applies and a reserve is therefore refused. ``available`` is None if ``limit`` is
+    None or UNLIMITED.
 
     list_over also returns totals over all projects: project_id is TOTAL, ``used`` is 0, ``subtree`` is what all hold.
     """

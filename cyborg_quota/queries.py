@@ -146,13 +146,16 @@ class Queries:
 
     @property
     def limit_if_missing(self) -> int | None:
-        """The limit of a registered resource for which none is set: UNLIMITED, or None if a reserve is then refused."""
+        """What applies where neither a limit, nor a default, nor an initial limit is set: UNLIMITED, or None.
+
+        None: a reserve is then refused.
+        """
         return self._driver.limits.limit_if_missing
 
     def default_limits(self, context: Context, project_id: str | None = None) -> dict[str, int]:
         """The limits that the project would have without limits and overrides of its own, by resource.
 
-        A resource is left out if no limit would be set for it and a reserve would be refused.
+        A resource is left out if no limit would apply to it and a reserve would be refused.
         Raises LimitsReadOnly with a limit driver that does not know them (Keystone's).
         """
         project_id = validation.project_of(context, project_id)
@@ -163,7 +166,7 @@ class Queries:
             limits = self._fixed_defaults()
         else:
             _, tree = keeper.path(project_id)
-            resources = tree.resources
+            resources = {*self.resources, *tree.resources}
             tree.project_limits = {key: limit for key, limit in tree.project_limits.items() if key[0] != project_id}
             limits = {resource: tree.limit(project_id, resource) for resource in resources}
         found = {resource: limit for resource, limit in limits.items() if limit is not None}

@@ -14,7 +14,7 @@ import testtools
 
 PASSED = ("success", "xfail")
 TRACEBACK_LINES = 30
-"""How many lines of each traceback are printed again at the end: earlier, it stands among the test's log lines."""
+"""How many lines of each traceback are printed at the end. The first print of it is mixed with log lines."""
 
 
 def read(stream: Any) -> list[dict[str, Any]]:

@@ -216,7 +216,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "GET",
         "/v2/quota_defaults",
         "get_default_quota",
-        "Show the default limits.",
+        "Show the default limits. Initial limits ([limits] root_initial_limit and child_initial_limit) are not shown.",
         policy.DEFAULTS,
         quotas.get_all_defaults,
         answer="Quota",

@@ -51,7 +51,7 @@ class LimitDriver(abc.ABC):
 
     @property
     def limit_if_missing(self) -> int | None:
-        """What is shown where no limit is set: UNLIMITED, or None if a reserve is then refused."""
+        """What is shown where no limit applies: UNLIMITED, or None if a reserve is then refused."""
         return UNLIMITED if self.missing_limit == UNLIMITED else None
 
     @classmethod

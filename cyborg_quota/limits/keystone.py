@@ -13,7 +13,7 @@ from oslo_config import cfg
 from cyborg_quota import exceptions
 from cyborg_quota.limits import base
 from cyborg_quota.limits.cache import Cache
-from cyborg_quota.types import KEYSTONE, Constraint
+from cyborg_quota.types import KEYSTONE, UNLIMITED, Constraint
 
 if TYPE_CHECKING:
     from cyborg_quota.db.path_state import PathState
@@ -100,6 +100,7 @@ class KeystoneLimitDriver(base.LimitDriver):
         self._make_keystone = make_keystone
         self._names = dict(names or {})
         self._refuses_missing = refuses_missing
+        self.missing_limit = 0 if refuses_missing else UNLIMITED
         self._service_name = service_name
         self._keystone_by_pid: dict[int, CachedKeystone] = {}
 

@@ -59,6 +59,35 @@ class TestOtherLimitDrivers(ApplicationTestCase):
             (node,) = self.get("/v2/quotas/elsewhere/tree")["tree"]
             self.assertEqual(expected, node["quota"]["gpu"]["limit"])
 
+    def test_initial_limits_of_a_resource_without_a_default(self) -> None:
+        """The defaults of a project without limits of its own are the limits that apply to it."""
+        admin = self.engine.administration
+        admin.add_project(base.ADMIN, "beam", "physics")
+        for resource in ("fpga", "gpu"):
+            admin.unset_limit(base.ADMIN, resource)
+        admin.unset_limit(base.ADMIN, "gpu", "elsewhere")
+        unlimited = {"missing": "unlimited"}
+        for options, root, child in (
+            ({}, None, 0),
+            (unlimited, -1, 0),
+            ({"root_initial_limit": "5"}, 5, 0),
+            ({"root_initial_limit": "5", **unlimited}, 5, 0),
+            ({"child_initial_limit": "default"}, None, None),
+            ({"child_initial_limit": "default", **unlimited}, -1, -1),
+        ):
+            for option in ("missing", "root_initial_limit", "child_initial_limit"):
+                self.conf.clear_override(option, "limits")
+            for option, value in options.items():
+                self.conf.set_override(option, value, "limits")
+            self.use("database")
+            for project_id, expected in (("elsewhere", root), ("beam", child)):
+                limits = {"fpga": expected, "gpu": expected}
+                self.assertEqual(limits, self.get(f"/v2/quotas/{project_id}")["quota"], (options, project_id))
+                self.assertEqual(limits, self.get(f"/v2/quotas/{project_id}/defaults")["quota"], (options, project_id))
+                records = deploy_engine(self).administration.list_limits(base.ADMIN, project_id)
+                applying = {} if expected in (None, -1) else limits
+                self.assertEqual(applying, {one.resource: one.limit for one in records}, (options, project_id))
+
     def test_default_limits_that_are_not_known_here(self) -> None:
         """As with Keystone, which stores them."""
         self.patch(NoopLimitDriver, "defaults", lambda _driver: None)

@@ -11,7 +11,7 @@ import fixtures as fx
 from keystoneauth1 import exceptions as ksa
 from oslotest import base
 
-from cyborg_quota import Constraint, exceptions
+from cyborg_quota import UNLIMITED, Constraint, exceptions
 from cyborg_quota.db.path_state import PathState
 from cyborg_quota.limits.cache import Cache
 from cyborg_quota.limits.keystone import CachedKeystone, KeystoneLimitDriver
@@ -164,11 +164,13 @@ class TestMissing(DriverTestCase):
         self.assertEqual([], self.constraints("p1", resources=("gpu.A100",)))
         self.assertEqual([Constraint("p1", "gpu", 10)], self.constraints("p1", resources=("gpu.A100", "gpu")))
         self.assertEqual({("p1", "gpu"): 10}, self.driver.get_limits(["p1"], ["gpu", "gpu.A100"]))
+        self.assertEqual(UNLIMITED, self.driver.limit_if_missing)
 
     def test_refused_resources_are_shown_as_zero(self) -> None:
         self.assertEqual(
             {("p1", "gpu"): 10, ("p1", "gpu.A100"): 0}, self.driver.get_limits(["p1"], ["gpu", "gpu.A100"])
         )
+        self.assertIsNone(self.driver.limit_if_missing)
 
     def test_a_new_registered_limit_is_used_after_the_ttl(self) -> None:
         self.assertRaises(exceptions.LimitNotSet, self.constraints, "p1", resources=("gpu.A100",))
