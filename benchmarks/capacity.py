@@ -176,7 +176,6 @@ def measure_processor_time(report: Report, cloud: Cloud, rounds: int, case: str,
     pids = overrides.server_pids(database)  # (after the first call: PostgreSQL has a process for each connection)
     ratios = []
     for turn in range(rounds):
-        # The open reservations of one project must stay below half of the cap: above it, they are counted.
         cloud.empty()
         order = (None, "") if turn % 2 else ("", None)
         spent = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
 
 from cyborg_quota import scopes
 from cyborg_quota.types import MAX_AMOUNT, UNLIMITED, Claim, Constraint, Counters, Over, Scope
@@ -102,13 +101,10 @@ def find_bounds(
     request: Mapping[str, int],
     *,
     missing: Mapping[str, str],
-    open_reservations: Mapping[str, int],
-    cap: int,
 ) -> list[Over]:
-    """The bounds beside the constraints that would refuse ``request``: no limit, the width of a counter, the cap.
+    """The bounds beside the constraints that would refuse ``request``: no limit, or the width of a counter.
 
-    ``missing``: the project without a limit, by resource; ``open_reservations``: their number, by resource; ``cap``:
-    the largest permitted one, or UNLIMITED. The names of ``request`` are not scoped.
+    ``missing``: the project without a limit, by resource. The names of ``request`` are not scoped.
     """
     bounds = []
     for resource, amount in request.items():
@@ -119,14 +115,7 @@ def find_bounds(
             continue
         if overflowing({resource: own}, {resource: amount}):
             bounds.append(Over(project_id, resource, "counter", MAX_AMOUNT, amount, own.used, own.reserved))
-        if UNLIMITED != cap <= open_reservations.get(resource, 0) and amount > _open_room(cap, own.reserved):
-            bounds.append(Over(project_id, resource, "open_reservations", cap, amount, own.used, own.reserved))
     return bounds
-
-
-def _open_room(cap: int, reserved: int) -> int:
-    """What fits when the cap is reached: a reserve that leaves ``reserved`` within half of it is not counted."""
-    return max(0, cap // 2 - reserved)
 
 
 def redact(violations: Iterable[Over], path: Sequence[str]) -> list[Over]:
@@ -138,9 +127,10 @@ def redact(violations: Iterable[Over], path: Sequence[str]) -> list[Over]:
     """
     distance = {project_id: index for index, project_id in enumerate(path)}
 
-    def order(over: Over) -> tuple[int, bool, int, int, str, str]:
+    def order(over: Over) -> tuple[int, bool, bool, int, str, str]:
         nearness = distance.get(over.project_id, len(path))
-        return _room(over), over.pod is not None, _RANKS.get(over.scope, 0), nearness, over.scope, over.pod or ""
+        # (Of equal bounds, limits come first, as in headroom.py.)
+        return _room(over), over.pod is not None, over.scope == "counter", nearness, over.scope, over.pod or ""
 
     binding: dict[str, Over] = {}
     for over in sorted(violations, key=order):
@@ -153,16 +143,9 @@ def redact(violations: Iterable[Over], path: Sequence[str]) -> list[Over]:
     )
 
 
-_RANKS: Final = {"counter": 1, "open_reservations": 2}
-"""The order of equal bounds, as in headroom.py: limits come first."""
-
-
 def _room(over: Over) -> int:
     """The largest amount that the violated constraint would permit."""
-    reserved = over.reserved or 0
-    if over.scope == "open_reservations":
-        return _open_room(over.limit or 0, reserved)
-    held = (over.used or 0) + reserved if over.subtree is None else over.subtree
+    held = (over.used or 0) + (over.reserved or 0) if over.subtree is None else over.subtree
     return max(0, (over.limit or 0) - held)
 
 

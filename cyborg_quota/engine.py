@@ -132,7 +132,7 @@ class QuotaEngine(Queries):
 
         ``expire`` is the expiry: seconds, a timedelta or a datetime (naive means UTC). With a ``consumer``, the call is
         idempotent: a repeated call with the same deltas returns the same reservations. Returns the UUIDs of the
-        reservations in the order of ``deltas``. Raises OverQuota, TooManyOpenReservations, ReservationConflict,
+        reservations in the order of ``deltas``. Raises OverQuota, ReservationConflict,
         UnknownResource, UsageOverflow, LimitNotSet, LimitsUnavailable; with a provider also OverCapacity,
         ProviderNotFound, CapacityNotEnabled; with the name of a pod also PodNotFound, PodNotAvailable, NotAuthorized.
         """

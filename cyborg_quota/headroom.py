@@ -3,25 +3,17 @@
 
 A reserve of one resource makes one reservation, so that each condition is an upper bound of its amount. Where
 several bounds are equal, the one that the error of a larger reserve would name is reported: limits first, nearest to
-the project first; then the width of the counter; then the cap on open reservations.
+the project first; then the width of the counter.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from cyborg_quota import scopes, units
 from cyborg_quota.capacity_types import FreeInventories
 from cyborg_quota.types import MAX_AMOUNT, UNLIMITED, Constraint, Counters, Headroom
-
-
-class OpenReservations(NamedTuple):
-    """The open reservations of a resource of a project, and their cap ([quota] max_open_reservations)."""
-
-    number: int
-    cap: int
 
 
 def compute(
@@ -29,7 +21,6 @@ def compute(
     resource: str,
     constraints: Iterable[Constraint],
     counters: Mapping[tuple[str, str], Counters],
-    open_reservations: OpenReservations,
 ) -> Headroom:
     """What fits into ``path[0]``. ``path``: the project and its ancestors, leaf first; ``constraints``: of a charge.
 
@@ -41,11 +32,6 @@ def compute(
     width = MAX_AMOUNT - own.used - own.reserved
     if bounds or width < MAX_AMOUNT:  # else, every amount fits: MAX_AMOUNT is the largest of a reserve
         bounds.append(Headroom(max(0, width), project_id, "counter", MAX_AMOUNT))
-    number, cap = open_reservations
-    if cap != UNLIMITED and number >= cap:
-        # A reserve that leaves ``reserved`` within half of the cap is granted without a count of the reservations.
-        # (Above the cap, that is possible only after the cap was lowered.)
-        bounds.append(Headroom(max(0, cap // 2 - own.reserved), project_id, "open_reservations", cap))
     return min(bounds, key=_fits, default=Headroom(None))
 
 
@@ -145,28 +131,6 @@ def how_many(bundle: Mapping[str, int], headrooms: Mapping[str, Headroom]) -> Bu
         counts[resource] = (MAX_AMOUNT if fits is None else fits) // amount
     resource = min(counts, key=counts.__getitem__)
     return Bundles(counts[resource], resource, headrooms[resource])
-
-
-def separate_claims(
-    bundle: Mapping[str, int], own: Mapping[str, Counters], open_reservations: Mapping[str, OpenReservations]
-) -> tuple[int, str] | None:
-    """How many claims of ``bundle`` the caps on open reservations permit, and the resource whose cap bounds the number.
-
-    Each claim makes a reservation of its own. Returns None if there is no cap.
-
-    ``own``: the counters of the project, by resource. As in ``compute``, claims that leave ``reserved`` within half of
-    the cap are granted.
-    """
-    counts = {
-        resource: max(0, cap - number, (cap // 2 - own.get(resource, Counters()).reserved) // amount)
-        for resource, amount in sorted(bundle.items())
-        for number, cap in (open_reservations[resource],)
-        if cap != UNLIMITED
-    }
-    if not counts:
-        return None
-    resource = min(counts, key=counts.__getitem__)
-    return counts[resource], resource
 
 
 def bundles_at_providers(bundle: Mapping[str, int], free: Iterable[tuple[Sequence[int], int]]) -> int:

@@ -154,9 +154,9 @@ class Usage:
         return self.limit - (self.used + self.reserved)
 
 
-Bound = Literal["project", "subtree", "total", "open_reservations", "counter", "provider"]
-"""What limits a headroom: a constraint of that scope, the cap on open reservations, the width of the counter, or the
-capacity and the units of a provider.
+Bound = Literal["project", "subtree", "total", "counter", "provider"]
+"""What limits a headroom: a constraint of that scope, the width of the counter, or the capacity and the units of a
+provider.
 """
 
 
@@ -167,7 +167,7 @@ class Headroom:
     None: unlimited, that is, every amount of a valid request (up to MAX_AMOUNT) would be granted. A project without a
     limit that holds something has the ``fits`` that is left in its 32-bit counter, with the scope ``counter``.
     ``bound_by``: the project whose limit determines it (or the project itself); None if there is no such project.
-    ``limit``: that limit, or the cap ([quota] max_open_reservations), or MAX_AMOUNT. With ``bound_by``, a ``limit`` of
+    ``limit``: that limit, or MAX_AMOUNT. With ``bound_by``, a ``limit`` of
     None means that this project has no limit, so that nothing fits. If the total limit over all projects determines it,
     ``scope`` is ``total`` and ``bound_by`` None.
 
@@ -211,8 +211,8 @@ class Over:
     limit per pod; "" if the context may not see its name; None: the limit applies over all pods. ``fits``: in the
     result of ``check``, the largest amount of the resource that would be granted at the same moment; otherwise None.
 
-    The other bounds have the scope ``open_reservations`` (``limit`` is the cap), ``counter`` (``limit`` is MAX_AMOUNT),
-    or ``project`` and the limit None: this project has no limit, so that nothing can be reserved.
+    The other bounds have the scope ``counter`` (``limit`` is MAX_AMOUNT), or ``project`` and the limit None: this
+    project has no limit, so that nothing can be reserved.
     """
 
     project_id: str

@@ -110,9 +110,8 @@ COMPONENTS: Final[dict[str, Schema]] = {
         ),
         "What determines ``fits``, if that is not the limit of the project itself (if the call names a pod: its limit "
         "in this pod): the limit of an ancestor (scope "
-        "``subtree``), the limit over all projects (``total``; project_id is null), the cap on open reservations "
-        "(``open_reservations``), the width of a counter (``counter``), or that the resource is registered no longer "
-        "(``not_registered``).",
+        "``subtree``), the limit over all projects (``total``; project_id is null), the width of a counter "
+        "(``counter``), or that the resource is registered no longer (``not_registered``).",
     ),
     "Detail": _object(
         {
@@ -261,9 +260,8 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "project_id": _described(_nullable(_NAME), "null for the limit over all projects (scope ``total``)."),
             "resource": _NAME,
             "scope": _described(
-                {"enum": ["project", "subtree", "total", "open_reservations", "counter"]},
-                "``open_reservations``: ``limit`` is the maximum number of reservations in flight. ``counter``: "
-                "``limit`` is the largest number that can be counted.",
+                {"enum": ["project", "subtree", "total", "counter"]},
+                "``counter``: ``limit`` is the largest number that can be counted.",
             ),
             "limit": _described(_nullable(_INTEGER), "null if no limit is set."),
             "requested": _AMOUNT,

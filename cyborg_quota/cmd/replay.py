@@ -85,8 +85,7 @@ class Replay(base.ShowOne):
         return self._report(session, seconds, has_provider=parsed_args.provider is not None)
 
     def _set_limits(self, limits: dict[str, int]) -> None:
-        """Override the limits, before the engine reads them, and remove the cap on open reservations."""
-        self.conf.set_override("max_open_reservations", -1, group="quota")
+        """Override the limits, before the engine reads them."""
         if limits:
             self.conf.set_override("driver", "config", group="limits")
             self.conf.set_override("limits", limits, group="limits")

@@ -103,7 +103,7 @@ OPTS: list[cfg.Opt] = [
     ),
     cfg.IntOpt(
         "max_unbound_requests",
-        default=-1,
+        default=1000,
         min=-1,
         help="The maximum number of accelerator requests without an instance in a project. A POST that would exceed it "
         "is refused with 403. -1: no limit. This protects Cyborg's table from a project that creates requests without "

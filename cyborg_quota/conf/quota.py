@@ -48,14 +48,6 @@ OPTS: list[cfg.Opt] = [
         "difference between the clocks of the database nodes (Galera: each node has a clock; one server: 0).",
     ),
     cfg.IntOpt(
-        "max_open_reservations",
-        default=10_000,
-        min=-1,
-        help="The maximum number of open reservations (neither committed nor ended) of one resource in a project, at "
-        "most half of them with negative amounts. Above it, a reserve raises TooManyOpenReservations. This prevents a "
-        "project from filling the table. -1 means unlimited. 0 is invalid, because nothing could be reserved.",
-    ),
-    cfg.IntOpt(
         "expire_interval",
         default=60,
         min=1,

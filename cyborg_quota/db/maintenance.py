@@ -478,17 +478,6 @@ _EXPIRE_BATCH = ListStatement(
 )
 
 
-def crowded_query(cap: sa.BindParameter[int]) -> sa.Select[Any]:
-    """The usage rows with at least ``cap`` open reservations: usage_id, and the number."""
-    number = sa.func.count()
-    return (
-        sa.select(_row.usage_id, number.label("number"))
-        .where(_row.state == sa.literal_column(f"'{RESERVED}'"))
-        .group_by(_row.usage_id)
-        .having(number >= cap)
-    )
-
-
 def expire(connection: sa.Connection, rows: Sequence[Overdue], grace: int) -> bool:
     """Expire these reservations. False: another transaction changed one, and the caller must roll back."""
     by_generation: dict[int, list[int]] = {}

@@ -11,7 +11,6 @@ also at READ COMMITTED. The number of rows that it reads depends on the path, no
     UNION ALL SELECT 'override', project_id, resource, most, generation, ordinal FROM limit_overrides on the path
     UNION ALL SELECT 'total', ' total', resource, most, subtree, NULL FROM limit_totals JOIN quota_usages ...
     UNION ALL SELECT 'default', NULL, resource, most, NULL, NULL FROM limit_defaults
-    UNION ALL SELECT 'open', project_id, resource, (SELECT count(*) FROM reservations ...) ...   -- for a headroom
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock, dialects, generations, maintenance, overrides, projects, reservations, usages
+from cyborg_quota.db import clock, dialects, generations, overrides, projects, usages
 from cyborg_quota.db.dialects import Dialect
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.models import limit_defaults, limit_overrides, limit_totals, project_limits, quota_usages
@@ -38,7 +37,6 @@ _USAGE: Final = "usage"
 _LIMIT: Final = "limit"
 _OVERRIDE: Final = "override"
 _DEFAULT: Final = "default"
-_OPEN: Final = "open"
 _TOTAL: Final = "total"
 _IS_TOTAL: Final[sa.ColumnElement[str]] = sa.literal_column(f"'{TOTAL}'")
 
@@ -53,15 +51,13 @@ class PathState:
     ``counters`` and ``project_limits`` (the limits of the projects, or the overrides in their place that apply at that
     moment) are keyed by (project_id, resource), ``defaults`` (the default limits) by resource; values that are not
     stored are missing. ``totals`` has the total limits that are enforced, by resource; what they count is in
-    ``counters``, with the project id TOTAL. ``open_reservations`` has the number of open reservations by (project_id,
-    resource), if they were counted. The states of ``read_many`` share these mappings.
+    ``counters``, with the project id TOTAL. The states of ``read_many`` share these mappings.
     """
 
     project_ids: Sequence[str]
     counters: Mapping[tuple[str, str], Counters]
     project_limits: Mapping[tuple[str, str], int]
     defaults: Mapping[str, int]
-    open_reservations: Mapping[tuple[str, str], int] = dataclasses.field(default_factory=dict)
     totals: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @property
@@ -71,24 +67,22 @@ class PathState:
         return sorted({*self.defaults, *(name for name in of_projects if not is_scoped(name))})
 
 
-def read(
-    connection: sa.Connection, project_id: str, origin: str | None, *, count_open: bool = False, pod: str | None = None
-) -> PathState:
+def read(connection: sa.Connection, project_id: str, origin: str | None, *, pod: str | None = None) -> PathState:
     """Read the stored state of ``project_id`` and its ancestors, in one statement.
 
     ``origin`` is the limit driver's: the path ends at the first edge that it ignores (see ProjectPath.limiting).
     ``pod``: also the rows of this pod, or ("") of every pod. Their number grows with that of the pods.
     """
-    statement = _statement(dialects.of(connection), count_open=count_open, in_pods=pod is not None)
+    statement = _statement(dialects.of(connection), in_pods=pod is not None)
     return _single_state(statement(connection, _arguments(origin, pod, b_project=project_id)).all())
 
 
 def read_in_single_statement(
     connection: sa.Connection, project_id: str, origin: str | None, pod: str | None
 ) -> PathState | None:
-    """As ``read``, with open reservations, as a transaction of its own. None: see Dialect.read_in_single_statement."""
+    """As ``read``, as a transaction of its own. None: see Dialect.read_in_single_statement."""
     dialect = dialects.of(connection)
-    statement = _statement(dialect, count_open=True, in_pods=pod is not None)
+    statement = _statement(dialect, in_pods=pod is not None)
     rows = dialect.read_in_single_statement(connection, statement, _arguments(origin, pod, b_project=project_id))
     return None if rows is None else _single_state(rows)
 
@@ -106,7 +100,7 @@ def _single_state(rows: Sequence[Any]) -> PathState:
 def read_many(
     connection: sa.Connection, project_ids: Sequence[str], origin: str | None, pod: str | None = None
 ) -> list[PathState]:
-    """The states of these projects, in their order, in one statement, with open reservations.
+    """The states of these projects, in their order, in one statement.
 
     Each project must have a row in ``projects``; every project with usage rows has one. At most MAX_PROJECTS. ``pod``:
     also the rows of this pod.
@@ -119,12 +113,9 @@ def read_many(
     return [dataclasses.replace(shared, project_ids=_path(project_id, parents)) for project_id in project_ids]
 
 
-def read_all(connection: sa.Connection, origin: str | None, cap: int) -> list[PathState]:
-    """The states of all projects that have a usage row or a limit of their own, sorted, in one statement.
-
-    ``open_reservations`` has only the rows with at least ``cap`` open reservations: the others are not bounded by it.
-    """
-    rows = connection.execute(_statement_for_all(), {"b_origin": origin, "b_cap": cap}).all()
+def read_all(connection: sa.Connection, origin: str | None) -> list[PathState]:
+    """The states of all projects that have a usage row or a limit of their own, sorted, in one statement."""
+    rows = connection.execute(_statement_for_all(), {"b_origin": origin}).all()
     parents = {row.project_id: row.resource for row in rows if row.kind == _PATH}
     shared = _state([], rows)
     names = {project_id for project_id, _ in [*shared.counters, *shared.project_limits]}
@@ -139,7 +130,7 @@ def _path(project_id: str, parents: Mapping[str, str | None]) -> list[str]:
 
 
 def _state(path: Sequence[str], rows: Sequence[Any]) -> PathState:
-    counters, limits, defaults, open_reservations, totals = {}, {}, {}, {}, {}
+    counters, limits, defaults, totals = {}, {}, {}, {}
     active: list[tuple[overrides.Key, int, int, int]] = []
     for kind, owner, resource, first, second, third in rows:
         if kind == _USAGE:
@@ -150,22 +141,21 @@ def _state(path: Sequence[str], rows: Sequence[Any]) -> PathState:
             active.append(((owner, resource), first, second, third))
         elif kind == _DEFAULT:
             defaults[resource] = first
-        elif kind == _OPEN:
-            open_reservations[owner, resource] = first
         elif kind == _TOTAL:
             totals[resource] = first
             counters[owner, resource] = Counters(subtree=second)
     limits.update(overrides.latest(active))
-    return PathState(path, counters, limits, defaults, open_reservations, totals)
+    return PathState(path, counters, limits, defaults, totals)
 
 
 @functools.cache
-def _statement(dialect: Dialect, *, count_open: bool, in_pods: bool) -> Statement:
+def _statement(dialect: Dialect, *, in_pods: bool) -> Statement:
     path = projects.path_cte(for_limits=True)
-    parts = [_columns(_PATH, path.c.project_id, None, path.c.distance), *_stored(path, dialect, in_pods=in_pods)]
-    if count_open:
-        parts.append(_open(dialect, quota_usages.c.project_id == sa.bindparam("b_project")))
-    return Statement(sa.union_all(*parts))
+    return Statement(
+        sa.union_all(
+            _columns(_PATH, path.c.project_id, None, path.c.distance), *_stored(path, dialect, in_pods=in_pods)
+        )
+    )
 
 
 @functools.cache
@@ -174,22 +164,13 @@ def _statement_for_many(dialect: Dialect, *, in_pods: bool) -> sa.CompoundSelect
     return sa.union_all(
         _columns(_PATH, path.c.project_id, path.c.parent_id),
         *_stored(path, dialect, in_pods=in_pods),
-        _open(dialect, quota_usages.c.project_id.in_(sa.bindparam("b_projects", expanding=True))),
     )
 
 
 @functools.cache
 def _statement_for_all() -> sa.CompoundSelect[Any]:
     edges = projects.edges_for_limits_query().subquery()
-    crowded = maintenance.crowded_query(sa.bindparam("b_cap", type_=sa.BigInteger)).subquery()
-    usage = quota_usages.c
-    return sa.union_all(
-        _columns(_PATH, edges.c.project_id, edges.c.parent_id),
-        *_stored(None, None),
-        _columns(_OPEN, usage.project_id, usage.resource, crowded.c.number).select_from(
-            quota_usages.join(crowded, crowded.c.usage_id == usage.id)
-        ),
-    )
+    return sa.union_all(_columns(_PATH, edges.c.project_id, edges.c.parent_id), *_stored(None, None))
 
 
 def _stored(path: sa.CTE | None, dialect: Dialect | None, *, in_pods: bool = False) -> list[sa.Select[Any]]:
@@ -216,13 +197,6 @@ def _stored(path: sa.CTE | None, dialect: Dialect | None, *, in_pods: bool = Fal
         .join_from(limit_totals, quota_usages, usage.resource == limit_totals.c.resource)
         .where(usage.project_id == _IS_TOTAL, limit_totals.c.is_enforced == sa.literal_column("1")),
     ]
-
-
-def _open(dialect: Dialect, condition: sa.ColumnElement[bool]) -> sa.Select[Any]:
-    """The number of open reservations of each of these usage rows: an index-only scan, whose cost grows with it."""
-    usage = quota_usages.c
-    rows = _columns(_OPEN, usage.project_id, usage.resource, reservations.open_of_row(usage.id))
-    return rows.where(condition, dialect.counts_all_pods(usage.resource))
 
 
 def _columns(

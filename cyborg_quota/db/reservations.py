@@ -332,33 +332,6 @@ def name(connection: sa.Connection, row: Row, consumer: str, ordinal: int) -> bo
     return _NAME(connection, parameters).rowcount == 1
 
 
-_OPEN = sa.and_(
-    _row.usage_id == sa.bindparam("b_usage_id", type_=_row.usage_id.type),
-    _row.state == sa.literal_column(f"'{RESERVED}'"),
-)
-# SELECT count(*) FROM reservations WHERE usage_id = :id AND state = 'reserved': an index-only scan.
-_COUNT_OPEN = Statement(sa.select(sa.func.count()).select_from(reservations).where(_OPEN))
-_COUNT_OPEN_NEGATIVE = Statement(
-    sa.select(sa.func.count()).select_from(reservations).where(_OPEN, _row.delta < sa.literal_column("0"))
-)
-
-
-def count_open(connection: sa.Connection, usage_id: int) -> int:
-    """The number of open reservations, including overdue ones. Exact if the transaction has locked the usage row."""
-    return int(_COUNT_OPEN(connection, {"b_usage_id": usage_id}).scalar_one())
-
-
-def open_of_row(usage_id: sa.ColumnElement[int]) -> sa.ScalarSelect[int]:
-    """A subquery: the number of open reservations of the usage row with this id."""
-    is_open = _row.state == sa.literal_column(f"'{RESERVED}'")
-    return sa.select(sa.func.count()).where(_row.usage_id == usage_id, is_open).scalar_subquery()
-
-
-def count_open_negative(connection: sa.Connection, usage_id: int) -> int:
-    """The number of open reservations with a negative delta."""
-    return int(_COUNT_OPEN_NEGATIVE(connection, {"b_usage_id": usage_id}).scalar_one())
-
-
 _SET_SOURCE = ListStatement(
     lambda size: (
         sa.update(reservations)

@@ -6,11 +6,10 @@ A charge is a conditional UPDATE. It changes one row; if it changes none, the ch
     UPDATE quota_usages SET reserved = reserved + :r, used = used + :u, subtree = subtree + :s
     WHERE id = :id AND generation = :generation            -- the path is still the one that was read
       AND used + reserved <= :max_held AND subtree <= :max_subtree            -- the limits
-      AND reserved <= :max_reserved                                       -- the cap on open reservations
       AND used >= :min_used AND reserved >= :min_reserved AND subtree >= :min_subtree
 
 ``:max_held`` is the limit minus the amount of the charge, that is the maximum of ``used + reserved`` before the change;
-``:max_subtree`` and ``:max_reserved`` likewise (``bounds``; ledger/reserve.py computes them from the limits).
+``:max_subtree`` likewise (``bounds``; ledger/reserve.py computes them from the limits).
 ``charge_update_many`` is the same UPDATE for several rows. PostgreSQL's functions contain a third form
 (dialects/postgresql_functions.py). All three must have the same conditions. ``bulk_update`` checks no limits.
 
@@ -60,7 +59,7 @@ class Change:
     """The amounts that a transaction adds to one row, and the bounds of its counters (None: no limit).
 
     A bound is the maximum of a counter before the change, that is the limit minus the amount: ``max_held`` of
-    ``used + reserved``, ``max_subtree`` of ``subtree``, ``max_reserved`` of ``reserved``.
+    ``used + reserved``, ``max_subtree`` of ``subtree``.
     """
 
     node: Node
@@ -69,7 +68,6 @@ class Change:
     subtree: int = 0
     max_held: int | None = None
     max_subtree: int | None = None
-    max_reserved: int | None = None
 
 
 by_depth: Final = operator.attrgetter("node.lock_order")
@@ -97,7 +95,6 @@ def _charge_clauses(suffix: str) -> tuple[list[sa.ColumnElement[bool]], dict[str
         _usage.generation == sa.bindparam(f"b_generation{suffix}", type_=_usage.generation.type),
         _usage.used + _usage.reserved <= of("max_held"),
         _usage.subtree <= of("max_subtree"),
-        _usage.reserved <= of("max_reserved"),
         *(column >= of(f"min_{name}") for name, column in counters.items()),
     ]
     values: dict[str, Any] = {name: column + of(name) for name, column in counters.items()}
@@ -116,7 +113,7 @@ def charge(connection: sa.Connection, change: Change) -> bool:
 
 
 _ARGUMENTS: Final = (
-    "id", "generation", "max_held", "max_subtree", "max_reserved",
+    "id", "generation", "max_held", "max_subtree",
     "min_used", "min_reserved", "min_subtree", "reserved", "used", "subtree",
 )  # fmt: skip
 
@@ -126,8 +123,8 @@ def _argument_names(suffix: str) -> tuple[str, ...]:
     return tuple(f"b_{name}{suffix}" for name in _ARGUMENTS)
 
 
-def bounds(change: Change) -> tuple[int, int, int]:
-    """The maximum of ``used + reserved``, ``subtree`` and ``reserved`` before the change: the limit minus the amount.
+def bounds(change: Change) -> tuple[int, int]:
+    """The maximum of ``used + reserved`` and of ``subtree`` before the change: the limit minus the amount.
 
     The first one also keeps ``used + reserved`` within the width of its column (MAX_AMOUNT). A decrease from MAX_AMOUNT
     is refused: the row may have an excess, so that it must be recounted (decision record 0027).
@@ -137,7 +134,6 @@ def bounds(change: Change) -> tuple[int, int, int]:
     return (
         max_held if change.max_held is None else min(max_held, change.max_held),
         _NO_BOUND if change.max_subtree is None else min(_NO_BOUND, change.max_subtree),
-        _NO_BOUND if change.max_reserved is None else change.max_reserved,
     )
 
 
@@ -173,7 +169,6 @@ def charge_update_many(size: int) -> sa.Update:
             _usage.generation == by_row("generation"),
             _usage.used + _usage.reserved <= by_row("max_held"),
             _usage.subtree <= by_row("max_subtree"),
-            _usage.reserved <= by_row("max_reserved"),
             _usage.used >= by_row("min_used"),
             _usage.reserved >= by_row("min_reserved"),
             _usage.subtree >= by_row("min_subtree"),

@@ -60,21 +60,6 @@ class OverCapacity(QuotaError):
         super().__init__("The claim does not fit: " + listed(self.overs, MOST_VIOLATIONS))
 
 
-class TooManyOpenReservations(QuotaError):
-    """The project would have too many open reservations of the resource. Nothing was charged.
-
-    A reservation is open until it is committed or ends. ``limit`` is [quota] max_open_reservations; at most half of
-    that number may have negative deltas.
-    """
-
-    def __init__(self, project_id: str, resource: str, limit: int) -> None:
-        self.project_id, self.resource, self.limit = project_id, resource, limit
-        super().__init__(
-            f"Project {project_id} may have at most {limit} open reservations of {resource}, at most half of them with "
-            "negative amounts. Commit or roll back open reservations; cyborg-quota expire ends the overdue ones."
-        )
-
-
 class NotAuthorized(QuotaError):
     """The context is not allowed to make this call. The error does not reveal whether the object exists."""
 

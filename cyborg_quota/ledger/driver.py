@@ -32,7 +32,6 @@ from cyborg_quota.ledger.limit_changes import LimitKeeper, OriginClearing
 from cyborg_quota.ledger.limit_history import LimitHistory
 from cyborg_quota.ledger.metrics import MetricsReader
 from cyborg_quota.ledger.naming import Namer
-from cyborg_quota.ledger.open_cap import OpenCap
 from cyborg_quota.ledger.pods import PodManager
 from cyborg_quota.ledger.project_tree import PathCache, Tree
 from cyborg_quota.ledger.provider_cache import ProviderCache
@@ -92,20 +91,19 @@ class DbQuotaDriver(base.QuotaDriver):
         self._purger = Purger(self._database, self._untimed, settings.batch_rows)
         self._history = LimitHistory(self._untimed)
         tree = Tree(self._database, self._paths, self._history)
-        cap = OpenCap(settings.max_open_reservations)
         capacity = CapacityClaimer(self._database, settings.selection, settings.pods, providers)
-        self._reserver = Reserver(self._database, self._paths, limits, self._settler, tree, cap=cap, capacity=capacity)
+        self._reserver = Reserver(self._database, self._paths, limits, self._settler, tree, capacity=capacity)
         self._resizer = Resizer(self._database, self._settler, self._reserver, capacity)
         self._transferrer = Transferrer(
-            self._database, self._paths, self._settler, self._reserver, cap=cap, capacity=capacity
+            self._database, self._paths, self._settler, self._reserver, capacity=capacity
         )
         self._namer = Namer(self._database, self._settler)
         self._usage_reader = UsageReader(self._database, self._untimed, limits)
         self._thresholds = ThresholdNotifier(
             self._database, self._untimed, limits, settings.thresholds, least_limit=settings.least_notified_limit
         )
-        self._headroom = HeadroomReader(self._database, limits, settings.max_open_reservations, capacity)
-        self._metrics = MetricsReader(self._untimed, limits, self._headroom, settings.max_open_reservations, grace)
+        self._headroom = HeadroomReader(self._database, limits, capacity)
+        self._metrics = MetricsReader(self._untimed, limits, self._headroom, grace)
         self._pod_selection = settings.pods
         self._healer = Healer(self._database, self._untimed, self._paths)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the headroom of one project, or of many. The rule is in cyborg_quota/headroom.py.
 
-With the limit driver ``database``, one statement reads the path, the counters, the limits and the number of open
-reservations, and so all of them at one moment. Other limit drivers are asked before or after it.
+With the limit driver ``database``, one statement reads the path, the counters and the limits, and so all of them at
+one moment. Other limit drivers are asked before or after it.
 
 What is free at the providers is read after that, by one more statement, and only if a provider is given.
 """
@@ -18,7 +18,7 @@ from cyborg_quota.capacity_types import FreeInventories
 from cyborg_quota.db import free_capacity, path_state, resource_providers
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.path_state import PathState
-from cyborg_quota.headroom import Bundles, OpenReservations
+from cyborg_quota.headroom import Bundles
 from cyborg_quota.ledger import pod_claims
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from cyborg_quota.limits.base import LimitDriver, PathLimits
@@ -28,12 +28,11 @@ from cyborg_quota.types import ANY, UNLIMITED, Constraint, Counters, Headroom, O
 
 
 class HeadroomReader:
-    """Reads headrooms. ``cap``: the maximum number of open reservations, or UNLIMITED."""
+    """Reads headrooms."""
 
-    def __init__(self, database: Database, limits: LimitDriver, cap: int, capacity: CapacityClaimer) -> None:
+    def __init__(self, database: Database, limits: LimitDriver, capacity: CapacityClaimer) -> None:
         self._database = database
         self._limits = limits
-        self._cap = cap
         self._capacity = capacity
 
     def read(
@@ -73,14 +72,7 @@ class HeadroomReader:
         """
         state = self._state(project_id, pod)
         limits = self._limits.get_path_limits(state, sorted(request))
-        found = enforcement.find_bounds(
-            project_id,
-            state.counters,
-            request,
-            missing=limits.missing,
-            open_reservations={name: state.open_reservations.get((project_id, name), 0) for name in request},
-            cap=self._cap,
-        )
+        found = enforcement.find_bounds(project_id, state.counters, request, missing=limits.missing)
         in_pod = {} if pod is None else {scoped_name(resource, pod): amount for resource, amount in request.items()}
         constraints = [*limits.constraints, *self._limits.get_pod_limits(state)]
         violations = enforcement.find_violations(project_id, constraints, state.counters, {**request, **in_pod})
@@ -100,8 +92,7 @@ class HeadroomReader:
         Raises ProviderNotFound, CapacityNotEnabled.
         """
         quotas = self._read_quota(project_id, bundle, provider, pod)
-        headrooms = quotas.in_pod(pod)
-        by_quota = headroom.how_many(bundle, headrooms)
+        by_quota = headroom.how_many(bundle, quotas.in_pod(pod))
         if provider is None:
             return by_quota
         self._capacity.check_enabled()
@@ -117,22 +108,7 @@ class HeadroomReader:
         for one, inventories in free.items():
             at_providers = headroom.bundles_at_providers(bundle, inventories)
             number += min(at_providers, headroom.how_many(bundle, quotas.in_pod(one)).number)
-        bounds = [by_quota]
-        if (claims := self._separate_claims(quotas.state, bundle)) is not None:
-            bounds.append(Bundles(*claims, headrooms[claims[1]]))
-        reached = [one for one in bounds if one.number <= number]
-        return min(reached, key=lambda one: one.number, default=Bundles(number, None))
-
-    def _separate_claims(self, state: PathState, bundle: Mapping[str, int]) -> tuple[int, str] | None:
-        project_id = state.project_ids[0]
-        return headroom.separate_claims(
-            bundle,
-            {resource: state.counters.get((project_id, resource), Counters()) for resource in bundle},
-            {
-                resource: OpenReservations(state.open_reservations.get((project_id, resource), 0), self._cap)
-                for resource in bundle
-            },
-        )
+        return by_quota if by_quota.number <= number else Bundles(number, None)
 
     def _find(self, connection: Connection, provider: str) -> tuple[int | None, str]:
         """The id (None for ANY) and the name of the provider. Raises ProviderNotFound, after a synced read."""
@@ -261,7 +237,7 @@ class HeadroomReader:
     def _read_state(self, connection: Connection, project_id: str, parent_id: str | None, pod: str | None) -> PathState:
         """The state that a reserve would meet: it moves the project first, if the source of limits says so."""
         origin = self._limits.origin
-        state = path_state.read(connection, project_id, origin, count_open=True, pod=pod)
+        state = path_state.read(connection, project_id, origin, pod=pod)
         if parent_id is None or _has_parent(state, parent_id):
             return state
         parent = path_state.read(connection, parent_id, origin, pod=pod)
@@ -269,16 +245,12 @@ class HeadroomReader:
         return _moved(state, parent, counted_by)
 
     def _headrooms(self, state: PathState, limits: PathLimits, resources: Collection[str]) -> dict[str, Headroom]:
-        project_id = state.project_ids[0]
         found = {}
         for resource in resources:
             if resource in limits.missing:
                 found[resource] = headroom.no_limit_set(limits.missing[resource])
                 continue
-            count = state.open_reservations.get((project_id, resource), 0)
-            found[resource] = headroom.compute(
-                state.project_ids, resource, limits.constraints, state.counters, OpenReservations(count, self._cap)
-            )
+            found[resource] = headroom.compute(state.project_ids, resource, limits.constraints, state.counters)
         return found
 
 

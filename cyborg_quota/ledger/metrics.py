@@ -12,18 +12,16 @@ from cyborg_quota.db.path_state import PathState
 from cyborg_quota.ledger.headroom import HeadroomReader
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.metric_types import LedgerMetrics
-from cyborg_quota.types import MAX_AMOUNT, UNLIMITED
 
 
 class MetricsReader:
-    """Reads metrics. ``cap``: [quota] max_open_reservations; ``grace``: [quota] expire_grace, in microseconds."""
+    """Reads metrics. ``grace``: [quota] expire_grace, in microseconds."""
 
-    def __init__(self, untimed: Database, limits: LimitDriver, headroom: HeadroomReader, cap: int, grace: int) -> None:
+    def __init__(self, untimed: Database, limits: LimitDriver, headroom: HeadroomReader, grace: int) -> None:
         """``untimed``: the database without a statement timeout, to read all counters."""
         self._untimed = untimed
         self._limits = limits
         self._headroom = headroom
-        self._cap = MAX_AMOUNT if cap == UNLIMITED else cap
         self._grace = grace
 
     def read(self, project_ids: Collection[str] | None, resources: Collection[str]) -> LedgerMetrics:
@@ -47,7 +45,7 @@ class MetricsReader:
     def _states(self, connection: Connection, project_ids: Collection[str] | None) -> Sequence[PathState]:
         origin = self._limits.origin
         if project_ids is None:
-            return path_state.read_all(connection, origin, self._cap)
+            return path_state.read_all(connection, origin)
         names = sorted(project_ids)
         return [
             state

@@ -23,13 +23,12 @@ from cyborg_quota.db import new_reservations, path_state, reservations, resource
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.project_path import ProjectPath
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer, CapacityRefused, Placement, ReserveResult
-from cyborg_quota.ledger.open_cap import NO_CAP, OpenCap
 from cyborg_quota.ledger.pending_claims import PendingClaim, can_move
 from cyborg_quota.ledger.pod_claims import BindingChanged
 from cyborg_quota.ledger.project_tree import PathCache, Tree
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.limits.base import LimitDriver
-from cyborg_quota.scopes import is_scoped, scoped_name, split
+from cyborg_quota.scopes import scoped_name, split
 from cyborg_quota.types import COMMITTED, RESERVED, TOTAL, Claim, Constraint, Counters, Selection, State
 
 _MAX_ATTEMPTS: Final = 200
@@ -66,14 +65,11 @@ class ReserveRequest(NamedTuple):
 
 
 class _ChargePlan(NamedTuple):
-    """The path and the limits of a reserve, its changes of usage rows, the resources whose open reservations it counts,
-    and what it takes in pods, by scoped name.
-    """
+    """The path and the limits of a reserve, its changes of usage rows, and what it takes in pods, by scoped name."""
 
     path: ProjectPath
     constraints: list[Constraint]
     changes: list[usages.Change]
-    counted: set[str]
     in_pods: Mapping[str, int]
 
 
@@ -88,11 +84,9 @@ class Reserver:
         settler: Settler,
         tree: Tree,
         *,
-        cap: OpenCap,
         capacity: CapacityClaimer,
     ) -> None:
         self._database = database
-        self._cap = cap
         self._capacity = capacity
         self._tree = tree
         self._paths = paths
@@ -155,7 +149,7 @@ class Reserver:
         plan = None
         if request.state == RESERVED and self._capacity.may_reserve_anywhere(pending):
             plan = self._plan(request, pending, {})
-            if not plan.counted and self._reserve_anywhere(request, plan, pending):
+            if self._reserve_anywhere(request, plan, pending):
                 return True
         placement = self._capacity.place(pending)
         in_pods = _in_pods(pending) if placement.is_complete else {}
@@ -169,19 +163,19 @@ class Reserver:
         self, request: ReserveRequest, pending: Sequence[PendingClaim], placement: Placement, plan: _ChargePlan
     ) -> bool:
         """Charge claims of which the providers are chosen. False: as ``_attempt``."""
-        path, constraints, changes, counted_resources, in_pods = plan
+        path, constraints, changes, in_pods = plan
         rows = _rows(request, path, pending)
 
         def work(connection: Connection) -> ReserveResult:
             if not self._bind_and_insert(connection, request, rows, placement):
                 return False
             self._capacity.charge(connection, placement, is_limited=request.state == RESERVED)
-            if not self._charge_rows(connection, plan, pending):
+            if not self._database.dialect.charge_all(connection, changes):
                 raise _Refused
             return True
 
-        single_statement = None  # (counting, and changes of bindings, need several statements)
-        if not counted_resources and not placement.binding_changes:
+        single_statement = None  # (changes of bindings need several statements)
+        if not placement.binding_changes:
             single_statement = self._single_statement(request, rows, changes, placement)
         try:
             if placement.is_done(self._database.write(work, single_statement)):
@@ -189,17 +183,10 @@ class Reserver:
                 return True
         except (DuplicateEntry, BindingChanged):
             pass  # rows of this call or of its consumers may exist already
-        except (_Refused, CapacityRefused, exceptions.TooManyOpenReservations) as refusal:
+        except (_Refused, CapacityRefused) as refusal:
             self._refuse(request, path, constraints, pending, refusal, in_pods=in_pods)
             return False
         return self._resolve_duplicate(request, pending)
-
-    def _charge_rows(self, connection: Connection, plan: _ChargePlan, pending: Sequence[PendingClaim]) -> bool:
-        """Charge the usage rows, and count the open reservations where the plan says so. False: no row matched."""
-        if not plan.counted:
-            return self._database.dialect.charge_all(connection, plan.changes)
-        counted_rows = [(plan.path.nodes(resource) or ())[0] for resource in sorted(plan.counted)]
-        return self._cap.charge_and_count(connection, plan.changes, counted_rows, [item.claim for item in pending])
 
     def _bind_and_insert(
         self,
@@ -226,10 +213,7 @@ class Reserver:
         charged = {**amounts, **in_pods} if in_pods else amounts
         constraints = self.constraints(request, path, charged, in_pods)
         changes = changes_with_bounds(path, constraints, {**dict.fromkeys(resources, 0), **charged}, request.state)
-        cap = self._cap if request.state == RESERVED else NO_CAP
-        counted = cap.to_count(request.project_id, [item.claim for item in pending], amounts)
-        cap.bound_reserved(request.project_id, changes, counted.union(in_pods))
-        return _ChargePlan(path, constraints, changes, counted, in_pods)
+        return _ChargePlan(path, constraints, changes, in_pods)
 
     def _reserve_anywhere(self, request: ReserveRequest, plan: _ChargePlan, pending: Sequence[PendingClaim]) -> bool:
         """Reserve in one statement, in which the server chooses the provider. False: not supported, or refused."""
@@ -291,8 +275,6 @@ class Reserver:
             for item in pending:
                 item.pod_room = room
             return
-        if isinstance(refusal, exceptions.QuotaError):
-            raise refusal
         if isinstance(refusal, CapacityRefused):
             self._capacity.raise_refusal(pending, is_limited=request.state == RESERVED, sees_all=request.sees_all)
 
@@ -376,8 +358,6 @@ class Reserver:
         for name in enforcement.overflowing(own_counters, amounts):
             # (The counter of the resource overflows if that of a pod does; a tenant does not see the pod.)
             raise exceptions.UsageOverflow(request.project_id, split(name)[0], amounts[name]) from None
-        of_resources = {name: amount for name, amount in amounts.items() if not is_scoped(name)}
-        self._cap.record_refusal(request.project_id, own_counters, of_resources)
         return True
 
     def _resolve_duplicate(self, request: ReserveRequest, pending: Sequence[PendingClaim]) -> bool:

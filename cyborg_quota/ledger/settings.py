@@ -24,7 +24,6 @@ class DriverSettings:
     thresholds: tuple[int, ...] = (80, 95)
     least_notified_limit: int = 0
     least_notified_capacity: int = 0
-    max_open_reservations: int = 10_000
     selection: ProviderSelection = dataclasses.field(default_factory=BestFit)
     pods: PodSelection = dataclasses.field(default_factory=PodSelection)
 
@@ -38,7 +37,6 @@ def driver_settings(conf: cfg.ConfigOpts) -> DriverSettings:
         thresholds=tuple(conf.notices.thresholds),
         least_notified_limit=conf.notices.least_limit,
         least_notified_capacity=conf.notices.least_capacity,
-        max_open_reservations=conf.quota.max_open_reservations,
         selection=plugins.load("cyborg_quota.selections", "[capacity] selection", conf.capacity.selection)(),
         pods=PodSelection(
             filters=[plugins.load("cyborg_quota.pod_filters", "[pods] filters", name)() for name in conf.pods.filters],

@@ -19,7 +19,6 @@ from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.reservations import Amendment
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from cyborg_quota.ledger.counters import ChargeRefused, Counting
-from cyborg_quota.ledger.open_cap import OpenCap
 from cyborg_quota.ledger.project_tree import PathCache
 from cyborg_quota.ledger.reserve import Reserver, ReserveRequest, changes_with_bounds
 from cyborg_quota.ledger.resize import ReservationChanged, amend, expire_overdue, read_rows, repeat
@@ -50,14 +49,12 @@ class Transferrer:
         settler: Settler,
         reserver: Reserver,
         *,
-        cap: OpenCap,
         capacity: CapacityClaimer,
     ) -> None:
         self._database = database
         self._paths = paths
         self._settler = settler
         self._reserver = reserver
-        self._cap = cap
         self._capacity = capacity
 
     def transfer(self, request: TransferRequest) -> None:
@@ -123,7 +120,6 @@ class Transferrer:
             for name in transitions.counted_names(row)
         }
         leaves = {resource: (path.nodes(resource) or ())[0] for resource in amounts}
-        opened = [leaves[row.resource] for row in rows if row.state == RESERVED]
 
         ordinals = {resource: index + 1 for index, resource in enumerate(sorted({row.resource for row in rows}))}
         changes = [
@@ -143,7 +139,6 @@ class Transferrer:
                 raise _ReceiverHolds
             amend(connection, self._settler, changes)
             counting.exchange(ended, added, sending)
-            self._cap.check(connection, opened, ())
             return True
 
         try:

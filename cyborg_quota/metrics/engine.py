@@ -19,7 +19,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 _RESULTS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (exceptions.OverQuota, "over_quota"),
     (exceptions.OverCapacity, "over_capacity"),
-    (exceptions.TooManyOpenReservations, "too_many_open"),
     (exceptions.ReservationConflict, "conflict"),
     (exceptions.LimitsUnavailable, "limits_unavailable"),
     (exceptions.LimitNotSet, "limit_not_set"),

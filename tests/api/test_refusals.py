@@ -73,19 +73,10 @@ class TestTheOneThatBinds(RefusalTestCase):
 class TestCheckAgreesWithReserve(RefusalTestCase):
     """check grants what a reserve grants, and reports each bound that would refuse it."""
 
-    options = {"quota__max_open_reservations": 1}
-
     def violations(self, amounts: dict[str, int], project_id: str, token: str = READER) -> list[Any]:
         answer = self.check_quota(amounts, project_id, token)
         self.assertEqual(not answer["violations"], answer["granted"])
         return [(one["resource"], one["scope"], one["limit"], one["in_use"]) for one in answer["violations"]]
-
-    def test_the_cap_on_open_reservations(self) -> None:
-        self.assertEqual([("gpu", "open_reservations", 1, 5)], self.violations({"gpu": 1}, "higgs"))
-        self.assertRaises(
-            exceptions.TooManyOpenReservations, self.quotas.reserve, base.Context("higgs"), {"gpu": 1}
-        )
-        self.assertEqual([], self.violations({"gpu": 1}, "elsewhere", server.ADMIN))
 
     def test_the_width_of_the_counter(self) -> None:
         self.engine.administration.set_limits(base.ADMIN, {"gpu": -1}, "elsewhere")

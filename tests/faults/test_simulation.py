@@ -51,7 +51,6 @@ class FaultyHistories(test_model.Histories):
             url,
             self.limits,
             batch_rows=3,
-            max_open=test_model.MAX_OPEN,
             retry_seconds=60.0,
             retry_first_wait_seconds=0.0,
             retry_longest_wait_seconds=0.0,

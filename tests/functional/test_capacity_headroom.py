@@ -8,7 +8,7 @@ from typing import Any
 
 import testscenarios
 
-from cyborg_quota import ANY, Claim, Headroom, Inventory, exceptions
+from cyborg_quota import ANY, Headroom, Inventory, exceptions
 from cyborg_quota.headroom import Bundles
 from cyborg_quota.types import MAX_AMOUNT
 from tests import base, clouds
@@ -82,17 +82,6 @@ class TestHeadroom(CapacityTestCase):
         for bundle in ({}, {"gpu": 0}, {"gpu": -1}, {"nothing": 1}):
             self.assertRaises(exceptions.QuotaError, count, bundle, provider=ANY)
         self.assertRaises(exceptions.ProviderNotFound, count, {"gpu": 1}, provider="n9")
-
-    def test_each_claim_needs_an_open_reservation(self) -> None:
-        engine = self.make_engine(max_open=3)
-        number = engine.how_many(ADMIN, {"gpu": 1}, "p1", provider=ANY)
-        self.assertEqual(Bundles(3, "gpu"), number)
-        for count in (4, 3):
-            claims = [Claim(f"c{one}", {"gpu": 1}, provider=ANY) for one in range(count)]
-            if count > 3:
-                self.assertRaises(exceptions.TooManyOpenReservations, engine.reserve_many, ADMIN, claims, None, "p1")
-            else:
-                engine.reserve_many(ADMIN, claims, None, "p1")
 
     def test_equal_providers(self) -> None:
         """Equal inventories are counted by the database: three nodes with 6 free are one row."""

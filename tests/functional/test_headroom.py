@@ -222,25 +222,3 @@ class TestDrivers(base.LedgerTestCase):
         self.assertEqual(Headroom(3, "dom", "subtree", 10), quotas.headroom(base.Context("p1"))["gpu"])
         quotas.reserve(base.Context("p1"), {"gpu": 3})
         self.assertEqual(Headroom(0, "dom", "subtree", 10), quotas.headroom(base.Context("p2"))["gpu"])
-
-    def test_the_cap_on_open_reservations(self) -> None:
-        quotas = self.use(NoopLimitDriver(), max_open=4)
-        for delta in (1, -1, 1, -1):
-            self.assertNotEqual("open_reservations", quotas.headroom(self.context)["gpu"].scope)
-            (uuid,) = quotas.reserve(self.context, {"gpu": delta})
-        self.assertEqual(Headroom(0, "p1", "open_reservations", 4), quotas.headroom(self.context)["gpu"])
-        error = self.assertRaises(exceptions.TooManyOpenReservations, quotas.reserve, self.context, {"gpu": 1})
-        self.assertEqual(("p1", 4), (error.project_id, error.limit))
-        quotas.commit(self.context, [uuid])
-        self.assertEqual("counter", quotas.headroom(self.context)["gpu"].scope)
-
-    def test_a_cap_that_was_lowered(self) -> None:
-        """A reserve that leaves ``reserved`` within half of the cap is granted, as the open ones are not counted."""
-        quotas = self.use(NoopLimitDriver(), max_open=40)
-        for _ in range(10):
-            quotas.reserve(self.context, {"gpu": -1})
-        quotas.reserve(self.context, {"gpu": 1})
-        quotas = self.use(NoopLimitDriver(), max_open=6)
-        self.assertEqual(Headroom(2, "p1", "open_reservations", 6), quotas.headroom(self.context)["gpu"])
-        quotas.reserve(self.context, {"gpu": 2})
-        self.assertRaises(exceptions.TooManyOpenReservations, quotas.reserve, self.context, {"gpu": 1})

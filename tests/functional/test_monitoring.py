@@ -65,14 +65,6 @@ class TestMetrics(test_limits.LimitsTestCase):
         )
         self.assertEqual({}, self.read("unknown"))
 
-    def test_the_cap_on_open_reservations_counts(self) -> None:
-        engine = self.make_engine(max_open=2)
-        for _ in range(2):
-            engine.reserve(base.Context("web"), {"fpga": 1})
-        engine.reserve(base.Context("decays"), {"fpga": 1})
-        fits = {row.project_id: row.fits for row in engine.monitoring.read(ADMIN).projects if row.resource == "fpga"}
-        self.assertEqual({"web": 0, "decays": None, "higgs": None, "physics": None}, fits)
-
     def test_the_number_of_statements_is_fixed(self) -> None:
         """One transaction, whatever the number of projects: see decision record 0052."""
         self.read()  # the first read also checks the schema

@@ -342,13 +342,6 @@ class TestTransfer(ResizeTestCase):
         self.transfer("p2", project_id="root")
         self.assertEqual([(3, 0), (0, 0)], [self.figures("p2"), self.figures("root")])
 
-    def test_the_cap_on_open_reservations(self) -> None:
-        engine = self.make_engine(max_open=2)
-        for consumer in ("a", "b"):
-            engine.reserve(base.Context("p2"), {"gpu": 1}, consumer=consumer)
-        self.hold(commit=False, gpu=1)
-        self.refuse(exceptions.TooManyOpenReservations, engine.transfer, ADMIN, "p2", "p1", consumer="c")
-
     def test_the_states(self) -> None:
         (late,) = self.hold(commit=False, gpu=1)
         self.make_overdue(late)

@@ -59,7 +59,6 @@ class Model:
         self.subtree_limits: dict[tuple[str, str], int] = {}
         self.rows: list[Row] = []
         self.pods: dict[str, str] = {}  # of providers
-        self.max_open = 10_000
         self._clock = 0
 
     # --- figures ---
@@ -116,20 +115,6 @@ class Model:
                     found.append((ancestor, resource, "subtree"))
         return sorted(found)
 
-    def capped(self, project: str, request: Mapping[str, int]) -> list[tuple[str, str, str]]:
-        """Return (project, resource, scope) of the positive amounts that the cap on open reservations would refuse."""
-        return [
-            (project, resource, "open_reservations")
-            for resource, amount in request.items()
-            if amount > 0 and len(self.open_deltas(project, resource)) >= self.max_open
-        ]
-
-    def open_deltas(self, project: str, resource: str) -> list[int]:
-        """Return the deltas of the open reservations."""
-        return [
-            row.delta for row in self.rows if (row.project, row.resource, row.state) == (project, resource, "reserved")
-        ]
-
     # --- calls ---
 
     def tick(self) -> int:
@@ -156,7 +141,6 @@ class Model:
                 request[resource] = request.get(resource, 0) + max(delta, 0)
         if state == "reserved" and self.blockers(project, request):
             raise exceptions.OverQuota([])
-        self._refuse_too_many(project, [deltas for _, deltas in fresh], state)
         now = self.tick()
         answer = []
         for consumer, deltas in claims:
@@ -167,18 +151,6 @@ class Model:
                     self.rows.append(row)
                 answer.append(row)
         return answer
-
-    def _refuse_too_many(self, project: str, fresh: Sequence[Mapping[str, int]], state: str) -> None:
-        """Refuse more open reservations than the cap, and more negative ones than its larger half."""
-        if state != "reserved":
-            return
-        for resource in sorted({resource for deltas in fresh for resource in deltas}):
-            new = [deltas[resource] for deltas in fresh if resource in deltas]
-            held = self.open_deltas(project, resource)
-            negative = [delta for delta in [*held, *new] if delta < 0]
-            too_negative = min(new) < 0 and len(negative) > self.max_open - self.max_open // 2
-            if len(held) + len(new) > self.max_open or too_negative:
-                raise exceptions.TooManyOpenReservations(project, resource, self.max_open)
 
     def adopt(self, project: str, consumer: str | None, deltas: Mapping[str, int], group: str | None) -> list[Row]:
         rows = self.reserve(project, [(consumer, deltas)], group, "committed")
@@ -294,9 +266,6 @@ class Model:
         above_both = {(ancestor, "subtree") for ancestor in self.path(project)}
         if any((one, scope) not in above_both for one, _, scope in self.blockers(receiver, amounts)):
             raise exceptions.OverQuota([])
-        self._refuse_too_many(
-            receiver, [{row.resource: row.delta} for row in live if row.state == "reserved"], "reserved"
-        )
         for row in live:
             row.project = receiver
             row.transfers = (*row.transfers, (project, receiver))

@@ -303,9 +303,6 @@ class CapacityHistories(test_model.Histories):
         providers = HOSTS if provider == ANY else (provider,)
         if provider != ANY and provider not in self.places.providers:
             return None
-        by_quota = self.engine.headroom(base.ADMIN, project)
-        if any(one.scope == "open_reservations" for one in by_quota.values()):
-            return None  # (the model's limits do not include the cap)
         headroom = self.engine.headroom(base.ADMIN, project, provider=provider)["gpu"]
         largest = max(
             (
@@ -343,11 +340,9 @@ class CapacityHistories(test_model.Histories):
                 ):
                     number -= 1
                 at_providers += number
-        # Each bundle is a claim of its own, and counts against the cap on open reservations.
-        most_open = min(self.model.max_open - len(self.model.open_deltas(project, resource)) for resource in bundle)
         return max(
             number
-            for number in range(min(at_providers, most_open) + 1)
+            for number in range(at_providers + 1)
             if number == 0
             or not self.model.blockers(project, {resource: number * amount for resource, amount in bundle.items()})
         )

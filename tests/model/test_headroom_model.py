@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The headroom against the calls that it predicts, on random trees, under each enforcement model, on every database.
 
-After random changes of limits, overrides and the total limit, of the tree, of usage, of open reservations and of their
-cap: a reserve of ``fits`` passes, a reserve of ``fits`` + 1 is refused, and its error names the project and the limit
-of the headroom.
+After random changes of limits, overrides and the total limit, of the tree, of usage and of
+reservations in flight: a reserve of ``fits`` passes, a reserve of ``fits`` + 1 is refused, and its error names the
+project and the limit of the headroom.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ load_tests = testscenarios.load_tests_apply_scenarios
 LIMITS = st.sampled_from([-1, 0, 1, 2, 3, 5, 8, 13, 21, MAX_AMOUNT, 2**40])
 DELTAS = st.sampled_from([-2, -1, 1, 2, 3])
 AMOUNTS = st.sampled_from([1, 2, 3, 5, MAX_AMOUNT - 2])
-CAPS = st.sampled_from([-1, 1, 2, 3, 6])
 TOTALS = st.sampled_from([0, 1, 3, 8, 13, 21, MAX_AMOUNT, 2**40])
 NEVER = datetime.datetime(2999, 1, 1)
 EXAMPLES = {"sqlite": 10, "mariadb": 2, "postgresql": 2}
@@ -48,12 +47,12 @@ class Headrooms(stateful.RuleBasedStateMachine):
         super().__init__()
         self.ledger = fixtures.EmptyLedger(self.backend)
         self.ledger.setUp()
-        self.engine = self.make_engine(6)
+        self.engine = self.make_engine()
         self.open: list[str] = []
 
-    def make_engine(self, cap: int) -> QuotaEngine:
+    def make_engine(self) -> QuotaEngine:
         limits = DatabaseLimitDriver(POLICIES[self.policy](), InitialLimits(child=None))
-        how = DriverSettings(database=fixtures.settings(self.ledger.url), max_open_reservations=cap)
+        how = DriverSettings(database=fixtures.settings(self.ledger.url))
         engine = QuotaEngine(DbQuotaDriver(how, limits))
         engine.register_resource("gpu")
         self.quotas: Any = fixtures.Checked(engine, self.ledger.url)
@@ -121,11 +120,6 @@ class Headrooms(stateful.RuleBasedStateMachine):
         self.open.remove(uuid)
         (self.quotas.commit if is_committed else self.quotas.rollback)(base.ADMIN, [uuid])
 
-    @stateful.rule(cap=CAPS)
-    def change_cap(self, cap: int) -> None:
-        self.engine.close()
-        self.engine = self.make_engine(cap)
-
     @stateful.rule(project=PROJECTS)
     def the_headroom_is_what_a_reserve_is_granted(self, project: str) -> None:
         headroom = self.engine.headroom(base.ADMIN, project)["gpu"]
@@ -152,8 +146,6 @@ class Headrooms(stateful.RuleBasedStateMachine):
             [told] = self.engine.check(base.Context(project), {"gpu": headroom.fits + 1})
             owner = None if told.scope == "total" else told.project_id
             assert (owner, told.scope, told.limit) == _bound(headroom), (told, headroom)
-        # A process that was refused above half of the cap counts for a minute, also below that (see open_cap.py).
-        self.engine._driver._reserver._cap._refused_at.clear()  # type: ignore[attr-defined]
         try:
             self.quotas.reserve(base.ADMIN, {"gpu": headroom.fits + 1}, project_id=project)
         except exceptions.OverQuota as error:
@@ -161,8 +153,6 @@ class Headrooms(stateful.RuleBasedStateMachine):
             nearest = max(error.overs, key=lambda over: -1 if over.scope == "total" else path.index(over.project_id))
             owner = None if nearest.scope == "total" else nearest.project_id
             assert (owner, nearest.scope, nearest.limit) == _bound(headroom), (error, headroom)
-        except exceptions.TooManyOpenReservations as error:
-            assert (error.project_id, "open_reservations", error.limit) == _bound(headroom), (error, headroom)
         except exceptions.InvalidDelta:
             assert headroom.fits == MAX_AMOUNT, headroom  # the largest valid amount
         except exceptions.UsageOverflow as error:
@@ -173,8 +163,6 @@ class Headrooms(stateful.RuleBasedStateMachine):
             assert headroom.bound_by is not None, headroom
         else:
             raise AssertionError(f"a reserve of {headroom.fits + 1} was granted: {headroom}")
-        finally:
-            self.engine._driver._reserver._cap._refused_at.clear()  # type: ignore[attr-defined]
 
 
 def _bound(headroom: Headroom) -> tuple[str | None, str | None, int | None]:

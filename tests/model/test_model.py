@@ -31,7 +31,6 @@ GROUPS = st.sampled_from([None, "g", "g"])
 AMOUNTS = st.sampled_from([1, 2, 3, 1, 2, -2, -3])
 DELTAS = st.one_of(st.fixed_dictionaries({"gpu": AMOUNTS}), st.fixed_dictionaries({"gpu": AMOUNTS, "fpga": AMOUNTS}))
 LIMITS = st.integers(-1, 6)
-MAX_OPEN = 3
 CALLS = st.sampled_from(["commit", "commit", "rollback", "release", "extend"])
 # The rules are the same on every database, and the search is fastest on SQLite.
 EXAMPLES = {"sqlite": 36, "mariadb": 7, "postgresql": 7}
@@ -49,7 +48,7 @@ class Histories(stateful.RuleBasedStateMachine):
         ledger = fixtures.EmptyLedger(self.backend)
         ledger.setUp()
         self.limits = fixtures.DictLimits()
-        self.engine = fixtures.make_engine(ledger.url, self.limits, batch_rows=3, max_open=MAX_OPEN)
+        self.engine = fixtures.make_engine(ledger.url, self.limits, batch_rows=3)
         self.engine.capacity.enable(base.ADMIN)
         self.quotas: Any = fixtures.Checked(self.engine, ledger.url)
         self.database = Database(fixtures.settings(ledger.url))
@@ -57,7 +56,6 @@ class Histories(stateful.RuleBasedStateMachine):
         self.model = Model(TREE)
         self.model.limits = self.limits.limits  # type: ignore[assignment]
         self.model.subtree_limits = self.limits.subtree_limits
-        self.model.max_open = MAX_OPEN
 
     def teardown(self) -> None:
         try:
@@ -117,11 +115,6 @@ class Histories(stateful.RuleBasedStateMachine):
             lambda: self.quotas.reserve_many(base.ADMIN, wanted, None, project, group=group),
         )
         self.name(rows, uuids)
-
-    @stateful.rule(project=PROJECTS, delta=st.sampled_from([1, 1, -1]), count=st.integers(1, MAX_OPEN + 1))
-    def reserve_many_open(self, project: str, delta: int, count: int) -> None:
-        """Reserve repeatedly, towards the cap on open reservations; some resources have no limit at first."""
-        self.reserve(project, [(None, {"fpga": delta})] * count, None)
 
     @stateful.rule(project=PROJECTS, consumer=NAMES, resource=RESOURCES, amount=st.integers(1, 4), group=GROUPS)
     def adopt(self, project: str, consumer: str | None, resource: str, amount: int, group: str | None) -> None:
@@ -287,7 +280,7 @@ class Histories(stateful.RuleBasedStateMachine):
     def check(self, project: str, deltas: dict[str, int]) -> None:
         overs = self.quotas.check(base.ADMIN, deltas, project)
         found = [(over.project_id, over.resource, over.scope) for over in overs]
-        assert sorted(found) == sorted([*self.model.blockers(project, deltas), *self.model.capped(project, deltas)])
+        assert sorted(found) == self.model.blockers(project, deltas)
 
     @stateful.rule()
     def heal(self) -> None:

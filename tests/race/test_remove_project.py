@@ -14,7 +14,6 @@ import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import exceptions
-from cyborg_quota.ledger.open_cap import OpenCap
 from cyborg_quota.limits.models.flat import Flat
 from tests import base, hooks
 from tests.functional import test_limits
@@ -33,8 +32,6 @@ class TestRemoveProject(test_limits.LimitsTestCase):
         self.hold("top", 1)
         # Another host: with its own connections, and its own cache of paths.
         self.other = self.make_limited()
-        # Without a cap, the reserve of a negative delta counts no reservations.
-        self.other._driver._reserver._cap = OpenCap(-1)
         self.other.get_usages(base.ADMIN)
 
     def remove(self, project_id: str) -> str:
@@ -46,8 +43,8 @@ class TestRemoveProject(test_limits.LimitsTestCase):
             return "refused"
         return "removed"
 
-    def reserve(self, project_id: str, delta: int = 1) -> list[str]:
-        return self.other.reserve(base.Context(project_id), {"gpu": delta})
+    def reserve(self, project_id: str) -> list[str]:
+        return self.other.reserve(base.Context(project_id), {"gpu": 1})
 
     def add(self, project_id: str) -> None:
         self.make_tree({project_id: "top"})
@@ -72,12 +69,3 @@ class TestRemoveProject(test_limits.LimitsTestCase):
     def test_removed_while_it_is_charged(self) -> None:
         """The reserve succeeds each time: the removed project is known again, as a root."""
         self.interleave(self.reserving, self.reserve, self.remove)
-
-    def test_a_negative_delta_while_it_is_removed(self) -> None:
-        """It changes no counter, and still its reservation must not lose its usage row."""
-        self.interleave(self.removing, self.remove, lambda name: self.reserve(name, -1))
-
-    def test_removed_while_a_negative_delta_is_reserved(self) -> None:
-        self.interleave(
-            self.reserving, lambda name: self.reserve(name, -1), self.remove
-        )

@@ -5,37 +5,23 @@ from __future__ import annotations
 
 from oslotest import base
 
-from cyborg_quota.headroom import Bundles, OpenReservations, compute, how_many, separate_claims
+from cyborg_quota.headroom import Bundles, compute, how_many
 from cyborg_quota.types import MAX_AMOUNT, TOTAL, UNLIMITED, Constraint, Counters, Headroom
 
 PATH = ("leaf", "mid", "top")
-NONE_OPEN = OpenReservations(0, UNLIMITED)
 
 
-def fits(
-    *constraints: Constraint,
-    counters: dict[str, Counters] | None = None,
-    open_reservations: OpenReservations = NONE_OPEN,
-) -> Headroom:
+def fits(*constraints: Constraint, counters: dict[str, Counters] | None = None) -> Headroom:
     by_key = {(project_id, "gpu"): now for project_id, now in (counters or {}).items()}
-    return compute(PATH, "gpu", constraints, by_key, open_reservations)
+    return compute(PATH, "gpu", constraints, by_key)
 
 
 class TestRule(base.BaseTestCase):
     def test_a_project_with_the_id_none(self) -> None:
         """Its id is not that of the total limit, which has no project and is the farthest bound."""
         constraints = [Constraint("top", "gpu", 5, "subtree"), Constraint(TOTAL, "gpu", 5, "total")]
-        found = compute(("leaf", "None", "top"), "gpu", constraints, {}, NONE_OPEN)
+        found = compute(("leaf", "None", "top"), "gpu", constraints, {})
         self.assertEqual(Headroom(5, "top", "subtree", 5), found)
-
-    def test_separate_claims_need_an_open_reservation_each(self) -> None:
-        opened = {"gpu": OpenReservations(2, 10), "fpga": OpenReservations(0, UNLIMITED)}
-        own = {"gpu": Counters(used=50, reserved=2)}
-        self.assertEqual((8, "gpu"), separate_claims({"gpu": 2, "fpga": 1}, own, opened))
-        opened["gpu"] = OpenReservations(12, 10)  # the cap was lowered; half of it is not counted
-        self.assertEqual((1, "gpu"), separate_claims({"gpu": 2, "fpga": 1}, own, opened))
-        self.assertEqual((0, "gpu"), separate_claims({"gpu": 4}, own, opened))
-        self.assertIsNone(separate_claims({"fpga": 1}, own, opened))
 
     def test_no_constraint(self) -> None:
         self.assertEqual(Headroom(None), fits())
@@ -67,18 +53,12 @@ class TestRule(base.BaseTestCase):
         own = [Constraint("leaf", "gpu", 4, "subtree"), Constraint("leaf", "gpu", 4)]
         self.assertEqual(Headroom(4, "leaf", "project", 4), fits(*own))
 
-    def test_a_limit_takes_precedence_over_the_cap_and_the_width(self) -> None:
+    def test_a_limit_takes_precedence_over_the_width(self) -> None:
         """As in the error of a reserve."""
         full = {"leaf": Counters(MAX_AMOUNT, 0, MAX_AMOUNT)}
-        at_cap = OpenReservations(4, 4)
         limit = Constraint("leaf", "gpu", MAX_AMOUNT)
-        self.assertEqual("project", fits(limit, counters=full, open_reservations=at_cap).scope)
-        self.assertEqual("counter", fits(counters=full, open_reservations=at_cap).scope)
-        self.assertEqual("open_reservations", fits(open_reservations=OpenReservations(1, 1)).scope)
-
-    def test_below_the_cap_it_does_not_bind(self) -> None:
-        self.assertEqual(Headroom(None), fits(open_reservations=OpenReservations(3, 4)))
-        self.assertEqual(Headroom(2, "leaf", "open_reservations", 4), fits(open_reservations=OpenReservations(5, 4)))
+        self.assertEqual("project", fits(limit, counters=full).scope)
+        self.assertEqual("counter", fits(counters=full).scope)
 
     def test_a_limit_above_the_width(self) -> None:
         held = {"leaf": Counters(3, 2, 5)}

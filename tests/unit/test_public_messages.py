@@ -15,9 +15,6 @@ class TestPublicMessages(base.BaseTestCase):
         hint = "Register one in Keystone: openstack registered limit create --service 9dff64 --region RegionOne"
         errors = {
             "No limit is set for resource fpga.": exceptions.LimitNotSet("fpga", hint),
-            "Project p1 has too many binds of resource fpga in progress.": exceptions.TooManyOpenReservations(
-                "p1", "fpga", 10000
-            ),
             "Accelerator request a1 already has a different charge.": exceptions.ReservationConflict(
                 "a1", {"fpga": 1}, {"fpga": 1}, provider="compute-17.example.org"
             ),

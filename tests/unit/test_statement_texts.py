@@ -155,7 +155,7 @@ def new_rows(count: int, *, consumer: bool = True, source: bool = False, ttl: in
 
 def reserving(rows: int) -> list[Change]:
     """The changes of a reserve with all bounds: the usage rows of a path, leaf first."""
-    leaf = Change(node(1, rows - 1), reserved=2, subtree=2, max_held=8, max_subtree=50, max_reserved=500)
+    leaf = Change(node(1, rows - 1), reserved=2, subtree=2, max_held=8, max_subtree=50)
     above = [Change(node(1 + index, rows - 1 - index), subtree=2, max_subtree=60) for index in range(1, rows)]
     return [leaf, *above]
 
@@ -267,8 +267,6 @@ def charges() -> Iterator[tuple[str, Run]]:
     yield "charge in bulk: 10", lambda c: bulk(c, rolling_back(10))
     yield "lock a usage row", lambda c: usages.lock_usage_row(c, node(1))
     yield "read counters", lambda c: usages.read(c, ["p1"], ["gpu"])
-    yield "count open", lambda c: reservations.count_open(c, 1)
-    yield "count open negative", lambda c: reservations.count_open_negative(c, 1)
 
 
 def inserts() -> Iterator[tuple[str, Run]]:

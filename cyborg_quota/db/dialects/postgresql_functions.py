@@ -78,7 +78,7 @@ REFUSED_STATE: Final = "QU001"
 NOW: Final = "(statement_timestamp() AT TIME ZONE 'UTC')"
 
 _CHARGE_COLUMNS: Final = (
-    "id", "generation", "reserved", "used", "subtree", "max_held", "max_subtree", "max_reserved",
+    "id", "generation", "reserved", "used", "subtree", "max_held", "max_subtree",
 )  # fmt: skip
 """The values of a charge, as ``charge_values`` returns them."""
 
@@ -91,7 +91,6 @@ def _charge(expressions: Iterable[str]) -> str:
                 updated_at = {NOW}
             WHERE id = {of["id"]} AND generation = {of["generation"]}
                 AND used + reserved <= {of["max_held"]} AND subtree <= {of["max_subtree"]}
-                AND reserved <= {of["max_reserved"]}
                 AND reserved + {of["reserved"]} >= 0 AND used + {of["used"]} >= 0 AND subtree + {of["subtree"]} >= 0"""
 
 
@@ -102,7 +101,7 @@ CHARGE_LOOP: Final = f"""
         IF p_locks = {CHECK_CONTENTION} THEN
             SELECT ARRAY[used, reserved, subtree]::bigint[] INTO before FROM @schema@.quota_usages WHERE id = charge[1];
         END IF;
-        {_charge(f"charge[{number}]" for number in range(1, 9))}
+        {_charge(f"charge[{number}]" for number in range(1, 8))}
             RETURNING ARRAY[used - charge[4], reserved - charge[3], subtree - charge[5]] INTO after;
         IF NOT FOUND THEN
             @refused@
@@ -208,7 +207,7 @@ $function$"""
 # PL/pgSQL prepares each expression for its first execution in a transaction, which takes about a microsecond. So these
 # functions have few of them.
 CHARGE_PARAMETERS: Final = """p_id integer, p_generation integer, p_reserved bigint, p_used bigint, p_subtree bigint,
-    p_max_held bigint, p_max_subtree bigint, p_max_reserved bigint"""
+    p_max_held bigint, p_max_subtree bigint"""
 CHARGE_ONE: Final = _charge(f"p_{name}" for name in _CHARGE_COLUMNS)
 BEFORE_ONE: Final = f"""
 DECLARE

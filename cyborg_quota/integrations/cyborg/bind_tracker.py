@@ -35,7 +35,6 @@ _LOST: Final = (*LOST, exceptions.ReservationReleased)
 
 _REFUSED: Final = (
     exceptions.OverQuota,
-    exceptions.TooManyOpenReservations,
     exceptions.LimitNotSet,
     exceptions.LimitsUnavailable,
     exceptions.OverCapacity,

@@ -16,7 +16,6 @@ from cyborg_quota.integrations.cyborg.public_messages import public_message
 
 _REFUSED: Final = (
     exceptions.OverQuota,
-    exceptions.TooManyOpenReservations,
     exceptions.LimitNotSet,
     exceptions.OverCapacity,
     ClassNotCounted,

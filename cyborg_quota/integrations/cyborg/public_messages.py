@@ -19,8 +19,6 @@ def public_message(error: exceptions.QuotaError) -> str:
         return error.public_message
     if isinstance(error, exceptions.LimitNotSet):
         return f"No limit is set for resource {error.resource}."
-    if isinstance(error, exceptions.TooManyOpenReservations):
-        return f"Project {error.project_id} has too many binds of resource {error.resource} in progress."
     if isinstance(error, exceptions.ReservationConflict):
         return f"Accelerator request {error.consumer} already has a different charge."
     return str(error)

@@ -64,10 +64,6 @@ def _total(bound: Mapping[str, Any]) -> str:
     return _("The limit %(limit)s over all projects") % _names(bound)
 
 
-def _open_reservations(_bound: Mapping[str, Any]) -> str:
-    return _("The maximum number of reservations in flight")
-
-
 def _counter(_bound: Mapping[str, Any]) -> str:
     return _("The largest number that can be counted")
 
@@ -87,7 +83,6 @@ def _names(bound: Mapping[str, Any]) -> dict[str, str]:
 _SCOPES: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
     "subtree": _ancestor,
     "total": _total,
-    "open_reservations": _open_reservations,
     "counter": _counter,
     "not_registered": _not_registered,
 }

@@ -28,7 +28,6 @@ BEGIN
                 updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
             WHERE id = charge[1] AND generation = charge[2]
                 AND used + reserved <= charge[6] AND subtree <= charge[7]
-                AND reserved <= charge[8]
                 AND reserved + charge[3] >= 0 AND used + charge[4] >= 0 AND subtree + charge[5] >= 0
             RETURNING ARRAY[used - charge[4], reserved - charge[3], subtree - charge[5]] INTO after;
         IF NOT FOUND THEN
@@ -100,7 +99,6 @@ BEGIN
                 updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
             WHERE id = charge[1] AND generation = charge[2]
                 AND used + reserved <= charge[6] AND subtree <= charge[7]
-                AND reserved <= charge[8]
                 AND reserved + charge[3] >= 0 AND used + charge[4] >= 0 AND subtree + charge[5] >= 0
             RETURNING ARRAY[used - charge[4], reserved - charge[3], subtree - charge[5]] INTO after;
         IF NOT FOUND THEN
@@ -124,7 +122,7 @@ CREATE FUNCTION @schema@.cyborg_quota_reserve_one_v1(
     p_project text, p_ttl bigint,
     p_uuid text, p_resource text, p_delta integer, p_consumer text, p_group text, p_place integer, p_source text,
     p_id integer, p_generation integer, p_reserved bigint, p_used bigint, p_subtree bigint,
-    p_max_held bigint, p_max_subtree bigint, p_max_reserved bigint, p_locks integer
+    p_max_held bigint, p_max_subtree bigint, p_locks integer
 ) RETURNS integer LANGUAGE plpgsql AS $function$ 
 DECLARE
     before bigint[];
@@ -138,7 +136,6 @@ BEGIN
                 updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
             WHERE id = p_id AND generation = p_generation
                 AND used + reserved <= p_max_held AND subtree <= p_max_subtree
-                AND reserved <= p_max_reserved
                 AND reserved + p_reserved >= 0 AND used + p_used >= 0 AND subtree + p_subtree >= 0
                 AND (
                     SELECT 1 FROM @schema@.reservations
@@ -175,7 +172,7 @@ $function$
 CREATE FUNCTION @schema@.cyborg_quota_settle_one_v2(
     p_uuid text, p_state text, p_grace bigint,
     p_id integer, p_generation integer, p_reserved bigint, p_used bigint, p_subtree bigint,
-    p_max_held bigint, p_max_subtree bigint, p_max_reserved bigint, p_locks integer
+    p_max_held bigint, p_max_subtree bigint, p_locks integer
 ) RETURNS integer LANGUAGE plpgsql AS $function$ 
 DECLARE
     before bigint[];
@@ -203,7 +200,6 @@ BEGIN
                 updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
             WHERE id = p_id AND generation = p_generation
                 AND used + reserved <= p_max_held AND subtree <= p_max_subtree
-                AND reserved <= p_max_reserved
                 AND reserved + p_reserved >= 0 AND used + p_used >= 0 AND subtree + p_subtree >= 0;
     IF NOT FOUND THEN
         RAISE SQLSTATE 'QU001' USING MESSAGE = 'a usage row does not meet the conditions of the charge';
@@ -276,7 +272,6 @@ BEGIN
                 updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
             WHERE id = charge[1] AND generation = charge[2]
                 AND used + reserved <= charge[6] AND subtree <= charge[7]
-                AND reserved <= charge[8]
                 AND reserved + charge[3] >= 0 AND used + charge[4] >= 0 AND subtree + charge[5] >= 0
             RETURNING ARRAY[used - charge[4], reserved - charge[3], subtree - charge[5]] INTO after;
         IF NOT FOUND THEN
@@ -360,7 +355,6 @@ BEGIN
                 updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
             WHERE id = charge[1] AND generation = charge[2]
                 AND used + reserved <= charge[6] AND subtree <= charge[7]
-                AND reserved <= charge[8]
                 AND reserved + charge[3] >= 0 AND used + charge[4] >= 0 AND subtree + charge[5] >= 0
             RETURNING ARRAY[used - charge[4], reserved - charge[3], subtree - charge[5]] INTO after;
         IF NOT FOUND THEN
@@ -385,7 +379,7 @@ CREATE FUNCTION @schema@.cyborg_quota_claim_one_v1(
     p_uuid text, p_resource text, p_delta integer, p_consumer text, p_group text, p_place integer, p_source text,
     p_provider integer, p_inventory integer,
     p_id integer, p_generation integer, p_reserved bigint, p_used bigint, p_subtree bigint,
-    p_max_held bigint, p_max_subtree bigint, p_max_reserved bigint, p_locks integer
+    p_max_held bigint, p_max_subtree bigint, p_locks integer
 ) RETURNS integer LANGUAGE plpgsql AS $function$ 
 DECLARE
     before bigint[];
@@ -406,7 +400,6 @@ BEGIN
                 updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
             WHERE id = p_id AND generation = p_generation
                 AND used + reserved <= p_max_held AND subtree <= p_max_subtree
-                AND reserved <= p_max_reserved
                 AND reserved + p_reserved >= 0 AND used + p_used >= 0 AND subtree + p_subtree >= 0
                 AND (
                     SELECT 1 FROM @schema@.reservations
@@ -493,7 +486,6 @@ BEGIN
                 updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
             WHERE id = charge[1] AND generation = charge[2]
                 AND used + reserved <= charge[6] AND subtree <= charge[7]
-                AND reserved <= charge[8]
                 AND reserved + charge[3] >= 0 AND used + charge[4] >= 0 AND subtree + charge[5] >= 0
             RETURNING ARRAY[used - charge[4], reserved - charge[3], subtree - charge[5]] INTO after;
         IF NOT FOUND THEN
@@ -543,7 +535,7 @@ CREATE FUNCTION @schema@.cyborg_quota_claim_anywhere_v1(
     p_uuid text, p_resource text, p_delta integer, p_consumer text, p_group text, p_place integer, p_source text,
     p_most_free boolean,
     p_id integer, p_generation integer, p_reserved bigint, p_used bigint, p_subtree bigint,
-    p_max_held bigint, p_max_subtree bigint, p_max_reserved bigint, p_locks integer
+    p_max_held bigint, p_max_subtree bigint, p_locks integer
 ) RETURNS integer[] LANGUAGE plpgsql AS $function$ 
 DECLARE
     before bigint[];
@@ -591,7 +583,6 @@ BEGIN
                 updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
             WHERE id = p_id AND generation = p_generation
                 AND used + reserved <= p_max_held AND subtree <= p_max_subtree
-                AND reserved <= p_max_reserved
                 AND reserved + p_reserved >= 0 AND used + p_used >= 0 AND subtree + p_subtree >= 0
                 AND (
                     SELECT 1 FROM @schema@.reservations
@@ -626,173 +617,173 @@ $function$
 ;
 
 -- single statement: reserve one row
-SELECT WHERE cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,2,0,2,8,50,500, 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,2,0,2,8,50, 0) > 0 -- COMMIT
 ;
 
 -- single statement: reserve one row without a consumer
-SELECT WHERE cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,2,0,2,8,50,500, 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,2,0,2,8,50, 0) > 0 -- COMMIT
 ;
 
 -- single statement: reserve one row with a source
-SELECT WHERE cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,2,0,2,8,50,500, 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,2,0,2,8,50, 0) > 0 -- COMMIT
 ;
 
 -- single statement: reserve two rows
-SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50,500}}', 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50}}', 0) > 0 -- COMMIT
 ;
 
 -- single statement: reserve in a tree
-SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50,500},{2,102,0,0,2,4611686018427387904,60,4611686018427387904},{3,103,0,0,2,4611686018427387904,60,4611686018427387904}}', 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50},{2,102,0,0,2,4611686018427387904,60},{3,103,0,0,2,4611686018427387904,60}}', 0) > 0 -- COMMIT
 ;
 
 -- single statement: reserve without bounds
-SELECT WHERE cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,1,0,1,2147483646,4611686018427387904,4611686018427387904, 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,1,0,1,2147483646,4611686018427387904, 0) > 0 -- COMMIT
 ;
 
 -- single statement: reserve a negative amount
-SELECT WHERE cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,0,0,0,4611686018427387904,4611686018427387904,4611686018427387904, 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,0,0,0,4611686018427387904,4611686018427387904, 0) > 0 -- COMMIT
 ;
 
 -- single statement: reserve too many rows
-SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50,500}}', 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50}}', 0) > 0 -- COMMIT
 ;
 
 -- single statement: commit
-SELECT WHERE cyborg_quota_settle_one_v2(%s, 'committed', 0, 1,101,-2,2,0,4611686018427387904,4611686018427387904,4611686018427387904, 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_settle_one_v2(%s, 'committed', 0, 1,101,-2,2,0,4611686018427387904,4611686018427387904, 0) > 0 -- COMMIT
 ;
 
 -- single statement: commit two
-SELECT WHERE cyborg_quota_settle_v2(%s, 'committed', 0, '{{1,101,-2,2,0,4611686018427387904,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_settle_v2(%s, 'committed', 0, '{{1,101,-2,2,0,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
 ;
 
 -- single statement: commit two resources
-SELECT WHERE cyborg_quota_settle_v2(%s, 'committed', 0, '{{1,101,-2,2,0,4611686018427387904,4611686018427387904,4611686018427387904},{2,102,-2,2,0,4611686018427387904,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_settle_v2(%s, 'committed', 0, '{{1,101,-2,2,0,4611686018427387904,4611686018427387904},{2,102,-2,2,0,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
 ;
 
 -- single statement: roll back
-SELECT WHERE cyborg_quota_settle_one_v2(%s, 'rolled_back', 0, 1,101,-2,0,-2,2147483646,4611686018427387904,4611686018427387904, 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_settle_one_v2(%s, 'rolled_back', 0, 1,101,-2,0,-2,2147483646,4611686018427387904, 0) > 0 -- COMMIT
 ;
 
 -- single statement: roll back in a tree
-SELECT WHERE cyborg_quota_settle_v2(%s, 'rolled_back', 0, '{{1,101,-2,0,-2,2147483646,4611686018427387904,4611686018427387904},{2,102,0,0,-2,4611686018427387904,4611686018427387904,4611686018427387904},{3,103,0,0,-2,4611686018427387904,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_settle_v2(%s, 'rolled_back', 0, '{{1,101,-2,0,-2,2147483646,4611686018427387904},{2,102,0,0,-2,4611686018427387904,4611686018427387904},{3,103,0,0,-2,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
 ;
 
 -- single statement: claim capacity
-SELECT WHERE cyborg_quota_claim_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 5, 7, 1,101,2,0,2,8,50,500, 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_claim_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 5, 7, 1,101,2,0,2,8,50, 0) > 0 -- COMMIT
 ;
 
 -- single statement: claim capacity anywhere
-SELECT cyborg_quota_claim_anywhere_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, False, 1,101,2,0,2,8,50,500, 0) -- COMMIT
+SELECT cyborg_quota_claim_anywhere_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, False, 1,101,2,0,2,8,50, 0) -- COMMIT
 ;
 
 -- single statement: claim capacity where most is free
-SELECT cyborg_quota_claim_anywhere_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, True, 1,101,2,0,2,8,50,500, 0) -- COMMIT
+SELECT cyborg_quota_claim_anywhere_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, True, 1,101,2,0,2,8,50, 0) -- COMMIT
 ;
 
 -- single statement: claim capacity in a tree
-SELECT WHERE cyborg_quota_claim_v2(%s, 5, %s, '{{7,2,4}}', '{{1,101,2,0,2,8,50,500},{2,102,0,0,2,4611686018427387904,60,4611686018427387904},{3,103,0,0,2,4611686018427387904,60,4611686018427387904}}', 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_claim_v2(%s, 5, %s, '{{7,2,4}}', '{{1,101,2,0,2,8,50},{2,102,0,0,2,4611686018427387904,60},{3,103,0,0,2,4611686018427387904,60}}', 0) > 0 -- COMMIT
 ;
 
 -- single statement: give capacity back
-SELECT WHERE cyborg_quota_give_back_v1(%s, 0, '{{7,4}}', '{{1,101,-2,0,-2,2147483646,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_give_back_v1(%s, 0, '{{7,4}}', '{{1,101,-2,0,-2,2147483646,4611686018427387904}}', 0) > 0 -- COMMIT
 ;
 
 -- single statement, checking for contention: reserve one row
-SELECT FROM generate_series(1, cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,2,0,2,8,50,500, 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,2,0,2,8,50, 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: reserve one row without a consumer
-SELECT FROM generate_series(1, cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,2,0,2,8,50,500, 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,2,0,2,8,50, 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: reserve one row with a source
-SELECT FROM generate_series(1, cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,2,0,2,8,50,500, 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,2,0,2,8,50, 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: reserve two rows
-SELECT FROM generate_series(1, cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50,500}}', 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50}}', 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: reserve in a tree
-SELECT FROM generate_series(1, cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50,500},{2,102,0,0,2,4611686018427387904,60,4611686018427387904},{3,103,0,0,2,4611686018427387904,60,4611686018427387904}}', 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50},{2,102,0,0,2,4611686018427387904,60},{3,103,0,0,2,4611686018427387904,60}}', 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: reserve without bounds
-SELECT FROM generate_series(1, cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,1,0,1,2147483646,4611686018427387904,4611686018427387904, 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,1,0,1,2147483646,4611686018427387904, 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: reserve a negative amount
-SELECT FROM generate_series(1, cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,0,0,0,4611686018427387904,4611686018427387904,4611686018427387904, 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,0,0,0,4611686018427387904,4611686018427387904, 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: reserve too many rows
-SELECT FROM generate_series(1, cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50,500}}', 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50}}', 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: commit
-SELECT FROM generate_series(1, cyborg_quota_settle_one_v2(%s, 'committed', 0, 1,101,-2,2,0,4611686018427387904,4611686018427387904,4611686018427387904, 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_settle_one_v2(%s, 'committed', 0, 1,101,-2,2,0,4611686018427387904,4611686018427387904, 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: commit two
-SELECT FROM generate_series(1, cyborg_quota_settle_v2(%s, 'committed', 0, '{{1,101,-2,2,0,4611686018427387904,4611686018427387904,4611686018427387904}}', 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_settle_v2(%s, 'committed', 0, '{{1,101,-2,2,0,4611686018427387904,4611686018427387904}}', 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: commit two resources
-SELECT FROM generate_series(1, cyborg_quota_settle_v2(%s, 'committed', 0, '{{1,101,-2,2,0,4611686018427387904,4611686018427387904,4611686018427387904},{2,102,-2,2,0,4611686018427387904,4611686018427387904,4611686018427387904}}', 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_settle_v2(%s, 'committed', 0, '{{1,101,-2,2,0,4611686018427387904,4611686018427387904},{2,102,-2,2,0,4611686018427387904,4611686018427387904}}', 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: roll back
-SELECT FROM generate_series(1, cyborg_quota_settle_one_v2(%s, 'rolled_back', 0, 1,101,-2,0,-2,2147483646,4611686018427387904,4611686018427387904, 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_settle_one_v2(%s, 'rolled_back', 0, 1,101,-2,0,-2,2147483646,4611686018427387904, 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: roll back in a tree
-SELECT FROM generate_series(1, cyborg_quota_settle_v2(%s, 'rolled_back', 0, '{{1,101,-2,0,-2,2147483646,4611686018427387904,4611686018427387904},{2,102,0,0,-2,4611686018427387904,4611686018427387904,4611686018427387904},{3,103,0,0,-2,4611686018427387904,4611686018427387904,4611686018427387904}}', 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_settle_v2(%s, 'rolled_back', 0, '{{1,101,-2,0,-2,2147483646,4611686018427387904},{2,102,0,0,-2,4611686018427387904,4611686018427387904},{3,103,0,0,-2,4611686018427387904,4611686018427387904}}', 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: claim capacity
-SELECT FROM generate_series(1, cyborg_quota_claim_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 5, 7, 1,101,2,0,2,8,50,500, 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_claim_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 5, 7, 1,101,2,0,2,8,50, 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: claim capacity anywhere
-SELECT cyborg_quota_claim_anywhere_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, False, 1,101,2,0,2,8,50,500, 1) -- COMMIT
+SELECT cyborg_quota_claim_anywhere_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, False, 1,101,2,0,2,8,50, 1) -- COMMIT
 ;
 
 -- single statement, checking for contention: claim capacity where most is free
-SELECT cyborg_quota_claim_anywhere_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, True, 1,101,2,0,2,8,50,500, 1) -- COMMIT
+SELECT cyborg_quota_claim_anywhere_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, True, 1,101,2,0,2,8,50, 1) -- COMMIT
 ;
 
 -- single statement, checking for contention: claim capacity in a tree
-SELECT FROM generate_series(1, cyborg_quota_claim_v2(%s, 5, %s, '{{7,2,4}}', '{{1,101,2,0,2,8,50,500},{2,102,0,0,2,4611686018427387904,60,4611686018427387904},{3,103,0,0,2,4611686018427387904,60,4611686018427387904}}', 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_claim_v2(%s, 5, %s, '{{7,2,4}}', '{{1,101,2,0,2,8,50},{2,102,0,0,2,4611686018427387904,60},{3,103,0,0,2,4611686018427387904,60}}', 1)) -- COMMIT
 ;
 
 -- single statement, checking for contention: give capacity back
-SELECT FROM generate_series(1, cyborg_quota_give_back_v1(%s, 0, '{{7,4}}', '{{1,101,-2,0,-2,2147483646,4611686018427387904,4611686018427387904}}', 1)) -- COMMIT
+SELECT FROM generate_series(1, cyborg_quota_give_back_v1(%s, 0, '{{7,4}}', '{{1,101,-2,0,-2,2147483646,4611686018427387904}}', 1)) -- COMMIT
 ;
 
 -- single statement, contended: reserve one row
-SELECT WHERE cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,2,0,2,8,50,500, 2) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,2,0,2,8,50, 2) > 0 -- COMMIT
 ;
 SELECT FROM pg_logical_emit_message(true, 'cyborg_quota', '')
 ;
 
 -- single statement through a pooler: reserve one row
-SET LOCAL statement_timeout = 8000; SELECT WHERE cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,2,0,2,8,50,500, 0) > 0 -- COMMIT
+SET LOCAL statement_timeout = 8000; SELECT WHERE cyborg_quota_reserve_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 1,101,2,0,2,8,50, 0) > 0 -- COMMIT
 ;
 
 -- charge
-UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + %(b_reserved)s), used=(quota_usages.used + %(b_used)s), subtree=(quota_usages.subtree + %(b_subtree)s) WHERE quota_usages.id = %(b_id)s AND quota_usages.generation = %(b_generation)s AND quota_usages.used + quota_usages.reserved <= %(b_max_held)s AND quota_usages.subtree <= %(b_max_subtree)s AND quota_usages.reserved <= %(b_max_reserved)s AND quota_usages.used >= %(b_min_used)s AND quota_usages.reserved >= %(b_min_reserved)s AND quota_usages.subtree >= %(b_min_subtree)s
+UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + %(b_reserved)s), used=(quota_usages.used + %(b_used)s), subtree=(quota_usages.subtree + %(b_subtree)s) WHERE quota_usages.id = %(b_id)s AND quota_usages.generation = %(b_generation)s AND quota_usages.used + quota_usages.reserved <= %(b_max_held)s AND quota_usages.subtree <= %(b_max_subtree)s AND quota_usages.used >= %(b_min_used)s AND quota_usages.reserved >= %(b_min_reserved)s AND quota_usages.subtree >= %(b_min_subtree)s
 ;
 
 -- charge all of one
-UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + %(b_reserved)s), used=(quota_usages.used + %(b_used)s), subtree=(quota_usages.subtree + %(b_subtree)s) WHERE quota_usages.id = %(b_id)s AND quota_usages.generation = %(b_generation)s AND quota_usages.used + quota_usages.reserved <= %(b_max_held)s AND quota_usages.subtree <= %(b_max_subtree)s AND quota_usages.reserved <= %(b_max_reserved)s AND quota_usages.used >= %(b_min_used)s AND quota_usages.reserved >= %(b_min_reserved)s AND quota_usages.subtree >= %(b_min_subtree)s
+UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + %(b_reserved)s), used=(quota_usages.used + %(b_used)s), subtree=(quota_usages.subtree + %(b_subtree)s) WHERE quota_usages.id = %(b_id)s AND quota_usages.generation = %(b_generation)s AND quota_usages.used + quota_usages.reserved <= %(b_max_held)s AND quota_usages.subtree <= %(b_max_subtree)s AND quota_usages.used >= %(b_min_used)s AND quota_usages.reserved >= %(b_min_reserved)s AND quota_usages.subtree >= %(b_min_subtree)s
 ;
 
 -- charge all of three
-UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + %(b_reserved)s), used=(quota_usages.used + %(b_used)s), subtree=(quota_usages.subtree + %(b_subtree)s) WHERE quota_usages.id = %(b_id)s AND quota_usages.generation = %(b_generation)s AND quota_usages.used + quota_usages.reserved <= %(b_max_held)s AND quota_usages.subtree <= %(b_max_subtree)s AND quota_usages.reserved <= %(b_max_reserved)s AND quota_usages.used >= %(b_min_used)s AND quota_usages.reserved >= %(b_min_reserved)s AND quota_usages.subtree >= %(b_min_subtree)s
+UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + %(b_reserved)s), used=(quota_usages.used + %(b_used)s), subtree=(quota_usages.subtree + %(b_subtree)s) WHERE quota_usages.id = %(b_id)s AND quota_usages.generation = %(b_generation)s AND quota_usages.used + quota_usages.reserved <= %(b_max_held)s AND quota_usages.subtree <= %(b_max_subtree)s AND quota_usages.used >= %(b_min_used)s AND quota_usages.reserved >= %(b_min_reserved)s AND quota_usages.subtree >= %(b_min_subtree)s
 ;
-UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + %(b_reserved)s), used=(quota_usages.used + %(b_used)s), subtree=(quota_usages.subtree + %(b_subtree)s) WHERE quota_usages.id = %(b_id)s AND quota_usages.generation = %(b_generation)s AND quota_usages.used + quota_usages.reserved <= %(b_max_held)s AND quota_usages.subtree <= %(b_max_subtree)s AND quota_usages.reserved <= %(b_max_reserved)s AND quota_usages.used >= %(b_min_used)s AND quota_usages.reserved >= %(b_min_reserved)s AND quota_usages.subtree >= %(b_min_subtree)s
+UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + %(b_reserved)s), used=(quota_usages.used + %(b_used)s), subtree=(quota_usages.subtree + %(b_subtree)s) WHERE quota_usages.id = %(b_id)s AND quota_usages.generation = %(b_generation)s AND quota_usages.used + quota_usages.reserved <= %(b_max_held)s AND quota_usages.subtree <= %(b_max_subtree)s AND quota_usages.used >= %(b_min_used)s AND quota_usages.reserved >= %(b_min_reserved)s AND quota_usages.subtree >= %(b_min_subtree)s
 ;
-UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + %(b_reserved)s), used=(quota_usages.used + %(b_used)s), subtree=(quota_usages.subtree + %(b_subtree)s) WHERE quota_usages.id = %(b_id)s AND quota_usages.generation = %(b_generation)s AND quota_usages.used + quota_usages.reserved <= %(b_max_held)s AND quota_usages.subtree <= %(b_max_subtree)s AND quota_usages.reserved <= %(b_max_reserved)s AND quota_usages.used >= %(b_min_used)s AND quota_usages.reserved >= %(b_min_reserved)s AND quota_usages.subtree >= %(b_min_subtree)s
+UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), reserved=(quota_usages.reserved + %(b_reserved)s), used=(quota_usages.used + %(b_used)s), subtree=(quota_usages.subtree + %(b_subtree)s) WHERE quota_usages.id = %(b_id)s AND quota_usages.generation = %(b_generation)s AND quota_usages.used + quota_usages.reserved <= %(b_max_held)s AND quota_usages.subtree <= %(b_max_subtree)s AND quota_usages.used >= %(b_min_used)s AND quota_usages.reserved >= %(b_min_reserved)s AND quota_usages.subtree >= %(b_min_subtree)s
 ;
 
 -- charge in bulk: 1
@@ -815,18 +806,6 @@ UPDATE quota_usages SET used=quota_usages.used WHERE quota_usages.id = %(b_id)s 
 SELECT quota_usages.project_id, quota_usages.resource, quota_usages.used, quota_usages.reserved, quota_usages.subtree 
 FROM quota_usages 
 WHERE quota_usages.project_id IN (__[POSTCOMPILE_project_id_1]) AND quota_usages.resource IN (__[POSTCOMPILE_resource_1])
-;
-
--- count open
-SELECT count(*) AS count_1 
-FROM reservations 
-WHERE reservations.usage_id = %(b_usage_id)s AND reservations.state = 'reserved'
-;
-
--- count open negative
-SELECT count(*) AS count_1 
-FROM reservations 
-WHERE reservations.usage_id = %(b_usage_id)s AND reservations.state = 'reserved' AND reservations.delta < 0
 ;
 
 -- insert 1
