@@ -8,23 +8,17 @@ six models. With the directory of a published inventory and of a trace in CYBORG
 from __future__ import annotations
 
 import csv
-import itertools
 import os
 import pathlib
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
-import fixtures as fx
 import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import ANY, exceptions
-from cyborg_quota.db.database import Database
-from cyborg_quota.db.settings import DatabaseSettings
-from cyborg_quota.replay import replay
-from cyborg_quota.replay.traces import Trace
 from tests import base, clouds
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -46,7 +40,6 @@ LARGEST = 8
 """The largest amount of a claim."""
 FREE = {"sqlite": 4, "mariadb": 8, "postgresql": 8}
 """One of so many generated nodes is free. The others are used elsewhere."""
-HEADER = ("time", "event", "consumer", "project", "resource", "amount")
 
 
 class Node(NamedTuple):
@@ -64,28 +57,12 @@ def generated_nodes() -> list[Node]:
     return [Node(f"node-{number}", model, gpus) for number, (model, gpus) in enumerate(kinds)]
 
 
-def generated_trace(instances: int) -> Iterator[Row]:
-    """Reserve and commit each instance; release half of them later."""
-    dice, held = random.Random(11), []
-    for number in range(instances):
-        row = (f"instance-{number}", f"app-{dice.randrange(12)}", "gpu", "1")
-        yield from ((str(number), event, *row) for event in ("reserve", "commit"))
-        held.append(row)
-        if dice.random() < 0.5:
-            yield (str(number), "release", *held.pop(dice.randrange(len(held))))
-
-
 def read_nodes(path: pathlib.Path) -> list[Node]:
     with path.open(newline="") as file:
         return [
             Node(f"node-{row['node_name']}", row["gpu_model"], int(row["gpu_capacity_num"]))
             for row in csv.DictReader(file)
         ]
-
-
-def read_trace(path: pathlib.Path) -> list[Row]:
-    with path.open(newline="") as file:
-        return [tuple(row) for row in itertools.islice(csv.reader(file), 1, None)]
 
 
 class InventoryTestCase(base.LedgerTestCase):
@@ -137,84 +114,3 @@ class FullInventoryTest(InventoryTestCase):
         self.assert_invariants()
         report = {one.resource: (one.used, one.free) for one in self.engine.capacity.report(ADMIN)}
         self.assertEqual({resource: (size, 0) for resource, size in sizes.items()}, report)
-
-
-class CheckedEngine:
-    """An engine for a replay: a refusal because of the capacity must mean that no provider could take the claim."""
-
-    def __init__(self, test: ReplayTest) -> None:
-        self._test = test
-        self.refusals = 0
-
-    def reserve(self, context: Any, deltas: dict[str, int], **options: Any) -> list[str]:
-        try:
-            return self._test.engine.reserve(context, deltas, **options)
-        except exceptions.OverCapacity:
-            self.refusals += 1
-            ((resource, amount),) = deltas.items()
-            self._test.assertLess(self._test.largest_free(resource), amount)
-            raise
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._test.engine, name)
-
-
-class ReplayTest(InventoryTestCase):
-    scenarios = [("generated", {"directory": None}), *([] if DATA is None else [("published", {"directory": DATA})])]
-    directory: str | None = None
-
-    def nodes(self) -> list[Node]:
-        if self.directory is None:
-            return generated_nodes()[:60]
-        return read_nodes(pathlib.Path(self.directory) / "gpu_nodes.csv")
-
-    def trace(self) -> Iterable[Row]:
-        if self.directory is None:
-            return generated_trace(150)
-        return read_trace(pathlib.Path(self.directory) / "gpu_attach_trace.csv")
-
-    def place(self, step: int, largest: int = 1) -> tuple[replay.Replay, int]:
-        """Replay the trace on every ``step``-th node; instances take 1 to ``largest``. Returns it, and the total."""
-        self.engine.capacity.enable(ADMIN)
-        nodes = self.nodes()[::step]
-        clouds.add_inventories(self.sql, [(node.name, "gpu", node.gpus, node.gpus) for node in nodes])
-        path = pathlib.Path(self.useFixture(fx.TempDir()).path) / "trace.csv"
-        with path.open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(HEADER)
-            for row in self.trace():
-                amount = 1 + sum(row[2].encode()) % largest
-                writer.writerow((*row[:5], amount))
-        database = Database(DatabaseSettings(url=self.url))
-        self.addCleanup(database.close)
-        trace = Trace(str(path))
-        engine: Any = CheckedEngine(self)
-        done = replay.Replay(engine, ADMIN, trace, replay.Position(database, trace.digest, {}), provider=ANY)
-        done.run()
-        self.assertEqual(engine.refusals, len(done.over_capacity))
-        self.assertEqual(done.refused, done.over_capacity)
-        self.assert_invariants()
-        (report,) = (one for one in self.engine.capacity.report(ADMIN) if one.resource == "gpu")
-        self.assertEqual((len(nodes), sum(node.gpus for node in nodes)), (report.providers, report.capacity))
-        self.assertEqual(sum(done.tally.held.values()), report.used)
-        self.assertEqual(report.capacity - report.used, report.free)
-        self.assertEqual(self.largest_free("gpu"), report.largest_free)
-        return done, report.free
-
-    def test_on_all_nodes(self) -> None:
-        done, free = self.place(1)
-        self.assertEqual(0, len(done.over_capacity))
-        self.assertGreater(free, 0)
-
-    def test_on_a_third(self) -> None:
-        done, _ = self.place(3)
-        self.assertGreater(len(done.over_capacity), 0)
-
-    def test_large_amounts_until_all_is_full(self) -> None:
-        """When the trace ends, what is left is claimed by ones, until a claim is refused."""
-        done, free = self.place(3, largest=8)
-        self.assertGreater(len(done.over_capacity), 0)
-        for _ in range(free):
-            self.engine.reserve(ADMIN, {"gpu": 1}, provider=ANY)
-        self.assertRaises(exceptions.OverCapacity, self.engine.reserve, ADMIN, {"gpu": 1}, provider=ANY)
-        self.assert_invariants()

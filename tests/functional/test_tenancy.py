@@ -59,26 +59,6 @@ class TenancyTestCase(base.LedgerTestCase):
 class TestOtherProject(TenancyTestCase):
     """A context of another project."""
 
-    def test_settles_by_uuid(self) -> None:
-        for call in SETTLING:
-            unknown = self.answer(call, STRANGER, [UNKNOWN])
-            self.assertIs(NOT_FOUND, unknown[0], call)
-            for uuid in self.uuids.values():
-                self.assertEqual(unknown, self.answer(call, STRANGER, [uuid]), call)
-        self.assert_untouched()
-
-    def test_settles_by_name(self) -> None:
-        """The names select in the caller's own project, where nothing has them."""
-        for call in SETTLING:
-            for kind, known in (("consumer", self.uuids), ("group", ("g",))):
-                for name in known:
-                    found = self.answer(call, STRANGER, **{kind: name})
-                    unknown = self.answer(call, STRANGER, **{kind: "no" + name})
-                    self.assertEqual(unknown[0], found[0], call)
-                    self.assertEqual(unknown[1].replace("'no", "'"), found[1])
-                    self.assertIs(type(None) if call == "release" else NOT_FOUND, found[0])
-        self.assert_untouched()
-
     def test_names_the_project(self) -> None:
         """It makes no difference whether the project exists, nor whether its reservations exist."""
         cases: list[tuple[str, tuple[object, ...], dict[str, object]]] = [
@@ -98,15 +78,6 @@ class TestOtherProject(TenancyTestCase):
             )
             self.assertIs(exceptions.NotAuthorized, known[0], call)
             self.assertEqual(unknown, known)
-        self.assert_untouched()
-
-    def test_admin_calls(self) -> None:
-        """Not even for the context's own project."""
-        for call, arguments in ADMIN_CALLS.items():
-            for context in (STRANGER, self.context):
-                kind, words = self.answer(call, context, *arguments)
-                self.assertIs(exceptions.NotAuthorized, kind, call)
-                self.assertIn(call, words)
         self.assert_untouched()
 
     def test_one_of_the_list_belongs_to_another_project(self) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from oslotest import base
 
 from cyborg_quota.headroom import Bundles, compute, how_many
-from cyborg_quota.types import MAX_AMOUNT, TOTAL, UNLIMITED, Constraint, Counters, Headroom
+from cyborg_quota.types import MAX_AMOUNT, TOTAL, Constraint, Counters, Headroom
 
 PATH = ("leaf", "mid", "top")
 
@@ -23,47 +23,12 @@ class TestRule(base.BaseTestCase):
         found = compute(("leaf", "None", "top"), "gpu", constraints, {})
         self.assertEqual(Headroom(5, "top", "subtree", 5), found)
 
-    def test_no_constraint(self) -> None:
-        self.assertEqual(Headroom(None), fits())
-        self.assertEqual(Headroom(None), fits(Constraint("top", "gpu", UNLIMITED, "subtree")))
-        self.assertEqual(Headroom(None), fits(Constraint("leaf", "fpga", 0)))
-
-    def test_without_a_limit_the_width_of_the_counter_is_left(self) -> None:
-        """A reserve of MAX_AMOUNT, which is valid, would be refused."""
-        unlimited = Constraint("top", "gpu", UNLIMITED, "subtree")
-        left = Headroom(MAX_AMOUNT - 3, "leaf", "counter", MAX_AMOUNT)
-        self.assertEqual(left, fits(unlimited, counters={"leaf": Counters(1, 2, 3)}))
-        self.assertEqual(Headroom(None), fits(unlimited, counters={"top": Counters(1, 2, 6)}))
-
-    def test_the_smallest_is_reported(self) -> None:
-        constraints = [
-            Constraint("top", "gpu", 9, "subtree"),
-            Constraint("leaf", "gpu", 5),
-            Constraint("mid", "gpu", 0),
-        ]
-        self.assertEqual(Headroom(5, "leaf", "project", 5), fits(*constraints))
-        counters = {"leaf": Counters(1, 1, 2), "top": Counters(3, 0, 8)}
-        self.assertEqual(Headroom(1, "top", "subtree", 9), fits(*constraints, counters=counters))
-
-    def test_equal_bounds(self) -> None:
-        """The one nearest to the leaf, also where one is exceeded by more than the other."""
-        constraints = [Constraint(name, "gpu", limit, "subtree") for name, limit in (("top", 1), ("mid", 3))]
-        counters = {"mid": Counters(subtree=4), "top": Counters(subtree=9)}
-        self.assertEqual(Headroom(0, "mid", "subtree", 3), fits(*constraints, counters=counters))
-        own = [Constraint("leaf", "gpu", 4, "subtree"), Constraint("leaf", "gpu", 4)]
-        self.assertEqual(Headroom(4, "leaf", "project", 4), fits(*own))
-
     def test_a_limit_takes_precedence_over_the_width(self) -> None:
         """As in the error of a reserve."""
         full = {"leaf": Counters(MAX_AMOUNT, 0, MAX_AMOUNT)}
         limit = Constraint("leaf", "gpu", MAX_AMOUNT)
         self.assertEqual("project", fits(limit, counters=full).scope)
         self.assertEqual("counter", fits(counters=full).scope)
-
-    def test_a_limit_above_the_width(self) -> None:
-        held = {"leaf": Counters(3, 2, 5)}
-        constraint = Constraint("leaf", "gpu", 2**40)
-        self.assertEqual(Headroom(MAX_AMOUNT - 5, "leaf", "counter", MAX_AMOUNT), fits(constraint, counters=held))
 
 
 class TestBundles(base.BaseTestCase):
