@@ -103,6 +103,13 @@ def fresh_url(backend: str, name: str) -> str:
     return sa.make_url(str(admin_url(backend))).set(database=name).render_as_string(hide_password=False)
 
 
+def create_schema(url: str) -> None:
+    """Make the schema in an empty database."""
+    database = Database(settings(url))
+    schema.sync(database)
+    database.close()
+
+
 def fresh_disk_url(backend: str, name: str) -> str:
     """Return an empty database for measurements: on SQLite, a file on a disk and not in memory."""
     if backend != "sqlite":

@@ -16,14 +16,11 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import alembic.command
 import fixtures
 import sqlalchemy as sa
 
 from cyborg_quota import ANY, Claim, Inventory, QuotaEngine, exceptions
-from cyborg_quota.db import schema
-from cyborg_quota.db.database import Database
-from tests import base, recorded_schema
+from tests import base
 from tests import fixtures as our_fixtures
 from tests.faults import ledger_check
 from tests.faults.journal import ASK, OK, Journal
@@ -285,8 +282,8 @@ class Crew:
 class Ledger(fixtures.Fixture):
     """A new ledger with triggers that check its limits, a journal, and a method that starts workers.
 
-    ``url`` leads directly to the database; workers may be given other URLs of it. ``revision``: an older revision of
-    the schema. ``with_capacity``: it has providers, which workers claim.
+    ``url`` leads directly to the database; workers may be given other URLs of it. ``with_capacity``: it has
+    providers, which workers claim.
     """
 
     def __init__(
@@ -294,24 +291,15 @@ class Ledger(fixtures.Fixture):
         url: str,
         limits: dict[str, int] | None = None,
         *,
-        revision: str | None = None,
         with_capacity: bool = False,
     ) -> None:
         super().__init__()
         self.url = url
         self._with_capacity = with_capacity
-        self._revision = revision
         self.limits = LIMITS if limits is None else limits
 
     def _setUp(self) -> None:
-        if self._revision is None:
-            recorded_schema.create(self.url)
-        else:
-            database = Database(our_fixtures.settings(self.url))
-            database.write(
-                lambda connection: alembic.command.upgrade(schema.alembic_config(connection), str(self._revision))
-            )
-            database.close()
+        our_fixtures.create_schema(self.url)
         ledger_check.watch_limits(self.url, self.limits)
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
@@ -319,8 +307,6 @@ class Ledger(fixtures.Fixture):
         self.addCleanup(self.journal.close)
         self.engine = self.make_engine()
         self.addCleanup(self.engine.close)
-        if self._revision is not None:
-            return
         # Compile here what a process compiles at its first charge: workers may live for a few milliseconds only.
         context = base.Context("warm")
         for settle in (self.engine.commit, self.engine.rollback):

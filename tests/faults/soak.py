@@ -37,7 +37,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from tests import fixtures, servers
-from tests.faults import clocks, load, outages, test_commit_lost, test_crash, test_simulation, test_upgrade
+from tests.faults import clocks, load, outages, test_commit_lost, test_crash, test_simulation
 from tests.faults import cluster as cluster_faults
 from tests.faults.ledger_check import Report
 from tests.faults.load import Ledger
@@ -225,20 +225,6 @@ def simulation(stage: Stage) -> None:
         stage.report(Report(calls=examples * 25, checks=examples * 25, problems=problems), sum(struck.values()))
 
 
-def upgrade(stage: Stage) -> None:
-    """The previous release with the new schema, this one with the next schema, db sync under load."""
-    for backend in _turns(stage, backends("sqlite", *SERVERS)):
-        with Ledger(fixtures.fresh_url(backend, "soak"), revision="a1c0") as ledger:
-            test_upgrade.upgrade_under_old(ledger, 3.0, stage.draw())
-            stage.report(_without_outages(ledger.check()), 1)
-        with Ledger(fixtures.fresh_url(backend, "soak")) as ledger:
-            with ledger.crew(4, stage.draw(), outages.HOT_AND_COLD, retry_seconds=20.0):
-                time.sleep(2.0)
-                test_upgrade.sync_to_next(ledger.url, test_upgrade.ADDITIVE)
-                time.sleep(2.0)
-            stage.report(_without_outages(ledger.check()), 1)
-
-
 def cyborg(stage: Stage) -> None:
     """The real Cyborg; its conductors are killed."""
     _run_program(stage, CYBORG)
@@ -277,7 +263,6 @@ SCENARIOS = [
     Scenario("galera", "three nodes; one is killed, one is isolated, one is suspended; each rejoins", cluster),
     Scenario("clocks", "hosts ten minutes fast and slow", clock_skew),
     Scenario("crash", "workers are killed (-9) at random points", crash),
-    Scenario("upgrade", "the old release and the new one, db sync under load", upgrade),
     Scenario("cyborg", "16 projects on a real Cyborg, conductors and API killed", cyborg),
     Scenario("nova", "servers with accelerators on a real Nova, compute hosts killed", nova),
 ]

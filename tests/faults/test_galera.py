@@ -27,7 +27,7 @@ from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models.flat import Flat
 from cyborg_quota.limits.models.strict_hierarchy import StrictHierarchy
 from cyborg_quota.pod_types import ResourceUse
-from tests import base, fixtures, invariants, needs, recorded_schema
+from tests import base, fixtures, invariants, needs
 from tests.faults import cluster as cluster_faults
 from tests.faults import ledger_check
 from tests.faults.load import Crew, Ledger
@@ -208,7 +208,7 @@ class TestCluster(test_base.BaseTestCase):
         cluster_faults.create_database(self.cluster, "spans")
         urls = [cluster_faults.url_of(node, "spans") for node in self.cluster.nodes]
         database = Database(fixtures.settings(urls[0]))
-        recorded_schema.create(urls[0])
+        fixtures.create_schema(urls[0])
         limits = DatabaseLimitDriver(Flat(), InitialLimits())
         engines = [fixtures.make_engine(url, limits) for url in urls]
         raised, lowered, admitted = override_races.race_with_overrides(
@@ -225,7 +225,7 @@ class TestCluster(test_base.BaseTestCase):
         """Eight processes on three nodes claim 1 to 5 of a provider with 100: see tests/race/test_provider_races.py."""
         cluster_faults.create_database(self.cluster, "capacity")
         urls = [cluster_faults.url_of(node, "capacity") for node in self.cluster.nodes]
-        recorded_schema.create(urls[0])
+        fixtures.create_schema(urls[0])
         engines = [fixtures.make_engine(url, **PATIENT) for url in urls]
         self.claims_are_enabled(engines)
         settle = functools.partial(cluster_faults.wait_until_replicated, self.cluster)
@@ -266,7 +266,7 @@ class TestCluster(test_base.BaseTestCase):
         """
         cluster_faults.create_database(self.cluster, "pods")
         urls = [cluster_faults.url_of(node, "pods") for node in self.cluster.nodes]
-        recorded_schema.create(urls[0])
+        fixtures.create_schema(urls[0])
         engines = [fixtures.make_engine(url, **PATIENT) for url in urls]
         pod_claim_races.add_pods(engines[0])
         for engine in engines:
@@ -324,7 +324,7 @@ class TestCluster(test_base.BaseTestCase):
         """Eight processes on three nodes claim until the limits of two pods refuse them; not one claim is too many."""
         cluster_faults.create_database(self.cluster, "pod_limits")
         urls = [cluster_faults.url_of(node, "pod_limits") for node in self.cluster.nodes]
-        recorded_schema.create(urls[0])
+        fixtures.create_schema(urls[0])
         limits = DatabaseLimitDriver(StrictHierarchy(), InitialLimits())
         engines = [fixtures.make_engine(url, limits, **PATIENT) for url in urls]
         pod_limit_races.add_pods(engines[0])
@@ -347,7 +347,7 @@ class TestCluster(test_base.BaseTestCase):
         """On one node, while processes on all nodes reserve and settle: see tests/race/test_total_limit_races.py."""
         cluster_faults.create_database(self.cluster, "totals")
         urls = [cluster_faults.url_of(node, "totals") for node in self.cluster.nodes]
-        recorded_schema.create(urls[0])
+        fixtures.create_schema(urls[0])
         limits = DatabaseLimitDriver(Flat(), InitialLimits())
         engines = [fixtures.make_engine(url, limits, **PATIENT) for url in urls]
         engines[0].administration.set_limits(base.ADMIN, {"gpu": -1})

@@ -11,7 +11,6 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-import alembic.command
 import fixtures as fx
 import sqlalchemy as sa
 import testscenarios
@@ -23,9 +22,7 @@ from cyborg_quota import conf as quota_conf
 from cyborg_quota.capacity_import import CapacityImporter, WantedProvider
 from cyborg_quota.cmd import expirer
 from cyborg_quota.db import capacity_history as tables
-from cyborg_quota.db import schema
-from cyborg_quota.db.database import Database
-from tests import base, fixtures, hooks
+from tests import base, hooks
 from tests.functional import test_capacity
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -290,44 +287,3 @@ class TestReplay(HistoryTestCase):
         self.patch(tables, "read_state", change_first)
         self.assert_verified()
         self.assertEqual(0 if self.backend == "sqlite" else 2, len(turns))
-
-
-class TestUpgrade(base.BackendTestCase):
-    """A database of the previous release, and that release beside this one."""
-
-    def test_the_history_begins_with_what_exists(self) -> None:
-        url = fixtures.fresh_url(self.backend, "history")
-        sql = sa.create_engine(url, poolclass=sa.NullPool)
-        with sql.begin() as connection:
-            alembic.command.upgrade(schema.alembic_config(connection), "c8e3")
-            connection.execute(
-                sa.text(
-                    "INSERT INTO resource_providers (id, uuid, name, generation, can_host, parent_id, pod)"
-                    " VALUES (1, 'u1', 'n1 \u00e9', 0, 1, NULL, 'east'), (2, 'u2', 'n2', 3, 0, 1, NULL)"
-                )
-            )
-            connection.execute(
-                sa.text(
-                    "INSERT INTO inventories (provider_id, resource, total, reserved, min_unit, max_unit, step_size,"
-                    " allocation_ratio, capacity, used, free)"
-                    " VALUES (1, 'gpu', 8, 1, 1, 8, 2, '1.5000', 10, 0, 10), "
-                    "(2, 'fpga', 4, 0, 1, 4, 1, '16', 64, 0, 64)"
-                )
-            )
-        database = Database(fixtures.settings(url))
-        self.addCleanup(database.close)
-        schema.sync(database)
-        engine = fixtures.make_engine(url)
-        self.addCleanup(engine.close)
-        engine.register_resources(["gpu", "fpga"])
-        capacity = engine.capacity
-        self.assertEqual(
-            [("checkpoint", "migration", "db sync")] * 5,
-            [(one.action, one.operation, one.actor) for one in capacity.history(ADMIN)],
-        )
-        self.assertEqual([], capacity.verify_history(ADMIN))
-        capacity.set_inventories(ADMIN, "n2", {"fpga": Inventory(5)})
-        self.assertEqual([], capacity.verify_history(ADMIN))
-        with sql.begin() as connection:  # as the previous release does
-            connection.execute(sa.text("UPDATE inventories SET total = 9 WHERE resource = 'gpu'"))
-        self.assertEqual(["gpu"], [one.resource for one in capacity.verify_history(ADMIN)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 
-import alembic.command
 import fixtures as pyfixtures
 import sqlalchemy as sa
 import testscenarios
@@ -19,8 +18,6 @@ from tests import base, fixtures
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
-BEFORE = "f5e0"
-"""The last revision without the functions."""
 PASSWORD = "no-secret"
 
 
@@ -51,10 +48,6 @@ class TestFunctions(base.BackendTestCase):
 
     def revoke(self) -> None:
         self.execute(f"REVOKE CREATE ON SCHEMA public FROM {self.user}")
-
-    def upgrade(self, revision: str) -> None:
-        with sa.create_engine(self.url, poolclass=sa.NullPool).begin() as connection:
-            alembic.command.upgrade(schema.alembic_config(connection), revision)
 
     def sync(self) -> tuple[str | None, str]:
         database = Database(fixtures.settings(self.url))
@@ -107,8 +100,7 @@ class TestFunctions(base.BackendTestCase):
         self.assertEqual(1, self.log.output.count("Run cyborg-quota db sync"))
 
     def test_without_the_language(self) -> None:
-        """An upgrade goes on without the functions."""
-        self.upgrade(BEFORE)
+        """The tables are made without the functions."""
         self.execute("REVOKE USAGE ON LANGUAGE plpgsql FROM PUBLIC")
         self.sync()
         self.assertIn("USAGE ON LANGUAGE plpgsql", self.log.output)

@@ -23,7 +23,7 @@ from cyborg_quota.db import new_reservations
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.dialects import postgresql
 from cyborg_quota.db.usages import Change
-from tests import base, fixtures, hooks, recorded_schema
+from tests import base, fixtures, hooks
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
@@ -60,7 +60,7 @@ class PlanTestCase(base.BackendTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.url = fixtures.fresh_url(self.backend, "plans")
-        recorded_schema.create(self.url)
+        fixtures.create_schema(self.url)
         self.sql = sa.create_engine(self.url, poolclass=sa.NullPool, isolation_level="AUTOCOMMIT")
         self.execute("ALTER TABLE reservations SET (autovacuum_enabled = off)")
         self.execute("ALTER TABLE quota_usages SET (autovacuum_enabled = off)")

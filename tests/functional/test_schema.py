@@ -6,18 +6,18 @@ from __future__ import annotations
 import multiprocessing
 import pathlib
 import shutil
-import tempfile
 from unittest import mock
 
 import alembic.config
 import alembic.script
+import fixtures as pyfixtures
 import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import QuotaEngine, exceptions
 from cyborg_quota.db import models, schema
 from cyborg_quota.db.database import Database
-from tests import base, fixtures, hooks, recorded_schema, revisions
+from tests import base, fixtures, hooks
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
@@ -48,7 +48,6 @@ class SchemaTestCase(base.BackendTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        revisions.share_scripts(self)
         self.url = fixtures.fresh_url(self.backend, "schema")
         self.database = Database(fixtures.settings(self.url))
         self.addCleanup(self.database.close)
@@ -95,16 +94,6 @@ class TestSync(SchemaTestCase):
         self.assertEqual(before, self.shape())
         self.assertEqual(1, len(before["reservations"]))
 
-    def test_recorded(self) -> None:
-        """What tests/recorded_schema.py makes is equal to what ``db sync`` makes."""
-        recorded_schema.forget()
-        recorded_schema.create(self.url)
-        synced = self.shape()
-        fixtures.fresh_url(self.backend, "schema")
-        recorded_schema.create(self.url)
-        self.assertEqual(synced, self.shape())
-        self.assert_works()
-
     def test_not_initialized(self) -> None:
         engine = self.make_engine()
         for call in (engine.reserve, engine.check):
@@ -117,7 +106,7 @@ class TestSync(SchemaTestCase):
         engine.reserve(base.ADMIN, {"gpu": 1})
 
     def test_newer_than_this_code(self) -> None:
-        recorded_schema.create(self.url)
+        fixtures.create_schema(self.url)
         with self.sql.begin() as connection:
             connection.exec_driver_sql(f"UPDATE {schema.VERSION_TABLE} SET version_num = 'f00d'")
         self.assert_works()
@@ -125,7 +114,7 @@ class TestSync(SchemaTestCase):
 
     def test_behind(self) -> None:
         present = schema.head()
-        recorded_schema.create(self.url)
+        fixtures.create_schema(self.url)
         self.assert_works()
         with self._next_release():
             engine = self.make_engine()
@@ -144,9 +133,16 @@ class TestSync(SchemaTestCase):
 
     def _next_release(self) -> mock._patch:  # type: ignore[type-arg]
         """Return the migrations with one more revision."""
-        directory = pathlib.Path(tempfile.mkdtemp())
-        self.addCleanup(shutil.rmtree, directory)
-        config = revisions.with_one_more(directory, "f2f1", NEXT_REVISION.format(head=schema.head()))
+        directory = pathlib.Path(self.useFixture(pyfixtures.TempDir()).path) / "migrations"
+        shutil.copytree(pathlib.Path(schema.__file__).parent / "migrations", directory)
+        (directory / "versions/f2f1_next.py").write_text(NEXT_REVISION.format(head=schema.head()))
+        make_config = schema.alembic_config
+
+        def config(connection: sa.Connection | None = None) -> alembic.config.Config:
+            made = make_config(connection)
+            made.set_main_option("script_location", str(directory))
+            return made
+
         return mock.patch.multiple(schema, alembic_config=config, REVISIONS=("f2f1", *schema.REVISIONS))
 
     def test_every_revision_is_known(self) -> None:
@@ -156,7 +152,7 @@ class TestSync(SchemaTestCase):
 
     def test_interrupted(self) -> None:
         """MariaDB commits each statement: the tables that an interrupted sync had made are dropped, and made again."""
-        recorded_schema.create(self.url)
+        fixtures.create_schema(self.url)
         with self.sql.begin() as connection:
             connection.exec_driver_sql("DROP TABLE replays")
             connection.exec_driver_sql("DROP TABLE projects")
@@ -169,7 +165,7 @@ class TestSync(SchemaTestCase):
 
     def test_interrupted_with_rows(self) -> None:
         """Tables with rows of unknown origin are not dropped."""
-        recorded_schema.create(self.url)
+        fixtures.create_schema(self.url)
         self.assert_works()
         with self.sql.begin() as connection:
             connection.exec_driver_sql(f"DELETE FROM {schema.VERSION_TABLE}")
@@ -254,7 +250,7 @@ class TestForeignTables(SchemaTestCase):
 class TestModels(SchemaTestCase):
     """The names of constraints and the CHECKs of models and migrations agree.
 
-    (test_migrations.TestUpgradeWithData compares everything else, with oslo.db's ModelsMigrationsSync.)
+    (test_migrations.TestModels compares everything else, with oslo.db's ModelsMigrationsSync.)
     """
 
     def test_constraints_and_their_names(self) -> None:
@@ -271,7 +267,7 @@ class TestModels(SchemaTestCase):
                 for table in models.metadata.tables
             }
 
-        recorded_schema.create(self.url)
+        fixtures.create_schema(self.url)
         migrated = constraints()
         with self.sql.begin() as connection:
             models.metadata.drop_all(connection)

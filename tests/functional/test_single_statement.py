@@ -70,7 +70,7 @@ class TestVariants(SingleStatementTestCase):
                 call(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
             claims = [Claim("a", {"gpu": 1}), Claim("b", {"gpu": 1})]
             self.quotas.commit(self.context, self.quotas.reserve_many(self.context, claims))
-        one, several = ["reserve_one_v1", "settle_one_v2"], ["reserve_v1", "settle_v2"]
+        one, several = ["reserve_one_v1", "settle_one_v1"], ["reserve_v1", "settle_v1"]
         names = [statement.partition("cyborg_quota_")[2].partition("(")[0] for statement in sent]
         self.assertEqual([*one, *one, *several], names)
 

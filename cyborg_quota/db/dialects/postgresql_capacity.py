@@ -19,10 +19,10 @@ from cyborg_quota.db.provider_choice import ChosenInventory, ProviderChoice
 from cyborg_quota.db.usages import Change
 from cyborg_quota.types import RESERVED, ROLLED_BACK
 
-CLAIM: Final = "cyborg_quota_claim_v2"
+CLAIM: Final = "cyborg_quota_claim_v1"
 GIVE_BACK: Final = "cyborg_quota_give_back_v1"
 CLAIM_ONE: Final = "cyborg_quota_claim_one_v1"
-CLAIM_IN_POD: Final = "cyborg_quota_claim_in_pod_v2"
+CLAIM_IN_POD: Final = "cyborg_quota_claim_in_pod_v1"
 CLAIM_ANYWHERE: Final = "cyborg_quota_claim_anywhere_v1"
 
 # The elements of a claim: inventory id, amount of each claim, total. The conditions are those of
@@ -53,7 +53,7 @@ _UNDO_CLAIMS: Final = f"""IF claimed > 0 THEN
             RETURN {functions.REFUSED};"""
 
 # As the function RESERVE, with the claims before the charges, and with the provider as a ninth element of a row.
-_CLAIM_V2: Final = f"""
+_CLAIM_V1: Final = f"""
 CREATE FUNCTION @schema@.{CLAIM}(
     p_project text, p_ttl bigint, p_rows text[], p_claims bigint[], p_charges bigint[], p_locks integer
 ) RETURNS integer LANGUAGE plpgsql AS $function$ {functions.DECLARE}
@@ -75,8 +75,8 @@ BEGIN
 $function$"""
 
 # With the pod as a tenth element of a row: another function, so that claims in no pod pass as few values as before.
-_CLAIM_IN_POD_V2: Final = (
-    _CLAIM_V2.replace(CLAIM, CLAIM_IN_POD)
+_CLAIM_IN_POD_V1: Final = (
+    _CLAIM_V1.replace(CLAIM, CLAIM_IN_POD)
     .replace("source, provider_id", "source, provider_id, pod")
     .replace("p_rows[i][9]::integer", "p_rows[i][9]::integer, p_rows[i][10]")
 )
@@ -216,10 +216,10 @@ CREATE FUNCTION @schema@.{CLAIM_ANYWHERE}(
 $function$"""
 
 DEFINITIONS: Final = {
-    CLAIM: _CLAIM_V2,
+    CLAIM: _CLAIM_V1,
     GIVE_BACK: _GIVE_BACK_V1,
     CLAIM_ONE: _CLAIM_ONE_V1,
-    CLAIM_IN_POD: _CLAIM_IN_POD_V2,
+    CLAIM_IN_POD: _CLAIM_IN_POD_V1,
     CLAIM_ANYWHERE: _CLAIM_ANYWHERE_V1,
 }
 

@@ -34,11 +34,10 @@ from cyborg_quota.db.usages import Change
 from cyborg_quota.types import COMMITTED, RESERVED, ROLLED_BACK, State
 
 RESERVE: Final = "cyborg_quota_reserve_v1"
-SETTLE: Final = "cyborg_quota_settle_v2"
+SETTLE: Final = "cyborg_quota_settle_v1"
 RESERVE_ONE: Final = "cyborg_quota_reserve_one_v1"
-SETTLE_ONE: Final = "cyborg_quota_settle_one_v2"
-"""SETTLE and SETTLE_ONE leave out reservations that were resized or transferred, since version 2: see
-settle_in_flight_update."""
+SETTLE_ONE: Final = "cyborg_quota_settle_one_v1"
+"""SETTLE and SETTLE_ONE leave out reservations that were resized or transferred: see settle_in_flight_update."""
 
 TRANSACTION_SETTINGS: Final = "cyborg_quota_transaction_settings"
 """Key in ``connection.info``, for a connection behind a pooler in transaction mode: its SET statements.
@@ -190,7 +189,7 @@ def _settle(uuids: str) -> str:
     END IF;"""
 
 
-_SETTLE_V2: Final = f"""
+_SETTLE_V1: Final = f"""
 CREATE FUNCTION @schema@.{SETTLE}(
     p_uuids text[], p_state text, p_grace bigint, p_charges bigint[], p_locks integer
 ) RETURNS integer LANGUAGE plpgsql AS $function$ {DECLARE}
@@ -262,7 +261,7 @@ CREATE FUNCTION @schema@.{RESERVE_ONE}(
     ); {END_ONE}
 $function$"""
 
-_SETTLE_ONE_V2: Final = f"""
+_SETTLE_ONE_V1: Final = f"""
 CREATE FUNCTION @schema@.{SETTLE_ONE}(
     p_uuid text, p_state text, p_grace bigint,
     {CHARGE_PARAMETERS}, p_locks integer
@@ -278,9 +277,9 @@ $function$"""
 
 DEFINITIONS: Final = {
     RESERVE: _RESERVE_V1,
-    SETTLE: _SETTLE_V2,
+    SETTLE: _SETTLE_V1,
     RESERVE_ONE: _RESERVE_ONE_V1,
-    SETTLE_ONE: _SETTLE_ONE_V2,
+    SETTLE_ONE: _SETTLE_ONE_V1,
 }
 
 

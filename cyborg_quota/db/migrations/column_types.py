@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The column types and the clock of the revisions.
+"""The column types of the revisions.
 
 They do not follow the models, and never change: a new type gets a new name.
 """
@@ -18,12 +18,6 @@ TABLE: Final[dict[str, Any]] = {
 }
 """The keyword arguments of ``create_table``."""
 
-_UTC_NOW: Final = {
-    "mysql": "UTC_TIMESTAMP(6)",
-    "postgresql": "statement_timestamp() AT TIME ZONE 'UTC'",
-    "sqlite": "strftime('%Y-%m-%d %H:%M:%f000', 'now')",
-}
-
 
 def name(chars: int = 255) -> Any:
     """A name that is compared by bytes, with at most ``chars`` characters."""
@@ -35,8 +29,3 @@ def name(chars: int = 255) -> Any:
 def moment() -> Any:
     """A time in UTC, with microseconds."""
     return sa.DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
-
-
-def utc_now(bind: sa.Connection) -> str:
-    """SQL for the present time in UTC, as the database's clock shows it."""
-    return _UTC_NOW["mysql" if bind.dialect.name == "mariadb" else bind.dialect.name]

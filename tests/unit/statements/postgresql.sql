@@ -60,9 +60,9 @@ END
 $function$
 ;
 
--- function cyborg_quota_settle_v2
+-- function cyborg_quota_settle_v1
 
-CREATE FUNCTION @schema@.cyborg_quota_settle_v2(
+CREATE FUNCTION @schema@.cyborg_quota_settle_v1(
     p_uuids text[], p_state text, p_grace bigint, p_charges bigint[], p_locks integer
 ) RETURNS integer LANGUAGE plpgsql AS $function$ 
 DECLARE
@@ -167,9 +167,9 @@ END
 $function$
 ;
 
--- function cyborg_quota_settle_one_v2
+-- function cyborg_quota_settle_one_v1
 
-CREATE FUNCTION @schema@.cyborg_quota_settle_one_v2(
+CREATE FUNCTION @schema@.cyborg_quota_settle_one_v1(
     p_uuid text, p_state text, p_grace bigint,
     p_id integer, p_generation integer, p_reserved bigint, p_used bigint, p_subtree bigint,
     p_max_held bigint, p_max_subtree bigint, p_locks integer
@@ -219,9 +219,9 @@ END
 $function$
 ;
 
--- function cyborg_quota_claim_v2
+-- function cyborg_quota_claim_v1
 
-CREATE FUNCTION @schema@.cyborg_quota_claim_v2(
+CREATE FUNCTION @schema@.cyborg_quota_claim_v1(
     p_project text, p_ttl bigint, p_rows text[], p_claims bigint[], p_charges bigint[], p_locks integer
 ) RETURNS integer LANGUAGE plpgsql AS $function$ 
 DECLARE
@@ -433,9 +433,9 @@ END
 $function$
 ;
 
--- function cyborg_quota_claim_in_pod_v2
+-- function cyborg_quota_claim_in_pod_v1
 
-CREATE FUNCTION @schema@.cyborg_quota_claim_in_pod_v2(
+CREATE FUNCTION @schema@.cyborg_quota_claim_in_pod_v1(
     p_project text, p_ttl bigint, p_rows text[], p_claims bigint[], p_charges bigint[], p_locks integer
 ) RETURNS integer LANGUAGE plpgsql AS $function$ 
 DECLARE
@@ -629,15 +629,15 @@ SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50},{2,102,0,0,
 ;
 
 -- single statement: commit
-SELECT WHERE cyborg_quota_settle_one_v2(%s, 'committed', 0, 1,101,-2,2,0,4611686018427387904,4611686018427387904, 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_settle_one_v1(%s, 'committed', 0, 1,101,-2,2,0,4611686018427387904,4611686018427387904, 0) > 0 -- COMMIT
 ;
 
 -- single statement: commit two
-SELECT WHERE cyborg_quota_settle_v2(%s, 'committed', 0, '{{1,101,-2,2,0,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_settle_v1(%s, 'committed', 0, '{{1,101,-2,2,0,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
 ;
 
 -- single statement: roll back in a tree
-SELECT WHERE cyborg_quota_settle_v2(%s, 'rolled_back', 0, '{{1,101,-2,0,-2,2147483646,4611686018427387904},{2,102,0,0,-2,4611686018427387904,4611686018427387904},{3,103,0,0,-2,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_settle_v1(%s, 'rolled_back', 0, '{{1,101,-2,0,-2,2147483646,4611686018427387904},{2,102,0,0,-2,4611686018427387904,4611686018427387904},{3,103,0,0,-2,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
 ;
 
 -- single statement: claim capacity
