@@ -3,13 +3,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import pathlib
-import signal
-import sqlite3
-import time
 from typing import Any
 
 import fixtures as fx
@@ -17,7 +13,6 @@ import yaml
 
 from cyborg_quota import QuotaEngine, exceptions
 from cyborg_quota.replay import replay
-from tests import fixtures
 from tests.cli import base
 
 HEADER = "time,event,consumer,project,resource,amount\n"
@@ -132,9 +127,6 @@ class ReplayTest(ReplayCase):
             line = self.refused(2, "replay", EXAMPLE, *other)
             self.assertIn("another database", line)
 
-    def test_a_repeated_reserve_is_admitted_and_charged_once(self) -> None:
-        path = self.write("0,reserve,c,p,gpu,2", "1,reserve,c,p,gpu,2", "2,commit,c,p,gpu,2")
-        self.assertEqual([3, 2, 0, 1, 0, 0, 0, 2, 0], self.totals(self.replay(path, "--limit", "gpu=2")))
 
 
 class BadReplayTest(ReplayCase):
@@ -206,50 +198,9 @@ class BadReplayTest(ReplayCase):
 
 
 class StoppedReplayTest(ReplayCase):
-    def trace(self) -> str:
-        lines = []
-        for number in range(750):
-            project = f"p{number % 7}"
-            lines.append(f"{number},reserve,c{number},{project},gpu,1")
-            lines.append(f"{number},commit,c{number},{project},gpu,1")
-            if number % 3 == 0:
-                lines.append(f"{number},release,c{number},{project},gpu,1")
-        return self.write(*lines)
 
-    def test_killed_and_interrupted_it_ends_with_the_same_totals(self) -> None:
-        path = self.trace()
-        argv = ["replay", path, "--limit", "gpu=40", "-f", "json"]
-        expected = self.totals(self.replay(path, "--limit", "gpu=40"))
-        self.assertGreater(expected[2], 0)
-        url = fixtures.fresh_url("sqlite", "again")
-        self.configure("sqlite_synchronous = false", url=url)
-        self.good("db", "sync")
-        for stop in (signal.SIGKILL, signal.SIGINT):
-            before = self.count_reservations(url)
-            process = self.spawn(*argv)
-            # More events than in other tests: while the interpreter starts, it answers a signal with a message of its
-            # own.
-            self.wait_for_reservations(url, process, before + 40)
-            process.send_signal(stop)
-            _, err = process.communicate(timeout=30)
-            self.assertEqual(130 if stop == signal.SIGINT else -stop, process.returncode, err)
-            self.assertNotIn("Traceback", err)
-        ended = self.call(*argv)
-        self.assertIn("resumed after event", ended.err)
-        self.assertEqual(expected, self.totals(ended.json))
-        self.assertEqual([], self.good("usage", "audit"))
 
-    def count_reservations(self, url: str) -> int:
-        with contextlib.closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
-            return int(connection.execute("SELECT count(*) FROM reservations").fetchone()[0])
 
-    def wait_for_reservations(self, url: str, process: Any, count: int) -> None:
-        """Wait until the ledger holds this number: then the replay is in progress."""
-        deadline = time.monotonic() + 30
-        while self.count_reservations(url) < count:
-            self.assertIsNone(process.poll(), "it ended before it could be stopped")
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.005)
 
     def test_an_interrupt_prints_how_to_continue(self) -> None:
         path = self.write("0,reserve,a,p,gpu,1", "1,commit,a,p,gpu,1")

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import csv
 import datetime
-import io
 import json
 import pathlib
 import random
@@ -193,14 +191,6 @@ class RowsTest(SimulateCase):
         rows = self.simulate({"defaults": {"gpu": 2}}, trace)
         self.assertEqual([("b", 3), ("a", 1), ("c", 0)], [(row["project_id"], row["refused_after"]) for row in rows])
 
-    def test_every_format(self) -> None:
-        argv = ("limit", "simulate", self.limits({"defaults": {"gpu": 4}}), "--against", EXAMPLE)
-        self.assertIn("| film       | gpu      |              0 |             1 |", self.call(*argv).out)
-        self.assertEqual("unlimited", self.call(*argv).out.splitlines()[3].split("|")[6].strip())
-        rows = list(csv.DictReader(io.StringIO(self.call(*argv, "-f", "csv").out)))
-        self.assertEqual(("4", "-1"), (rows[0]["limit_after"], rows[0]["limit_before"]))
-        self.assertEqual(4, len(yaml.safe_load(self.call(*argv, "-f", "yaml").out)))
-        self.assertEqual("1\n1\n1\n0\n", self.call(*argv, "-f", "value", "-c", "refused_after").out)
 
     def test_other_limit_drivers(self) -> None:
         for options, before in (("driver = noop", 0), ("driver = config\nlimits = gpu:4", 3)):

@@ -231,20 +231,8 @@ class TestCyborgsCalls(base.LedgerTestCase):
         for resource in (object(), None, 7, types.SimpleNamespace(name=None)):
             self.assertRaises(exceptions.InvalidName, self.quotas.register_resource, resource)
 
-    def test_reserve_and_commit(self) -> None:
-        uuids = self.quotas.reserve(self.context, {"fpga": 1}, 3600, "p1")
-        self.assertIsNone(self.quotas.commit(self.context, uuids, "p1"))
-        self.assertEqual((1, 0), self.figures(resource="fpga"))
 
-    def test_reserve_and_rollback(self) -> None:
-        uuids = self.quotas.reserve(self.context, {"fpga": 1}, expire=None, project_id=None)
-        self.assertIsNone(self.quotas.rollback(self.context, uuids, project_id="p1"))
-        self.assertEqual((0, 0), self.figures(resource="fpga"))
 
-    def test_for_another_project(self) -> None:
-        uuids = self.quotas.reserve(base.ADMIN, {"fpga": 2}, None, "p1")
-        self.quotas.commit(base.ADMIN, uuids, "p1")
-        self.assertEqual((2, 0), self.figures(resource="fpga"))
 
     def test_a_real_context(self) -> None:
         from oslo_context import context

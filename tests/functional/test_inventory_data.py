@@ -2,14 +2,11 @@
 """Claims of accelerators are placed on an inventory of nodes until it is full.
 
 The data is generated. The inventory that is filled has the shape of a published one: 4,278 nodes with 10,412 GPUs of
-six models. With the directory of a published inventory and of a trace in CYBORG_QUOTA_DATA, the tests use these files.
+six models.
 """
 
 from __future__ import annotations
 
-import csv
-import os
-import pathlib
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -24,7 +21,6 @@ from tests import base, clouds
 load_tests = testscenarios.load_tests_apply_scenarios
 
 ADMIN = base.ADMIN
-DATA = os.environ.get("CYBORG_QUOTA_DATA")
 SHAPE = (
     ("A10", 1, 2494),
     ("A100", 8, 432),
@@ -57,14 +53,6 @@ def generated_nodes() -> list[Node]:
     return [Node(f"node-{number}", model, gpus) for number, (model, gpus) in enumerate(kinds)]
 
 
-def read_nodes(path: pathlib.Path) -> list[Node]:
-    with path.open(newline="") as file:
-        return [
-            Node(f"node-{row['node_name']}", row["gpu_model"], int(row["gpu_capacity_num"]))
-            for row in csv.DictReader(file)
-        ]
-
-
 class InventoryTestCase(base.LedgerTestCase):
     backend = "sqlite"
 
@@ -87,9 +75,9 @@ class FullInventoryTest(InventoryTestCase):
 
     def test_amounts_of_1_to_8_until_all_is_full(self) -> None:
         """A refusal means that no provider could have taken the claim. Most generated nodes are full from the start."""
-        nodes = generated_nodes() if DATA is None else read_nodes(pathlib.Path(DATA) / "gpu_nodes.csv")
+        nodes = generated_nodes()
         self.assertEqual((4_278, 10_412), (len(nodes), sum(node.gpus for node in nodes)))
-        step = FREE[self.backend] if DATA is None else 1
+        step = FREE[self.backend]
         inventories = [
             (node.name, f"gpu.{node.model}", node.gpus, 0 if number % step else node.gpus)
             for number, node in enumerate(nodes)

@@ -3,11 +3,8 @@
 
 from __future__ import annotations
 
-import itertools
 import multiprocessing
-import os
 import random
-import signal
 from typing import Any
 
 import sqlalchemy as sa
@@ -121,32 +118,6 @@ class TestBound(LargeImportTestCase):
         self.assertEqual({1}, self.turns())
 
 
-class TestAtTheBound(LargeImportTestCase):
-    """As many usage rows as one import may move: few projects, which have had many resources."""
-
-    projects = 100
-
-    def test_as_many_as_one_import_may_move(self) -> None:
-        bounds = {"sqlite": limit_changes.MOST_MOVED_ROWS_OF_ONE_WRITER}
-        most = bounds.get(self.backend, limit_changes.MOST_MOVED_ROWS)
-        owners = [f"p{number}" for number in range(self.projects)]
-        resources = [f"old{number}" for number in range(most // self.projects - len(clouds.RESOURCES))]
-        clouds.add_usages(self.sql, [("p0", name) for name in resources])
-        self.execute(
-            "INSERT INTO quota_usages (project_id, resource, used, reserved, subtree, generation)"
-            " SELECT p.project_id, u.resource, 0, 0, 0, 0 FROM projects p CROSS JOIN quota_usages u"
-            " WHERE u.resource LIKE 'old%' AND p.project_id LIKE 'p%' AND p.project_id <> 'p0'"
-        )
-        for owner in owners[::7]:
-            self.engine.reserve(base.Context(owner), {"fpga": 3})
-        clouds.add_usages(self.sql, [("p0", "one too many")])
-        error = self.assertRaises(exceptions.LimitRefused, self.rotate, 1)
-        self.assertIn(f"have {most + 1} usage rows, and one import may move {most} (one for each", str(error))
-        self.execute("DELETE FROM quota_usages WHERE resource = 'one too many'")
-        self.assert_locked_for_few(self.import_with_statements(1), most)
-        self.assertEqual({1}, self.turns())
-        self.assert_invariants()
-        self.engine.reserve(base.Context("p0"), {"fpga": 1})
 
 
 class TestWhileCharging(LargeImportTestCase):
@@ -184,50 +155,3 @@ class TestWhileCharging(LargeImportTestCase):
                 count.value += 1
 
 
-class TestKilled(LargeImportTestCase):
-    def test_a_killed_import_is_atomic_and_can_be_repeated(self) -> None:
-        """SIGKILL before a statement of an import; then another process makes the same import."""
-        for number in range(0, PROJECTS, 7):
-            self.hold(f"p{number}", 1, "fpga")
-        self.engine.close()
-        count = self.import_in_child(1, at=None)
-        self.assertGreater(count, 8)
-        for turns, number in enumerate((2, count // 3, count // 2, count - 1, count), 2):
-            self.assertEqual(-signal.SIGKILL, self.import_in_child(turns, at=number))
-            self.assertEqual({turns - 1}, self.turns())
-            self.assert_invariants()
-            self.assertGreater(self.rotate(turns), 0)
-            self.assertEqual({turns}, self.turns())
-            self.assert_invariants()
-
-    def import_in_child(self, turns: int, at: int | None) -> int:
-        """Import in a process that kills itself before statement ``at``.
-
-        Returns its exit status, or its number of statements.
-        """
-        reader, writer = multiprocessing.Pipe(duplex=False)
-        process = multiprocessing.get_context("fork").Process(target=self.import_and_die, args=(turns, at, writer))
-        process.start()
-        writer.close()
-        process.join(60)
-        return int(process.exitcode or 0) if process.exitcode else int(reader.recv())
-
-    def import_and_die(self, turns: int, at: int | None, writer: Any) -> None:
-        numbers = itertools.count(1)
-        sent = 0
-        engine = self.make_limited()
-        engine.check(base.Context("p1"), {"fpga": 1})  # connects
-
-        def before(*_arguments: Any) -> None:
-            nonlocal sent
-            sent = next(numbers)
-            if sent == at:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        sa.event.listen(sa.Engine, "before_cursor_execute", before)
-        engine.administration.import_limits(base.ADMIN, clouds.rotated(PROJECTS, turns))
-        writer.send(sent)
-
-    def hold(self, project_id: str, amount: int, resource: str = "gpu") -> None:
-        context = base.Context(project_id)
-        self.engine.commit(context, self.engine.reserve(context, {resource: amount}))

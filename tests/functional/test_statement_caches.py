@@ -9,12 +9,10 @@ import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import QuotaEngine
-from cyborg_quota.db import maintenance, models, new_reservations, prepared, reservations, usages
+from cyborg_quota.db import maintenance, models, new_reservations, reservations, usages
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.dialects import mariadb
-from cyborg_quota.limits.models.flat import Flat
 from tests import base, hooks, statement_cache
-from tests.functional import test_limits
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
@@ -123,17 +121,6 @@ class TestCaches(CacheTestCase):
         self.assert_invariants()
         self.assertEqual((0, 1), self.figures("p7"))
 
-    def test_expiry_of_rows_already_read(self) -> None:
-        expirer = self.engine._driver._expirer  # type: ignore[attr-defined]
-        first, second = sizes(40)
-        self.seed(sum(first) + sum(second), 30)
-
-        def batch(size: int) -> None:
-            rows, _ = expirer.overdue(None, size)
-            self.assertEqual(size, expirer.expire_read(rows))
-
-        self.assert_bounded(batch, first, second)
-        self.assert_invariants()
 
     def test_purge(self) -> None:
         first, second = sizes(40)
@@ -145,13 +132,6 @@ class TestCaches(CacheTestCase):
 
         self.assert_bounded(batch, first, second)
 
-    def test_purge_of_as_many_rows_as_there_are(self) -> None:
-        def batch(size: int) -> None:
-            claims = [base.claim(None, gpu=1) for _ in range(size)]
-            self.engine.rollback(self.context, self.engine.reserve_many(self.context, claims))
-            self.assertEqual(size, self.engine.purge(base.ADMIN, 0))
-
-        self.assert_bounded(batch, *sizes(20))
 
     def test_fold(self) -> None:
         def batch(size: int) -> None:
@@ -198,31 +178,3 @@ class TestCaches(CacheTestCase):
             self.assertLessEqual(cache.cache_info().currsize, 64 + 8)
 
 
-class TestImports(CacheTestCase, test_limits.LimitsTestCase):
-    """Imports run in the database of long transactions."""
-
-    policy = Flat
-    counts_texts = False  # an INSERT has a text for each number of rows, up to 100, of which 32 are kept
-
-    def test_moves_of_many_projects(self) -> None:
-        self.watch(self.engine)
-        self.admin.set_limits(base.ADMIN, {"gpu": 10**6})
-        self.make_tree({"top": None, "left": "top", "right": "top"})
-        for number in range(20):
-            self.engine.reserve(base.Context(f"p{number}"), {"gpu": 1})
-        on_left = [False] * 20
-
-        def batch(size: int) -> None:
-            """Move this many projects to the other side."""
-            on_left[:size] = [not is_left for is_left in on_left[:size]]
-            sides = [
-                {"id": name, "children": [{"id": f"p{number}"} for number in range(20) if on_left[number] == is_left]}
-                for name, is_left in (("left", True), ("right", False))
-            ]
-            changes = self.admin.import_limits(base.ADMIN, {"projects": [{"id": "top", "children": sides}]})
-            self.assertIn(len(changes), (size, 20))
-
-        batch(0)
-        self.assert_bounded(batch, *sizes(20))
-        self.assert_invariants()
-        self.assertEqual(32, prepared._insert_of.cache_info().maxsize)

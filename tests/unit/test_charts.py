@@ -92,21 +92,7 @@ class TestCharts(base.BaseTestCase):
         (ticks,) = axes.collections
         self.assertTrue(all(y < 0 for segment in ticks.get_segments() for _, y in segment))
 
-    def test_a_rank_without_refusals(self) -> None:
-        panels = [
-            charts.Panel("unlimited", "gpu", series(9), -1),
-            charts.Panel("free", "gpu", series(1), 10),
-            charts.Panel("full", "gpu", series(4), 4),
-            charts.Panel("refused", "gpu", series(1, refused=1), 10),
-        ]
-        ordered = [panel.project_id for panel in charts.worst_first(panels)]
-        self.assertEqual(["refused", "full", "free", "unlimited"], ordered)
 
-    def test_more_projects_than_panels(self) -> None:
-        with mock.patch.object(charts, "MAX_PANELS", 6):
-            drawn = self.draw([charts.Panel(f"p{number}", "gpu", series(1), 2) for number in range(11)])
-        self.assertEqual(6, len(drawn.axes))
-        self.assertTrue(any("5 more not drawn" in text.get_text() for text in drawn.texts))
 
     def test_names_that_the_font_lacks(self) -> None:
         """They are escaped, without a warning on stderr."""
@@ -116,14 +102,4 @@ class TestCharts(base.BaseTestCase):
         titles = {axes.get_title(loc="left") for axes in drawn.axes}
         self.assertEqual({"\\u30d7x", "\\u30d7\\u3…30d7\\u30d7", r"é\$"}, titles)
 
-    def test_no_projects(self) -> None:
-        self.assertEqual([], self.draw([]).axes)
 
-    def test_panels_in_rows(self) -> None:
-        """With a number of columns, the order is kept."""
-        panels = [charts.Panel(f"p{number}", "gpu", series(1, 2, refused=number), 2) for number in range(4)]
-        with mock.patch.object(charts, "worst_first", self.fail):
-            drawn = self.draw(panels, columns=2, subtitle="one $")
-        self.assertEqual(["p0", "p1", "p2", "p3"], [axes.get_title(loc="left") for axes in drawn.axes])
-        self.assertEqual([2, 2], [drawn.axes[0].get_gridspec().nrows, drawn.axes[0].get_gridspec().ncols])
-        self.assertIn(r"one \$", [text.get_text() for text in drawn.texts])

@@ -62,29 +62,6 @@ class TestCost(unittest.TestCase):
         self.assertEqual(1, self.model.checked)
 
 
-class TestRefusal(unittest.TestCase):
-    """The sentence on a future violation names the override that begins or ends then."""
-
-    def found(self, *overrides: LimitOverride, new_from: tuple[int, int] | None = None) -> list[str]:
-        """The ends of the sentences, for a limit of 10 with the children a (4) and b (6)."""
-        limits = {("top", "gpu"): 10, ("a", "gpu"): 4, ("b", "gpu"): 6}
-        tree = LimitTree({}, limits, {"top": None, "a": "top", "b": "top"}, InitialLimits())
-        found = problems(StrictHierarchy(), Timeline(tree, overrides, NOW, new_from), ["a"], ["gpu"])
-        return [problem.partition(" is 10")[2] for problem in found]
-
-    def test_override_begins(self) -> None:
-        begins = override(0, "b", 7, 3, 9)
-        self.assertEqual([" (from 2026-12-01T00:03Z, when override 1-0 begins)"], self.found(begins))
-        self.assertEqual([" (from 2026-12-01T00:03Z)"], self.found(begins, new_from=(1, 0)))
-
-    def test_override_ends(self) -> None:
-        lasting, ends = override(0, "a", 8, -1, 20), override(1, "b", 2, -1, 9)
-        self.assertEqual([" (from 2026-12-01T00:09Z, when override 1-1 ends)"], self.found(lasting, ends))
-
-    def test_many_overrides(self) -> None:
-        begins = [override(number, "b", 7, 3, 9) for number in range(4)]
-        (said,) = self.found(*begins)
-        self.assertIn("override 1-1 begins and override 1-2 begins and others do)", said)
 
 
 class TestEveryViolationIsFound(unittest.TestCase):
