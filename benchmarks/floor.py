@@ -67,7 +67,7 @@ def worker(
     row = f"({now}, false, %s, %s, %s, 'gpu', 1, {now} + {day}, 'reserved', %s, 'g', 1, 1)"
     insert = (
         "INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state,"
-        f" consumer_id, group_id, live, place) VALUES {', '.join([row] * size)}"
+        f" consumer_id, group_id, live, claim_ordinal) VALUES {', '.join([row] * size)}"
     )
     charge = (
         f"UPDATE quota_usages SET reserved = reserved + %s, subtree = subtree + %s, updated_at = {now}"
@@ -121,7 +121,7 @@ def expire(url: str, max_rows: int, batch_rows: int) -> int:
     def expire_rows(cursor: Any, rows: Sequence[Any]) -> None:
         cursor.execute(
             f"UPDATE reservations SET state = 'expired', updated_at = {now}, deleted_at = {now}, deleted = true,"
-            f" live = NULL, place = NULL WHERE id IN ({_numbers(row[0] for row in rows)})"
+            f" live = NULL, claim_ordinal = NULL WHERE id IN ({_numbers(row[0] for row in rows)})"
         )
         sums: collections.Counter[int] = collections.Counter()
         for _, usage_id, delta in rows:

@@ -54,9 +54,11 @@ def fill(database: Database, count: int) -> None:
             limit_history.record(connection, Author("alice", reason="benchmark"), changes)
 
         database.write(work)
-    rows = [{"project_id": name, "resource": "gpu", "most": limit} for name, limit in limits.items()]
+    rows = [{"project_id": name, "resource": "gpu", "hard_limit": limit} for name, limit in limits.items()]
     with sql.begin() as connection:
-        statement = "INSERT INTO project_limits (project_id, resource, most) VALUES (:project_id, :resource, :most)"
+        statement = (
+            "INSERT INTO project_limits (project_id, resource, hard_limit) VALUES (:project_id, :resource, :hard_limit)"
+        )
         connection.execute(sa.text(statement), rows)
 
 

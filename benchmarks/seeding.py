@@ -93,7 +93,7 @@ class Seeded:
         for first, last in _pieces(count):
             self.execute(
                 "INSERT INTO reservations (created_at, updated_at, deleted_at, deleted, uuid, usage_id, project_id,"
-                " resource, delta, expire, state, consumer_id, group_id, live, place)"
+                " resource, delta, expire, state, consumer_id, group_id, live, claim_ordinal)"
                 f" SELECT {moment}, {moment}, {'NULL' if is_open else moment},"
                 f" {'false' if is_open else 'true'}, {uuid},"
                 f" {first_id} + (n - 1) % {spread}, {self._name(f'(n - 1) % {spread}')}, 'gpu', 1, {moment},"

@@ -101,7 +101,8 @@ def _bare_event(connection: sqlite3.Connection, event: Event, usage: int) -> Non
     if kind == "reserve":
         connection.execute(
             "INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state,"
-            f" consumer_id, group_id, live, place) VALUES ({_NOW}, 0, ?, ?, ?, ?, ?, '2100-01-01 00:00:00.000000',"
+            f" consumer_id, group_id, live, claim_ordinal)"
+            f" VALUES ({_NOW}, 0, ?, ?, ?, ?, ?, '2100-01-01 00:00:00.000000',"
             " 'reserved', ?, 'g', 1, 1)",
             (str(uuid.uuid4()), usage, project, resource, amount, consumer),
         )
@@ -111,7 +112,7 @@ def _bare_event(connection: sqlite3.Connection, event: Event, usage: int) -> Non
         counters = f"reserved = reserved - {amount}, used = used + {amount}"
     else:
         before, after = ("reserved", "rolled_back") if kind == "rollback" else ("committed", "released")
-        ended = f"state = '{after}', deleted = 1, deleted_at = {_NOW}, live = NULL, place = NULL"
+        ended = f"state = '{after}', deleted = 1, deleted_at = {_NOW}, live = NULL, claim_ordinal = NULL"
         _bare_settle(connection, ended, before, project, consumer)
         column = "reserved" if kind == "rollback" else "used"
         counters = f"{column} = {column} - {amount}, subtree = subtree - {amount}"

@@ -38,7 +38,9 @@ def add_projects(sql: sa.Engine, first: int, last: int, *, history: int = 0) -> 
     with sql.begin() as connection:
         _insert(connection, models.projects, [_project(*edge) for edge in parents.items()])
         _insert(connection, models.quota_usages, [_usage(parent, name) for parent in parents for name in RESOURCES])
-        limits = [{"project_id": one, "resource": "gpu", "most": 1 if one[0] == "p" else 10**6} for one in parents]
+        limits = [
+            {"project_id": one, "resource": "gpu", "hard_limit": 1 if one[0] == "p" else 10**6} for one in parents
+        ]
         _insert(connection, models.project_limits, limits)
         _insert(
             connection,
@@ -54,7 +56,7 @@ def add_children(sql: sa.Engine, parent_id: str, count: int, *, first: int = 0) 
     with sql.begin() as connection:
         _insert(connection, models.projects, [_project(name, parent_id) for name in names])
         _insert(connection, models.quota_usages, [_usage(name, resource) for name in names for resource in RESOURCES])
-        limits = [{"project_id": name, "resource": "gpu", "most": 1} for name in names]
+        limits = [{"project_id": name, "resource": "gpu", "hard_limit": 1} for name in names]
         _insert(connection, models.project_limits, limits)
     add_limit_records(sql, names)
     _renew_statistics(sql, "projects", "quota_usages", "project_limits")
@@ -71,7 +73,7 @@ def add_roots(sql: sa.Engine, first: int, last: int) -> None:
     names = [f"root{number}" for number in range(first, last)]
     with sql.begin() as connection:
         _insert(connection, models.projects, [_project(name, None) for name in names])
-        usages = [{**_usage(name, resource), "in_total": 1} for name in names for resource in RESOURCES]
+        usages = [{**_usage(name, resource), "counted_in_total": 1} for name in names for resource in RESOURCES]
         _insert(connection, models.quota_usages, usages)
     _renew_statistics(sql, "projects", "quota_usages")
 
@@ -91,7 +93,8 @@ def add_limit_records(sql: sa.Engine, project_ids: Sequence[str]) -> None:
             for turn in range(2)
         ]
         spans = [
-            {"most": 1, "starts_at": moments[key["ordinal"]], "ends_at": moments[key["ordinal"] + 1]} for key in keys
+            {"hard_limit": 1, "starts_at": moments[key["ordinal"]], "ends_at": moments[key["ordinal"] + 1]}
+            for key in keys
         ]
         _insert(connection, models.limit_overrides, [{**key, **span} for key, span in zip(keys, spans, strict=True)])
         changes = [{**key, "action": "set", "value_before": None, "value_after": "1"} for key in keys]

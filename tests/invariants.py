@@ -22,7 +22,7 @@ Key = tuple[str, str]
 
 
 QUERIES = {
-    "usages": ("quota_usages", "id, project_id, resource, reserved, used, subtree, in_total"),
+    "usages": ("quota_usages", "id, project_id, resource, reserved, used, subtree, counted_in_total"),
     "limits": ("limit_totals WHERE is_enforced = 1", "resource"),
     "rows": (
         "reservations",
@@ -201,14 +201,14 @@ def _check_totals(
     faults = []
     for total in totals:
         of_resource = [usage for usage in usages if usage.resource == total.resource]
-        counted = [usage for usage in of_resource if usage.in_total]
+        counted = [usage for usage in of_resource if usage.counted_in_total]
         if total.subtree != sum(usage.subtree for usage in counted):
             faults.append(f"the total of {total.resource} is {total.subtree}, not the sum of what it counts")
         if total.resource in enforced and total.subtree != sum(one.used + one.reserved for one in of_resource):
             faults.append(f"the total of {total.resource} is {total.subtree}, not the sum of all usage")
         faults += [f"{one.project_id} is counted, but no root" for one in counted if parents.get(one.project_id)]
     resources = {total.resource for total in totals}
-    stray = [one for one in usages if one.in_total and one.resource not in resources]
+    stray = [one for one in usages if one.counted_in_total and one.resource not in resources]
     faults += [f"{one.project_id} is counted without a total" for one in stray]
     return faults + [f"the total limit of {resource} has no row" for resource in sorted(enforced - resources)]
 

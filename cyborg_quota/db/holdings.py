@@ -51,7 +51,7 @@ def read(connection: sa.Connection, project_ids: Collection[str]) -> list[Holdin
     """
     some = sorted(project_ids)
     own_limits = {
-        (row.project_id, row.resource): row.most for row in connection.execute(limits.of_projects_query(some))
+        (row.project_id, row.resource): row.hard_limit for row in connection.execute(limits.of_projects_query(some))
     }
     held = _held(connection, some, None)
     if any(scopes.is_scoped(name) for _, name in own_limits):

@@ -160,11 +160,11 @@ def read_state(connection: sa.Connection) -> StoredState:
     limit = project_limits.c
     return StoredState(
         defaults=dict(
-            tuple(row) for row in connection.execute(sa.select(limit_defaults.c.resource, limit_defaults.c.most))
+            tuple(row) for row in connection.execute(sa.select(limit_defaults.c.resource, limit_defaults.c.hard_limit))
         ),
         limits={
-            (row.project_id, row.resource): row.most
-            for row in connection.execute(sa.select(limit.project_id, limit.resource, limit.most))
+            (row.project_id, row.resource): row.hard_limit
+            for row in connection.execute(sa.select(limit.project_id, limit.resource, limit.hard_limit))
         }
         | {(TOTAL, one.resource): one.limit for one in totals.read_limits(connection)},
         edges=projects.edges_with_origins(connection),

@@ -38,14 +38,20 @@ Rows = Mapping[tuple[str, str], int]
 
 _zero: sa.ColumnElement[int] = sa.literal_column("0")
 # Generation 0: a limit yields to any override.
-_LIMITS: Final = sa.select(project_limits.c.project_id, project_limits.c.resource, project_limits.c.most, _zero, _zero)
+_LIMITS: Final = sa.select(
+    project_limits.c.project_id, project_limits.c.resource, project_limits.c.hard_limit, _zero, _zero
+)
 _of_resources: sa.BindParameter[Any] = sa.bindparam("resources", expanding=True)
 _of_path: sa.BindParameter[Any] = sa.bindparam("path", expanding=True)
 # What a reserve has to know is read by one query, which is built once. Its defaults have the empty project id, which no
 # project has.
 _OF_PATH: Final = sa.union_all(
     sa.select(
-        sa.literal_column("''").label("project_id"), limit_defaults.c.resource, limit_defaults.c.most, _zero, _zero
+        sa.literal_column("''").label("project_id"),
+        limit_defaults.c.resource,
+        limit_defaults.c.hard_limit,
+        _zero,
+        _zero,
     ).where(limit_defaults.c.resource.in_(_of_resources)),
     _LIMITS.where(project_limits.c.project_id.in_(_of_path), project_limits.c.resource.in_(_of_resources)),
     overrides.active_query(_of_path, _of_resources),
@@ -71,18 +77,18 @@ StoredLimits = tuple[dict[str, int], dict[tuple[str, str], int], dict[str, "str 
 
 def read_limits(connection: Connection, project_ids: Collection[str] | None = None) -> StoredLimits:
     """All defaults, limits (without overrides) and tree edges, or only those of ``project_ids``."""
-    query = sa.select(limit_defaults.c.resource, limit_defaults.c.most)
-    defaults = {row.resource: row.most for row in connection.execute(query)}
-    query = sa.select(project_limits.c.project_id, project_limits.c.resource, project_limits.c.most)
+    query = sa.select(limit_defaults.c.resource, limit_defaults.c.hard_limit)
+    defaults = {row.resource: row.hard_limit for row in connection.execute(query)}
+    query = sa.select(project_limits.c.project_id, project_limits.c.resource, project_limits.c.hard_limit)
     if project_ids is None:
-        limits = {(row.project_id, row.resource): row.most for row in connection.execute(query)}
+        limits = {(row.project_id, row.resource): row.hard_limit for row in connection.execute(query)}
         return defaults, limits, projects.limiting_edges(connection)
     limits, parents = {}, {}
     names = sorted(project_ids)
     for start in range(0, len(names), _NAMES_A_QUERY):
         some = names[start : start + _NAMES_A_QUERY]
         found = connection.execute(query.where(project_limits.c.project_id.in_(some)))
-        limits.update({(row.project_id, row.resource): row.most for row in found})
+        limits.update({(row.project_id, row.resource): row.hard_limit for row in found})
         parents.update(projects.limiting_edges(connection, some))
     return defaults, limits, parents
 
@@ -93,13 +99,15 @@ def read_page(connection: Connection, page: Page) -> list[tuple[str | None, str,
     """
     found: list[tuple[str | None, str, int]] = []
     if page.after is None or page.after[0] is None:
-        found += [(None, row.resource, row.most) for row in connection.execute(_page_of_defaults(connection, page))]
+        found += [
+            (None, row.resource, row.hard_limit) for row in connection.execute(_page_of_defaults(connection, page))
+        ]
     rest = dataclasses.replace(page, limit=None if page.limit is None else page.limit - len(found))
     if rest.limit != 0:
-        query = sa.select(project_limits.c.project_id, project_limits.c.resource, project_limits.c.most)
+        query = sa.select(project_limits.c.project_id, project_limits.c.resource, project_limits.c.hard_limit)
         query = query.where(usages.of_pod(None, project_limits.c.resource))
         rows = connection.execute(paging.of_project_rows(connection, query, project_limits, rest))
-        found += [(row.project_id, row.resource, row.most) for row in rows]
+        found += [(row.project_id, row.resource, row.hard_limit) for row in rows]
     return found
 
 
@@ -117,7 +125,7 @@ def read_in_pods(
         selected.append(limit.project_id == project_id)
     if after is not None:
         selected.append(limit.project_id > after)
-    query = sa.select(limit.project_id, limit.resource, limit.most).where(*selected)
+    query = sa.select(limit.project_id, limit.resource, limit.hard_limit).where(*selected)
     if count is not None:
         # One statement: between two, a project of the page could lose its limits.
         page = paging.first_projects(limit.project_id, after or "", count, sa.and_(*selected)).subquery()
@@ -129,7 +137,7 @@ def read_in_pods(
 
 def _page_of_defaults(connection: Connection, page: Page) -> sa.Select[Any]:
     name = limit_defaults.c.resource
-    query = sa.select(name, limit_defaults.c.most).order_by(name).limit(page.limit)
+    query = sa.select(name, limit_defaults.c.hard_limit).order_by(name).limit(page.limit)
     if page.resource is not None:
         query = query.where(name == page.resource)
     if page.after is None:
@@ -175,7 +183,7 @@ def set_limits(
         connection,
         project_limits,
         [
-            {"project_id": project_id, "resource": resource, "most": limit}
+            {"project_id": project_id, "resource": resource, "hard_limit": limit}
             for (project_id, resource), limit in sorted(limits.items())
             if limit is not None and (project_id, resource) not in known
         ],
@@ -190,8 +198,10 @@ def _replace(
 ) -> None:
     if limit is None:
         connection.execute(sa.delete(table).where(key))
-    elif not connection.execute(sa.update(table).where(key).values(most=limit, updated_at=clock.utc_now())).rowcount:
-        connection.execute(sa.insert(table).values(**names, most=limit, created_at=clock.utc_now()))
+    elif not connection.execute(
+        sa.update(table).where(key).values(hard_limit=limit, updated_at=clock.utc_now())
+    ).rowcount:
+        connection.execute(sa.insert(table).values(**names, hard_limit=limit, created_at=clock.utc_now()))
 
 
 def is_in_use(connection: Connection, project_id: str) -> bool:
@@ -233,4 +243,4 @@ def holders_query(after: str, count: int) -> sa.Select[Any]:
 def of_projects_query(project_ids: Sequence[str]) -> sa.Select[Any]:
     """The query for the limits of these projects, also those per pod, which have scoped names."""
     limit = project_limits.c
-    return sa.select(limit.project_id, limit.resource, limit.most).where(limit.project_id.in_(project_ids))
+    return sa.select(limit.project_id, limit.resource, limit.hard_limit).where(limit.project_id.in_(project_ids))

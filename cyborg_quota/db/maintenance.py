@@ -259,7 +259,7 @@ def _sums_of_children() -> sa.Subquery:
     )
     counted = (
         sa.select(sa.literal(TOTAL), child.c.resource, sa.func.sum(child.c.subtree))
-        .where(child.c.in_total.is_not(None), child.c.project_id != TOTAL)
+        .where(child.c.counted_in_total.is_not(None), child.c.project_id != TOTAL)
         .group_by(child.c.resource)
     )
     return by_parent.union_all(counted).subquery("children")
@@ -344,9 +344,9 @@ def count_in_pods(connection: sa.Connection, claims: Iterable[tuple[int, str]]) 
 
 _child = quota_usages.alias("child")
 
-_ANY_SUMS = sa.select(
-    sa.func.coalesce(_RESERVED, 0).label("reserved"), sa.func.coalesce(_USED, 0).label("used")
-).where(_row.state.in_((RESERVED, COMMITTED)))
+_ANY_SUMS = sa.select(sa.func.coalesce(_RESERVED, 0).label("reserved"), sa.func.coalesce(_USED, 0).label("used")).where(
+    _row.state.in_((RESERVED, COMMITTED))
+)
 _SUMS = _ANY_SUMS.where(_row.usage_id == sa.bindparam("b_id"))
 # (Through the usage row of all pods, so that the index on usage_id serves it.)
 _SUMS_IN_POD = _ANY_SUMS.where(
@@ -376,7 +376,9 @@ def sums_from_reservations(connection: sa.Connection, node: Node) -> tuple[int, 
 
 
 _COUNTED_TOTAL = sa.select(sa.func.coalesce(sa.func.sum(_child.c.subtree), 0)).where(
-    _child.c.resource == sa.bindparam("b_resource"), _child.c.in_total.is_not(None), _child.c.project_id != TOTAL
+    _child.c.resource == sa.bindparam("b_resource"),
+    _child.c.counted_in_total.is_not(None),
+    _child.c.project_id != TOTAL,
 )
 
 

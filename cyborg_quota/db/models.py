@@ -55,9 +55,9 @@ quota_usages = sa.Table(
     # A random number, another one after each move of the project. A charge compares it; see projects.py.
     sa.Column("generation", sa.Integer, nullable=False),
     # The last notified threshold (percent of the limit; 101: over it); see usages.py.
-    sa.Column("told", sa.SmallInteger, key="notified_level", nullable=False, server_default="0"),
+    sa.Column("notified_level", sa.SmallInteger, nullable=False, server_default="0"),
     # 1: the total of the resource over all projects counts this row, that of a root. See totals.py.
-    sa.Column("in_total", sa.SmallInteger),
+    sa.Column("counted_in_total", sa.SmallInteger),
     sa.UniqueConstraint("project_id", "resource", name="project_resource"),
     sa.CheckConstraint("reserved >= 0", name="reserved"),
     sa.CheckConstraint("used >= 0", name="used"),
@@ -91,7 +91,7 @@ reservations = sa.Table(
     sa.Column("live", sa.SmallInteger),
     # 1, 2, ... over the rows of one claim, in the order of their resources, while they are live and have a consumer:
     # two concurrent claims of one consumer, of any resources, conflict at 1.
-    sa.Column("place", sa.SmallInteger, key="claim_ordinal"),
+    sa.Column("claim_ordinal", sa.SmallInteger),
     # The highest id of a reservation when this one ended: it ended after that one was made, and before any with a
     # higher id. NULL while it is live, and where a release before revision c3d0 ended it. See record 0009.
     sa.Column("ended_after", sa.Integer),
@@ -117,7 +117,7 @@ reservations = sa.Table(
     # ``deleted`` and ``live`` follow the state.
     sa.CheckConstraint(
         "(state IN ('reserved', 'committed') AND NOT deleted AND live IS NOT NULL AND live = 1)"
-        " OR (state IN ('rolled_back', 'expired', 'released') AND deleted AND live IS NULL AND place IS NULL)",
+        " OR (state IN ('rolled_back', 'expired', 'released') AND deleted AND live IS NULL AND claim_ordinal IS NULL)",
         name="ended",
     ),
     sa.Index("ix_reservations_usage", "usage_id", "state"),
@@ -175,7 +175,7 @@ limit_totals = sa.Table(
     sa.Column("created_at", _moment()),
     sa.Column("updated_at", _moment()),
     sa.Column("resource", _name(), primary_key=True),
-    sa.Column("most", sa.BigInteger, nullable=False),
+    sa.Column("hard_limit", sa.BigInteger, nullable=False),
     # 0 until all roots are counted in the total.
     sa.Column("is_enforced", sa.SmallInteger, nullable=False),
     **_MYSQL_TABLE,
@@ -187,7 +187,7 @@ limit_defaults = sa.Table(
     sa.Column("created_at", _moment()),
     sa.Column("updated_at", _moment()),
     sa.Column("resource", _name(), primary_key=True),
-    sa.Column("most", sa.BigInteger, nullable=False),
+    sa.Column("hard_limit", sa.BigInteger, nullable=False),
     **_MYSQL_TABLE,
 )
 
@@ -199,7 +199,7 @@ project_limits = sa.Table(
     sa.Column("project_id", _name(), primary_key=True),
     # A resource, or a scoped name: a limit per pod.
     sa.Column("resource", _name(), primary_key=True),
-    sa.Column("most", sa.BigInteger, nullable=False),
+    sa.Column("hard_limit", sa.BigInteger, nullable=False),
     **_MYSQL_TABLE,
 )
 
@@ -222,7 +222,7 @@ limit_overrides = sa.Table(
     sa.Column("ordinal", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("project_id", _name(), nullable=False),
     sa.Column("resource", _name(), nullable=False),
-    sa.Column("most", sa.BigInteger, nullable=False),
+    sa.Column("hard_limit", sa.BigInteger, nullable=False),
     sa.Column("starts_at", _moment(), nullable=False),
     sa.Column("ends_at", _moment(), nullable=False),
     sa.Column("reason", _name(MAX_REASON_CHARS)),
@@ -398,9 +398,9 @@ pods = sa.Table(
     # Increased by each change and by each new binding, which it serializes; see pods.py.
     sa.Column("generation", sa.Integer, nullable=False),
     # The resources whose threshold was reached when it was reported last, as a JSON list. NULL: none.
-    sa.Column("notified", sa.Text),
+    sa.Column("notified_resources", sa.Text),
     # When a process began the last periodic measurement: other processes leave the pod to it for a while.
-    sa.Column("attempted_at", _moment()),
+    sa.Column("measurement_began_at", _moment()),
     sa.UniqueConstraint("name", name="name"),
     sqlite_autoincrement=True,
     **_MYSQL_TABLE,

@@ -23,7 +23,7 @@ class NewReservation(NamedTuple):
     """A row to insert. ``ttl_microseconds`` None: it does not expire (it is inserted as committed).
 
     ``claim_ordinal`` numbers the rows of a consumer's claim from 1, in the order of their resources; it is None without
-    a consumer. It is the column ``place``.
+    a consumer.
     """
 
     uuid: str
@@ -89,5 +89,3 @@ def add_row_values(
         parameters[f"b_claim_ordinal_{index}"] = row.claim_ordinal
         has_consumers = has_consumers or row.consumer is not None
     return has_consumers
-
-

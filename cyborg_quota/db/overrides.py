@@ -31,7 +31,7 @@ _HAS_NOT_ENDED: Final = _column.ends_at > clock.utc_now()
 IS_ACTIVE: Final = sa.and_(_column.starts_at <= clock.utc_now(), _HAS_NOT_ENDED)
 """The condition of an override that applies at this moment, by the clock of the database."""
 
-_LIMITS: Final = sa.select(*_KEY, _column.most, _column.generation, _column.ordinal)
+_LIMITS: Final = sa.select(*_KEY, _column.hard_limit, _column.generation, _column.ordinal)
 
 Key = tuple[str, str]
 
@@ -107,7 +107,7 @@ def _override(row: Any) -> LimitOverride:
         made=(row.generation, row.ordinal),
         project_id=row.project_id,
         resource=row.resource,
-        limit=row.most,
+        limit=row.hard_limit,
         starts_at=row.starts_at,
         until=row.ends_at,
         reason=row.reason,
@@ -138,7 +138,7 @@ def insert(connection: sa.Connection, made: Sequence[LimitOverride]) -> None:
             "ordinal": one.made[1],
             "project_id": one.project_id,
             "resource": one.resource,
-            "most": one.limit,
+            "hard_limit": one.limit,
             "starts_at": one.starts_at,
             "ends_at": one.until,
             "reason": one.reason,

@@ -7,10 +7,10 @@ also at READ COMMITTED. The number of rows that it reads depends on the path, no
     WITH RECURSIVE path (project_id, distance) AS (...)                 -- the project has distance 0
     SELECT 'path', project_id, NULL, distance, NULL, NULL FROM path
     UNION ALL SELECT 'usage', project_id, resource, used, reserved, subtree FROM quota_usages on the path
-    UNION ALL SELECT 'limit', project_id, resource, most, NULL, NULL FROM project_limits on the path
-    UNION ALL SELECT 'override', project_id, resource, most, generation, ordinal FROM limit_overrides on the path
-    UNION ALL SELECT 'total', ' total', resource, most, subtree, NULL FROM limit_totals JOIN quota_usages ...
-    UNION ALL SELECT 'default', NULL, resource, most, NULL, NULL FROM limit_defaults
+    UNION ALL SELECT 'limit', project_id, resource, hard_limit, NULL, NULL FROM project_limits on the path
+    UNION ALL SELECT 'override', project_id, resource, hard_limit, generation, ordinal FROM limit_overrides on the path
+    UNION ALL SELECT 'total', ' total', resource, hard_limit, subtree, NULL FROM limit_totals JOIN quota_usages ...
+    UNION ALL SELECT 'default', NULL, resource, hard_limit, NULL, NULL FROM limit_defaults
 """
 
 from __future__ import annotations
@@ -190,10 +190,12 @@ def _stored(path: sa.CTE | None, dialect: Dialect | None, *, in_pods: bool = Fal
 
     return [
         on_path(_USAGE, usage, usage.used, usage.reserved, usage.subtree),
-        on_path(_LIMIT, limit, limit.most),
-        on_path(_OVERRIDE, override, override.most, override.generation, override.ordinal).where(overrides.IS_ACTIVE),
-        _columns(_DEFAULT, None, default.resource, default.most),
-        _columns(_TOTAL, usage.project_id, usage.resource, limit_totals.c.most, usage.subtree)
+        on_path(_LIMIT, limit, limit.hard_limit),
+        on_path(_OVERRIDE, override, override.hard_limit, override.generation, override.ordinal).where(
+            overrides.IS_ACTIVE
+        ),
+        _columns(_DEFAULT, None, default.resource, default.hard_limit),
+        _columns(_TOTAL, usage.project_id, usage.resource, limit_totals.c.hard_limit, usage.subtree)
         .join_from(limit_totals, quota_usages, usage.resource == limit_totals.c.resource)
         .where(usage.project_id == _IS_TOTAL, limit_totals.c.is_enforced == sa.literal_column("1")),
     ]
@@ -239,9 +241,9 @@ def _path_query(dialect: Dialect, *, is_many: bool) -> sa.CompoundSelect[Any]:
         sa.select(projects_table.c.origin).where(projects_table.c.project_id == path.c.project_id).scalar_subquery()
     )
     no_origin = sa.cast(sa.null(), projects_table.c.origin.type)
-    rows = sa.select(usage.project_id, usage.id, usage.resource, usage.generation, no_origin, usage.in_total).where(
-        usage.resource.in_(sa.bindparam("b_resources", expanding=True))
-    )
+    rows = sa.select(
+        usage.project_id, usage.id, usage.resource, usage.generation, no_origin, usage.counted_in_total
+    ).where(usage.resource.in_(sa.bindparam("b_resources", expanding=True)))
     return sa.union_all(
         sa.select(
             path.c.project_id,
@@ -249,7 +251,7 @@ def _path_query(dialect: Dialect, *, is_many: bool) -> sa.CompoundSelect[Any]:
             path.c.parent_id.label("resource"),
             number.label("generation"),
             origin.label("origin"),
-            number.label("in_total"),
+            number.label("counted_in_total"),
         ),
         rows.where(dialect.is_on_path(usage.project_id, sa.select(path.c.project_id))),
         rows.where(usage.project_id == _IS_TOTAL),
@@ -302,7 +304,7 @@ def _read_paths(
                 nodes.setdefault(row.resource, []).append(
                     usages.Node(row.id, owner, row.resource, row.generation, depth)
                 )
-                if row.in_total is not None and row.resource in totals:
+                if row.counted_in_total is not None and row.resource in totals:
                     counted[row.resource] = totals[row.resource]._replace(is_counted=True)
         origins = [edges[owner].origin for owner in path]
         usage_rows = {name: tuple(found) for name, found in nodes.items()}
@@ -311,7 +313,9 @@ def _read_paths(
 
 
 def _total(row: Any) -> Total:
-    return Total(usages.Node(row.id, TOTAL, row.resource, row.generation, _TOTAL_DEPTH), row.in_total is not None)
+    return Total(
+        usages.Node(row.id, TOTAL, row.resource, row.generation, _TOTAL_DEPTH), row.counted_in_total is not None
+    )
 
 
 _ZERO_ROW: Final = {
@@ -359,7 +363,9 @@ def make_rows(connection: sa.Connection, path: ProjectPath, resources: Collectio
 def read_totals(connection: sa.Connection, resources: Collection[str] | None = None) -> dict[str, Total]:
     """The rows of the totals, by resource."""
     usage = quota_usages.c
-    query = sa.select(usage.id, usage.resource, usage.generation, usage.in_total).where(usage.project_id == _IS_TOTAL)
+    query = sa.select(usage.id, usage.resource, usage.generation, usage.counted_in_total).where(
+        usage.project_id == _IS_TOTAL
+    )
     if resources is not None:
         query = query.where(usage.resource.in_(sorted(resources)))
     return {row.resource: _total(row) for row in connection.execute(query)}
@@ -383,16 +389,16 @@ def next_roots(
     if after is not None:  # (Not always true of the first name: a collation may sort it before that of the total.)
         query = query.where(usage.project_id > after)
     if is_counted:
-        query = query.where(usage.in_total.is_not(None))
+        query = query.where(usage.counted_in_total.is_not(None))
     else:
-        query = query.where(usage.in_total.is_(None), project.parent_id.is_(None))
+        query = query.where(usage.counted_in_total.is_(None), project.parent_id.is_(None))
     return [usages.Node(row.id, row.project_id, resource, row.generation, 0) for row in connection.execute(query)]
 
 
 def counted_keys(connection: sa.Connection, project_ids: Iterable[str]) -> set[tuple[str, str]]:
     """Those usage rows of these projects that a total counts, by (project_id, resource)."""
     usage = quota_usages.c
-    query = sa.select(usage.project_id, usage.resource).where(usage.in_total.is_not(None))
+    query = sa.select(usage.project_id, usage.resource).where(usage.counted_in_total.is_not(None))
     return {
         (row.project_id, row.resource)
         for names in chunks(sorted(project_ids))
@@ -403,5 +409,5 @@ def counted_keys(connection: sa.Connection, project_ids: Iterable[str]) -> set[t
 def delete_closed_total(connection: sa.Connection, resource: str) -> None:
     """Delete the row of a closed total. It must count no root."""
     usage = quota_usages.c
-    is_closed = sa.and_(usage.project_id == _IS_TOTAL, usage.in_total.is_(None))
+    is_closed = sa.and_(usage.project_id == _IS_TOTAL, usage.counted_in_total.is_(None))
     connection.execute(sa.delete(quota_usages).where(is_closed, usage.resource == resource))

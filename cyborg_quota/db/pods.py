@@ -201,7 +201,7 @@ def set_usage(
 def forget_usage(connection: sa.Connection, pod_id: int) -> None:
     """Delete the measurement of a locked pod, so that it is measured again soon."""
     connection.execute(sa.delete(pod_usages).where(_usage.pod_id == pod_id))
-    connection.execute(sa.update(pods).where(_pod.id == pod_id).values(attempted_at=None))
+    connection.execute(sa.update(pods).where(_pod.id == pod_id).values(measurement_began_at=None))
 
 
 def list_usages(connection: sa.Connection, name: str | None = None) -> list[PodUsage]:
@@ -255,9 +255,9 @@ _CLAIM_MEASUREMENT = (
     .where(
         _pod.name == sa.bindparam("b_name"),
         sa.or_(
-            _pod.attempted_at.is_(None),
-            _pod.attempted_at <= clock.utc_after(-sa.bindparam("b_retry", type_=sa.BigInteger)),
-            _pod.attempted_at >= clock.utc_after(sa.bindparam("b_retry", type_=sa.BigInteger)),
+            _pod.measurement_began_at.is_(None),
+            _pod.measurement_began_at <= clock.utc_after(-sa.bindparam("b_retry", type_=sa.BigInteger)),
+            _pod.measurement_began_at >= clock.utc_after(sa.bindparam("b_retry", type_=sa.BigInteger)),
         ),
         ~sa.exists().where(
             _usage.pod_id == _pod.id,
@@ -265,15 +265,15 @@ _CLAIM_MEASUREMENT = (
             _usage.measured_at < clock.utc_after(sa.bindparam("b_age", type_=sa.BigInteger)),
         ),
     )
-    .values(attempted_at=clock.utc_now())
+    .values(measurement_began_at=clock.utc_now())
 )
 
 
 def claim_measurement(connection: sa.Connection, name: str, age_microseconds: int, retry_microseconds: int) -> bool:
     """Record that this process begins to measure a pod. False: it is not due, or another process measures it.
 
-    UPDATE pods SET attempted_at = now WHERE name = :name
-    AND (attempted_at IS NULL OR attempted_at <= now - :retry OR attempted_at >= now + :retry)
+    UPDATE pods SET measurement_began_at = now WHERE name = :name
+    AND (measurement_began_at IS NULL OR measurement_began_at <= now - :retry OR measurement_began_at >= now + :retry)
     AND NOT EXISTS
     (SELECT * FROM pod_usages WHERE pod_id = pods.id AND measured_at > now - :age AND measured_at < now + :age)
 
@@ -290,18 +290,18 @@ class NotifiedPod(NamedTuple):
     notified: frozenset[str]
 
 
-_NOTIFIED = sa.select(*COLUMNS, _pod.notified).select_from(WITH_USAGE).where(_usage.usage.is_not(None))
+_NOTIFIED = sa.select(*COLUMNS, _pod.notified_resources).select_from(WITH_USAGE).where(_usage.usage.is_not(None))
 _CLAIM_NOTIFIED = (
     sa.update(pods)
-    .where(_pod.id == sa.bindparam("b_id"), sa.func.coalesce(_pod.notified, "[]") == sa.bindparam("b_before"))
-    .values(notified=sa.bindparam("b_now"))
+    .where(_pod.id == sa.bindparam("b_id"), sa.func.coalesce(_pod.notified_resources, "[]") == sa.bindparam("b_before"))
+    .values(notified_resources=sa.bindparam("b_now"))
 )
 
 
 def read_notified(connection: sa.Connection) -> list[NotifiedPod]:
     """Every pod that was measured, in the order in which they were added."""
     rows = connection.execute(_NOTIFIED.order_by(_pod.id))
-    return [NotifiedPod(stored(row), frozenset(json.loads(row.notified or "[]"))) for row in rows]
+    return [NotifiedPod(stored(row), frozenset(json.loads(row.notified_resources or "[]"))) for row in rows]
 
 
 def claim_notified(connection: sa.Connection, pod_id: int, before: Collection[str], now: Collection[str]) -> bool:

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The total of a resource over all projects: a usage row above the roots, and its limit in limit_totals.
 
-The row of a total has the project id TOTAL. ``in_total`` is 1 in the usage row of each root whose subtree it counts:
+The row of a total has the project id TOTAL. ``counted_in_total`` is 1 in the usage row of each root whose subtree it
+counts:
 
-    subtree of the total = the sum of subtree over the rows with in_total = 1
+    subtree of the total = the sum of subtree over the rows with counted_in_total = 1
 
-In the row of the total itself, ``in_total`` is 1 while it is open: roots are to be counted. It is NULL while it is
-being removed. To count a root, or to count it no longer, changes the generation of its row, as a move does (rule 1 in
-projects.py), and to open or close a total changes that of the total's row. A charge that has read the path before
+In the row of the total itself, ``counted_in_total`` is 1 while it is open: roots are to be counted. It is NULL while it
+is being removed. To count a root, or to count it no longer, changes the generation of its row, as a move does (rule 1
+in projects.py), and to open or close a total changes that of the total's row. A charge that has read the path before
 therefore matches no row, and reads the path again.
 
 Every reader of a path sees the row of the total in the same statement (path_state.py). If it is open and does not count
@@ -86,25 +87,25 @@ def set_counted(
 
 def read_enforced(connection: sa.Connection, resources: Collection[str]) -> dict[str, int]:
     """The total limits that are enforced, by resource."""
-    query = sa.select(_limit.resource, _limit.most).where(
+    query = sa.select(_limit.resource, _limit.hard_limit).where(
         _limit.resource.in_(sorted(resources)), _limit.is_enforced == 1
     )
-    return {row.resource: row.most for row in connection.execute(query)}
+    return {row.resource: row.hard_limit for row in connection.execute(query)}
 
 
 def read_limits(connection: sa.Connection) -> list[TotalLimit]:
     """All total limits, by resource, with what is counted so far."""
-    query = sa.select(_limit.resource, _limit.most, _limit.is_enforced).order_by(_limit.resource)
+    query = sa.select(_limit.resource, _limit.hard_limit, _limit.is_enforced).order_by(_limit.resource)
     rows = connection.execute(query).all()
     held = {resource: counters.subtree for (_, resource), counters in usages.read(connection, [TOTAL]).items()}
-    return [TotalLimit(row.resource, row.most, held.get(row.resource, 0), bool(row.is_enforced)) for row in rows]
+    return [TotalLimit(row.resource, row.hard_limit, held.get(row.resource, 0), bool(row.is_enforced)) for row in rows]
 
 
 def set_limit(connection: sa.Connection, resource: str, limit: int) -> None:
     """Set a total limit. A new one is not enforced yet."""
-    values = {"most": limit, "updated_at": clock.utc_now()}
+    values = {"hard_limit": limit, "updated_at": clock.utc_now()}
     if not connection.execute(sa.update(limit_totals).where(_limit.resource == resource).values(values)).rowcount:
-        new = {"resource": resource, "most": limit, "is_enforced": 0, "created_at": clock.utc_now()}
+        new = {"resource": resource, "hard_limit": limit, "is_enforced": 0, "created_at": clock.utc_now()}
         connection.execute(sa.insert(limit_totals).values(new))
 
 

@@ -320,9 +320,11 @@ def set_counters(connection: sa.Connection, usage_id: int, counters: Counters) -
     )
 
 
-_LEVELS = sa.select(
-    _usage.project_id, _usage.resource, _usage.used, _usage.reserved, _usage.subtree, _usage.notified_level
-).where(of_pod(None)).order_by(_usage.project_id, _usage.resource)
+_LEVELS = (
+    sa.select(_usage.project_id, _usage.resource, _usage.used, _usage.reserved, _usage.subtree, _usage.notified_level)
+    .where(of_pod(None))
+    .order_by(_usage.project_id, _usage.resource)
+)
 _SET_LEVEL_IF = (
     sa.update(quota_usages)
     .where(
@@ -452,26 +454,30 @@ def lock_order_columns(*, by_id: bool) -> list[sa.ColumnElement[Any]]:
 
 def set_open(connection: sa.Connection, resource: str, *, is_open: bool) -> None:
     """Open or close the total of a resource. Does nothing if it is open or closed already, or has no row."""
-    is_changing = _usage.in_total.is_(None) if is_open else _usage.in_total.is_not(None)
-    _set_in_total(connection, is_open, _usage.project_id == TOTAL, _usage.resource == resource, is_changing)
+    is_changing = _usage.counted_in_total.is_(None) if is_open else _usage.counted_in_total.is_not(None)
+    _set_counted_in_total(connection, is_open, _usage.project_id == TOTAL, _usage.resource == resource, is_changing)
 
 
 def set_counted(connection: sa.Connection, root: Node, *, is_counted: bool) -> bool:
     """Note that a total counts this row, or that none does. False: the row has changed since it was read."""
-    return _set_in_total(connection, is_counted, _usage.id == root.usage_id, _usage.generation == root.generation) == 1
+    return (
+        _set_counted_in_total(connection, is_counted, _usage.id == root.usage_id, _usage.generation == root.generation)
+        == 1
+    )
 
 
 def set_counted_rows(connection: sa.Connection, flags: Mapping[int, bool]) -> None:
     """Note for each of these rows, by id, whether a total counts it. The caller must have locked the rows."""
     for flag in (True, False):
         for ids in chunks(sorted(usage_id for usage_id, is_counted in flags.items() if is_counted == flag)):
-            _set_in_total(connection, flag, _usage.id.in_(ids))
+            _set_counted_in_total(connection, flag, _usage.id.in_(ids))
 
 
-def _set_in_total(connection: sa.Connection, flag: bool, *conditions: sa.ColumnElement[bool]) -> int:
-    values = {"in_total": 1 if flag else None, "generation": generations.other_than(_usage.generation)}
+def _set_counted_in_total(connection: sa.Connection, flag: bool, *conditions: sa.ColumnElement[bool]) -> int:
+    values = {"counted_in_total": 1 if flag else None, "generation": generations.other_than(_usage.generation)}
     update = sa.update(quota_usages).where(*conditions).values(values)
     return connection.execute(update, generations.random_step()).rowcount
+
 
 # Queries for holdings.py.
 

@@ -136,7 +136,7 @@ class HistoryTest(test_limits.LimitTestCase):
         verified = self.call("limit", "history", "--verify", "-f", "json")
         self.assertEqual((0, [], ""), (verified.status, verified.json, verified.err))
         with sa.create_engine(self.url, poolclass=sa.NullPool).begin() as connection:
-            connection.execute(sa.text("UPDATE limit_defaults SET most = 6"))
+            connection.execute(sa.text("UPDATE limit_defaults SET hard_limit = 6"))
         verified = self.call("limit", "history", "--verify", "-f", "json")
         row = {"before_id": None, "project_id": None, "resource": "gpu", "pod": None, "recorded": 5, "actual": 6}
         self.assertEqual((1, [row]), (verified.status, verified.json))

@@ -27,7 +27,7 @@ from tests import base, fixtures
 
 CONTEXT = base.Context("p")
 _NAIVE_EXPIRE = (
-    "UPDATE reservations SET state = 'expired', deleted = TRUE, live = NULL, place = NULL, deleted_at = :now"
+    "UPDATE reservations SET state = 'expired', deleted = TRUE, live = NULL, claim_ordinal = NULL, deleted_at = :now"
     " WHERE state = 'reserved' AND expire <= :now"
 )
 
@@ -88,7 +88,7 @@ class Calls:
 
     def call_naive_room(self) -> int:
         """The known-bad way: which overrides are active is asked of this process's clock."""
-        query = "SELECT MAX(most) FROM limit_overrides WHERE starts_at <= :now AND ends_at > :now"
+        query = "SELECT MAX(hard_limit) FROM limit_overrides WHERE starts_at <= :now AND ends_at > :now"
         with self.sql.connect() as connection:
             return connection.execute(sa.text(query), {"now": at(0).replace(tzinfo=None)}).scalar() or 0
 

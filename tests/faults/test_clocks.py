@@ -48,14 +48,14 @@ class TestClocks(base.LedgerTestCase):
     def assert_overrides_begin_and_end(self) -> None:
         """Only the clock of the database decides when an override begins and ends, on every host."""
         early, slow, right = self.workers
-        self.execute("INSERT INTO project_limits (project_id, resource, most) VALUES ('p', 'gpu', 2)")
+        self.execute("INSERT INTO project_limits (project_id, resource, hard_limit) VALUES ('p', 'gpu', 2)")
         # One that ends long before the slow host thinks that it begins, made by that host; and one far in the future.
         slow.call("override", 7, 0, 300)
         early.call("override", 5, 300, 500)
         self.assertEqual([7, 7, 7], [worker.call("room") for worker in self.workers])
         # The known-bad way: a host that asks its own clock.
         self.assertEqual([0, 0, 7], [worker.call("naive_room") for worker in (early, slow, right)])
-        self.execute("UPDATE limit_overrides SET ends_at = created_at WHERE most = 7")
+        self.execute("UPDATE limit_overrides SET ends_at = created_at WHERE hard_limit = 7")
         self.assertEqual([2, 2, 2], [worker.call("room") for worker in self.workers])
         # Let the second one begin.
         self.execute("UPDATE limit_overrides SET starts_at = created_at")

@@ -334,7 +334,7 @@ class TestPreviousRelease(base.LedgerTestCase):
     def release_as_before(self, consumer: str, delta: int) -> None:
         self.execute(
             "UPDATE reservations SET state = 'released', live = NULL, deleted = TRUE,"
-            " deleted_at = '2020-01-01 00:00:00', ended_after = id, place = NULL WHERE consumer_id = :consumer",
+            " deleted_at = '2020-01-01 00:00:00', ended_after = id, claim_ordinal = NULL WHERE consumer_id = :consumer",
             consumer=consumer,
         )
         self.execute("UPDATE quota_usages SET used = used - :delta, subtree = subtree - :delta", delta=delta)

@@ -56,8 +56,8 @@ class ImportTestCase(test_limits.LimitsTestCase):
                 for table, columns in (
                     ("projects", "project_id, parent_id, generation"),
                     ("quota_usages", "project_id, resource, used, reserved, subtree, generation"),
-                    ("limit_defaults", "resource, most"),
-                    ("project_limits", "project_id, resource, most"),
+                    ("limit_defaults", "resource, hard_limit"),
+                    ("project_limits", "project_id, resource, hard_limit"),
                 )
             ]
 

@@ -337,8 +337,8 @@ class TestReplay(HistoryTestCase):
         self.admin.set_limit(base.ADMIN, "gpu", 5, "p")
         self.admin.set_limit(base.ADMIN, "fpga", 1)
         self.make_tree({"p": None, "child": "p"})
-        self.execute("UPDATE project_limits SET most = 6")
-        self.execute("UPDATE limit_defaults SET most = 2")
+        self.execute("UPDATE project_limits SET hard_limit = 6")
+        self.execute("UPDATE limit_defaults SET hard_limit = 2")
         self.execute("UPDATE projects SET parent_id = NULL WHERE project_id = 'child'")
         self.assertEqual(
             [(None, None, "fpga", 1, 2), (None, "p", "gpu", 5, 6), (None, "child", None, "p", None)],

@@ -55,7 +55,7 @@ class OverridesTestCase(test_limits.LimitsTestCase):
 
     def rows(self) -> Any:
         with self.sql.connect() as connection:
-            query = "SELECT generation, project_id, resource, most FROM limit_overrides ORDER BY 1, 2, 3"
+            query = "SELECT generation, project_id, resource, hard_limit FROM limit_overrides ORDER BY 1, 2, 3"
             return connection.execute(sa.text(query)).all()
 
     def let_hours_pass(self, hours: float) -> None:
@@ -172,7 +172,8 @@ class TestOverlaps(OverridesTestCase):
         orders = [(first, second, third), (second, third, first), (third, first, second), (third, second, first)]
         for order in orders:
             ids = [self.override("p", *one) for one in order]
-            self.execute("UPDATE limit_overrides SET created_at = '2001-01-01 00:00:00' WHERE most = :m", m=order[2][0])
+            update = "UPDATE limit_overrides SET created_at = '2001-01-01 00:00:00' WHERE hard_limit = :m"
+            self.execute(update, m=order[2][0])
             self.assertEqual(order[2][0], self.room())
             self.admin.cancel_overrides(base.ADMIN, ids[2:])
             self.assertEqual(order[1][0], self.room())
@@ -310,7 +311,7 @@ class TestCalls(OverridesTestCase):
         self.assertEqual(2, len(self.rows()))
         self.let_hours_pass(20)
         self.override("p", 3, 0, 1)
-        self.assertEqual([2, 3], [row.most for row in self.rows()])
+        self.assertEqual([2, 3], [row.hard_limit for row in self.rows()])
         self.assertEqual([], self.admin.verify_limit_history(base.ADMIN))
 
     def test_a_checkpoint_and_a_difference(self) -> None:
@@ -320,7 +321,7 @@ class TestCalls(OverridesTestCase):
         self.assertEqual([], self.admin.verify_limit_history(base.ADMIN))
         self.admin.cancel_overrides(base.ADMIN, [first])
         self.assertEqual([], self.admin.verify_limit_history(base.ADMIN))
-        self.execute("UPDATE limit_overrides SET most = 9")
+        self.execute("UPDATE limit_overrides SET hard_limit = 9")
         (difference,) = self.admin.verify_limit_history(base.ADMIN)
         self.assertIn("2 from", str(difference.recorded))
         self.assertIn("9 from", str(difference.actual))

@@ -83,8 +83,8 @@ class TestPages(PagesTestCase):
             for table, columns in (
                 ("quota_usages", {"resource": "gpu", "used": 0, "reserved": 0, "subtree": 0, "generation": 0}),
                 ("quota_usages", {"resource": "fpga", "used": 0, "reserved": 0, "subtree": 0, "generation": 0}),
-                ("project_limits", {"resource": "gpu", "most": 5}),
-                ("project_limits", {"resource": "fpga", "most": 5}),
+                ("project_limits", {"resource": "gpu", "hard_limit": 5}),
+                ("project_limits", {"resource": "fpga", "hard_limit": 5}),
                 ("projects", {"generation": 0}),
             ):
                 names = ["project_id", *columns]

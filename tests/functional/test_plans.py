@@ -43,7 +43,7 @@ HOLDER_COLUMNS = frozenset({"id", "uuid", "consumer_id", "group_id"})
 GROW = """
     INSERT INTO reservations
         (created_at, deleted_at, deleted, uuid, usage_id, project_id, resource, delta, state,
-         consumer_id, group_id, live, place)
+         consumer_id, group_id, live, claim_ordinal)
     SELECT now(), CASE WHEN n %% 10 > 0 THEN now() END, n %% 10 > 0, gen_random_uuid()::text, 0,
         CASE WHEN {projects} = 1 THEN 'p1' ELSE 'p' || n %% {projects} END, 'fpga', 1,
         CASE WHEN n %% 10 > 0 THEN 'released' ELSE 'committed' END, md5(n::text), NULL,

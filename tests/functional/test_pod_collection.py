@@ -146,10 +146,10 @@ class TestDue(CollectionTestCase):
         """A failure is left alone for a while too, by all processes."""
         self.assertEqual({"p1", "p2", "p3"}, self.collect(max_age_seconds=DAY_SECONDS).keys())
         self.assertEqual({}, self.collect(max_age_seconds=DAY_SECONDS))
-        self.set_times("attempted_at", "pods")
+        self.set_times("measurement_began_at", "pods")
         self.assertEqual({"p1"}, self.collect(max_age_seconds=DAY_SECONDS).keys(), "it has no measurement")
         self.set_times("measured_at", "pod_usages")
-        self.set_times("attempted_at", "pods")
+        self.set_times("measurement_began_at", "pods")
         self.engine.close()
         counts = race(*[lambda: len(self.collect(max_age_seconds=DAY_SECONDS))] * 4)
         self.assertEqual(3, sum(counts), counts)
@@ -161,7 +161,7 @@ class TestDue(CollectionTestCase):
         past = now - datetime.timedelta(seconds=9)
         with self.sql.begin() as connection:
             connection.execute(models.pod_usages.update().values(measured_at=past))
-            connection.execute(models.pods.update().values(attempted_at=past))
+            connection.execute(models.pods.update().values(measurement_began_at=past))
         self.assertEqual({"p1", "p2", "p3"}, self.collect(max_age_seconds=1).keys())
 
     def test_after_a_clock_was_set_back(self) -> None:
@@ -169,7 +169,7 @@ class TestDue(CollectionTestCase):
         self.collect()
         for used, max_age in enumerate((None, DAY_SECONDS)):
             self.set_times("measured_at", "pod_usages", 2101)
-            self.set_times("attempted_at", "pods", 2101)
+            self.set_times("measurement_began_at", "pods", 2101)
             usage = {"gpu": ResourceUse(8, used)}
             collected = self.collect("p2", "p3", read=lambda *_, usage=usage: usage, max_age_seconds=max_age)
             self.assertEqual({"p2", "p3"}, collected.keys())
@@ -198,7 +198,7 @@ class TestDue(CollectionTestCase):
         self.assertEqual(2, maintenance.collect())
         self.assertEqual(0, maintenance.collect())
         self.assertIn("Pod p3 was not measured: Placement is away. (Its last figures: none.)", log.output)
-        self.set_times("attempted_at", "pods")
+        self.set_times("measurement_began_at", "pods")
         maintenance.stop()
         self.assertRaises(expirer.Stopping, maintenance.collect)
         settings.set_override("collect_interval", 0, "pods")

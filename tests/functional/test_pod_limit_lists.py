@@ -80,7 +80,7 @@ class TestLists(test_pod_limits.PodLimitTestCase):
             [(one.project_id, one.pod, one.before, one.after) for one in history],
         )
         self.assertEqual([], self.admin.verify_limit_history(ADMIN))
-        self.execute("UPDATE project_limits SET most = 7 WHERE project_id = 'b' AND most = 3")
+        self.execute("UPDATE project_limits SET hard_limit = 7 WHERE project_id = 'b' AND hard_limit = 3")
         (difference,) = self.admin.verify_limit_history(ADMIN)
         self.assertEqual(("b", "gpu", "p2"), (difference.project_id, difference.resource, difference.pod))
         self.assertEqual({"gpu"}, {one.resource for one in self.engine.list_usages(ADMIN, "a")})

@@ -42,7 +42,8 @@ class ResizeTestCase(base.LedgerTestCase):
     def rows(self) -> list[Any]:
         """What a call may change, without the times of changes."""
         columns = {
-            "reservations": "id, uuid, project_id, usage_id, delta, state, consumer_id, place, generation, expire",
+            "reservations": "id, uuid, project_id, usage_id, delta, state, consumer_id, claim_ordinal, generation,"
+            " expire",
             "quota_usages": "id, project_id, resource, used, reserved, subtree, generation",
             "inventories": "id, used, free",
             "reservation_changes": "id",

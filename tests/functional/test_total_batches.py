@@ -98,12 +98,12 @@ class TestBatches(test_total_limits.TotalTestCase):
         self.set_total(20)
 
         def count_again() -> None:
-            self.execute("UPDATE quota_usages SET in_total = 1 WHERE project_id = 'b'")
+            self.execute("UPDATE quota_usages SET counted_in_total = 1 WHERE project_id = 'b'")
             self.execute("UPDATE quota_usages SET subtree = subtree + 3 WHERE project_id = :total", total=TOTAL)
 
         with self.after_the_last_batch(count_again):
             self.totals.unset(ADMIN, ["gpu"])
-        self.assertEqual(0, self.count("SELECT count(*) FROM quota_usages WHERE in_total IS NOT NULL"))
+        self.assertEqual(0, self.count("SELECT count(*) FROM quota_usages WHERE counted_in_total IS NOT NULL"))
 
     def test_each_batch_is_bounded(self) -> None:
         numbers: list[int] = []

@@ -129,7 +129,7 @@ class TestEnforcement(TotalTestCase):
         self.assert_invariants()
         self.assertEqual([], self.totals.list(ADMIN))
         self.assertEqual([], self.blockers("b", 99))
-        self.assertEqual(0, self.count("SELECT count(*) FROM quota_usages WHERE in_total IS NOT NULL"))
+        self.assertEqual(0, self.count("SELECT count(*) FROM quota_usages WHERE counted_in_total IS NOT NULL"))
         error = self.assertRaises(exceptions.TotalLimitNotFound, self.totals.unset, ADMIN, ["gpu"])
         self.assertEqual(["gpu"], error.resources)
         self.assertIn("no total limit for gpu", str(error))
@@ -213,10 +213,10 @@ class TestFence(TotalTestCase):
         """The control: roots are counted without a new generation."""
 
         def naive(connection: sa.Connection, flag: object, *conditions: sa.ColumnElement[bool]) -> int:
-            statement = sa.update(models.quota_usages).where(*conditions).values(in_total=1 if flag else None)
+            statement = sa.update(models.quota_usages).where(*conditions).values(counted_in_total=1 if flag else None)
             return connection.execute(statement).rowcount
 
-        with mock.patch.object(usages, "_set_in_total", naive):
+        with mock.patch.object(usages, "_set_counted_in_total", naive):
             self.race(lambda other: other.reserve(base.Context("b"), {"gpu": 9}))
         self.assertRaises(AssertionError, self.assert_invariants)
 
@@ -441,6 +441,6 @@ class TestDocument(TotalTestCase):
         self.assertEqual([], self.admin.verify_limit_history(ADMIN))
         self.admin.checkpoint_limits(ADMIN)
         self.assertEqual([], self.admin.verify_limit_history(ADMIN))
-        self.execute("UPDATE limit_totals SET most = 8")
+        self.execute("UPDATE limit_totals SET hard_limit = 8")
         (difference,) = self.admin.verify_limit_history(ADMIN)
         self.assertEqual((TOTAL, 7, 8), (difference.project_id, difference.recorded, difference.actual))

@@ -66,7 +66,7 @@ BEGIN
     {functions.CHARGE_LOOP.replace("@refused@", functions.UNDO.replace(f"RETURN {functions.REFUSED};", _UNDO_CLAIMS))}
     INSERT INTO @schema@.reservations (
         created_at, deleted, project_id, expire, state, live,
-        uuid, usage_id, resource, delta, consumer_id, group_id, place, source, provider_id
+        uuid, usage_id, resource, delta, consumer_id, group_id, claim_ordinal, source, provider_id
     ) SELECT
         {functions.NOW}, false, p_project, {functions.NOW} + p_ttl * interval '1 microsecond', '{RESERVED}', 1,
         p_rows[i][1], p_rows[i][2]::integer, p_rows[i][3], p_rows[i][4]::integer, p_rows[i][5], p_rows[i][6],
@@ -91,7 +91,7 @@ CREATE FUNCTION @schema@.{GIVE_BACK}(
 BEGIN
     UPDATE @schema@.reservations
         SET state = '{ROLLED_BACK}', updated_at = {functions.NOW}, deleted_at = {functions.NOW}, deleted = true,
-            live = NULL, place = NULL, ended_after = (SELECT max(id) FROM @schema@.reservations)
+            live = NULL, claim_ordinal = NULL, ended_after = (SELECT max(id) FROM @schema@.reservations)
         WHERE uuid = ANY (p_uuids) AND {functions.IN_FLIGHT};
     GET DIAGNOSTICS settled = ROW_COUNT;
     IF settled = 0 THEN
@@ -112,7 +112,7 @@ $function$"""
 _CLAIM_ONE_V1: Final = f"""
 CREATE FUNCTION @schema@.{CLAIM_ONE}(
     p_project text, p_ttl bigint,
-    p_uuid text, p_resource text, p_delta integer, p_consumer text, p_group text, p_place integer, p_source text,
+    p_uuid text, p_resource text, p_delta integer, p_consumer text, p_group text, p_ordinal integer, p_source text,
     p_provider integer, p_inventory integer,
     {functions.CHARGE_PARAMETERS}, p_locks integer
 ) RETURNS integer LANGUAGE plpgsql AS $function$ {functions.BEFORE_ONE}
@@ -136,10 +136,10 @@ CREATE FUNCTION @schema@.{CLAIM_ONE}(
     END IF;
     INSERT INTO @schema@.reservations (
         created_at, deleted, project_id, expire, state, live,
-        uuid, usage_id, resource, delta, consumer_id, group_id, place, source, provider_id
+        uuid, usage_id, resource, delta, consumer_id, group_id, claim_ordinal, source, provider_id
     ) VALUES (
         {functions.NOW}, false, p_project, {functions.NOW} + p_ttl * interval '1 microsecond', '{RESERVED}', 1,
-        p_uuid, p_id, p_resource, p_delta, p_consumer, p_group, p_place, p_source, p_provider
+        p_uuid, p_id, p_resource, p_delta, p_consumer, p_group, p_ordinal, p_source, p_provider
     ); {functions.END_ONE}
 $function$"""
 
@@ -170,7 +170,7 @@ _RELEASED_ANYWHERE: Final = f"ARRAY[{functions.DONE_AND_RELEASED}, chosen.provid
 _CLAIM_ANYWHERE_V1: Final = f"""
 CREATE FUNCTION @schema@.{CLAIM_ANYWHERE}(
     p_project text, p_ttl bigint,
-    p_uuid text, p_resource text, p_delta integer, p_consumer text, p_group text, p_place integer, p_source text,
+    p_uuid text, p_resource text, p_delta integer, p_consumer text, p_group text, p_ordinal integer, p_source text,
     p_most_free boolean,
     {functions.CHARGE_PARAMETERS}, p_locks integer
 ) RETURNS integer[] LANGUAGE plpgsql AS $function$ {functions.BEFORE_ONE.replace("BEGIN", _CHOICE_VARIABLES)}
@@ -208,10 +208,10 @@ CREATE FUNCTION @schema@.{CLAIM_ANYWHERE}(
     END IF;
     INSERT INTO @schema@.reservations (
         created_at, deleted, project_id, expire, state, live,
-        uuid, usage_id, resource, delta, consumer_id, group_id, place, source, provider_id
+        uuid, usage_id, resource, delta, consumer_id, group_id, claim_ordinal, source, provider_id
     ) VALUES (
         {functions.NOW}, false, p_project, {functions.NOW} + p_ttl * interval '1 microsecond', '{RESERVED}', 1,
-        p_uuid, p_id, p_resource, p_delta, p_consumer, p_group, p_place, p_source, chosen.provider_id
+        p_uuid, p_id, p_resource, p_delta, p_consumer, p_group, p_ordinal, p_source, chosen.provider_id
     ); {functions.end_one(_DONE_ANYWHERE, _RELEASED_ANYWHERE)}
 $function$"""
 

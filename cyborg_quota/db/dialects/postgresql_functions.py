@@ -151,7 +151,7 @@ IS_HELD: Final = """EXISTS (
         ) AS live_rows
     )"""
 
-# The elements of a row: UUID, usage_id, resource, delta, consumer, group, place, source.
+# The elements of a row: UUID, usage_id, resource, delta, consumer, group, claim_ordinal, source.
 _RESERVE_V1: Final = f"""
 CREATE FUNCTION @schema@.{RESERVE}(
     p_project text, p_ttl bigint, p_rows text[], p_charges bigint[], p_locks integer
@@ -162,7 +162,7 @@ BEGIN
     END IF; {CHARGE_LOOP.replace("@refused@", UNDO)}
     INSERT INTO @schema@.reservations (
         created_at, deleted, project_id, expire, state, live,
-        uuid, usage_id, resource, delta, consumer_id, group_id, place, source
+        uuid, usage_id, resource, delta, consumer_id, group_id, claim_ordinal, source
     ) SELECT
         {NOW}, false, p_project, {NOW} + p_ttl * interval '1 microsecond', '{RESERVED}', 1,
         p_rows[i][1], p_rows[i][2]::integer, p_rows[i][3], p_rows[i][4]::integer, p_rows[i][5], p_rows[i][6],
@@ -184,7 +184,7 @@ def _settle(uuids: str) -> str:
     ELSE
         UPDATE @schema@.reservations
             SET state = '{ROLLED_BACK}', updated_at = {NOW}, deleted_at = {NOW}, deleted = true,
-                live = NULL, place = NULL, ended_after = (SELECT max(id) FROM @schema@.reservations)
+                live = NULL, claim_ordinal = NULL, ended_after = (SELECT max(id) FROM @schema@.reservations)
             WHERE uuid = {uuids} AND {IN_FLIGHT};
     END IF;"""
 
@@ -240,7 +240,7 @@ END_ONE: Final = end_one(str(DONE), str(DONE_AND_RELEASED))
 _RESERVE_ONE_V1: Final = f"""
 CREATE FUNCTION @schema@.{RESERVE_ONE}(
     p_project text, p_ttl bigint,
-    p_uuid text, p_resource text, p_delta integer, p_consumer text, p_group text, p_place integer, p_source text,
+    p_uuid text, p_resource text, p_delta integer, p_consumer text, p_group text, p_ordinal integer, p_source text,
     {CHARGE_PARAMETERS}, p_locks integer
 ) RETURNS integer LANGUAGE plpgsql AS $function$ {BEFORE_ONE}
         {CHARGE_ONE}
@@ -254,10 +254,10 @@ CREATE FUNCTION @schema@.{RESERVE_ONE}(
     END IF;
     INSERT INTO @schema@.reservations (
         created_at, deleted, project_id, expire, state, live,
-        uuid, usage_id, resource, delta, consumer_id, group_id, place, source
+        uuid, usage_id, resource, delta, consumer_id, group_id, claim_ordinal, source
     ) VALUES (
         {NOW}, false, p_project, {NOW} + p_ttl * interval '1 microsecond', '{RESERVED}', 1,
-        p_uuid, p_id, p_resource, p_delta, p_consumer, p_group, p_place, p_source
+        p_uuid, p_id, p_resource, p_delta, p_consumer, p_group, p_ordinal, p_source
     ); {END_ONE}
 $function$"""
 

@@ -45,7 +45,7 @@ BEGIN
     END LOOP;
     INSERT INTO @schema@.reservations (
         created_at, deleted, project_id, expire, state, live,
-        uuid, usage_id, resource, delta, consumer_id, group_id, place, source
+        uuid, usage_id, resource, delta, consumer_id, group_id, claim_ordinal, source
     ) SELECT
         (statement_timestamp() AT TIME ZONE 'UTC'), false, p_project, (statement_timestamp() AT TIME ZONE 'UTC') + p_ttl * interval '1 microsecond', 'reserved', 1,
         p_rows[i][1], p_rows[i][2]::integer, p_rows[i][3], p_rows[i][4]::integer, p_rows[i][5], p_rows[i][6],
@@ -80,7 +80,7 @@ BEGIN
     ELSE
         UPDATE @schema@.reservations
             SET state = 'rolled_back', updated_at = (statement_timestamp() AT TIME ZONE 'UTC'), deleted_at = (statement_timestamp() AT TIME ZONE 'UTC'), deleted = true,
-                live = NULL, place = NULL, ended_after = (SELECT max(id) FROM @schema@.reservations)
+                live = NULL, claim_ordinal = NULL, ended_after = (SELECT max(id) FROM @schema@.reservations)
             WHERE uuid = ANY (p_uuids) AND CASE WHEN state = 'reserved' AND generation IS NULL
                 AND (expire IS NULL OR expire > (statement_timestamp() AT TIME ZONE 'UTC') - p_grace * interval '1 microsecond') THEN 1 ELSE 0 END = 1;
     END IF;
@@ -120,7 +120,7 @@ $function$
 
 CREATE FUNCTION @schema@.cyborg_quota_reserve_one_v1(
     p_project text, p_ttl bigint,
-    p_uuid text, p_resource text, p_delta integer, p_consumer text, p_group text, p_place integer, p_source text,
+    p_uuid text, p_resource text, p_delta integer, p_consumer text, p_group text, p_ordinal integer, p_source text,
     p_id integer, p_generation integer, p_reserved bigint, p_used bigint, p_subtree bigint,
     p_max_held bigint, p_max_subtree bigint, p_locks integer
 ) RETURNS integer LANGUAGE plpgsql AS $function$ 
@@ -147,10 +147,10 @@ BEGIN
     END IF;
     INSERT INTO @schema@.reservations (
         created_at, deleted, project_id, expire, state, live,
-        uuid, usage_id, resource, delta, consumer_id, group_id, place, source
+        uuid, usage_id, resource, delta, consumer_id, group_id, claim_ordinal, source
     ) VALUES (
         (statement_timestamp() AT TIME ZONE 'UTC'), false, p_project, (statement_timestamp() AT TIME ZONE 'UTC') + p_ttl * interval '1 microsecond', 'reserved', 1,
-        p_uuid, p_id, p_resource, p_delta, p_consumer, p_group, p_place, p_source
+        p_uuid, p_id, p_resource, p_delta, p_consumer, p_group, p_ordinal, p_source
     ); 
     IF p_locks = 0 THEN
         RETURN 1;
@@ -188,7 +188,7 @@ BEGIN
     ELSE
         UPDATE @schema@.reservations
             SET state = 'rolled_back', updated_at = (statement_timestamp() AT TIME ZONE 'UTC'), deleted_at = (statement_timestamp() AT TIME ZONE 'UTC'), deleted = true,
-                live = NULL, place = NULL, ended_after = (SELECT max(id) FROM @schema@.reservations)
+                live = NULL, claim_ordinal = NULL, ended_after = (SELECT max(id) FROM @schema@.reservations)
             WHERE uuid = p_uuid AND CASE WHEN state = 'reserved' AND generation IS NULL
                 AND (expire IS NULL OR expire > (statement_timestamp() AT TIME ZONE 'UTC') - p_grace * interval '1 microsecond') THEN 1 ELSE 0 END = 1;
     END IF;
@@ -299,7 +299,7 @@ BEGIN
     END LOOP;
     INSERT INTO @schema@.reservations (
         created_at, deleted, project_id, expire, state, live,
-        uuid, usage_id, resource, delta, consumer_id, group_id, place, source, provider_id
+        uuid, usage_id, resource, delta, consumer_id, group_id, claim_ordinal, source, provider_id
     ) SELECT
         (statement_timestamp() AT TIME ZONE 'UTC'), false, p_project, (statement_timestamp() AT TIME ZONE 'UTC') + p_ttl * interval '1 microsecond', 'reserved', 1,
         p_rows[i][1], p_rows[i][2]::integer, p_rows[i][3], p_rows[i][4]::integer, p_rows[i][5], p_rows[i][6],
@@ -330,7 +330,7 @@ DECLARE
 BEGIN
     UPDATE @schema@.reservations
         SET state = 'rolled_back', updated_at = (statement_timestamp() AT TIME ZONE 'UTC'), deleted_at = (statement_timestamp() AT TIME ZONE 'UTC'), deleted = true,
-            live = NULL, place = NULL, ended_after = (SELECT max(id) FROM @schema@.reservations)
+            live = NULL, claim_ordinal = NULL, ended_after = (SELECT max(id) FROM @schema@.reservations)
         WHERE uuid = ANY (p_uuids) AND CASE WHEN state = 'reserved' AND generation IS NULL
                 AND (expire IS NULL OR expire > (statement_timestamp() AT TIME ZONE 'UTC') - p_grace * interval '1 microsecond') THEN 1 ELSE 0 END = 1;
     GET DIAGNOSTICS settled = ROW_COUNT;
@@ -376,7 +376,7 @@ $function$
 
 CREATE FUNCTION @schema@.cyborg_quota_claim_one_v1(
     p_project text, p_ttl bigint,
-    p_uuid text, p_resource text, p_delta integer, p_consumer text, p_group text, p_place integer, p_source text,
+    p_uuid text, p_resource text, p_delta integer, p_consumer text, p_group text, p_ordinal integer, p_source text,
     p_provider integer, p_inventory integer,
     p_id integer, p_generation integer, p_reserved bigint, p_used bigint, p_subtree bigint,
     p_max_held bigint, p_max_subtree bigint, p_locks integer
@@ -413,10 +413,10 @@ BEGIN
     END IF;
     INSERT INTO @schema@.reservations (
         created_at, deleted, project_id, expire, state, live,
-        uuid, usage_id, resource, delta, consumer_id, group_id, place, source, provider_id
+        uuid, usage_id, resource, delta, consumer_id, group_id, claim_ordinal, source, provider_id
     ) VALUES (
         (statement_timestamp() AT TIME ZONE 'UTC'), false, p_project, (statement_timestamp() AT TIME ZONE 'UTC') + p_ttl * interval '1 microsecond', 'reserved', 1,
-        p_uuid, p_id, p_resource, p_delta, p_consumer, p_group, p_place, p_source, p_provider
+        p_uuid, p_id, p_resource, p_delta, p_consumer, p_group, p_ordinal, p_source, p_provider
     ); 
     IF p_locks = 0 THEN
         RETURN 1;
@@ -513,7 +513,7 @@ BEGIN
     END LOOP;
     INSERT INTO @schema@.reservations (
         created_at, deleted, project_id, expire, state, live,
-        uuid, usage_id, resource, delta, consumer_id, group_id, place, source, provider_id, pod
+        uuid, usage_id, resource, delta, consumer_id, group_id, claim_ordinal, source, provider_id, pod
     ) SELECT
         (statement_timestamp() AT TIME ZONE 'UTC'), false, p_project, (statement_timestamp() AT TIME ZONE 'UTC') + p_ttl * interval '1 microsecond', 'reserved', 1,
         p_rows[i][1], p_rows[i][2]::integer, p_rows[i][3], p_rows[i][4]::integer, p_rows[i][5], p_rows[i][6],
@@ -532,7 +532,7 @@ $function$
 
 CREATE FUNCTION @schema@.cyborg_quota_claim_anywhere_v1(
     p_project text, p_ttl bigint,
-    p_uuid text, p_resource text, p_delta integer, p_consumer text, p_group text, p_place integer, p_source text,
+    p_uuid text, p_resource text, p_delta integer, p_consumer text, p_group text, p_ordinal integer, p_source text,
     p_most_free boolean,
     p_id integer, p_generation integer, p_reserved bigint, p_used bigint, p_subtree bigint,
     p_max_held bigint, p_max_subtree bigint, p_locks integer
@@ -596,10 +596,10 @@ BEGIN
     END IF;
     INSERT INTO @schema@.reservations (
         created_at, deleted, project_id, expire, state, live,
-        uuid, usage_id, resource, delta, consumer_id, group_id, place, source, provider_id
+        uuid, usage_id, resource, delta, consumer_id, group_id, claim_ordinal, source, provider_id
     ) VALUES (
         (statement_timestamp() AT TIME ZONE 'UTC'), false, p_project, (statement_timestamp() AT TIME ZONE 'UTC') + p_ttl * interval '1 microsecond', 'reserved', 1,
-        p_uuid, p_id, p_resource, p_delta, p_consumer, p_group, p_place, p_source, chosen.provider_id
+        p_uuid, p_id, p_resource, p_delta, p_consumer, p_group, p_ordinal, p_source, chosen.provider_id
     ); 
     IF p_locks = 0 THEN
         RETURN ARRAY[1, chosen.provider_id, chosen.id];
@@ -665,11 +665,11 @@ UPDATE quota_usages SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), r
 ;
 
 -- insert 1
-INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(b_uuid_0)s, %(b_usage_id_0)s, %(b_project)s, %(b_resource_0)s, %(b_delta_0)s, (statement_timestamp() AT TIME ZONE 'UTC' + %(b_ttl)s * INTERVAL '1 microsecond'), %(b_state)s, %(b_consumer_id_0)s, %(b_group_id_0)s, 1, %(b_claim_ordinal_0)s) RETURNING reservations.id
+INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, claim_ordinal) VALUES ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(b_uuid_0)s, %(b_usage_id_0)s, %(b_project)s, %(b_resource_0)s, %(b_delta_0)s, (statement_timestamp() AT TIME ZONE 'UTC' + %(b_ttl)s * INTERVAL '1 microsecond'), %(b_state)s, %(b_consumer_id_0)s, %(b_group_id_0)s, 1, %(b_claim_ordinal_0)s) RETURNING reservations.id
 ;
 
 -- insert 2
-INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(b_uuid_0)s, %(b_usage_id_0)s, %(b_project)s, %(b_resource_0)s, %(b_delta_0)s, (statement_timestamp() AT TIME ZONE 'UTC' + %(b_ttl)s * INTERVAL '1 microsecond'), %(b_state)s, %(b_consumer_id_0)s, %(b_group_id_0)s, 1, %(b_claim_ordinal_0)s), ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(b_uuid_1)s, %(b_usage_id_1)s, %(b_project)s, %(b_resource_1)s, %(b_delta_1)s, (statement_timestamp() AT TIME ZONE 'UTC' + %(b_ttl)s * INTERVAL '1 microsecond'), %(b_state)s, %(b_consumer_id_1)s, %(b_group_id_1)s, 1, %(b_claim_ordinal_1)s)
+INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, claim_ordinal) VALUES ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(b_uuid_0)s, %(b_usage_id_0)s, %(b_project)s, %(b_resource_0)s, %(b_delta_0)s, (statement_timestamp() AT TIME ZONE 'UTC' + %(b_ttl)s * INTERVAL '1 microsecond'), %(b_state)s, %(b_consumer_id_0)s, %(b_group_id_0)s, 1, %(b_claim_ordinal_0)s), ((statement_timestamp() AT TIME ZONE 'UTC'), false, %(b_uuid_1)s, %(b_usage_id_1)s, %(b_project)s, %(b_resource_1)s, %(b_delta_1)s, (statement_timestamp() AT TIME ZONE 'UTC' + %(b_ttl)s * INTERVAL '1 microsecond'), %(b_state)s, %(b_consumer_id_1)s, %(b_group_id_1)s, 1, %(b_claim_ordinal_1)s)
 ;
 
 -- by uuids
@@ -695,7 +695,7 @@ UPDATE reservations SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), s
 ;
 
 -- move to rolled back
-UPDATE reservations SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), deleted_at=(statement_timestamp() AT TIME ZONE 'UTC'), deleted=true, state=%(b_after)s, live=NULL, place=NULL, ended_after=(SELECT newest.id 
+UPDATE reservations SET updated_at=(statement_timestamp() AT TIME ZONE 'UTC'), deleted_at=(statement_timestamp() AT TIME ZONE 'UTC'), deleted=true, state=%(b_after)s, live=NULL, claim_ordinal=NULL, ended_after=(SELECT newest.id 
 FROM (SELECT max(every_reservation.id) AS id 
 FROM reservations AS every_reservation) AS newest) WHERE reservations.id = %(b_0)s AND CASE WHEN (reservations.state = %(b_before)s) THEN 1 ELSE 0 END = 1 AND CASE WHEN (%(b_generation)s = coalesce(reservations.generation, 0)) THEN 1 ELSE 0 END = 1
 ;

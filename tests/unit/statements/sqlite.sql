@@ -15,11 +15,11 @@ UPDATE quota_usages SET updated_at=cyborg_quota_utc_after(0), reserved=(quota_us
 ;
 
 -- insert 1
-INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES (cyborg_quota_utc_after(0), 0, ?, ?, ?, ?, ?, cyborg_quota_utc_after(?), ?, ?, ?, 1, ?)
+INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, claim_ordinal) VALUES (cyborg_quota_utc_after(0), 0, ?, ?, ?, ?, ?, cyborg_quota_utc_after(?), ?, ?, ?, 1, ?)
 ;
 
 -- insert 2
-INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, place) VALUES (cyborg_quota_utc_after(0), 0, ?, ?, ?, ?, ?, cyborg_quota_utc_after(?), ?, ?, ?, 1, ?), (cyborg_quota_utc_after(0), 0, ?, ?, ?, ?, ?, cyborg_quota_utc_after(?), ?, ?, ?, 1, ?)
+INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, claim_ordinal) VALUES (cyborg_quota_utc_after(0), 0, ?, ?, ?, ?, ?, cyborg_quota_utc_after(?), ?, ?, ?, 1, ?), (cyborg_quota_utc_after(0), 0, ?, ?, ?, ?, ?, cyborg_quota_utc_after(?), ?, ?, ?, 1, ?)
 ;
 
 -- by uuids
@@ -45,7 +45,7 @@ UPDATE reservations SET updated_at=cyborg_quota_utc_after(0), state=? WHERE rese
 ;
 
 -- move to rolled back
-UPDATE reservations SET updated_at=cyborg_quota_utc_after(0), deleted_at=cyborg_quota_utc_after(0), deleted=1, state=?, live=NULL, place=NULL, ended_after=(SELECT newest.id 
+UPDATE reservations SET updated_at=cyborg_quota_utc_after(0), deleted_at=cyborg_quota_utc_after(0), deleted=1, state=?, live=NULL, claim_ordinal=NULL, ended_after=(SELECT newest.id 
 FROM (SELECT max(every_reservation.id) AS id 
 FROM reservations AS every_reservation) AS newest) WHERE reservations.id = ? AND CASE WHEN (reservations.state = ?) THEN 1 ELSE 0 END = 1 AND CASE WHEN (? = coalesce(reservations.generation, 0)) THEN 1 ELSE 0 END = 1
 ;
