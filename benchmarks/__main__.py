@@ -4,6 +4,7 @@
 tools/benchmark.sh                          all cases on private durable servers, compared with Cinder: about 15 minutes
 tools/benchmark.sh --short                  the same with fewer rounds and smaller ledgers: about 3 minutes
 tools/benchmark.sh --only attach            one case only
+tools/benchmark.sh --against COMMIT         the case attach, compared with this commit of cyborg_quota instead
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import argparse
 import logging
 import pathlib
 
-from benchmarks import headroom, listing, million, pods, speed, totals, trace, tree
+from benchmarks import against, headroom, listing, million, pods, speed, totals, trace, tree
 from benchmarks.report import Report
 from tests import fixtures
 
@@ -33,15 +34,31 @@ def main() -> None:
     parser.add_argument("--rows", type=int, help="the rows of the large ledger (default: 1000000)")
     parser.add_argument("--trace", type=pathlib.Path, help="the trace to replay (default: a generated one)")
     parser.add_argument("--cinder", help="the Python of an environment with cinder (default: Cinder is not measured)")
+    parser.add_argument("--against", metavar="COMMIT", help="compare the case attach with this commit")
     parser.add_argument("--json", type=pathlib.Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)
     rounds = arguments.rounds or (3 if arguments.short else 5)
     seconds = arguments.seconds or (1.0 if arguments.short else 3.0)
-    rows = arguments.rows or (100_000 if arguments.short else 1_000_000)
-    cases = arguments.only or CASES
     backends = [name for name in arguments.on or fixtures.BACKENDS if fixtures.missing_server(name) is None]
     report = Report()
+    if arguments.against is not None:
+        rounds = arguments.rounds or (6 if arguments.short else 9)
+        for backend in [name for name in backends if name != "sqlite"]:
+            against.run(report, backend, arguments.against, rounds=rounds, seconds=seconds)
+    else:
+        run_cases(report, arguments, backends, rounds, seconds)
+    print(report.table())
+    if arguments.json is not None:
+        report.write(arguments.json)
+
+
+def run_cases(
+    report: Report, arguments: argparse.Namespace, backends: list[str], rounds: int, seconds: float
+) -> None:
+    """Run the chosen cases on each database."""
+    rows = arguments.rows or (100_000 if arguments.short else 1_000_000)
+    cases = arguments.only or CASES
     for backend in backends:
         if backend != "sqlite" and "attach" in cases:
             speed.run(report, backend, arguments.cinder, rounds=rounds, seconds=seconds)
@@ -56,9 +73,6 @@ def main() -> None:
             million.run(report, backend, count=rows, rounds=rounds, seconds=seconds)
     if "trace" in cases and "sqlite" in backends:
         trace.run(report, arguments.trace, rounds=rounds)
-    print(report.table())
-    if arguments.json is not None:
-        report.write(arguments.json)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs all benchmarks, compared with the bare driver and with Cinder's quota, on private servers with their default
 # durability and with their data on the disk of the temporary directory. Takes about 15 minutes, with --short 3 minutes;
-# --only CASE runs one case; --help lists all options. Run tools/test.sh first: it installs what is needed. Prints a
+# --only CASE runs one case; --against COMMIT compares the case attach with another commit, which gets a worktree and an
+# environment in .against; --help lists all options. Run tools/test.sh first: it installs what is needed. Prints a
 # table on stdout, and writes benchmarks.json.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -10,7 +11,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # Cinder requires other versions of the same libraries, so it has an environment of its own.
 cinder=$PWD/.venv-cinder
-if [[ ! -x $cinder/bin/cinder-manage ]]; then
+if [[ " $*" != *" --against"* && ! -x $cinder/bin/cinder-manage ]]; then
     echo "tools/benchmark.sh: installing Cinder 29 in ${cinder##*/}" >&2
     rm -rf "$cinder"
     python3 -m venv "$cinder"

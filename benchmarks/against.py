@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compares this code with that of another commit: attach_side.py in processes of each, on databases of their own.
+
+Each round runs both, one after the other, on the same server; the order alternates. The other commit has a git worktree
+and an environment, .against/COMMIT, which stay for the next run.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import pathlib
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from benchmarks import cinder_processes
+from benchmarks.report import Figure, Report
+from tests import fixtures
+
+TOP = pathlib.Path(__file__).resolve().parents[1]
+SCRIPT = pathlib.Path(__file__).with_name("attach_side.py")
+CASES = (
+    # title, processes, projects, accelerators of an attach
+    ("1 process, 1 project", 1, 1, 1),
+    ("8 processes, 1 project", 8, 1, 1),
+    ("8 processes, 100 projects", 8, 100, 1),
+    ("1 process, 8 accelerators", 1, 1, 8),
+)
+LEAST = 0.85
+"""The lowest rate, as a multiple of that of the other commit."""
+
+
+def environment(report: Report, commit: str) -> str:
+    """Make the worktree and the environment of a commit unless they exist. Returns its Python."""
+    found = subprocess.run(
+        ["git", "rev-parse", "--verify", f"{commit}^{{commit}}"], cwd=TOP, check=True, capture_output=True, text=True
+    )
+    tree = TOP / ".against" / found.stdout.strip()[:12]
+    python = tree / ".venv" / "bin" / "python"
+    if not tree.exists():
+        subprocess.run(["git", "worktree", "prune"], cwd=TOP, check=True)
+        subprocess.run(["git", "worktree", "add", "--quiet", "--detach", str(tree), commit], cwd=TOP, check=True)
+    if not python.with_name("cyborg-quota").exists():
+        report.say(f"making the environment of {commit}")
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(python.parents[1])], check=True)
+        install = [str(python), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
+        subprocess.run([*install, "--editable", f"{tree}[mysql,postgresql]"], check=True)
+    return str(python)
+
+
+def sync(python: str, url: str) -> None:
+    """Create the schema of an environment's code in a database."""
+    command = [str(pathlib.Path(python).with_name("cyborg-quota")), "--config-file", "/dev/stdin", "db", "sync"]
+    text = f"[database]\nconnection = {url.replace('$', '$$')}\n"
+    subprocess.run(command, input=text, text=True, check=True, capture_output=True)
+
+
+def interval(ratios: Sequence[float]) -> tuple[float, float]:
+    """The 95 % confidence interval of the median (by order statistics). With fewer than six values: their range."""
+    ordered, count = sorted(ratios), len(ratios)
+    outside = 0.0
+    for index in range(count // 2):
+        outside += math.comb(count, index) / 2 ** (count - 1)
+        if outside > 0.05:
+            return ordered[max(index - 1, 0)], ordered[-max(index, 1)]
+    return ordered[0], ordered[-1]
+
+
+def run(report: Report, backend: str, commit: str, *, rounds: int, seconds: float) -> None:
+    """Run all cases on one database."""
+    pythons = {"old": environment(report, commit), "new": sys.executable}
+    urls = {label: fixtures.fresh_url(backend, f"against_{label}") for label in pythons}
+    for label, python in pythons.items():
+        sync(python, urls[label])
+    orders = itertools.cycle([("old", "new"), ("new", "old")])
+    for title, processes, projects, size in CASES:
+        turns = {
+            label: cinder_processes.turns(python, [urls[label]], projects, str(size), SCRIPT)
+            for label, python in pythons.items()
+        }
+        rates: dict[str, list[float]] = {"old": [], "new": []}
+        for _ in range(rounds):
+            for label in next(orders):
+                rates[label].append(turns[label](processes, seconds).rate)
+        ratios = [new / old for new, old in zip(rates["new"], rates["old"], strict=True)]
+        low, high = interval(ratios)
+        report.details[f"{backend}, {title}, against {commit}"] = rates
+        for label, measured in rates.items():
+            report.add(Figure(backend, title, f"{label}, cycles a second", statistics.median(measured)))
+        name = f"new / old ({low:.2f} to {high:.2f})"
+        report.add(Figure(backend, title, name, statistics.median(ratios), must=LEAST))
