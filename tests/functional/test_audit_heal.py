@@ -174,70 +174,50 @@ class TestTree(DriftTestCase):
         with self.sql.connect() as connection:
             return trees.subtrees(connection, "gpu")[project_id]
 
-    def test_a_child_s_counters(self) -> None:
-        self.execute(f"UPDATE quota_usages SET used = 9, reserved = 9 {ROW}")
-        expected = [Drift("p1", "gpu", Counters(9, 9, 5), TRUE)]
-        self.assertEqual(expected, self.engine.audit(base.ADMIN))
-        self.assertEqual(expected, self.engine.heal(base.ADMIN))
-        self.assert_healed()
-
-    def test_the_root_s_subtree(self) -> None:
-        for subtree in (99, 0):
-            self.execute(
-                "UPDATE quota_usages SET subtree = :s WHERE project_id = 'root' AND resource = 'gpu'",
-                s=subtree,
-            )
-            expected = [Drift("root", "gpu", Counters(1, 0, subtree), Counters(1, 0, 10))]
-            self.assertEqual(expected, self.engine.audit(base.ADMIN))
-            self.assertEqual(expected, self.engine.heal(base.ADMIN))
-            self.assert_healed()
-
-    def test_a_child_s_subtree(self) -> None:
-        """The total of the root differs from the sum of its parts, too; but it is the child that is repaired."""
-        self.execute(f"UPDATE quota_usages SET subtree = 25 {ROW}")
+    def test_reported_and_healed(self) -> None:
+        """Of a row whose total differs from its parts, the audit reports each; the repair begins with the child."""
+        root, gpus = Counters(1, 0, 10), "WHERE project_id = 'root' AND resource = 'gpu'"
+        saved = hooks.SavedRows(self.sql, ["reservations", "quota_usages"])
         child = Drift("p1", "gpu", Counters(3, 2, 25), TRUE)
-        self.assertEqual(
-            [child, Drift("root", "gpu", Counters(1, 0, 10), Counters(1, 0, 30))],
-            self.engine.audit(base.ADMIN),
+        lost = Drift("p1", "gpu", TRUE, Counters(0, 2, 2))
+        cases: dict[str, tuple[list[Drift], list[Drift]]] = {}
+        for statement, recorded in (
+            (f"UPDATE quota_usages SET used = 9, reserved = 9 {ROW}", Drift("p1", "gpu", Counters(9, 9, 5), TRUE)),
+            (f"UPDATE quota_usages SET subtree = 99 {gpus}", Drift("root", "gpu", Counters(1, 0, 99), root)),
+            (f"UPDATE quota_usages SET subtree = 0 {gpus}", Drift("root", "gpu", Counters(1, 0, 0), root)),
+        ):
+            cases[statement] = [recorded], [recorded]
+        cases[f"UPDATE quota_usages SET subtree = 25 {ROW}"] = (
+            [child, Drift("root", "gpu", root, Counters(1, 0, 30))],
+            [child],
         )
-        self.assertEqual([child], self.engine.heal(base.ADMIN))
-        self.assert_healed()
-
-    def test_a_child_s_reservation_deleted(self) -> None:
-        """The total of the root agreed with the child's counters; it follows the repair of the child."""
-        self.execute("DELETE FROM reservations WHERE consumer_id = 'held' AND resource = 'gpu'")
-        child = Drift("p1", "gpu", TRUE, Counters(0, 2, 2))
-        self.assertEqual([child], self.engine.audit(base.ADMIN))
-        self.assertEqual(
-            [child, Drift("root", "gpu", Counters(1, 0, 10), Counters(1, 0, 7))],
-            self.engine.heal(base.ADMIN),
+        # The total of the root agreed with the child's counters; it follows the repair of the child.
+        cases["DELETE FROM reservations WHERE consumer_id = 'held' AND resource = 'gpu'"] = (
+            [lost],
+            [lost, Drift("root", "gpu", root, Counters(1, 0, 7))],
         )
-        self.assert_healed()
+        for statement, (audited, healed) in cases.items():
+            with self.subTest(statement):
+                saved.put_back()
+                self.execute(statement)
+                self.assertEqual((audited, healed), (self.engine.audit(base.ADMIN), self.engine.heal(base.ADMIN)))
+                self.assert_healed()
 
-    def test_a_child_s_usage_row_deleted(self) -> None:
-        self.execute(f"DELETE FROM quota_usages {ROW}")
-        self.assertIn(Drift("p1", "gpu", None, TRUE), self.engine.audit(base.ADMIN))
-        self.engine.heal(base.ADMIN)
-        self.assertEqual(10, self.subtree("root"))
-        self.assert_healed()
-
-    def test_the_root_s_usage_row_deleted(self) -> None:
-        self.execute("DELETE FROM quota_usages WHERE project_id = 'root' AND resource = 'gpu'")
-        self.assertEqual(
-            [Drift("root", "gpu", None, Counters(1, 0, 10))], self.engine.audit(base.ADMIN)
-        )
-        self.engine.heal(base.ADMIN)
-        self.assertEqual(10, self.subtree("root"))
-        self.assert_healed()
-
-    def test_the_usage_row_of_an_unused_root_deleted(self) -> None:
-        """A limit on the subtree is compared with this total: its loss must be detected."""
-        self.execute("DELETE FROM quota_usages WHERE project_id = 'root' AND resource = 'fpga'")
-        self.assertEqual(
-            [Drift("root", "fpga", None, Counters(0, 0, 1))], self.engine.audit(base.ADMIN)
-        )
-        self.engine.heal(base.ADMIN)
-        self.assert_healed()
+    def test_deleted(self) -> None:
+        """A limit on the subtree is compared with the total of an unused root: its loss must be detected."""
+        saved = hooks.SavedRows(self.sql, ["reservations", "quota_usages"])
+        for expected in (
+            Drift("p1", "gpu", None, TRUE),
+            Drift("root", "gpu", None, Counters(1, 0, 10)),
+            Drift("root", "fpga", None, Counters(0, 0, 1)),
+        ):
+            saved.put_back()
+            key = f"project_id = '{expected.project_id}' AND resource = '{expected.resource}'"
+            self.execute(f"DELETE FROM quota_usages WHERE {key}")
+            self.assertIn(expected, self.engine.audit(base.ADMIN))
+            self.engine.heal(base.ADMIN)
+            self.assertEqual(10, self.subtree("root"))
+            self.assert_healed()
 
 
 CALLS = {
@@ -281,21 +261,19 @@ class TestCallsOnDrift(DriftTestCase):
         drifted = {(drift.project_id, drift.resource) for drift in self.engine.audit(base.ADMIN)}
         self.assertEqual(set(), drifted & {("p1", "gpu"), ("root", "gpu")})
 
-    def test_the_usage_rows_deleted(self) -> None:
-        self.execute("DELETE FROM quota_usages")
-        self.make_call()
-        self.engine.heal(base.ADMIN)
-        self.assertEqual(CALLS[self.call][1], self.figures())
-        self.assert_healed()
-
-    def test_the_counters_too_high(self) -> None:
-        self.execute(
-            "UPDATE quota_usages SET used = used + 5, reserved = reserved + 5, subtree = subtree + 5"
-        )
-        self.make_call()
-        self.engine.heal(base.ADMIN)
-        self.assertEqual(CALLS[self.call][1], self.figures())
-        self.assert_healed()
+    def test_healed_afterwards(self) -> None:
+        """The usage rows were deleted, or are too high."""
+        saved = hooks.SavedRows(self.sql, ["reservations", "quota_usages"])
+        for statement in (
+            "DELETE FROM quota_usages",
+            "UPDATE quota_usages SET used = used + 5, reserved = reserved + 5, subtree = subtree + 5",
+        ):
+            saved.put_back()
+            self.execute(statement)
+            self.make_call()
+            self.engine.heal(base.ADMIN)
+            self.assertEqual(CALLS[self.call][1], self.figures())
+            self.assert_healed()
 
 
 class TestReserveOnDrift(DriftTestCase):
