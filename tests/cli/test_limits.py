@@ -124,8 +124,6 @@ class LimitTest(LimitTestCase):
             self.assertIn("needs Keystone: set its URL", self.refused(2, *argv))
         self.assertIn("needs a project", self.refused(2, "usage", "list", "--project-domain", "d"))
 
-
-
     def test_total(self) -> None:
         self.done("limit", "set", "--default", "gpu=10")
         self.good("reserve", "--project", "p", "gpu=3")

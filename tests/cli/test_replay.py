@@ -128,7 +128,6 @@ class ReplayTest(ReplayCase):
             self.assertIn("another database", line)
 
 
-
 class BadReplayTest(ReplayCase):
     def test_bad_arguments(self) -> None:
         self.misused("replay")
@@ -198,9 +197,6 @@ class BadReplayTest(ReplayCase):
 
 
 class StoppedReplayTest(ReplayCase):
-
-
-
 
     def test_an_interrupt_prints_how_to_continue(self) -> None:
         path = self.write("0,reserve,a,p,gpu,1", "1,commit,a,p,gpu,1")

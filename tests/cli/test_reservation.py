@@ -23,7 +23,6 @@ class ReservationTest(base.CliTestCase):
         for one in made:
             self.assertEqual(["p1", "reserved", "c", "g"], [one[name] for name in ("project_id", *COLUMNS[4:7])])
 
-
     def test_a_name_with_dots(self) -> None:
         self.configure("[quota]\nresources = gpu.A100,odd=name")
         made = self.good("reserve", "--project", "p1", "gpu.A100=1", "odd=name=2")
@@ -57,8 +56,6 @@ class ReservationTest(base.CliTestCase):
             "needs the UUIDs", self.refused(2, "commit", "--project", "p2", "--group", "g", "--known-as", "x")
         )
 
-
-
     def test_bad_amounts(self) -> None:
         for amount in ("gpu", "gpu=", "=1", "gpu=x", "gpu=1.5", "gpu=\u0661", "gpu=1_0", f"gpu={'9' * 5000}"):
             self.assertIn("RESOURCE=AMOUNT", self.misused("reserve", "--project", "p1", amount))
@@ -89,7 +86,6 @@ class ReservationTest(base.CliTestCase):
         self.assertIn("was rolled back", self.refused(1, "commit", three))
         self.assertIn("was released", self.refused(1, "commit", two))
 
-
     def test_settling_by_consumer_and_by_group(self) -> None:
         one = self.reserve("--consumer", "c1", "--group", "g", "gpu=1")
         two = self.reserve("--consumer", "c2", "--group", "g", "gpu=1")
@@ -103,7 +99,6 @@ class ReservationTest(base.CliTestCase):
                 f"{kind.capitalize()} 'nobody' of project 'p1' holds no reservation.",
                 self.refused(1, "commit", "--project", "p1", f"--{kind}", "nobody"),
             )
-
 
     def test_exactly_one_selection_is_required(self) -> None:
         for call in ("commit", "rollback", "release", "extend"):

@@ -191,7 +191,6 @@ class RowsTest(SimulateCase):
         rows = self.simulate({"defaults": {"gpu": 2}}, trace)
         self.assertEqual([("b", 3), ("a", 1), ("c", 0)], [(row["project_id"], row["refused_after"]) for row in rows])
 
-
     def test_other_limit_drivers(self) -> None:
         for options, before in (("driver = noop", 0), ("driver = config\nlimits = gpu:4", 3)):
             self.configure(f"[limits]\n{options}")

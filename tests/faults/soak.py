@@ -57,7 +57,6 @@ MOST_PROBLEMS = 5
 class Skipped(Exception):
     """A requirement of the scenario is missing."""
 
-
 @dataclasses.dataclass
 class Tally:
     """The result of one scenario."""

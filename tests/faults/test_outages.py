@@ -227,8 +227,6 @@ class TestDiskFull(OwnServerTestCase):
         stack.enter_context(small_disk(self.disk, 8))
         return f"sqlite:///{self.disk}/ledger.sqlite"
 
-
-
     def test_full_and_freed(self) -> None:
         ledger = self.ledger
         context = base.Context("p")

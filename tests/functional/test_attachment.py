@@ -20,7 +20,6 @@ load_tests = testscenarios.load_tests_apply_scenarios
 class AttachFailed(Exception):
     """The error that the block raises."""
 
-
 class TestAttachment(base.LedgerTestCase):
     def attachment(self, **named: object) -> object:
         return cyborg_quota.attachment(

@@ -306,24 +306,6 @@ class TestNames(InputTestCase):
                 (row,) = self.engine.list_reservations(base.ADMIN, **named)
                 self.assertEqual(amount, row.delta)
 
-    def test_names_that_look_like_sql(self) -> None:
-        names = [
-            "'; DROP TABLE reservations; --", '" OR 1=1 --', "' OR ''='", "%", "_", "%s", "%(b_id)s",
-            ":b_id", "?", "$1", "\\", "\\'", "NULL", "None", "0", "`x`", "{x}", "/* */",
-        ]  # fmt: skip
-        for name in names:
-            self.engine.register_resource(name)
-            context = base.Context(name)
-            self.engine.reserve(context, {name: 2}, consumer=name, group=name)
-            self.engine.commit(context, group=name)
-            (row,) = self.engine.list_reservations(base.ADMIN, name, consumer=name, group=name)
-            self.assertEqual(
-                (name, name, name, name), (row.project_id, row.resource, row.consumer, row.group)
-            )
-            self.assertEqual((2, 0), self.figures(name, name))
-        self.assertEqual((0, 1), self.figures())
-        self.assert_invariants()
-
 
 class TestSelections(InputTestCase):
     """The reservations that a settling call selects."""

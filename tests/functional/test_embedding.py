@@ -231,9 +231,6 @@ class TestCyborgsCalls(base.LedgerTestCase):
         for resource in (object(), None, 7, types.SimpleNamespace(name=None)):
             self.assertRaises(exceptions.InvalidName, self.quotas.register_resource, resource)
 
-
-
-
     def test_a_real_context(self) -> None:
         from oslo_context import context
 

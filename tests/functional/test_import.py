@@ -181,25 +181,6 @@ class TestImportedMoves(ImportTestCase):
         driver.limits.initial_limits = InitialLimits(child=None)
         return engine
 
-    def test_a_flat_cloud_gets_a_tree(self) -> None:
-        self.set(None, 100)
-        for project_id, amount in (("a", 1), ("b", 2), ("c", 4)):
-            self.hold(project_id, amount)
-        self.take("projects: [{id: new, children: [{id: a, children: [{id: b}]}, {id: empty, children: [{id: c}]}]}]")
-        self.assertEqual({"new": 7, "a": 3, "b": 2, "empty": 4, "c": 4}, self.subtrees())
-        self.hold("c", 1)  # along rows that its engine has not cached
-        self.assertEqual(8, self.subtrees()["new"])
-
-    def test_upside_down(self) -> None:
-        self.set(None, 100)
-        self.make_tree({"a": None, "b": "a", "c": "b"})
-        for project_id, amount in (("a", 1), ("b", 2), ("c", 4)):
-            self.hold(project_id, amount)
-        self.take("projects: [{id: c, children: [{id: b, children: [{id: a}]}]}]")
-        self.assertEqual({"c": 7, "b": 3, "a": 1}, self.subtrees())
-        self.hold("a", 8)
-        self.assertEqual({"c": 15, "b": 11, "a": 9}, self.subtrees())
-
     def test_any_tree_into_any_other(self) -> None:
         """Projects with usage and reservations in flight move from tree to tree; other engines have old caches."""
         self.set(None, 1000)

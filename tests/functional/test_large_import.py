@@ -57,7 +57,6 @@ class LargeImportTestCase(test_limits.LimitsTestCase):
             for row in rows
         }
 
-
     def import_with_statements(self, turns: int) -> list[str]:
         """Import the moves, and return all statements."""
         with clouds.captured() as found:
@@ -118,8 +117,6 @@ class TestBound(LargeImportTestCase):
         self.assertEqual({1}, self.turns())
 
 
-
-
 class TestWhileCharging(LargeImportTestCase):
     def test_charges_continue_and_no_counter_drifts(self) -> None:
         self.engine.close()
@@ -153,5 +150,3 @@ class TestWhileCharging(LargeImportTestCase):
             rng.choice([engine.commit, engine.rollback, engine.release])(context, uuids)
             with count.get_lock():
                 count.value += 1
-
-

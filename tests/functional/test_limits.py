@@ -202,22 +202,6 @@ class TestCern(LimitsTestCase):
         self.assertIn("atlas", str(error))
 
 
-class TestLevels(LimitsTestCase):
-    def test_each_level_refuses_in_turn(self) -> None:
-        """A tenant with 100, its department with 50, a user with 10."""
-        self.set(None, 0)
-        self.make_tree({"tenant": None, "department": "tenant", "user": "department"})
-        for project_id, limit in (("tenant", 100), ("department", 50), ("user", 10)):
-            self.set(project_id, limit)
-        self.hold("user", 10)
-        self.assertEqual(["user"], self.blockers("user"))
-        self.hold("department", 40)
-        self.assertEqual(["department"], self.blockers("department"))
-        self.hold("tenant", 50)
-        self.assertEqual(["tenant"], self.blockers("tenant"))
-        self.assertEqual(["department", "tenant", "user"], self.blockers("user"))
-
-
 class TestTwoLevels(LimitsTestCase):
     policy = StrictTwoLevel
 
@@ -374,34 +358,6 @@ class TestTree(LimitsTestCase):
         for limit in (-2, True, 1.5, "3", None, 2**63):
             self.assertRaises(exceptions.InvalidRequest, self.admin.set_limit, base.ADMIN, "gpu", limit)
         self.assertRaises(exceptions.UnknownResource, self.admin.set_limit, base.ADMIN, "tpu", 1)
-
-
-class TestUnlimitedAndZero(LimitsTestCase):
-    """-1 and 0 at every level of a tree of three levels, under each model that allows three; and as the default."""
-
-    scenarios = testscenarios.multiply_scenarios(
-        fixtures.SCENARIOS,
-        [(name, {"policy": policy}) for name, policy in (("strict_hierarchy", StrictHierarchy), ("flat", Flat))],
-        [(project_id, {"zeroed": project_id}) for project_id in ("top", "middle", "leaf")],
-    )
-    zeroed = ""
-
-    def test_zero_at_one_level_and_unlimited_at_the_others(self) -> None:
-        self.set(None, UNLIMITED)
-        self.make_tree({"top": None, "middle": "top", "leaf": "middle"})
-        path = ["top", "middle", "leaf"]
-        for project_id in path:
-            self.set(project_id, UNLIMITED)
-        self.assertEqual([], self.blockers("leaf", 10**6))
-        below = path[path.index(self.zeroed) :]
-        # From the leaf upwards: below a limit of 0, an unlimited project is refused.
-        for project_id in reversed(below):
-            self.set(project_id, 0)
-        strict = self.policy is StrictHierarchy
-        self.assertEqual(sorted(below) if strict else ["leaf"], self.blockers("leaf"))
-        above = path[: path.index(self.zeroed)]
-        for project_id in above:
-            self.assertEqual([], self.blockers(project_id, 10**6))
 
 
 class TestSwitching(LimitsTestCase):

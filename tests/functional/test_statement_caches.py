@@ -121,7 +121,6 @@ class TestCaches(CacheTestCase):
         self.assert_invariants()
         self.assertEqual((0, 1), self.figures("p7"))
 
-
     def test_purge(self) -> None:
         first, second = sizes(40)
         self.seed(sum(first) + sum(second), 3, "released")
@@ -131,7 +130,6 @@ class TestCaches(CacheTestCase):
             self.assertEqual(size, database.write(lambda connection: maintenance.purge_ended(connection, 0, size)))
 
         self.assert_bounded(batch, first, second)
-
 
     def test_fold(self) -> None:
         def batch(size: int) -> None:
@@ -176,5 +174,3 @@ class TestCaches(CacheTestCase):
         # Statements that depend on the number of rows are cached for a bounded set of numbers.
         for cache in (mariadb._charge_many, usages._argument_names, reservations._insert_of):
             self.assertLessEqual(cache.cache_info().currsize, 64 + 8)
-
-

@@ -50,15 +50,6 @@ class TenancyTestCase(base.LedgerTestCase):
 class TestOtherProject(TenancyTestCase):
     """A context of another project."""
 
-
-    def test_one_of_the_list_belongs_to_another_project(self) -> None:
-        mine = self.engine.reserve(STRANGER, {"gpu": 1})
-        before = hooks.tables(self.sql)
-        for call in SETTLING:
-            error = self.assertRaises(NOT_FOUND, getattr(self.quotas, call), STRANGER, [*mine, self.uuids["flying"]])
-            self.assertEqual(self.uuids["flying"], error.uuid)
-        self.assertEqual(before, hooks.tables(self.sql))
-
     def test_reserves_for_a_consumer_of_the_same_name(self) -> None:
         uuids = self.quotas.reserve(STRANGER, {"gpu": 5}, consumer="committed", group="g")
         self.quotas.commit(STRANGER, group="g")
@@ -94,7 +85,6 @@ class TestContexts(TenancyTestCase):
             kind, _ = self.answer(call, base.Context(None), [self.uuids["flying"]])
             self.assertIs(exceptions.InvalidName, kind)
         self.assert_untouched()
-
 
     def test_an_empty_project(self) -> None:
         kind, _ = self.answer("get_usages", base.Context(""))
@@ -137,7 +127,6 @@ class TestAdmin(TenancyTestCase):
     def test_reserves_and_reads(self) -> None:
         self.quotas.reserve(base.ADMIN, {"gpu": 3}, project_id="p1")
         self.assertEqual(5, self.quotas.get_usages(base.ADMIN, "p1")["gpu"].reserved)
-
 
 
 class TestAncestors(base.LedgerTestCase):

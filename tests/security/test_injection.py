@@ -76,34 +76,6 @@ class TestSql(test_limits.LimitsTestCase):
         document = self.admin.export_limits(base.ADMIN)
         self.assertEqual([], self.admin.import_limits(base.ADMIN, yaml.safe_load(yaml.safe_dump(document))))
 
-    def test_names_that_look_alike_are_distinct(self) -> None:
-        """In the limits and the tree as in the ledger (test_bad_input.py)."""
-        names = [
-            "abc",
-            "ABC",
-            "\u00e9",
-            "e\u0301",
-            "\u00df",
-            "ss",
-            "a\u200bb",
-            "ab",
-            "\uff41",
-            "\u0131",
-            "i",
-            "x" * 255,
-        ]
-        self.set(None, 0)
-        for number, name in enumerate(names, 1):
-            self.admin.add_project(base.ADMIN, name)
-            self.admin.set_limit(base.ADMIN, "gpu", number, name)
-        for number, name in enumerate(names, 1):
-            self.assertEqual(number, self.engine.get_usages(base.ADMIN, name)["gpu"].limit)
-            self.engine.reserve(base.Context(name), {"gpu": number})
-            self.assertRaises(exceptions.OverQuota, self.engine.reserve, base.Context(name), {"gpu": 1})
-        for name in ("abc ", " abc", "x" * 256, "\U00020000" * 192):
-            for call in (self.admin.add_project, self.admin.remove_project, self.admin.path):
-                self.assertRaises(exceptions.InvalidName, call, base.ADMIN, name)
-
 
 class TestLogs(test_limits.LimitsTestCase):
     """A log record is one line, for accepted names and for refused ones."""

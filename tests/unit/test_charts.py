@@ -92,8 +92,6 @@ class TestCharts(base.BaseTestCase):
         (ticks,) = axes.collections
         self.assertTrue(all(y < 0 for segment in ticks.get_segments() for _, y in segment))
 
-
-
     def test_names_that_the_font_lacks(self) -> None:
         """They are escaped, without a warning on stderr."""
         with warnings.catch_warnings():
@@ -101,5 +99,3 @@ class TestCharts(base.BaseTestCase):
             drawn = self.draw([charts.Panel(name, "gpu", series(1), 2) for name in ("\u30d7x", "\u30d7" * 9, "é$")])
         titles = {axes.get_title(loc="left") for axes in drawn.axes}
         self.assertEqual({"\\u30d7x", "\\u30d7\\u3…30d7\\u30d7", r"é\$"}, titles)
-
-

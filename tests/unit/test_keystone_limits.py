@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from typing import Any
 
 import fixtures as fx
@@ -172,14 +170,6 @@ class TestMissing(DriverTestCase):
         )
         self.assertIsNone(self.driver.limit_if_missing)
 
-    def test_a_new_registered_limit_is_used_after_the_ttl(self) -> None:
-        self.assertRaises(exceptions.LimitNotSet, self.constraints, "p1", resources=("gpu.A100",))
-        self.keystone.register("gpu.A100", 2)
-        self.now += TTL - 1
-        self.assertRaises(exceptions.LimitNotSet, self.constraints, "p1", resources=("gpu.A100",))
-        self.now += 1
-        self.assertEqual([Constraint("p1", "gpu.A100", 2)], self.constraints("p1", resources=("gpu.A100",)))
-
 
 class TestNamesAndRegions(DriverTestCase):
     def test_other_names(self) -> None:
@@ -296,26 +286,6 @@ class TestCosts(DriverTestCase):
 
 
 class TestFaults(DriverTestCase):
-    def test_a_changed_limit_is_seen_after_the_ttl(self) -> None:
-        self.constraints()
-        self.keystone.set_limit("p1", "gpu", 2)
-        self.now += TTL - 0.001
-        self.assertEqual(10, self.constraints()[0].limit)
-        self.now += 0.001
-        self.assertEqual(2, self.constraints()[0].limit)
-
-    def test_stale_then_unavailable_then_back(self) -> None:
-        self.constraints()
-        self.keystone.instead[""] = ksa.ConnectFailure(f"Unable to establish connection to {keystones.AUTH_URL}")
-        self.now += TTL
-        self.assertEqual(10, self.constraints()[0].limit)
-        self.now += STALE
-        reason = self.unavailable()
-        self.assertIn("Keystone at http://keystone.example:5000/v3 cannot be reached", reason)
-
-        self.keystone.instead.clear()
-        self.now += 10
-        self.assertEqual(10, self.constraints()[0].limit)
 
     def test_errors_of_keystoneauth(self) -> None:
         for error, words in (
@@ -370,40 +340,6 @@ class TestFaults(DriverTestCase):
     def test_a_project_that_may_not_be_read_does_not_stop_flat(self) -> None:
         self.keystone.instead["projects"] = Response(403, {})
         self.assertEqual([Constraint("p1", "gpu", 10)], self.constraints())
-
-
-class TestSharing(DriverTestCase):
-    def test_threads_share_one_session_and_one_request(self) -> None:
-        barrier = threading.Barrier(8)
-        results: list[list[Constraint]] = []
-
-        def read_limit() -> None:
-            barrier.wait(30)
-            results.append(self.constraints())
-
-        threads = [threading.Thread(target=read_limit) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(30)
-        self.assertEqual([[Constraint("p1", "gpu", 10)]] * 8, results)
-        self.assertEqual((4, 1), (len(self.keystone.paths), self.keystone.made))
-
-    def test_a_forked_child_makes_its_own_session(self) -> None:
-        self.assertEqual(0, self.keystone.made, "none before the first use")
-        self.constraints()
-        held = self.driver._keystone()._cache._lock  # another thread of the parent may hold it
-        with held:
-            child = os.fork()
-            if child == 0:
-                status = 1
-                try:
-                    found = self.constraints()
-                    status = 0 if found == [Constraint("p1", "gpu", 10)] and self.keystone.made == 2 else 2
-                finally:
-                    os._exit(status)
-        self.assertEqual(0, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-        self.assertEqual(1, self.keystone.made)
 
 
 class TestManyPaths(DriverTestCase):

@@ -39,7 +39,6 @@ class TestNames(base.BaseTestCase):
     def test_ordinary_text_passes_as_it_is(self, text: str) -> None:
         self.assertEqual(text, validation.check_name("group", text))
 
-
     def test_no_log_line_is_forged(self) -> None:
         """A log line with the error stays one line, whatever the name."""
         log = self.useFixture(fixtures.FakeLogger(format="%(message)s"))
@@ -48,7 +47,3 @@ class TestNames(base.BaseTestCase):
         except exceptions.InvalidName as error:
             logging.getLogger("test").error("%s", error)
         self.assertEqual(1, len(log.output.splitlines()))
-
-
-
-

@@ -60,7 +60,6 @@ class TestIdleCapacity(base.BaseTestCase):
 class TestFilters(base.BaseTestCase):
     """Which pods each filter passes: one in zone a, with the tag x=1, full; one without zone and tags, half full."""
 
-
     def test_a_pod_that_is_not_available_is_never_ranked(self) -> None:
         states: tuple[PodState, ...] = ("available", "maintenance", "disabled")
         pods = [Candidate(number, Pod(f"p{number}", state=state), None) for number, state in enumerate(states)]

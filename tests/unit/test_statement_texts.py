@@ -42,7 +42,6 @@ VERSIONS: dict[str, dict[str, Any]] = {
 """What each dialect knows after its first connection to a server."""
 
 
-
 class FakeConnection:
     """Records the text of each statement as the driver would get it.
 

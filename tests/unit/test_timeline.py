@@ -62,8 +62,6 @@ class TestCost(unittest.TestCase):
         self.assertEqual(1, self.model.checked)
 
 
-
-
 class TestEveryViolationIsFound(unittest.TestCase):
     """Random trees: a change is refused exactly if the model finds a violation at one of the boundaries."""
 
