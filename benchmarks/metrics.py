@@ -3,42 +3,28 @@
 
 python -m tests.servers run --durable --only mariadb --only postgresql -- python -m benchmarks.metrics
 
-A scrape reads the ledger (max_age 0), and is measured over HTTP, with client and server in this process: the elapsed
-time, and the processor time of this process (without that of the database server). The counters are in the multiprocess
-mode of prometheus_client, with their files in memory (/dev/shm), as metrics.rst puts them into /run. An engine with
-counters and one without reserve, commit and release in turns, one call each; the figures are the ratios of the medians
-of all calls, in processor time of this process. What the thread of the counters does once a second is done here after
-every hundred rounds, and its time is added to the calls. A third engine, without counters, shows how much the ratio
-scatters.
+A scrape reads the ledger, and calls the WSGI application in this process: the elapsed time, and the processor time of
+this process (without that of the database server). An engine with counters and two without reserve, commit and release
+in turns, one call each; the figures are the ratios of the medians of all calls, in processor time of this process. The
+second engine without counters shows how much the ratio scatters.
 """
 
 from __future__ import annotations
 
 import argparse
-import atexit
-import os
 import random
-import shutil
 import statistics
-import tempfile
 import time
-import urllib.request
 from typing import NamedTuple
-
-os.environ["PROMETHEUS_MULTIPROC_DIR"] = tempfile.mkdtemp(
-    prefix="cyborg-quota-metrics-", dir="/dev/shm"
-)  # before the library is imported
 
 import cyborg_quota
 from cyborg_quota import QuotaEngine
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
-from cyborg_quota.metrics import setup
 from cyborg_quota.metrics.engine import MeasuredEngine
-from cyborg_quota.metrics.exporter import Exporter
+from cyborg_quota.metrics.exporter import LedgerApplication
 from tests import base, clouds, fixtures
 from tests.api import server
-from tests.servers import machine
 
 PROJECTS = 10_000
 CALLS = 400
@@ -56,23 +42,16 @@ def make_ledger(backend: str, projects: int) -> str:
     return url
 
 
-def scrape_seconds(exporter: Exporter, address: str, scrapes: int) -> tuple[list[float], list[float], int, int]:
+def scrape_seconds(application: LedgerApplication, scrapes: int) -> tuple[list[float], list[float], int, int]:
     """The elapsed and the processor time of scrapes, and the lines and the statements of the last one."""
-    exporter.start()
-    machine.wait_until(lambda: exporter._election.is_elected, 30)
     elapsed, processor, lines, reads = [], [], 0, 0
     for _ in range(scrapes):
         began, processor_began = time.monotonic(), time.process_time()
-        with (
-            clouds.captured() as statements,
-            urllib.request.urlopen(f"http://{address}/metrics", timeout=60) as response,
-        ):
-            lines = response.read().count(b"\n")
+        with clouds.captured() as statements:
+            lines = application.text().count("\n")
         elapsed.append(time.monotonic() - began)
         processor.append(time.process_time() - processor_began)
-        # (The lease is renewed meanwhile.)
         reads = len([text for text, _ in clouds.queries(statements) if "quota_usages" in text])
-    exporter.stop()
     return elapsed, processor, lines, reads
 
 
@@ -103,23 +82,12 @@ def compare_counters(backend: str, measured: QuotaEngine, calls: int) -> None:
         engines[name].register_resources(measured.resources)
     costs: dict[str, list[Cost]] = {name: [] for name in engines}
     names = list(engines)
-    recorder = setup.recorder()
-    recorder.flush()
-    recorder._has_thread = True  # (so that none is started)
-    flush_seconds = 0.0
-    for number in range(calls):
+    for _ in range(calls):
         random.shuffle(names)
         for name in names:
             costs[name].append(cost_of(engines[name]))
-        if number % 100 == 99:
-            began = time.process_time()
-            recorder.flush()
-            flush_seconds += time.process_time() - began
-    recorder._has_thread = False
     for field, what in (("reserve", "a reserve"), ("cycle", "a reserve, its commit and its release")):
         median = {name: statistics.median(getattr(cost, field) for cost in costs[name]) for name in engines}
-        # A record of a reserve updates two counters, one of a commit or a release updates one.
-        median["with counters"] += flush_seconds / calls / (2 if field == "reserve" else 1)
         ratio, control = (median[name] / median["without"] for name in ("with counters", "again without"))
         verdict = "yes" if ratio <= MAX_RATIO else "NO"
         print(
@@ -132,18 +100,12 @@ def compare_counters(backend: str, measured: QuotaEngine, calls: int) -> None:
 def run(backend: str, rounds: int, only: str | None) -> None:
     """Measure one database, and print the results."""
     url = make_ledger(backend, 10 if only == "counters" else PROJECTS)
-    address = f"127.0.0.1:{machine.free_port()}"
-    conf = server.settings(
-        url, metrics__listen=address, metrics__projects=["*"], metrics__max_age=0.0, limits__enforcement_model="flat"
-    )
-    conf.set_override("audit_interval", 0, group="metrics")
+    conf = server.settings(url, metrics__listen=["127.0.0.1:1"], limits__enforcement_model="flat")
     measured = cyborg_quota.make_engine(conf)
     measured.administration.set_limits(base.ADMIN, {"fpga": 10**6, "gpu": 10**6})
     assert isinstance(measured, MeasuredEngine)
     if only != "counters":
-        exporter = setup.make_exporter(conf, measured)
-        assert exporter is not None
-        elapsed, processor, lines, reads = scrape_seconds(exporter, address, rounds)
+        elapsed, processor, lines, reads = scrape_seconds(LedgerApplication(measured, ["*"]), rounds)
         verdict = "yes" if statistics.median(elapsed) < MAX_SCRAPE_SECONDS else "NO"
         times, processor_times = (", ".join(f"{one:.2f}" for one in seconds) for seconds in (elapsed, processor))
         print(
@@ -163,7 +125,6 @@ def main() -> None:
     )
     parser.add_argument("--only", choices=("scrape", "counters"), help="measure only this")
     arguments = parser.parse_args()
-    atexit.register(shutil.rmtree, os.environ["PROMETHEUS_MULTIPROC_DIR"])
     for backend in arguments.on or fixtures.BACKENDS:
         if fixtures.missing_server(backend) is None:
             run(backend, arguments.rounds, arguments.only)

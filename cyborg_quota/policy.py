@@ -57,16 +57,15 @@ _CALLS: Final[dict[str, tuple[str, str, tuple[tuple[str, str], ...]]]] = {
         "See the limits, the usage, the headroom, the overrides and the history of a project, and check a request. A "
         "user whom this rule and the rule of the call refuse gets 404, as for a project that does not exist.",
         (
-            *(("GET", _PROJECT + part) for part in ("", "/detail", "/metrics", "/defaults", "/tree", "/history")),
+            *(("GET", _PROJECT + part) for part in ("", "/detail", "/defaults", "/tree", "/history")),
             ("GET", f"{_PROJECT}/overrides"),
             ("POST", f"{_PROJECT}/check"),
         ),
     ),
     CHILDREN: (
         f"{_ADMIN_OR_SERVICE} or rule:{PROJECT_MANAGER}",
-        "See the direct children of a project in its tree (their descendants are shown to an admin only), and what all "
-        "descendants hold together in its metrics.",
-        (("GET", f"{_PROJECT}/tree"), ("GET", f"{_PROJECT}/metrics")),
+        "See the direct children of a project in its tree (their descendants are shown to an admin only).",
+        (("GET", f"{_PROJECT}/tree"),),
     ),
     LIST: (_ADMIN_OR_SERVICE, "List the projects that have limits of their own.", (("GET", "/v2/quotas"),)),
     DEFAULTS: (

@@ -90,9 +90,7 @@ class QuotaAPI:
         )
         answer = operation.handler(call)
         resp.status = operation.status
-        if operation.media != falcon.MEDIA_JSON:
-            resp.content_type, resp.text = operation.media, answer
-        elif operation.answer is not None:
+        if operation.answer is not None:
             resp.media = answer
 
     def _authenticate(self, req: falcon.Request) -> Any:

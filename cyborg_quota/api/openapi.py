@@ -104,7 +104,7 @@ def _json(name: str) -> dict[str, Any]:
 def _responses(operation: Operation) -> dict[str, Any]:
     success: dict[str, Any] = {"description": http.HTTPStatus(operation.status).phrase}
     if operation.answer is not None:
-        success["content"] = {operation.media: {"schema": schemas.ref(operation.answer)}}
+        success["content"] = _json(operation.answer)
     found = {str(operation.status): success}
     for status in sorted(statuses(operation)):
         found[str(status)] = {"$ref": f"#/components/responses/{_error_name(status)}"}

@@ -7,14 +7,11 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-import falcon
-
 from cyborg_quota import policy
 from cyborg_quota.api import schemas
 from cyborg_quota.api.call import Call
-from cyborg_quota.api.handlers import checks, history, lists, metrics, overrides, pods, quotas, totals, tree
+from cyborg_quota.api.handlers import checks, history, lists, overrides, pods, quotas, totals, tree
 from cyborg_quota.api.schemas import Schema
-from cyborg_quota.metrics.gauges import CONTENT_TYPE as PROMETHEUS
 
 _NO_QUERY: Final[Mapping[str, Schema]] = {}
 
@@ -24,8 +21,7 @@ class Operation:
     """A call of the API.
 
     ``rule`` is the policy rule; None: every user may make the call, and the handler checks what the user may see.
-    ``body`` and ``answer`` are names of schemas.COMPONENTS; ``errors`` the statuses besides those that every call has;
-    ``media`` the media type of the answer, which is a str unless that is JSON.
+    ``body`` and ``answer`` are names of schemas.COMPONENTS; ``errors`` the statuses besides those that every call has.
     """
 
     method: str
@@ -39,7 +35,6 @@ class Operation:
     query: Mapping[str, Schema] = dataclasses.field(default_factory=lambda: _NO_QUERY)
     status: int = 200
     errors: tuple[int, ...] = ()
-    media: str = falcon.MEDIA_JSON
 
     @property
     def is_of_project(self) -> bool:
@@ -105,16 +100,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         quotas.get_detail,
         answer="QuotaDetail",
         query=schemas.POD,
-    ),
-    Operation(
-        "GET",
-        f"{_PROJECT}/metrics",
-        "get_quota_metrics",
-        "Show the limits, the usage and the headroom of a project in the text format of Prometheus.",
-        policy.GET,
-        metrics.get_metrics,
-        answer="Metrics",
-        media=PROMETHEUS,
     ),
     Operation(
         "GET",

@@ -186,7 +186,6 @@ COMPONENTS: Final[dict[str, Schema]] = {
         },
         optional=("parent_id",),
     ),
-    "Metrics": {"type": "string", "description": "Gauges, in the text format of Prometheus."},
     "Tree": _list("tree", ref("Node")),
     "Place": _object(
         {

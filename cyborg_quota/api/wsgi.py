@@ -7,21 +7,13 @@ OS_CYBORG_QUOTA_CONFIG_FILES, which are separated by ``;`` (as with OS_KEYSTONE_
 
 from __future__ import annotations
 
-import os
-from typing import Final
-
-from oslo_config import cfg
 from oslo_log import log as logging
 
 import cyborg_quota
-from cyborg_quota import tracing
 from cyborg_quota.api import deploy
 from cyborg_quota.conf import loading
-from cyborg_quota.metrics import setup as metrics
 
 LOG = logging.getLogger(__name__)
-
-CONFIG_FILES: Final = "OS_CYBORG_QUOTA_CONFIG_FILES"
 
 
 def make_application() -> deploy.Application:
@@ -29,17 +21,9 @@ def make_application() -> deploy.Application:
 
     Raises cfg.Error, ConfigurationError.
     """
-    conf = cfg.ConfigOpts()
-    logging.register_options(conf)
-    arguments = [
-        part for path in os.environ.get(CONFIG_FILES, "").split(";") if path for part in ("--config-file", path)
-    ]
-    loading.load(conf, arguments, version=cyborg_quota.__version__)
-    logging.setup(conf, "cyborg-quota-api")
-    tracing.set_up(conf, "cyborg-quota-api")
+    conf = loading.load_service("cyborg-quota-api")
     engine = cyborg_quota.make_engine(conf)
-    application = tracing.wrap(deploy.make_application(conf, engine), conf)
-    metrics.serve(conf, engine)
+    application = deploy.make_application(conf, engine)
     LOG.info("cyborg_quota %s, REST API: ledger %s.", cyborg_quota.__version__, engine.location)
     return application
 

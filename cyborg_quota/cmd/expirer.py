@@ -22,7 +22,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 import cyborg_quota
-from cyborg_quota import QuotaEngine, exceptions, tracing, validation
+from cyborg_quota import QuotaEngine, exceptions, validation
 from cyborg_quota.cmd import arguments, base, notifications, pod_usage
 from cyborg_quota.cmd.errors import DONE, INTERRUPTED, REFUSED, exit_status, one_line
 from cyborg_quota.metrics import setup as metrics
@@ -67,7 +67,16 @@ class Maintenance:
         self._pods = conf.pods
         self._read_endpoint = pod_usage.reader(conf, conf.pods.collect_timeout)
         self._stopped = threading.Event()
-        self._recorder = metrics.recorder() if metrics.is_enabled(conf) else None
+        self._expired_at = self._drift_rows = None
+        if metrics.is_enabled(conf):
+            recorder = metrics.recorder()
+            self._expired_at = recorder.gauge(
+                "cyborg_quota_expirer_last_success_timestamp_seconds",
+                "When overdue reservations were last expired without an error, in Unix time.",
+            )
+            self._drift_rows = recorder.gauge(
+                "cyborg_quota_drift_rows", "Counters that differ from the reservations, by the last audit."
+            )
 
     def stop(self) -> None:
         """Start no further batch."""
@@ -76,8 +85,8 @@ class Maintenance:
     def expire(self) -> int:
         """Expire overdue reservations; returns their number."""
         expired = self._engine.expire(self._context, progress=self._count_batches())
-        if self._recorder is not None:
-            self._recorder.expirer_succeeded()
+        if self._expired_at is not None:
+            self._expired_at.set_to_current_time()
         return expired
 
     def purge(self) -> int:
@@ -121,6 +130,13 @@ class Maintenance:
                 age = "none" if one.usage.age is None else f"{one.usage.age.total_seconds():.0f} seconds old"
                 LOG.warning("Pod %s was not measured: %s (Its last figures: %s.)", one.usage.pod, one.error, age)
         return sum(one.error is None for one in collected)
+
+    def audit(self) -> int:
+        """Compare all counters with the reservations, for the metrics; returns the number that differ."""
+        drift = len(self._engine.audit(self._context))
+        if self._drift_rows is not None:
+            self._drift_rows.set(drift)
+        return drift
 
     def warn_of_edges(self) -> None:
         """Log a warning if the project tree has edges that the limit driver ignores or will replace.
@@ -182,10 +198,8 @@ class Expirer(cotyledon.Service):
 
     def __init__(self, worker_id: Any, conf: cfg.ConfigOpts) -> None:
         super().__init__(worker_id)
-        tracing.set_up(conf, PROG)
         self._engine = cyborg_quota.make_engine(conf)
         self._maintenance = Maintenance(conf, self._engine)
-        self._exporter = metrics.make_exporter(conf, self._engine)
         jobs = [
             self._job(self._maintenance.expire, "Expired %d reservations.", conf.quota.expire_interval),
             self._job(self._maintenance.purge, "Purged %d reservations.", conf.quota.purge_interval),
@@ -193,6 +207,9 @@ class Expirer(cotyledon.Service):
             self._job(self._maintenance.collect, "Measured %d pods.", _collect_spacing(conf)),
             (self._tree_check(), (), {}),
         ]
+        if metrics.is_enabled(conf) and conf.metrics.audit_interval:
+            jobs.append(self._job(self._maintenance.audit, "%d counters differ.", conf.metrics.audit_interval))
+        metrics.serve_counters(conf)
         # One thread for each job: a long purge must not delay expiry.
         self._periodic = periodics.PeriodicWorker(
             jobs, executor_factory=lambda: futurist.ThreadPoolExecutor(max_workers=len(jobs))
@@ -216,8 +233,6 @@ class Expirer(cotyledon.Service):
 
     def run(self) -> None:
         LOG.info("Started.")
-        if self._exporter is not None:
-            self._exporter.start()
         self._periodic.start()
 
     def terminate(self) -> None:
@@ -225,8 +240,6 @@ class Expirer(cotyledon.Service):
         self._maintenance.stop()
         self._periodic.stop()
         self._periodic.wait()
-        if self._exporter is not None:
-            self._exporter.stop()
         self._engine.close()
         LOG.info("Stopped.")
 
@@ -251,7 +264,6 @@ def _once(conf: cfg.ConfigOpts) -> int:
 
 def _serve(conf: cfg.ConfigOpts) -> int:
     engine = cyborg_quota.make_engine(conf)
-    metrics.make_exporter(conf, engine)
     engine.close()  # report an invalid configuration here, before a worker process starts
     manager = cotyledon.ServiceManager(graceful_shutdown_timeout=STOP_SECONDS)
     manager.add(Expirer, workers=1, args=(conf,))

@@ -3,15 +3,33 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any, Final
 
 from oslo_config import cfg
+from oslo_log import log as logging
 
 from cyborg_quota import conf as groups
 
 PROJECT: Final = "cyborg_quota"
 """Determines the default configuration files, such as /etc/cyborg_quota/cyborg_quota.conf."""
+
+CONFIG_FILES: Final = "OS_CYBORG_QUOTA_CONFIG_FILES"
+"""The environment variable that names the configuration files of a WSGI application, which has no arguments."""
+
+
+def load_service(name: str) -> cfg.ConfigOpts:
+    """The configuration of the WSGI application with this name, which is also set up to log. Raises cfg.Error.
+
+    The files are those in CONFIG_FILES, separated by ``;``, or else the default files.
+    """
+    conf = cfg.ConfigOpts()
+    logging.register_options(conf)
+    paths = os.environ.get(CONFIG_FILES, "").split(";")
+    load(conf, [part for path in paths if path for part in ("--config-file", path)])
+    logging.setup(conf, name)
+    return conf
 
 
 def load(conf: cfg.ConfigOpts, arguments: Sequence[str], prog: str = PROJECT, **more: Any) -> cfg.ConfigOpts:

@@ -94,12 +94,6 @@ OPTS: list[cfg.Opt] = [
         help="The timeout of one statement in MariaDB, MySQL or PostgreSQL, in seconds. After it, the connection is "
         "closed (drivers PyMySQL and psycopg2). Audits and lists may take longer.",
     ),
-    cfg.BoolOpt(
-        "trace_statements",
-        default=False,
-        help="Trace the statements of the ledger with osprofiler, in each thread that has a trace. The options of "
-        "[profiler] say where the traces go. Needs cyborg_quota[tracing].",
-    ),
     cfg.StrOpt(
         "postgresql_pool_mode",
         default="session",

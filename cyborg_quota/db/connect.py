@@ -65,24 +65,11 @@ def make_engine(url: sa.URL, dialect: Dialect, settings: DatabaseSettings) -> sa
             f"[database] connection needs the Python package {error.name}, which is not installed."
             f" Install cyborg_quota[{dialect.extra}]."
         ) from None
-    if settings.trace_statements:
-        _trace(engine)  # before the handlers of errors: oslo.db's raises, so that no later one runs
     _handle_errors(engine, dialect)
     if "sslpassword" in url.query:
         logging.getLogger(f"{sa.QueuePool.__module__}.{sa.QueuePool.__name__}").addFilter(_hide_ssl_password)
     dialect.configure_connection(engine, url, settings)
     return engine
-
-
-def _trace(engine: sa.Engine) -> None:
-    """Record each statement and its parameters, but not its rows, in the trace that osprofiler has for the thread."""
-    try:
-        from osprofiler import sqlalchemy as osprofiler_sqlalchemy
-    except ImportError:
-        raise exceptions.ConfigurationError(
-            "[quota] trace_statements needs osprofiler: install cyborg_quota[tracing]."
-        ) from None
-    osprofiler_sqlalchemy.add_tracing(sa, engine, "db", hide_result=True)
 
 
 def _handle_errors(engine: sa.Engine, dialect: Dialect) -> None:

@@ -232,12 +232,6 @@ def edges_for_limits_query() -> sa.Select[Any]:
     )
 
 
-def edges_for_limits(connection: sa.Connection, origin: str | None) -> dict[str, str | None]:
-    """Parent by project, of the edges that the limits of a driver with this ``origin`` follow."""
-    rows = connection.execute(edges_for_limits_query(), {"b_origin": origin})
-    return {row.project_id: row.parent_id for row in rows}
-
-
 def limiting_edges_page(
     connection: sa.Connection, limit: int | None, after: str | None
 ) -> list[tuple[str, str | None]]:

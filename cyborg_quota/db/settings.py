@@ -24,8 +24,6 @@ class DatabaseSettings:
     """Whether a transaction may be idle for long between two statements: see idle_milliseconds."""
     sqlite_synchronous: bool = True
     sqlite_busy_timeout_seconds: float = 5.0
-    trace_statements: bool = False
-    """Whether osprofiler records each statement of a thread that it traces."""
     mysql_sql_mode: str | None = "TRADITIONAL"
     mysql_wsrep_sync_wait: int | None = None
     retry_seconds: float = 6.0

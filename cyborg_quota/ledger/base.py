@@ -13,7 +13,7 @@ from cyborg_quota.capacity_types import CapacityDrift, CapacityNotice, ResourceR
 from cyborg_quota.headroom import Bundles
 from cyborg_quota.limit_types import Holding, ReplacedEdge
 from cyborg_quota.limits.base import LimitDriver
-from cyborg_quota.metric_types import LedgerMetrics, ProjectMetrics
+from cyborg_quota.metric_types import LedgerMetrics
 from cyborg_quota.types import (
     Author,
     Claim,
@@ -32,7 +32,6 @@ from cyborg_quota.types import (
 
 if TYPE_CHECKING:  # the command line's help must not load a database
     from cyborg_quota.ledger.capacity_history import CapacityHistory
-    from cyborg_quota.ledger.election import Election
     from cyborg_quota.ledger.limit_changes import LimitKeeper
     from cyborg_quota.ledger.limit_history import LimitHistory
     from cyborg_quota.ledger.pods import PodManager
@@ -146,14 +145,6 @@ class QuotaDriver(abc.ABC):
 
     def read_metrics(self, project_ids: Collection[str] | None, resources: Collection[str]) -> LedgerMetrics:
         """The metrics of the ledger. ``project_ids``: the projects to read; None: all."""
-        raise NotImplementedError
-
-    def read_project_metrics(self, project_id: str, resources: Collection[str]) -> list[ProjectMetrics]:
-        """The metrics of one project, for ``resources`` and all others that it holds."""
-        raise NotImplementedError
-
-    def make_election(self, name: str, lease_seconds: float) -> Election:
-        """The candidacy of this process in the election with this name."""
         raise NotImplementedError
 
     def observe_retries(self, listener: Callable[[str], None]) -> None:  # noqa: ARG002

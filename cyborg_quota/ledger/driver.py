@@ -25,7 +25,6 @@ from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from cyborg_quota.ledger.capacity_history import CapacityHistory
 from cyborg_quota.ledger.capacity_report import CapacityReporter
 from cyborg_quota.ledger.counters import Healer
-from cyborg_quota.ledger.election import Election
 from cyborg_quota.ledger.expire import Expirer
 from cyborg_quota.ledger.headroom import HeadroomReader
 from cyborg_quota.ledger.limit_changes import LimitKeeper, OriginClearing
@@ -49,7 +48,7 @@ from cyborg_quota.ledger.usage import UsageReader
 from cyborg_quota.limit_types import Holding, ReplacedEdge
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.limits.database import DatabaseLimitDriver
-from cyborg_quota.metric_types import LedgerMetrics, ProjectMetrics
+from cyborg_quota.metric_types import LedgerMetrics
 from cyborg_quota.types import (
     MICROSECONDS,
     Author,
@@ -250,12 +249,6 @@ class DbQuotaDriver(base.QuotaDriver):
 
     def read_metrics(self, project_ids: Collection[str] | None, resources: Collection[str]) -> LedgerMetrics:
         return self._metrics.read(project_ids, resources)
-
-    def read_project_metrics(self, project_id: str, resources: Collection[str]) -> list[ProjectMetrics]:
-        return self._headroom.read_metrics(project_id, resources)
-
-    def make_election(self, name: str, lease_seconds: float) -> Election:
-        return Election(self._database, f"lease:{name}", lease_seconds)  # (the row "limits" serializes changes)
 
     def get_parent(self, project_id: str) -> str | None:
         path = self._database.read(lambda connection: path_state.read_path(connection, project_id, []))

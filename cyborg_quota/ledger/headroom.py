@@ -194,14 +194,8 @@ class HeadroomReader:
                 for name in own:
                     yield self._record(state, name, limits.get((project_id, name)), headrooms)
 
-    def read_metrics(self, project_id: str, resources: Collection[str]) -> list[ProjectMetrics]:
-        """The values of one project, for ``resources`` and all others that it holds, at one moment."""
-        return self.metrics_of([self._state(project_id)], resources, always=resources)
-
-    def metrics_of(
-        self, states: Sequence[PathState], resources: Collection[str], always: Collection[str] = ()
-    ) -> list[ProjectMetrics]:
-        """The values of each resource that the projects of ``states`` hold or have a limit of, and of ``always``.
+    def metrics_of(self, states: Sequence[PathState], resources: Collection[str]) -> list[ProjectMetrics]:
+        """The values of each resource that the projects of ``states`` hold or have a limit of.
 
         Does not read the ledger. The parents of ``states`` are those that are stored there.
         """
@@ -217,7 +211,7 @@ class HeadroomReader:
         found = []
         for state, path_limits in zip(states, self._limits.get_limits_of_paths(states, resources), strict=True):
             project_id = state.project_ids[0]
-            own = sorted(held.get(project_id, set()).union(always))
+            own = sorted(held.get(project_id, ()))
             headrooms = self._headrooms(state, path_limits, [name for name in own if name in resources])
             for name in own:
                 limit = limits.get((project_id, name), self._limits.missing_limit)

@@ -62,7 +62,6 @@ def database_settings(conf: cfg.ConfigOpts) -> DatabaseSettings:
     return DatabaseSettings(
         url=url,
         sqlite_synchronous=options.sqlite_synchronous,
-        trace_statements=conf.quota.trace_statements,
         mysql_sql_mode=options.mysql_sql_mode or None,
         connect_timeout_seconds=conf.quota.connect_timeout,
         statement_timeout_seconds=conf.quota.statement_timeout,

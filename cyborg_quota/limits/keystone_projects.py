@@ -52,11 +52,11 @@ class ProjectDirectory:
         self._listed: dict[str, str] | None = None
 
     @classmethod
-    def from_conf(cls, conf: cfg.ConfigOpts) -> ProjectDirectory:
-        """Connect with the credentials of [oslo_limit]. Raises ConfigurationError."""
+    def from_conf(cls, conf: cfg.ConfigOpts, within_seconds: float | None = None) -> ProjectDirectory:
+        """Connect with the credentials of [oslo_limit], as make_adapter does. Raises ConfigurationError."""
         keystone_session.register_opts(conf)
         keystone_session.check_credentials(conf)
-        adapter = keystone_session.make_adapter(conf)
+        adapter = keystone_session.make_adapter(conf, within_seconds)
 
         def connect() -> Any:
             made = connection.Connection(

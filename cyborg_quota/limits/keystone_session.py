@@ -7,9 +7,11 @@ oslo.limit creates its session from the global configuration only; here, the cal
 from __future__ import annotations
 
 import threading
+import time
 import urllib.parse
 from typing import Any, Final
 
+import requests
 from keystoneauth1 import exceptions as ksa
 from keystoneauth1 import loading
 from keystoneauth1.adapter import Adapter
@@ -74,11 +76,34 @@ def timeout_seconds(conf: cfg.ConfigOpts) -> float:
     return float(conf.limits.keystone_timeout if timeout is None else timeout)
 
 
-def make_adapter(conf: cfg.ConfigOpts) -> Adapter:
-    """An adapter for the Keystone API, version 3, with a new session. No I/O."""
+class _BoundedRequests(requests.Session):
+    """Ends all its requests together at one time: a timeout bounds each of them alone."""
+
+    def __init__(self, within_seconds: float) -> None:
+        super().__init__()
+        self._until = time.monotonic() + within_seconds
+
+    def request(self, method: str, url: str, *, timeout: float, **options: Any) -> requests.Response:  # type: ignore[override]
+        remaining = self._until - time.monotonic()
+        if remaining <= 0:
+            raise requests.Timeout
+        return super().request(method, url, timeout=min(timeout, remaining), **options)
+
+
+def make_adapter(conf: cfg.ConfigOpts, within_seconds: float | None = None) -> Adapter:
+    """An adapter for the Keystone API, version 3, with a new session. No I/O.
+
+    ``within_seconds``: all its requests together end within this time from now.
+    """
     auth = keystone_auth.load_auth(conf, GROUP)
     _prevent_recursive_authentication(auth)
-    session = loading.load_session_from_conf_options(conf, GROUP, auth=auth, timeout=timeout_seconds(conf))
+    session = loading.load_session_from_conf_options(
+        conf,
+        GROUP,
+        auth=auth,
+        timeout=timeout_seconds(conf),
+        session=None if within_seconds is None else _BoundedRequests(within_seconds),
+    )
     adapter = loading.load_adapter_from_conf_options(conf, GROUP, session=session, auth=auth)
     adapter.service_type = adapter.service_type or "identity"
     if not (adapter.version or adapter.min_version or adapter.max_version):

@@ -43,14 +43,6 @@ class LimitSet:
         """``begin``, and every later moment at which an override begins or ends; sorted."""
         return Timeline(self.tree, self.overrides, begin).boundaries()
 
-    def steps(
-        self, project_id: str, resource: str, begin: datetime.datetime
-    ) -> list[tuple[datetime.datetime, int | None]]:
-        """The limit of a project from ``begin`` on: (moment, the limit that applies from then)."""
-        own = [one for one in self.overrides if (one.project_id, one.resource) == (project_id, resource)]
-        limits = dataclasses.replace(self, overrides=own)
-        return [(moment, limits.at(moment).limit(project_id, resource)) for moment in limits.boundaries(begin)]
-
     def limit(self, project_id: str, resource: str) -> int | None:
         """The limit of a project, or of all (TOTAL). None: none is set, so that every request is refused."""
         if project_id == TOTAL:

@@ -13,12 +13,15 @@ if TYPE_CHECKING:
     from cyborg_quota.limits.keystone_projects import ProjectDirectory
 
 
-def make_directory(conf: cfg.ConfigOpts) -> ProjectDirectory:
-    """The projects of Keystone. Imports openstacksdk, which takes a second. No I/O. Raises ConfigurationError."""
+def make_directory(conf: cfg.ConfigOpts, within_seconds: float | None = None) -> ProjectDirectory:
+    """The projects of Keystone. Imports openstacksdk, which takes a second. No I/O. Raises ConfigurationError.
+
+    ``within_seconds``: all requests of the directory together end within this time from now.
+    """
     try:
         from cyborg_quota.limits.keystone_projects import ProjectDirectory
     except ImportError as error:
         raise exceptions.ConfigurationError(
             f"[oslo_limit] is set, and names of projects need {error.name}: install cyborg_quota[keystone]."
         ) from None
-    return ProjectDirectory.from_conf(conf)
+    return ProjectDirectory.from_conf(conf, within_seconds)

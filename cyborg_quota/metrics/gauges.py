@@ -6,7 +6,7 @@ The text is written here, and not by prometheus_client, which takes four times a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from cyborg_quota.metric_types import LedgerMetrics, ProjectMetrics
@@ -31,12 +31,12 @@ def escape(value: str) -> str:
     return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
-def projects_text(rows: Iterable[ProjectMetrics], names: Collection[str] | None = None) -> str:
-    """The gauges of projects. ``names``: only those, without the prefix; None: all."""
+def projects_text(rows: Iterable[ProjectMetrics]) -> str:
+    """The gauges of projects."""
     labelled = [(f'{{project_id="{escape(row.project_id)}",resource="{escape(row.resource)}"}}', row) for row in rows]
     lines: list[str] = []
     for name, help_text, value_of in _OF_PROJECT:
-        if labelled and (names is None or name in names):
+        if labelled:
             lines += _head(f"cyborg_quota_{name}", help_text)
             lines += [
                 f"cyborg_quota_{name}{labels} {value}"

@@ -1,35 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Switches metrics on as the configuration says. The only module of this package that others import."""
+"""Counts the calls of a process, and serves its counters, as [metrics] listen says.
+
+The only module of this package that others import.
+"""
 
 from __future__ import annotations
 
-import atexit
-import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from oslo_config import cfg
+from oslo_log import log as logging
 
 from cyborg_quota import exceptions
 from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.ledger.base import QuotaDriver
-from cyborg_quota.limits import project_directory
-from cyborg_quota.metrics.ledger_calls import DirectCalls, LedgerCalls
 
 if TYPE_CHECKING:
-    from cyborg_quota.metrics.exporter import Exporter, Names
     from cyborg_quota.metrics.recorder import Recorder
 
-VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
+LOG = logging.getLogger(__name__)
 
 
 def engine_class(conf: cfg.ConfigOpts) -> type[QuotaEngine]:
-    """The class of the engine: one that counts its calls if its process has a directory for counters, or serves them.
-
-    Raises ConfigurationError.
-    """
+    """The class of the engine: one that counts its calls if [metrics] listen is set. Raises ConfigurationError."""
     if not is_enabled(conf):
         return QuotaEngine
-    _import()
+    recorder()
     from cyborg_quota.metrics.engine import MeasuredEngine
 
     return MeasuredEngine
@@ -37,7 +33,7 @@ def engine_class(conf: cfg.ConfigOpts) -> type[QuotaEngine]:
 
 def is_enabled(conf: cfg.ConfigOpts) -> bool:
     """Whether this process counts its calls."""
-    return VARIABLE in os.environ or listens(conf)
+    return "metrics" in conf and bool(conf.metrics.listen)
 
 
 def observe(engine: QuotaEngine, driver: QuotaDriver) -> None:
@@ -46,55 +42,36 @@ def observe(engine: QuotaEngine, driver: QuotaDriver) -> None:
         driver.observe_retries(recorder().count_retry)
 
 
-def listens(conf: cfg.ConfigOpts) -> bool:
-    """Whether services serve metrics."""
-    return "metrics" in conf and conf.metrics.listen is not None
+def serve_counters(conf: cfg.ConfigOpts) -> None:
+    """Serve the counters of this process at the first free address of [metrics] listen, until the process ends.
 
-
-def make_exporter(
-    conf: cfg.ConfigOpts, engine: QuotaEngine, ledger_calls: LedgerCalls | None = None
-) -> Exporter | None:
-    """The server of the metrics, which is not started; None if [metrics] listen is not set. No I/O.
-
-    ``ledger_calls``: None calls the ledger directly. Raises ConfigurationError, also if [metrics] project_names is set
-    and Keystone is not configured.
+    A child does not inherit the server: call this after the fork. If no address is free, the process runs without.
     """
-    if not listens(conf):
-        return None
-    _import()
-    from cyborg_quota.metrics.exporter import Exporter
+    if not is_enabled(conf):
+        return
+    from prometheus_client import exposition
 
-    names = _names_reader(conf) if conf.metrics.project_names else None
-    return Exporter(conf, engine, names, ledger_calls or DirectCalls())
-
-
-def serve(conf: cfg.ConfigOpts, engine: QuotaEngine, ledger_calls: LedgerCalls | None = None) -> None:
-    """Serve metrics until this process ends, if [metrics] listen is set. Raises ConfigurationError."""
-    exporter = make_exporter(conf, engine, ledger_calls)
-    if exporter is not None:
-        atexit.register(exporter.stop)  # another process can then be elected at once
-        exporter.start()
-
-
-def _names_reader(conf: cfg.ConfigOpts) -> Names:
-    """A function that finds the names of projects by their ids. Raises ConfigurationError."""
-    project_directory.make_directory(conf)  # reports a wrong configuration now
-    # A directory keeps the list of all projects: a new one sees new projects and names.
-    return lambda project_ids: project_directory.make_directory(conf).names(project_ids)
+    # Python 3.12.5 sets it: two processes would share one address.
+    exposition.ThreadingWSGIServer.allow_reuse_port = False  # type: ignore[attr-defined]
+    reasons = []
+    for address in conf.metrics.listen:
+        host, _, port = address.rpartition(":")
+        try:
+            exposition.start_http_server(int(port), host.strip("[]"), registry=recorder().registry)
+        except OSError as error:
+            reasons.append(f"{address}: {error.strerror}")
+        else:
+            LOG.info("The counters of this process are served at %s.", address)
+            return
+    LOG.warning("The counters of this process are not served: no address in [metrics] listen is free (%s).", reasons)
 
 
 def recorder() -> Recorder:
     """The recorder of this process. Raises ConfigurationError."""
-    _import()
-    from cyborg_quota.metrics import recorder as module
-
-    return module.recorder()
-
-
-def _import() -> None:
     try:
-        import prometheus_client  # noqa: F401
+        from cyborg_quota.metrics import recorder as module
     except ImportError:
         raise exceptions.ConfigurationError(
-            f"[metrics] listen or {VARIABLE} is set, and metrics need prometheus_client: install cyborg_quota[metrics]."
+            "[metrics] listen is set, and needs prometheus_client: install cyborg_quota[metrics]."
         ) from None
+    return module.recorder()

@@ -32,7 +32,7 @@ from tests.functional import test_pages
 READER = "rita@higgs:reader"
 MANAGER = "max@higgs:manager,member,reader"
 STRANGER = "sam@elsewhere:admin_of_nothing,member,reader"
-OF_PROJECT = ("", "/detail", "/metrics", "/defaults", "/tree", "/history", "/overrides")
+OF_PROJECT = ("", "/detail", "/defaults", "/tree", "/history", "/overrides")
 
 
 class Killed(Exception):
@@ -315,7 +315,7 @@ class TestCost(ApplicationTestCase):
         return len(statements)
 
     def test_a_reader_s_calls(self) -> None:
-        expected = {"": 1, "/detail": 1, "/metrics": 1, "/defaults": 1, "/tree": 1, "/history": 1, "/overrides": 1}
+        expected = {"": 1, "/detail": 1, "/defaults": 1, "/tree": 1, "/history": 1, "/overrides": 1}
         counts = {part: self.count(f"/v2/quotas/higgs{part}", READER) for part in OF_PROJECT}
         self.assertEqual(expected, counts)
         self.assertEqual(1, self.count("/v2/quota_reservations", READER))
@@ -330,18 +330,6 @@ class TestCost(ApplicationTestCase):
         for number in range(5):
             self.engine.administration.add_project(base.ADMIN, f"child{number}", "higgs")
         self.assertEqual(2 + 3, self.count("/v2/quotas/higgs/tree?limit=3", MANAGER))
-
-
-class TestMetrics(ApplicationTestCase):
-    def test_a_reader_sees_no_other_project(self) -> None:
-        """Neither the ancestors nor, in the subtree total, what the descendants hold."""
-        text = self.ask("/v2/quotas/higgs/metrics", READER).text
-        self.assertIn('cyborg_quota_fits{project_id="higgs",resource="gpu"} 12\n', text)
-        for hidden in ("subtree", "physics", "detector", "elsewhere"):
-            self.assertNotIn(hidden, text)
-        self.assertIn(
-            'subtree{project_id="higgs",resource="gpu"} 8\n', self.ask("/v2/quotas/higgs/metrics", MANAGER).text
-        )
 
 
 class TestMiddleware(ApplicationTestCase):

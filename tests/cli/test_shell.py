@@ -68,7 +68,6 @@ class ShellTest(base.CliTestCase):
     def test_a_wrong_value_is_explained(self) -> None:
         """Not with the name of a function, nor with a value of Python."""
         for argv, expected in (
-            (["usage", "forecast", "--days", "x"], "'x': write an integer from 1 to 36500"),
             (["usage", "list", "--limit", "0"], "'0': write an integer from 1 to 2147483647"),
             (["limit", "tree", "--depth", "x"], "'x': write an integer from 0 to 2147483647"),
             (["limit", "history", "--since", "99999999w"], "'99999999w': write an age of at most 36500d"),

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Total limits in limit simulate, limit import --dry-run --against, and usage forecast."""
+"""Total limits in limit simulate and limit import --dry-run --against."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from cyborg_quota.types import TOTAL
-from tests.cli import test_forecast, test_simulate
+from tests.cli import test_simulate
 
 NAMES = ("project_id", "refused_before", "refused_after", "peak", "limit_before", "limit_after", "bound_by")
 
@@ -77,33 +77,3 @@ class TotalRowsTest(test_simulate.SimulateCase):
     def test_an_unknown_resource(self) -> None:
         new = self.limits({"total": {"gpuu": 3}})
         self.assertIn("Unknown resource 'gpuu'", self.refused(2, "limit", "simulate", new, "--against", self.file))
-
-
-class ForecastTest(test_forecast.ForecastCase):
-    def test_all_projects_together(self) -> None:
-        """Each project has room for years, and all together reach the total limit in days."""
-        self.call("limit", "set", "--default", "gpu=10000")
-        for project in ("p", "q"):
-            self.grow(project, 2, days=8)
-        self.assertEqual([], self.good("usage", "forecast", "--within", "30"))
-        self.call("limit", "set", "--total", "gpu=40")
-        (row,) = self.good("usage", "forecast", "--within", "30")
-        self.assertEqual([TOTAL, "gpu", 32, 40, 4.0], list(row.values())[:5])
-        self.assertIn("| (total)    | gpu      |", self.call("usage", "forecast", "--within", "30").out)
-        self.assertEqual([], self.good("usage", "forecast", "--within", "30", "--project", "p"))
-
-    def test_pages(self) -> None:
-        self.call("limit", "set", "--default", "gpu=60")
-        self.call("limit", "set", "--total", "gpu=61")
-        for project, per_day in (("p", 4), ("q", 2)):
-            self.grow(project, per_day, days=8)
-
-        def projects(*argv: str) -> list[str]:
-            return [row["project_id"] for row in self.good("usage", "forecast", *argv)]
-
-        self.assertEqual([TOTAL, "p", "q"], projects())
-        self.assertEqual([TOTAL], projects("--limit", "1"))
-        for marker in (TOTAL, "(total)"):
-            self.assertEqual(["p", "q"], projects("--marker", marker))
-        self.assertEqual(["q"], projects("--marker", "p", "gpu"))
-        self.assertIn("no such row", self.refused(2, "usage", "forecast", "--marker", "nobody"))

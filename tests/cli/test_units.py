@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The units of the expirer and the REST API under a real systemd, in their sandboxes, with the drop-in for metrics."""
+"""The units of the expirer, the REST API and the metrics under a real systemd, in their sandboxes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.cli.systemd import Systemd
 from tests.servers import machine
 
 UNITS = installing.TOP / "etc/systemd"
-METRICS_PAGE = installing.TOP / "doc/source/metrics.rst"
+SERVICES = ("cyborg-quota-expirer", "cyborg-quota-api", "cyborg-quota-metrics")
 CONF = """\
 [database]
 connection = sqlite:////var/lib/cyborg_quota/cyborg_quota.sqlite
@@ -26,7 +26,6 @@ expire_interval = 1
 [metrics]
 listen = 127.0.0.1:9877
 projects = *
-lease = 1
 [keystone_authtoken]
 auth_type = password
 auth_url = http://127.0.0.1:9/
@@ -39,8 +38,7 @@ mkdir -p /opt/python /opt/cyborg/venv /opt/cyborg/src/cyborg_quota /etc/cyborg_q
 mount --bind {python} /opt/python
 mount --bind {venv} /opt/cyborg/venv
 mount --bind {source} /opt/cyborg/src/cyborg_quota
-cp {directory}/cyborg_quota.conf {gunicorn} /etc/cyborg_quota/
-install -d -o 6666 -g 6666 -m 750 /run/cyborg_quota /run/cyborg_quota/metrics
+cp {directory}/cyborg_quota.conf {wsgi}/*-gunicorn.py /etc/cyborg_quota/
 """
 # The sandbox hides the directories of the interpreter and of the virtual environment, if they are below /home, /root or
 # /tmp. They are mounted elsewhere, and found by these variables.
@@ -63,13 +61,12 @@ TIMEOUT_SECONDS = 60.0
 
 class TestServices(base.BaseTestCase):
     def start(self) -> Systemd:
-        """A systemd with both units, and one that makes a ledger with a reservation of one second."""
+        """A systemd with all units, and one that makes a ledger with a reservation of one second."""
         units = {}
-        for name in ("cyborg-quota-expirer.service", "cyborg-quota-api.service"):
+        for name in [f"{service}.service" for service in SERVICES]:
             units[name] = (UNITS / name).read_text()
             [command] = re.findall(r"(?m)^ExecStart=(.*)$", units[name])
             units[f"{name}.d/10-test.conf"] = DROP_IN.format(environment=ENVIRONMENT, python=PYTHON, command=command)
-            units[f"{name}.d/20-metrics.conf"] = documented_drop_in()
         # The ledger is made by commands in the same sandbox, as the same user.
         once = units["cyborg-quota-expirer.service"].replace("Type=simple", "Type=oneshot")
         units["prepare.service"] = re.sub(r"(?m)^(ExecStart|Restart)=.*$", "", once)
@@ -83,7 +80,7 @@ class TestServices(base.BaseTestCase):
             venv=sys.prefix,
             source=installing.TOP / "cyborg_quota",
             directory=directory,
-            gunicorn=installing.TOP / "etc/wsgi/cyborg-quota-api-gunicorn.py",
+            wsgi=installing.TOP / "etc/wsgi",
         )
         if os.geteuid() != 0:
             self.skipTest("only root can start a private systemd")
@@ -101,29 +98,28 @@ class TestServices(base.BaseTestCase):
             return ended.stdout
 
         good("systemctl", "start", "prepare.service")
-        good("systemctl", "start", "cyborg-quota-expirer.service", "cyborg-quota-api.service")
+        good("systemctl", "start", *SERVICES)
         # The API has reported that it listens; it asks for a token.
         for path, status in (("healthcheck", "200"), ("v2/quotas/film", "401")):
             answer = good("curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", f"http://127.0.0.1:6667/{path}")
             self.assertEqual(status, answer)
-        # The reservation is expired, and the metrics of both processes of the host are served.
+        # The reservation is expired, and the counters and the ledger are served.
         command = f"{QUOTA} reservation list --project film -f value -c state"
         states = ["env", *ENVIRONMENT.split(), *command.split()]
         found = self.wait_for(lambda: good(*states), "expired")
         self.assertEqual("expired", found.strip(), systemd.log[-6000:])
         series = "cyborg_quota_expirer_last_success_timestamp_seconds"
         text = self.wait_for(lambda: systemd.run("curl", "-s", "http://127.0.0.1:9877/metrics").stdout, series)
-        self.assertIn("cyborg_quota_exporter_elected 1", text)
         self.assertIn(series, text)
-        self.assertIn(".db", good("ls", "/run/cyborg_quota/metrics"))
+        self.assertIn('cyborg_quota_used{project_id="film"', good("curl", "-s", "http://127.0.0.1:9876/metrics"))
         self.check_sandbox(good)
-        good("systemctl", "stop", "cyborg-quota-expirer.service", "cyborg-quota-api.service")
-        for name in ("cyborg-quota-expirer", "cyborg-quota-api"):
+        good("systemctl", "stop", *SERVICES)
+        for name in SERVICES:
             self.assertEqual("success\n", good("systemctl", "show", "--value", "--property=Result", f"{name}.service"))
 
     def check_sandbox(self, good: Callable[..., str]) -> None:
         """The processes are those of the user, without privileges."""
-        for name in ("cyborg-quota-expirer", "cyborg-quota-api"):
+        for name in SERVICES:
             pid = good("systemctl", "show", "--value", "--property=MainPID", f"{name}.service").strip()
             lines = good("cat", f"/proc/{pid}/status").splitlines()
             status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
@@ -134,9 +130,3 @@ class TestServices(base.BaseTestCase):
         """The text that ``read`` returns, as soon as it contains ``text``; at last whatever it is."""
         machine.wait_until(lambda: text in read(), TIMEOUT_SECONDS)
         return read()
-
-
-def documented_drop_in() -> str:
-    """The drop-in for metrics that the documentation shows."""
-    [found] = re.findall(r"(?m)^    \[Service\]\n(?:    .+\n)+", METRICS_PAGE.read_text())
-    return re.sub(r"(?m)^    ", "", found)

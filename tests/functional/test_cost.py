@@ -97,7 +97,6 @@ OWN: dict[str, Call] = {
     "list_defaults": lambda engine: engine.list_defaults(base.ADMIN),
     "list_overrides": lambda engine: engine.administration.list_overrides(base.ADMIN, "p7"),
     "limit_history": lambda engine: engine.administration.limit_history(P7, limit=5),
-    "read_project": lambda engine: engine.monitoring.read_project(base.ADMIN, "p7"),
     "set_limit": lambda engine: engine.administration.set_limit(base.ADMIN, "gpu", 1, "p7"),
     "unset_limit": lambda engine: engine.administration.unset_limit(base.ADMIN, "gpu", "p7"),
     "set_limits": lambda engine: engine.administration.set_limits(base.ADMIN, {"gpu": 1}, "p7"),

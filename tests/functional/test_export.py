@@ -18,10 +18,9 @@ from oslotest import base as oslo_base
 from cyborg_quota import QuotaEngine, exceptions
 from cyborg_quota.db import history, overrides
 from cyborg_quota.db.database import Database
-from cyborg_quota.replay import export, forecast
+from cyborg_quota.replay import export
 from cyborg_quota.replay.replay import Position, Replay
 from cyborg_quota.replay.traces import Event, Trace
-from cyborg_quota.types import MICROSECONDS
 from tests import base, fixtures
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -310,31 +309,6 @@ class TestTimes(ExportTestCase):
         file = io.StringIO("rests of the first attempt, which are longer than the whole trace\n" * 9)
         export.write(self.database, file, None)
         self.assertEqual(2, file.getvalue().count("\n"))
-
-
-class TestPeaks(ExportTestCase):
-    def test_the_peaks_of_each_day_from_the_ledger(self) -> None:
-        """A reservation of 1 made each day for 8 days; the third was released after two days."""
-        span = self.database.read(lambda connection: history.span(connection, 8 * DAY * MICROSECONDS))
-        uuids = [self.engine.reserve(self.context, {"gpu": 1}, consumer=f"c{day}")[0] for day in range(8)]
-        self.engine.commit(self.context, uuids)
-        self.engine.release(self.context, [uuids[2]])
-
-        def moment(days: float) -> str:
-            return (span.begin + (span.now - span.begin) / 8 * days).isoformat(" ", "microseconds")
-
-        for day, uuid in enumerate(uuids):
-            self.set_times(uuid, created_at=moment(day + 0.01), updated_at=moment(day + 0.02))
-        self.set_times(uuids[2], deleted_at=moment(4.5))
-        self.set_times(uuids[0], created_at=moment(-0.5))
-        peaks, _ = forecast.read_peaks(self.database, 30, lambda _project_id: ["above"])
-        amounts, held = peaks["p1", "gpu"]
-        self.assertEqual(([1, 2, 3, 4, 5, 5, 6, 7], 7), (list(amounts), held))
-        self.assertEqual(peaks["p1", "gpu"], peaks["above", "gpu"])
-
-    def test_a_short_history_has_no_peaks(self) -> None:
-        self.quotas.reserve(self.context, {"gpu": 4}, consumer="c")
-        self.assertEqual({}, forecast.read_peaks(self.database, 30, lambda _project_id: [])[0])
 
 
 class TestOrder(oslo_base.BaseTestCase):

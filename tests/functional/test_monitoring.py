@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metrics of the ledger, and the election of the process that exports them, on each database."""
+"""The metrics of the ledger, on each database."""
 
 from __future__ import annotations
 
 import datetime
 
-import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import Inventory, exceptions
 from cyborg_quota.capacity_types import Provider
-from cyborg_quota.db import leases, schema
-from cyborg_quota.ledger.election import TAKEOVER_FACTOR, Election
+from cyborg_quota.db import schema
 from cyborg_quota.metric_types import ProjectMetrics
 from cyborg_quota.pod_types import ResourceUse
 from cyborg_quota.types import UNLIMITED
@@ -21,7 +19,6 @@ from tests.functional import test_limits
 load_tests = testscenarios.load_tests_apply_scenarios
 
 ADMIN = base.ADMIN
-LEASE = 10.0
 
 
 class TestMetrics(test_limits.LimitsTestCase):
@@ -59,7 +56,6 @@ class TestMetrics(test_limits.LimitsTestCase):
             headroom = record.headroom
             assert headroom is not None
             self.assertEqual(None if headroom.scope == "counter" else headroom.fits, row.fits)
-            self.assertIn(row, self.engine.monitoring.read_project(ADMIN, project_id))
         self.assertEqual(
             {key: row for key, row in found.items() if key[0] in ("web", "decays")}, self.read("web", "decays")
         )
@@ -109,79 +105,3 @@ class TestMetrics(test_limits.LimitsTestCase):
     def test_bad_arguments(self) -> None:
         monitoring = self.engine.monitoring
         self.assertRaises(exceptions.InvalidRequest, monitoring.read, ADMIN, "web")
-        self.assertRaises(exceptions.InvalidRequest, monitoring.make_election, ADMIN, "x" * 25, 1.0)
-        self.assertRaises(exceptions.InvalidRequest, monitoring.make_election, ADMIN, "x", 0.0)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class TestElection(base.LedgerTestCase):
-    """Two candidates, with a clock that the test moves."""
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.clock = Clock()
-        self.one, self.two = self.candidate(), self.candidate()
-
-    def candidate(self) -> Election:
-        election = self.make_engine().monitoring.make_election(ADMIN, "metrics", LEASE)
-        election._clock = self.clock
-        return election
-
-    def elected(self) -> list[bool]:
-        return [self.one.is_elected, self.two.is_elected]
-
-    def test_the_first_is_elected_and_stays(self) -> None:
-        for _ in range(10):
-            self.assertEqual([True, False], [self.one.campaign(), self.two.campaign()])
-            self.assertEqual([True, False], self.elected())
-            self.clock.now += LEASE / 3
-
-    def test_a_silent_process_is_replaced_and_knows_it(self) -> None:
-        self.one.campaign(), self.two.campaign()
-        self.clock.now += LEASE
-        self.assertEqual([False, False], self.elected(), "its lease has ended")
-        self.assertFalse(self.two.campaign(), "not before the lease has ended by a clock that is slower")
-        self.clock.now += LEASE * TAKEOVER_FACTOR
-        self.assertTrue(self.two.campaign())
-        self.assertEqual([False, True], self.elected())
-        self.assertFalse(self.one.campaign())
-        self.assertEqual([False, True], self.elected())
-
-    def test_a_stopped_process_is_replaced_at_once(self) -> None:
-        self.one.campaign(), self.two.campaign()
-        self.one.resign()
-        self.assertEqual([False, False], self.elected())
-        self.assertTrue(self.two.campaign())
-        self.one.resign()
-        self.assertEqual([False, True], self.elected(), "who does not hold the lease cannot resign")
-        self.assertTrue(self.two.campaign())
-
-    def test_of_two_that_saw_the_same_generation_one_is_elected(self) -> None:
-        """The UPDATE compares the generation. Without that, both would be elected: the control does it."""
-        database = self.one._database
-        stored = database.read(lambda connection: leases.generation(connection, self.one._name))
-        self.assertEqual(
-            [True, False], [one._replace(stored, stored + 1, self.clock()) for one in (self.one, self.two)]
-        )
-        self.assertEqual([True, False], self.elected())
-
-        def naive(connection: sa.Connection, name: str, seen: int, after: int) -> bool:
-            update = sa.text("UPDATE fences SET generation = :after WHERE name = :name")
-            return bool(connection.execute(update, {"after": after, "name": name}).rowcount)
-
-        for one in (self.one, self.two):
-            self.assertTrue(database.write(lambda connection: naive(connection, one._name, 1, 2)))  # noqa: B023
-
-    def test_the_row_is_not_that_of_the_changes_of_limits(self) -> None:
-        election = self.engine.monitoring.make_election(ADMIN, "limits", LEASE)
-        election.campaign()
-        with self.sql.connect() as connection:
-            names = connection.execute(sa.text("SELECT name FROM fences")).scalars().all()
-        self.assertEqual(["lease:limits"], list(names))

@@ -161,8 +161,6 @@ PODS: dict[str, dict[str, Any]] = {
 
 MONITORING: dict[str, dict[str, Any]] = {
     "read": {"project_ids": [VICTIM]},
-    "read_project": {"project_id": VICTIM},
-    "make_election": {"name": "metrics", "lease_seconds": 1.0},
 }
 """Every call is an admin's."""
 

@@ -30,7 +30,6 @@ OF_ONE: dict[str, tuple[str, ...]] = {
     "transfer": ("--project", OTHER, "--consumer", "new", "--to-project", "newer"),
     "reservation list": ("--project", OTHER),
     "reservation show": ("{uuid}",),
-    "usage forecast": ("--project", OTHER),
     "usage list": ("--project", OTHER),
     "limit history": ("--project", OTHER),
     "limit list": ("--project", OTHER),

@@ -26,7 +26,7 @@ from cyborg_quota.db.database import Database
 from cyborg_quota.db.settings import DatabaseSettings
 from cyborg_quota.integrations.cyborg import bind_tracker
 from cyborg_quota.limits import cache, keystone_client
-from cyborg_quota.metrics import exporter, recorder
+from cyborg_quota.metrics import exporter
 
 LOCK_TYPES = (type(threading.Lock()), type(threading.RLock()))
 PACKAGE = pathlib.Path(cyborg_quota.__file__).parent
@@ -45,11 +45,6 @@ def make_cache() -> cache.Cache:
     limits = cache.Cache(ttl_seconds=60, stale_seconds=60, timeout_seconds=60)
     limits._begin_request("requested", 0.0)
     return limits
-
-
-def make_exporter() -> exporter.Exporter:
-    options = mock.Mock(listen="127.0.0.1:1", projects=[], max_age=1.0, lease=1.0, audit_interval=0)
-    return exporter.Exporter(mock.Mock(metrics=options), mock.Mock())
 
 
 def of_tracker(name: str) -> Callable[[], tuple[Any, Any]]:
@@ -74,9 +69,7 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "integrations.cyborg.ledger_guard.LedgerGuard": of_tracker("guard"),
     "integrations.cyborg.releases.Releaser": of_tracker("_releaser"),
     "policy.Policy": policy.Policy,
-    "metrics.exporter.LedgerText": lambda: exporter.LedgerText(mock.Mock(), [], 1.0),
-    "metrics.exporter.Exporter": make_exporter,
-    "metrics.recorder.Recorder": recorder.Recorder,
+    "metrics.exporter.LedgerApplication": lambda: exporter.LedgerApplication(mock.Mock(), []),
 }
 """Each class of the package whose objects have locks. (That of a child's only thread has the values of the thread that
 forked, as ``threading.local`` keeps them.)"""
@@ -182,19 +175,6 @@ class TestEveryLock(base.BaseTestCase):
             self.assertEqual(0, status_of_child(lambda: database._call.began is None))
         with database.deadline():
             self.assertEqual(0, status_of_child(lambda: database._call.began is not None))
-
-    def test_an_exporter_that_was_not_started_in_the_child(self) -> None:
-        """It does not wait for the server of the parent, and does not resign for it."""
-        served = make_exporter()
-        election: Any = served._election
-        served._server = mock.Mock(shutdown=threading.Event().wait)
-        served._threads.append(threading.current_thread())
-
-        def stop() -> bool:
-            served.stop()
-            return not election.resign.called
-
-        self.assertEqual(0, status_of_child(stop))
 
 
 def are_free(subject: Any) -> bool:

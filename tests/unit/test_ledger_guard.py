@@ -151,13 +151,6 @@ class TestGuard(GuardTestCase):
         self.assertFalse(self.guard.reaches())
         self.assertTrue(self.guard.is_open)
 
-    def test_without_a_timeout(self) -> None:
-        """The call is made only if a ping reaches the database."""
-        self.ledger.answers = iter([True, *[False] * 1000])
-        self.assertEqual(7, self.guard.call_untimed(lambda value: value, 7))
-        self.assertRaises(LedgerOffline, self.guard.call_untimed, self.fail, UNREACHABLE)
-        self.assertEqual((True, 0), (self.guard.is_open, self.calls))
-
     def test_closed_permanently(self) -> None:
         self.guard.close()
         self.guard.want_retry()

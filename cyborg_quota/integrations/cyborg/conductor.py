@@ -19,6 +19,7 @@ from cyborg_quota.integrations.cyborg import objects as quota_objects
 from cyborg_quota.integrations.cyborg.bind_tracker import BindRequest, BindReservation, Caller
 from cyborg_quota.integrations.cyborg.ledger_guard import LedgerNotCalled
 from cyborg_quota.integrations.cyborg.mapping import classes_of
+from cyborg_quota.metrics import setup as metrics
 
 LOG = logging.getLogger(__name__)
 
@@ -30,6 +31,7 @@ class ConductorManager(manager.ConductorManager):  # type: ignore[misc]
 
     def init_host(self) -> None:
         super().init_host()
+        metrics.serve_counters(process_state.conf())  # here, because this runs after the fork
         self._upkeep = periodic.Upkeep(process_state.conf(), process_state.bind_tracker(), process_state.resource_map())
 
     def periodic_tasks(self, context: Any, raise_on_error: bool = False) -> Any:  # noqa: ARG002

@@ -133,12 +133,6 @@ class LedgerGuard:
             self._open(began, error)
             raise
 
-    def call_untimed(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
-        """As ``call``, for a function without a timeout: pings the database first. Raises LedgerOffline."""
-        if not self.reaches():
-            raise self.offline()
-        return self.call(function, *args, **options)
-
     def call_in_slot(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
         """As ``call``, in few threads while the ledger does not answer: the others of a web server stay free.
 

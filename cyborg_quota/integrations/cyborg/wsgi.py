@@ -72,7 +72,6 @@ def _mount_quota_api(setup_app: Callable[..., Any]) -> Callable[..., Any]:
     """
     from cyborg_quota.api import deploy
     from cyborg_quota.api.microversions import VersionRange
-    from cyborg_quota.metrics import setup as metrics
 
     def setup(*args: Any, **options: Any) -> Any:
         compatibility.check_rest_api()
@@ -84,7 +83,6 @@ def _mount_quota_api(setup_app: Callable[..., Any]) -> Callable[..., Any]:
         quota_api = deploy.make_bare_application(
             process_state.conf(), engine, supported, call_ledger=tracker.guard.call_in_slot
         )
-        metrics.serve(process_state.conf(), engine, tracker.guard)
         return deploy.mount(quota_api, setup_app(*args, **options))
 
     return setup

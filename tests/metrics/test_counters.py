@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The counters of a process, and the address at which it serves them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import urllib.request
+from unittest import mock
+
+from oslotest import base as oslo_base
+from prometheus_client import generate_latest
+
+import cyborg_quota
+from cyborg_quota import exceptions
+from cyborg_quota.metrics import recorder as recorders
+from cyborg_quota.metrics import setup
+from cyborg_quota.metrics.engine import MeasuredEngine, result_of
+from tests import base, hooks
+from tests.api import server
+from tests.metrics.test_exporter import Samples, key, samples
+from tests.servers import machine
+
+
+class TestCounters(server.ApiTestCase):
+    options = {"metrics__listen": ["127.0.0.1:1"]}
+
+    def setUp(self) -> None:
+        recorders.recorder.cache_clear()
+        self.addCleanup(recorders.recorder.cache_clear)
+        super().setUp()
+        self.assertIsInstance(self.engine, MeasuredEngine)
+
+    def counted(self) -> Samples:
+        return samples(generate_latest(setup.recorder().registry).decode())
+
+    def test_results(self) -> None:
+        before = self.counted()
+        context = base.Context("detector")
+        self.assertRaises(exceptions.OverQuota, self.engine.reserve, context, {"gpu": 99})
+        self.assertRaises(exceptions.QuotaError, self.engine.reserve, context, {"gpu": 1, "quantum": 1})
+        self.assertRaises(exceptions.QuotaError, self.engine.reserve, context, {"gpu": "many"})  # type: ignore[dict-item]
+        self.assertRaises(exceptions.QuotaError, self.engine.reserve_many, context, [None])  # type: ignore[list-item]
+        [uuid] = self.engine.reserve(base.Context("simulation"), {"gpu": 1})
+        self.engine.rollback(base.Context("simulation"), [uuid])
+        found = {name: value - before.get(name, 0) for name, value in self.counted().items()}
+        self.assertEqual(1, found[key("reserves_total", resource="gpu", result="over_quota")])
+        self.assertEqual(2, found[key("reserves_total", resource="gpu", result="invalid")])
+        self.assertEqual(1, found[key("reserves_total", resource="gpu", result="granted")])
+        self.assertFalse([one for one in found if "quantum" in str(one)], "an unknown resource makes no series")
+        self.assertEqual(1, found[key("call_duration_seconds_count", call="rollback")])
+        self.assertEqual(5, found[key("call_duration_seconds_count", call="reserve")])
+
+    def test_every_error_of_a_reserve_has_a_result(self) -> None:
+        found = {
+            result_of(error)
+            for error in (
+                exceptions.LimitNotSet("gpu", ""),
+                exceptions.DatabaseUnavailable("", 1.0),
+                exceptions.InvalidRequest(""),
+                KeyError(),
+            )
+        }
+        self.assertEqual({"limit_not_set", "database_error", "invalid", "failed"}, found)
+
+    def test_retries(self) -> None:
+        from cyborg_quota.db.errors import ConcurrentChange
+
+        database = hooks.database_of(self.engine)
+        attempts: list[int] = []
+
+        def work(_connection: object) -> int:
+            attempts.append(1)
+            if len(attempts) < 4:
+                raise ConcurrentChange
+            return 1
+
+        before = self.counted().get(key("retries_total", reason="concurrent_change"), 0)
+        for run in (database, database.long_transactions):
+            attempts.clear()
+            run.write(work)
+        self.assertEqual(6, self.counted()[key("retries_total", reason="concurrent_change")] - before)
+
+    def test_without_metrics_the_engine_is_the_plain_one(self) -> None:
+        engine = cyborg_quota.make_engine(server.settings(self.url))
+        self.assertIs(cyborg_quota.QuotaEngine, type(engine))
+
+
+class TestServer(oslo_base.BaseTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        recorders.recorder.cache_clear()
+        self.addCleanup(recorders.recorder.cache_clear)
+
+    def serve(self, *addresses: str) -> list[str]:
+        """Serve at the first of these addresses that is free; returns what is logged."""
+        conf = server.settings("sqlite://", metrics__listen=list(addresses))
+        with self.assertLogs(setup.LOG.logger, logging.INFO) as logged:
+            setup.serve_counters(conf)
+        return list(logged.output)
+
+    def free(self) -> str:
+        return f"127.0.0.1:{machine.free_port()}"
+
+    def test_the_first_free_address(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            taken, free = f"127.0.0.1:{other.getsockname()[1]}", self.free()
+            setup.recorder().record("commit", 0.01)
+            self.assertIn(free, self.serve(taken, free)[0])
+        with urllib.request.urlopen(f"http://{free}/metrics", timeout=30) as answer:
+            found = samples(answer.read().decode())
+        self.assertEqual(1, found[key("call_duration_seconds_count", call="commit")])
+
+    def test_two_processes_use_two_addresses(self) -> None:
+        addresses = [self.free(), self.free()]
+        self.serve(*addresses)
+        self.assertIn(addresses[1], self.serve(*addresses)[0])
+
+    def test_no_free_address_is_one_line_in_the_log(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            taken = f"127.0.0.1:{other.getsockname()[1]}"
+            [line] = self.serve(taken, taken)
+        self.assertIn("WARNING", line)
+        self.assertIn(taken, line)
+
+    def test_an_invalid_address(self) -> None:
+        self.assertRaises(ValueError, server.settings, "sqlite://", metrics__listen=["nothing"])
+
+    def test_without_the_library(self) -> None:
+        conf = server.settings("sqlite://", metrics__listen=["127.0.0.1:1"])
+        with mock.patch.dict("sys.modules", {"prometheus_client": None}):
+            sys.modules.pop("cyborg_quota.metrics.recorder")
+            vars(cyborg_quota.metrics).pop("recorder")
+            error = self.assertRaises(exceptions.ConfigurationError, setup.engine_class, conf)
+        self.assertIn("cyborg_quota[metrics]", str(error))
+
+    def test_a_child_counts_from_zero(self) -> None:
+        """It has not made the parent's calls."""
+        recorder = setup.recorder()
+        recorder.record("commit", 0.01)
+        self.assertIn(b'call="commit"', generate_latest(recorder.registry))
+        pid = os.fork()
+        if not pid:
+            os._exit(int(b'call="commit"' in generate_latest(recorder.registry)))
+        self.assertEqual(0, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
