@@ -11,12 +11,11 @@ from cyborg_quota.types import MAX_AMOUNT, UNLIMITED, Claim, Constraint, Counter
 
 
 def requested(claims: Iterable[Claim]) -> dict[str, int]:
-    """The sum of the positive deltas of each resource. A negative delta frees nothing until it is committed."""
+    """The sum of the deltas of each resource."""
     total: dict[str, int] = {}
     for claim in claims:
         for resource, delta in claim.deltas.items():
-            if delta > 0:
-                total[resource] = total.get(resource, 0) + delta
+            total[resource] = total.get(resource, 0) + delta
     return total
 
 
@@ -35,7 +34,7 @@ def find_violations(
     violations = []
     for constraint in constraints:
         amount = request.get(constraint.resource, 0)
-        if constraint.limit == UNLIMITED or amount <= 0:
+        if constraint.limit == UNLIMITED or not amount:
             continue
         if constraint.scope == "project" and constraint.project_id != project_id:
             continue

@@ -185,11 +185,9 @@ class QuotaEngine(Queries):
         """
         project_id = validation.project_of(context, project_id)
         _, in_pod = self._place(context, project_id, None, pod)
-        request = {
-            resource: delta for resource, delta in validation.check_deltas(deltas, self._resources).items() if delta > 0
-        }
+        request = validation.check_deltas(deltas, self._resources)
         sees_all = validation.is_admin(context) and not redacted
-        return self._driver.check(project_id, request, sees_all=sees_all, pod=in_pod) if request else []
+        return self._driver.check(project_id, request, sees_all=sees_all, pod=in_pod)
 
     def adopt(
         self,
@@ -210,9 +208,6 @@ class QuotaEngine(Queries):
         project_id = validation.project_of(context, project_id)
         checked = validation.check_claims(claims, self._resources)
         for claim in checked:
-            for resource, delta in claim.deltas.items():
-                if delta < 0:
-                    raise exceptions.InvalidDelta(resource, delta, "an attached amount must be positive")
             if claim.provider == ANY:
                 raise exceptions.InvalidClaim("What is attached is at one provider: name it.")
         return self._driver.adopt(project_id, checked, validation.optional_name("group", group))
@@ -325,8 +320,8 @@ class QuotaEngine(Queries):
         """Transfer all that a consumer holds in ``project_id`` to ``to_project``, whose limits apply. Admin only.
 
         The UUIDs, the states and the providers stay. A repeat changes nothing while the receiver holds them, and raises
-        ReservationNotFound afterwards. Raises the errors of ``commit`` and ``reserve``, ReservationConflict if the
-        receiver has a consumer of this name, InvalidDelta (a negative amount).
+        ReservationNotFound afterwards. Raises the errors of ``commit`` and ``reserve``, and ReservationConflict if
+        the receiver has a consumer of this name.
         """
         validation.admin_only(context, "transfer")
         project_id, to_project = (

@@ -157,7 +157,7 @@ class Pods:
         pod_request = PodRequest(
             validation.optional_name("availability_zone", zone),
             validation.check_affinity(affinity),
-            None if request is None else validation.check_needed(request, self._resources),
+            None if request is None else validation.check_deltas(request, self._resources),
         )
         binding = self._pods.select(project_id, pod_request)
         if self._authority.allows(context, SEE_PODS, project_id):

@@ -85,9 +85,6 @@ class Queries:
         """
         project_id = validation.project_of(context, project_id)
         checked = validation.check_deltas(bundle, self._resources)
-        for resource, amount in checked.items():
-            if amount < 0:
-                raise exceptions.InvalidDelta(resource, amount, "the amount in a bundle must be positive")
         return self._driver.count_bundles(project_id, checked, *self._place(context, project_id, provider, pod))
 
     def _place(

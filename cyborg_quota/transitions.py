@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import datetime
 import operator
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal, NamedTuple
 
 from cyborg_quota import exceptions
 from cyborg_quota.scopes import scoped_name
-from cyborg_quota.types import COMMITTED, EXPIRED, LIVE_STATES, MAX_AMOUNT, RELEASED, RESERVED, ROLLED_BACK, State
+from cyborg_quota.types import COMMITTED, EXPIRED, LIVE_STATES, RELEASED, RESERVED, ROLLED_BACK, State
 
 Call = Literal["commit", "rollback", "release", "extend", "resize", "transfer", "expire"]
 
@@ -134,12 +134,8 @@ def decide(call: Call, rows: Iterable[Row]) -> Plan:
 
 
 def effect(before: State | None, after: State, delta: int) -> tuple[int, int]:
-    """The amounts that a transition adds to (reserved, used). ``before`` None: the reservation is created.
-
-    A negative delta is not counted until it is committed.
-    """
-    in_flight = max(delta, 0)
-    reserved = (in_flight if after == RESERVED else 0) - (in_flight if before == RESERVED else 0)
+    """The amounts that a transition adds to (reserved, used). ``before`` None: the reservation is created."""
+    reserved = (delta if after == RESERVED else 0) - (delta if before == RESERVED else 0)
     used = (delta if after == COMMITTED else 0) - (delta if before == COMMITTED else 0)
     return reserved, used
 
@@ -150,47 +146,8 @@ def capacity_freed(moves: Iterable[Move]) -> dict[tuple[int, str], int]:
     for row, to in moves:
         if row.provider_id is not None and to not in LIVE_STATES:
             key = (row.provider_id, row.resource)
-            freed[key] = freed.get(key, 0) + max(row.delta, 0)
+            freed[key] = freed.get(key, 0) + row.delta
     return freed
-
-
-class Freed(NamedTuple):
-    """The positive amount that a committed reservation with a negative delta subtracts from ``used``."""
-
-    id: int
-    amount: int
-
-
-def adjust(shortfall: int, freed: Iterable[Freed], committed: Collection[int] = ()) -> list[Freed]:
-    """The reductions of ``freed`` that add up to ``shortfall``.
-
-    The reservations that this call commits (``committed``: their ids) are reduced first, because they caused the
-    shortfall; then the others, latest first. If the sum of ``freed`` is less than ``shortfall``, all of it is reduced.
-    """
-    reductions = []
-    for entry in sorted(freed, key=lambda entry: (entry.id in committed, entry.id), reverse=True):
-        amount = min(shortfall, entry.amount)
-        if amount > 0:
-            reductions.append(Freed(entry.id, amount))
-            shortfall -= amount
-    return reductions
-
-
-def mergeable(deltas: Sequence[int]) -> list[int]:
-    """The positions of those of these deltas that one row can replace, in order.
-
-    Neither their positive nor their negative sum exceeds MAX_AMOUNT, so that the new delta fits, with any adjustments.
-    The smallest are taken first: if the result has fewer than two, then no two of them fit into one row.
-    """
-    taken = []
-    positive = negative = 0
-    for position in sorted(range(len(deltas)), key=lambda position: abs(deltas[position])):
-        delta = deltas[position]
-        if (positive if delta > 0 else negative) + abs(delta) <= MAX_AMOUNT:
-            taken.append(position)
-            positive += max(delta, 0)
-            negative += max(-delta, 0)
-    return sorted(taken)
 
 
 def current_attempt(rows: Sequence[Row]) -> list[Row]:

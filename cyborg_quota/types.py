@@ -86,7 +86,7 @@ class Claim:
     """The request of one consumer.
 
     ``consumer`` is a name that the caller chooses (the UUID of an ARQ). With None, the reservations can be addressed
-    only by their UUIDs. ``deltas`` maps resources to signed, non-zero integers. With ``group`` None, the group of
+    only by their UUIDs. ``deltas`` maps resources to amounts, integers of 1 and more. With ``group`` None, the group of
     the call applies.
 
     ``source`` names the program that makes the reservations, where several programs share a database (two Cyborgs).

@@ -121,17 +121,22 @@ def text_of(name: object) -> str:
 
 
 def check_delta(resource: str, delta: object) -> int:
-    """Return the signed, non-zero amount as a plain int (also from numpy integers). Raises InvalidDelta."""
+    """Return the amount, from 1 to MAX_AMOUNT, as a plain int (also from numpy integers). Raises InvalidDelta."""
     if isinstance(delta, bool):
         raise exceptions.InvalidDelta(resource, delta, "it must be an integer, not a boolean")
     try:
         amount = operator.index(delta)  # type: ignore[arg-type]
     except Exception:  # not only TypeError: numpy and other libraries raise their own types
         raise exceptions.InvalidDelta(resource, delta, "it must be an integer") from None
-    if not amount:
-        raise exceptions.InvalidDelta(resource, delta, "it must not be zero")
-    if abs(amount) > MAX_AMOUNT:
-        raise exceptions.InvalidDelta(resource, delta, f"it must be between -{MAX_AMOUNT} and {MAX_AMOUNT}")
+    if amount < 1:
+        raise exceptions.InvalidDelta(
+            resource,
+            delta,
+            "it must be at least 1. To give back, call release(consumer=...) or release(reservations=[...]); to change "
+            "an amount, call resize",
+        )
+    if amount > MAX_AMOUNT:
+        raise exceptions.InvalidDelta(resource, delta, f"it must be at most {MAX_AMOUNT}")
     return int(amount)
 
 
@@ -145,13 +150,6 @@ def check_deltas(deltas: object, known: Mapping[str, Any]) -> dict[str, int]:
     if unknown:
         raise exceptions.UnknownResource(map(text_of, unknown), known)
     return {_plain(resource): check_delta(resource, delta) for resource, delta in deltas.items()}
-
-
-def check_needed(amounts: object, known: Mapping[str, Any]) -> dict[str, int]:
-    """What a pod must have. Raises InvalidClaim, UnknownResource, InvalidDelta."""
-    checked = check_deltas(amounts, known)
-    _check_positive(checked, "a selection considers what is needed")
-    return checked
 
 
 def expire_microseconds(expire: object, default_seconds: int) -> int:
@@ -301,8 +299,6 @@ def check_claims(claims: Iterable[Claim], known: Mapping[str, Any]) -> list[Clai
         deltas = check_deltas(claim.deltas, known)
         consumer, group = optional_name("consumer", claim.consumer), optional_name("group", claim.group)
         provider = optional_name("provider", claim.provider)
-        if provider is not None:
-            _check_positive(deltas, "a claim with a provider takes capacity")
         pod = _check_pod_of(claim)
         checked.append(Claim(consumer, deltas, group, optional_name("source", claim.source), provider, pod))
     if not checked:
@@ -364,8 +360,6 @@ def check_amounts(
     """The amounts of a resize, and the expected ones. Raises InvalidDelta, UnknownResource, InvalidRequest."""
     checked = check_deltas(amounts, known)
     before = {} if expected is None else check_deltas(expected, known)
-    for deltas in (checked, before):
-        _check_positive(deltas, "a resize sets what is held")
     for resource in before.keys() - checked.keys():
         raise exceptions.InvalidRequest(f"An amount of {resource} is expected, but it is not resized.")
     return checked, before
@@ -380,17 +374,11 @@ def check_known_as(known_as: object, selection: Selection) -> str | None:
     return check_name("known_as", known_as)
 
 
-def _check_positive(deltas: Mapping[str, int], reason: str) -> None:
-    for resource, delta in deltas.items():
-        if delta < 0:
-            raise exceptions.InvalidDelta(resource, delta, f"{reason}, so its amounts must be positive")
-
-
 def _check_totals(claims: Iterable[Claim]) -> None:
     totals: dict[str, int] = {}
     for claim in claims:
         for resource, delta in claim.deltas.items():
-            totals[resource] = totals.get(resource, 0) + abs(delta)
+            totals[resource] = totals.get(resource, 0) + delta
             if totals[resource] > MAX_AMOUNT:
                 raise exceptions.InvalidDelta(resource, totals[resource], "the sum of the claims is too large")
 

@@ -13,7 +13,6 @@ import sqlalchemy as sa
 ENDED = ("rolled_back", "expired", "released")
 TOTAL = " total"
 MAX_AMOUNT = 2**31 - 1
-EXCESS = 0
 MULTI_STATEMENTS = 1 << 16
 """The flag of a connection to MariaDB that may send several statements at once."""
 
@@ -26,8 +25,7 @@ QUERIES = {
     "limits": ("limit_totals WHERE is_enforced = 1", "resource"),
     "rows": (
         "reservations",
-        "id, usage_id, project_id, resource, delta, state, deleted, live, deleted_at, consumer_id, adjusts,"
-        " provider_id",
+        "id, usage_id, project_id, resource, delta, state, deleted, live, deleted_at, consumer_id, provider_id",
     ),
     "inventories": ("inventories", "provider_id, resource, capacity, used, free, used_elsewhere"),
     "allocations": ("allocations", "provider_id, resource, used"),
@@ -49,8 +47,6 @@ def find_violations(connection: sa.Connection) -> list[str]:
     names = {usage.id: (usage.project_id, usage.resource) for usage in usages}
     return (
         _check_rows(rows, names)
-        + _check_adjustments(rows)
-        + _check_excess(rows, usages)
         + _check_counters(usages, rows, parents, pods)
         + _check_totals(totals, usages, parents, enforced)
         + _check_capacity(found["inventories"], rows, found["allocations"])
@@ -125,37 +121,6 @@ def _check_rows(rows: Sequence[Any], names: Mapping[int, Key]) -> list[str]:
     return faults
 
 
-def _check_adjustments(rows: Sequence[Any]) -> list[str]:
-    """Check that each adjustment belongs to a negative delta, and that no such delta subtracts less than zero.
-
-    So used is never more than the sum of the positive deltas that are held.
-    """
-    faults = []
-    subtracted = {row.id: -row.delta for row in rows if row.state == "committed" and row.delta < 0}
-    usage_ids = {row.id: row.usage_id for row in rows}
-    for row in rows:
-        if row.adjusts in (None, EXCESS) or row.state in ENDED:
-            continue
-        if row.adjusts not in subtracted or usage_ids[row.adjusts] != row.usage_id or row.consumer_id is not None:
-            faults.append(f"reservation {row.id} adjusts {row.adjusts}, no committed negative delta of its row")
-        else:
-            subtracted[row.adjusts] -= row.delta
-        if row.state != "committed" or row.delta <= 0:
-            faults.append(f"adjustment {row.id} is {row.state}, of {row.delta}")
-    return faults + [f"reservation {number} subtracts {amount}" for number, amount in subtracted.items() if amount < 0]
-
-
-def _check_excess(rows: Sequence[Any], usages: Sequence[Any]) -> list[str]:
-    """Check that an excess is subtracted only from a counter that is at its maximum."""
-    held = {usage.id: usage.used + usage.reserved for usage in usages}
-    excesses = [row for row in rows if row.adjusts == EXCESS and row.state not in ENDED]
-    return [
-        f"excess {row.id} is {row.state}, of {row.delta}, at a counter of {held.get(row.usage_id)}"
-        for row in excesses
-        if (row.state, row.consumer_id, held.get(row.usage_id)) != ("committed", None, MAX_AMOUNT) or row.delta >= 0
-    ]
-
-
 def _check_counters(
     usages: Sequence[Any], rows: Sequence[Any], parents: Mapping[str, str | None], pods: Mapping[int, str]
 ) -> list[str]:
@@ -168,7 +133,7 @@ def _check_counters(
     subtree: collections.Counter[Key] = collections.Counter()
     for row in rows:
         for name in _names(row, pods):
-            if row.state == "reserved" and row.delta > 0:
+            if row.state == "reserved":
                 reserved[row.project_id, name] += row.delta
             if row.state == "committed":
                 used[row.project_id, name] += row.delta
@@ -218,9 +183,7 @@ def _check_capacity(inventories: Sequence[Any], rows: Sequence[Any], allocations
     sums: collections.Counter[tuple[int, str]] = collections.Counter()
     for row in rows:
         if row.provider_id is not None and row.state not in ENDED:
-            sums[row.provider_id, row.resource] += max(row.delta, 0)
-            if row.delta < 0:
-                return [f"reservation {row.id} has a provider and a negative delta"]
+            sums[row.provider_id, row.resource] += row.delta
     allocated: collections.Counter[tuple[int, str]] = collections.Counter()
     for row in allocations:
         allocated[row.provider_id, row.resource] += row.used

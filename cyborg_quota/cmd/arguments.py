@@ -117,7 +117,7 @@ def add_amounts(
     parser: argparse.ArgumentParser,
     *,
     nargs: str = "+",
-    text: str = "the amount of a resource, as in gpu=2; a negative amount frees",
+    text: str = "the amount of a resource, as in gpu=2",
 ) -> None:
     """Add the positional argument ``deltas``: the requested amounts. ``text``: its help."""
     parser.add_argument("deltas", nargs=nargs, type=amount, metavar="RESOURCE=AMOUNT", help=text)

@@ -72,8 +72,7 @@ def span(connection: sa.Connection, microseconds: int | None) -> Span:
 def stream(connection: sa.Connection, begin: datetime.datetime) -> Iterator[HistoryRow]:
     """The events since ``begin``, ordered by time. Reservations that were live then come first, as if made then.
 
-    A negative delta is reported only if it is committed, with the amount that it still frees (see I2: adjustments
-    reduce it). Therefore the sums of the committed and of the reserved deltas are those of the counters.
+    The sums of the committed and of the reserved deltas are those of the counters.
     """
     for row in connection.execution_options(yield_per=_STREAM_ROWS).execute(_query(begin)):
         moment, *values = row[:8]
@@ -96,31 +95,22 @@ def _query(begin: datetime.datetime) -> sa.Select[Any]:
     first, first_committed = _first(changes, "first_change"), _first(changes, "first_committed", COMMITTED)
     ended = _not_before(_row.deleted_at, made)
     ended = sa.case((first.c.last > ended, first.c.last), else_=ended)
-    adjusted = _adjustments()
-    present = _Held(_row.project_id, _row.delta + sa.func.coalesce(adjusted.c.amount, 0))
+    present = _Held(_row.project_id, _row.delta)
     initial = _before(first, present)
     later = _before(first_committed, present)
     at_commit = _Held(
         *[sa.case((_row.state == RELEASED, one), else_=two) for one, two in zip(initial, later, strict=True)]
     )
-    source = reservations.outerjoin(adjusted, adjusted.c.adjusts == _row.id)
-    source = source.outerjoin(first, first.c.reservation_id == _row.id)
+    source = reservations.outerjoin(first, first.c.reservation_id == _row.id)
     source = source.outerjoin(first_committed, first_committed.c.reservation_id == _row.id)
-    is_selected = sa.and_(
-        _row.adjusts.is_(None),
-        sa.or_(_row.live == 1, _row.deleted_at > begin),
-        sa.or_(_row.delta > 0, sa.and_(_row.state == COMMITTED, present.delta < 0)),
-    )
+    is_selected = sa.or_(_row.live == 1, _row.deleted_at > begin)
     all_events = sa.union_all(
         _events(made, RESERVE, initial).select_from(source).where(is_selected),
         _events(committed, COMMIT, at_commit)
         .select_from(source)
         .where(is_selected, _row.state.in_((COMMITTED, RELEASED))),
         _events(ended, END, present).select_from(source).where(is_selected, _row.state.not_in((COMMITTED, RESERVED))),
-        *(
-            query.where(_row.delta > 0, sa.or_(_row.live == 1, _row.deleted_at > begin))
-            for query in _change_events(changes, made, committed)
-        ),
+        *(query.where(is_selected) for query in _change_events(changes, made, committed)),
     ).subquery("events")
     is_after_begin = sa.case((all_events.c.moment.is_(None), 0), else_=1)
     order = [all_events.c[name] for name in ("moment", "id", "phase", "generation", "step")]
@@ -223,19 +213,6 @@ def _first(changes: sa.Subquery, name: str, state: State | None = None) -> sa.Su
         .select_from(sa.join(least, reservation_changes, is_first))
         .subquery(name)
     )
-
-
-def _adjustments() -> sa.Subquery:
-    """The amounts by which adjustments reduce each negative reservation; see I2."""
-    return (
-        sa.select(_row.adjusts, sa.cast(sa.func.sum(_row.delta), sa.BigInteger).label("amount"))
-        .where(_row.adjusts.is_not(None), _row.state == COMMITTED)
-        .group_by(_row.adjusts)
-        .subquery("adjusted")
-    )
-
-
-# --- Lists ---
 
 
 def list_reservations(
@@ -365,7 +342,7 @@ def pods_of_group(connection: sa.Connection, project_id: str, group: str) -> lis
     """The pods in which a group of the project holds something, the one of its oldest live reservation first.
 
     SELECT pod FROM reservations JOIN resource_providers ON ... WHERE project_id = :project AND group_id = :group
-    AND provider_id IS NOT NULL AND live = 1 AND delta > 0 AND pod IS NOT NULL
+    AND provider_id IS NOT NULL AND live = 1 AND pod IS NOT NULL
     GROUP BY pod ORDER BY min(reservations.id)
     """
     query = (

@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Maintenance of the ledger: expire, purge, fold, audit, and the sums that correct a counter.
-
-An adjustment is a committed reservation without consumer and group. One with a positive delta names the reservation
-with a negative delta (``adjusts``) whose effect it reduces, because less than that amount was in use. One with a
-negative delta (``adjusts`` is EXCESS) subtracts what the counters, which are 32 bits wide, cannot hold.
-"""
+"""Maintenance of the ledger: expire, purge, fold, audit, and the sums that correct a counter."""
 
 from __future__ import annotations
 
@@ -13,15 +8,14 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota import scopes, transitions
+from cyborg_quota import scopes
 from cyborg_quota.db import clock, reservation_changes, resource_providers
 from cyborg_quota.db.models import projects, quota_usages, reservations
 from cyborg_quota.db.new_reservations import new_uuid
 from cyborg_quota.db.prepared import ListStatement, any_of
-from cyborg_quota.db.reservations import GENERATION, IS_OVERDUE, IS_SAME_GENERATION, ended, move
+from cyborg_quota.db.reservations import GENERATION, IS_OVERDUE, IS_SAME_GENERATION, ended
 from cyborg_quota.db.usages import Node, scoped_expression
-from cyborg_quota.transitions import Freed
-from cyborg_quota.types import COMMITTED, EXPIRED, MAX_AMOUNT, RELEASED, RESERVED, TOTAL, Counters, Drift
+from cyborg_quota.types import COMMITTED, EXPIRED, RESERVED, TOTAL, Counters, Drift
 
 BATCH_ROWS: Final = 1000
 """The number of rows that one transaction of count_in_pods changes."""
@@ -62,11 +56,9 @@ _LOOSE = sa.and_(
     _row.state == COMMITTED,
     _row.consumer_id.is_(None),
     _row.group_id.is_(None),
-    # An adjustment is folded with the row that it adjusts.
-    _row.adjusts.is_(None),
     sa.func.coalesce(_row.updated_at, _row.created_at) <= clock.utc_after(-_AGE),
 )
-_CAN_FOLD = sa.or_(sa.func.count() > 1, sa.func.min(_row.delta) < 0)
+_CAN_FOLD = sa.func.count() > 1
 _FOLDABLE_USAGE_ROWS = (
     sa.select(_row.usage_id)
     .where(_row.usage_id > sa.bindparam("b_after", type_=sa.Integer), _LOOSE)
@@ -87,7 +79,6 @@ _TO_FOLD = (
         _row.usage_id == sa.bindparam("b_usage_id"),
         _row.provider_id.is_not_distinct_from(sa.bindparam("b_provider_id", type_=_row.provider_id.type)),
         _row.pod.is_not_distinct_from(sa.bindparam("b_pod", type_=_row.pod.type)),
-        _row.id > sa.bindparam("b_after", type_=sa.Integer),
         _LOOSE,
     )
     .order_by(_row.id)
@@ -113,7 +104,7 @@ def foldable_usage_rows(connection: sa.Connection, age_microseconds: int, after:
 
 
 def foldable(connection: sa.Connection, usage_id: int, age_microseconds: int) -> list[FoldGroup]:
-    """The groups of several old committed reservations without consumer and group, or with a negative one.
+    """The groups of several old committed reservations without consumer and group.
 
     Their number depends on the number of providers and pods, not on the number of reservations.
     """
@@ -121,66 +112,42 @@ def foldable(connection: sa.Connection, usage_id: int, age_microseconds: int) ->
     return [(row.usage_id, row.provider_id, row.pod) for row in connection.execute(_FOLDABLE, parameters)]
 
 
-_ADJUSTMENTS = ListStatement(
-    lambda size: sa.select(_row.id, _row.delta).where(
-        _row.usage_id == sa.bindparam("b_usage_id"),
-        _row.state == sa.literal_column(f"'{COMMITTED}'"),
-        any_of(_row.adjusts, size),
-    )
-)
-_HOLD = sa.update(quota_usages).where(_usage.id == sa.bindparam("b_usage_id")).values(used=_usage.used)
+def fold(connection: sa.Connection, group: FoldGroup, age_microseconds: int, limit: int) -> int | None:
+    """Replace up to ``limit`` reservations of a group by one row with their sum, which preserves I2.
 
-
-def fold(
-    connection: sa.Connection, group: FoldGroup, age_microseconds: int, after: int, limit: int
-) -> tuple[int, int | None] | None:
-    """Replace reservations of a group and their adjustments by one row with their sum, which preserves I2.
-
-    It reads ``limit`` of them, with ids above ``after``. Returns by how many rows the table shrank, and ``after`` for
-    the next call (None: nothing is left). Returns None if one was released concurrently: the caller must roll back.
+    Returns by how many rows the table shrank. None: one was released concurrently, and the caller must roll back.
     """
     usage_id, provider_id, pod = group
-    parameters = {"b_usage_id": usage_id}
-    selected = {**parameters, "b_provider_id": provider_id, "b_pod": pod, "b_age": age_microseconds}
-    read = connection.execute(_TO_FOLD, {**selected, "b_after": after, "b_limit": limit}).all()
-    rows = [read[position] for position in transitions.mergeable([row.delta for row in read])]
-    negative = [row.id for row in rows if row.delta < 0]
-    if len(rows) + len(_ADJUSTMENTS.rows(connection, negative, parameters)) < 2:
-        # No two of them fit into one row. The next call leaves out the first one, and thus reads others.
-        return 0, read[0].id if len(read) == limit else None
+    parameters = {"b_usage_id": usage_id, "b_provider_id": provider_id, "b_pod": pod, "b_age": age_microseconds}
+    rows = connection.execute(_TO_FOLD, {**parameters, "b_limit": limit}).all()
+    if len(rows) < 2:
+        return 0
     if _DELETE_LOOSE.changed(connection, [row.id for row in rows], {}) != len(rows):
         return None
-    adjustments: list[Any] = []
-    if negative:
-        # Adjustments are inserted only under the lock of the usage row, so that this reads all of them.
-        connection.execute(_HOLD, parameters)
-        adjustments = _ADJUSTMENTS.rows(connection, negative, parameters)
-        if _DELETE_LOOSE.changed(connection, [adjustment.id for adjustment in adjustments], {}) != len(adjustments):
-            return None
-    total = sum(row.delta for row in [*rows, *adjustments])
-    if total:
-        node = Node(usage_id, rows[0].project_id, rows[0].resource, 0, 0)
-        _insert_committed(connection, node, [(total, None)], provider_id=provider_id, pod=pod)
-    return len(rows) + len(adjustments) - bool(total), after
+    values = {
+        "uuid": new_uuid(),
+        "created_at": clock.utc_now(),
+        "deleted": sa.false(),
+        "usage_id": usage_id,
+        "project_id": rows[0].project_id,
+        "resource": rows[0].resource,
+        "delta": sum(row.delta for row in rows),
+        "state": COMMITTED,
+        "live": 1,
+        "provider_id": provider_id,
+        "pod": pod,
+    }
+    connection.execute(sa.insert(reservations).values(values))
+    return len(rows) - 1
 
 
-_RESERVED = sa.func.sum(sa.case((sa.and_(_row.state == RESERVED, _row.delta > 0), _row.delta), else_=0))
+_RESERVED = sa.func.sum(sa.case((_row.state == RESERVED, _row.delta), else_=0))
 _USED = sa.func.sum(sa.case((_row.state == COMMITTED, _row.delta), else_=0))
 _IN_PODS = resource_providers.join(reservations, _row.provider_id, is_outer=True)
 # A claim that a release before revision f9e0 made is counted in no pod, but should be: see count_in_pods.
 _POD = sa.func.coalesce(_row.pod, resource_providers.POD)
 _NAME_IN_POD = scoped_expression(_row.resource, _POD)
 _IS_OF_POD = sa.and_(_usage.project_id == _row.project_id, _usage.resource == _NAME_IN_POD)
-
-
-EXCESS: Final = 0
-"""``adjusts`` of an excess: it belongs to no reservation, and is computed again when the row is recounted."""
-
-_adjusted = reservations.alias("adjusted")
-_ADJUSTMENT = sa.outerjoin(reservations, _adjusted, _adjusted.c.id == _row.adjusts)
-_IS_ADJUSTMENT = sa.and_(_row.state == COMMITTED, _row.adjusts.is_not(None))
-# The adjusted reservation was released, and possibly purged. (The previous release does not end its adjustments.)
-_IS_OUTLIVED = sa.and_(_row.adjusts != EXCESS, sa.or_(_adjusted.c.id.is_(None), _adjusted.c.state == RELEASED))
 
 
 def _audit_query() -> sa.CompoundSelect[Any]:
@@ -200,10 +167,7 @@ def _audit_query() -> sa.CompoundSelect[Any]:
     ).subquery("sums")
     children = _sums_of_children()
     reserved = sa.func.coalesce(sums.c.reserved, 0)
-    adjusted = _sums_of_adjustments()
-    used = sa.func.coalesce(sums.c.used, 0) - sa.func.coalesce(adjusted.c.outlived + adjusted.c.excess, 0)
-    # (An excess is subtracted only from a counter at its maximum.)
-    used = sa.case((sa.and_(adjusted.c.excess < 0, used + reserved > MAX_AMOUNT), MAX_AMOUNT - reserved), else_=used)
+    used = sa.func.coalesce(sums.c.used, 0)
     below = sa.func.coalesce(children.c.subtree, 0)
     present = (
         sa.select(
@@ -218,7 +182,6 @@ def _audit_query() -> sa.CompoundSelect[Any]:
         )
         .select_from(
             sa.outerjoin(quota_usages, sums, sums.c.usage_id == _usage.id)
-            .outerjoin(adjusted, adjusted.c.usage_id == _usage.id)
             .outerjoin(
                 children,
                 sa.and_(children.c.parent_id == _usage.project_id, children.c.resource == _usage.resource),
@@ -238,14 +201,6 @@ def _orphans(name: sa.ColumnElement[str], source: sa.FromClause) -> sa.Select[An
         .where(_row.live == 1, _usage.id.is_(None))
         .group_by(_row.project_id, name)
     )
-
-
-def _sums_of_adjustments() -> sa.Subquery:
-    """What a recount of each usage row ends: the sum of the outlived adjustments, and that of the excess."""
-    outlived = sa.func.sum(sa.case((_IS_OUTLIVED, _row.delta), else_=0)).label("outlived")
-    excess = sa.func.sum(sa.case((_row.adjusts == EXCESS, _row.delta), else_=0)).label("excess")
-    query = sa.select(_row.usage_id, outlived, excess).select_from(_ADJUSTMENT)
-    return query.where(_IS_ADJUSTMENT).group_by(_row.usage_id).subquery("adjustments")
 
 
 def _sums_of_children() -> sa.Subquery:
@@ -365,7 +320,7 @@ _CHILDREN_TOTAL = (
 
 
 def sums_from_reservations(connection: sa.Connection, node: Node) -> tuple[int, int]:
-    """(reserved, used), computed from the reservations. ``used`` is negative if more was freed than was in use."""
+    """(reserved, used), computed from the reservations."""
     resource, pod = scopes.split(node.resource)
     if pod is None:
         row = connection.execute(_SUMS, {"b_id": node.usage_id}).one()
@@ -388,70 +343,6 @@ def children_total(connection: sa.Connection, node: Node) -> int:
     if node.project_id == TOTAL:
         return int(connection.execute(_COUNTED_TOTAL, parameters).scalar_one())
     return int(connection.execute(_CHILDREN_TOTAL, {**parameters, "b_project": node.project_id}).scalar_one())
-
-
-_OUTLIVED = (
-    sa.select(_row.id)
-    .select_from(_ADJUSTMENT)
-    .where(_row.usage_id == sa.bindparam("b_id"), _IS_ADJUSTMENT, sa.or_(_row.adjusts == EXCESS, _IS_OUTLIVED))
-)
-
-
-def end_adjustments(connection: sa.Connection, usage_id: int) -> None:
-    """Release the excess, and the adjustments of released reservations. The usage row must be locked."""
-    ids = connection.execute(_OUTLIVED, {"b_id": usage_id}).scalars().all()
-    if ids:
-        move(connection, ids, COMMITTED, RELEASED, 0)
-
-
-# SELECT COALESCE(adjusts, id), -SUM(delta) ... GROUP BY COALESCE(adjusts, id): each row with its adjustments.
-_ADJUSTED_ID = sa.func.coalesce(_row.adjusts, _row.id)
-_FREED = (
-    sa.select(_ADJUSTED_ID, -sa.func.sum(_row.delta))
-    .where(
-        _row.usage_id == sa.bindparam("b_id"),
-        _row.state == COMMITTED,
-        sa.or_(_row.delta < 0, _row.adjusts.is_not(None)),
-    )
-    .group_by(_ADJUSTED_ID)
-    .having(sa.func.sum(_row.delta) < 0)
-)
-
-
-def freed(connection: sa.Connection, usage_id: int) -> list[Freed]:
-    """The committed reservations with a negative delta, and the amount that each subtracts, less its adjustments."""
-    return [Freed(row[0], int(row[1])) for row in connection.execute(_FREED, {"b_id": usage_id})]
-
-
-def insert_adjustments(connection: sa.Connection, node: Node, reductions: Iterable[Freed]) -> None:
-    """Insert an adjustment for each of these reservations that reduces the amount it subtracts."""
-    _insert_committed(connection, node, [(reduction.amount, reduction.id) for reduction in reductions])
-
-
-def insert_excess(connection: sa.Connection, node: Node, amount: int) -> None:
-    """Insert rows that subtract the amount that exceeds the range of the counters."""
-    parts = [MAX_AMOUNT] * (amount // MAX_AMOUNT) + [amount % MAX_AMOUNT]
-    _insert_committed(connection, node, [(-part, EXCESS) for part in parts if part])
-
-
-def _insert_committed(
-    connection: sa.Connection, node: Node, rows: Sequence[tuple[int, int | None]], **columns: Any
-) -> None:
-    connection.execute(
-        sa.insert(reservations).values(created_at=clock.utc_now(), deleted=sa.false(), state=COMMITTED, live=1),
-        [
-            {
-                "uuid": new_uuid(),
-                "usage_id": node.usage_id,
-                "project_id": node.project_id,
-                "resource": node.resource,
-                "delta": delta,
-                "adjusts": adjusts,
-                **columns,
-            }
-            for delta, adjusts in rows
-        ],
-    )
 
 
 _LINK = (

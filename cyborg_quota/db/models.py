@@ -95,10 +95,6 @@ reservations = sa.Table(
     # The highest id of a reservation when this one ended: it ended after that one was made, and before any with a
     # higher id. NULL while it is live, and where a release before revision c3d0 ended it. See record 0009.
     sa.Column("ended_after", sa.Integer),
-    # Of an adjustment: the id of the reservation with a negative delta whose effect it reduces.
-    # The adjustment ends with it. (Not indexed: it is NULL in nearly every row, and is read for one usage row.)
-    # 0: it subtracts what exceeds the width of the counters; see maintenance.EXCESS.
-    sa.Column("adjusts", sa.Integer),
     # The program that made it, if several share the ledger: see Claim.source. Not indexed: queries by it are rare.
     sa.Column("source", _name()),
     # The provider whose capacity it takes, while it is live. NULL: it takes none. Not indexed: only reports and repairs
@@ -113,6 +109,7 @@ reservations = sa.Table(
     sa.UniqueConstraint("uuid", name="uuid"),
     sa.UniqueConstraint("project_id", "consumer_id", "resource", "live", name="live_consumer"),
     sa.UniqueConstraint("project_id", "consumer_id", "claim_ordinal", name="live_claim"),
+    sa.CheckConstraint("delta > 0", name="delta"),
     sa.CheckConstraint("state IN ({})".format(", ".join(f"'{state}'" for state in STATES)), name="state"),
     # ``deleted`` and ``live`` follow the state.
     sa.CheckConstraint(
@@ -318,7 +315,7 @@ inventories = sa.Table(
     sa.Column("allocation_ratio", sa.Numeric(16, 4).with_variant(sa.String(20), "sqlite"), nullable=False),
     # (total - reserved) * allocation_ratio, rounded down.
     sa.Column("capacity", sa.BigInteger, nullable=False),
-    # The sum of the positive deltas of the live reservations at the provider (C1).
+    # The sum of the deltas of the live reservations at the provider (C1).
     sa.Column("used", sa.BigInteger, nullable=False),
     # capacity - used - used_elsewhere. Negative where the inventory was lowered below its use.
     sa.Column("free", sa.BigInteger, nullable=False),

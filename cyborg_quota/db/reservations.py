@@ -364,7 +364,7 @@ def set_source(connection: sa.Connection, uuids: Sequence[str], source: str, rep
 
 # --- Claims of capacity ---
 
-IS_LIVE_CLAIM = sa.and_(_row.provider_id.is_not(None), _row.live == 1, _row.delta > 0)
+IS_LIVE_CLAIM = sa.and_(_row.provider_id.is_not(None), _row.live == 1)
 
 
 def claimed_sums() -> sa.Subquery:

@@ -126,11 +126,10 @@ def _argument_names(suffix: str) -> tuple[str, ...]:
 def bounds(change: Change) -> tuple[int, int]:
     """The maximum of ``used + reserved`` and of ``subtree`` before the change: the limit minus the amount.
 
-    The first one also keeps ``used + reserved`` within the width of its column (MAX_AMOUNT). A decrease from MAX_AMOUNT
-    is refused: the row may have an excess, so that it must be recounted (decision record 0027).
+    The first one also keeps ``used + reserved`` within the width of its column (MAX_AMOUNT).
     """
     growth = change.used + change.reserved
-    max_held = MAX_AMOUNT - max(growth, 1) if growth else _NO_BOUND
+    max_held = MAX_AMOUNT - growth if growth > 0 else _NO_BOUND
     return (
         max_held if change.max_held is None else min(max_held, change.max_held),
         _NO_BOUND if change.max_subtree is None else min(_NO_BOUND, change.max_subtree),
@@ -196,13 +195,11 @@ def bulk_update(source: Mapping[str, sa.ColumnElement[Any]], *conditions: sa.Col
     """The UPDATE of a charge without limits, with its values from a list, for batches of hundreds of rows::
 
         UPDATE quota_usages SET reserved = reserved + ..., ... WHERE id = ... AND generation = ... AND none below 0
-            AND (the change is no decrease OR used + reserved < MAX_AMOUNT)       -- see ``bounds``
 
     ``source``: an expression for each of BULK_COLUMNS. ``conditions``: further conditions on the id.
     """
     changed = {_usage[name]: _usage[name] + source[name] for name in BULK_COLUMNS[2:]}
     zero: sa.ColumnElement[int] = sa.literal_column("0")
-    is_below_max = _usage.used + _usage.reserved < sa.literal_column(str(MAX_AMOUNT))
     return (
         sa.update(quota_usages)
         .where(
@@ -210,7 +207,6 @@ def bulk_update(source: Mapping[str, sa.ColumnElement[Any]], *conditions: sa.Col
             *conditions,
             _usage.generation == source["generation"],
             *(value >= zero for value in changed.values()),
-            sa.or_(source["reserved"] + source["used"] >= zero, is_below_max),
         )
         .values({**changed, _usage.updated_at: clock.utc_now()})
     )

@@ -94,7 +94,7 @@ class UnknownResource(InvalidRequest):
 
 
 class InvalidDelta(InvalidRequest):
-    """An amount is not an integer, is zero, or has more than 31 bits."""
+    """An amount is not an integer, is less than 1, or has more than 31 bits."""
 
     def __init__(self, resource: str, delta: object, reason: str) -> None:
         self.resource = resource

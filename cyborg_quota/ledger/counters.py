@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NoReturn
 
 from oslo_log import log as logging
@@ -20,7 +20,7 @@ from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.project_path import ProjectPath
 from cyborg_quota.ledger.project_tree import PathCache
 from cyborg_quota.transitions import Move
-from cyborg_quota.types import COMMITTED, MAX_AMOUNT, TOTAL, Counters, Drift
+from cyborg_quota.types import MAX_AMOUNT, TOTAL, Counters, Drift
 
 LOG = logging.getLogger(__name__)
 
@@ -54,36 +54,24 @@ class Counting:
         self._ancestors: dict[int, tuple[usages.Node, ...]] = {}
         self._queue: list[tuple[tuple[int, str, str], int]] = []
         self._path: ProjectPath | None = None  # None: the paths of ``paths``
-        # Ids: the rows of the projects themselves that must be recounted; the rows to which something is added within
-        # limits; the negative deltas that are committed here.
-        self._recounted: set[int] = set()
-        self._limited: set[int] = set()
-        self._committed: set[int] = set()
+        self._limited: set[int] = set()  # the ids of the rows to which something is added within limits
 
     def apply(self, moves: Sequence[Move]) -> None:
         """Apply the effect of the moves to every usage row on their paths, deepest first."""
         totals: dict[tuple[str, str], tuple[int, int]] = {}
-        negative: set[tuple[str, str]] = set()
         for move in moves:
             reserved, used = transitions.effect(move.row.state, move.to, move.row.delta)
             for name in transitions.counted_names(move.row):
                 key = (move.row.project_id, name)
                 totals[key] = (totals.get(key, (0, 0))[0] + reserved, totals.get(key, (0, 0))[1] + used)
-            if move.row.delta < 0 and move.to == COMMITTED:
-                self._committed.add(move.row.id)
-            elif move.row.delta < 0 and move.row.state == COMMITTED:
-                # The amount that it had subtracted is not stored; it is computed from the other reservations under the
-                # row lock. (No pod counts it: a claim with a provider has no negative deltas.)
-                negative.add((move.row.project_id, move.row.resource))
-        self._count(totals, negative)
+        self._count(totals)
 
     def expire(self, ended: Iterable[tuple[str, str, int]]) -> None:
         """Apply the expiry of a batch of reservations: (project_id, name of the counters, delta)."""
         totals: dict[tuple[str, str], tuple[int, int]] = {}
         for project_id, resource, delta in ended:
-            if delta > 0:
-                key = (project_id, resource)
-                totals[key] = (totals.get(key, (0, 0))[0] - delta, 0)
+            key = (project_id, resource)
+            totals[key] = (totals.get(key, (0, 0))[0] - delta, 0)
         self._paths.read_many(self._connection, totals)
         self._count(totals)
 
@@ -102,7 +90,7 @@ class Counting:
         """
         self._path = path
         for key, (reserved, used) in ended.items():
-            self._plan(*key, reserved, used, is_recounted=False)
+            self._plan(*key, reserved, used)
         for change in added:
             planned = self._changes.get(change.node.usage_id)
             if planned is None:
@@ -116,14 +104,11 @@ class Counting:
                 self._limited.add(change.node.usage_id)
         self._update_each()
 
-    def _count(
-        self, totals: Mapping[tuple[str, str], tuple[int, int]], negative: Collection[tuple[str, str]] = ()
-    ) -> None:
-        """``negative``: the (project_id, resource) pairs of which a negative delta was released."""
+    def _count(self, totals: Mapping[tuple[str, str], tuple[int, int]]) -> None:
         for key, (reserved, used) in totals.items():
-            if reserved or used or key in negative:
-                self._plan(*key, reserved, used, is_recounted=key in negative)
-        if self._singly or self._recounted or not self._update_together():
+            if reserved or used:
+                self._plan(*key, reserved, used)
+        if self._singly or not self._update_together():
             self._update_each()
 
     def _update_each(self) -> None:
@@ -136,7 +121,7 @@ class Counting:
             _, usage_id = heapq.heappop(self._queue)
             change = self._changes.pop(usage_id)
             is_changed = bool(change.reserved or change.used or change.subtree)
-            if usage_id in self._recounted or (is_changed and not usages.charge(self._connection, change)):
+            if is_changed and not usages.charge(self._connection, change):
                 if usage_id in self._limited:
                     raise ChargeRefused
                 self._recount(change)
@@ -161,16 +146,14 @@ class Counting:
             raise RetryRowByRow
         return bool(is_done)
 
-    def _plan(self, project_id: str, resource: str, reserved: int, used: int, *, is_recounted: bool) -> None:
+    def _plan(self, project_id: str, resource: str, reserved: int, used: int) -> None:
         nodes = self._paths.known(project_id, resource) if self._path is None else self._path.nodes(resource)
         if nodes is None:
             nodes = self._paths.read(self._connection, project_id, [resource]).nodes(resource)
         if nodes is None:
             raise RowsMissing(project_id, resource)
         growth = reserved + used
-        if is_recounted:
-            self._recounted.add(nodes[0].usage_id)
-        for index, node in enumerate(nodes if growth or is_recounted else nodes[:1]):
+        for index, node in enumerate(nodes if growth else nodes[:1]):
             change = self._change(node)
             self._ancestors[node.usage_id] = nodes[index + 1 :]
             change.subtree += growth
@@ -187,13 +170,12 @@ class Counting:
     def _recount(self, change: usages.Change) -> None:
         """Recount a row whose UPDATE failed, and add the correction to the changes of its ancestors.
 
-        The causes: the project has moved, a negative delta subtracts more than is used, the counter was at its maximum,
-        or it has drifted.
+        The causes: the project has moved, or the row has drifted.
         """
         node = change.node
         if not usages.lock_usage_row(self._connection, node):
             self._raise_moved()
-        before, after = recount(self._connection, node, self._committed)
+        before, after = recount(self._connection, node)
         correction = after.subtree - before.subtree - change.subtree
         if correction:
             for ancestor in self._ancestors[node.usage_id]:
@@ -202,29 +184,17 @@ class Counting:
                 self._change(ancestor).subtree += correction
 
 
-def recount(connection: Connection, node: usages.Node, committed: Collection[int] = ()) -> tuple[Counters, Counters]:
+def recount(connection: Connection, node: usages.Node) -> tuple[Counters, Counters]:
     """Set a usage row, which the transaction has locked, to the sums of its reservations.
 
-    Returns the counters before and after. ``committed``: the ids of the negative deltas that this transaction commits.
-    If they subtract more than is used, ``used`` becomes 0, and adjustment rows make up the difference. If
-    ``used + reserved`` would exceed MAX_AMOUNT because a negative delta was released, a row without consumer subtracts
-    the excess, until a later recount. Thus ``used`` remains the sum of the committed rows (I2), and the call is not
-    refused (I6). See decision record 0027. Raises UsageOverflow.
+    Returns the counters before and after. Raises UsageOverflow if the sums exceed MAX_AMOUNT. (They do only if a
+    counter was too low, for example after a change by hand.)
     """
     before = usages.read_row(connection, node.usage_id)
-    maintenance.end_adjustments(connection, node.usage_id)
     reserved, used = maintenance.sums_from_reservations(connection, node)
-    if used < 0:
-        reductions = transitions.adjust(-used, maintenance.freed(connection, node.usage_id), committed)
-        maintenance.insert_adjustments(connection, node, reductions)
-        used = 0
-    excess = used + reserved - MAX_AMOUNT
-    if excess > used or (excess > 0 and scopes.is_scoped(node.resource)):
+    if used + reserved > MAX_AMOUNT:
         added = used + reserved - before.used - before.reserved
         raise exceptions.UsageOverflow(node.project_id, scopes.split(node.resource)[0], added)
-    if excess > 0:
-        maintenance.insert_excess(connection, node, excess)
-        used -= excess
     after = Counters(
         used=used,
         reserved=reserved,

@@ -63,16 +63,14 @@ class Purger:
         """Fold the old committed rows of one usage row, provider and pod. Returns the number of rows removed."""
         rows = max(_MIN_ROWS_TO_FOLD, self._batch_rows)
 
-        def work(connection: Connection, after: int) -> tuple[int, int | None]:
-            folded = maintenance.fold(connection, group, age_microseconds, after, rows)
-            if folded is None:
+        def work(connection: Connection) -> int:
+            removed = maintenance.fold(connection, group, age_microseconds, rows)
+            if removed is None:
                 raise ConcurrentChange
-            return folded
+            return removed
 
         total = 0
-        after: int | None = -1
-        while after is not None:
-            removed, after = self._database.write(lambda connection, after=after: work(connection, after))  # type: ignore[misc]
+        while removed := self._database.write(work):
             total += removed
             progress(removed)
         return total

@@ -208,11 +208,10 @@ class Reserver:
     ) -> _ChargePlan:
         """What to charge. ``in_pods``: what the claims take in pods, by scoped name."""
         amounts = enforcement.requested(item.claim for item in pending)
-        resources = sorted({resource for item in pending for resource in item.claim.deltas})
-        path = self.path(request, [*resources, *in_pods], is_limited=bool(amounts))
+        path = self.path(request, [*sorted(amounts), *in_pods], is_limited=True)
         charged = {**amounts, **in_pods} if in_pods else amounts
         constraints = self.constraints(request, path, charged, in_pods)
-        changes = changes_with_bounds(path, constraints, {**dict.fromkeys(resources, 0), **charged}, request.state)
+        changes = changes_with_bounds(path, constraints, charged, request.state)
         return _ChargePlan(path, constraints, changes, in_pods)
 
     def _reserve_anywhere(self, request: ReserveRequest, plan: _ChargePlan, pending: Sequence[PendingClaim]) -> bool:
@@ -305,7 +304,7 @@ class Reserver:
     def path(self, request: ReserveRequest, resources: Sequence[str], *, is_limited: bool) -> ProjectPath:
         """The path to charge. If the source of limits reports another parent, the project is moved first.
 
-        Calls that no limit can refuse (adoptions, negative deltas) do not read that source, so an outage of it does not
+        Calls that no limit can refuse (adoptions, reductions) do not read that source, so an outage of it does not
         affect them.
         """
         if is_limited and request.ttl_microseconds is not None:
@@ -401,7 +400,7 @@ def _to_pending(request: ReserveRequest, claim: Claim) -> PendingClaim:
 
 
 def _in_pods(pending: Sequence[PendingClaim]) -> dict[str, int]:
-    """What the claims take in each pod, by scoped name. (A claim with a provider has no negative deltas.)"""
+    """What the claims take in each pod, by scoped name."""
     amounts: dict[str, int] = {}
     for item in pending:
         if item.counted_pod is not None:
@@ -423,17 +422,13 @@ def _insert(connection: Connection, request: ReserveRequest, rows: Sequence[new_
 def changes_with_bounds(
     path: ProjectPath, constraints: Sequence[Constraint], amounts: dict[str, int], state: State
 ) -> list[usages.Change]:
-    """The changes of the usage rows on the path, with their bounds. Deepest first; ``charge_all`` sorts by lock order.
-
-    An amount of 0 (only negative deltas) adds nothing, but checks that the usage row of the project still exists: the
-    project may have been removed since the path was read.
+    """The changes of the usage rows on the path, with their bounds. Deepest first: ``charge_all`` sorts by lock order.
     """
     limits_by_scope = enforcement.limits_by_scope(constraints)
     changes = []
     for resource, amount in amounts.items():
         reserved, used = transitions.effect(None, state, amount)
-        nodes = path.nodes(resource) or ()
-        for node in nodes if amount else nodes[:1]:
+        for node in path.nodes(resource) or ():
             is_leaf = node.project_id == path.project_ids[0]
             max_held = limits_by_scope.get((node.project_id, resource, "project")) if is_leaf else None
             max_subtree = limits_by_scope.get(

@@ -216,15 +216,11 @@ def _select(rows: Sequence[Row], request: ResizeRequest) -> list[Row]:
 
 
 def _check_held(rows: Iterable[Row], request: ResizeRequest) -> None:
-    """Raise InvalidDelta for a negative amount that is held, and AmountChanged if an amount is not the expected one.
+    """Raise AmountChanged if an amount is not the expected one.
 
     An amount that is already the requested one is accepted: the call is a repeat.
     """
     held = {row.resource: row.delta for row in rows}
-    for resource, delta in held.items():
-        if delta < 0:
-            reason = f"the consumer holds {delta}; release a negative amount and reserve again, instead of a resize"
-            raise exceptions.InvalidDelta(resource, request.amounts[resource], reason)
     if any(held[resource] not in (amount, request.amounts[resource]) for resource, amount in request.expected.items()):
         raise exceptions.AmountChanged(request.consumer, held, request.expected)
 

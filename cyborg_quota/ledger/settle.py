@@ -120,8 +120,7 @@ class Settler:
     def _settle_cached(self, call: Call, selection: Selection) -> bool:
         """Settle reservations without reading them first. False: not cached, already settled, or overdue."""
         rows = self.reservation_cache.take(selection)
-        # The amount that a negative delta subtracts depends on its id, which is not cached.
-        if not rows or any(row.delta < 0 for row in rows):
+        if not rows:
             return False
         plan = transitions.decide(call, rows)
         uuids, after = [row.uuid for row in rows], plan.moves[0].to

@@ -77,9 +77,6 @@ class Transferrer:
             self._check_repeated(request, rows)
             return True
         for row in live:
-            if row.delta < 0:
-                reason = "a negative amount cannot be transferred, because what it frees belongs to its project"
-                raise exceptions.InvalidDelta(row.resource, row.delta, reason)
             uuids.setdefault(row.resource, new_reservations.new_uuid())
         return self._write(request, live, uuids)
 

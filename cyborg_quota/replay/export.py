@@ -26,71 +26,38 @@ _HEADER_LINES: Final = 1
 def events(rows: Iterable[history.HistoryRow], begin: datetime.datetime) -> Iterator[Event]:
     """The events of a trace whose time 0 is ``begin``. Pure.
 
-    What a negative reservation frees is written when the trace holds that much. It can hold less at the time of the
-    commit: what was freed then has been deleted by a purge, while the negative reservation is still stored.
-
     A resize or a transfer ends one consumer of the trace, and begins another at the same time: UUID-1, UUID-2, ...
     """
     trace = _Trace(begin)
     for row in rows:
         yield from trace.add(row)
-    yield from trace.end()
 
 
 class _Trace:
-    """The state of a trace while it is written: what is committed, and the negative reservations to write later."""
+    """The state of a trace while it is written: its last line, and how often each reservation was changed."""
 
     def __init__(self, begin: datetime.datetime) -> None:
         self._begin = begin
-        self._used: Counter[tuple[str, str]] = Counter()
-        self._pending: dict[tuple[str, str], list[history.HistoryRow]] = {}
         self._changes: Counter[str] = Counter()
         self._line = _HEADER_LINES
         self._time = 0.0
 
     def add(self, row: history.HistoryRow) -> Iterator[Event]:
         self._time = (row.moment - self._begin) / datetime.timedelta(seconds=1)
-        if row.delta < 0:
-            if row.step == history.COMMIT:
-                self._pending.setdefault((row.project_id, row.resource), []).append(row)
-                yield from self._free((row.project_id, row.resource))
-        elif row.step == history.RESERVE:
+        if row.step == history.RESERVE:
             yield self._make(row, "reserve")
         elif row.step == history.COMMIT:
-            yield from self._commit(row)
+            yield self._make(row, "commit")
         elif row.step == history.TAKE:
             self._changes[row.uuid] += 1
             yield self._make(row, "reserve")
             if row.state == COMMITTED:
-                yield from self._commit(row)
+                yield self._make(row, "commit")
         else:
-            yield self._end(row, is_committed=row.state == (COMMITTED if row.step == history.LEAVE else RELEASED))
-
-    def end(self) -> Iterator[Event]:
-        for key in sorted(self._pending):
-            yield from self._free(key)
-
-    def _commit(self, row: history.HistoryRow) -> Iterator[Event]:
-        key = (row.project_id, row.resource)
-        self._used[key] += row.delta
-        yield self._make(row, "commit")
-        yield from self._free(key)
-
-    def _end(self, row: history.HistoryRow, *, is_committed: bool) -> Event:
-        if is_committed:
-            self._used[row.project_id, row.resource] -= row.delta
-        event = self._make(row, "release" if is_committed else "rollback")
-        if row.step == history.END:
-            self._changes.pop(row.uuid, None)
-        return event
-
-    def _free(self, key: tuple[str, str]) -> Iterator[Event]:
-        pending = self._pending.get(key, [])
-        while pending and self._used[key] + pending[0].delta >= 0:
-            row = pending.pop(0)
-            self._used[key] += row.delta
-            yield self._make(row, "reserve")
-            yield self._make(row, "commit")
+            is_committed = row.state == (COMMITTED if row.step == history.LEAVE else RELEASED)
+            yield self._make(row, "release" if is_committed else "rollback")
+            if row.step == history.END:
+                self._changes.pop(row.uuid, None)
 
     def _make(self, row: history.HistoryRow, kind: Kind) -> Event:
         self._line += 1

@@ -91,7 +91,7 @@ class Position:
 class Replay:
     """Applies the events of a trace to an engine, each in one durable transaction.
 
-    ``provider``: of every reserve of a positive amount.
+    ``provider``: of every reserve.
 
     Results after ``run``: ``tally``, ``refused`` and ``over_capacity`` (line numbers; the latter are among the former),
     ``done`` (number of events that this run applied) and ``is_resumed``.
@@ -237,7 +237,7 @@ class Replay:
                 project_id=event.project_id,
                 consumer=event.consumer,
                 group=self._group(event),
-                provider=self._provider if event.amount > 0 else None,
+                provider=self._provider,
             )
         except (exceptions.OverQuota, exceptions.OverCapacity) as refusal:
             is_over_capacity = isinstance(refusal, exceptions.OverCapacity)

@@ -18,12 +18,10 @@ from cyborg_quota.replay.series import Series
 from cyborg_quota.replay.totals import Holder, Key
 from cyborg_quota.replay.traces import Event
 from cyborg_quota.types import (
-    COMMITTED,
     LIVE_STATES,
     RESERVED,
     TOTAL,
     UNLIMITED,
-    Claim,
     Constraint,
     Counters,
     Over,
@@ -67,7 +65,6 @@ class Simulation:
         self._live: dict[Holder, _LiveReservation] = {}
         self._skipped: set[Holder] = set()
         self._constraints: dict[Key, tuple[list[Key], list[Constraint]]] = {}
-        self._freed: dict[Key, dict[int, int]] = {}
         self.advance(0.0)
 
     def advance(self, time: float) -> None:
@@ -119,7 +116,7 @@ class Simulation:
                     event.consumer, {live.key[1]: live.amount}, {event.resource: event.amount}
                 )
             return True
-        request = enforcement.requested([Claim(event.consumer, {event.resource: event.amount})])
+        request = {event.resource: event.amount}
         path, constraints = self._path(key)
         violations = enforcement.find_violations(event.project_id, constraints, self.counters, request)
         if violations:
@@ -145,28 +142,15 @@ class Simulation:
     def _move(self, holder: Holder, live: _LiveReservation, state: State) -> None:
         row = live.row
         reserved, used = transitions.effect(row.state, state, live.amount)
-        freed = self._freed.get(live.key, {})
-        if row.state == COMMITTED and live.amount < 0:
-            used = freed.pop(row.id)  # what it still subtracted
-        elif state == COMMITTED and live.amount < 0:
-            self._freed.setdefault(live.key, freed)[row.id] = -live.amount
-        self._charge(live.key, reserved, used, committed=row.id)
+        self._charge(live.key, reserved, used)
         if state in LIVE_STATES:
             self._live[holder] = live._replace(row=row._replace(state=state))
         else:
             del self._live[holder]
 
-    def _charge(self, key: Key, reserved: int, used: int, committed: int = 0) -> None:
-        """Add to the counters of a project, its ancestors and all projects. ``used`` is clamped at 0, as the ledger
-        does (I2).
-        """
+    def _charge(self, key: Key, reserved: int, used: int) -> None:
+        """Add to the counters of a project, its ancestors and all projects."""
         now = self.counters.get(key, _NO_COUNTERS)
-        if now.used + used < 0:
-            freed = self._freed.get(key, {})
-            entries = [transitions.Freed(*entry) for entry in freed.items()]
-            for reduction in transitions.adjust(-now.used - used, entries, [committed]):
-                freed[reduction.id] -= reduction.amount
-            used = -now.used
         self.counters[key] = Counters(now.used + used, now.reserved + reserved, now.subtree)
         self.touched, _ = self._path(key)
         for name in self.touched:

@@ -25,19 +25,18 @@ Holder = tuple[str, str]
 
 
 class _Live(NamedTuple):
-    """The live reservation of a consumer. ``counted`` is what it adds to the amount that its project holds."""
+    """The live reservation of a consumer."""
 
     key: Key
     amount: int
-    counted: int
 
 
 @dataclasses.dataclass(slots=True)
 class Tally:
     """The totals of the events that were added, in the order of the trace.
 
-    The keys of ``by_project`` and ``held`` are (project_id, resource). ``placed``: the new reservations with a positive
-    amount, which take capacity if the replay has a provider.
+    The keys of ``by_project`` and ``held`` are (project_id, resource). ``placed``: the new reservations, which take
+    capacity if the replay has a provider.
     """
 
     totals: Counter[str] = dataclasses.field(default_factory=Counter)
@@ -82,18 +81,13 @@ class Tally:
             self._refused.discard(holder)
             if holder not in self._live:
                 key = (event.project_id, event.resource)
-                self._count(holder, _Live(key, event.amount, max(event.amount, 0)))
-                self.placed += event.amount > 0
+                self._live[holder] = _Live(key, event.amount)
+                self.held[key] += event.amount
+                self.placed += 1
             return ADMITTED
         if holder in self._refused:
             return SKIPPED
-        if holder in self._live:
+        if holder in self._live and event.kind != "commit":
             held = self._live.pop(holder)
-            self.held[held.key] -= held.counted
-            if event.kind == "commit":
-                self._count(holder, held._replace(counted=held.amount))
+            self.held[held.key] -= held.amount
         return _SETTLED[event.kind]
-
-    def _count(self, holder: Holder, held: _Live) -> None:
-        self._live[holder] = held
-        self.held[held.key] += held.counted

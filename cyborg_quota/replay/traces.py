@@ -4,7 +4,6 @@
     time,event,consumer,project,resource,amount
     0,reserve,instance_0,app_0,gpu,1
 
-A reserve with a negative amount frees what was committed without naming a consumer; it takes effect at its commit.
 Line numbers start at 1, the header. A line is checked when it is read, so the events before an invalid line can be
 used. This module uses neither the engine nor the database.
 """
@@ -31,7 +30,7 @@ HEADER_LINE: Final = 1
 _LONGEST_LINE_BYTES: Final = 16384
 _BLOCK_BYTES: Final = 1 << 20
 _TIME = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?", re.ASCII)
-_AMOUNT = re.compile(r"-?[0-9]{1,10}", re.ASCII)
+_AMOUNT = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 
 class TraceError(exceptions.InvalidRequest):
@@ -47,7 +46,7 @@ class TraceError(exceptions.InvalidRequest):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Event:
-    """One line. ``time`` is in seconds; ``amount`` is not 0, and negative only in a reserve that frees."""
+    """One line. ``time`` is in seconds; ``amount`` is at least 1."""
 
     line: int
     time: float
@@ -124,10 +123,8 @@ class Trace:
             raise self._make_error(number, f"time {_abbreviated(time)} is not a number of seconds")
         if kind not in KINDS:
             raise self._make_error(number, f"event {_abbreviated(kind)} is none of {', '.join(KINDS)}")
-        if not _AMOUNT.fullmatch(amount) or not 0 < abs(int(amount)) <= MAX_AMOUNT:
-            raise self._make_error(
-                number, f"amount {_abbreviated(amount)} is not an integer from 1 to {MAX_AMOUNT}, or negative"
-            )
+        if not _AMOUNT.fullmatch(amount) or not 0 < int(amount) <= MAX_AMOUNT:
+            raise self._make_error(number, f"amount {_abbreviated(amount)} is not an integer from 1 to {MAX_AMOUNT}")
         try:
             for field, value in (("consumer", consumer), ("project", project_id), ("resource", resource)):
                 validation.check_name(field, value)

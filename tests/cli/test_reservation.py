@@ -47,7 +47,7 @@ class ReservationTest(base.CliTestCase):
         (row,) = self.good("resize", *who, "gpu=3", "--expect", "gpu=1")
         self.assertEqual([uuid, 3, "committed"], [row[name] for name in ("uuid", "delta", "state")])
         self.assertIn("holds gpu=3", self.refused(1, "resize", *who, "gpu=4", "--expect", "gpu=1"))
-        self.assertIn("must not be zero", self.refused(2, "resize", *who, "gpu=0"))
+        self.assertIn("at least 1", self.refused(2, "resize", *who, "gpu=0"))
         for _ in range(2):
             (row,) = self.good("transfer", *who, "--to-project", "p2")
             self.assertEqual([uuid, "p2", "volume"], [row[name] for name in ("uuid", "project_id", "consumer")])
@@ -63,7 +63,7 @@ class ReservationTest(base.CliTestCase):
             self.assertIn("at most 2147483647", self.misused("reserve", "--project", "p1", f"gpu={much}"))
         self.misused("reserve", "--project", "p1")
         self.misused("reserve", "gpu=1")
-        self.assertIn("must not be zero", self.refused(2, "reserve", "--project", "p1", "gpu=0"))
+        self.assertIn("at least 1", self.refused(2, "reserve", "--project", "p1", "gpu=0"))
         self.assertIn("two amounts", self.refused(2, "reserve", "--project", "p1", "gpu=1", "gpu=1"))
         self.assertIn("Unknown resource 'tpu'", self.refused(2, "reserve", "--project", "p1", "tpu=1"))
 

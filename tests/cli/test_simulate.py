@@ -47,13 +47,13 @@ TREE: dict[str, Any] = {
 
 
 def random_trace(seed: int, events: int = 150) -> list[str]:
-    """Lines of a trace that the engine accepts; some reserves repeat a live one, some free what was committed."""
+    """Lines of a trace that the engine accepts; some reserves repeat a live one."""
     chooser = random.Random(seed)
     lines, live = [], {}
     for number in range(events):
         project = chooser.choice(["top", "left", "right", "alone", "unknown"])
         if not live or chooser.random() < 0.45:
-            consumer, amount = f"c{number}", chooser.choice([1, 1, 2, 3, -1, -2])
+            consumer, amount = f"c{number}", chooser.choice([1, 1, 2, 3])
             live[consumer] = [project, chooser.choice(["gpu", "gpu", "fpga"]), amount, "reserve"]
             event = "reserve"
         else:

@@ -45,12 +45,3 @@ class TestAdopt(base.LedgerTestCase):
         self.quotas.adopt(base.ADMIN, self.CLAIMS, "p1")
         self.quotas.release(self.context, consumer="b")
         self.assertEqual((2, 0), self.figures())
-
-    def test_negative(self) -> None:
-        self.assertRaises(
-            exceptions.InvalidDelta,
-            self.quotas.adopt,
-            base.ADMIN,
-            [base.claim("a", gpu=-1)],
-            "p1",
-        )

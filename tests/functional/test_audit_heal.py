@@ -10,7 +10,7 @@ import testscenarios
 
 from cyborg_quota import Claim, exceptions
 from cyborg_quota.ledger.project_tree import PathCache
-from cyborg_quota.types import MAX_AMOUNT, Counters, Drift
+from cyborg_quota.types import Counters, Drift
 from tests import base, fixtures, hooks, trees
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -74,7 +74,6 @@ class DriftTestCase(base.LedgerTestCase):
         ):
             self.quotas.adopt(base.ADMIN, [Claim(name, deltas)], project_id)
         self.quotas.reserve(self.context, {"gpu": 2}, consumer="flying")
-        self.quotas.reserve(self.context, {"gpu": -1}, consumer="negative")
         self.quotas.rollback(self.context, self.quotas.reserve(self.context, {"gpu": 7}))
         self.assertEqual([], self.quotas.audit(base.ADMIN))
 
@@ -116,7 +115,6 @@ class TestFlat(DriftTestCase):
         self.quotas.commit(self.context, group="1")
         self.quotas.release(self.context, consumer="0a")
         self.quotas.rollback(self.context, group="2")
-        self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": -50}))
         self.quotas.purge(base.ADMIN, 0)
         self.assertEqual([], self.quotas.audit(base.ADMIN))
         self.assertEqual([], self.quotas.heal(base.ADMIN))
@@ -133,15 +131,6 @@ class TestFlat(DriftTestCase):
             [(drift.project_id, drift.resource) for drift in audited],
         )
         self.assertEqual(audited, self.engine.heal(base.ADMIN))
-        self.assert_healed()
-
-    def test_negative_in_sum(self) -> None:
-        """The row whose amount a negative delta had subtracted is deleted: used is zero, with an adjustment."""
-        self.quotas.commit(self.context, consumer="negative")
-        self.execute("DELETE FROM reservations WHERE consumer_id = 'held'")
-        self.assertEqual(Counters(-1, 2, 1), self.engine.audit(base.ADMIN)[1].expected)
-        self.engine.heal(base.ADMIN)
-        self.assertEqual((0, 2), self.figures())
         self.assert_healed()
 
     def test_a_usage_row_created_again_before_the_repair(self) -> None:
@@ -301,59 +290,3 @@ class TestDeletedAgain(DriftTestCase):
         with mock.patch.object(PathCache, "get"):  # the usage row is not created
             error = self.assertRaises(exceptions.DatabaseError, self.engine.commit, self.context, consumer="flying")
         self.assertIn("The usage row of project p1 and resource gpu is deleted each time", str(error))
-
-
-class TestPreviousRelease(base.LedgerTestCase):
-    """A process of the previous release releases claims: it knows neither adjustments nor the excess of a counter."""
-
-    def hold(self, consumer: str, delta: int) -> None:
-        self.engine.commit(self.context, self.engine.reserve(self.context, {"gpu": delta}, consumer=consumer))
-
-    def release_as_before(self, consumer: str, delta: int) -> None:
-        self.execute(
-            "UPDATE reservations SET state = 'released', live = NULL, deleted = TRUE,"
-            " deleted_at = '2020-01-01 00:00:00', ended_after = id, claim_ordinal = NULL WHERE consumer_id = :consumer",
-            consumer=consumer,
-        )
-        self.execute("UPDATE quota_usages SET used = used - :delta, subtree = subtree - :delta", delta=delta)
-
-    def assert_drift_is_healed(self, used: int, expected: int) -> None:
-        drift = Drift("p1", "gpu", Counters(used, 0, used), Counters(expected, 0, expected))
-        self.assertEqual([drift], self.engine.audit(base.ADMIN))
-        self.assertEqual([drift], self.engine.heal(base.ADMIN))
-        self.assertEqual((expected, 0), self.figures())
-        self.assertEqual([], self.engine.audit(base.ADMIN))
-        self.assert_invariants()
-
-    def adjust(self) -> None:
-        """Hold 5 and -8, of which 3 cannot be subtracted. Then the -8 is released."""
-        self.hold("held", 5)
-        self.hold("negative", -8)
-        self.release_as_before("negative", -8)
-
-    def test_the_adjustment_of_a_released_row(self) -> None:
-        self.adjust()
-        self.assert_drift_is_healed(8, 5)
-
-    def test_the_adjustment_of_a_purged_row(self) -> None:
-        self.adjust()
-        self.assertEqual(1, self.engine.purge(base.ADMIN, 0))
-        self.engine.release(self.context, consumer="held")
-        self.assert_drift_is_healed(3, 0)
-
-    def test_the_adjustment_of_a_purged_row_ends_with_a_recount(self) -> None:
-        self.adjust()
-        self.engine.purge(base.ADMIN, 0)
-        self.engine.release(self.context, consumer="held")
-        self.hold("new", -1)
-        self.engine.release(self.context, consumer="new")
-        self.assertEqual((0, 0), self.figures())
-        self.assert_invariants()
-
-    def test_an_excess_below_the_maximum(self) -> None:
-        for consumer, delta in (("held", MAX_AMOUNT), ("negative", -MAX_AMOUNT), ("other", MAX_AMOUNT)):
-            self.hold(consumer, delta)
-        self.engine.release(self.context, consumer="negative")
-        self.assertEqual([], self.engine.audit(base.ADMIN))  # (an excess at the maximum is no drift)
-        self.release_as_before("other", MAX_AMOUNT)
-        self.assert_drift_is_healed(0, MAX_AMOUNT)

@@ -110,7 +110,7 @@ class TestDeltas(InputTestCase):
     def test_amount_that_is_no_integer(self) -> None:
         bad = (
             True, False, 1.0, 1.5, float("nan"), float("inf"), "1", "", None, 0, Index(0), [1], b"1",
-            1j, datetime.timedelta(1), MAX_AMOUNT + 1, -MAX_AMOUNT - 1, -(2**31), 2**63, 2**64,
+            1j, datetime.timedelta(1), MAX_AMOUNT + 1, -1, -MAX_AMOUNT - 1, -(2**31), 2**63, 2**64,
             Index(2**40), 10**400, -(10**5000), NoRepr(),
         )  # fmt: skip
         for call in ("reserve", "check"):
@@ -119,6 +119,21 @@ class TestDeltas(InputTestCase):
                 self.assertEqual("gpu", error.resource)
                 self.assertIs(delta, error.delta)
                 self.assertIn("'gpu'", str(error))
+        self.assert_untouched()
+
+    def test_amount_below_1(self) -> None:
+        """The message names the calls that give back, and that change an amount."""
+        calls: dict[str, Callable[[int], object]] = {
+            "reserve": lambda delta: self.quotas.reserve(self.context, {"gpu": delta}),
+            "adopt": lambda delta: self.quotas.adopt(base.ADMIN, [Claim("a", {"gpu": delta})], "p1"),
+            "resize": lambda delta: self.quotas.resize(self.context, {"gpu": delta}, consumer="c"),
+        }
+        for call in calls.values():
+            for delta in (0, -1, -MAX_AMOUNT):
+                error = self.assertRaises(exceptions.InvalidDelta, call, delta)
+                self.assertEqual(("gpu", delta), (error.resource, error.delta))
+                for text in (str(delta), "release(consumer=...)", "release(reservations=[...])", "resize"):
+                    self.assertIn(text, str(error))
         self.assert_untouched()
 
     def test_amount_with_an_index(self) -> None:

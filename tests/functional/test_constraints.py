@@ -66,6 +66,8 @@ class TestConstraints(base.LedgerTestCase):
         for column in ("uuid", "usage_id", "project_id", "resource", "delta", "state", "deleted"):
             self.refused("reservations", ROW | {column: None}, column)
         self.refused("reservations", ROW | {"state": "lost"}, "ck_reservations_")
+        for delta in (0, -1):
+            self.refused("reservations", ROW | {"delta": delta}, "ck_reservations_delta")
         self.insert("reservations", ROW)
         self.refused(
             "reservations", ROW | {"consumer_id": "d"}, "uq_reservations_uuid", "reservations.uuid"

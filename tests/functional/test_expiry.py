@@ -92,7 +92,7 @@ class TestSweep(ExpiryTestCase):
             uuid
             for name in ("p1", "p2")
             for uuid in self.quotas.reserve(
-                base.Context(name), {"gpu": 2, "fpga": 1, "gpu.A100": -1}
+                base.Context(name), {"gpu": 2, "fpga": 1, "gpu.A100": 1}
             )
         ]
         self.make_overdue(*uuids)
@@ -341,7 +341,7 @@ class TestManyProjects(base.LedgerTestCase):
         trees.plant(hooks.database_of(self.engine), parents)
         self.names = [*(f"root{number}" for number in range(15)), *(f"leaf{number}" for number in range(5))]
         for name in self.names:
-            self.engine.reserve_many(base.Context(name), [Claim(None, {"gpu": 2, "fpga": 1}), Claim(None, {"gpu": -1})])
+            self.engine.reserve_many(base.Context(name), [Claim(None, {"gpu": 2, "fpga": 1}), Claim(None, {"gpu": 1})])
         self.execute("UPDATE reservations SET expire = '2001-01-01 00:00:00.000000'")
 
     def assert_nothing_is_held(self) -> None:

@@ -9,7 +9,7 @@ from unittest import mock
 
 import testscenarios
 
-from cyborg_quota import exceptions, types
+from cyborg_quota import exceptions
 from cyborg_quota.db.database import Database
 from cyborg_quota.ledger import purge
 from tests import base, fixtures, hooks
@@ -90,12 +90,11 @@ class TestEnded(PurgeTestCase):
     def test_live_rows_stay(self) -> None:
         (flying,) = self.quotas.reserve(self.context, {"gpu": 1})
         (overdue,) = self.quotas.reserve(self.context, {"gpu": 1}, consumer="o")
-        (negative,) = self.quotas.reserve(self.context, {"gpu": -1})
         held, other = self.held(2, consumer="c"), self.held(2, consumer="d")
         self.make_overdue(overdue)
-        self.age(flying, overdue, negative, held, other)
+        self.age(flying, overdue, held, other)
         self.assertEqual(0, self.quotas.purge(base.ADMIN, 0))
-        self.assertEqual([flying, overdue, negative, held, other], self.stored())
+        self.assertEqual([flying, overdue, held, other], self.stored())
 
     def test_batches(self) -> None:
         uuids = self.quotas.reserve_many(self.context, [base.claim(None, gpu=1) for _ in range(5)])
@@ -178,34 +177,6 @@ class TestFold(PurgeTestCase):
         self.assertEqual(3, quotas.purge(base.ADMIN, 0, progress=counts.append))
         self.assertEqual(([6], 5), (self.deltas(), sum(counts)))
 
-    def test_a_negative_one(self) -> None:
-        for delta in (5, -2):
-            self.held(delta)
-        self.assertEqual(1, self.quotas.purge(base.ADMIN, 0))
-        self.assertEqual([3], self.deltas())
-
-    def test_a_negative_sum(self) -> None:
-        """The row of a consumer stays, and the merged row of the rest is negative."""
-        self.held(5, consumer="c")
-        for _ in range(2):
-            self.held(-2)
-        self.assertEqual(1, self.quotas.purge(base.ADMIN, 0))
-        self.assertEqual([5, -4], self.deltas())
-        self.assertEqual((1, 0), self.figures())
-
-    def test_sum_zero(self) -> None:
-        for delta in (2, -2):
-            self.held(delta)
-        self.assertEqual(2, self.quotas.purge(base.ADMIN, 0))
-        self.assertEqual([], self.stored())
-
-    def test_an_adjustment(self) -> None:
-        self.held(-2)
-        self.assertEqual([-2, 2], self.deltas())
-        self.quotas.purge(base.ADMIN, 0)
-        self.assertEqual([], self.stored())
-        self.assertEqual((0, 0), self.figures())
-
     def test_only_the_old(self) -> None:
         old = [self.held(1) for _ in range(2)]
         young = self.held(4)
@@ -255,19 +226,6 @@ class TestFold(PurgeTestCase):
         self.assertEqual(4, quotas.purge(base.ADMIN, 0))
         self.assertEqual([5], self.deltas())
 
-
-    def test_the_oldest_fills_the_counter(self) -> None:
-        """It cannot be merged, but those after it are; also in batches of two."""
-        self.held(types.MAX_AMOUNT)
-        self.held(-9, consumer="c")
-        for _ in range(5):
-            self.held(1)
-        quotas = fixtures.Checked(self.make_engine(batch_rows=2), self.url)
-        before = self.figures()
-        self.assertEqual(4, quotas.purge(base.ADMIN, 0))
-        self.assertEqual([types.MAX_AMOUNT, -9, 5], self.deltas())
-        self.assertEqual(before, self.figures())
-        self.assertEqual(0, quotas.purge(base.ADMIN, 0))
 
     def test_many_usage_rows_are_read_in_pages(self) -> None:
         """No read of a purge returns more rows than a page, however many projects have rows to merge."""

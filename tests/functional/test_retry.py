@@ -48,10 +48,6 @@ class TestRetry(base.LedgerTestCase):
         (theirs,) = self.quotas.reserve(base.Context("p2"), {"gpu": 2}, consumer="a")
         self.assertNotEqual(mine, theirs)
 
-    def test_a_negative_delta(self) -> None:
-        first = self.quotas.reserve(self.context, {"gpu": -1}, consumer="a")
-        self.assertEqual(first, self.quotas.reserve(self.context, {"gpu": -1}, consumer="a"))
-
 
 class TestLostCommit(base.LedgerTestCase):
     """The answer to a successful COMMIT is lost: the call is retried, and takes effect once."""
@@ -141,13 +137,6 @@ class TestLostCommit(base.LedgerTestCase):
         lost = self.lose()
         self.assertRaises(exceptions.ReservationExpired, self.quotas.commit, self.context, [uuid])
         self.assertEqual((1, ["expired"]), (lost.lost, self.states(uuid)))
-
-    def test_commit_of_a_clamped_negative_delta(self) -> None:
-        uuids = self.quotas.reserve(self.context, {"gpu": -2})
-        lost = self.lose()
-        self.quotas.commit(self.context, uuids)
-        self.assertEqual((1, (0, 0)), (lost.lost, self.figures()))
-        self.assertEqual([-2, 2], [row.delta for row in self.quotas.list_reservations(base.ADMIN)])
 
     def test_fold(self) -> None:
         for _ in range(3):

@@ -45,7 +45,6 @@ class Row:
     made: int
     ended: int | None = None
     overdue: bool = False
-    adjusts: Row | None = None
     provider: str | None = None
     transfers: tuple[tuple[str, str], ...] = ()
 
@@ -68,7 +67,7 @@ class Model:
         return sum(
             row.delta
             for row in self.rows
-            if (row.project, row.state) == (project, "reserved") and row.delta > 0 and resource in self.names(row)
+            if (row.project, row.state) == (project, "reserved") and resource in self.names(row)
         )
 
     def used(self, project: str, resource: str) -> int:
@@ -104,7 +103,7 @@ class Model:
         """Return (project, resource, scope) of every limit that the request would exceed, sorted."""
         found = []
         for resource, amount in request.items():
-            if amount <= 0:
+            if amount <= 0:  # (of a resize)
                 continue
             limit = self.limits.get((project, resource), -1)
             if limit != -1 and self.used(project, resource) + self.reserved(project, resource) + amount > limit:
@@ -138,7 +137,7 @@ class Model:
         request: dict[str, int] = {}
         for _, deltas in fresh:
             for resource, delta in deltas.items():
-                request[resource] = request.get(resource, 0) + max(delta, 0)
+                request[resource] = request.get(resource, 0) + delta
         if state == "reserved" and self.blockers(project, request):
             raise exceptions.OverQuota([])
         now = self.tick()
@@ -167,44 +166,13 @@ class Model:
         if offended:
             first = offended[0]
             raise REFUSALS[call][first.state](str(first.uuid))
-        freed: set[tuple[str, str]] = set()
-        committed = []
-        ending = []
         for row in rows:
             goal = GOALS.get((call, row.state))
             if goal == "committed":
                 row.state = goal
-                committed.append(row)
-                freed.add((row.project, row.resource))
             elif goal is not None:
-                ending.append((row, goal))
-                freed.add((row.project, row.resource))
-        for row, goal in ending:
-            self._end([row], goal)
-            self._end([other for other in self.rows if other.adjusts is row and other.state == "committed"], "released")
+                self._end([row], goal)
         self.tick()
-        for project, resource in sorted(freed):
-            self._adjust(project, resource, committed)
-
-    def subtracts(self, row: Row) -> int:
-        """Return the amount that a committed negative delta subtracts from used."""
-        return -row.delta - sum(adjustment.delta for adjustment in self._adjustments(row))
-
-    def _adjustments(self, row: Row) -> list[Row]:
-        return [other for other in self.rows if other.adjusts is row and other.state == "committed"]
-
-    def _adjust(self, project: str, resource: str, committed: Sequence[Row]) -> None:
-        """Keep used at zero or above: the deltas committed now subtract less, then the latest ones."""
-        negative = [
-            row
-            for row in self.rows
-            if (row.project, row.resource, row.state) == (project, resource, "committed") and row.delta < 0
-        ]
-        now = [row for row in negative if row in committed]
-        for row in [*reversed(now), *reversed([row for row in negative if row not in now])]:
-            part = min(-self.used(project, resource), self.subtracts(row))
-            if part > 0:
-                self.rows.append(Row(None, project, resource, part, "committed", None, None, self.tick(), adjusts=row))
 
     def resize(
         self,
@@ -216,9 +184,6 @@ class Model:
     ) -> None:
         """``check(rows)`` may refuse the resize of these rows because of their capacity."""
         rows = self._changeable(self._held_resources(project, consumer, amounts), "commit")
-        for row in rows:
-            if row.delta < 0:
-                raise exceptions.InvalidDelta(row.resource, amounts[row.resource], "")
         if any(row.delta not in (expected.get(row.resource, row.delta), amounts[row.resource]) for row in rows):
             raise exceptions.AmountChanged(consumer, {}, expected)
         rows = [row for row in rows if row.delta != amounts[row.resource]]
@@ -228,7 +193,6 @@ class Model:
         check(rows)
         for row in rows:
             row.delta = amounts[row.resource]
-            self._adjust(project, row.resource, [])
 
     def _held_resources(self, project: str, consumer: str, amounts: Iterable[str]) -> list[Row]:
         rows = self.select(project, consumer=consumer)
@@ -256,9 +220,6 @@ class Model:
             self._changeable(rows, "commit")
             raise exceptions.ReservationNotFound(consumer)
         self._changeable(live, "commit")
-        for row in live:
-            if row.delta < 0:
-                raise exceptions.InvalidDelta(row.resource, row.delta, "")
         amounts = {name: row.delta for row in live for name in self.names(row)}
         self._end([row for row in self._live(receiver, consumer) if row.overdue], "expired")
         if self._live(receiver, consumer):
@@ -269,7 +230,6 @@ class Model:
         for row in live:
             row.project = receiver
             row.transfers = (*row.transfers, (project, receiver))
-            self._adjust(project, row.resource, [])
 
     def commit_as(self, rows: Sequence[Row], name: str) -> None:
         self._refuse_unnamable(rows)
@@ -298,16 +258,14 @@ class Model:
         self.rows = [row for row in self.rows if row.state not in ENDED]
         loose: dict[tuple[str, str, str | None], list[Row]] = {}
         for row in self.rows:
-            if row.state == "committed" and row.consumer is None and row.group is None and row.adjusts is None:
+            if row.state == "committed" and row.consumer is None and row.group is None:
                 loose.setdefault((row.project, row.resource, row.provider), []).append(row)
         for (project, resource, provider), rows in loose.items():
-            rows += [adjustment for row in list(rows) for adjustment in self._adjustments(row)]
             if len(rows) < 2:
                 continue
             self.rows = [row for row in self.rows if row not in rows]
-            if total := sum(row.delta for row in rows):
-                now = self.tick()
-                self.rows.append(Row(None, project, resource, total, "committed", None, None, now, provider=provider))
+            total, now = sum(row.delta for row in rows), self.tick()
+            self.rows.append(Row(None, project, resource, total, "committed", None, None, now, provider=provider))
 
     def select(self, project: str, *, consumer: str | None = None, group: str | None = None) -> list[Row]:
         """Return the rows that a call by name selects: the latest of each claim, without those of previous attempts."""

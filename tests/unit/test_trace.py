@@ -73,6 +73,7 @@ class ReaderTest(TraceCase):
             ("event 'attach' is none of", b"5,attach,c,p,gpu,1\n"),
             ("event 'Reserve' is none of", b"5,Reserve,c,p,gpu,1\n"),
             ("amount '0' is not", b"5,reserve,c,p,gpu,0\n"),
+            ("amount '-1' is not", b"5,reserve,c,p,gpu,-1\n"),
             ("amount '-2147483648' is not", b"5,reserve,c,p,gpu,-2147483648\n"),
             ("amount '--1' is not", b"5,reserve,c,p,gpu,--1\n"),
             ("amount '1.5' is not", b"5,reserve,c,p,gpu,1.5\n"),
@@ -164,13 +165,6 @@ class TallyTest(TraceCase):
         counted = self.count(("reserve", "c", 2), ("reserve", "c", 2), ("rollback", "c", 2), ("release", "c", 2))
         self.assertEqual({"admitted": 2, "rolled_back": 1, "released": 1}, dict(counted.totals))
         self.assertEqual(0, counted.held["p", "gpu"])
-
-    def test_a_negative_reserve_frees_when_it_is_committed(self) -> None:
-        held = ("reserve", "a", 5), ("commit", "a", 5), ("reserve", "n", -2)
-        self.assertEqual(5, self.count(*held).held["p", "gpu"])
-        self.assertEqual(5, self.count(*held, ("rollback", "n", -2)).held["p", "gpu"])
-        self.assertEqual(3, self.count(*held, ("commit", "n", -2)).held["p", "gpu"])
-        self.assertEqual(5, self.count(*held, ("commit", "n", -2), ("release", "n", -2)).held["p", "gpu"])
 
     def test_the_series_of_a_chart(self) -> None:
         trace = self.trace(

@@ -87,7 +87,6 @@ def _create_reservations() -> None:
         sa.Column("live", sa.SmallInteger),
         sa.Column("claim_ordinal", sa.SmallInteger),
         sa.Column("ended_after", sa.Integer),
-        sa.Column("adjusts", sa.Integer),
         sa.Column("source", column_types.name()),
         sa.Column("provider_id", sa.Integer),
         sa.Column("pod", column_types.name()),
@@ -98,6 +97,7 @@ def _create_reservations() -> None:
             "project_id", "consumer_id", "resource", "live", name=op.f("uq_reservations_live_consumer")
         ),
         sa.UniqueConstraint("project_id", "consumer_id", "claim_ordinal", name=op.f("uq_reservations_live_claim")),
+        sa.CheckConstraint("delta > 0", name=op.f("ck_reservations_delta")),
         sa.CheckConstraint(
             "state IN ('reserved', 'committed', 'rolled_back', 'expired', 'released')",
             name=op.f("ck_reservations_state"),
