@@ -61,7 +61,6 @@ class Cloud:
         trees.plant(database, TREE)
         database.close()
         engine = fixtures.make_engine(self.url)
-        engine.capacity.enable(base.ADMIN)
         for number in range(PROJECTS):
             context = base.Context(f"p{number}")
             engine.rollback(context, engine.reserve(context, {"gpu": 1}))

@@ -156,7 +156,6 @@ def _simulate(engine: QuotaEngine, rule: Rule, outcome: Outcome, trace: Iterable
 
 def make_pods(engine: QuotaEngine, nodes: Sequence[int], threshold: int) -> dict[str, int]:
     """Make the pods of consecutive nodes; returns the capacity of each."""
-    engine.capacity.enable(base.ADMIN)
     for pod in PODS:
         engine.pods.add(base.ADMIN, pod, threshold=threshold)
     capacity = dict.fromkeys(PODS, 0)

@@ -305,22 +305,6 @@ class Capacity:
         age = validation.age_microseconds(older_than_seconds)
         return self._driver.capacity_history.purge(age, _author(context, None))
 
-    # --- claims with a provider ---
-
-    def enable(self, context: Context) -> None:
-        """Permit claims with a provider, resize and transfer. This cannot be undone.
-
-        Call it when no process of an older release runs any more: when such a process ends a reservation, it does not
-        give its capacity back, and subtracts the original amount of a resized one.
-        """
-        validation.admin_only(context, "enable")
-        self._providers.enable()
-
-    def is_enabled(self, context: Context) -> bool:
-        """Whether claims with a provider, resize and transfer are permitted."""
-        validation.admin_only(context, "is_enabled")
-        return self._providers.is_enabled()
-
     # --- notices, audit and repair ---
 
     def notices(self, context: Context) -> list[CapacityNotice]:

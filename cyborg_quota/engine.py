@@ -134,7 +134,7 @@ class QuotaEngine(Queries):
         idempotent: a repeated call with the same deltas returns the same reservations. Returns the UUIDs of the
         reservations in the order of ``deltas``. Raises OverQuota, ReservationConflict,
         UnknownResource, UsageOverflow, LimitNotSet, LimitsUnavailable; with a provider also OverCapacity,
-        ProviderNotFound, CapacityNotEnabled; with the name of a pod also PodNotFound, PodNotAvailable, NotAuthorized.
+        ProviderNotFound; with the name of a pod also PodNotFound, PodNotAvailable, NotAuthorized.
         """
         claim = Claim(consumer, deltas, provider=provider, pod=pod)
         return self.reserve_many(context, [claim], expire, project_id, group=group)
@@ -299,7 +299,7 @@ class QuotaEngine(Queries):
         A growth must fit within all limits and, with a provider, its capacity; a reduction ignores limits. An amount
         that is held already does not change, so that the call can be repeated. ``expected``: the amounts before, of
         some of these resources; if others are held, raises AmountChanged. Other errors: those of ``commit`` and, for a
-        growth, those of ``reserve``; ResourceNotHeld, InvalidDelta, CapacityNotEnabled.
+        growth, those of ``reserve``; ResourceNotHeld, InvalidDelta.
         """
         project_id = validation.project_of(context, project_id)
         checked, before = validation.check_amounts(amounts, expected, self._resources)

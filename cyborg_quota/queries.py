@@ -54,8 +54,7 @@ class Queries:
 
         ``provider``: None to consider only the quota; a UUID, a name or ANY to consider also the capacity, as a reserve
         with this provider does. Its units may refuse amounts below ``fits``. If the policy rule
-        cyborg_quota:capacity:fits does not allow it, only the quota is considered. Raises ProviderNotFound,
-        CapacityNotEnabled.
+        cyborg_quota:capacity:fits does not allow it, only the quota is considered. Raises ProviderNotFound.
 
         ``pod``: the name of a pod (which needs the policy rule cyborg_quota:pod:see), to consider also the limits per
         pod, and with the provider ANY only the providers of the pod, of which none takes a claim unless the pod is

@@ -293,20 +293,6 @@ class AllocationList(base.Lister):
         ]
 
 
-class Enable(base.Command):
-    """Permit claims with a provider, resize and transfer. This cannot be undone.
-
-    Run it once, when no process of an older release runs any more: when such a
-    process ends a reservation, it does not give its capacity back, and subtracts
-    the original amount of a resized one.
-    """
-
-    example = "cyborg-quota capacity enable"
-
-    def take_action(self, parsed_args: argparse.Namespace) -> None:
-        self.engine.capacity.enable(self.context)
-
-
 class Audit(base.Lister):
     """Compare the counters of the inventories with the reservations; writes nothing.
 

@@ -176,25 +176,12 @@ class Checks(upgradecheck.UpgradeCommands):
         engine = self._engine()
         context = validation.admin_context()
         try:
-            is_enabled, drifts = engine.capacity.is_enabled(context), engine.capacity.audit(context)
-            has_providers = bool(engine.capacity.list_providers(context, limit=1))
+            drifts = engine.capacity.audit(context)
         finally:
             engine.close()
         if drifts:
             return Result(WARNING, f"{len(drifts)} differ from their reservations: cyborg-quota capacity heal")
-        if self._conf.cyborg.claim_capacity and not is_enabled:
-            return Result(
-                FAILURE,
-                "[cyborg] claim_capacity is set, but claims with a provider are not enabled, so that each bind is "
-                "refused; run: cyborg-quota capacity enable",
-            )
-        if is_enabled or not has_providers:
-            return Result(SUCCESS, "agrees with the reservations")
-        return Result(
-            WARNING,
-            "claims with a provider are refused; when no process of an older release runs any more, run: "
-            "cyborg-quota capacity enable",
-        )
+        return Result(SUCCESS, "agrees with the reservations")
 
     def _version(self) -> Result:
         from cyborg_quota.integrations.cyborg import compatibility

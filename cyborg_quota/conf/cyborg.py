@@ -124,8 +124,8 @@ OPTS: list[cfg.Opt] = [
         "claim_capacity",
         default=False,
         help="Whether a bind also claims capacity, at the provider of the accelerator or else at its host. Enable it "
-        "after `cyborg-quota capacity enable` and a first `capacity import`. A device whose provider and host are not "
-        "imported is charged to the quota only.",
+        "after a first `cyborg-quota capacity import`. A device whose provider and host are not imported is charged to "
+        "the quota only.",
     ),
     cfg.IntOpt(
         "capacity_import_interval",

@@ -366,15 +366,6 @@ resource_notices = sa.Table(
     **_MYSQL_TABLE,
 )
 
-# What an operator has switched on after an upgrade, because processes of the previous release do not support it.
-features = sa.Table(
-    "features",
-    metadata,
-    sa.Column("name", sa.String(32), primary_key=True),
-    sa.Column("enabled_at", _moment()),
-    **_MYSQL_TABLE,
-)
-
 # An OpenStack deployment of an availability zone. A provider names its pod.
 pods = sa.Table(
     "pods",

@@ -343,19 +343,6 @@ class ProjectRefused(QuotaError):
 # --- capacity ------------------------------------------------------------------------------------------------
 
 
-class CapacityNotEnabled(QuotaError):
-    """Claims with a provider, resize and transfer are refused until an operator enables them after the upgrade.
-
-    All processes must have been upgraded before.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(
-            "Claims with a provider, resize and transfer are not enabled. When no process of an older release runs any "
-            "more, enable them: cyborg-quota capacity enable"
-        )
-
-
 class ProviderNotFound(QuotaError):
     """No provider has this UUID or name."""
 

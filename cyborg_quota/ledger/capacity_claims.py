@@ -20,7 +20,7 @@ from oslo_log import log as logging
 
 from cyborg_quota import exceptions, units
 from cyborg_quota.capacity_types import CapacityOver
-from cyborg_quota.db import features, free_capacity, inventories, resource_providers
+from cyborg_quota.db import free_capacity, inventories, resource_providers
 from cyborg_quota.db.candidates import Candidate
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.inventories import InventoryClaim, Key, Place
@@ -136,7 +136,6 @@ class CapacityClaimer:
         self._pod_selection = pod_selection
         self._selection = selection
         self._cache = cache
-        self._is_enabled = False  # never becomes False again
         self._places_until = 0.0  # until then, ``place`` chooses for ANY, because it has found a provider of a pod
 
     def place(self, pending: Sequence[PendingClaim]) -> Placement:
@@ -144,11 +143,10 @@ class CapacityClaimer:
 
         An incomplete placement: ANY fits nowhere, or a named provider has no inventory of a resource. Claims of one
         call are placed one after the other, so that a set of claims with ANY that would fit in another arrangement may
-        be refused. Claims in pods: see pod_claims.py. Raises ProviderNotFound, CapacityNotEnabled.
+        be refused. Claims in pods: see pod_claims.py. Raises ProviderNotFound.
         """
         if not any(item.claim.provider is not None for item in pending):
             return NO_PLACEMENT
-        self.check_enabled()
         if (cached := self._place_cached(pending)) is not None:
             return cached
         placement = self._database.read(
@@ -178,7 +176,6 @@ class CapacityClaimer:
         choice = self._choice(pending)
         if choice is None or not self._database.supports_single_statement(len(changes)):
             return None
-        self.check_enabled()
         row = make_row()
 
         def reserve(connection: Connection) -> ChosenInventory | None:
@@ -246,15 +243,6 @@ class CapacityClaimer:
         overs = self._database.read_synced(lambda connection: self._violations(connection, pending, is_limited))
         if overs:
             raise exceptions.OverCapacity(overs if sees_all else [_redact(over) for over in overs]) from None
-
-    def check_enabled(self) -> None:
-        """Raise CapacityNotEnabled until claims with a provider are enabled."""
-        if not self._is_enabled:
-            self._is_enabled = self._database.read_synced(
-                lambda connection: features.is_enabled(connection, features.CAPACITY)
-            )
-        if not self._is_enabled:
-            raise exceptions.CapacityNotEnabled
 
     def _place_cached(self, pending: Sequence[PendingClaim]) -> Placement | None:
         """The placement of claims of which each names a provider or none; None unless their ids are cached."""

@@ -40,12 +40,11 @@ class HeadroomReader:
     ) -> dict[str, Headroom]:
         """The headroom of one project, by resource. ``pod``: within this pod.
 
-        Raises ProviderNotFound, CapacityNotEnabled.
+        Raises ProviderNotFound.
         """
         quotas = self._read_quota(project_id, resources, provider, pod)
         if provider is None:
             return quotas.in_pod(pod)
-        self._capacity.check_enabled()
 
         def work(connection: Connection) -> tuple[str, dict[str, dict[str | None, list[FreeInventories]]]]:
             provider_id, name = self._find(connection, provider)
@@ -89,13 +88,12 @@ class HeadroomReader:
     ) -> Bundles:
         """How many bundles fit; with a provider, each of them is a claim at one provider. ``pod``: within this pod.
 
-        Raises ProviderNotFound, CapacityNotEnabled.
+        Raises ProviderNotFound.
         """
         quotas = self._read_quota(project_id, bundle, provider, pod)
         by_quota = headroom.how_many(bundle, quotas.in_pod(pod))
         if provider is None:
             return by_quota
-        self._capacity.check_enabled()
 
         def work(connection: Connection) -> dict[str | None, list[tuple[tuple[int, ...], int]]]:
             provider_id = self._find(connection, provider)[0]

@@ -26,7 +26,6 @@ from cyborg_quota.capacity_types import (
 )
 from cyborg_quota.db import (
     capacity_history,
-    features,
     free_capacity,
     history,
     inventories,
@@ -275,16 +274,6 @@ class ProviderManager:
             return history.list_allocations(connection, provider_id, limit=limit, after=after, resource=resource)
 
         return self._untimed.read_synced(work)
-
-    # --- claims with a provider ---
-
-    def enable(self) -> None:
-        """Enable claims with a provider."""
-        self._database.write(lambda connection: features.enable(connection, features.CAPACITY))
-
-    def is_enabled(self) -> bool:
-        """Whether claims with a provider are enabled."""
-        return self._database.read_synced(lambda connection: features.is_enabled(connection, features.CAPACITY))
 
     # --- audit and repair ---
 

@@ -56,7 +56,6 @@ class Resizer:
 
     def resize(self, request: ResizeRequest) -> None:
         """Set the amounts, all or none. Raises the errors of QuotaEngine.resize."""
-        self._capacity.check_enabled()
         uuids = {resource: new_reservations.new_uuid() for resource in request.amounts}
         repeat(self._database, lambda is_retry: self._attempt(request, uuids, is_retry=is_retry))
 

@@ -59,7 +59,6 @@ class Transferrer:
 
     def transfer(self, request: TransferRequest) -> None:
         """Transfer all that is live, or nothing. Raises the errors of QuotaEngine.transfer."""
-        self._capacity.check_enabled()
         uuids: dict[str, str] = {}
         repeat(self._database, lambda is_retry: self._attempt(request, uuids, is_retry=is_retry))
 

@@ -26,7 +26,6 @@ class TestPodLimits(test_application.ApplicationTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.make_pod()
-        self.engine.capacity.enable(ADMIN)
         self.engine.capacity.add_provider(ADMIN, "n1", pod="north")
         self.engine.capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(8)})
 

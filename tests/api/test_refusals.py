@@ -28,7 +28,6 @@ class TestTheOneThatBinds(RefusalTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.engine.total_limits.set(base.ADMIN, {"gpu": 500})
-        self.engine.capacity.enable(base.ADMIN)  # for resize
 
     def test_check_reveals_no_other_limit(self) -> None:
         """Otherwise, the amount at which a limit appears in the answer reveals what the projects above it hold."""

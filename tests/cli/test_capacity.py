@@ -3,13 +3,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import json
 import uuid
 from typing import Any
 
-from cyborg_quota.cmd import capacity, status
+from cyborg_quota.cmd import capacity
 from tests.cli import base
 
 
@@ -263,23 +260,3 @@ class ReportTest(base.CliTestCase):
         for formatter in ("table", "value", "yaml"):
             self.assertIn("38", self.call("capacity", "report", "-f", formatter).out)
         self.assertIn(".png or .svg", self.refused(2, "capacity", "report", "--chart", "x.pdf"))
-
-
-class UpgradeCheckTest(base.CliTestCase):
-    def check(self) -> dict[str, Any]:
-        out = io.StringIO()
-        with contextlib.redirect_stdout(out):
-            status.main(["--config-file", str(self.conf), "upgrade", "check", "--json"])
-        checks: list[dict[str, Any]] = json.loads(out.getvalue())["checks"]
-        return next(check for check in checks if check["check"] == "capacity")
-
-    def test_claims_that_are_not_enabled(self) -> None:
-        self.assertEqual(0, self.check()["result"])
-        self.good("capacity", "provider", "add", "n1")
-        check = self.check()
-        self.assertEqual(1, check["result"])
-        self.assertIn("cyborg-quota capacity enable", check["details"])
-        self.configure("[cyborg]\nclaim_capacity = true")
-        self.assertEqual(2, self.check()["result"])
-        self.call("capacity", "enable")
-        self.assertEqual(0, self.check()["result"])

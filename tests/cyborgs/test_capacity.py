@@ -97,7 +97,6 @@ class TestImport(CapacityTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.capacity.enable(ADMIN)
 
     def test_hosts_devices_and_a_repeat(self) -> None:
         """The devices of each host, with the resources that the rules give for their class and trait.

@@ -318,7 +318,6 @@ class Ledger(fixtures.Fixture):
     def _add_capacity(self) -> None:
         ledger_check.watch_capacity(self.url)
         capacity = self.engine.capacity
-        capacity.enable(base.ADMIN)
         for name in PROVIDERS:
             capacity.add_provider(base.ADMIN, name)
             capacity.set_inventories(base.ADMIN, name, {key: Inventory(total) for key, total in CAPACITY.items()})

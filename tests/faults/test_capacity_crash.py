@@ -43,7 +43,6 @@ class CrashTestCase(base.LedgerTestCase):
 class TestCrash(CrashTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.engine.capacity.enable(ADMIN)
         self.engine.pods.add(ADMIN, "p1")
         self.engine.capacity.add_provider(ADMIN, "n1")
         self.engine.capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(8), "fpga": Inventory(4)})

@@ -227,7 +227,6 @@ class TestCluster(test_base.BaseTestCase):
         urls = [cluster_faults.url_of(node, "capacity") for node in self.cluster.nodes]
         fixtures.create_schema(urls[0])
         engines = [fixtures.make_engine(url, **PATIENT) for url in urls]
-        self.claims_are_enabled(engines)
         settle = functools.partial(cluster_faults.wait_until_replicated, self.cluster)
         for name in provider_races.RACES:
             with self.step(name):
@@ -245,20 +244,6 @@ class TestCluster(test_base.BaseTestCase):
             provider_races.detect_naive_code(self, engines, urls[0], settle)
         for engine in engines:
             engine.close()
-
-    def claims_are_enabled(self, engines: Sequence[QuotaEngine]) -> None:
-        """Claims with a provider are refused on each node until they are enabled on one, and then on none."""
-        provider_races.add(engines[0], "upgraded")
-
-        def reserve(engine: QuotaEngine) -> list[str]:
-            return engine.reserve(base.Context("p"), {"gpu": 1}, provider="upgraded")
-
-        for engine in engines:
-            self.assertRaises(exceptions.CapacityNotEnabled, reserve, engine)
-        engines[0].capacity.enable(base.ADMIN)
-        for engine in engines:
-            engine.release(base.Context("p"), reserve(engine))
-        engines[1].capacity.remove_provider(base.ADMIN, "upgraded")
 
     def pods_are_selected(self) -> None:
         """Eight processes on three nodes select pods for 1,000 tenants, also when one pod becomes full; then they claim

@@ -25,7 +25,6 @@ class TestCrash(capacity_crash.CrashTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.engine.capacity.enable(ADMIN)
         for pod, total in (("full", 1), ("free", 9)):
             self.engine.pods.add(ADMIN, pod)
             self.engine.capacity.add_provider(ADMIN, pod, pod=pod)

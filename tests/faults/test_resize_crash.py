@@ -27,7 +27,6 @@ AFTER = {"resize": [(0, 3), (0, 0)], "transfer": [(0, 0), (0, 2)], "known_as": [
 class TestCrash(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.engine.capacity.enable(ADMIN)
         self.engine.capacity.add_provider(ADMIN, "n1")
         self.engine.capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(9)})
 

@@ -154,7 +154,6 @@ class TestProviders(RestoreTestCase, test_limits.LimitsTestCase):
         """The other one gets the lost one's id; its inventory of another resource is added first."""
         self.set(None, 9)
         other = self.make_limited().capacity  # of another process
-        other.enable(base.ADMIN)
         self.back_up()
         other.add_provider(base.ADMIN, "node-a")
         other.set_inventories(base.ADMIN, "node-a", {"gpu": Inventory(8)})

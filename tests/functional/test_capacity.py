@@ -13,7 +13,6 @@ from fixtures import FakeLogger, MonkeyPatch
 
 from cyborg_quota import ANY, Claim, Inventory, QuotaEngine, attachment, exceptions
 from cyborg_quota.capacity_types import CapacityDrift
-from cyborg_quota.db import features
 from cyborg_quota.ledger import selection
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from cyborg_quota.limits.models.strict_two_level import StrictTwoLevel
@@ -38,7 +37,6 @@ class CapacityTestCase(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.capacity = self.engine.capacity
-        self.capacity.enable(ADMIN)
         self.add("n1", gpu=8, fpga=4)
 
     def add(self, name: str, *, can_host: bool = True, parent: str | None = None, **totals: int) -> None:
@@ -59,22 +57,6 @@ class CapacityTestCase(base.LedgerTestCase):
 
     def claim(self, amount: int = 1, provider: str | None = "n1", consumer: str | None = None) -> list[str]:
         return self.quotas.reserve(self.context, {"gpu": amount}, consumer=consumer, provider=provider)
-
-
-class TestEnable(base.LedgerTestCase):
-    def test_claims_are_refused_until_it_is_enabled(self) -> None:
-        capacity = self.engine.capacity
-        capacity.add_provider(ADMIN, "n1")
-        capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(8)})
-        self.assertFalse(capacity.is_enabled(ADMIN))
-        for provider in ("n1", ANY):
-            reserve = self.quotas.reserve
-            self.assertRaises(exceptions.CapacityNotEnabled, reserve, self.context, {"gpu": 1}, provider=provider)
-        self.assertEqual((0, 0), self.figures())
-        self.make_engine().capacity.enable(ADMIN)
-        capacity.enable(ADMIN)
-        self.assertTrue(capacity.is_enabled(ADMIN))
-        self.quotas.reserve(self.context, {"gpu": 1}, provider="n1")
 
 
 class TestClaims(CapacityTestCase):
@@ -342,7 +324,6 @@ class TestStatements(CapacityTestCase):
         texts = self.statements(attach)
         self.assertGreater(len(texts), 3)
         self.assertEqual([], [text for text in texts if "inventor" in text or "resource_providers" in text])
-        self.assertEqual([], [text for text in texts if features.features.name in text])
 
     def test_a_lost_race_costs_one_more_query_and_claim(self) -> None:
         """On MariaDB: the refused statement tells which inventory refused."""
@@ -425,7 +406,6 @@ class TestQuotaFirst(test_limits.LimitsTestCase):
 
     def test_after_a_move_of_the_project(self) -> None:
         """The engine has cached the path of a root; the limit of its new parent refuses the claim, too."""
-        self.engine.capacity.enable(ADMIN)
         self.engine.capacity.add_provider(ADMIN, "n1")
         self.engine.capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(2)})
         self.make_tree({"above": None, "sibling": "above", "p1": None})

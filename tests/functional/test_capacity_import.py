@@ -33,7 +33,6 @@ class CapacityImportTest(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.capacity = self.engine.capacity
-        self.capacity.enable(ADMIN)
         self.importer = CapacityImporter(self.capacity, ADMIN, ["gpu"])
 
     def run_import(self, *wanted: WantedProvider) -> list[Change]:

@@ -51,7 +51,6 @@ class TestStaleReads(CapacityTestCase):
         self.hide(dialect, "reserve_anywhere_in_single_statement", None)
         self.hide(inventories, "find_candidates", [])
         self.hide(inventories, "places_of", {})
-        self.engine.capacity.enable(ADMIN)
         for provider in (ANY, "n1"):
             self.is_synced = False
             self.engine.reserve(self.context, {"gpu": 4}, provider=provider)

@@ -32,7 +32,6 @@ class TestAnywhere(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.capacity = self.engine.capacity
-        self.capacity.enable(ADMIN)
         for name, total in (("n1", 8), ("n2", 9)):
             self.capacity.add_provider(ADMIN, name)
             self.capacity.set_inventories(ADMIN, name, {"gpu": Inventory(total)})

@@ -133,7 +133,6 @@ class TestChoiceOnMariaDB(base.LedgerTestCase):
         return sum(int(value) for name, value in status.items() if name.startswith("Handler_read"))
 
     def most_rows_read(self, add: Callable[[sa.Engine, int, int], None]) -> int:
-        self.engine.capacity.enable(ADMIN)
         add(self.sql, 0, FEW)
         for amount in AMOUNTS:
             self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": amount}, provider=ANY))
@@ -168,7 +167,6 @@ class TestChoiceOnPostgreSQL(test_plans.PlanTestCase):
 
     def most_rows_read(self, add: Callable[[sa.Engine, int, int], None]) -> int:
         engine = self.make_engine()
-        engine.capacity.enable(ADMIN)
         add(self.sql, 0, FEW)
         for _ in range(6):  # from the sixth call on, PostgreSQL may keep a plan for all parameters
             for amount in AMOUNTS:

@@ -214,7 +214,6 @@ class TestCost(test_limits.LimitsTestCase):
         clouds.add_children(self.sql, "mid0", SMALL_WIDE)
         self.admin.unset_limit(base.ADMIN, "gpu", "p7")  # as after the last call
         self.engine.total_limits.set(base.ADMIN, {"gpu": 10**6, "fpga": 10**6})
-        self.engine.capacity.enable(base.ADMIN)
         small = self.read()
         self.add(SMALL, LARGE, history=1)
         large = self.read()
@@ -230,7 +229,6 @@ class TestCost(test_limits.LimitsTestCase):
         self.add(0, SMALL, history=1)
         self.admin.unset_limit(base.ADMIN, "gpu", "p7")
         self.engine.total_limits.set(base.ADMIN, {"gpu": 10**6, "fpga": 10**6})
-        self.engine.capacity.enable(base.ADMIN)
         self.engine.pods.add(base.ADMIN, "pod1")
         # PostgreSQL also counts the rows that a filter discards: there, no index gives the names in the order of bytes.
         count = clouds.rows_returned if self.sql.dialect.name == "postgresql" else clouds.rows_read

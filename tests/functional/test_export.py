@@ -140,7 +140,6 @@ class TestChanges(ExportTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.engine.capacity.enable(base.ADMIN)
 
     def held(self) -> dict[tuple[str, str], int]:
         return {key: used + reserved for key, (used, reserved) in self.totals(self.engine).items()}

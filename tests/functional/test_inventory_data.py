@@ -86,7 +86,6 @@ class FullInventoryTest(InventoryTestCase):
         for _, resource, _, free in inventories:
             sizes[resource] += free
         self.assertEqual(6, len(sizes))
-        self.engine.capacity.enable(ADMIN)
         self.engine.register_resources(list(sizes))
         clouds.add_inventories(self.sql, inventories)
         granted: Counter[str] = Counter()

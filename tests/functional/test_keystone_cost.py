@@ -53,7 +53,6 @@ class TestKeystoneCost(base.LedgerTestCase):
             self.keystone.register(resource, limit)
         self.keystone.projects = {DOMAIN: None, "p7": DOMAIN}
         self.keystone.set_limit(DOMAIN, "gpu", 10**6)
-        self.engine.capacity.enable(base.ADMIN)
         # The edge below the domain is stored.
         engine = self.make_limited()
         engine.rollback(test_cost.P7, engine.reserve(test_cost.P7, {"gpu": 1}))

@@ -49,8 +49,6 @@ class TestAnywhere(base.LedgerTestCase):
 
     def test_lines_run(self) -> None:
         """As many candidates are read as there are claims: twice the claims may run four times the lines."""
-        capacity = self.engine.capacity
-        capacity.enable(base.ADMIN)
         clouds.add_inventories(self.sql, [(f"n{number}", "gpu", 1, 1) for number in range(90)])
         lines = []
         for count in (40, 80):
@@ -90,7 +88,6 @@ class TestRepeat(base.LedgerTestCase):
         self.assertLess(counts[1] - counts[0], 10, counts)
 
     def test_statements_of_claims_in_a_pod(self) -> None:
-        self.engine.capacity.enable(base.ADMIN)
         self.engine.pods.add(base.ADMIN, "pod1")
         self.engine.capacity.add_provider(base.ADMIN, "n1", pod="pod1")
         self.engine.capacity.set_inventories(base.ADMIN, "n1", {"gpu": Inventory(FEW)})

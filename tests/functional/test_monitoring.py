@@ -74,7 +74,6 @@ class TestMetrics(test_limits.LimitsTestCase):
         self.assertEqual([5, 5], counts)
 
     def test_capacity_pods_and_overdue(self) -> None:
-        self.engine.capacity.enable(ADMIN)
         self.engine.pods.add(ADMIN, "north")
         self.engine.pods.add(ADMIN, "far", endpoint="far-cloud")
         for name, pod, total in (("n1", "north", 8), ("n2", "north", 4), ("lone", None, 2)):

@@ -87,7 +87,6 @@ class TestNotices(base.LedgerTestCase):
 class TestCapacityNotices(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.engine.capacity.enable(base.ADMIN)
         self.add("n1", 10)
 
     def add(self, name: str, total: int) -> None:

@@ -151,7 +151,6 @@ class TestPagesOfCapacity(PagesTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.capacity = self.engine.capacity
-        self.capacity.enable(base.ADMIN)
         numbers = range(self.PROVIDERS)
         binding: dict[str, Any] = {
             "availability_zone": "",

@@ -105,7 +105,6 @@ class TestPooled(PgBouncerTestCase):
     def test_claims_with_a_provider(self) -> None:
         """Also a resize and a transfer of such a claim."""
         capacity = self.engine.capacity
-        capacity.enable(base.ADMIN)
         for name, total in (("n1", 2), ("n2", 9)):
             capacity.add_provider(base.ADMIN, name)
             capacity.set_inventories(base.ADMIN, name, {"gpu": Inventory(total)})

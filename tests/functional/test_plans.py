@@ -183,7 +183,6 @@ class TestFunctions(PlanTestCase):
     def setUp(self) -> None:
         super().setUp()
         engine = self.make_engine()
-        engine.capacity.enable(base.ADMIN)
         engine.pods.add(base.ADMIN, "pod")
         for name, pod, total in (("n1", None, 50), ("n2", "pod", 90)):
             engine.capacity.add_provider(base.ADMIN, name, pod=pod)

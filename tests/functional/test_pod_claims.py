@@ -30,7 +30,6 @@ class PodClaimTestCase(test_pods.PodTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.capacity = self.engine.capacity
-        self.capacity.enable(ADMIN)
 
     def add(self, pod: str, *totals: int, **options: Any) -> None:
         """Add a pod with providers of these numbers of gpu; the first one has the name of the pod."""

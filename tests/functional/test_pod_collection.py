@@ -50,7 +50,6 @@ class TestCollect(CollectionTestCase):
     scenarios = fixtures.SCENARIOS[:1]  # what is stored is tested in TestDue, on each database
 
     def test_own_inventories_and_endpoints(self) -> None:
-        self.engine.capacity.enable(ADMIN)
         for name in ("n1", "n2"):
             self.engine.capacity.add_provider(ADMIN, name, pod="p1")
             self.engine.capacity.set_inventories(ADMIN, name, {"gpu": Inventory(8, reserved=1), "fpga": Inventory(2)})

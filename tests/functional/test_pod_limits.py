@@ -32,7 +32,6 @@ class PodLimitTestCase(test_limits.LimitsTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.import_tree({"a": None, "child": "a", "b": None}, {"child": {"gpu": -1, "fpga": -1}}, gpu=-1, fpga=-1)
-        self.engine.capacity.enable(ADMIN)
         for name, pod in (("n1", "p1"), ("n2", "p2"), ("n3", None)):
             if pod is not None:
                 self.engine.pods.add(ADMIN, pod)

@@ -280,7 +280,6 @@ class TestPolicyFile(PolicyTestCase):
     def test_who_sees_what_fits_at_providers(self) -> None:
         """The rule may allow a project's own user to see it."""
         capacity = self.engine.capacity
-        capacity.enable(base.ADMIN)
         capacity.add_provider(base.ADMIN, "n1")
         capacity.set_inventories(base.ADMIN, "n1", {"gpu": Inventory(2)})
         user = User("higgs", roles=["reader"])

@@ -348,7 +348,6 @@ class TestCapacity(ReconcilerTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.capacity = self.engine.capacity
-        self.capacity.enable(base.ADMIN)
         self.capacity.add_provider(base.ADMIN, "n1")
         self.capacity.set_inventories(base.ADMIN, "n1", {"gpu": Inventory(8)})
 

@@ -21,7 +21,6 @@ class ResizeTestCase(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.capacity = self.engine.capacity
-        self.capacity.enable(ADMIN)
         database = Database(fixtures.settings(self.url))
         self.addCleanup(database.close)
         trees.plant(database, {"root": None, "p1": "root", "p2": "root", "side": None})
@@ -199,13 +198,6 @@ class TestResize(ResizeTestCase):
         self.execute("UPDATE quota_usages SET subtree = 1")
         self.resize(gpu=2)
         self.assertEqual((2, 0), self.figures())
-
-    def test_not_enabled(self) -> None:
-        self.hold(gpu=1)
-        self.execute("DELETE FROM features")
-        engine = self.make_engine()
-        self.refuse(exceptions.CapacityNotEnabled, engine.resize, self.context, {"gpu": 2}, consumer="c")
-        self.refuse(exceptions.CapacityNotEnabled, engine.transfer, ADMIN, "p2", "p1", consumer="c")
 
     def test_a_lost_answer(self) -> None:
         """The retry finds its own change, also if another call has changed the amount since."""

@@ -344,7 +344,6 @@ class TestTree(TotalTestCase):
 
     def test_a_transfer_between_roots_does_not_change_it(self) -> None:
         """At the limit, too; and a resize is refused by it."""
-        self.engine.capacity.enable(ADMIN)
         self.quotas.reserve(base.Context("c"), {"gpu": 4}, consumer="x")
         self.set_total(10)
         self.quotas.transfer(ADMIN, "b", "c", consumer="x")

@@ -21,7 +21,6 @@ ADMIN = base.ADMIN
 class TestSenderMoves(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.engine.capacity.enable(ADMIN)
         self.database = Database(fixtures.settings(self.url))
         self.addCleanup(self.database.close)
         trees.plant(self.database, {"root": None, "p1": "root", "p2": "root", "side": None})

@@ -21,7 +21,6 @@ class UsedElsewhereTest(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.capacity = self.engine.capacity
-        self.capacity.enable(ADMIN)
         self.capacity.add_provider(ADMIN, "n1")
         self.capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(8)})
 

@@ -69,7 +69,6 @@ class TestScrape(server.ApiTestCase):
         self.assertEqual(0, found[key("oldest_overdue_seconds")])
 
     def test_promtool_accepts_the_text(self) -> None:
-        self.engine.capacity.enable(base.ADMIN)
         self.engine.capacity.add_provider(base.ADMIN, 'a "quoted" \\ name')
         self.engine.pods.add(base.ADMIN, "north")
         self.engine.pods.set_usage(base.ADMIN, "north", {"gpu": ResourceUse(4, 1)})

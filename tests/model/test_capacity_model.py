@@ -134,7 +134,6 @@ class CapacityHistories(test_model.Histories):
     def __init__(self) -> None:
         super().__init__()
         self.capacity = self.engine.capacity
-        self.capacity.enable(base.ADMIN)
         self.places = CapacityModel(self.model)
         self.model.pods = PODS
         for pod in PODS.values():

@@ -49,7 +49,6 @@ class Histories(stateful.RuleBasedStateMachine):
         ledger.setUp()
         self.limits = fixtures.DictLimits()
         self.engine = fixtures.make_engine(ledger.url, self.limits, batch_rows=3)
-        self.engine.capacity.enable(base.ADMIN)
         self.quotas: Any = fixtures.Checked(self.engine, ledger.url)
         self.database = Database(fixtures.settings(ledger.url))
         trees.plant(self.database, TREE)

@@ -91,7 +91,6 @@ class PodHistories(stateful.RuleBasedStateMachine):
         limits = fixtures.DictLimits()
         self.engine = fixtures.make_engine(self.ledger.url, limits)
         self.quotas: Any = fixtures.Checked(self.engine, self.ledger.url)
-        self.engine.capacity.enable(base.ADMIN)
         for project in ("film", "lab"):
             limits.limits[project, "gpu"] = LIMIT
         self.pods = self.engine.pods

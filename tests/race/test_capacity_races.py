@@ -30,7 +30,6 @@ class CapacityRaceTestCase(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.capacity = self.engine.capacity
-        self.capacity.enable(ADMIN)
         self.add("n1", CAPACITY)
         # Forked processes find the statements compiled and the modules imported.
         self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}, provider=ANY))

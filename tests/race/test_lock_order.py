@@ -81,7 +81,6 @@ class TestLockOrder(base.LedgerTestCase):
 
     def test_claims_of_capacity(self) -> None:
         """With ANY, the server locks the inventory before the reservation is inserted."""
-        self.engine.capacity.enable(base.ADMIN)
         for name in ("n1", "n2", "n3"):
             self.engine.capacity.add_provider(base.ADMIN, name)
             self.engine.capacity.set_inventories(base.ADMIN, name, {"gpu": Inventory(50), "fpga": Inventory(50)})

@@ -24,7 +24,6 @@ TOTAL = 30
 
 def add_pods(engine: QuotaEngine) -> None:
     """Add two pods with two providers each."""
-    engine.capacity.enable(ADMIN)
     for pod in ("p1", "p2"):
         engine.pods.add(ADMIN, pod)
         for name in (pod, f"{pod}-1"):

@@ -45,7 +45,6 @@ def add_pods(engine: QuotaEngine) -> None:
     for project_id, parent_id in (("parent", None), ("child", "parent")):
         engine.administration.add_project(ADMIN, project_id, parent_id)
     engine.administration.set_limits(ADMIN, {"gpu": -1}, "child")
-    engine.capacity.enable(ADMIN)
     for name, pod in (("n1", "p1"), ("n2", "p2"), ("n3", "p1")):
         if pod == name.replace("n", "p"):
             engine.pods.add(ADMIN, pod)

@@ -321,7 +321,6 @@ def detect_naive_code(test: Any, engines: Engines, url: str, settle: Callable[[]
 class ProviderRaceTestCase(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.engine.capacity.enable(ADMIN)
         # Forked processes find the statements compiled and the modules imported.
         add(self.engine, "warm")
         self.engine.release(self.context, self.engine.reserve(self.context, {"gpu": 1}, provider=ANY))

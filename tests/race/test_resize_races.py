@@ -59,7 +59,6 @@ class ResizeRaceTestCase(base.LedgerTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.engine.capacity.enable(ADMIN)
         database = Database(fixtures.settings(self.url))
         self.addCleanup(database.close)
         trees.plant(database, {"root": None, "p1": "root", "p2": "root"})

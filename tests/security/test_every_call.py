@@ -132,8 +132,6 @@ CAPACITY: dict[str, dict[str, Any]] = {
     "require_pods": {"pods": ["pod1"]},
     "set_pod": {"provider": "n1", "pod": "pod1"},
     "set_can_host": {"provider": "n1", "can_host": False},
-    "enable": {},
-    "is_enabled": {},
     "notices": {},
     "audit": {},
     "heal": {},
@@ -221,7 +219,6 @@ class EveryCallTestCase(test_limits.LimitsTestCase):
         self.set("above", 100)
         self.set(VICTIM, 50)
         victim = base.Context(VICTIM)
-        self.engine.capacity.enable(base.ADMIN)
         self.uuids = {
             name: self.quotas.reserve(victim, {"gpu": 1}, consumer=name, group="together")[0] for name in STATES
         }

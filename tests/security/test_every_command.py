@@ -46,7 +46,7 @@ OF_ONE: dict[str, tuple[str, ...]] = {
 }
 # These commands affect all projects, as their help says.
 OF_ALL = {
-    "capacity allocation list", "capacity audit", "capacity checkpoint", "capacity enable", "capacity heal",
+    "capacity allocation list", "capacity audit", "capacity checkpoint", "capacity heal",
     "capacity history", "capacity import", "capacity inventory list", "capacity inventory remove",
     "capacity inventory set", "capacity provider add", "capacity provider list", "capacity provider remove",
     "capacity provider set", "capacity provider show", "capacity report",

@@ -174,7 +174,6 @@ class FuzzTest(test_limits.LimitsTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.set(None, 100)
-        self.engine.capacity.enable(base.ADMIN)
         self.engine.pods.add(base.ADMIN, "pod1")
         self.engine.capacity.add_provider(base.ADMIN, "n1", pod="pod1")
         self.engine.capacity.set_inventories(base.ADMIN, "n1", {"gpu": Inventory(9)})

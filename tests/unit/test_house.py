@@ -266,7 +266,6 @@ DB_LEVELS = (
         "change_log",
         "connect",
         "connection_cache",
-        "features",
         "leases",
         "moves",
         "path_state",

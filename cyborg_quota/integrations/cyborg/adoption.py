@@ -12,8 +12,8 @@ from cyborg_quota.integrations.cyborg.diff import Attached
 
 LOG = logging.getLogger(__name__)
 
-_NO_PROVIDER = (exceptions.OverCapacity, exceptions.ProviderNotFound, exceptions.CapacityNotEnabled)
-"""Errors of an adoption whose provider has been removed, or has no inventory any more; or claims are not enabled."""
+_NO_PROVIDER = (exceptions.OverCapacity, exceptions.ProviderNotFound)
+"""Errors of an adoption whose provider has been removed, or has no inventory any more."""
 
 
 def adopt(engine: QuotaEngine, attached: Sequence[Attached], source: str | None) -> dict[str, list[str]]:

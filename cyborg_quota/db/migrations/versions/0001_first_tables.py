@@ -34,7 +34,6 @@ def upgrade() -> None:
     _create_inventories()
     _create_capacity_changes()
     _create_resource_notices()
-    _create_features()
     _create_pods()
     _create_pod_usages()
     _create_pod_bindings()
@@ -335,16 +334,6 @@ def _create_resource_notices() -> None:
         sa.Column("resource", column_types.name(), nullable=False),
         sa.Column("notified_level", sa.SmallInteger, nullable=False),
         sa.PrimaryKeyConstraint("resource", name=op.f("pk_resource_notices")),
-        **column_types.TABLE,
-    )
-
-
-def _create_features() -> None:
-    op.create_table(
-        "features",
-        sa.Column("name", sa.String(32), nullable=False),
-        sa.Column("enabled_at", column_types.moment()),
-        sa.PrimaryKeyConstraint("name", name=op.f("pk_features")),
         **column_types.TABLE,
     )
 
