@@ -229,7 +229,7 @@ class EveryCallTestCase(test_limits.LimitsTestCase):
         self.engines = {"warm": self.engine, "cold": self.make_limited()}
         for engine in self.engines.values():
             engine.reserve(base.Context(STRANGER), {"gpu": 1}, consumer="mine")
-            engine.resize(base.Context(STRANGER), {"gpu": 1}, consumer="mine")  # reads once whether resizes are enabled
+            engine.resize(base.Context(STRANGER), {"gpu": 1}, consumer="mine")
             with contextlib.suppress(exceptions.QuotaError):
                 engine.commit(base.Context(STRANGER), [UNKNOWN])
         self.before = hooks.tables(self.sql)
