@@ -59,7 +59,6 @@ VARIANTS: Final = {
     "no single statement": Variant(
         ("mariadb", "postgresql"), [(Database, "_may_run_single_statements", _never)], "0022, 0037"
     ),
-    "no functions for one row": Variant(("postgresql",), [(postgresql_functions, "is_one_row", _never)], "0037"),
     "contention check in each call": Variant(
         ("postgresql",), [(postgresql_functions, "_CONTENTION_CHECK_INTERVAL", 1)], "0025"
     ),

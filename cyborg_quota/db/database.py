@@ -193,22 +193,6 @@ class Database:
         """
         return self._run_with_retries(work, read=False, single_statement=single_statement)
 
-    def write_once(self, single_statement: Work[T | None]) -> T | None:
-        """Run a ``single_statement`` (see ``write``) once. None: not supported, or it changed nothing, or the outcome
-        is unknown. The caller then runs a transaction that detects the changes of this one.
-        """
-        began = self._call.began or time.monotonic()
-        try:
-            if not (self._runs_single_statements or self._may_run_single_statements()):
-                return None
-            result = self._run_single_statement(single_statement, began)
-            self._has_written = self._has_written or result is not None
-            return result
-        except oslo_exc.DBDuplicateEntry:
-            raise
-        except (oslo_exc.DBError, sa_exc.SQLAlchemyError) as error:
-            raise errors.translate(error, time.monotonic() - began) from error
-
     def supports_single_statement(self, usage_rows: int) -> bool:
         """Whether to pass ``single_statement`` to ``write`` for a charge of this number of usage rows."""
         return self.dialect.supports_single_statement(usage_rows)

@@ -116,19 +116,11 @@ def adopt(connection: sa.Connection, change: InventoryClaim) -> bool:
     return _ADOPT(connection, {"b_inventory": change.inventory_id, "b_total": change.total}).rowcount == 1
 
 
-def give_back_update(suffix: str = "") -> sa.Update:
-    """The UPDATE that gives capacity back. ``give_back_arguments`` returns the parameters."""
-    total = _total(suffix)
-    values = {"used": _row.used - total, "free": _row.free + total, "updated_at": clock.utc_now()}
-    return sa.update(inventories).where(_is_row(suffix), _row.used >= total).values(values)
-
-
-def give_back_arguments(inventory_id: int, amount: int, suffix: str = "") -> dict[str, int]:
-    """The parameters of ``give_back_update``."""
-    return {f"b_inventory{suffix}": inventory_id, f"b_total{suffix}": amount}
-
-
-_GIVE_BACK: Final = Statement(give_back_update())
+_GIVE_BACK: Final = Statement(
+    sa.update(inventories)
+    .where(_is_row(""), _row.used >= _total(""))
+    .values(used=_row.used - _total(""), free=_row.free + _total(""), updated_at=clock.utc_now())
+)
 _LOCK_IF_UNIT_FITS: Final = Statement(
     sa.update(inventories)
     .where(_is_row(""), fits_units(sa.bindparam("b_amount", type_=_row.total.type)))
@@ -151,7 +143,7 @@ def give_back(connection: sa.Connection, amounts: Mapping[Key, int]) -> None:
         name = resource_providers.text_of(connection, key[0])
         LOG.warning("%s has no inventory of %s, to which a claim could give back.", name, key[1])
     for key, inventory_id in sorted(ids.items(), key=lambda item: item[1]):
-        if _GIVE_BACK(connection, give_back_arguments(inventory_id, amounts[key])).rowcount == 0:
+        if _GIVE_BACK(connection, {"b_inventory": inventory_id, "b_total": amounts[key]}).rowcount == 0:
             name = resource_providers.text_of(connection, key[0])
             LOG.warning("%s: a claim that ended exceeds its use of %s: run `cyborg-quota capacity heal`", name, key[1])
             _EMPTY(connection, {"b_inventory": inventory_id})

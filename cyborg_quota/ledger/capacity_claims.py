@@ -4,7 +4,6 @@
     read the providers, or the candidates for ANY                          (no transaction)
     INSERT the reservations, UPDATE the inventories, UPDATE the usage rows (one transaction)
 
-For one claim with ANY, a server does all of this in one statement (``CapacityClaimer.reserve_anywhere``).
 reserve.py calls these steps, and only if a claim names a provider. A claim in a pod takes a provider of that pod: see
 pod_claims.py.
 """
@@ -12,8 +11,7 @@ pod_claims.py.
 from __future__ import annotations
 
 import random
-import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from oslo_log import log as logging
@@ -22,11 +20,8 @@ from cyborg_quota import exceptions, units
 from cyborg_quota.capacity_types import CapacityOver
 from cyborg_quota.db import free_capacity, inventories, resource_providers
 from cyborg_quota.db.candidates import Candidate
-from cyborg_quota.db.database import Connection, Database, DuplicateEntry
+from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.inventories import InventoryClaim, Key, Place
-from cyborg_quota.db.new_reservations import NewReservation
-from cyborg_quota.db.provider_choice import ChosenInventory, ProviderChoice
-from cyborg_quota.db.usages import Change
 from cyborg_quota.ledger import pod_claims
 from cyborg_quota.ledger.pending_claims import PendingClaim
 from cyborg_quota.ledger.pod_claims import BindingChange, PodUnit
@@ -43,9 +38,6 @@ _CANDIDATES: Final = 8
 
 _PODS_ONE_BY_ONE: Final = 2
 """After this number of pods that do not fit, one query finds all pods with a provider that fits."""
-
-_PLACES_SECONDS: Final = 60.0
-"""For this time after ANY has found a provider of a pod, the server is not asked to choose."""
 
 
 ReserveResult = bool | InventoryClaim | None
@@ -136,7 +128,6 @@ class CapacityClaimer:
         self._pod_selection = pod_selection
         self._selection = selection
         self._cache = cache
-        self._places_until = 0.0  # until then, ``place`` chooses for ANY, because it has found a provider of a pod
 
     def place(self, pending: Sequence[PendingClaim]) -> Placement:
         """Find the provider of each claim that has one, and the inventories to take from.
@@ -158,51 +149,6 @@ class CapacityClaimer:
                 item.tried.clear()
             placement = self._database.read(lambda connection: self._place(connection, pending))
         return placement
-
-    def may_reserve_anywhere(self, pending: Sequence[PendingClaim]) -> bool:
-        """Whether ``reserve_anywhere`` is worth its call."""
-        is_any = pending[0].claim.provider == ANY
-        return is_any and self._choice(pending) is not None and self._database.supports_single_statement(1)
-
-    def reserve_anywhere(
-        self, pending: Sequence[PendingClaim], changes: Sequence[Change], make_row: Callable[[], NewReservation]
-    ) -> NewReservation | None:
-        """Reserve a claim with ANY in one statement, in which the server chooses the provider. Returns the new row.
-
-        None: not supported for these claims, or nothing is known to have been changed; ``place`` them. The server
-        chooses no provider of a pod, whose usage rows it would have to charge too. On a cluster,
-        ``place`` chooses at random among more providers, because a node does not see what another node has locked.
-        """
-        choice = self._choice(pending)
-        if choice is None or not self._database.supports_single_statement(len(changes)):
-            return None
-        row = make_row()
-
-        def reserve(connection: Connection) -> ChosenInventory | None:
-            if self._database.is_galera(connection):
-                return None
-            return self._database.dialect.reserve_anywhere_in_single_statement(connection, row, changes, choice)
-
-        try:
-            chosen = self._database.write_once(reserve)
-        except DuplicateEntry:
-            return None  # (the INSERT after ``place`` finds it too)
-        if chosen is None:
-            return None
-        self._cache.remember({}, {(chosen.provider_id, choice.resource): Place(chosen.inventory_id, None)})
-        return row._replace(provider_id=chosen.provider_id)
-
-    def _choice(self, pending: Sequence[PendingClaim]) -> ProviderChoice | None:
-        """What the server must choose for these claims; None if ``place`` must choose."""
-        claim = pending[0].claim
-        if claim.provider != ANY or len(pending) > 1 or len(claim.deltas) > 1 or claim.pod is not None:
-            return None
-        if pending[0].tried or pending[0].pod_room or not self._selection.is_order_by_free:
-            return None
-        if time.monotonic() < self._places_until:
-            return None
-        ((resource, amount),) = claim.deltas.items()
-        return ProviderChoice(resource, amount, self._selection.order)
 
     def bind(self, connection: Connection, placement: Placement) -> None:
         """Change the bindings, first in the transaction. Raises BindingChanged; the caller must roll back."""
@@ -382,8 +328,6 @@ class CapacityClaimer:
             return
         chosen = random.choice(self._selection.best(fitting, amounts))
         item.provider_id, item.counted_pod = chosen.provider_id, chosen.pod
-        if chosen.pod is not None:
-            self._places_until = time.monotonic() + _PLACES_SECONDS
         places = {
             (chosen.provider_id, resource): Place(chosen.inventory_ids[resource], chosen.pod) for resource in amounts
         }

@@ -85,7 +85,7 @@ class DbQuotaDriver(base.QuotaDriver):
         self._paths = PathCache(self._database)
         providers = ProviderCache()
         grace = int(settings.expire_grace_seconds * MICROSECONDS)
-        self._settler = Settler(self._database, self._paths, providers, grace)
+        self._settler = Settler(self._database, self._paths, grace)
         self._expirer = Expirer(self._database, self._settler, settings.batch_rows)
         self._purger = Purger(self._database, self._untimed, settings.batch_rows)
         self._history = LimitHistory(self._untimed)

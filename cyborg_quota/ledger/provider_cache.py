@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from cyborg_quota.db.inventories import Key, Place
@@ -44,13 +44,6 @@ class ProviderCache:
         found = {key: self._inventories.get(key) for key in keys}
         known = {key: place for key, place in found.items() if place is not None}
         return known if len(known) == len(found) else None
-
-    def in_lock_order(self, amounts: Mapping[Key, int]) -> Sequence[tuple[int, int]] | None:
-        """(inventory id, amount), in the order of the ids; None unless all inventories are cached."""
-        places = self.places(amounts)
-        if places is None:
-            return None
-        return sorted((places[key].inventory_id, amount) for key, amount in amounts.items())
 
     def remember(self, providers: Mapping[str, int], inventories: Mapping[Key, Place]) -> None:
         """Store ids, and the pods of inventories, that were just read."""

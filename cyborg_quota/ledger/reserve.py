@@ -146,15 +146,8 @@ class Reserver:
 
     def _attempt(self, request: ReserveRequest, pending: Sequence[PendingClaim]) -> bool:
         """Attempt once to charge these claims. False: the tree or the counters have changed, retry."""
-        plan = None
-        if request.state == RESERVED and self._capacity.may_reserve_anywhere(pending):
-            plan = self._plan(request, pending, {})
-            if self._reserve_anywhere(request, plan, pending):
-                return True
         placement = self._capacity.place(pending)
-        in_pods = _in_pods(pending) if placement.is_complete else {}
-        if plan is None or in_pods:
-            plan = self._plan(request, pending, in_pods)
+        plan = self._plan(request, pending, _in_pods(pending) if placement.is_complete else {})
         if not placement.is_complete:
             return self._refuse_unplaced(request, plan.path, plan.constraints, pending)
         return self._charge_placed(request, pending, placement, plan)
@@ -174,8 +167,8 @@ class Reserver:
                 raise _Refused
             return True
 
-        single_statement = None  # (changes of bindings need several statements)
-        if not placement.binding_changes:
+        single_statement = None  # (claims in pods need several statements)
+        if not in_pods and not placement.binding_changes:
             single_statement = self._single_statement(request, rows, changes, placement)
         try:
             if placement.is_done(self._database.write(work, single_statement)):
@@ -213,15 +206,6 @@ class Reserver:
         constraints = self.constraints(request, path, charged, in_pods)
         changes = changes_with_bounds(path, constraints, charged, request.state)
         return _ChargePlan(path, constraints, changes, in_pods)
-
-    def _reserve_anywhere(self, request: ReserveRequest, plan: _ChargePlan, pending: Sequence[PendingClaim]) -> bool:
-        """Reserve in one statement, in which the server chooses the provider. False: not supported, or refused."""
-        for item in pending:
-            item.counted_pod = None  # (of an earlier attempt)
-        row = self._capacity.reserve_anywhere(pending, plan.changes, lambda: _rows(request, plan.path, pending)[0])
-        if row is not None:
-            self._settler.reservation_cache.remember([new_reservations.to_row(row)])
-        return row is not None
 
     def _after_charge(
         self, request: ReserveRequest, rows: Sequence[new_reservations.NewReservation], placement: Placement

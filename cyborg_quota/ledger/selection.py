@@ -19,13 +19,6 @@ class ProviderSelection(abc.ABC):
     order: ClassVar[Order]
     """The order in which the database returns candidates. ``_CANDIDATES`` of them (capacity_claims.py) are read,
     and one more for each claim of the call."""
-    is_order_by_free: ClassVar[bool] = False
-    """Whether the best candidates for one resource are always those that have as many free units as the first one in
-    ``order``. The server can then choose in the statement that claims."""
-
-    def __init_subclass__(cls) -> None:
-        if {"best", "order"} & vars(cls).keys() and "is_order_by_free" not in vars(cls):
-            cls.is_order_by_free = False  # (a plug-in that changes the choice of one of the classes below)
 
     @abc.abstractmethod
     def best(self, candidates: Sequence[Candidate], amounts: Mapping[str, int]) -> Sequence[Candidate]:
@@ -45,7 +38,6 @@ class BestFit(ProviderSelection):
     """Leaves the least free, so that other providers can take large claims."""
 
     order: ClassVar[Order] = "least free"
-    is_order_by_free: ClassVar[bool] = True
 
     def best(self, candidates: Sequence[Candidate], amounts: Mapping[str, int]) -> Sequence[Candidate]:
         left = [_left(candidate, amounts) for candidate in candidates]
@@ -57,7 +49,6 @@ class Spread(ProviderSelection):
     """Leaves the most free, so that the claims are on as many providers as possible."""
 
     order: ClassVar[Order] = "most free"
-    is_order_by_free: ClassVar[bool] = True
 
     def best(self, candidates: Sequence[Candidate], amounts: Mapping[str, int]) -> Sequence[Candidate]:
         left = [_left(candidate, amounts) for candidate in candidates]

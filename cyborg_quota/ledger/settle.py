@@ -10,7 +10,7 @@ rows than it has read; it rolls back, reads again, and returns the result that t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
 from oslo_log import log as logging
@@ -21,7 +21,6 @@ from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.ledger.counters import Counting, RetryRowByRow, RowsMissing
 from cyborg_quota.ledger.project_tree import PathCache
-from cyborg_quota.ledger.provider_cache import ProviderCache
 from cyborg_quota.transitions import Call, Move, Plan, Row
 from cyborg_quota.types import Selection, State
 
@@ -87,10 +86,9 @@ class _NotReserved(Exception):
 class Settler:
     """Settles reservations (commit, rollback, expiry), releases and extends them. ``grace`` is in microseconds."""
 
-    def __init__(self, database: Database, paths: PathCache, providers: ProviderCache, grace: int) -> None:
+    def __init__(self, database: Database, paths: PathCache, grace: int) -> None:
         self._database = database
         self._paths = paths
-        self._providers = providers
         self.grace = grace
         self.reservation_cache = ReservationCache()
 
@@ -135,28 +133,16 @@ class Settler:
             counting.apply(plan.moves)
             return True
 
-        is_supported = self._database.supports_single_statement(len(changes))
+        def settle_in_one(connection: Connection) -> bool | None:
+            settle = self._database.dialect.settle_in_single_statement
+            return settle(connection, uuids, after, self.grace, changes)
+
+        is_supported = not freed and self._database.supports_single_statement(len(changes))
         try:
-            self.write(work, self._settle_in_one(uuids, after, changes, freed) if is_supported else None)
+            self.write(work, settle_in_one if is_supported else None)
         except _NotReserved:
             return False
         return True
-
-    def _settle_in_one(
-        self,
-        uuids: Sequence[str],
-        after: State,
-        changes: Sequence[usages.Change],
-        freed: Mapping[inventories.Key, int],
-    ) -> Callable[[Connection], bool | None] | None:
-        """The function that settles in one statement; None if the id of an inventory is not cached."""
-        settle = self._database.dialect.settle_in_single_statement
-        if not freed:
-            return lambda connection: settle(connection, uuids, after, self.grace, changes)
-        given_back = self._providers.in_lock_order(freed)
-        if given_back is None:
-            return None
-        return lambda connection: settle(connection, uuids, after, self.grace, changes, freed=given_back)
 
     def _changes(self, moves: Sequence[Move]) -> Sequence[usages.Change]:
         """The changes of the counters for these moves; empty if a path is not cached."""

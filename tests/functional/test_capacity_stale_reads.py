@@ -48,7 +48,6 @@ class TestStaleReads(CapacityTestCase):
         self.engine = self.make_engine()  # with empty caches
         dialect = type(hooks.database_of(self.engine).dialect)
         self.hide(dialect, "find_candidates_in_single_statement", None)
-        self.hide(dialect, "reserve_anywhere_in_single_statement", None)
         self.hide(inventories, "find_candidates", [])
         self.hide(inventories, "places_of", {})
         for provider in (ANY, "n1"):

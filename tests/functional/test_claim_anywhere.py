@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A claim with ANY in one statement, in which the server chooses the provider. (test_capacity.py: what ANY chooses.)"""
+"""A claim with ANY beside locks, lost answers and refusals. (test_capacity.py: what ANY chooses.)"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import sqlalchemy as sa
@@ -12,9 +11,6 @@ import testscenarios
 from fixtures import MonkeyPatch
 
 from cyborg_quota import ANY, Inventory, exceptions
-from cyborg_quota.db import provider_choice
-from cyborg_quota.db.dialects import mariadb_choice
-from cyborg_quota.db.provider_choice import ProviderChoice
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from tests import base, fixtures, hooks
 
@@ -47,20 +43,6 @@ class TestAnywhere(base.LedgerTestCase):
 
     def used(self) -> list[int]:
         return [record.used for record in self.capacity.list_inventories(ADMIN)]
-
-    def statements(self, call: Callable[[], object]) -> list[str]:
-        with hooks.recorded_statements(self.engine) as sent:
-            call()
-        return sent
-
-    def test_a_locked_provider_is_skipped(self) -> None:
-        """Neither does the claim wait for it."""
-        with hooks.row_locks(self.sql).begin() as holder:
-            self.lock_first(holder)
-            self.assertEqual(1, len(self.statements(lambda: self.claim(1))))
-            self.claim(1)
-        self.assertEqual([0, 2], self.used())
-        self.assert_invariants()
 
     def test_a_claim_that_fits_only_at_a_locked_provider_waits(self) -> None:
         """It is not refused: a refusal means that no provider could have taken it."""
@@ -113,27 +95,4 @@ class TestAnywhere(base.LedgerTestCase):
         self.assertRaises(exceptions.OverCapacity, self.claim, 5)
         self.assertEqual(([0, 0], (0, 0)), (self.used(), self.figures()))
         self.claim(4)
-        self.assert_invariants()
-
-    def test_the_index_orders_the_choice(self) -> None:
-        """MariaDB would sort a small table, for which it locks all rows."""
-        if self.backend != "mariadb":
-            self.skipTest("PostgreSQL sorts before it locks")
-        queries = [*mariadb_choice.queries("least free"), *mariadb_choice.queries("most free")]
-        with self.sql.connect() as connection:
-            for query in queries:
-                bound = query.params(provider_choice.arguments(ProviderChoice("gpu", 1, "least free")))
-                text = str(bound.compile(self.sql, compile_kwargs={"literal_binds": True}))
-                text = text.replace("v_free", "8").replace("v_first", "1")
-                plan = connection.exec_driver_sql(f"EXPLAIN {text} FOR UPDATE SKIP LOCKED").mappings().first()
-                assert plan is not None
-                self.assertEqual("ix_inventories_free", plan["key"])
-                self.assertNotIn("filesort", plan["Extra"])
-
-    def test_on_a_cluster_the_client_chooses(self) -> None:
-        """A node does not see the locks of other nodes: at random among more providers, they collide less often."""
-        if self.backend != "mariadb":
-            self.skipTest("only MariaDB has Galera clusters")
-        self.useFixture(MonkeyPatch("cyborg_quota.db.database.Database.is_galera", lambda *_: True))
-        self.assertEqual(2, len(self.statements(lambda: self.claim(1))))
         self.assert_invariants()

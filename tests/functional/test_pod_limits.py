@@ -401,7 +401,7 @@ class TestCost(PodLimitTestCase):
     def test_claims_in_no_pod_send_the_same_statements(self) -> None:
         def statements(**how: Any) -> list[str]:
             with clouds.captured() as captured:
-                self.engine.rollback(base.Context("b"), self.engine.reserve(base.Context("b"), {"gpu": 1}, **how))
+                self.engine.commit(base.Context("b"), self.engine.reserve(base.Context("b"), {"gpu": 1}, **how))
             return [text for text, _ in captured]
 
         found = []

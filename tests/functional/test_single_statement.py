@@ -63,17 +63,6 @@ class TestVariants(SingleStatementTestCase):
         self.assert_single_statements(sent, 4)
         self.assertEqual({self.check_interval == 1}, {"generate_series" in statement for statement in sent})
 
-    def test_functions_of_one_row(self) -> None:
-        """A call of one reservation and one usage row has functions of its own."""
-        with hooks.recorded_statements(self.engine) as sent:
-            for call in (self.quotas.commit, self.quotas.rollback):
-                call(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
-            claims = [Claim("a", {"gpu": 1}), Claim("b", {"gpu": 1})]
-            self.quotas.commit(self.context, self.quotas.reserve_many(self.context, claims))
-        one, several = ["reserve_one_v1", "settle_one_v1"], ["reserve_v1", "settle_v1"]
-        names = [statement.partition("cyborg_quota_")[2].partition("(")[0] for statement in sent]
-        self.assertEqual([*one, *one, *several], names)
-
 
 class TestAttach(SingleStatementTestCase):
     def test_reserve_commit_and_rollback(self) -> None:

@@ -163,30 +163,20 @@ def _claim_first(engines: Engines, provider: str) -> list[Callable[[], Any]]:
 
 
 def _remove_first(engines: Engines, provider: str) -> list[Callable[[], Any]]:
-    """Each claim waits for the removal when the provider is chosen. (With ANY, a server may choose in the claim.)"""
+    """Each claim waits for the removal when the provider is chosen."""
     are_placed, is_removed = [Signal() for _ in range(PROCESSES)], Signal()
 
     def claim(number: int, call: Callable[[], int]) -> int:
         claimer: Any = of(engines, number)._driver._reserver._capacity  # type: ignore[attr-defined]
-        place, reserve_anywhere = claimer.place, claimer.reserve_anywhere
-
-        def wait() -> None:
-            are_placed[number].set()
-            is_removed.wait()
+        place = claimer.place
 
         def place_and_wait(pending: Any) -> Any:
             placement = place(pending)
-            wait()
+            are_placed[number].set()
+            is_removed.wait()
             return placement
 
-        def wait_and_reserve(*arguments: Any) -> Any:
-            wait()
-            return reserve_anywhere(*arguments)
-
-        with (
-            mock.patch.object(claimer, "place", place_and_wait),
-            mock.patch.object(claimer, "reserve_anywhere", wait_and_reserve),
-        ):
+        with mock.patch.object(claimer, "place", place_and_wait):
             return call()
 
     def remove() -> bool:

@@ -283,7 +283,6 @@ DB_LEVELS = (
         "new_reservations",
         "overrides",
         "pods",
-        "provider_choice",
         "replays",
         "reservation_changes",
         "reservations",

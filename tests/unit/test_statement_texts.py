@@ -123,8 +123,8 @@ def single_statements() -> dict[str, Run]:
     def reserve(connection: Any, *arguments: Any) -> None:
         dialects.of(connection).reserve_in_single_statement(connection, *arguments)
 
-    def settle(connection: Any, *arguments: Any, **keywords: Any) -> None:
-        dialects.of(connection).settle_in_single_statement(connection, *arguments, **keywords)
+    def settle(connection: Any, *arguments: Any) -> None:
+        dialects.of(connection).settle_in_single_statement(connection, *arguments)
 
     claimed = [row._replace(provider_id=5) for row in new_rows(1)]
     claims = [inventories.InventoryClaim(inventory_id=7, amount=2, total=4)]
@@ -136,7 +136,6 @@ def single_statements() -> dict[str, Run]:
         "commit two": lambda c: settle(c, ["u1", "u2"], COMMITTED, 0, committing(1)),
         "roll back in a tree": lambda c: settle(c, ["u1"], ROLLED_BACK, 0, rolling_back(3)),
         "claim capacity": lambda c: reserve(c, claimed, reserving(1), claims),
-        "give capacity back": lambda c: settle(c, ["u1"], ROLLED_BACK, 0, rolling_back(1), freed=[(7, 4)]),
     }
 
 

@@ -18,7 +18,6 @@ from cyborg_quota.db.candidates import Candidate, Order, with_random_equals
 from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.prepared import Statement
-from cyborg_quota.db.provider_choice import ChosenInventory, ProviderChoice
 from cyborg_quota.db.settings import DatabaseSettings
 from cyborg_quota.db.usages import Change
 from cyborg_quota.types import State
@@ -113,17 +112,6 @@ class Dialect:
         """
         return None
 
-    def reserve_anywhere_in_single_statement(
-        self, connection: sa.Connection, row: NewReservation, changes: Sequence[Change], choice: ProviderChoice
-    ) -> ChosenInventory | None:
-        """``reserve_in_single_statement`` of one claim with ANY: the server chooses the provider, and skips inventories
-        that other transactions have locked.
-
-        None: nothing was changed. Then no unlocked provider fits, a charge was refused, the consumer has a live
-        reservation, or this is not supported: the caller chooses a provider, and determines the reason.
-        """
-        return None
-
     def find_candidates_in_single_statement(
         self, connection: sa.Connection, amounts: Mapping[str, int], order: Order, limit: int
     ) -> list[Candidate] | None:
@@ -164,14 +152,11 @@ class Dialect:
         after: State,
         grace: int,
         changes: Sequence[Change],
-        *,
-        freed: Sequence[tuple[int, int]] = (),
     ) -> bool | None:
         """Set reservations in flight that are not overdue to ``after`` (committed or rolled_back), update the counters,
         and COMMIT the transaction.
 
-        ``freed``: the amounts that they give back to inventories, as (inventory id, amount), in the order of the ids.
-        The result is that of ``reserve_in_single_statement``. ``grace`` is in microseconds.
+        They give no capacity back. The result is that of ``reserve_in_single_statement``. ``grace`` is in microseconds.
         """
         return None
 

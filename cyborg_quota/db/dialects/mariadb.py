@@ -10,8 +10,7 @@ and a settle are one prepared compound statement that ends its own transaction (
       ELSE ROLLBACK; SELECT 1; END IF;
     END
 
-The number is that of the statement that refused. (0: a consumer has a live reservation.) The block of a claim with ANY
-chooses the inventory first (mariadb_choice.py).
+The number is that of the statement that refused. (0: a consumer has a live reservation.)
 """
 
 from __future__ import annotations
@@ -25,16 +24,14 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 from sqlalchemy.ext.compiler import compiles
 
-from cyborg_quota.db import inventories, new_reservations, provider_choice, reservations, usages
-from cyborg_quota.db.candidates import Order
+from cyborg_quota.db import inventories, new_reservations, reservations, usages
 from cyborg_quota.db.clock import utc_after
-from cyborg_quota.db.dialects import mariadb_choice, mariadb_schema_lock
+from cyborg_quota.db.dialects import mariadb_schema_lock
 from cyborg_quota.db.dialects.base import MIN_BULK_ROWS, Dialect
 from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.db.models import reservations as reservations_table
 from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.prepared import ServerStatement, Statement, statement_name
-from cyborg_quota.db.provider_choice import ChosenInventory, ProviderChoice
 from cyborg_quota.db.settings import DatabaseSettings
 from cyborg_quota.db.usages import Change
 from cyborg_quota.types import RESERVED, State
@@ -56,6 +53,9 @@ _MAX_ROWS_PER_CHARGE: Final = 64
 
 _TRANSACTION_ENDED: Final = "cyborg_quota_ended"
 """Key in ``connection.info``: a block has ended its transaction."""
+
+_FREE_INDEX: Final = "FORCE INDEX (ix_inventories_free)"
+"""Otherwise the server sorts a small table, or reads all equally good inventories."""
 
 _IN_TRANSACTION: Final = 1
 """The bit of the server's status flags for an open transaction."""
@@ -142,20 +142,9 @@ class MariaDB(Dialect):
         index = step - 2  # (step 1 is the INSERT, and the claims follow)
         return claims[index] if 0 <= index < len(claims) else step == _DONE
 
-    def reserve_anywhere_in_single_statement(
-        self, connection: sa.Connection, row: NewReservation, changes: Sequence[Change], choice: ProviderChoice
-    ) -> ChosenInventory | None:
-        unknown = InventoryClaim(0, choice.amount, choice.amount)  # (the block's variables replace the ids)
-        if (prepared := _reserve_form([row], changes, [unknown])) is None:
-            return None
-        form, parameters = prepared
-        parameters.update(provider_choice.arguments(choice))
-        found = _reserve_block(form._replace(order=choice.order)).choose(connection, parameters)
-        return None if found is None else ChosenInventory(*found)
-
     @staticmethod
     def seek_in_free_index(query: sa.Select[Any], table: Any) -> sa.Select[Any]:
-        return query.with_hint(table, mariadb_choice.INDEX_HINT)
+        return query.with_hint(table, _FREE_INDEX)
 
     def read_in_single_statement(
         self, connection: sa.Connection, query: Statement, parameters: Mapping[str, Any]
@@ -173,10 +162,8 @@ class MariaDB(Dialect):
         after: State,
         grace: int,
         changes: Sequence[Change],
-        *,
-        freed: Sequence[tuple[int, int]] = (),
     ) -> bool | None:
-        if (prepared := _settle_form(uuids, after, grace, changes, freed)) is None:
+        if (prepared := _settle_form(uuids, after, grace, changes)) is None:
             return None
         form, parameters = prepared
         return _settle_block(form).run(connection, parameters) == _DONE
@@ -275,17 +262,13 @@ _Step = tuple[sa.Executable, int]
 class _Block:
     """One transaction as a prepared compound statement. Each connection prepares it once.
 
-    ``build`` returns a query that must return no row (or None), and the steps. ``order``: the block chooses the
-    inventory of a claim (mariadb_choice.py).
+    ``build`` returns a query that must return no row (or None), and the steps.
     """
 
-    __slots__ = ("_build", "_order", "_statement")
+    __slots__ = ("_build", "_statement")
 
-    def __init__(
-        self, build: Callable[[], tuple[sa.Select[Any] | None, Sequence[_Step]]], order: Order | None = None
-    ) -> None:
+    def __init__(self, build: Callable[[], tuple[sa.Select[Any] | None, Sequence[_Step]]]) -> None:
         self._build = build
-        self._order = order
         self._statement: ServerStatement | None = None
 
     def run(self, connection: sa.Connection, parameters: dict[str, Any]) -> int:
@@ -293,31 +276,19 @@ class _Block:
 
         0: the query refused, or the connection cannot prepare the statement.
         """
-        result = self._execute(connection, parameters)
+        statement = self._statement
+        if statement is None:
+            statement = self._statement = self._prepare(connection.dialect)
+        result = statement.run(connection, connection.info, parameters)
         if result is None:
             return 0
+        connection.info[_TRANSACTION_ENDED] = True
         refused = int(result.scalar_one()) if result.returns_rows else _DONE
         result.close()
         return refused
 
-    def choose(self, connection: sa.Connection, parameters: dict[str, Any]) -> tuple[int, int] | None:
-        """Run and commit the transaction: the provider and the inventory. None: refused, and nothing was changed."""
-        result = self._execute(connection, parameters)
-        row: Sequence[int] = () if result is None else result.one()
-        return (row[0], row[1]) if len(row) == 2 else None
-
-    def _execute(self, connection: sa.Connection, parameters: dict[str, Any]) -> sa.CursorResult[Any] | None:
-        statement = self._statement
-        if statement is None:
-            statement = self._statement = self._prepare(connection.dialect)
-        info = connection.info
-        result = statement.run(connection, info, parameters)
-        if result is not None:
-            info[_TRANSACTION_ENDED] = True
-        return result
-
     def _prepare(self, dialect: sa.Dialect) -> ServerStatement:
-        return _server_statement(*_block_text(dialect, *self._build(), self._order))
+        return _server_statement(*_block_text(dialect, *self._build()))
 
 
 def _server_statement(text: str, names: tuple[str, ...]) -> ServerStatement:
@@ -336,32 +307,25 @@ def _query_block(dialect: sa.Dialect, query: Statement) -> ServerStatement:
 
 
 def _block_text(
-    dialect: sa.Dialect, guard: sa.Select[Any] | None, steps: Sequence[_Step], order: Order | None
+    dialect: sa.Dialect, guard: sa.Select[Any] | None, steps: Sequence[_Step]
 ) -> tuple[str, tuple[str, ...]]:
-    names = _Names({} if order is None else mariadb_choice.VARIABLES)
+    names = _Names()
 
     def text_of(element: Any) -> str:
         return str(element.compile(dialect=dialect)) % names
 
-    opened = []
-    if order is not None:
-        opened.append(f"{mariadb_choice.text(order, guard, text_of)} THEN")
-    elif guard is not None:
-        opened.append(f"IF NOT EXISTS ({text_of(guard)}) THEN")
+    opened = [] if guard is None else [f"IF NOT EXISTS ({text_of(guard)}) THEN"]
     opened += [f"{text_of(element)}; IF ROW_COUNT() = {rows} THEN" for element, rows in steps]
     numbers = list(range(len(steps), 0, -1)) + [0] * (len(opened) - len(steps))  # of the innermost step first
     refused = " ".join([f"ELSE ROLLBACK; SELECT {number}; END IF;" for number in numbers])
-    if order is None:
-        return f"BEGIN NOT ATOMIC {' '.join(opened)} COMMIT; {refused} END", tuple(names.used)
-    declared, done = mariadb_choice.DECLARATIONS, mariadb_choice.RESULT
-    return f"BEGIN NOT ATOMIC {declared} {' '.join(opened)} COMMIT; {done} {refused} END", tuple(names.used)
+    return f"BEGIN NOT ATOMIC {' '.join(opened)} COMMIT; {refused} END", tuple(names.used)
 
 
 class _Names(dict[str, str]):
-    """Replaces each named parameter by a question mark, or by a variable, and records the names of the former."""
+    """Replaces each named parameter by a question mark, and records the names."""
 
-    def __init__(self, variables: Mapping[str, str] | None = None) -> None:
-        super().__init__(variables or {})
+    def __init__(self) -> None:
+        super().__init__()
         self.used: list[str] = []
 
     def __missing__(self, name: str) -> str:
@@ -378,8 +342,6 @@ class _ReserveForm(NamedTuple):
     place: tuple[str, ...]
     claims: int
     changes: int
-    order: Order | None = None
-    """The order in which the block chooses the inventory of the only claim; None: the caller has chosen."""
 
 
 def _reserve_form(
@@ -391,8 +353,7 @@ def _reserve_form(
     first = rows[0]
     parameters: dict[str, Any] = {"b_project": first.project_id, "b_ttl": first.ttl_microseconds}
     has_source = new_reservations.have_source(rows)
-    # (The block may choose the provider, which the row then does not have yet.)
-    place = (new_reservations.place_columns(rows) or ("provider_id",)) if claims else ()
+    place = new_reservations.place_columns(rows)
     has_consumers = new_reservations.add_row_values(parameters, rows, has_source=has_source, place=place)
     for index, claim in enumerate(claims):
         parameters.update(inventories.arguments(claim, f"_{index}"))
@@ -405,23 +366,20 @@ class _SettleForm(NamedTuple):
 
     size: int
     after: State
-    freed: int
     changes: int
 
 
 def _settle_form(
-    uuids: Sequence[str], after: State, grace: int, changes: Sequence[Change], freed: Sequence[tuple[int, int]]
+    uuids: Sequence[str], after: State, grace: int, changes: Sequence[Change]
 ) -> tuple[_SettleForm, dict[str, Any]] | None:
     """The form of a commit or rollback and its parameters; None if it has too many rows."""
-    if not 0 < len(uuids) <= _MAX_ROWS or not 0 < len(changes) <= _MAX_CHANGES or len(freed) > _MAX_CLAIMS:
+    if not 0 < len(uuids) <= _MAX_ROWS or not 0 < len(changes) <= _MAX_CHANGES:
         return None
     parameters: dict[str, Any] = {"b_grace": grace}
     for index, uuid in enumerate(sorted(uuids)):
         parameters[f"b_{index}"] = uuid
-    for index, (inventory_id, amount) in enumerate(freed):
-        parameters.update(inventories.give_back_arguments(inventory_id, amount, f"_{index}"))
     _add_changes(parameters, changes)
-    return _SettleForm(len(uuids), after, len(freed), len(changes)), parameters
+    return _SettleForm(len(uuids), after, len(changes)), parameters
 
 
 def _add_changes(parameters: dict[str, Any], changes: Sequence[Change]) -> None:
@@ -448,20 +406,17 @@ def _reserve_block(form: _ReserveForm) -> _Block:
         values = _reserve_values(form)
         insert = sa.insert(reservations_table).values(values if form.size > 1 else values[0])
         guard = reservations.live_rows_of_consumers(form.size) if form.has_consumers else None
-        # (An inventory that the block has chosen is locked, and fits.)
-        take = inventories.claim_update if form.order is None else inventories.take_update
-        claims = [(take(f"_{index}"), 1) for index in range(form.claims)]
+        claims = [(inventories.claim_update(f"_{index}"), 1) for index in range(form.claims)]
         return guard, [(insert, form.size), *claims, _charge_step(form.changes)]
 
-    return _Block(build, form.order)
+    return _Block(build)
 
 
 @functools.lru_cache(maxsize=256)
 def _settle_block(form: _SettleForm) -> _Block:
     def build() -> tuple[None, Sequence[_Step]]:
         settle = reservations.settle_in_flight_update(form.size, form.after)
-        freed = [(inventories.give_back_update(f"_{index}"), 1) for index in range(form.freed)]
-        return None, [(settle, form.size), *freed, _charge_step(form.changes)]
+        return None, [(settle, form.size), _charge_step(form.changes)]
 
     return _Block(build)
 

@@ -26,7 +26,6 @@ from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.db.models import quota_usages, reservations
 from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.prepared import Statement
-from cyborg_quota.db.provider_choice import ChosenInventory, ProviderChoice
 from cyborg_quota.db.reservations import LiveOfConsumers
 from cyborg_quota.db.settings import DatabaseSettings
 from cyborg_quota.db.usages import Change
@@ -87,13 +86,6 @@ class PostgreSQL(Dialect):
             return capacity_functions.claim(connection, rows, self.in_lock_order(changes), claims)
         return functions.reserve(connection, rows, self.in_lock_order(changes))
 
-    def reserve_anywhere_in_single_statement(
-        self, connection: sa.Connection, row: NewReservation, changes: Sequence[Change], choice: ProviderChoice
-    ) -> ChosenInventory | None:
-        if len(changes) > 1:
-            return None
-        return capacity_functions.claim_anywhere(connection, row, changes[0], choice)
-
     def read_in_single_statement(
         self, connection: sa.Connection, query: Statement, parameters: Mapping[str, Any]
     ) -> Sequence[Any] | None:
@@ -108,11 +100,7 @@ class PostgreSQL(Dialect):
         after: State,
         grace: int,
         changes: Sequence[Change],
-        *,
-        freed: Sequence[tuple[int, int]] = (),
     ) -> bool | None:
-        if freed:
-            return capacity_functions.give_back(connection, uuids, grace, self.in_lock_order(changes), freed)
         return functions.settle(connection, uuids, after, grace, self.in_lock_order(changes))
 
     def report_no_single_statements(self, reason: str) -> None:

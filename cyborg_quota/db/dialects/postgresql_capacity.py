@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PostgreSQL: a reserve that takes capacity, and a rollback that gives it back, as one call of a function each.
+"""PostgreSQL: a reserve that takes capacity, as one call of a function.
 
-They are functions of their own, so that those without capacity (postgresql_functions.py) do no more work. The commit of
-a claim changes no inventory, and uses the function of a commit.
+These are functions of their own, so that those without capacity (postgresql_functions.py) do no more work. The commit
+of a claim changes no inventory, and uses the function of a commit. A call of one reservation and one usage row, which
+is the usual call without a project tree, has a function with single values as parameters and without loops.
 """
 
 from __future__ import annotations
@@ -15,15 +16,11 @@ import sqlalchemy as sa
 from cyborg_quota.db.dialects import postgresql_functions as functions
 from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.db.new_reservations import NewReservation
-from cyborg_quota.db.provider_choice import ChosenInventory, ProviderChoice
 from cyborg_quota.db.usages import Change
-from cyborg_quota.types import RESERVED, ROLLED_BACK
+from cyborg_quota.types import RESERVED
 
 CLAIM: Final = "cyborg_quota_claim_v1"
-GIVE_BACK: Final = "cyborg_quota_give_back_v1"
 CLAIM_ONE: Final = "cyborg_quota_claim_one_v1"
-CLAIM_IN_POD: Final = "cyborg_quota_claim_in_pod_v1"
-CLAIM_ANYWHERE: Final = "cyborg_quota_claim_anywhere_v1"
 
 # The elements of a claim: inventory id, amount of each claim, total. The conditions are those of
 # inventories.claim_update. Claims of different amounts in one inventory are several elements with the same id.
@@ -74,47 +71,15 @@ BEGIN
     FROM generate_subscripts(p_rows, 1) AS i; {functions.END}
 $function$"""
 
-# With the pod as a tenth element of a row: another function, so that claims in no pod pass as few values as before.
-_CLAIM_IN_POD_V1: Final = (
-    _CLAIM_V1.replace(CLAIM, CLAIM_IN_POD)
-    .replace("source, provider_id", "source, provider_id, pod")
-    .replace("p_rows[i][9]::integer", "p_rows[i][9]::integer, p_rows[i][10]")
-)
-
-# Rolls reservations back. The elements of p_freed: inventory id, amount.
-_GIVE_BACK_V1: Final = f"""
-CREATE FUNCTION @schema@.{GIVE_BACK}(
-    p_uuids text[], p_grace bigint, p_freed bigint[], p_charges bigint[], p_locks integer
-) RETURNS integer LANGUAGE plpgsql AS $function$ {functions.DECLARE}
-    settled integer;
-    freed bigint[];
-BEGIN
-    UPDATE @schema@.reservations
-        SET state = '{ROLLED_BACK}', updated_at = {functions.NOW}, deleted_at = {functions.NOW}, deleted = true,
-            live = NULL, claim_ordinal = NULL, ended_after = (SELECT max(id) FROM @schema@.reservations)
-        WHERE uuid = ANY (p_uuids) AND {functions.IN_FLIGHT};
-    GET DIAGNOSTICS settled = ROW_COUNT;
-    IF settled = 0 THEN
-        RETURN {functions.REFUSED};
-    ELSIF settled < cardinality(p_uuids) THEN
-        RAISE SQLSTATE '{functions.REFUSED_STATE}' USING MESSAGE = 'a reservation is not in flight';
-    END IF;
-    FOREACH freed SLICE 1 IN ARRAY p_freed LOOP
-        UPDATE @schema@.inventories SET used = used - freed[2], free = free + freed[2], updated_at = {functions.NOW}
-            WHERE id = freed[1] AND used >= freed[2];
-        IF NOT FOUND THEN
-            RAISE SQLSTATE '{functions.REFUSED_STATE}' USING MESSAGE = 'an inventory uses less than a claim';
-        END IF;
-    END LOOP; {functions.CHARGE_LOOP.replace("@refused@", functions.FAIL)} {functions.END}
-$function$"""
-
-# The usual call: one reservation, one inventory and one usage row. As in postgresql_functions.py, with few expressions.
+# One reservation, one inventory and one usage row. PL/pgSQL prepares each expression for its first execution in a
+# transaction, which takes about a microsecond: so this function has few of them.
 _CLAIM_ONE_V1: Final = f"""
 CREATE FUNCTION @schema@.{CLAIM_ONE}(
     p_project text, p_ttl bigint,
     p_uuid text, p_resource text, p_delta integer, p_consumer text, p_group text, p_ordinal integer, p_source text,
     p_provider integer, p_inventory integer,
-    {functions.CHARGE_PARAMETERS}, p_locks integer
+    p_id integer, p_generation integer, p_reserved bigint, p_used bigint, p_subtree bigint,
+    p_max_held bigint, p_max_subtree bigint, p_locks integer
 ) RETURNS integer LANGUAGE plpgsql AS $function$ {functions.BEFORE_ONE}
     UPDATE @schema@.inventories SET used = used + p_delta, free = free - p_delta, updated_at = {functions.NOW}
         WHERE id = p_inventory AND free >= p_delta AND (
@@ -143,84 +108,9 @@ CREATE FUNCTION @schema@.{CLAIM_ONE}(
     ); {functions.END_ONE}
 $function$"""
 
-_CHOICE_VARIABLES: Final = """    chosen record;
-    equal record;
-    first_id integer;
-BEGIN"""
-
-# (Not "= 0" and "= 1": see inventories.fits_units and can_host.)
-_FITS: Final = """WHERE resource = p_resource AND free >= p_delta AND (
-                min_unit = p_delta OR (min_unit < p_delta AND max_unit >= p_delta AND mod(p_delta, step_size) < 1)
-            ) AND (SELECT can_host FROM @schema@.resource_providers WHERE id = provider_id) <> 0"""
-
-
-def _choose(order: str) -> str:
-    """The query that locks the best inventory (provider_choice.best_query)."""
-    return f"""SELECT provider_id, id, free INTO chosen FROM @schema@.inventories
-            {_FITS}
-            ORDER BY {order} LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;"""
-
-
-_DONE_ANYWHERE: Final = f"ARRAY[{functions.DONE}, chosen.provider_id, chosen.id]"
-_RELEASED_ANYWHERE: Final = f"ARRAY[{functions.DONE_AND_RELEASED}, chosen.provider_id, chosen.id]"
-
-# As CLAIM_ONE, but the server chooses the inventory: see provider_choice.py. Returns the result, the provider and the
-# inventory. The chosen row is locked and fits, so that its UPDATE needs no condition but the id. A claim in a pod is
-# refused, because the caller must charge the usage rows of the pod.
-_CLAIM_ANYWHERE_V1: Final = f"""
-CREATE FUNCTION @schema@.{CLAIM_ANYWHERE}(
-    p_project text, p_ttl bigint,
-    p_uuid text, p_resource text, p_delta integer, p_consumer text, p_group text, p_ordinal integer, p_source text,
-    p_most_free boolean,
-    {functions.CHARGE_PARAMETERS}, p_locks integer
-) RETURNS integer[] LANGUAGE plpgsql AS $function$ {functions.BEFORE_ONE.replace("BEGIN", _CHOICE_VARIABLES)}
-    IF p_most_free THEN
-        {_choose("free DESC")}
-    ELSE
-        {_choose("free")}
-    END IF;
-    IF NOT FOUND THEN
-        RETURN ARRAY[{functions.REFUSED}];
-    END IF;
-    first_id := floor(1 + random() * (SELECT max(provider_id) FROM @schema@.inventories));
-    SELECT provider_id, id, free INTO equal FROM @schema@.inventories
-            {_FITS}
-            AND free = chosen.free AND provider_id >= first_id
-            ORDER BY provider_id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
-    IF FOUND THEN
-        chosen := equal;
-    END IF;
-    IF (SELECT pod FROM @schema@.resource_providers WHERE id = chosen.provider_id) IS NOT NULL THEN
-        RETURN ARRAY[{functions.REFUSED}];
-    END IF;
-    UPDATE @schema@.inventories SET used = used + p_delta, free = free - p_delta, updated_at = {functions.NOW}
-        WHERE id = chosen.id;
-        {functions.CHARGE_ONE}
-                AND (
-                    SELECT 1 FROM @schema@.reservations
-                        WHERE project_id = p_project AND consumer_id = p_consumer AND live = 1
-                        LIMIT 1
-                ) IS NULL;
-    IF NOT FOUND THEN
-        UPDATE @schema@.inventories SET used = used - p_delta, free = free + p_delta WHERE id = chosen.id;
-        PERFORM set_config('synchronous_commit', 'off', true);
-        RETURN ARRAY[{functions.REFUSED}];
-    END IF;
-    INSERT INTO @schema@.reservations (
-        created_at, deleted, project_id, expire, state, live,
-        uuid, usage_id, resource, delta, consumer_id, group_id, claim_ordinal, source, provider_id
-    ) VALUES (
-        {functions.NOW}, false, p_project, {functions.NOW} + p_ttl * interval '1 microsecond', '{RESERVED}', 1,
-        p_uuid, p_id, p_resource, p_delta, p_consumer, p_group, p_ordinal, p_source, chosen.provider_id
-    ); {functions.end_one(_DONE_ANYWHERE, _RELEASED_ANYWHERE)}
-$function$"""
-
 DEFINITIONS: Final = {
     CLAIM: _CLAIM_V1,
-    GIVE_BACK: _GIVE_BACK_V1,
     CLAIM_ONE: _CLAIM_ONE_V1,
-    CLAIM_IN_POD: _CLAIM_IN_POD_V1,
-    CLAIM_ANYWHERE: _CLAIM_ANYWHERE_V1,
 }
 
 
@@ -239,39 +129,9 @@ def claim(
         )
         values = (first.project_id, first.uuid, first.resource, first.consumer, first.group, first.source)
         return functions.call_function(connection, CLAIM_ONE, arguments, values, changes)
-    has_pod = any(row.pod is not None for row in rows)
-    pods = [(row.pod,) if has_pod else () for row in rows]
-    texts = [functions.reservation_text(row, row.provider_id, *pod) for row, pod in zip(rows, pods, strict=True)]
-    listed = functions.array(texts)
+    listed = functions.array([functions.reservation_text(row, row.provider_id) for row in rows])
     arguments = f"%s, {first.ttl_microseconds}, %s, {_integers(claims)}, {functions.charge_array(changes)}"
-    name = CLAIM_IN_POD if has_pod else CLAIM
-    return functions.call_function(connection, name, arguments, (first.project_id, listed), changes)
-
-
-def claim_anywhere(
-    connection: sa.Connection, row: NewReservation, change: Change, choice: ProviderChoice
-) -> ChosenInventory | None:
-    """Reserve at the inventory that the server chooses. None: it changed nothing."""
-    arguments = (
-        f"%s, {row.ttl_microseconds}, %s, %s, {row.delta}, %s, %s, {row.claim_ordinal or 'NULL'}, %s,"
-        f" {choice.order == 'most free'}, {functions.charge_values(change)}"
-    )
-    values = (row.project_id, row.uuid, row.resource, row.consumer, row.group, row.source)
-    found = functions.call_with_result(connection, CLAIM_ANYWHERE, arguments, values, [change])
-    return ChosenInventory(*found) if found else None
-
-
-def give_back(
-    connection: sa.Connection,
-    uuids: Sequence[str],
-    grace: int,
-    changes: Sequence[Change],
-    freed: Sequence[tuple[int, int]],
-) -> bool:
-    """Roll back, with the inventories and the changes in lock order. False: it changed nothing."""
-    listed = functions.array([functions.array_element(uuid) for uuid in sorted(uuids)])
-    arguments = f"%s, {grace}, {_integers(freed)}, {functions.charge_array(changes)}"
-    return functions.call_function(connection, GIVE_BACK, arguments, (listed,), changes)
+    return functions.call_function(connection, CLAIM, arguments, (first.project_id, listed), changes)
 
 
 def _integers(rows: Iterable[Iterable[int]]) -> str:

@@ -10,9 +10,6 @@ it. ``db sync`` creates the functions. Where they are missing, reserve and settl
 The functions have the privileges of their caller. They name each table with its schema, so that they do not depend on
 the search path.
 
-A call of one reservation and one usage row, which is the usual call without a project tree, has functions of its own:
-their parameters are single values and they contain no loop, which takes the server a tenth less time.
-
 PostgreSQL keeps the row locks of a transaction until its commit record is flushed to disk. If a row is contended, the
 function commits asynchronously, which releases the locks before the flush. A second transaction then flushes the log
 before the call returns (``ensure_durable``). Only some calls check for contention. Decision record 0025 explains why
@@ -23,7 +20,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -35,9 +32,7 @@ from cyborg_quota.types import COMMITTED, RESERVED, ROLLED_BACK, State
 
 RESERVE: Final = "cyborg_quota_reserve_v1"
 SETTLE: Final = "cyborg_quota_settle_v1"
-RESERVE_ONE: Final = "cyborg_quota_reserve_one_v1"
-SETTLE_ONE: Final = "cyborg_quota_settle_one_v1"
-"""SETTLE and SETTLE_ONE leave out reservations that were resized or transferred: see settle_in_flight_update."""
+"""SETTLE leaves out reservations that were resized or transferred: see settle_in_flight_update."""
 
 TRANSACTION_SETTINGS: Final = "cyborg_quota_transaction_settings"
 """Key in ``connection.info``, for a connection behind a pooler in transaction mode: its SET statements.
@@ -174,27 +169,21 @@ $function$"""
 IN_FLIGHT: Final = f"""CASE WHEN state = '{RESERVED}' AND generation IS NULL
                 AND (expire IS NULL OR expire > {NOW} - p_grace * interval '1 microsecond') THEN 1 ELSE 0 END = 1"""
 
-
-def _settle(uuids: str) -> str:
-    """The UPDATE that settles the reservations with ``uuids``, an expression for the operator ``=``."""
-    return f"""
-    IF p_state = '{COMMITTED}' THEN
-        UPDATE @schema@.reservations SET state = '{COMMITTED}', updated_at = {NOW}
-            WHERE uuid = {uuids} AND {IN_FLIGHT};
-    ELSE
-        UPDATE @schema@.reservations
-            SET state = '{ROLLED_BACK}', updated_at = {NOW}, deleted_at = {NOW}, deleted = true,
-                live = NULL, claim_ordinal = NULL, ended_after = (SELECT max(id) FROM @schema@.reservations)
-            WHERE uuid = {uuids} AND {IN_FLIGHT};
-    END IF;"""
-
-
 _SETTLE_V1: Final = f"""
 CREATE FUNCTION @schema@.{SETTLE}(
     p_uuids text[], p_state text, p_grace bigint, p_charges bigint[], p_locks integer
 ) RETURNS integer LANGUAGE plpgsql AS $function$ {DECLARE}
     settled integer;
-BEGIN {_settle("ANY (p_uuids)")}
+BEGIN
+    IF p_state = '{COMMITTED}' THEN
+        UPDATE @schema@.reservations SET state = '{COMMITTED}', updated_at = {NOW}
+            WHERE uuid = ANY (p_uuids) AND {IN_FLIGHT};
+    ELSE
+        UPDATE @schema@.reservations
+            SET state = '{ROLLED_BACK}', updated_at = {NOW}, deleted_at = {NOW}, deleted = true,
+                live = NULL, claim_ordinal = NULL, ended_after = (SELECT max(id) FROM @schema@.reservations)
+            WHERE uuid = ANY (p_uuids) AND {IN_FLIGHT};
+    END IF;
     GET DIAGNOSTICS settled = ROW_COUNT;
     IF settled = 0 THEN
         RETURN {REFUSED};
@@ -203,11 +192,7 @@ BEGIN {_settle("ANY (p_uuids)")}
     END IF; {CHARGE_LOOP.replace("@refused@", FAIL)} {END}
 $function$"""
 
-# PL/pgSQL prepares each expression for its first execution in a transaction, which takes about a microsecond. So these
-# functions have few of them.
-CHARGE_PARAMETERS: Final = """p_id integer, p_generation integer, p_reserved bigint, p_used bigint, p_subtree bigint,
-    p_max_held bigint, p_max_subtree bigint"""
-CHARGE_ONE: Final = _charge(f"p_{name}" for name in _CHARGE_COLUMNS)
+# The charge of a function for one usage row, with its check for contention.
 BEFORE_ONE: Final = f"""
 DECLARE
     before bigint[];
@@ -216,70 +201,24 @@ BEGIN
     IF p_locks = {CHECK_CONTENTION} THEN
         SELECT ARRAY[used, reserved, subtree]::bigint[] INTO before FROM @schema@.quota_usages WHERE id = p_id;
     END IF;"""
-
-
-def end_one(done: str, released: str) -> str:
-    """The end of a function for one usage row. The arguments: what it returns as DONE and as DONE_AND_RELEASED."""
-    return f"""
+CHARGE_ONE: Final = _charge(f"p_{name}" for name in _CHARGE_COLUMNS)
+END_ONE: Final = f"""
     IF p_locks = {HOLD_LOCKS} THEN
-        RETURN {done};
+        RETURN {DONE};
     ELSIF p_locks = {CHECK_CONTENTION} THEN
         SELECT ARRAY[used - p_used, reserved - p_reserved, subtree - p_subtree] INTO after
             FROM @schema@.quota_usages WHERE id = p_id;
         IF after = before THEN
-            RETURN {done};
+            RETURN {DONE};
         END IF;
     END IF;
     PERFORM set_config('synchronous_commit', 'off', true);
-    RETURN {released};
+    RETURN {DONE_AND_RELEASED};
 END"""
-
-
-END_ONE: Final = end_one(str(DONE), str(DONE_AND_RELEASED))
-
-_RESERVE_ONE_V1: Final = f"""
-CREATE FUNCTION @schema@.{RESERVE_ONE}(
-    p_project text, p_ttl bigint,
-    p_uuid text, p_resource text, p_delta integer, p_consumer text, p_group text, p_ordinal integer, p_source text,
-    {CHARGE_PARAMETERS}, p_locks integer
-) RETURNS integer LANGUAGE plpgsql AS $function$ {BEFORE_ONE}
-        {CHARGE_ONE}
-                AND (
-                    SELECT 1 FROM @schema@.reservations
-                        WHERE project_id = p_project AND consumer_id = p_consumer AND live = 1
-                        LIMIT 1
-                ) IS NULL;
-    IF NOT FOUND THEN
-        RETURN {REFUSED};
-    END IF;
-    INSERT INTO @schema@.reservations (
-        created_at, deleted, project_id, expire, state, live,
-        uuid, usage_id, resource, delta, consumer_id, group_id, claim_ordinal, source
-    ) VALUES (
-        {NOW}, false, p_project, {NOW} + p_ttl * interval '1 microsecond', '{RESERVED}', 1,
-        p_uuid, p_id, p_resource, p_delta, p_consumer, p_group, p_ordinal, p_source
-    ); {END_ONE}
-$function$"""
-
-_SETTLE_ONE_V1: Final = f"""
-CREATE FUNCTION @schema@.{SETTLE_ONE}(
-    p_uuid text, p_state text, p_grace bigint,
-    {CHARGE_PARAMETERS}, p_locks integer
-) RETURNS integer LANGUAGE plpgsql AS $function$ {BEFORE_ONE} {_settle("p_uuid")}
-    IF NOT FOUND THEN
-        RETURN {REFUSED};
-    END IF;
-        {CHARGE_ONE};
-    IF NOT FOUND THEN
-        {FAIL}
-    END IF; {END_ONE}
-$function$"""
 
 DEFINITIONS: Final = {
     RESERVE: _RESERVE_V1,
     SETTLE: _SETTLE_V1,
-    RESERVE_ONE: _RESERVE_ONE_V1,
-    SETTLE_ONE: _SETTLE_ONE_V1,
 }
 
 
@@ -320,21 +259,9 @@ def create(connection: sa.Connection, definitions: Mapping[str, str]) -> list[st
     return []
 
 
-def is_one_row(reservations: Sized, changes: Sized) -> bool:
-    """Whether the functions for one reservation and one usage row apply."""
-    return len(reservations) == len(changes) == 1
-
-
 def reserve(connection: sa.Connection, rows: Sequence[NewReservation], changes: Sequence[Change]) -> bool:
     """Reserve in one call of a function, with the changes in lock order. False: it changed nothing."""
     first = rows[0]
-    if is_one_row(rows, changes):
-        arguments = (
-            f"%s, {first.ttl_microseconds}, %s, %s, {first.delta}, %s, %s, {first.claim_ordinal or 'NULL'}, %s,"
-            f" {charge_values(changes[0])}"
-        )
-        values = (first.project_id, first.uuid, first.resource, first.consumer, first.group, first.source)
-        return call_function(connection, RESERVE_ONE, arguments, values, changes)
     listed = array([reservation_text(row) for row in rows])
     arguments = f"%s, {first.ttl_microseconds}, %s, {charge_array(changes)}"
     return call_function(connection, RESERVE, arguments, (first.project_id, listed), changes)
@@ -344,9 +271,6 @@ def settle(
     connection: sa.Connection, uuids: Sequence[str], after: State, grace: int, changes: Sequence[Change]
 ) -> bool:
     """Commit or roll back in one call of a function, with the changes in lock order. False: it changed nothing."""
-    if is_one_row(uuids, changes):
-        arguments = f"%s, '{after}', {grace}, {charge_values(changes[0])}"
-        return call_function(connection, SETTLE_ONE, arguments, (uuids[0],), changes)
     listed = array([array_element(uuid) for uuid in sorted(uuids)])
     return call_function(connection, SETTLE, f"%s, '{after}', {grace}, {charge_array(changes)}", (listed,), changes)
 
@@ -374,25 +298,6 @@ def call_function(
     released_early = result == DONE_AND_RELEASED if is_checked else locks == RELEASE_EARLY
     _end_call(connection, usage_id, locks, is_done=result > 0, released_early=released_early)
     return result > 0
-
-
-def call_with_result(
-    connection: sa.Connection, function: str, arguments: str, values: tuple[str | None, ...], changes: Sequence[Change]
-) -> Sequence[int]:
-    """Like ``call_function``, for a function that returns an array of its result and further numbers: the latter.
-
-    Empty: it changed nothing.
-    """
-    info = connection.info
-    usage_id = changes[-1].node.usage_id
-    locks = _choose_locks(info, usage_id)
-    text = f"SELECT {function}({arguments}, {locks}) -- COMMIT"
-    if (settings := info.get(TRANSACTION_SETTINGS)) is not None:
-        text = f"{settings}; {text}"
-    returned: Sequence[int] = connection.exec_driver_sql(text, values).scalar_one()
-    result = returned[0]
-    _end_call(connection, usage_id, locks, is_done=result > 0, released_early=result == DONE_AND_RELEASED)
-    return returned[1:]
 
 
 def _choose_locks(info: dict[str, Any], usage_id: int) -> int:

@@ -50,14 +50,6 @@ WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN
 EXECUTE cyborg_quota_3a086f728cbe5d333782 USING %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, 5, 4, 4, 7, 4, 2, 2, 2, 2, 2, 0, 2, 1, 101, 8, 50, 0, 0, 0 -- COMMIT
 ;
 
--- single statement: give capacity back
-PREPARE cyborg_quota_1bc120ffab559dc42f08 FROM 'BEGIN NOT ATOMIC UPDATE reservations SET updated_at=UTC_TIMESTAMP(6), deleted_at=UTC_TIMESTAMP(6), deleted=true, state=''rolled_back'', live=NULL, claim_ordinal=NULL, ended_after=(SELECT newest.id 
-FROM (SELECT max(every_reservation.id) AS id 
-FROM reservations AS every_reservation) AS newest) WHERE reservations.uuid = ? AND CASE WHEN (reservations.state = ''reserved'') THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.generation IS NULL) THEN 1 ELSE 0 END = 1 AND CASE WHEN (reservations.expire IS NULL OR reservations.expire > (UTC_TIMESTAMP(6) + INTERVAL -? MICROSECOND)) THEN 1 ELSE 0 END = 1; IF ROW_COUNT() = 1 THEN UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used - ?), free=(inventories.free + ?) WHERE inventories.id = ? AND inventories.used >= ?; IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 3; END IF; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; END'
-;
-EXECUTE cyborg_quota_1bc120ffab559dc42f08 USING %s, 0, 4, 4, 7, 4, -2, 0, -2, 1, 101, 4611686018427387904, 4611686018427387904, 0, 2, 2 -- COMMIT
-;
-
 -- claim of capacity
 UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used + %(b_total)s), free=(inventories.free - %(b_total)s) WHERE inventories.id = %(b_inventory)s AND inventories.free >= %(b_total)s AND (inventories.min_unit = %(b_amount)s OR inventories.min_unit < %(b_amount)s AND inventories.max_unit >= %(b_amount)s AND %(b_amount)s %% inventories.step_size < 1)
 ;
