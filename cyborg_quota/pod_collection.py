@@ -26,6 +26,9 @@ LOG = logging.getLogger(__name__)
 MAX_PARALLEL: Final = 16
 """The maximum number of pods that are measured at the same time."""
 
+COLLECT_SECONDS: Final = 60
+"""The time limit for the measurement of one pod."""
+
 RETRY_SECONDS: Final = 600
 """How long a pod is left to the process that began to measure it, and the time until a failure is tried again."""
 

@@ -236,6 +236,7 @@ def make_engine(
             database=settings(url, **changes),
             expire_grace_seconds=grace,
             batch_rows=batch_rows,
+            least_notified_limit=0,
             least_notified_capacity=least_capacity,
             selection=selection or BestFit(),
         ),

@@ -36,7 +36,7 @@ def call_directly(function: Callable[..., None], *arguments: Any) -> None:
 
 
 class QuotaAPI:
-    """The API of one engine. ``max_limit``: the maximum number of entries of a page.
+    """The API of one engine.
 
     ``call_ledger`` runs that part of each request that may wait for the ledger. It may raise a QuotaError instead. If
     that has an attribute ``retry_after_seconds``, this is sent in the header Retry-After.
@@ -47,13 +47,11 @@ class QuotaAPI:
         engine: QuotaEngine,
         rules: Policy,
         *,
-        max_limit: int,
         versions: VersionRange | None = None,
         call_ledger: CallLedger = call_directly,
     ) -> None:
         self._engine = engine
         self._policy = rules
-        self._max_limit = max_limit
         self._versions = versions or VersionRange()
         self._call_ledger = call_ledger
 
@@ -85,7 +83,6 @@ class QuotaAPI:
             query=requests.read_query(req, operation.query),
             body=None if operation.body is None or data is None else requests.parse_body(data, operation.body),
             url=f"{req.prefix}{req.path}",
-            max_limit=self._max_limit,
             parent_id=parent_id,
         )
         answer = operation.handler(call)

@@ -17,6 +17,9 @@ from cyborg_quota.validation import Context
 Item = TypeVar("Item")
 Json = dict[str, Any]
 
+MAX_ENTRIES: Final = 1000
+"""The maximum number of entries of a page."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Caller:
@@ -43,7 +46,6 @@ class Call:
     query: Mapping[str, Any]
     body: Any
     url: str
-    max_limit: int
     parent_id: str | None = None
 
     @property
@@ -83,7 +85,7 @@ class Call:
     @property
     def limit(self) -> int:
         """The number of entries of a page."""
-        return min(int(self.query.get("limit", self.max_limit)), self.max_limit)
+        return min(int(self.query.get("limit", MAX_ENTRIES)), MAX_ENTRIES)
 
     def page(
         self, name: str, found: Sequence[Item], render: Callable[[Item], Json], marker: Callable[[Item], str]

@@ -35,7 +35,7 @@ def make_bare_application(
     ``call_ledger``: see QuotaAPI.
     """
     rules = Policy(conf)
-    api = QuotaAPI(engine, rules, max_limit=conf.api.max_limit, versions=versions, call_ledger=call_ledger)
+    api = QuotaAPI(engine, rules, versions=versions, call_ledger=call_ledger)
     return make_app(api)
 
 

@@ -398,7 +398,7 @@ PAGE: Final[dict[str, Schema]] = {
         "type": "integer",
         "minimum": 1,
         "maximum": MAX_AMOUNT,
-        "description": "The maximum number of entries; at most [api] max_limit are returned.",
+        "description": "The maximum number of entries; at most 1000 are returned.",
     },
     "marker": {"type": "string", "minLength": 1, "maxLength": MAX_NAME_CHARS, "description": "Start after this entry."},
 }

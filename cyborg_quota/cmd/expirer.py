@@ -26,7 +26,7 @@ from cyborg_quota import QuotaEngine, exceptions, validation
 from cyborg_quota.cmd import arguments, base, notifications, pod_usage
 from cyborg_quota.cmd.errors import DONE, INTERRUPTED, REFUSED, exit_status, one_line
 from cyborg_quota.metrics import setup as metrics
-from cyborg_quota.pod_collection import RETRY_SECONDS
+from cyborg_quota.pod_collection import COLLECT_SECONDS, RETRY_SECONDS
 
 LOG = logging.getLogger(__name__)
 
@@ -63,9 +63,8 @@ class Maintenance:
         self._purge_age = conf.quota.purge_age
         self._history_age: int | None = conf.limits.history_age
         self._send = notifications.make_sender(conf)
-        self._summarize_above = conf.notices.summarize_above
         self._pods = conf.pods
-        self._read_endpoint = pod_usage.reader(conf, conf.pods.collect_timeout)
+        self._read_endpoint = pod_usage.reader(conf, COLLECT_SECONDS)
         self._stopped = threading.Event()
         self._expired_at = self._drift_rows = None
         if metrics.is_enabled(conf):
@@ -104,24 +103,23 @@ class Maintenance:
         Returns their number.
         """
         notices = self._engine.notices(self._context)
-        notifications.notify_all(notices, self._send, self._summarize_above)
+        notifications.notify_all(notices, self._send)
         capacity_notices = self._engine.capacity.notices(self._context)
         for is_total in (False, True):  # a summary of many inventories must not hide that a resource is nearly full
             group = [notice for notice in capacity_notices if (notice.provider is None) == is_total]
-            notifications.notify_all(group, self._send, self._summarize_above)
+            notifications.notify_all(group, self._send)
         pod_notices = self._engine.pods.notices(self._context)
-        notifications.notify_all(pod_notices, self._send, self._summarize_above)
+        notifications.notify_all(pod_notices, self._send)
         return len(notices) + len(capacity_notices) + len(pod_notices)
 
     def collect(self) -> int:
         """Measure the pods whose measurement is too old; returns their number. Another expirer may measure others."""
         if not self._pods.collect_interval:
             return 0
-        timeout = self._pods.collect_timeout
         collected = self._engine.pods.collect(
             self._context,
             read_endpoint=self._read_endpoint,
-            timeout_seconds=timeout,
+            timeout_seconds=COLLECT_SECONDS,
             max_age_seconds=self._pods.collect_interval,
             progress=lambda _count: self._check_stopped(0),
         )
@@ -202,8 +200,8 @@ class Expirer(cotyledon.Service):
         self._maintenance = Maintenance(conf, self._engine)
         jobs = [
             self._job(self._maintenance.expire, "Expired %d reservations.", conf.quota.expire_interval),
-            self._job(self._maintenance.purge, "Purged %d reservations.", conf.quota.purge_interval),
-            self._job(self._maintenance.notify, "Sent %d threshold notices.", conf.notices.interval),
+            self._job(self._maintenance.purge, "Purged %d reservations.", conf.quota.expire_interval),
+            self._job(self._maintenance.notify, "Sent %d threshold notices.", conf.quota.expire_interval),
             self._job(self._maintenance.collect, "Measured %d pods.", _collect_spacing(conf)),
             (self._tree_check(), (), {}),
         ]

@@ -28,9 +28,12 @@ AnyNotice = Notice | CapacityNotice | PodNotice
 _EVENTS: Final[dict[type[AnyNotice], str]] = {Notice: EVENT, CapacityNotice: CAPACITY_EVENT, PodNotice: POD_EVENT}
 Send = Callable[[AnyNotice], None]
 
+SUMMARIZE_ABOVE: Final = 10
+"""If more notices of one direction than this are due at once, the log gets one line."""
 
-def notify_all(notices: Sequence[AnyNotice], send: Send | None, summarize_above: int) -> None:
-    """Log the notices, and pass each to ``send``. More than ``summarize_above`` in one direction make one log line.
+
+def notify_all(notices: Sequence[AnyNotice], send: Send | None) -> None:
+    """Log the notices, and pass each to ``send``. More than SUMMARIZE_ABOVE in one direction make one log line.
 
     (The first check of a cloud, or a lowered default, can make thousands of projects cross a threshold at once.)
     """
@@ -38,7 +41,7 @@ def notify_all(notices: Sequence[AnyNotice], send: Send | None, summarize_above:
     falling = [notice for notice in notices if notice.now <= notice.before]
     is_summarized = {}
     for group, log_level in ((falling, logging.INFO), (rising, logging.WARNING)):
-        is_summarized[log_level] = len(group) > summarize_above
+        is_summarized[log_level] = len(group) > SUMMARIZE_ABOVE
         if is_summarized[log_level]:
             _log_summary(group, log_level)
     for notice in notices:

@@ -12,7 +12,7 @@ from oslo_config import cfg
 from cyborg_quota import exceptions
 from cyborg_quota.cmd import base, formats, paging
 from cyborg_quota.cmd.errors import REFUSED
-from cyborg_quota.pod_collection import ReadEndpoint
+from cyborg_quota.pod_collection import COLLECT_SECONDS, ReadEndpoint
 from cyborg_quota.pod_types import PodUsage, ResourceUse
 
 COLUMNS = ("pod", "resource", "capacity", "used", "measured_at", "age_seconds")
@@ -66,12 +66,12 @@ class Collect(base.Lister):
             "--timeout",
             type=paging.at_least_one,
             metavar="SECONDS",
-            help="the time limit for each pod (default: [pods] collect_timeout)",
+            help=f"the time limit for each pod (default: {COLLECT_SECONDS})",
         )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        timeout = parsed_args.timeout or self.conf.pods.collect_timeout
+        timeout = parsed_args.timeout or COLLECT_SECONDS
         total = len(parsed_args.pods) or len(self.engine.pods.list_pods(self.context))
         with base.progress_bar(total, "pods") as progress:
             collected = self.engine.pods.collect(

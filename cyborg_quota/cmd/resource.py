@@ -10,13 +10,13 @@ from typing import Any
 from cyborg_quota import exceptions
 from cyborg_quota.cmd import base, formats, paging
 
-COLUMNS = ("resource", "description", "unit", "limit", "limit_source")
+COLUMNS = ("resource", "description", "limit", "limit_source")
 
 
 class List(base.Lister):
     """List the counted resources, and where their limits come from.
 
-    The resources, their descriptions and units are options of [quota]. limit is
+    The resources, and their descriptions are options of [quota]. limit is
     that of a project without a parent, if none is set for the project: the default,
     or [limits] root_initial_limit. It is empty (json: null) if none is set, or if it
     is set in Keystone.
@@ -33,13 +33,11 @@ class List(base.Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         descriptions = self.conf.quota.resource_descriptions
-        units = self.conf.quota.resource_units
         limits = self._defaults()
         return COLUMNS, [
             (
                 resource,
                 descriptions.get(resource, ""),
-                units.get(resource, ""),
                 formats.OptionalLimit(limits.get(resource)),
                 self._source(resource in limits),
             )

@@ -36,7 +36,7 @@ is started, after an upgrade, and to diagnose a problem. It writes nothing. The 
 
   configuration     Does something read each option in the files and in the environment?
   database          Do the tables have the revision of this release?
-  limits            Does the limit driver answer?
+  limits            Does the limit driver answer, and does it limit anything?
   total limits      Is each of them enforced?
   project tree      Does it have edges that another limit driver added, or that Keystone's will replace?
   counters          Do the usage counters match the reservations?
@@ -130,6 +130,8 @@ class Checks(upgradecheck.UpgradeCommands):
         finally:
             engine.close()
         limits = ", ".join(f"{resource} {usage.limit}" for resource, usage in sorted(usages.items()))
+        if self._conf.limits.driver == "noop":
+            return Result(WARNING, "[limits] driver is noop: nothing is limited; set another driver")
         return Result(SUCCESS, f"[limits] driver {self._conf.limits.driver} answers; limits of a new project: {limits}")
 
     def _total_limits(self) -> Result:

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from oslo_config import cfg
 
-from cyborg_quota.conf import api, capacity, cyborg, database, keystone, limits, metrics, notices, pods, quota
+from cyborg_quota.conf import capacity, cyborg, database, keystone, limits, metrics, notices, pods, quota
 
-_GROUPS = (quota, limits, keystone, notices, capacity, pods, api, metrics, cyborg, database)
+_GROUPS = (quota, limits, keystone, notices, capacity, pods, metrics, cyborg, database)
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:

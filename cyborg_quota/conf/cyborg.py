@@ -127,19 +127,6 @@ OPTS: list[cfg.Opt] = [
         "after a first `cyborg-quota capacity import`. A device whose provider and host are not imported is charged to "
         "the quota only.",
     ),
-    cfg.IntOpt(
-        "capacity_import_interval",
-        default=0,
-        min=0,
-        help="Seconds between two imports of providers, inventories and their use elsewhere from Placement by the "
-        "conductor, as `capacity import --from placement` does it. The credentials are in [placement]. 0: never.",
-    ),
-    cfg.BoolOpt(
-        "capacity_import_nested",
-        default=False,
-        help="Whether the conductor imports the devices of a host as providers of their own, instead of their sum at "
-        "the host.",
-    ),
     cfg.MultiStrOpt(
         "config_file",
         default=[],

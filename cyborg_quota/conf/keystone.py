@@ -18,13 +18,6 @@ OPTS: list[cfg.Opt] = [
         "registered limit. A resource that is not listed has the same name in Keystone (driver keystone).",
     ),
     cfg.FloatOpt(
-        "keystone_timeout",
-        default=5.0,
-        min=0.1,
-        help="The timeout of one request to Keystone, in seconds, if [oslo_limit] timeout is not set (driver "
-        "keystone).",
-    ),
-    cfg.FloatOpt(
         "keystone_cache_ttl",
         default=60.0,
         min=0.0,

@@ -47,13 +47,6 @@ OPTS: list[cfg.Opt] = [
         deprecated_name="root_start",
         help="The initial limit of a root project: a number, or default (driver database).",
     ),
-    cfg.IntOpt(
-        "max_depth",
-        default=8,
-        min=1,
-        max=32,
-        help="The maximum number of levels of the project tree (driver database).",
-    ),
     cfg.BoolOpt(
         "require_reason",
         default=False,

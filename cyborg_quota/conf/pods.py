@@ -34,13 +34,6 @@ OPTS: list[cfg.Opt] = [
         "Of several expirers, one measures a pod. A pod that does not answer is tried again after ten minutes. 0: "
         "never.",
     ),
-    cfg.IntOpt(
-        "collect_timeout",
-        default=60,
-        min=1,
-        help="The time limit for the measurement of one pod by its Placement, in seconds. A pod that exceeds it keeps "
-        "its last figures. A Placement answers three requests for each provider.",
-    ),
 ]
 
 

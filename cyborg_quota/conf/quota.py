@@ -24,14 +24,8 @@ OPTS: list[cfg.Opt] = [
         type=cfg_types.Dict(),
         default={},
         sample_default="fpga:Programmable accelerator,gpu:Graphics accelerator of any model",
-        help="What each resource is, for display (cyborg-quota resource list). The text must not contain a comma.",
-    ),
-    cfg.Opt(
-        "resource_units",
-        type=cfg_types.Dict(),
-        default={},
-        sample_default="fpga:regions,gpu:devices",
-        help="The unit in which each resource is counted, for display.",
+        help="What each resource is, and in which unit it is counted, for display (cyborg-quota resource list). The "
+        "text must not contain a comma.",
     ),
     cfg.IntOpt(
         "reservation_expire",
@@ -51,13 +45,7 @@ OPTS: list[cfg.Opt] = [
         "expire_interval",
         default=60,
         min=1,
-        help="Seconds between two runs of the expiry of overdue reservations in cyborg-quota-expirer.",
-    ),
-    cfg.IntOpt(
-        "purge_interval",
-        default=3600,
-        min=1,
-        help="Seconds between two purges by cyborg-quota-expirer.",
+        help="Seconds between two runs of cyborg-quota-expirer: of expiry, purge and notices of thresholds.",
     ),
     cfg.IntOpt(
         "purge_age",

@@ -31,7 +31,7 @@ from cyborg_quota.limits import document, limit_tree, timeline
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.limits.document import Document
-from cyborg_quota.limits.limit_tree import LimitTree
+from cyborg_quota.limits.limit_tree import MAX_DEPTH, LimitTree
 from cyborg_quota.limits.timeline import Timeline
 from cyborg_quota.types import (
     Author,
@@ -250,11 +250,11 @@ class LimitKeeper:
         return changes + self._total_limits.apply(wanted.totals, author, dry_run=dry_run) if wanted.totals else changes
 
     def check_depth(self, tree: LimitTree, project_id: str) -> None:
-        """Raise ProjectRefused if the tree would be deeper than [limits] max_depth."""
+        """Raise ProjectRefused if the tree would be deeper than MAX_DEPTH."""
         levels = len(tree.path(project_id)) - 1 + tree.height(project_id)
-        if levels > self._limits.max_depth:
+        if levels > MAX_DEPTH:
             raise exceptions.ProjectRefused(
-                project_id, f"would make a tree of {levels} levels; [limits] max_depth is {self._limits.max_depth}"
+                project_id, f"would make a tree of {levels} levels; at most {MAX_DEPTH} are possible"
             )
 
     def _refuse(self, limits: Timeline, projects: Collection[str], resources: Collection[str]) -> None:
@@ -379,10 +379,10 @@ def _write(connection: Connection, before: LimitTree, after: LimitTree, changes:
 
 
 def find_problems(limits: DatabaseLimitDriver, after: Timeline, changes: Iterable[LimitChange]) -> list[str]:
-    """The violations of the enforcement model and of max_depth by these changes, now or in the future; each once."""
+    """The violations of the enforcement model and of MAX_DEPTH by these changes, now or in the future; each once."""
     tree = after.tree
     placed = {change.project_id for change in changes if change.resource is None and change.project_id is not None}
-    reasons = _too_deep(tree, placed, limits.max_depth)
+    reasons = _too_deep(tree, placed)
     affected = placed | {child for project_id in placed for child in tree.children_of.get(project_id, ())}
     names = after.names
     reasons += timeline.problems(limits.model, after, affected, names)
@@ -398,15 +398,15 @@ def find_problems(limits: DatabaseLimitDriver, after: Timeline, changes: Iterabl
     return list(dict.fromkeys(reasons))
 
 
-def _too_deep(after: LimitTree, placed: set[str], max_depth: int) -> list[str]:
+def _too_deep(after: LimitTree, placed: set[str]) -> list[str]:
     if not placed:
         return []
     problems = []
     for project_id in after.projects:
         path = after.path(project_id)
-        if len(path) == max_depth + 1 and not placed.isdisjoint(path):
+        if len(path) == MAX_DEPTH + 1 and not placed.isdisjoint(path):
             problems.append(
-                f"project {project_id} would lie at level {max_depth + 1}; [limits] max_depth is {max_depth}"
+                f"project {project_id} would lie at level {MAX_DEPTH + 1}; at most {MAX_DEPTH} are possible"
             )
     return problems
 

@@ -22,8 +22,10 @@ class DriverSettings:
     expire_grace_seconds: float = 0.0
     batch_rows: int = 2000
     thresholds: tuple[int, ...] = (80, 95)
-    least_notified_limit: int = 0
-    least_notified_capacity: int = 0
+    least_notified_limit: int = 2
+    """A project that holds 1 of 1 causes no notice."""
+    least_notified_capacity: int = 32
+    """A node whose few accelerators are all in use is usual."""
     selection: ProviderSelection = dataclasses.field(default_factory=BestFit)
     pods: PodSelection = dataclasses.field(default_factory=PodSelection)
 
@@ -35,8 +37,6 @@ def driver_settings(conf: cfg.ConfigOpts) -> DriverSettings:
         expire_grace_seconds=conf.quota.expire_grace,
         batch_rows=conf.quota.batch_rows,
         thresholds=tuple(conf.notices.thresholds),
-        least_notified_limit=conf.notices.least_limit,
-        least_notified_capacity=conf.notices.least_capacity,
         selection=plugins.load("cyborg_quota.selections", "[capacity] selection", conf.capacity.selection)(),
         pods=PodSelection(
             filters=[plugins.load("cyborg_quota.pod_filters", "[pods] filters", name)() for name in conf.pods.filters],

@@ -38,13 +38,11 @@ class DatabaseLimitDriver(base.LimitDriver):
         initial_limits: InitialLimits,
         *,
         missing_is_unlimited: bool = False,
-        max_depth: int = 8,
     ) -> None:
         self._database: Database | None = None
         self._missing_is_unlimited = missing_is_unlimited
         self.model = model
         self.initial_limits = initial_limits
-        self.max_depth = max_depth
         self.bounds_subtree = model.bounds_subtree
         self.missing_limit = UNLIMITED if missing_is_unlimited else 0
 
@@ -54,7 +52,6 @@ class DatabaseLimitDriver(base.LimitDriver):
             plugins.load("cyborg_quota.policies", "[limits] enforcement_model", conf.limits.enforcement_model)(),
             InitialLimits.parse(conf.limits.child_initial_limit, conf.limits.root_initial_limit),
             missing_is_unlimited=conf.limits.missing == "unlimited",
-            max_depth=conf.limits.max_depth,
         )
 
     def use(self, database: Database) -> None:

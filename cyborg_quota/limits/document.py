@@ -33,7 +33,7 @@ from cyborg_quota.safe_repr import safe_repr
 from cyborg_quota.types import MAX_LIMIT, MAX_REASON_CHARS, UNLIMITED, LimitChange, LimitOverride, TotalLimit
 
 MAX_LEVELS: Final = 64
-"""The maximum number of levels of a document, independent of [limits] max_depth."""
+"""The maximum number of levels of a document, which the reader accepts. (The tree has at most MAX_DEPTH.)"""
 
 NAME_FORMAT: Final = "cyborg-quota-name"
 TIME_FORMAT: Final = "cyborg-quota-time"

@@ -120,7 +120,7 @@ class KeystoneLimitDriver(base.LimitDriver):
             cache = Cache(
                 ttl_seconds=options.keystone_cache_ttl,
                 stale_seconds=options.keystone_stale_seconds,
-                timeout_seconds=keystone_session.timeout_seconds(conf),
+                timeout_seconds=conf.oslo_limit.timeout,
                 clock=time.monotonic,
             )
             return CachedKeystone(keystone_client.KeystoneClient(conf), cache)

@@ -23,6 +23,8 @@ from cyborg_quota import exceptions, keystone_auth
 from cyborg_quota.limits.cache import LimitSourceError
 
 GROUP: Final = "oslo_limit"
+TIMEOUT_SECONDS: Final = 5.0
+"""The default of [oslo_limit] timeout: keystoneauth1 would wait for ever for a Keystone that does not answer."""
 
 ROLE_HINT: Final = (
     "It needs the role reader on the system: openstack role add --user USER --user-domain DOMAIN --system all reader; "
@@ -33,6 +35,7 @@ ROLE_HINT: Final = (
 def register_opts(conf: cfg.ConfigOpts) -> None:
     """Register [oslo_limit] on ``conf``: the options of the session, the adapter, the auth plugin and the endpoint."""
     loading.register_session_conf_options(conf, GROUP)
+    conf.set_default("timeout", TIMEOUT_SECONDS, group=GROUP)
     loading.register_adapter_conf_options(conf, GROUP, include_deprecated=False)
     loading.register_auth_conf_options(conf, GROUP)
     for _, options in oslo_limit_opts.list_opts():
@@ -70,12 +73,6 @@ def auth_url(conf: cfg.ConfigOpts) -> str | None:
     return getattr(conf[GROUP], "auth_url", None)
 
 
-def timeout_seconds(conf: cfg.ConfigOpts) -> float:
-    """The timeout of one call: [oslo_limit] timeout, or else [limits] keystone_timeout."""
-    timeout = conf[GROUP].timeout
-    return float(conf.limits.keystone_timeout if timeout is None else timeout)
-
-
 class _BoundedRequests(requests.Session):
     """Ends all its requests together at one time: a timeout bounds each of them alone."""
 
@@ -101,7 +98,7 @@ def make_adapter(conf: cfg.ConfigOpts, within_seconds: float | None = None) -> A
         conf,
         GROUP,
         auth=auth,
-        timeout=timeout_seconds(conf),
+        timeout=conf[GROUP].timeout,
         session=None if within_seconds is None else _BoundedRequests(within_seconds),
     )
     adapter = loading.load_adapter_from_conf_options(conf, GROUP, session=session, auth=auth)

@@ -15,6 +15,9 @@ from cyborg_quota.types import UNLIMITED, Counters
 DEFAULT: Final = "default"
 """The value of [limits] child_initial_limit and root_initial_limit that means the default of the resource."""
 
+MAX_DEPTH: Final = 8
+"""The maximum number of levels of the project tree."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InitialLimits:

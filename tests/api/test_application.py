@@ -333,9 +333,11 @@ class TestCost(ApplicationTestCase):
 
 
 class TestMiddleware(ApplicationTestCase):
-    options = {"api__max_limit": 2}
+    def setUp(self) -> None:
+        super().setUp()
+        self.useFixture(fx.MonkeyPatch("cyborg_quota.api.call.MAX_ENTRIES", 2))
 
-    def test_a_page_is_at_most_max_limit_long(self) -> None:
+    def test_a_page_has_a_maximum_length(self) -> None:
         for query in ("", "?limit=4"):
             answer = self.ask(f"/v2/quotas{query}").json
             self.assertEqual(2, len(answer["quotas"]))

@@ -14,8 +14,8 @@ from tests.cli import base
 KEYSTONE = """
 [limits]
 driver = keystone
-keystone_timeout = 1
 [oslo_limit]
+timeout = 1
 auth_type = password
 auth_url = http://127.0.0.1:{port}/v3
 username = cyborg

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""resource list: what is counted, in which unit, and where its limit comes from."""
+"""resource list: what is counted, and where its limit comes from."""
 
 from __future__ import annotations
 
@@ -7,31 +7,29 @@ from typing import Any
 
 from tests.cli import base
 
-QUOTA = (
-    "[quota]\nresources = gpu,fpga\nresource_descriptions = gpu:Graphics accelerator\nresource_units = gpu:devices\n"
-)
+QUOTA = "[quota]\nresources = gpu,fpga\nresource_descriptions = gpu:Graphics accelerator\n"
 
 
 class ResourceListTest(base.CliTestCase):
     def rows(self, limits: str) -> list[list[Any]]:
         self.configure(f"{QUOTA}[limits]\n{limits}")
         rows = self.good("resource", "list")
-        self.assertEqual(["resource", "description", "unit", "limit", "limit_source"], list(rows[0]))
+        self.assertEqual(["resource", "description", "limit", "limit_source"], list(rows[0]))
         return [list(row.values()) for row in rows]
 
     def test_each_limit_driver(self) -> None:
-        gpu = ["gpu", "Graphics accelerator", "devices"]
+        gpu = ["gpu", "Graphics accelerator"]
         none = "none: [limits] driver is noop"
-        self.assertEqual([["fpga", "", "", None, none], [*gpu, None, none]], self.rows("driver = noop"))
+        self.assertEqual([["fpga", "", None, none], [*gpu, None, none]], self.rows("driver = noop"))
         self.assertEqual(
-            [["fpga", "", "", None, "none: not in [limits] limits"], [*gpu, 0, "[limits] limits"]],
+            [["fpga", "", None, "none: not in [limits] limits"], [*gpu, 0, "[limits] limits"]],
             self.rows("driver = config\nlimits = gpu:0"),
         )
         self.rows("driver = database")
         self.call("limit", "set", "--default", "gpu=-1")
         self.call("limit", "set", "--project", "p", "fpga=5")
         self.assertEqual(
-            [["fpga", "", "", None, "not set: [limits] missing = refuse"], [*gpu, -1, "limit set --default"]],
+            [["fpga", "", None, "not set: [limits] missing = refuse"], [*gpu, -1, "limit set --default"]],
             self.rows("driver = database"),
         )
 
@@ -39,19 +37,17 @@ class ResourceListTest(base.CliTestCase):
         self.configure(f"{QUOTA}[limits]\ndriver = database\n")
         self.call("limit", "set", "--default", "gpu=100")
         rows = self.rows("driver = database\nroot_initial_limit = 7")
-        self.assertEqual([[7, "[limits] root_initial_limit"]] * 2, [row[3:] for row in rows])
+        self.assertEqual([[7, "[limits] root_initial_limit"]] * 2, [row[2:] for row in rows])
 
     def test_keystone_is_not_asked(self) -> None:
         rows = self.rows("driver = keystone")
-        self.assertEqual([[None, "registered limits in Keystone"]] * 2, [row[3:] for row in rows])
+        self.assertEqual([[None, "registered limits in Keystone"]] * 2, [row[2:] for row in rows])
 
     def test_every_format(self) -> None:
         self.configure(f"{QUOTA}[limits]\ndriver = config\nlimits = gpu:-1")
-        self.assertIn("| gpu      | Graphics accelerator | devices | unlimited |", self.call("resource", "list").out)
-        self.assertEqual(
-            '"fpga",""\n',
-            self.call("resource", "list", "-f", "csv", "-c", "resource", "-c", "unit").out.split("\n", 1)[1][:10],
-        )
+        self.assertIn("| gpu      | Graphics accelerator | unlimited |", self.call("resource", "list").out)
+        columns = ("-c", "resource", "-c", "description")
+        self.assertIn('\n"fpga",""\n', self.call("resource", "list", "-f", "csv", *columns).out)
         self.assertEqual("fpga\ngpu\n", self.call("resource", "list", "-f", "value", "-c", "resource").out)
 
     def test_pages(self) -> None:
@@ -67,5 +63,5 @@ class ResourceListTest(base.CliTestCase):
         self.misused("resource", "list", "--limit", "0")
 
     def test_a_description_that_cannot_be_parsed(self) -> None:
-        self.configure("[quota]\nresource_units = gpu")
-        self.assertIn("resource_units", self.refused(2, "resource", "list"))
+        self.configure("[quota]\nresource_descriptions = gpu")
+        self.assertIn("resource_descriptions", self.refused(2, "resource", "list"))

@@ -21,7 +21,6 @@ from cyborg_quota.spool import Spool
 from tests import base as ledger_base
 from tests.cyborgs import client, quota
 from tests.cyborgs import stack as stacks
-from tests.servers import machine
 
 ADMIN = ledger_base.ADMIN
 PLACEMENT = """\
@@ -207,20 +206,3 @@ class TestCyborg(CapacityTestCase):
         self.assertEqual(["set inventory"], sorted({one[0] for one in self.changes(nested=True)} - {"add provider"}))
         self.assertEqual([], self.run_import(nested=True))
         self.assertEqual((HANDLES, 0, 0, HANDLES), self.inventory(self.rp))
-
-
-class TestPeriodic(CapacityTestCase):
-    cyborg = "capacity_import_interval = 1"
-
-    def test_the_conductor_imports(self) -> None:
-        """Without claim_capacity, a bind claims nothing; its use is counted as used elsewhere."""
-        self.allocate(str(uuid.uuid4()), self.rp, 3)
-
-        def is_imported() -> bool:
-            records = self.capacity.list_inventories(ADMIN)
-            return [one.used_elsewhere for one in records] == [3, 3, 0, 0]
-
-        machine.wait_until(is_imported, IMPORT_SECONDS)
-        self.assertTrue(is_imported(), self.stack.conductor.tail())
-        self.bind(self.client.created(self.profile))
-        self.assertEqual((HANDLES, 0, 3, 13), self.inventory("fake-host-0"))

@@ -23,8 +23,8 @@ PASSWORD = "hunter2-of-cyborg"
 KEYSTONE = """
 [limits]
 driver = keystone
-keystone_timeout = 1
 [oslo_limit]
+timeout = 1
 auth_type = password
 auth_url = {url}
 username = cyborg
@@ -136,7 +136,9 @@ class TestWithCyborg(quota.QuotaTestCase):
         conf_file = self.stack.workdir / "extra.conf"
         before = conf_file.read_text()
         self.addCleanup(conf_file.write_text, before)
-        conf_file.write_text(f"{before}\n[database]\nconnection = mysql+pymysql://cyborg:{PASSWORD}@127.0.0.1:1/cyborg\n")
+        conf_file.write_text(
+            f"{before}\n[database]\nconnection = mysql+pymysql://cyborg:{PASSWORD}@127.0.0.1:1/cyborg\n"
+        )
         output = self.check("--json")
         self.assertEqual((2, ""), (output.status, output.err))
         self.assertNotIn(PASSWORD, output.out)

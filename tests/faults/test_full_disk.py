@@ -33,14 +33,11 @@ connection = {url}
 [quota]
 resources = gpu
 expire_interval = 1
-purge_interval = 1
 purge_age = 0
 retry_seconds = 1
 statement_timeout = 2
 connect_timeout = 2
 batch_rows = 100
-[notices]
-interval = 3600
 """
 
 

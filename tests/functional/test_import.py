@@ -8,6 +8,7 @@ import time
 from collections.abc import Collection
 from typing import Any
 
+import fixtures as fx
 import testscenarios
 
 from cyborg_quota import QuotaEngine, exceptions
@@ -38,8 +39,7 @@ class ImportTestCase(test_limits.LimitsTestCase):
         found = self.admin.import_limits(base.ADMIN, document.parse(text), **changes)
         self.assert_invariants()
         return [
-            f"{change.action} {change.project_id} {change.resource} {change.before} {change.after}"
-            for change in found
+            f"{change.action} {change.project_id} {change.resource} {change.before} {change.after}" for change in found
         ]
 
     def refused(self, text: str, **changes: Any) -> list[str]:
@@ -141,11 +141,10 @@ class TestImport(ImportTestCase):
         self.assertEqual(planned, self.take(EXAMPLE))
 
     def test_too_deep(self) -> None:
-        engine = self.make_limited(max_depth=3)
-        self.admin = engine.administration
+        self.useFixture(fx.MonkeyPatch("cyborg_quota.ledger.limit_changes.MAX_DEPTH", 3))
         self.take(EXAMPLE)
         self.assertEqual(
-            ["project higgs would lie at level 4; [limits] max_depth is 3"],
+            ["project higgs would lie at level 4; at most 3 are possible"],
             self.refused("projects: [{id: top, limits: {gpu: 100}, children: [{id: atlas}]}]"),
         )
 

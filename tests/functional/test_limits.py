@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -290,12 +291,10 @@ class TestTree(LimitsTestCase):
             self.assertIn("below itself", self.refused(self.admin.move_project, "a", parent))
 
     def test_too_deep(self) -> None:
-        engine = self.make_limited(max_depth=3)
-        for project_id, parent_id in (("a", None), ("b", "a"), ("c", "b")):
-            engine.administration.add_project(base.ADMIN, project_id, parent_id)
-        self.assertIn("max_depth", self.refused(engine.administration.add_project, "d", "c"))
-        engine.administration.add_project(base.ADMIN, "x")
-        self.assertIn("4 levels", self.refused(engine.administration.move_project, "a", "x"))
+        self.make_tree({name: parent for parent, name in itertools.pairwise([None, *"abcdefgh"])})
+        self.assertIn("9 levels", self.refused(self.admin.add_project, "i", "h"))
+        self.admin.add_project(base.ADMIN, "x")
+        self.assertIn("9 levels; at most 8 are possible", self.refused(self.admin.move_project, "a", "x"))
 
     def test_a_project_with_usage_cannot_be_removed(self) -> None:
         self.make_tree({"a": None, "b": "a"})

@@ -173,7 +173,7 @@ class TestCapacityNotices(base.LedgerTestCase):
         self.assertRaises(cyborg_quota.exceptions.NotAuthorized, self.engine.capacity.notices, self.context)
 
     def test_many_are_one_line(self) -> None:
-        """A capacity below [notices] least_capacity has no thresholds, but is reported if its use exceeds it."""
+        """A capacity below 32 has no thresholds, but is reported if its use exceeds it."""
         for number in range(12):
             self.add(f"pool{number}", 40)
             self.quotas.reserve(self.context, {"gpu": 40}, provider=f"pool{number}")
@@ -182,7 +182,7 @@ class TestCapacityNotices(base.LedgerTestCase):
         quota_conf.register_opts(settings)
         settings([], default_config_files=[], default_config_dirs=[])
         log = self.useFixture(fx.FakeLogger(level=logging.INFO, format="%(levelname)s %(message)s"))
-        engine = self.make_engine(least_capacity=settings.notices.least_capacity)
+        engine = self.make_engine(least_capacity=32)
         maintenance = expirer.Maintenance(settings, engine)
         self.assertEqual(13, maintenance.notify())
         line, total = [line for line in log.output.splitlines() if "crossed" in line]

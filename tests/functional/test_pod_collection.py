@@ -249,7 +249,7 @@ class TestNotices(CollectionTestCase):
             "capacity 10) [pod=p1 resource=gpu capacity=10 used=8 level_before=0 level=80]",
             log.output,
         )
-        settings.set_override("summarize_above", 0, "notices")
+        self.useFixture(fx.MonkeyPatch("cyborg_quota.cmd.notifications.SUMMARIZE_ABOVE", 0))
         self.measure("p2", gpu=9)
         expirer.Maintenance(settings, self.engine).notify()
         self.assertIn("by 1 resources of pods: 1 at the threshold of 80 %", log.output)

@@ -67,7 +67,7 @@ class KeystoneTestCase(base.LedgerTestCase):
         options = {
             "database__connection": self.url,
             "quota__resources": ["gpu", "fpga"],
-            "limits__keystone_timeout": self.timeout_seconds,
+            "oslo_limit__timeout": self.timeout_seconds,
             "limits__keystone_cache_ttl": TTL,
             "limits__keystone_stale_seconds": STALE,
             "oslo_limit__auth_type": "password",
@@ -163,7 +163,7 @@ class TestFlat(KeystoneTestCase):
         connection = self.url.replace("$", "$$")
         conf.write_text(
             f"[database]\nconnection = {connection}\n[quota]\nresources = gpu\n[limits]\ndriver = keystone\n"
-            f"keystone_timeout = 30\n[oslo_limit]\nauth_type = password\nauth_url = {self.keystone.url}\n"
+            f"[oslo_limit]\ntimeout = 30\nauth_type = password\nauth_url = {self.keystone.url}\n"
             f"username = {username}\npassword = {password}\nuser_domain_id = default\nsystem_scope = all\n"
             f"endpoint_id = {self.endpoint}\n"
         )

@@ -19,8 +19,8 @@ CONFIG = """
 resources = gpu, fpga
 [limits]
 driver = {driver}
-keystone_timeout = 30
 [oslo_limit]
+timeout = 30
 auth_type = password
 auth_url = {url}
 username = {username}

@@ -129,7 +129,7 @@ class Trees(stateful.RuleBasedStateMachine):
         super().__init__()
         ledger = fixtures.EmptyLedger(self.backend)
         ledger.setUp()
-        limits = DatabaseLimitDriver(POLICIES[self.policy](), InitialLimits(), max_depth=MAX_DEPTH)
+        limits = DatabaseLimitDriver(POLICIES[self.policy](), InitialLimits())
         self.engine = QuotaEngine(DbQuotaDriver(DriverSettings(database=fixtures.settings(ledger.url)), limits))
         self.engine.register_resource("gpu")
         self.totals = self.engine.total_limits

@@ -184,8 +184,8 @@ class TestKeystone(SecretsTestCase):
         }
         lines = "\n".join(f"{name} = {value}" for name, value in options.items())
         self.write(
-            f"[database]\nconnection = {self.url}\n[limits]\ndriver = keystone\nkeystone_timeout = 1\n"
-            f"keystone_stale_seconds = 0\n[oslo_limit]\n{lines}\n"
+            f"[database]\nconnection = {self.url}\n[limits]\ndriver = keystone\n"
+            f"keystone_stale_seconds = 0\n[oslo_limit]\ntimeout = 1\n{lines}\n"
         )
 
     def test_each_error(self) -> None:

@@ -40,7 +40,7 @@ class ConfigCheckTest(base.BaseTestCase):
     def test_the_environment(self) -> None:
         found = self.find("", OS_LIMITS__DRIVR="database", OS_LIMITS__DRIVER="database", OS_CLOUD="x", OS_AUTH__URL="x")
         self.assertEqual(["[limits] DRIVR in the environment is no option"], found.unknown)
-        for group in ("api", "capacity", "cyborg", "database", "limits", "metrics", "notices", "pods", "quota"):
+        for group in ("capacity", "cyborg", "database", "limits", "metrics", "notices", "pods", "quota"):
             found = self.find("", **{f"OS_{group.upper()}__NONSENSE": "x"})
             self.assertEqual([f"[{group}] NONSENSE in the environment is no option"], found.unknown)
 

@@ -93,7 +93,7 @@ class TestSockets(base.BaseTestCase):
         driver = KeystoneLimitDriver.from_conf(
             keystones.settings(
                 oslo_limit__auth_url=f"http://127.0.0.1:{self.port}/v3",
-                limits__keystone_timeout=0.2,
+                oslo_limit__timeout=0.2,
                 **options,
             )
         )

@@ -51,11 +51,11 @@ class TestSummary(base.BaseTestCase):
         self.log = self.useFixture(fx.FakeLogger(level=logging.INFO, format="%(levelname)s %(message)s"))
         self.sent: list[Notice] = []
 
-    def notify(self, count: int, summarize_above: int = 10) -> list[str]:
+    def notify(self, count: int) -> list[str]:
         notices = [
             Notice(f"p{number}", "gpu", 10, 10 + number % 2, 0, OVER if number % 2 else 95) for number in range(count)
         ]
-        notifications.notify_all(notices, self.sent.append, summarize_above)
+        notifications.notify_all(notices, self.sent.append)
         self.assertEqual(notices, self.sent)
         return self.log.output.splitlines()
 
@@ -73,7 +73,7 @@ class TestSummary(base.BaseTestCase):
         )
 
     def test_a_fall_of_many_is_no_warning(self) -> None:
-        notifications.notify_all([Notice(f"p{number}", "gpu", 10, 1, 95, 0) for number in range(20)], None, 10)
+        notifications.notify_all([Notice(f"p{number}", "gpu", 10, 1, 95, 0) for number in range(20)], None)
         self.assertEqual(["INFO"], [line.split()[0] for line in self.log.output.splitlines()])
         self.assertIn("20 below every threshold", self.log.output)
 
@@ -81,7 +81,7 @@ class TestSummary(base.BaseTestCase):
         notices = [Notice(f"p{number}", "gpu", 10, 1, 95, 0) for number in range(20)] + [
             Notice("p", "gpu", 10, 8, 0, 80)
         ]
-        notifications.notify_all(notices, None, 10)
+        notifications.notify_all(notices, None)
         self.assertEqual(["INFO", "WARNING"], [line.split()[0] for line in self.log.output.splitlines()])
         self.assertIn("project p, resource gpu: at 80 %", self.log.output)
 

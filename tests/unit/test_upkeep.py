@@ -24,8 +24,7 @@ class TestUpkeep(base.BaseTestCase):
         self.conf = cfg.ConfigOpts()
         quota_conf.register_opts(self.conf)
         self.conf([])
-        for name, value in (("reconcile_interval", 0), ("capacity_import_interval", 0)):
-            self.conf.set_override(name, value, group="cyborg")
+        self.conf.set_override("reconcile_interval", 0, group="cyborg")
         self.conf.set_override("bind_expire", 3, group="cyborg")
         self.tracker = mock.MagicMock()
         self.upkeep = self.imported().Upkeep(self.conf, self.tracker, ResourceMap.from_conf(self.conf))

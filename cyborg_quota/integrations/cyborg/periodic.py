@@ -40,7 +40,6 @@ class Upkeep:
         # A random delay, so that conductors started together do not all reconcile at the same time.
         interval = conf.cyborg.reconcile_interval
         self._reconcile_at = now + random.uniform(0, interval) if interval else float("inf")
-        self._import_at = now + random.uniform(0, conf.cyborg.capacity_import_interval)
         self._threads: dict[str, threading.Thread] = {}
         self._has_checked_tree = False
         self._is_registered = False
@@ -64,9 +63,6 @@ class Upkeep:
                 self._start("check of the project tree", self._check_tree)
         if now >= self._reconcile_at and self._start("reconciliation", self._reconcile):
             self._reconcile_at = now + float(self._conf.cyborg.reconcile_interval)
-        interval = float(self._conf.cyborg.capacity_import_interval)
-        if interval and now >= self._import_at and self._start("import from Placement", self._import):
-            self._import_at = now + interval
         return self._pause
 
     def _start(self, name: str, work: Callable[[], object]) -> bool:
@@ -81,15 +77,6 @@ class Upkeep:
         self._threads[name] = thread
         self._try(f"The {name} could not be started.", thread.start)
         return True
-
-    def _import(self) -> None:
-        from cyborg_quota.integrations.inventory import service_import  # imported late: openstacksdk takes a second
-
-        engine, is_nested = self._tracker.engine, self._conf.cyborg.capacity_import_nested
-        changes = service_import.run(self._conf, engine, self._admin, "placement", nested=is_nested)
-        LOG.log(
-            logging.INFO if changes else logging.DEBUG, "Imported %d changes of capacity from Placement.", len(changes)
-        )
 
     @property
     def _pause(self) -> float:

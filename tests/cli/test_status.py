@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cyborg-quota-status upgrade check on a host without Cyborg."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+
+from cyborg_quota.cmd import status
+from tests.cli import base
+
+
+class LimitsTest(base.CliTestCase):
+    def check_limits(self, driver: str) -> tuple[int, str]:
+        """The result of the check of the limits."""
+        self.configure(f"[limits]\ndriver = {driver}")
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            status.main(["--config-file", str(self.conf), "upgrade", "check", "--json"])
+        (found,) = [check for check in json.loads(out.getvalue())["checks"] if check["check"] == "limits"]
+        return found["result"], found["details"]
+
+    def test_no_limits_are_a_warning(self) -> None:
+        code, details = self.check_limits("noop")
+        self.assertEqual(status.WARNING, code)
+        self.assertIn("nothing is limited", details)
+        self.assertEqual(status.SUCCESS, self.check_limits("database")[0])
