@@ -473,7 +473,7 @@ class Administration:
     def verify_limit_history(self, context: Context) -> list[HistoryDifference]:
         """Replay the history from its last checkpoint; return what it does not explain.
 
-        An earlier release, or SQL, makes changes that are not recorded. ``checkpoint_limits`` then records the present
+        SQL makes changes that are not recorded. ``checkpoint_limits`` then records the present
         state. Raises DatabaseUnavailable if the limits keep changing meanwhile.
         """
         validation.admin_only(context, "verify_limit_history")

@@ -282,7 +282,7 @@ class Capacity:
     def verify_history(self, context: Context) -> list[CapacityDifference]:
         """Replay the history from its last checkpoint; return what it does not explain.
 
-        An earlier release, or SQL, makes changes that are not recorded. ``checkpoint`` then records the present state.
+        SQL makes changes that are not recorded. ``checkpoint`` then records the present state.
         Raises DatabaseUnavailable if the inventories keep changing meanwhile.
         """
         validation.admin_only(context, "verify_history")

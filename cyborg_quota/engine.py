@@ -337,7 +337,7 @@ class QuotaEngine(Queries):
     def set_source(
         self, context: Context, reservations: Sequence[str], source: str, *, replaced: str | None = None
     ) -> int:
-        """Set the source (Claim.source) of live reservations that have none, such as an older release's. Admin only.
+        """Set the source (Claim.source) of live reservations that have none. Admin only.
 
         ``replaced``: change instead those that have this source. Other sources are never changed. Returns the number of
         changed reservations.

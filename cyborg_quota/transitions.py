@@ -6,7 +6,6 @@ Pure: no I/O, no clock. ``doc/source/concepts.rst`` contains the same table.
 
 from __future__ import annotations
 
-import datetime
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal, NamedTuple
@@ -23,8 +22,8 @@ class Row(NamedTuple):
 
     ``generation`` counts its resizes and transfers. ``pod``: the pod in which it is counted, besides all pods.
 
-    ``ended_after`` is the highest reservation id at the time this one ended: ids, not times, define the order. The
-    times are used only if ``ended_after`` is missing; see current_attempt.
+    ``ended_after`` is the highest reservation id at the time this one ended: ids, not times, define the
+    order, because clocks can run backwards.
     """
 
     id: int
@@ -40,8 +39,6 @@ class Row(NamedTuple):
     generation: int = 0
     pod: str | None = None
     ended_after: int | None = None
-    created_at: datetime.datetime | None = None
-    ended_at: datetime.datetime | None = None
 
 
 class Move(NamedTuple):
@@ -174,10 +171,7 @@ def _ended_before(row: Row, begin: Row) -> bool:
     """Whether ``row`` had ended when ``begin`` was inserted."""
     if row.state in LIVE_STATES or row.id >= begin.id:
         return False
-    if row.ended_after is not None:
-        return row.ended_after < begin.id
-    # Ended by a release before schema revision c3d0, which stored only the time.
-    return row.ended_at is not None and begin.created_at is not None and row.ended_at < begin.created_at
+    return row.ended_after is not None and row.ended_after < begin.id
 
 
 def counted_names(row: Row) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ LONG_COLUMNS = ("actor_project_id", "request_id")
 COLUMNS = ("id", "at", "actor", "action", "provider", "resource", "change", "reason", *LONG_COLUMNS)
 DIFFERENCE_COLUMNS = ("before_id", "provider", "resource", "recorded", "actual")
 _NOT_RECORDED = (
-    "%d providers or inventories were changed without a record, by an earlier release or with SQL. "
+    "%d providers or inventories were changed without a record, with SQL. "
     "`cyborg-quota capacity checkpoint` records the present ones."
 )
 
@@ -27,7 +27,7 @@ class History(change_history.History[CapacityEntry, CapacityDifference]):
 
     With --verify, replay the history instead, and compare the result with the
     present providers and inventories. Prints the differences and exits with 1 if
-    there are any: an earlier release that still runs, or SQL, makes changes without
+    there are any: SQL makes changes without
     recording them. before_id is the first entry after such a change; without it,
     actual are the present values. What is in use is not part of this history.
     """
@@ -86,11 +86,11 @@ class Checkpoint(base.ShowOne):
     """Record all present providers and inventories in the history.
 
     Run this if `capacity history --verify` reports changes without a record, for
-    example after the last host was upgraded. The next verification starts at the
+    example after a repair with SQL. The next verification starts at the
     checkpoint. Prints the number of entries written.
     """
 
-    example = "cyborg-quota capacity checkpoint --reason 'upgrade finished'"
+    example = "cyborg-quota capacity checkpoint --reason 'repaired with SQL'"
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)

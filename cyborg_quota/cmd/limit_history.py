@@ -28,7 +28,7 @@ COLUMNS = (
 )
 DIFFERENCE_COLUMNS = ("before_id", "project_id", "resource", "pod", "recorded", "actual")
 _NOT_RECORDED = (
-    "%d limits or places in the tree were changed without a record, by an earlier release or with SQL. "
+    "%d limits or places in the tree were changed without a record, with SQL. "
     "`cyborg-quota limit checkpoint` records the present ones."
 )
 
@@ -42,7 +42,7 @@ class History(change_history.History[HistoryEntry, HistoryDifference]):
 
     With --verify, replay the history instead, and compare the result with the
     present limits and tree. Prints the differences and exits with 1 if there are
-    any: an earlier release that still runs, or SQL, makes changes without
+    any: SQL makes changes without
     recording them. before_id is the first entry after such a change; without it,
     actual is the present value.
     """
@@ -106,11 +106,11 @@ class Checkpoint(base.ShowOne):
     """Record all present limits and the project tree in the history.
 
     Run this if `limit history --verify` reports changes without a record, for
-    example after the last host was upgraded. The next verification starts at the
+    example after a repair with SQL. The next verification starts at the
     checkpoint. Prints the number of entries written.
     """
 
-    example = "cyborg-quota limit checkpoint --reason 'upgrade finished'"
+    example = "cyborg-quota limit checkpoint --reason 'repaired with SQL'"
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)

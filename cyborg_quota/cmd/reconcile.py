@@ -63,7 +63,7 @@ class Reconcile(base.Lister):
             const="",
             metavar="FROM",
             help="first set [cyborg] source on the charges whose source is FROM, the old name of this Cyborg; without "
-            "FROM, on the charges that have none, such as those of an older release. Do not use it if another program "
+            "FROM, on the charges that have none. Do not use it if another program "
             "charges the same resources with the source FROM, or without a source. If FROM is the present [cyborg] "
             "source, record that this is the only Cyborg that uses it",
         )

@@ -151,7 +151,7 @@ class Checks(upgradecheck.UpgradeCommands):
             )
         if totals:
             return Result(SUCCESS, f"enforced: {', '.join(total.resource for total in totals)}")
-        return Result(SUCCESS, "none is set; set them only when no process of an older release runs any more")
+        return Result(SUCCESS, "none is set")
 
     def _tree(self) -> Result:
         engine = self._engine()

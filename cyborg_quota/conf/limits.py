@@ -28,7 +28,6 @@ OPTS: list[cfg.Opt] = [
     cfg.StrOpt(
         "enforcement_model",
         default="strict_hierarchy",
-        deprecated_name="policy",
         help="The enforcement model: which limits may be set in the project tree, and which usage they limit (driver "
         "database). A name in the entry points cyborg_quota.policies. strict_hierarchy: the sum of the limits of the "
         "children must not exceed the limit of the parent. strict_two_level: two levels; no limit of a child exceeds "
@@ -37,14 +36,12 @@ OPTS: list[cfg.Opt] = [
     cfg.StrOpt(
         "child_initial_limit",
         default="0",
-        deprecated_name="child_start",
         help="The initial limit of a project that has a parent, used until one is set: a number, or default for the "
         "default of the resource (driver database).",
     ),
     cfg.StrOpt(
         "root_initial_limit",
         default="default",
-        deprecated_name="root_start",
         help="The initial limit of a root project: a number, or default (driver database).",
     ),
     cfg.BoolOpt(

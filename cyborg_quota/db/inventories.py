@@ -327,7 +327,7 @@ def _unused_ids(connection: sa.Connection, count: int) -> list[int]:
     A process that keeps such an id (ledger/provider_cache.py) then finds no row, and reads the provider again.
     """
     while True:
-        ids = {2**20 + secrets.randbits(30) for _ in range(count)}  # above those that earlier releases gave in sequence
+        ids = {2**20 + secrets.randbits(30) for _ in range(count)}
         is_used = connection.execute(sa.select(_row.id).where(_row.id.in_(ids)).limit(1)).first() is not None
         if len(ids) == count and not is_used:
             return sorted(ids)

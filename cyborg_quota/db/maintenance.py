@@ -3,22 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any
 
 import sqlalchemy as sa
 
 from cyborg_quota import scopes
-from cyborg_quota.db import clock, reservation_changes, resource_providers
+from cyborg_quota.db import clock, reservation_changes
 from cyborg_quota.db.models import projects, quota_usages, reservations
 from cyborg_quota.db.new_reservations import new_uuid
 from cyborg_quota.db.prepared import ListStatement, any_of
-from cyborg_quota.db.reservations import GENERATION, IS_OVERDUE, IS_SAME_GENERATION, ended
+from cyborg_quota.db.reservations import IS_OVERDUE, IS_SAME_GENERATION, ended
 from cyborg_quota.db.usages import Node, scoped_expression
 from cyborg_quota.types import COMMITTED, EXPIRED, RESERVED, TOTAL, Counters, Drift
-
-BATCH_ROWS: Final = 1000
-"""The number of rows that one transaction of count_in_pods changes."""
 
 _row = reservations.c
 _usage = quota_usages.c
@@ -143,10 +140,7 @@ def fold(connection: sa.Connection, group: FoldGroup, age_microseconds: int, lim
 
 _RESERVED = sa.func.sum(sa.case((_row.state == RESERVED, _row.delta), else_=0))
 _USED = sa.func.sum(sa.case((_row.state == COMMITTED, _row.delta), else_=0))
-_IN_PODS = resource_providers.join(reservations, _row.provider_id, is_outer=True)
-# A claim that a release before revision f9e0 made is counted in no pod, but should be: see count_in_pods.
-_POD = sa.func.coalesce(_row.pod, resource_providers.POD)
-_NAME_IN_POD = scoped_expression(_row.resource, _POD)
+_NAME_IN_POD = scoped_expression(_row.resource, _row.pod)
 _IS_OF_POD = sa.and_(_usage.project_id == _row.project_id, _usage.resource == _NAME_IN_POD)
 
 
@@ -161,8 +155,8 @@ def _audit_query() -> sa.CompoundSelect[Any]:
         .where(_row.live == 1)
         .group_by(_row.usage_id),
         sa.select(_usage.id, _RESERVED, _USED)
-        .select_from(_IN_PODS.join(quota_usages, _IS_OF_POD))
-        .where(_row.live == 1, _POD.is_not(None))
+        .select_from(reservations.join(quota_usages, _IS_OF_POD))
+        .where(_row.live == 1, _row.pod.is_not(None))
         .group_by(_usage.id),
     ).subquery("sums")
     children = _sums_of_children()
@@ -190,7 +184,7 @@ def _audit_query() -> sa.CompoundSelect[Any]:
         .where(sa.or_(_usage.reserved != reserved, _usage.used != used, _usage.subtree != used + reserved + below))
     )
     orphans = _orphans(_row.resource, sa.outerjoin(reservations, quota_usages, _usage.id == _row.usage_id))
-    in_pods = _orphans(_NAME_IN_POD, _IN_PODS.outerjoin(quota_usages, _IS_OF_POD)).where(_POD.is_not(None))
+    in_pods = _orphans(_NAME_IN_POD, reservations.outerjoin(quota_usages, _IS_OF_POD)).where(_row.pod.is_not(None))
     return sa.union_all(present, orphans, in_pods, _rowless_parents(children))
 
 
@@ -264,37 +258,6 @@ def audit(connection: sa.Connection) -> list[Drift]:
 def _drift(project_id: str, name: str, recorded: Counters | None, expected: Counters) -> Drift:
     resource, pod = scopes.split(name)
     return Drift(project_id, resource, recorded, expected, pod)
-
-
-def uncounted_in_pods(connection: sa.Connection) -> Sequence[tuple[int, str]]:
-    """Up to BATCH_ROWS live claims at providers of a pod that are counted in no pod: (id, pod), by id."""
-    query = (
-        sa.select(_row.id, resource_providers.POD)
-        .select_from(resource_providers.join(reservations, _row.provider_id))
-        .where(_row.live == 1, _row.pod.is_(None), resource_providers.POD.is_not(None))
-    )
-    return [tuple(row) for row in connection.execute(query.order_by(_row.id).limit(BATCH_ROWS))]
-
-
-_SET_POD = ListStatement(
-    lambda size: (
-        sa.update(reservations)
-        .where(any_of(_row.id, size), _row.live == sa.literal_column("1"), _row.pod.is_(None))
-        .values(pod=sa.bindparam("b_pod", type_=_row.pod.type), generation=GENERATION + sa.literal_column("1"))
-    )
-)
-
-
-def count_in_pods(connection: sa.Connection, claims: Iterable[tuple[int, str]]) -> None:
-    """Count these claims in their pods. The counters are not changed: an audit finds the difference.
-
-    The new generation makes a process read the row again that has it in its cache.
-    """
-    by_pod: dict[str, list[int]] = {}
-    for claim_id, pod in claims:
-        by_pod.setdefault(pod, []).append(claim_id)
-    for pod, ids in sorted(by_pod.items()):
-        _SET_POD.changed(connection, sorted(ids), {"b_pod": pod})
 
 
 _child = quota_usages.alias("child")

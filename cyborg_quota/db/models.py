@@ -93,15 +93,15 @@ reservations = sa.Table(
     # two concurrent claims of one consumer, of any resources, conflict at 1.
     sa.Column("claim_ordinal", sa.SmallInteger),
     # The highest id of a reservation when this one ended: it ended after that one was made, and before any with a
-    # higher id. NULL while it is live, and where a release before revision c3d0 ended it. See record 0009.
+    # higher id. NULL while it is live. See record 0009.
     sa.Column("ended_after", sa.Integer),
     # The program that made it, if several share the ledger: see Claim.source. Not indexed: queries by it are rare.
     sa.Column("source", _name()),
     # The provider whose capacity it takes, while it is live. NULL: it takes none. Not indexed: only reports and repairs
     # read by it, and an index would cost each reserve without a provider, too.
     sa.Column("provider_id", sa.Integer),
-    # The pod in which it is counted, besides all pods: that of its provider when it was made. NULL: in none, or it was
-    # made by a release before revision f9e0; ``usage heal`` sets it then. Not indexed, as provider_id.
+    # The pod in which it is counted, besides all pods: that of its provider when it was made. NULL: in none. Not
+    # indexed, as provider_id.
     sa.Column("pod", _name()),
     # How often it was resized or transferred; NULL: never. Each call that ends it, or changes it, compares this number:
     # otherwise a process that read the row earlier would give back another amount, or to another project.

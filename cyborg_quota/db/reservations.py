@@ -45,7 +45,7 @@ _COLUMNS: Final[tuple[Any, ...]] = (
     GENERATION,
     _row.pod,
 )
-_WITH_ORDER = sa.select(*_COLUMNS, _row.ended_after, _row.created_at, _row.deleted_at)
+_WITH_ORDER = sa.select(*_COLUMNS, _row.ended_after)
 """For a call by consumer or group, which may select several attempts: see transitions.current_attempt."""
 
 

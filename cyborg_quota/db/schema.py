@@ -65,7 +65,8 @@ def checked_revision(connection: Connection) -> str:
 def check(connection: Connection) -> None:
     """Raise SchemaError unless this code can work with the database.
 
-    An unknown revision is accepted as a newer one: during a rolling upgrade, the old release runs on the new schema.
+    An unknown revision is accepted as a newer one: during an upgrade without an outage, a release runs on
+    the schema of the next one.
     """
     revision = revision_of(connection)
     if revision is None:

@@ -231,12 +231,7 @@ class Healer:
         self._paths = paths
 
     def heal(self, progress: Callable[[int], None] | None = None) -> list[Drift]:
-        """Repair the counters that audit reports. Returns the counters before and after each repair.
-
-        Claims that a release before revision f9e0 made at a provider of a pod are counted in that pod from now on.
-        """
-        while claims := self._untimed.read(maintenance.uncounted_in_pods):
-            self._database.write(lambda connection, claims=claims: maintenance.count_in_pods(connection, claims))  # type: ignore[misc]
+        """Repair the counters that audit reports. Returns the counters before and after each repair."""
         rows = set()
         orphans = set()
         for drift in self._untimed.read(maintenance.audit):

@@ -227,7 +227,7 @@ class LimitTest(LimitTestCase):
         self.done("limit", "set", "--default", "gpu=10")
         code, details = checked()
         self.assertEqual(0, code)
-        self.assertIn("only when no process of an older release runs any more", details)
+        self.assertIn("none is set", details)
         self.done("limit", "set", "--total", "gpu=5")
         self.assertEqual((0, "enforced: gpu"), checked())
         with sa.create_engine(self.url, poolclass=sa.NullPool).begin() as connection:

@@ -84,7 +84,7 @@ class TestWithCyborg(quota.QuotaTestCase):
                 ),
                 "total limits": (
                     SUCCESS,
-                    "none is set; set them only when no process of an older release runs any more",
+                    "none is set",
                 ),
                 "project tree": (SUCCESS, "no edge is ignored or will be replaced"),
                 "counters": (SUCCESS, "agree with the reservations"),

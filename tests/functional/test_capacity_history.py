@@ -221,7 +221,7 @@ class TestReplay(HistoryTestCase):
             chance.choice(calls)()
 
     def test_a_change_that_is_not_recorded_is_found(self) -> None:
-        """An earlier release, or SQL: the values differ now, or differ from what the next entry says."""
+        """SQL: the values differ now, or differ from what the next entry says."""
         gpu = dict(self.capacity.history(ADMIN, resource="gpu")[0].after or {})
         self.execute("UPDATE inventories SET total = 9 WHERE resource = 'gpu'")
         self.execute("UPDATE resource_providers SET can_host = 0")

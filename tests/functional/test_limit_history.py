@@ -333,7 +333,7 @@ class TestReplay(HistoryTestCase):
             chance.choice(calls)()
 
     def test_a_change_that_is_not_recorded_is_found(self) -> None:
-        """An earlier release, or SQL: the value differs now, or differs from what the next entry says."""
+        """SQL: the value differs now, or differs from what the next entry says."""
         self.admin.set_limit(base.ADMIN, "gpu", 5, "p")
         self.admin.set_limit(base.ADMIN, "fpga", 1)
         self.make_tree({"p": None, "child": "p"})

@@ -242,7 +242,6 @@ class TestStartUpParameters(PgBouncerTestCase):
         self.assertNotIn("Traceback", self.log.output)
 
     def test_without_a_value(self) -> None:
-        """As install.rst said in an earlier release."""
         self.url += "?options="
         self.make_engine().reserve(self.context, {"gpu": 1})
         self.assertEqual((0, 1), self.figures())

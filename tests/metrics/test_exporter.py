@@ -124,7 +124,7 @@ class TestScrape(server.ApiTestCase):
 
 
 def metrics_of(*project_ids: str) -> LedgerMetrics:
-    return LedgerMetrics([ProjectMetrics(one, "gpu", 2, 1, 0, 1, 1) for one in project_ids], {}, {}, 0.0, "f9e0")
+    return LedgerMetrics([ProjectMetrics(one, "gpu", 2, 1, 0, 1, 1) for one in project_ids], {}, {}, 0.0, "0001")
 
 
 class TestReads(oslotest.base.BaseTestCase):

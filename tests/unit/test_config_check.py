@@ -60,9 +60,9 @@ class ConfigCheckTest(base.BaseTestCase):
         self.assertEqual(([], []), (self.find(text).unknown, self.find(text).deprecated))
 
     def test_a_former_name(self) -> None:
-        found = self.find("[limits]\npolicy = flat")
+        found = self.find("[oslo_limit]\nuser_name = quota")
         self.assertEqual([], found.unknown)
-        self.assertEqual([f"[limits] policy in {self.path} is now [limits] enforcement_model"], found.deprecated)
+        self.assertEqual([f"[oslo_limit] user_name in {self.path} is now [oslo_limit] username"], found.deprecated)
 
     def test_an_option_that_a_limit_driver_registers(self) -> None:
         self.path.write_text("[limits]\nfile = limits.json")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import pathlib
 import re
@@ -15,7 +14,6 @@ from oslotest import base
 
 from cyborg_quota import conf
 from cyborg_quota.conf import cyborg, opts
-from cyborg_quota.limits.models.base import EnforcementModel, subtree_constraints
 
 ROOT = pathlib.Path(__file__).parents[2]
 INPUT = ROOT / "etc/cyborg_quota/config-generator.conf"
@@ -76,30 +74,6 @@ class SampleTest(base.BaseTestCase):
         for group in OUR_GROUPS:
             for option in options_of(group):
                 self.assertRegex(self.sample[group], rf"(?m)^#{option.name} =")
-
-
-class DeprecatedNameTest(base.BaseTestCase):
-    def test_a_file_with_the_former_name_of_the_enforcement_model(self) -> None:
-        path = pathlib.Path(self.useFixture(fx.TempDir()).path, "cyborg_quota.conf")
-        path.write_text("[limits]\npolicy = flat\n")
-        read = cfg.ConfigOpts()
-        conf.register_opts(read)
-        read(["--config-file", str(path)], default_config_dirs=[])
-        self.assertEqual("flat", read.limits.enforcement_model)
-
-    def test_a_file_with_the_former_names_of_the_initial_limits(self) -> None:
-        path = pathlib.Path(self.useFixture(fx.TempDir()).path, "cyborg_quota.conf")
-        path.write_text("[limits]\nchild_start = 3\nroot_start = 4\n")
-        read = cfg.ConfigOpts()
-        conf.register_opts(read)
-        read(["--config-file", str(path)], default_config_dirs=[])
-        self.assertEqual(("3", "4"), (read.limits.child_initial_limit, read.limits.root_initial_limit))
-
-    def test_the_former_package_of_the_models_is_an_alias(self) -> None:
-        with self.assertWarnsRegex(DeprecationWarning, "cyborg_quota.limits.models"):
-            former = importlib.import_module("cyborg_quota.limits.policies.base")
-        self.assertIs(EnforcementModel, former.Policy)
-        self.assertIs(subtree_constraints, former.along)
 
 
 class PolicySampleTest(base.BaseTestCase):

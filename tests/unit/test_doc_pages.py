@@ -65,7 +65,7 @@ class TestPages(base.BaseTestCase):
         page = (test_docs.built() / "release-notes.html").read_text()
         shown = _plain(html.unescape(re.sub(r"<[^>]+>", "", page)))
         notes = sorted((installing.TOP / "releasenotes/notes").glob("*.yaml"))
-        self.assertGreater(len(notes), 50)
+        self.assertEqual(1, len(notes))
         for path in notes:
             for section, texts in yaml.safe_load(path.read_text()).items():
                 for text in [texts] if section == "prelude" else texts:

@@ -90,7 +90,7 @@ class TestCompare(plain.BaseTestCase):
         self.assertEqual((2, 1, 1), (report.charged, report.attached, report.lost))
 
     def test_charged_without_a_source(self) -> None:
-        """Correctly, by an older release: it is no difference, and is counted."""
+        """Correctly, by another program: it is no difference, and is counted."""
         charges = {
             arq: [Charge(arq, "p1", "gpu", 1, "east" if arq == "own" else None)] for arq in ("own", "old", "hand")
         }

@@ -92,30 +92,18 @@ class TestCurrentAttempt(base.BaseTestCase):
         first = row(1, consumer="a", state="released", ended_after=1)
         self.assert_selected([2], first, row(2, consumer="b", state="expired", ended_after=7))
 
-    def test_ended_by_an_earlier_release(self) -> None:
-        """It recorded only the time, which is compared with that of the first row of the current attempt."""
-        new = row(2, consumer="b", created_at=at(9))
-        self.assert_selected([2], row(1, consumer="a", state="released", ended_at=at(5)), new)
-        self.assert_selected([1, 2], row(1, consumer="a", state="released", ended_at=at(9)), new)
-        # Rows that were made later have ended later, whatever the times.
-        self.assert_selected([2, 3], row(3, consumer="a", state="released", ended_at=at(5)), new)
-
     STORED = st.lists(
         st.builds(
-            lambda number, consumer, state, passed, made, ended: row(
+            lambda number, consumer, state, passed: row(
                 number,
                 consumer=consumer,
                 state=state,
                 ended_after=None if state in LIVE_STATES else number + passed,
-                created_at=at(made),
-                ended_at=None if state in LIVE_STATES else at(ended),
             ),
             st.integers(1, 99),
             st.sampled_from("abc"),
             st.sampled_from(STATES),
             st.integers(0, 99),
-            st.integers(0, 9),
-            st.integers(0, 9),
         ),
         max_size=8,
         unique_by=lambda item: (item.state in LIVE_STATES and item.consumer) or item.id,
@@ -128,9 +116,3 @@ class TestCurrentAttempt(base.BaseTestCase):
         consumers = [item.consumer for item in found]
         self.assertEqual(len(set(consumers)), len(consumers))
         self.assertEqual(bool(stored), bool(found))
-
-    @given(STORED)
-    def test_no_clock_decides(self, stored: list[Row]) -> None:
-        timeless = [row._replace(created_at=None, ended_at=None) for row in stored]
-        found = [item.id for item in transitions.current_attempt(stored)]
-        self.assertEqual(found, [item.id for item in transitions.current_attempt(timeless)])

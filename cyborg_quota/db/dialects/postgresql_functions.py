@@ -4,8 +4,8 @@
 A transaction of several statements keeps its row locks during the round trips between them. A function has no round
 trips, and PostgreSQL keeps the plans of its statements for as long as the connection lives.
 
-A released function is never changed: its name contains a version, so that the previous release can use its own beside
-it. ``db sync`` creates the functions. Where they are missing, reserve and settle use the multi-statement transaction.
+A released function is never changed: a new text is a new function, with the next version in its name. ``db sync``
+creates the functions. Where they are missing, reserve and settle use the multi-statement transaction.
 
 The functions have the privileges of their caller. They name each table with its schema, so that they do not depend on
 the search path.
