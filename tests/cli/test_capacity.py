@@ -13,7 +13,6 @@ from tests.cli import base
 class CapacityTest(base.CliTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.call("capacity", "enable")
         self.good("capacity", "provider", "add", "n1")
         self.good("capacity", "inventory", "set", "n1", "gpu=8")
 
@@ -185,7 +184,6 @@ class ReportTest(base.CliTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.configure("[limits]\ndriver = database\nenforcement_model = strict_hierarchy\nmissing = unlimited")
-        self.call("capacity", "enable")
         for name, total in (("n1", 8), ("n2", 4)):
             self.good("capacity", "provider", "add", name)
             self.good("capacity", "inventory", "set", name, f"gpu={total}", "--reserved", "1")

@@ -155,7 +155,6 @@ class LimitTest(LimitTestCase):
 
     def test_pod(self) -> None:
         self.done("limit", "set", "--default", "gpu=10")
-        self.done("capacity", "enable")
         self.good("pod", "add", "p1")
         self.good("capacity", "provider", "add", "n1", "--pod", "p1")
         self.good("capacity", "inventory", "set", "n1", "gpu=9")

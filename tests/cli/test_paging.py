@@ -86,7 +86,6 @@ class PagingTest(base.CliTestCase):
                 self.assertIn("A marker must be", self.refused(2, *command, "--marker", bad))
 
     def test_the_pages_of_capacity_and_pods(self) -> None:
-        self.call("capacity", "enable")
         for number in ("1", "2"):
             self.call("capacity", "provider", "add", f"n{number}")
             self.call("capacity", "inventory", "set", f"n{number}", "gpu=4", "fpga=4")

@@ -65,7 +65,6 @@ class PodTest(base.CliTestCase):
         self.assertIn("given twice", self.refused(2, "pod", "select", "--project", "f", "--affinity", "a=1,a=2"))
 
     def test_claims(self) -> None:
-        self.assertEqual(0, self.call("capacity", "enable").status)
         for name, zone in (("p1", "a"), ("p2", "b")):
             self.good("pod", "add", name, "--zone", zone)
             self.good("capacity", "provider", "add", f"n-{name}", "--pod", name)

@@ -96,7 +96,6 @@ class ReplayTest(ReplayCase):
 
         A repeated reserve takes no capacity.
         """
-        self.call("capacity", "enable")
         self.good("capacity", "provider", "add", "n1")
         self.good("capacity", "inventory", "set", "n1", "gpu=2")
         reserves = [f"{number},reserve,c{number},p,gpu,1" for number in range(3)]

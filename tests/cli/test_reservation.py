@@ -40,7 +40,6 @@ class ReservationTest(base.CliTestCase):
         self.assertEqual([], self.good("reservation", "list"))
 
     def test_resize_transfer_and_a_name(self) -> None:
-        self.call("capacity", "enable")
         uuid = self.reserve("gpu=1")
         self.good("commit", uuid, "--known-as", "volume")
         who = ("--project", "p1", "--consumer", "volume")

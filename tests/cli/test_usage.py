@@ -220,7 +220,6 @@ class UsageTest(base.CliTestCase):
         self.assertEqual([], self.good("usage", "heal"))
 
     def test_audit_and_heal_of_capacity(self) -> None:
-        self.call("capacity", "enable")
         self.good("capacity", "provider", "add", "n1")
         self.good("capacity", "inventory", "set", "n1", "gpu=8")
         with sa.create_engine(self.url, poolclass=sa.NullPool).begin() as connection:

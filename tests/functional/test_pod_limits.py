@@ -374,21 +374,6 @@ class TestRepair(PodLimitTestCase):
         self.execute("UPDATE quota_usages SET reserved = 1, subtree = 1 WHERE resource LIKE ' %'")
         self.quotas.rollback(base.Context("a"), uuids)
 
-    def test_claims_of_a_release_that_knew_no_counters_of_pods(self) -> None:
-        """They are reported, counted by a heal, and then given back, also by a process that had cached them."""
-        uuids = self.claim(3, "child")
-        self.execute("UPDATE reservations SET pod = NULL")
-        self.execute("DELETE FROM quota_usages WHERE resource LIKE ' %'")
-        self.engine.release(ADMIN, self.engine.reserve(ADMIN, {"gpu": 1}, project_id="b", provider="n3"))
-        drifts: Any = self.engine.audit(ADMIN)
-        self.assertEqual([("child", "p1")], [(one.project_id, one.pod) for one in drifts])
-        self.engine.heal(ADMIN)
-        self.assert_invariants()
-        self.limit(3)
-        self.refusal()
-        self.quotas.rollback(base.Context("child"), uuids)
-        self.assertEqual([], self.engine.audit(ADMIN))
-
     def test_purge_folds_the_claims_of_one_pod(self) -> None:
         for _ in range(3):
             self.quotas.commit(base.Context("a"), self.claim(1))

@@ -67,7 +67,6 @@ class EveryCommandTest(base.CliTestCase):
         super().setUp()
         self.configure("[limits]\ndriver = database")
         self.call("limit", "set", "--default", "gpu=100")
-        self.call("capacity", "enable")
         self.uuids = {}
         for project in (VICTIM, OTHER):
             self.call("limit", "set", "--project", project, "gpu=50")
