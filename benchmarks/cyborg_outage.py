@@ -78,7 +78,7 @@ class Cloud:
         self.proxy = Proxy(url)
         self.proxy.setUp()
         environment.DIRECTORY.mkdir(exist_ok=True)
-        options = "reconcile_interval = 0\n[quota]\nexpire_interval = 600"
+        options = "reconcile_heal = true"
         self.conf_file = quota.write_conf(environment.DIRECTORY, self.proxy.url, options)
         direct = loading.load(cfg.ConfigOpts(), ["--config-file", str(self.conf_file)])
         direct.set_override("connection", url, group="database")
@@ -143,7 +143,7 @@ def own_seconds(cloud: Cloud) -> float:
     conf = loading.load(cfg.ConfigOpts(), ["--config-file", str(cloud.conf_file)])
     conf.set_override("connection", UNREACHABLE, group="database")
     tracker = BindTracker(
-        cyborg_quota.make_engine(conf), bind_expire_seconds=60, source="outage", bound_of=lambda _arqs: {}
+        cyborg_quota.make_engine(conf), bind_expire_seconds=60, source="outage"
     )
     with one_request():
         assert not tracker.release("first", "project")  # it opens the breaker

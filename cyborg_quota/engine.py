@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from oslo_log import log as logging
 
@@ -34,7 +34,6 @@ from cyborg_quota.validation import Context
 
 LOG = logging.getLogger(__name__)
 
-_MAX_IDENTITY: Final = 1000
 
 Expire = int | datetime.timedelta | datetime.datetime | None
 
@@ -349,30 +348,6 @@ class QuotaEngine(Queries):
             replaced = validation.check_name("source", replaced)
         return self._driver.set_source(uuids, source, replaced) if uuids else 0
 
-    def register_source(
-        self, context: Context, source: str, identity: Sequence[str], *, replace: bool = False, dry_run: bool = False
-    ) -> bool:
-        """Record that a service uses a source; returns whether it is the only one that does. Admin only.
-
-        ``identity``: texts that no other service has, such as UUIDs of its records; at most 1000. A service is
-        recognized by any of them that was stored at its last registration, so some may change. Call it before each
-        repair of the charges of the source, and do not repair them unless it returns True: else they may be another
-        service's. ``replace``: forget the other services. ``dry_run``: write nothing.
-        """
-        validation.admin_only(context, "register_source")
-        texts = _identity(identity)
-        return self._driver.register_source(
-            validation.check_name("source", source), texts, replace=replace, dry_run=dry_run
-        )
-
-    def leave_source(self, context: Context, source: str, identity: Sequence[str]) -> bool:
-        """Record that a service does not use a source any more; returns whether no other service uses it. Admin only.
-
-        Other services that are registered with it are then its only users.
-        """
-        validation.admin_only(context, "leave_source")
-        return self._driver.leave_source(validation.check_name("source", source), _identity(identity))
-
     def expire(self, context: Context, *, progress: Callable[[int], None] | None = None) -> int:
         """Expire all overdue reservations and return their number. Admin only.
 
@@ -431,11 +406,3 @@ class QuotaEngine(Queries):
     def close(self) -> None:
         """Close the connections of the driver. The engine can still be used: it connects again."""
         self._driver.close()
-
-
-def _identity(texts: Sequence[str]) -> list[str]:
-    """The texts of an identity. Raises InvalidName, InvalidRequest."""
-    checked = validation.check_names("identity", texts)
-    if len(checked) > _MAX_IDENTITY:
-        raise exceptions.InvalidRequest(f"An identity has at most {_MAX_IDENTITY} texts.")
-    return checked

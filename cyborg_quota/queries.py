@@ -244,6 +244,28 @@ class Queries:
             after=None,
         )
 
+    def list_by_consumer(
+        self,
+        context: Context,
+        project_id: str | None = None,
+        *,
+        consumers: Collection[str] | None = None,
+        limit: int | None = None,
+        after: tuple[str, str] | None = None,
+    ) -> list[Reservation]:
+        """The live reservations that have a consumer, by the bytes of its name. Admin only.
+
+        ``consumers``: only theirs; give their project too, which has an index. ``after``: the consumer and the UUID of
+        the last reservation of the previous page.
+        """
+        validation.admin_only(context, "list_by_consumer")
+        return self._driver.list_by_consumer(
+            project_id=validation.optional_name("project_id", project_id),
+            consumers=None if consumers is None else [validation.check_name("consumer", one) for one in consumers],
+            limit=validation.row_limit(limit),
+            after=after,
+        )
+
     def list_reservations(
         self,
         context: Context,

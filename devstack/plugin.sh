@@ -17,6 +17,7 @@ function configure_cyborg_quota {
     iniset "$CYBORG_QUOTA_CONF_FILE" database connection "$(database_connection_url cyborg_quota)"
     iniset "$CYBORG_QUOTA_CONF_FILE" quota resources "$CYBORG_QUOTA_RESOURCES"
     iniset "$CYBORG_QUOTA_CONF_FILE" limits driver "$CYBORG_QUOTA_LIMIT_DRIVER"
+    iniset "$CYBORG_QUOTA_CONF_FILE" cyborg source "$CYBORG_QUOTA_SOURCE"
     iniset "$CYBORG_CONF_FILE" cyborg_quota config_file "$CYBORG_QUOTA_CONF_FILE"
 
     # The API: another WSGI module in the file that Cyborg's plugin wrote, which names a script or a module.

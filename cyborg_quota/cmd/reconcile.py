@@ -35,14 +35,8 @@ class Reconcile(base.Lister):
     Only charges with the [cyborg] source of this Cyborg are changed. Charges of
     another source are ignored. Charges without a source are printed and not
     changed, until --claim-source assigns them to this Cyborg. If [cyborg] source
-    was changed, --claim-source OLD-NAME assigns the charges of the old name; if
-    another Cyborg uses that name too, only those of ARQs that are bound here.
-
-    If two Cyborgs with different databases use one source, neither is repaired:
-    their charges cannot be told apart. Change the name of one of them, as above.
-    If the other one does not exist any more, or all device profiles of this Cyborg
-    were replaced, --claim-source NAME with the present name of this Cyborg records
-    that it is the only one.
+    was changed, --claim-source OLD-NAME assigns the charges of the old name. Do not
+    run it while another Cyborg uses that name.
     """
 
     example = "cyborg-quota reconcile --heal"
@@ -63,9 +57,8 @@ class Reconcile(base.Lister):
             const="",
             metavar="FROM",
             help="first set [cyborg] source on the charges whose source is FROM, the old name of this Cyborg; without "
-            "FROM, on the charges that have none. Do not use it if another program "
-            "charges the same resources with the source FROM, or without a source. If FROM is the present [cyborg] "
-            "source, record that this is the only Cyborg that uses it",
+            "FROM, on the charges that have none. Do not use it if another Cyborg or program charges the same "
+            "resources with the source FROM, or without a source",
         )
         parser.add_argument(
             "--grace",
@@ -83,7 +76,6 @@ class Reconcile(base.Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         from cyborg_quota.integrations.cyborg import cyborg_host, diff
-        from cyborg_quota.integrations.cyborg.reconciler import SourceShared
 
         if parsed_args.cyborg_config_file:
             self.conf.set_override("config_file", parsed_args.cyborg_config_file, group="cyborg")
@@ -91,13 +83,6 @@ class Reconcile(base.Lister):
         reconciler = cyborg_host.reconciler(self.conf, self.engine, records, parsed_args.grace, wait=wait)
         if parsed_args.claim_source is not None:
             self._claim_source(reconciler, parsed_args.claim_source or None, force=parsed_args.force)
-        try:
-            reconciler.register(dry_run=not parsed_args.heal)
-        except SourceShared as error:
-            if parsed_args.heal:
-                raise
-            self.status = REFUSED
-            self._print(str(error))
         report = reconciler.find()
         for resource_class, reason in sorted(records.uncounted.items()):
             self._print(f"resource class {resource_class} is not counted: {reason}")
@@ -151,16 +136,9 @@ class Reconcile(base.Lister):
             self._print(f"{failed} differences were not repaired; the log has the reasons.")
 
     def _claim_source(self, reconciler: Reconciler, replaced: str | None, *, force: bool) -> None:
-        source = self.conf.cyborg.source
         count = reconciler.claim_source(replaced, force=force)
-        if replaced == source:
-            self._print(
-                f"the source {source} belongs to this Cyborg now; another Cyborg with this source repairs nothing, and "
-                "prevents repairs here, until it has another one."
-            )
-        else:
-            before = "none" if replaced is None else f"the source {replaced}"
-            self._print(f"set the source of {count} charges that had {before}.")
+        before = "none" if replaced is None else f"the source {replaced}"
+        self._print(f"set the source of {count} charges that had {before}.")
 
     def _print(self, message: str) -> None:
         print(f"{self.app.NAME}: {message}", file=self.app.stderr)

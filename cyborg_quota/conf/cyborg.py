@@ -6,31 +6,10 @@ HOST_OPTS is set in the configuration of Cyborg: it names the configuration file
 
 from __future__ import annotations
 
-from oslo_config import cfg, types
+from oslo_config import cfg
 
 GROUP = "cyborg"
 HOST_GROUP = "cyborg_quota"
-
-
-class Heal(types.String):
-    """The type of [cyborg] reconcile_heal. Also accepts the Booleans of earlier releases."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            choices=[
-                ("certain", "releases the charges of this Cyborg for requests that were deleted or unbound"),
-                ("all", "also charges attached accelerators that are not charged, and corrects projects and amounts"),
-                ("none", "repairs nothing and logs the discrepancies"),
-            ]
-        )
-
-    def __call__(self, value: object) -> str:
-        text = str(value).strip().lower()
-        if text in ("true", "1", "on", "yes"):
-            text = "all"
-        elif text in ("false", "0", "off", "no"):
-            text = "none"
-        return str(super().__call__(text))
 
 
 OPTS: list[cfg.Opt] = [
@@ -71,25 +50,32 @@ OPTS: list[cfg.Opt] = [
         "reconcile_interval",
         default=3600,
         min=0,
-        help="Seconds between two comparisons of the ledger with Cyborg's records by the conductor. 0: never.",
+        help="Seconds between two comparisons of all charges in the ledger with Cyborg's records by the conductor. 0: "
+        "never, except at its start and after a failure.",
     ),
-    cfg.Opt(
+    cfg.IntOpt(
+        "reconcile_seconds",
+        default=15,
+        min=1,
+        help="Seconds between two comparisons of what changed in Cyborg lately, and of the reservations in flight, by "
+        "the conductor. It reads the requests that were changed in the last minute.",
+    ),
+    cfg.BoolOpt(
         "reconcile_heal",
-        type=Heal(),
-        default="certain",
-        help="What the conductor repairs when it compares the ledger with Cyborg's records. The value true means all, "
-        "and false means none.",
+        default=True,
+        help="Whether the conductor and the API repair the charges that differ from Cyborg's records: commit and "
+        "charge what is attached, and release what is not. False: the conductor logs the differences, every "
+        "reconcile_interval.",
     ),
     cfg.StrOpt(
         "source",
-        default="cyborg",
-        help="The name that this Cyborg stores with its charges. If several Cyborgs share a ledger, each needs its own "
-        "name: a reconciliation never changes the charges of other sources. If two Cyborgs with different databases "
-        "use one name, neither is repaired. All hosts of a Cyborg use the same name.",
+        help="The name that this Cyborg stores with its charges. Required: the name of its region. All hosts of a "
+        "Cyborg use the same name, and each Cyborg on a ledger has its own: a repair releases the charges of its "
+        "source that are not in this Cyborg's records, and never changes those of other sources.",
     ),
     cfg.IntOpt(
         "reconcile_grace",
-        default=30,
+        default=10,
         min=0,
         help="Seconds a discrepancy must persist before it is reported or repaired, so that running binds can finish.",
     ),
@@ -110,15 +96,6 @@ OPTS: list[cfg.Opt] = [
         "end. It is not exact: concurrent POSTs may together exceed it by the number of requests they create. Nova "
         "creates the requests of a server before it binds them: choose a number above the sum for all servers that a "
         "project starts at the same time. Each POST reads up to this number of rows.",
-    ),
-    cfg.BoolOpt(
-        "redirect_nova",
-        default=False,
-        help="Whether Nova gets a redirect to an address that contains the reason, instead of 403, if a bind is "
-        "refused, or a POST over max_unbound_requests. Then `openstack server show` names the project, the resource "
-        "and the limit: Nova 34 shows its user the text of an exception of its HTTP client, but only the number of a "
-        "status. The fault begins with `Could not communicate with Cyborg`, and nova-conductor logs a traceback for "
-        "each refusal. Other clients get 403.",
     ),
     cfg.BoolOpt(
         "claim_capacity",

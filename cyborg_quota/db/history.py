@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from cyborg_quota import exceptions
 from cyborg_quota.capacity_types import Allocation
-from cyborg_quota.db import clock, resource_providers
+from cyborg_quota.db import clock, dialects, resource_providers
 from cyborg_quota.db.maintenance import Overdue
 from cyborg_quota.db.models import reservation_changes, reservations
 from cyborg_quota.db.prepared import ListStatement, any_of
@@ -215,6 +215,66 @@ def _first(changes: sa.Subquery, name: str, state: State | None = None) -> sa.Su
     )
 
 
+# --- Lists ---
+
+_RESERVATIONS = sa.select(
+    _row.uuid,
+    _row.project_id,
+    _row.resource,
+    _row.delta,
+    _row.state,
+    _row.consumer_id,
+    _row.group_id,
+    _row.expire,
+    _row.created_at,
+    _row.deleted_at,
+    _row.source,
+    resource_providers.NAME.label("provider"),
+).select_from(resource_providers.join(reservations, _row.provider_id, is_outer=True))
+
+
+def _reservations(connection: sa.Connection, query: sa.Select[Any]) -> list[Reservation]:
+    return [
+        Reservation(
+            uuid=row.uuid,
+            project_id=row.project_id,
+            resource=row.resource,
+            delta=row.delta,
+            state=row.state,
+            consumer=row.consumer_id,
+            group=row.group_id,
+            expire=row.expire,
+            created_at=row.created_at,
+            ended_at=row.deleted_at,
+            source=row.source,
+            provider=row.provider,
+        )
+        for row in connection.execute(query)
+    ]
+
+
+def list_by_consumer(
+    connection: sa.Connection,
+    *,
+    project_id: str | None,
+    consumers: Collection[str] | None,
+    limit: int | None,
+    after: tuple[str, str] | None,
+) -> list[Reservation]:
+    """The live reservations that have a consumer, by consumer and UUID, after this consumer and UUID."""
+    consumer = dialects.of(connection).by_bytes(_row.consumer_id)
+    query = _RESERVATIONS.where(_row.live == 1, _row.consumer_id.is_not(None)).order_by(consumer, _row.uuid)
+    if project_id is not None:
+        query = query.where(_row.project_id == project_id)
+    if consumers is not None:
+        query = query.where(_row.consumer_id.in_(sorted(consumers)))
+    if after is not None:
+        query = query.where(sa.or_(consumer > after[0], sa.and_(consumer == after[0], _row.uuid > after[1])))
+    if limit is not None:
+        query = query.limit(limit)
+    return _reservations(connection, query)
+
+
 def list_reservations(
     connection: sa.Connection,
     *,
@@ -228,21 +288,7 @@ def list_reservations(
     resource: str | None = None,
 ) -> list[Reservation]:
     """The reservations that match all filters, oldest first, after the UUID ``after``. Raises ReservationNotFound."""
-    query = sa.select(
-        _row.uuid,
-        _row.project_id,
-        _row.resource,
-        _row.delta,
-        _row.state,
-        _row.consumer_id,
-        _row.group_id,
-        _row.expire,
-        _row.created_at,
-        _row.deleted_at,
-        _row.source,
-        resource_providers.NAME.label("provider"),
-    ).order_by(_row.id)
-    query = query.select_from(resource_providers.join(reservations, _row.provider_id, is_outer=True))
+    query = _RESERVATIONS.order_by(_row.id)
     for column, value in (
         (_row.project_id, project_id),
         (_row.state, state),
@@ -261,23 +307,7 @@ def list_reservations(
         query = query.where(_row.id > after_id)
     if limit is not None:
         query = query.limit(limit)
-    return [
-        Reservation(
-            uuid=row.uuid,
-            project_id=row.project_id,
-            resource=row.resource,
-            delta=row.delta,
-            state=row.state,
-            consumer=row.consumer_id,
-            group=row.group_id,
-            expire=row.expire,
-            created_at=row.created_at,
-            ended_at=row.deleted_at,
-            source=row.source,
-            provider=row.provider,
-        )
-        for row in connection.execute(query)
-    ]
+    return _reservations(connection, query)
 
 
 _OLDEST_OVERDUE = (

@@ -180,19 +180,22 @@ class QuotaDriver(abc.ABC):
     ) -> list[Reservation]:
         """Reservations that match all given filters, oldest first. ``after``: the UUID after which the list starts."""
 
+    @abc.abstractmethod
+    def list_by_consumer(
+        self,
+        *,
+        project_id: str | None,
+        consumers: Collection[str] | None,
+        limit: int | None,
+        after: tuple[str, str] | None,
+    ) -> list[Reservation]:
+        """The live reservations of consumers, by consumer and UUID, after this consumer and UUID."""
+
     def set_source(self, uuids: Sequence[str], source: str, replaced: str | None) -> int:
         """Set the source of the live reservations among ``uuids`` whose source is ``replaced`` (None: that have none).
 
         Returns the number of rows set.
         """
-        raise NotImplementedError
-
-    def register_source(self, source: str, identity: Sequence[str], *, replace: bool, dry_run: bool) -> bool:
-        """Record that the service with this identity uses the source; returns whether it is the only one."""
-        raise NotImplementedError
-
-    def leave_source(self, source: str, identity: Sequence[str]) -> bool:
-        """Record that this service does not use the source any more; returns whether no other one does."""
         raise NotImplementedError
 
     @abc.abstractmethod

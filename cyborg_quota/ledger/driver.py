@@ -40,7 +40,6 @@ from cyborg_quota.ledger.reserve import Reserver, ReserveRequest
 from cyborg_quota.ledger.resize import Resizer, ResizeRequest
 from cyborg_quota.ledger.settings import DriverSettings, driver_settings
 from cyborg_quota.ledger.settle import Settler
-from cyborg_quota.ledger.source_users import SourceUsers
 from cyborg_quota.ledger.thresholds import ThresholdNotifier
 from cyborg_quota.ledger.total_limits import TotalLimits
 from cyborg_quota.ledger.transfer import TransferRequest, Transferrer
@@ -292,17 +291,25 @@ class DbQuotaDriver(base.QuotaDriver):
             )
         )
 
+    def list_by_consumer(
+        self,
+        *,
+        project_id: str | None,
+        consumers: Collection[str] | None,
+        limit: int | None,
+        after: tuple[str, str] | None,
+    ) -> list[Reservation]:
+        return self._untimed.read(
+            lambda connection: history.list_by_consumer(
+                connection, project_id=project_id, consumers=consumers, limit=limit, after=after
+            )
+        )
+
     def set_source(self, uuids: Sequence[str], source: str, replaced: str | None) -> int:
         def set_of(batch: Sequence[str]) -> int:
             return self._database.write(lambda connection: reservations.set_source(connection, batch, source, replaced))
 
         return sum(set_of(uuids[start : start + _SOURCE_ROWS]) for start in range(0, len(uuids), _SOURCE_ROWS))
-
-    def register_source(self, source: str, identity: Sequence[str], *, replace: bool, dry_run: bool) -> bool:
-        return SourceUsers(self._database).register(source, identity, replace=replace, dry_run=dry_run)
-
-    def leave_source(self, source: str, identity: Sequence[str]) -> bool:
-        return SourceUsers(self._database).leave(source, identity)
 
     def expire(self, progress: Progress = None) -> int:
         return self._expirer.expire(progress)

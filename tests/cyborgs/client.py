@@ -75,7 +75,6 @@ class Client:
         self.user_id = uuid.uuid5(uuid.NAMESPACE_URL, f"user of {project_id}").hex
         self.roles = tuple(roles)
         self.service_roles = tuple(service_roles)
-        self.user_agent = "tests"
         self.received: dict[str, str] = {}
         """The headers of the last answer."""
 
@@ -84,7 +83,7 @@ class Client:
 
         :param service: send the service token too.
         """
-        headers = {"OpenStack-API-Version": f"accelerator {VERSION}", "User-Agent": self.user_agent}
+        headers = {"OpenStack-API-Version": f"accelerator {VERSION}", "User-Agent": "tests"}
         self.received = received = {}
         return call(self.url, method, f"/v2{path}", body, {**headers, **self._identity(service)}, received=received)
 

@@ -43,6 +43,9 @@ enforcement_model = flat
 resources = fpga, fpga.fake
 expire_interval = 1
 [cyborg]
+source = cyborg
+# The conductor and the API repair nothing, unless a test says so.
+reconcile_heal = false
 resource_rule = FPGA: fpga
 resource_rule = FPGA CUSTOM_FAKE_DEVICE: fpga.fake
 {more}

@@ -43,7 +43,8 @@ PROJECTS, USERS, HOSTS = 16, 20, 3
 ROUND_SECONDS = 20.0
 RPC_SECONDS = 4
 SETTLE_SECONDS = 60.0
-OPTIONS = "bind_expire = 6\nreconcile_interval = 0"
+OPTIONS = "bind_expire = 12\nreconcile_heal = true\nreconcile_seconds = 1\nreconcile_grace = 1"
+"""A conductor that was killed between bind and commit is away for less than a reservation lives."""
 CONFIG = "[DEFAULT]\nrpc_response_timeout = {seconds}\n[cyborg_quota]\nconfig_file = {file}\n"
 WATCH = (
     "CREATE TABLE soak_limits (project_id VARCHAR(255) PRIMARY KEY, most INT NOT NULL)",

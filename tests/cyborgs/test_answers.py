@@ -12,7 +12,7 @@ from tests.cyborgs import base, quota
 
 
 class TestStart(quota.QuotaTestCase):
-    options = "source = east\nreconcile_heal = none\n[limits]\nenforcement_model = strict_hierarchy"
+    options = "source = east\n[limits]\nenforcement_model = strict_hierarchy"
 
     def test_an_administrators_bind(self) -> None:
         """A refusal names the limit that binds, but never what other projects use: Nova may show it to the owner."""
@@ -38,7 +38,7 @@ class TestStart(quota.QuotaTestCase):
             expected = (
                 rf" cyborg_quota {re.escape(cyborg_quota.__version__)} in Cyborg's {name}: ledger {place}, "
                 r"limit driver database, source east, rules FPGA: fpga; FPGA CUSTOM_FAKE_DEVICE: fpga\.fake, "
-                r"heal none\.$"
+                r"heal off\.$"
             )
             self.assertRegex(lines[0], expected)
             self.assertNotIn("@", lines[0])

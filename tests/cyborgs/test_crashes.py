@@ -17,6 +17,7 @@ from tests.cyborgs import environment, quota
 from tests.servers import machine
 
 REACH_SECONDS = 30.0
+HEALING = "reconcile_heal = true\nreconcile_seconds = 1\nreconcile_grace = 3"
 
 
 class PointsTestCase(quota.QuotaTestCase):
@@ -63,6 +64,8 @@ class PointsTestCase(quota.QuotaTestCase):
 
 
 class TestKilled(PointsTestCase):
+    options = HEALING
+
     def kill_at(self, point: str) -> list[str]:
         """Two ARQs whose conductor was killed at the point; a new conductor runs."""
         arqs = self.client.created(self.profile, 2)
@@ -123,6 +126,8 @@ class TestKilled(PointsTestCase):
 
 
 class TestConcurrentCalls(PointsTestCase):
+    options = HEALING
+
     def test_fails_when_it_is_bound(self) -> None:
         """Cyborg's bind raises after its last step: the call fails, but the ARQ is bound and charged."""
         self.set_limit(1)
@@ -172,7 +177,7 @@ class TestConcurrentCalls(PointsTestCase):
         self.assertEqual((1, 0), self.figures())
 
     def test_quota_is_lost_and_it_cannot_be_detached(self) -> None:
-        """The detach fails, so the ARQ stays bound: the periodic task charges it."""
+        """The detach fails, so the ARQ stays bound: the next comparison charges it."""
         self.set_limit(1)
         [arq] = self.client.created(self.profile)
         (self.points / "stuck").touch()

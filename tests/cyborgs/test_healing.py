@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Automatic repair: by default, only certain differences of charges made by this Cyborg."""
+"""Automatic repair: only of charges made by this Cyborg, and not with a wrong database."""
 
 from __future__ import annotations
 
 import functools
 import os
 import pathlib
+import subprocess
 import uuid
 
 import fixtures as fx
@@ -46,23 +47,22 @@ class HealTestCase(test_reconcile.ReconcileTestCase):
 
 
 class TestDefault(HealTestCase):
-    """The conductor with the default: reconcile_heal = certain."""
+    """The conductor with the default: reconcile_heal = true."""
 
-    options = "reconcile_interval = 1\nreconcile_grace = 1"
+    options = "reconcile_heal = true\nreconcile_interval = 1\nreconcile_seconds = 1\nreconcile_grace = 1"
 
-    def test_certain_differences(self) -> None:
-        """Charges of deleted or unbound ARQs are released; other differences are only logged."""
+    def test_own_differences(self) -> None:
+        """Charges of deleted or unbound ARQs are released, what is bound is charged; other sources are only logged."""
         deleted, unbound, free, stays = self.bound(4)
         self.assertEqual(202, self.client.unbind([unbound]).status)
         self.assertEqual(204, self.client.delete([deleted]).status)
         self.forget(free)
         for arq, source in ((deleted, "cyborg"), (unbound, "cyborg"), ("of none", None), ("of west", "west")):
             self.adopt(arq, source, self.project_id)
-        self.assertEqual((5, 0), self.figures())
-        machine.wait_until(lambda: self.figures() == (3, 0), HEAL_SECONDS)
-        self.assertEqual({stays: "cyborg", "of none": None, "of west": "west"}, self.held())
+        expected = {free: "cyborg", stays: "cyborg", "of none": None, "of west": "west"}
+        machine.wait_until(lambda: self.held() == expected, HEAL_SECONDS)
+        self.assertEqual((expected, (4, 0)), (self.held(), self.figures()))
         conductor = self.stack.conductor
-        conductor.wait_for(f"ARQ {free}: not charged; charged nothing, attached {self.project_id} fpga=1")
         conductor.wait_for("ARQ of none: not attached")
         self.assertNotIn("ARQ of west", conductor.output())
 
@@ -156,42 +156,24 @@ class TestSharedLedger(SharedLedgerTestCase):
         self.assert_agree()
 
 
-class TestDefaultSource(SharedLedgerTestCase):
-    """Two Cyborgs whose conductors both have the default [cyborg] source."""
+class TestNoSource(HealTestCase):
+    """Without [cyborg] source, nothing that charges or repairs starts."""
 
-    options = "reconcile_interval = 1\nreconcile_grace = 1"
-
-    def start_west(self) -> Service:
-        command = [str(self.stack.programs / "cyborg-quota-conductor"), f"--config-file={self.west_cyborg}"]
-        conductor = Service(
-            "west-conductor",
-            command,
-            self.west_cyborg.parent,
-            lambda output: "[cyborg] source = cyborg" in output,
-            starter=self.stack.starter,
+    def test_refused(self) -> None:
+        self.conf_file.write_text(self.conf_file.read_text().replace("source = cyborg\n", ""))
+        program = "import sys\nimport cyborg_quota.integrations.cyborg.wsgi"
+        api = subprocess.run(
+            [*self.stack.isolated, "-c", program, *self.stack.config_files()],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=quota.COMMAND_TIMEOUT_SECONDS,
         )
-        self.addCleanup(conductor.kill)
-        conductor.start()
-        return conductor
-
-    def test_neither_repairs_until_one_is_renamed(self) -> None:
-        west_conductor = self.start_west()
-        [east], project_id = self.bound(1), base.new_id()
-        west = self.bind_in_west(project_id, "cyborg")
-        self.adopt("a ghost", "cyborg", project_id)
-        for conductor in (self.stack.conductor, west_conductor):
-            conductor.wait_for("The ledger was not repaired: Another Cyborg with another database also uses")
-        refused = self.reconcile("--heal", "--force")
-        self.assertEqual((1, ""), (refused.status, refused.out))
-        self.assertIn("reconcile --claim-source cyborg", refused.err)
-        self.assertIn("reconcile --claim-source cyborg", self.reconcile().err)
-        self.assertEqual({east: "cyborg", west: "cyborg", "a ghost": "cyborg"}, self.held())
-        west_conductor.kill()
-        self.assertIn("set the source of 1 charges", self.west("--claim-source", "cyborg").err)
-        machine.wait_until(lambda: "a ghost" not in self.held(), HEAL_SECONDS)
-        self.assertEqual({east: "cyborg", west: "west"}, self.held())
-        claimed = self.reconcile("--claim-source", "cyborg")
-        self.assertEqual(
-            (0, "cyborg-quota: the source cyborg belongs to this Cyborg now"),
-            (claimed.status, claimed.err.split(";")[0]),
-        )
+        outputs = [
+            self.run_program("cyborg-quota-conductor", *self.stack.config_files()),
+            self.reconcile("--heal"),
+            quota.Output(2 * (api.returncode != 0), "", api.stdout + api.stderr),
+        ]
+        for output in outputs:
+            self.assertEqual(2, output.status, output)
+            self.assertIn("[cyborg] source is not set: set it to the name of this Cyborg's region", output.err)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger's database refuses connections or does not answer: deletes succeed, and no release is lost."""
+"""The ledger's database refuses connections or does not answer: deletes succeed, and all is released afterwards."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def proxy_of(_pid: int, url: str) -> Proxy:
 
 
 class OutageTestCase(quota.QuotaTestCase):
-    # The conductor's periodic task would repair the charges too.
+    # Only the end of the outage starts a comparison: the turns of the conductor would open its breaker, too.
     options = (
-        "reconcile_interval = 0\n"
+        "reconcile_heal = true\nreconcile_interval = 0\nreconcile_seconds = 300\nreconcile_grace = 1\n"
         "[quota]\nexpire_interval = 300\nretry_seconds = 1\nstatement_timeout = 1\nconnect_timeout = 1"
     )
 
@@ -108,8 +108,9 @@ class TestUnavailable(OutageTestCase):
                 answer = self.client.bind(new, str(uuid.uuid4()), self.rp)
                 self.assertEqual((503, UNAVAILABLE), (answer.status, answer.message))
                 self.assertRegex(self.client.received["Retry-After"], "^[1-9][0-9]?$")
-            self.assertEqual(1, self.waits(conductor), conductor.tail())
-            self.assertEqual(1, len(self.lines(conductor, NOT_ASKED)), conductor.tail())
+            # A turn of the conductor may have opened its breaker before.
+            self.assertLessEqual(self.waits(conductor), 1, conductor.tail())
+            self.assertEqual(2, self.waits(conductor) + len(self.lines(conductor, NOT_ASKED)), conductor.tail())
             self.assertEqual(["Initial"] * 2, self.records.states(new))
         self.wait_until_charged(0)
         self.bind(new)
@@ -117,24 +118,25 @@ class TestUnavailable(OutageTestCase):
 
     def test_refused(self) -> None:
         self.check("is_refusing")
-        # The caller is not told the location of the ledger; the log has it.
-        [output] = self.lines(self.stack.conductor, "Bind refused with 503: The database is unavailable (Can't connect")
-        self.assertIn("127.0.0.1", output)
 
     def test_hanging(self) -> None:
         self.check("is_dead")
 
     def test_many_concurrent_deletes(self) -> None:
-        """Until the breaker opens, only a few calls wait, so that the other threads stay free."""
+        """Until the breaker opens, only a few calls wait, so that the other threads stay free.
+
+        The API has no other comparison than that after the outage, so it would not release most of what is charged.
+        """
+        self.bind(self.client.created(self.profile, MANY))
         instances = [self.bind(self.client.created(self.profile)) for _ in range(MANY)]
         with self.make_unavailable("is_dead"), concurrent.futures.ThreadPoolExecutor(MANY) as pool:
             deletes = [pool.submit(self.client.delete_instance, instance) for instance in instances]
             self.assertEqual(200, self.client.call("GET", "/accelerator_requests").status)
             answers = [delete.result() for delete in deletes]
         self.assertEqual({204}, {answer.status for answer in answers})
-        self.assertEqual({}, self.records.bound())
+        self.assertEqual({self.project_id: MANY}, self.records.bound())
         self.assertLessEqual(self.waits(self.stack.api), 2, self.stack.api.tail())
-        self.wait_until_charged(0)
+        self.wait_until_charged(MANY)
 
     def test_many_concurrent_binds(self) -> None:
         """Each waits once at most. The first wait that ends opens the breaker: a later bind does not wait."""
@@ -158,9 +160,9 @@ class TestUnavailable(OutageTestCase):
             self.assertEqual(202, self.client.unbind([arq, *others]).status)
             self.assertEqual(["Unbound"] * TEN, self.records.states([arq, *others]))
             self.assertEqual(1, len(self.lines(self.stack.conductor, OPENED)))
-            self.assertEqual(1, self.waits(self.stack.conductor), self.stack.conductor.tail())
+            self.assertLessEqual(self.waits(self.stack.conductor), 1, self.stack.conductor.tail())
             self.proxy.is_refusing = False
-            # While the breaker is still open, or was closed just now: before, during or after the retry of the release.
+            # While the breaker is still open, or was closed just now: before, during or after the comparison.
             machine.wait_until(lambda: self.client.bind([arq], str(uuid.uuid4()), self.rp).status == 202, BACK_SECONDS)
         self.assertEqual(["Bound"], self.records.states([arq]))
         self.wait_until_charged(1)
@@ -182,14 +184,14 @@ class TestUnavailable(OutageTestCase):
         self.wait_until_charged(2)
 
     def test_the_process_dies(self) -> None:
-        """A reconciliation finds the charges that an ended process had not released."""
+        """Another process finds the charges that an ended process had not released."""
         kept, deleted = self.client.created(self.profile, 2)
         self.bind([kept])
         self.bind([deleted])
+        [new] = self.client.created(self.profile)
         with self.make_unavailable("is_refusing"):
             self.assertEqual(204, self.client.delete([deleted]).status)
             self.stack.api.kill()
-        self.stack.api.start()
-        self.assertEqual((2, 0), self.figures())
-        self.assertEqual(0, self.reconcile("--heal").status)
+            self.stack.api.start()
+            self.assertEqual(503, self.client.bind([new], str(uuid.uuid4()), self.rp).status)
         self.wait_until_charged(1)

@@ -39,7 +39,7 @@ region_name = RegionOne
 
 
 class TestLedgerUnavailable(test_crashes.PointsTestCase):
-    options = "[quota]\nretry_seconds = 0.5"
+    options = "reconcile_heal = true\nreconcile_grace = 1\n[quota]\nretry_seconds = 0.5"
 
     def url_for(self, url: str) -> str:
         self.proxy = self.useFixture(Proxy(url))

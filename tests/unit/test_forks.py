@@ -24,7 +24,7 @@ from cyborg_quota import policy
 from cyborg_quota.db import socket_watchdog
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.settings import DatabaseSettings
-from cyborg_quota.integrations.cyborg import bind_tracker
+from cyborg_quota.integrations.cyborg import bind_tracker, repair
 from cyborg_quota.limits import cache, keystone_client
 from cyborg_quota.metrics import exporter
 
@@ -67,7 +67,7 @@ OBJECTS: dict[str, Callable[[], Any]] = {
         mock.Mock(), mock.Mock(), []
     ),
     "integrations.cyborg.ledger_guard.LedgerGuard": of_tracker("guard"),
-    "integrations.cyborg.releases.Releaser": of_tracker("_releaser"),
+    "integrations.cyborg.repair.Repair": lambda: repair.Repair(mock.Mock(), is_healing=True),
     "policy.Policy": policy.Policy,
     "metrics.exporter.LedgerApplication": lambda: exporter.LedgerApplication(mock.Mock(), []),
 }
@@ -222,16 +222,16 @@ class TestState(base.BaseTestCase):
             return status_of_child(evaluate)
 
     def test_of_the_bind_tracker(self) -> None:
-        """The child must not extend the binds of the parent, nor retry its commits."""
+        """The child must not extend the binds of the parent, nor wait for its lock."""
         charger = bind_tracker.BindTracker(mock.Mock(), bind_expire_seconds=60)
         flight = mock.Mock()
         charger._running.add(flight)
 
         def is_empty() -> bool:
-            return not charger._lock.locked() and not charger.arqs()
+            return not charger._lock.locked() and not charger._running
 
         self.assertEqual(0, self.fork_while_held(charger._lock, is_empty))
-        self.assertEqual({flight.request.arq}, charger.arqs())
+        self.assertEqual({flight}, charger._running)
 
     def test_of_the_socket_watchdog(self) -> None:
         watcher = socket_watchdog._Watcher(60.0)

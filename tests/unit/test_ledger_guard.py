@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls through the circuit breaker, and the thread that probes and retries."""
+"""Calls through the circuit breaker, and the thread that probes and starts a repair."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ SOON = 20.0
 
 
 class Ledger:
-    """A ledger whose state is set by the test: available or not, with or without a call to retry."""
+    """A ledger whose state is set by the test: available or not, with or without something to repair."""
 
     def __init__(self) -> None:
         self.answers: Iterator[bool] = iter(())
         self.left: list[bool] = []
-        self.retried = threading.Event()
+        self.repaired = threading.Event()
         self.pings = 0
 
     def ping(self) -> bool:
         self.pings += 1
         return next(self.answers, True)
 
-    def retry(self) -> bool:
-        self.retried.set()
+    def repair(self) -> bool:
+        self.repaired.set()
         return self.left.pop() if self.left else True
 
 
 class GuardTestCase(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        for name in ("PROBE_SECONDS", "RETRY_SECONDS"):
+        for name in ("PROBE_SECONDS", "REPAIR_SECONDS"):
             patch = mock.patch.object(ledger_guard, name, 0.01)
             patch.start()
             self.addCleanup(patch.stop)
         self.ledger = Ledger()
-        self.guard = LedgerGuard(self.ledger.ping, self.ledger.retry)
+        self.guard = LedgerGuard(self.ledger.ping, self.ledger.repair)
         self.addCleanup(self.guard.close)
         self.calls = 0
 
@@ -95,45 +95,45 @@ class TestGuard(GuardTestCase):
         self.fail(UNREACHABLE)
         self.wait_for_end()
         self.assertEqual((3, False), (self.ledger.pings, self.guard.is_open))
-        self.assertTrue(self.ledger.retried.is_set())
+        self.assertTrue(self.ledger.repaired.is_set())
         self.assertEqual(7, self.guard.call(lambda value: value, 7))
 
-    def test_retried_until_all_are_done(self) -> None:
+    def test_repaired_until_all_is_done(self) -> None:
         self.ledger.left = [True, False, False]
-        self.guard.want_retry()
+        self.guard.want_repair()
         self.wait_for_end()
         self.assertEqual(([], 0), (self.ledger.left, self.ledger.pings))
-        self.ledger.retried.clear()
-        self.guard.want_retry()  # a thread that has ended is started again
-        self.assertTrue(self.ledger.retried.wait(SOON))
+        self.ledger.repaired.clear()
+        self.guard.want_repair()  # a thread that has ended is started again
+        self.assertTrue(self.ledger.repaired.wait(SOON))
 
-    def test_wanted_again_during_a_retry(self) -> None:
-        """A release failed after the retry had read what is pending."""
+    def test_wanted_again_during_a_repair(self) -> None:
+        """A release failed after the repair had compared it."""
         calls: list[int] = []
 
-        def retry() -> bool:
+        def repair() -> bool:
             calls.append(1)
             if len(calls) == 1:
-                self.guard.want_retry()
+                self.guard.want_repair()
             return True
 
-        with mock.patch.object(self.guard, "_retry", retry):
-            self.guard.want_retry()
+        with mock.patch.object(self.guard, "_repair", repair):
+            self.guard.want_repair()
             self.wait_for_end()
         self.assertEqual(2, len(calls))
 
-    def test_probed_while_a_retry_is_blocked(self) -> None:
-        """A retry may wait for another database; this must not keep the breaker open after an outage."""
+    def test_probed_while_a_repair_is_blocked(self) -> None:
+        """A repair may wait for another database; this must not keep the breaker open after an outage."""
         is_begun, may_end = threading.Event(), threading.Event()
         self.addCleanup(may_end.set)
 
-        def retry() -> bool:
+        def repair() -> bool:
             is_begun.set()
             may_end.wait(SOON)
             return True
 
-        with mock.patch.object(self.guard, "_retry", retry):
-            self.guard.want_retry()
+        with mock.patch.object(self.guard, "_repair", repair):
+            self.guard.want_repair()
             self.assertTrue(is_begun.wait(SOON))
             self.fail(UNREACHABLE)
             deadline = time.monotonic() + SOON
@@ -153,7 +153,7 @@ class TestGuard(GuardTestCase):
 
     def test_closed_permanently(self) -> None:
         self.guard.close()
-        self.guard.want_retry()
+        self.guard.want_repair()
         self.assertIsNone(self.guard._thread)
 
     def test_a_probe_that_raises(self) -> None:
@@ -231,14 +231,13 @@ class TestFork(base.BaseTestCase):
         self.assertRaises(exceptions.DatabaseUnreachable, charger.guard.call, mock.Mock(side_effect=UNREACHABLE))
         engine.release.side_effect = UNREACHABLE
         self.assertFalse(charger.release("a1", "p1"))
-        with charger.guard._lock, charger._releaser._lock:
+        with charger.guard._lock:
             pid = os.fork()
             if pid == 0:
                 status = 1
                 try:
                     engine.release.side_effect = None
-                    is_fresh = not charger.guard.is_open and not charger._releaser.pending
-                    status = 0 if is_fresh and charger.release("a2", "p1") else 2
+                    status = 0 if not charger.guard.is_open and charger.release("a2", "p1") else 2
                 finally:
                     os._exit(status)
             _, status = os.waitpid(pid, 0)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from oslotest import base as plain
 
 from cyborg_quota.integrations.cyborg import diff
-from cyborg_quota.integrations.cyborg.diff import Attached, Charge, Observation, Report, format_amounts
+from cyborg_quota.integrations.cyborg.diff import Attached, Charge, Observation, Record, Report, format_amounts
 
 
 def observe(
@@ -17,7 +17,10 @@ def observe(
     """Join these in memory, as observations.py does for any number of them."""
     attached = {one.arq: one for one in bound}
     for arq in sorted({*charges, *in_flight, *attached}):
-        yield Observation(arq, tuple(charges.get(arq, ())), attached.get(arq), arq in in_flight)
+        one = attached.get(arq)
+        bind = (Charge("in flight", "p1", "gpu", 1, "another source"),) if arq in in_flight else ()
+        record = None if one is None else Record(arq, one.project_id, one)
+        yield Observation(arq, tuple(charges.get(arq, ())), bind, record)
 
 
 def compare(
@@ -54,6 +57,26 @@ class TestCompare(plain.BaseTestCase):
         self.assertEqual([], self.problems({}, bound, in_flight="a"))
         self.assertEqual([], self.problems({"a": [Charge("1", "p1", "gpu", 1)]}, in_flight="a"))
 
+    def test_not_committed(self) -> None:
+        """Bound, and its reservation is still in flight; a reservation of another source or project is not compared."""
+        bound = Record("a", "p1", Attached("a", "p1", "i", {"gpu": 1}))
+        own = Charge("1", "p1", "gpu", 1, "east")
+        [left] = diff.compare([Observation("a", (), (own,))], ("gpu",), "east", most=9).differences
+        self.assertEqual(("not attached", (own,), True), (left.problem, left.charges, left.is_missing))
+        others = Charge("2", "p1", "gpu", 1, "west"), Charge("3", "p2", "gpu", 1, "east")
+        [found] = diff.compare([Observation("a", (), (own, *others), bound)], ("gpu",), "east", most=9).differences
+        self.assertEqual(("not committed", (own,), True), (found.problem, found.charges, found.is_own))
+        for seen in (Observation("a", (), others, bound), Observation("a", (), (own,), Record("a", "p1"))):
+            self.assertEqual([], diff.compare([seen], ("gpu",), "east", most=9).differences)
+
+    def test_changing(self) -> None:
+        """Between two states, a charged ARQ may be attached or not."""
+        charge = (Charge("1", "p1", "gpu", 1),)
+        for record, problems in ((Record("a", "p1"), ["not attached"]), (Record("a", "p1", None, True), [])):
+            report = diff.compare([Observation("a", charge, (), record)], ("gpu",), None, most=9)
+            self.assertEqual(problems, [one.problem for one in report.differences])
+            self.assertEqual((0, False), (report.missing, report.is_empty))
+
     def test_not_counted(self) -> None:
         bound = Attached("a", "p1", "i", {})
         self.assertEqual([], self.problems({}, bound))
@@ -87,7 +110,7 @@ class TestCompare(plain.BaseTestCase):
         charges = {arq: [Charge(arq, "p1", "gpu", 1, source)] for arq, source in sources.items()}
         bound = [Attached(arq, "p1", "i", {"gpu": 1}) for arq in ("own", "other", "free")]
         report = compare(charges, (), bound, ("gpu",), "east")
-        self.assertEqual((2, 1, 1), (report.charged, report.attached, report.lost))
+        self.assertEqual((2, 1, 1), (report.charged, report.attached, report.missing))
 
     def test_charged_without_a_source(self) -> None:
         """Correctly, by another program: it is no difference, and is counted."""
@@ -107,7 +130,7 @@ class TestCompare(plain.BaseTestCase):
         report = diff.compare(observe(charges, (), bound), ("gpu",), "east", most=2)
         self.assertEqual(["c0", "c1", "l0", "l1", "n0", "n1"], [difference.arq for difference in report.differences])
         self.assertEqual({"changed": 2, "lost": 1}, report.omitted)
-        self.assertEqual((3, 4, 2), (report.lost, report.count("changed"), report.count("foreign")))
+        self.assertEqual((3, 4, 2), (report.missing, report.count("changed"), report.count("foreign")))
         self.assertEqual((9, 9), (report.total, report.compared))
 
     def test_shown(self) -> None:

@@ -11,7 +11,6 @@ from unittest import mock
 from oslotest import base
 
 from cyborg_quota import exceptions, spool
-from cyborg_quota.integrations.cyborg import sorted_rows
 from cyborg_quota.spool import Spool
 from tests.small_files import small_files
 
@@ -35,14 +34,9 @@ class TestSpool(base.BaseTestCase):
             with mock.patch.object(spool, "MEMORY_BYTES", 1), Spool() as values:
                 values.put("x" * 2 * MAX_BYTES)
 
-        def fill_runs() -> None:
-            with mock.patch.object(sorted_rows, "RUN_ROWS", 1), sorted_rows.SortedRows() as rows:
-                rows.add(["x" * 2 * MAX_BYTES])
-
-        for fill in (fill_spool, fill_runs):
-            with small_files(MAX_BYTES):
-                error = self.assertRaises(exceptions.QuotaError, fill)
-            self.assertIn("File too large. Nothing was changed. Set the environment variable TMPDIR", str(error))
+        with small_files(MAX_BYTES):
+            error = self.assertRaises(exceptions.QuotaError, fill_spool)
+        self.assertIn("File too large. Nothing was changed. Set the environment variable TMPDIR", str(error))
 
     def test_no_directory(self) -> None:
         with mock.patch.object(tempfile, "tempdir", None), mock.patch.object(tempfile, "gettempdir", side_effect=GONE):

@@ -3,17 +3,14 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 import threading
-from typing import Any
 from unittest import mock
 
 from oslo_config import cfg
 from oslotest import base
 
 from cyborg_quota import conf as quota_conf
-from cyborg_quota.integrations.cyborg.mapping import ResourceMap
+from cyborg_quota.integrations.cyborg import periodic
 
 LONG_SECONDS = 60.0
 
@@ -27,15 +24,8 @@ class TestUpkeep(base.BaseTestCase):
         self.conf.set_override("reconcile_interval", 0, group="cyborg")
         self.conf.set_override("bind_expire", 3, group="cyborg")
         self.tracker = mock.MagicMock()
-        self.upkeep = self.imported().Upkeep(self.conf, self.tracker, ResourceMap.from_conf(self.conf))
-
-    def imported(self) -> Any:
-        """The module, which is removed after the test: it imports Cyborg's records, of which this is a stand-in."""
-        package = "cyborg_quota.integrations.cyborg"
-        sys.modules[f"{package}.arq_records"] = mock.MagicMock()
-        self.addCleanup(sys.modules.pop, f"{package}.arq_records")
-        self.addCleanup(sys.modules.pop, f"{package}.periodic", None)
-        return importlib.import_module(f"{package}.periodic")
+        self.repair = mock.MagicMock(is_healing=True)
+        self.upkeep = periodic.Upkeep(self.conf, self.tracker, self.repair)
 
     def test_running_binds_are_extended_while_keystone_is_slow(self) -> None:
         """The check of the tree asks Keystone about fifty projects, one after the other."""
@@ -53,3 +43,24 @@ class TestUpkeep(base.BaseTestCase):
         self.assertTrue(began.wait(LONG_SECONDS))
         self.upkeep.turn()
         self.assertEqual((2, False), (self.tracker.extend_running.call_count, ended.is_set()))
+
+    def turn(self) -> None:
+        self.upkeep.turn()
+        for thread in list(self.upkeep._threads.values()):
+            thread.join(LONG_SECONDS)
+
+    def test_what_changed_lately_is_compared_every_few_seconds(self) -> None:
+        """And all of it at each interval, if the conductor compares all."""
+        self.turn()
+        self.turn()  # not yet due
+        self.upkeep._repair_at = 0.0
+        self.turn()
+        self.assertEqual([mock.call(compare_all=False)] * 2, self.repair.run.call_args_list)
+        self.upkeep._reconcile_at = 0.0
+        self.turn()
+        self.assertEqual(mock.call(compare_all=True), self.repair.run.call_args)
+
+    def test_all_is_compared_after_a_turn_that_could_not_reach_the_ledger(self) -> None:
+        self.tracker.guard.reaches.return_value = False
+        self.turn()
+        self.assertEqual((0, 1), (self.repair.run.call_count, self.repair.compare_all_next.call_count))

@@ -208,6 +208,10 @@ class Dialect:
         """
         return resource >= sa.literal_column("'!'")
 
+    def by_bytes(self, column: sa.ColumnElement[str]) -> sa.ColumnElement[str]:
+        """The column, sorted and compared by its bytes."""
+        return column
+
     def lock_in_order(self, query: sa.Select[Any], *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
         """Make ``query`` lock its rows one after the other, sorted by these columns; text is compared by bytes."""
         return query.order_by(*columns).with_for_update()

@@ -146,9 +146,13 @@ class PostgreSQL(Dialect):
         """A filter: the collation of the database decides where its index sorts the blank."""
         return usages.of_pod(None, resource)
 
+    def by_bytes(self, column: sa.ColumnElement[str]) -> sa.ColumnElement[str]:
+        """The collation "C" compares bytes."""
+        return sa.collate(column, "C")
+
     def lock_in_order(self, query: sa.Select[Any], *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
-        """With FOR NO KEY UPDATE, the lock that an UPDATE takes. The collation "C" compares bytes."""
-        order = [sa.collate(column, "C") if isinstance(column.type, sa.String) else column for column in columns]
+        """With FOR NO KEY UPDATE, the lock that an UPDATE takes."""
+        order = [self.by_bytes(column) if isinstance(column.type, sa.String) else column for column in columns]
         return query.order_by(*order).with_for_update(key_share=True)
 
     def ensure_durable(self, connection: sa.Connection) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -11,19 +12,21 @@ from typing import Any, Final
 from cyborg import context as cyborg_context
 from cyborg.common import constants, exception
 from cyborg.db import api as db_api
+from cyborg.db.sqlalchemy import api as sql_api
+from cyborg.db.sqlalchemy import models
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions
-from cyborg_quota.integrations.cyborg.diff import Attached
+from cyborg_quota.integrations.cyborg.diff import Attached, Record
 from cyborg_quota.integrations.cyborg.mapping import ClassNotCounted, ResourceMap, classes_of
 
 LOG = logging.getLogger(__name__)
 
 PAGE_ROWS: Final = 2000
-IDENTITY_ROWS: Final = 500
-"""The number of device profiles that identify a Cyborg."""
 BINDABLE: Final = tuple(constants.ARQ_STATES_TRANSFORM_MATRIX[constants.ARQ_BIND_STARTED])
 """The states from which Cyborg allows a bind."""
+_SETTLED: Final = (constants.ARQ_BOUND, constants.ARQ_INITIAL, constants.ARQ_UNBOUND, constants.ARQ_BIND_FAILED)
+"""The states of an ARQ whose bind or delete is not in progress."""
 
 
 class CyborgUnavailable(exceptions.QuotaError):
@@ -46,6 +49,22 @@ def _query(method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         raise
     except Exception as error:
         raise CyborgUnavailable(error) from None
+
+
+@sql_api.main_context_manager.reader  # type: ignore[untyped-decorator]
+def _page_after(context: Any, uuid: str) -> Sequence[Any]:
+    """The next ARQs in the order of their UUIDs, which have an index. (Cyborg's own list is by id.)"""
+    query = sql_api.model_query(context, models.ExtArq).filter(models.ExtArq.uuid > uuid)
+    found: Sequence[Any] = query.order_by(models.ExtArq.uuid).limit(PAGE_ROWS).all()
+    return found
+
+
+@sql_api.main_context_manager.reader  # type: ignore[untyped-decorator]
+def _changed_since(context: Any, moment: datetime.datetime) -> Sequence[Any]:
+    found: Sequence[Any] = (
+        sql_api.model_query(context, models.ExtArq).filter(models.ExtArq.updated_at >= moment).all()
+    )
+    return found
 
 
 def admin_context() -> Any:
@@ -110,7 +129,7 @@ def _groups(profile: Any) -> list[Mapping[str, str]]:
 
 @dataclasses.dataclass
 class Records:
-    """Bound ARQs and their amounts.
+    """Cyborg's ARQs, and the amounts of those that are bound.
 
     ``claims_capacity``: the records name the providers of the ARQs, whose capacity is claimed. ``uncounted``: {resource
     class: reason} of classes that no rule charges.
@@ -124,71 +143,44 @@ class Records:
         self._db = db_api.get_instance()
         self._context = admin_context()
 
-    def bound(self) -> Iterator[Attached]:
-        """Every ARQ in state Bound, oldest first. One query per page of PAGE_ROWS ARQs."""
-        charged_as = self._charged_as()
-        ids, last = [0], 0
+    def all(self) -> Iterator[Record]:
+        """Every ARQ, in the order of their UUIDs. One query per page of PAGE_ROWS ARQs."""
+        charged_as, last = self._charged_as(), ""
         while True:
-            page = self._page_after(ids)
-            yield from self._attached([record for record in page if record.id > last], charged_as)
+            page = _query(_page_after, self._context, last)
+            yield from self._records(page, charged_as)
             if len(page) < PAGE_ROWS:
                 return
-            ids = [record.id for record in page]
-            last = max(last, ids[-1])  # after a restart, skip rows that were already returned
+            last = page[-1].uuid
 
-    def _page_after(self, ids: Sequence[int]) -> Sequence[Any]:
-        """The page after these row ids. If the last row was deleted since, continue after the row before it."""
-        for marker in reversed(ids):
-            try:
-                page: Sequence[Any] = _query(
-                    self._db.extarq_list, self._context, limit=PAGE_ROWS, marker=marker or None
-                )
-            except CyborgUnavailable as error:
-                if error.kind != "NoResultFound":
-                    raise
-            else:
-                return page
-        return self._page_after([0])  # every row of the page was deleted: restart from the first row
-
-    def bound_of(self, arqs: Collection[str]) -> dict[str, Attached]:
-        """The bound ARQs among ``arqs``, by UUID."""
-        charged_as, uuids, bound = self._charged_as(), sorted(arqs), {}
+    def of(self, arqs: Collection[str]) -> dict[str, Record]:
+        """Those of these ARQs that Cyborg has, by UUID."""
+        charged_as, uuids, found = self._charged_as(), sorted(arqs), {}
         for start in range(0, len(uuids), PAGE_ROWS):
             page = _query(self._db.extarq_list, self._context, uuid_range=uuids[start : start + PAGE_ROWS])
-            bound.update({attached.arq: attached for attached in self._attached(page, charged_as)})
-        return bound
+            found.update({one.arq: one for one in self._records(page, charged_as)})
+        return found
 
-    def unbound_of(self, arqs: Collection[str]) -> set[str]:
-        """The ARQs among ``arqs`` that Cyborg has deleted or unbound."""
-        uuids, others = sorted(arqs), set()
-        for start in range(0, len(uuids), PAGE_ROWS):
-            page = _query(self._db.extarq_list, self._context, uuid_range=uuids[start : start + PAGE_ROWS])
-            others |= {record.uuid for record in page if record.state != constants.ARQ_UNBOUND}
-        return set(uuids) - others
-
-    def is_empty(self) -> bool:
-        """Whether Cyborg has no ARQ in any state."""
-        return not _query(self._db.extarq_list, self._context, limit=1)
-
-    def identity(self) -> list[str]:
-        """The UUIDs of the oldest device profiles: no other Cyborg has them, unless its database is a copy.
-
-        They stay the same if the database moves, or is reached by another URL. ARQs cannot be made without a profile.
-        """
-        profiles = _query(self._db.device_profile_list, self._context)
-        return [profile.uuid for profile in sorted(profiles, key=lambda profile: profile.id)[:IDENTITY_ROWS]]
+    def changed_lately(self, seconds: float) -> list[Record]:
+        """The ARQs that were changed within this time, by the clocks of Cyborg's hosts."""
+        now = datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)
+        page = _query(_changed_since, self._context, now - datetime.timedelta(seconds=seconds))
+        return list(self._records(page, self._charged_as())) if page else []
 
     def groups(self) -> list[Mapping[str, str]]:
         """All groups of all device profiles."""
         profiles = _query(self._db.device_profile_list, self._context)
         return [group for profile in profiles for group in _groups(profile)]
 
-    def _attached(self, page: Any, charged_as: _ChargedAs) -> Iterator[Attached]:
+    def _records(self, page: Sequence[Any], charged_as: _ChargedAs) -> Iterator[Record]:
         for record in page:
+            attached = None
             if record.state == constants.ARQ_BOUND:
                 names = (record.device_rp_uuid, record.hostname) if self.claims_capacity else ()
                 providers = tuple(str(name) for name in names if name)
-                yield Attached(record.uuid, record.project_id, record.instance_uuid, charged_as(record), providers)
+                amounts = charged_as(record)
+                attached = Attached(record.uuid, record.project_id, record.instance_uuid, amounts, providers)
+            yield Record(record.uuid, record.project_id, attached, record.state not in _SETTLED)
 
     def _charged_as(self) -> _ChargedAs:
         groups = self._groups_by_id()

@@ -19,12 +19,8 @@ from oslo_log import log as logging
 
 from cyborg_quota import Claim, QuotaEngine, exceptions, forks, validation
 from cyborg_quota.attachment import LOST, roll_back_rest
-from cyborg_quota.integrations.cyborg import adoption
-from cyborg_quota.integrations.cyborg.backoff import Backoff, Reach, reach_of
-from cyborg_quota.integrations.cyborg.by_project import EndOfWork, work_through
-from cyborg_quota.integrations.cyborg.diff import Attached
 from cyborg_quota.integrations.cyborg.ledger_guard import LedgerAwaited, LedgerGuard
-from cyborg_quota.integrations.cyborg.releases import BoundOf, Releaser, Request
+from cyborg_quota.integrations.cyborg.reach import Reach, reach_of
 
 T = TypeVar("T")
 
@@ -33,13 +29,13 @@ LOG = logging.getLogger(__name__)
 _LOST: Final = (*LOST, exceptions.ReservationReleased)
 """A released reservation can belong to an ARQ that is still bound, so `is_bound` is checked after these errors."""
 
-_REFUSED: Final = (
-    exceptions.OverQuota,
-    exceptions.LimitNotSet,
-    exceptions.LimitsUnavailable,
-    exceptions.OverCapacity,
-    exceptions.ProviderNotFound,
-)
+class Request:
+    """A request to the API or the conductor. It waits for an unavailable ledger once, however many ARQs it has."""
+
+    has_waited = False
+    """Whether it has waited for the ledger in vain: its further calls fail immediately."""
+    was_refused_slot = False
+    """Whether it has waited for a slot in vain: its further releases wait for none."""
 
 
 _REQUEST: Final[contextvars.ContextVar[Request | None]] = contextvars.ContextVar("cyborg_quota_request", default=None)
@@ -59,8 +55,8 @@ def one_request() -> Iterator[None]:
 class Caller:
     """The request context for the ledger: the project that owns the ARQ.
 
-    It never has an administrator's rights, even if the bind is an administrator's: with [cyborg] redirect_nova, Nova
-    shows the text of a refusal to the owner of the server, who must not see what other projects use (I8).
+    It never has an administrator's rights, even if the bind is an administrator's: the owner of the server may read the
+    text of a refusal, and must not see what other projects use (I8).
     """
 
     project_id: str
@@ -95,13 +91,7 @@ class BindReservation:
         self.extended = time.monotonic()
         self._settled = not uuids
         self.goes_on = False
-        """True if a job or the periodic task will settle it later."""
-        self.is_owed = False
-        """True if the ARQ is bound, and the commit is postponed because the ledger was unavailable."""
-        self.reach = Reach.LEDGER
-        """Which other calls would fail for the reason of the last failure of ``commit`` or ``extend``."""
-        self.backoff = Backoff()
-        """When to retry a postponed commit that the database refuses."""
+        """True if a job will settle it later."""
         self.renew_after_fork()
         forks.register(self)
 
@@ -119,9 +109,8 @@ class BindReservation:
 
         After a new reservation, ``is_bound`` is called again: an unbind whose release ran before the new charge would
         otherwise leave that charge behind. Raises OverQuota or another refusal if the ARQ cannot be charged; the
-        caller must then detach it. If the database is unavailable, raises nothing: the periodic task retries the
-        commit. A postponed commit never raises: Nova already knows that the ARQ is bound, and an instance uses it. So
-        it is charged even if that exceeds a limit.
+        caller must then detach it. If the database is unavailable, raises nothing: the ARQ stays bound, and the next
+        comparison with Cyborg's records charges it, even if that exceeds a limit.
         """
         with self._lock:
             if self._settled:
@@ -130,30 +119,16 @@ class BindReservation:
                 self._commit(is_bound)
             except (exceptions.DatabaseError, exceptions.LimitsUnavailable) as error:
                 LOG.error(
-                    "ARQ %s is bound, and its reservation could not be committed: %s Retrying.", self.request.arq, error
-                )
-                self.reach = reach_of(error)
-                if self.reach is Reach.CALL:
-                    self.backoff.record_refusal(time.monotonic())
-                self._tracker.retry_commit_later(self, is_bound)
-                return
-            except exceptions.QuotaError as error:
-                if not self.is_owed:
-                    raise
-                LOG.error(
-                    "ARQ %s is bound, but could not be charged to project %s: %s Run: cyborg-quota reconcile",
+                    "ARQ %s is bound, and its reservation could not be committed: %s The next comparison with Cyborg's "
+                    "records does it.",
                     self.request.arq,
-                    self.request.caller.project_id,
                     error,
                 )
+                self._tracker.guard.want_repair()
             self._finish()
 
     def _commit(self, is_bound: Callable[[], bool]) -> None:
         engine, call, caller = self._tracker.engine, self._tracker.call, self.request.caller
-        if self.is_owed and not is_bound():  # unbound since; that release failed as well
-            with contextlib.suppress(exceptions.ReservationNotFound):  # the database was restored from an older backup
-                call(engine.release, caller, self.uuids)
-            return
         try:
             call(engine.commit, caller, self.uuids)
             return
@@ -166,25 +141,10 @@ class BindReservation:
         call(roll_back_rest, engine, caller, self.uuids)
         if not is_bound():
             return
-        self.uuids = self._reserve_afresh()
+        self.uuids = self._tracker.reserve_requests([self.request])
         call(engine.commit, caller, self.uuids)
         if not is_bound():
             call(engine.release, caller, self.uuids)
-
-    def _reserve_afresh(self) -> list[str]:
-        try:
-            return self._tracker.reserve_requests([self.request])
-        except _REFUSED as refused:
-            if not self.is_owed:
-                raise
-            LOG.warning(
-                "ARQ %s is bound and stays bound: project %s is charged %s although that is refused now. (%s)",
-                self.request.arq,
-                self.request.caller.project_id,
-                " ".join(f"{resource}={delta}" for resource, delta in sorted(self.request.deltas.items())),
-                refused,
-            )
-        return self._tracker.adopt(self.request)
 
     def give_up(self, is_bound: Callable[[], bool]) -> None:
         """Roll back after a bind that failed or did not start. Raises nothing: after a failed rollback, it expires.
@@ -222,36 +182,34 @@ class BindReservation:
         self._settled = True
         self._tracker.forget(self)
 
-    def extend(self, ttl_seconds: int) -> bool:
+    def extend(self, ttl_seconds: int) -> Reach | None:
         """Extend the reservation while the bind runs. Raises nothing: commit detects a lost reservation.
 
-        Returns False if the ledger call failed.
+        Returns which other calls would fail too, if the ledger call failed.
         """
         with self._lock:
             if self._settled:
-                return True
+                return None
             try:
                 self._tracker.call(self._tracker.engine.extend, self.request.caller, self.uuids, ttl_seconds)
-                self.extended = time.monotonic()
             except _LOST as lost:
                 LOG.warning(
                     "The reservation of ARQ %s was lost during its bind, which will reserve again: %s",
                     self.request.arq,
                     lost,
                 )
-                self.extended = time.monotonic()
             except exceptions.QuotaError as error:
                 LOG.error("The reservation of ARQ %s could not be extended: %s", self.request.arq, error)
-                self.reach = reach_of(error)
-                return False
-            return True
+                return reach_of(error)
+            self.extended = time.monotonic()
+            return None
 
 
 class BindTracker:
     """Charges and releases ARQs, and tracks the binds in progress in this process. Shared by its threads.
 
     :param source: recorded with each charge; see Claim.source.
-    :param bound_of: reads Cyborg's records; called before a release is retried.
+    :param repair: compares all charges with Cyborg's records, after calls of the ledger failed; see Repair.
     """
 
     def __init__(
@@ -260,38 +218,25 @@ class BindTracker:
         *,
         bind_expire_seconds: int,
         source: str | None = None,
-        bound_of: BoundOf = lambda _arqs: {},
+        repair: Callable[[], bool] = lambda: True,
     ) -> None:
         self.engine = engine
         self._source = source
-        self.guard = LedgerGuard(engine.ping, self._retry)
-        self._releaser = Releaser(engine, self.call, self.guard, bound_of, self._adopt_bound)
+        self.guard = LedgerGuard(engine.ping, repair)
         self._ttl = bind_expire_seconds
         self._admin = validation.admin_context()
         self.renew_after_fork()
         forks.register(self)
 
     def renew_after_fork(self) -> None:
-        """Clear the state in a forked child: the parent settles its binds and its postponed commits and releases."""
+        """Clear the state in a forked child: the parent settles its binds."""
         self.guard.reset()
-        self._releaser.reset()
         self._lock = threading.Lock()
         self._running: set[BindReservation] = set()
-        self._owed: dict[BindReservation, Callable[[], bool]] = {}
-
-    def _retry(self) -> bool:
-        return self._releaser.retry()
 
     def close(self) -> None:
-        """At the end of the process: retry the pending releases once, and stop the thread."""
+        """At the end of the process: stop the thread."""
         self.guard.close()
-        if self._releaser.pending and not self.guard.is_open:
-            self._releaser.retry()
-        if self._releaser.pending:
-            LOG.warning(
-                "The process ends with %d releases not done. Run: cyborg-quota reconcile --heal",
-                self._releaser.pending,
-            )
 
     def call(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
         """Call the ledger. Raises LedgerNotCalled immediately if this process or request has already waited for it."""
@@ -340,80 +285,57 @@ class BindTracker:
         claims = [request.claim(self._source, request.provider) for request in requests]
         return self.call(self.engine.reserve_many, requests[0].caller, claims, self._ttl)
 
-    def adopt(self, request: BindRequest) -> list[str]:
-        """Charge a bound ARQ regardless of limits; returns the UUIDs of the committed reservations.
-
-        If its provider was removed meanwhile, or has no inventory any more, only the quota is charged.
-        """
-        project_id = request.caller.project_id
-        try:
-            return self.call(
-                self.engine.adopt, self._admin, [request.claim(self._source, request.provider)], project_id
-            )
-        except (exceptions.OverCapacity, exceptions.ProviderNotFound):
-            return self.call(self.engine.adopt, self._admin, [request.claim(self._source, None)], project_id)
-
-    def _adopt_bound(self, attached: Attached) -> None:
-        if attached.deltas and attached.project_id is not None:
-            adoption.adopt(self.engine, [attached], self._source)
-
     def release(self, arq: str, project_id: str | None, uuids: list[str] | None = None) -> bool:
-        """Release the charge of an unbound or deleted ARQ. May be repeated. Returns False if it failed; see Releaser.
+        """Release the charge of an unbound or deleted ARQ. May be repeated. Raises nothing.
 
-        ``uuids``: release only these of its reservations.
+        Returns False if it failed: the next comparison with Cyborg's records finds the charge. ``uuids``: release only
+        these of its reservations.
         """
         if project_id is None:
             return True  # it was never bound with quota, so nothing was charged
-        return self._releaser.release(arq, project_id, uuids, _REQUEST.get())
+        request = _REQUEST.get() or Request()
+        if not self.guard.take_slot(wait=not (request.has_waited or request.was_refused_slot)):
+            request.was_refused_slot = True
+            return self._fail_release(arq, project_id, "other threads are still waiting for the ledger.")
+        try:
+            if uuids is None:
+                self.call(self.engine.release, self._admin, None, project_id, consumer=arq)
+            else:
+                self.call(self.engine.release, self._admin, uuids, project_id)
+        except exceptions.QuotaError as error:
+            return self._fail_release(arq, project_id, str(error))
+        finally:
+            self.guard.free_slot()
+        return True
 
-    # --- called by the periodic task ---
-
-    def arqs(self) -> set[str]:
-        """The ARQs whose binds are in progress in this process."""
-        with self._lock:
-            return {reservation.request.arq for reservation in self._running}
-
-    def retry_commit_later(self, reservation: BindReservation, is_bound: Callable[[], bool]) -> None:
-        """Have the periodic task commit this reservation."""
-        reservation.goes_on = reservation.is_owed = True
-        with self._lock:
-            self._owed[reservation] = is_bound
+    def _fail_release(self, arq: str, project_id: str, reason: str) -> bool:
+        LOG.error(
+            "ARQ %s of project %s is unbound and still charged: %s The next comparison with Cyborg's records releases "
+            "it.",
+            arq,
+            project_id,
+            reason,
+        )
+        self.guard.want_repair()
+        return False
 
     def forget(self, reservation: BindReservation) -> None:
         """Stop tracking a settled reservation."""
         with self._lock:
             self._running.discard(reservation)
-            self._owed.pop(reservation, None)
-
-    def settle_owed(self) -> None:
-        """Retry the postponed commits; see BindReservation.commit.
-
-        One that the database refuses does not delay the others.
-        """
-        now = time.monotonic()
-        with self._lock:
-            owed = [item for item in self._owed.items() if item[0].backoff.is_due(now)]
-
-        def work(item: tuple[BindReservation, Callable[[], bool]]) -> bool:
-            reservation, is_bound = item
-            reservation.commit(is_bound)
-            return reservation.is_settled or _may_go_on(reservation.reach)
-
-        work_through(owed, lambda item: item[0].request.caller.project_id, work)
 
     def extend_running(self) -> None:
-        """Extend the reservations of running binds once a third of their lifetime has passed."""
+        """Extend the reservations of running binds once a third of their lifetime has passed.
+
+        Called by the periodic task. If a lock is not granted, the others of the same project wait for the next call.
+        """
         with self._lock:
             due = [running for running in self._running if time.monotonic() - running.extended > self._ttl / 3]
-
-        def work(reservation: BindReservation) -> bool:
-            return reservation.extend(self._ttl) or _may_go_on(reservation.reach)
-
-        work_through(due, lambda reservation: reservation.request.caller.project_id, work)
-
-
-def _may_go_on(reach: Reach) -> bool:
-    """Whether to go on with the calls for the same project. Raises EndOfWork if every other call would fail too."""
-    if reach is Reach.LEDGER:
-        raise EndOfWork
-    return reach is Reach.CALL
+        locked = set[str]()
+        for reservation in due:
+            project_id = reservation.request.caller.project_id
+            reach = None if project_id in locked else reservation.extend(self._ttl)
+            if reach is Reach.LEDGER:
+                return
+            if reach is Reach.PROJECT:
+                locked.add(project_id)

@@ -52,7 +52,7 @@ _RECORD_CALLS: Final = (
     Call("cyborg.context", "get_admin_context", 0),
     Call("cyborg.db.api", "get_instance", 0),
     Call(_DB, "Connection.extarq_list", 2, ("uuid_range", "project_id")),
-    Call(_DB, "Connection.extarq_list", 2, ("limit", "marker")),
+    Call(_DB, "model_query", 2),
     Call(_DB, "Connection.extarq_get", 3, ("project_id",)),
     Call(_DB, "Connection.device_profile_get_by_id", 3),
     Call(_DB, "Connection.device_profile_list", 2),
@@ -93,7 +93,7 @@ _REST_CALLS: Final = (
 )
 _COLUMNS: Final = {
     "ExtArq": (
-        "id",
+        "updated_at",
         "uuid",
         "state",
         "project_id",
@@ -110,15 +110,23 @@ _COLUMNS: Final = {
 }
 """{model of Cyborg: its columns that are read}."""
 _RECORD_NAMES: Final = {
-    "cyborg.common.constants": ("ARQ_BOUND", "ARQ_BIND_STARTED", "ARQ_STATES_TRANSFORM_MATRIX", "ARQ_UNBOUND"),
+    "cyborg.common.constants": (
+        "ARQ_BIND_FAILED",
+        "ARQ_BIND_STARTED",
+        "ARQ_BOUND",
+        "ARQ_INITIAL",
+        "ARQ_STATES_TRANSFORM_MATRIX",
+        "ARQ_UNBOUND",
+    ),
     "cyborg.common.exception": ("ARQBadState", "CyborgException", "ResourceNotFound"),
     "cyborg.conf": ("CONF",),
+    _DB: ("main_context_manager",),
     "cyborg.db.sqlalchemy.models": tuple(
         f"{model}.{column}" for model, columns in _COLUMNS.items() for column in columns
     ),
 }
 _SERVICE_NAMES: Final = {
-    "cyborg.common.constants": ("ARQ_BIND_FAILED", "CONDUCTOR_TOPIC", "FPGA"),
+    "cyborg.common.constants": ("CONDUCTOR_TOPIC", "FPGA"),
     "cyborg.db.api": ("NULL_FILTER",),
     "cyborg.objects.arq": ("ARQ.uuid", "ARQ.project_id", "ARQ.hostname"),
     _EXTARQ: ("ExtARQ.arq", "ExtARQ.attach_handle_id", "ExtARQ.deployable_id"),

@@ -32,7 +32,7 @@ class ConductorManager(manager.ConductorManager):  # type: ignore[misc]
     def init_host(self) -> None:
         super().init_host()
         metrics.serve_counters(process_state.conf())  # here, because this runs after the fork
-        self._upkeep = periodic.Upkeep(process_state.conf(), process_state.bind_tracker(), process_state.resource_map())
+        self._upkeep = periodic.Upkeep(process_state.conf(), process_state.bind_tracker(), process_state.repair())
 
     def periodic_tasks(self, context: Any, raise_on_error: bool = False) -> Any:  # noqa: ARG002
         """Run the periodic work that is due; returns the seconds until the next call."""

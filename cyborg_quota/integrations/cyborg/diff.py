@@ -14,7 +14,9 @@ Kind = Literal["lost", "changed", "foreign"]
 differently by this source, or not at all. ``foreign``: it has a charge of another source, or without a source.
 """
 
-Problem = Literal["not attached", "not charged", "wrong project", "wrong amount", "released, not charged"]
+Problem = Literal[
+    "not attached", "not charged", "not committed", "wrong project", "wrong amount", "released, not charged"
+]
 """The last problem remains after a repair that released the ARQ and met a concurrent charge of it."""
 
 
@@ -39,7 +41,7 @@ class Attached:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Charge:
-    """A committed reservation of an ARQ. ``source``: the service that made it; None if it was not recorded."""
+    """A live reservation of an ARQ. ``source``: the service that made it; None if it was not recorded."""
 
     uuid: str
     project_id: str
@@ -49,17 +51,31 @@ class Charge:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Observation:
-    """A consumer of the ledger, or a bound ARQ, or both.
+class Record:
+    """An ARQ of Cyborg. ``attached`` None: it is not bound. ``is_changing``: its bind or delete is in progress."""
 
-    ``charges``: its committed reservations. ``attached`` None: it is not a bound ARQ. ``is_in_flight``: it has a
-    reservation in flight, because its bind is in progress.
+    arq: str
+    project_id: str | None = None
+    attached: Attached | None = None
+    is_changing: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Observation:
+    """A consumer of the ledger, or an ARQ, or both.
+
+    ``charges`` and ``in_flight``: its reservations that are committed and reserved. ``record`` None: Cyborg has no such
+    ARQ.
     """
 
     arq: str
     charges: tuple[Charge, ...] = ()
-    attached: Attached | None = None
-    is_in_flight: bool = False
+    in_flight: tuple[Charge, ...] = ()
+    record: Record | None = None
+
+    @property
+    def attached(self) -> Attached | None:
+        return None if self.record is None else self.record.attached
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,7 +83,7 @@ class Difference:
     """An ARQ whose charges differ from Cyborg's record. ``attached`` None: the ARQ is not bound in Cyborg.
 
     ``is_own``: all of its charges have the compared source. Only those differences are repaired.
-    ``is_certain``: the ARQ is not attached, and Cyborg has deleted or unbound it.
+    ``is_missing``: Cyborg has no such ARQ.
     """
 
     problem: Problem
@@ -75,7 +91,7 @@ class Difference:
     charges: tuple[Charge, ...]
     attached: Attached | None
     is_own: bool = True
-    is_certain: bool = False
+    is_missing: bool = False
 
     @property
     def kind(self) -> Kind:
@@ -88,7 +104,7 @@ class Difference:
     def identity(self) -> tuple[object, ...]:
         """Equal for two observations of the same difference: the same charges and the same attachment."""
         attached = None if self.attached is None else (self.attached.project_id, self.attached.instance)
-        return self.arq, self.charges, attached
+        return self.arq, self.problem, self.charges, attached
 
     def __str__(self) -> str:
         charged, attached = format_amounts(self.before), format_amounts(self.after)
@@ -113,20 +129,16 @@ class Difference:
 class Records(Protocol):
     """Read access to Cyborg's ARQs."""
 
-    def bound(self) -> Iterator[Attached]: ...
-
-    def bound_of(self, arqs: Collection[str]) -> dict[str, Attached]: ...
-
-    def unbound_of(self, arqs: Collection[str]) -> set[str]:
-        """The ARQs among ``arqs`` that Cyborg has deleted or unbound."""
+    def all(self) -> Iterator[Record]:
+        """All ARQs, in the order of their UUIDs."""
         ...
 
-    def is_empty(self) -> bool:
-        """Whether Cyborg has no ARQ in any state."""
+    def of(self, arqs: Collection[str]) -> dict[str, Record]:
+        """Those of these ARQs that Cyborg has."""
         ...
 
-    def identity(self) -> list[str]:
-        """UUIDs that no other Cyborg has; [] if nothing can be bound yet."""
+    def changed_lately(self, seconds: float) -> list[Record]:
+        """The ARQs that were changed within this time."""
         ...
 
 
@@ -135,23 +147,19 @@ class Report:
     """The differences of a reconciliation, sorted by ARQ, and the number of ARQs compared.
 
     ``charged``: the number of consumers with a charge of this source. ``attached``: the number of them that are bound
-    ARQs. ``is_empty``: Cyborg has no ARQ in any state. ``omitted``: the number of further differences, by kind, which
-    are not in ``differences``; see ``compare``. ``unclaimed``: the number of bound ARQs that are charged correctly, but
-    without a source.
+    ARQs. ``missing``: the number of them that Cyborg does not have. ``is_empty``: Cyborg has no ARQ in any state.
+    ``omitted``: the number of further differences, by kind, which are not in ``differences``; see ``compare``.
+    ``unclaimed``: the number of bound ARQs that are charged correctly, but without a source.
     """
 
     compared: int
     differences: Sequence[Difference]
     charged: int = 0
     attached: int = 0
+    missing: int = 0
     is_empty: bool = False
     omitted: Mapping[Kind, int] = dataclasses.field(default_factory=dict)
     unclaimed: int = 0
-
-    @property
-    def lost(self) -> int:
-        """The number of ARQs charged by this source that are not attached."""
-        return self.count("lost")
 
     @property
     def total(self) -> int:
@@ -173,32 +181,53 @@ def compare(
 ) -> Report:
     """The differences. ``observations`` has one for each ARQ, and is sorted by ARQ. Pure.
 
-    ARQs whose bind is in progress are skipped. For a bound ARQ, all charges are compared, including those of a resource
-    rule that was removed. A consumer that is not bound may not be an ARQ: of its charges, only those of ``resources``,
-    with ``source`` or without a source, are compared. The report has at most ``most`` differences of each kind; it
-    counts the others.
+    ARQs whose bind or delete is in progress are skipped, unless they are bound already. For a bound ARQ, all charges
+    are compared, including those of a resource rule that was removed. A consumer that is not bound may not be an ARQ:
+    of its charges, only those of ``resources``, with ``source`` or without a source, are compared. The report has at
+    most ``most`` differences of each kind; it counts the others.
     """
     differences: list[Difference] = []
     counts: dict[Kind, int] = {}
-    compared = charged = own = unclaimed = 0
+    compared = charged = own = missing = unclaimed = records = 0
     for seen in observations:
         is_charged = any(charge.source == source for charge in seen.charges)
         charged += is_charged
         own += is_charged and seen.attached is not None
+        records += seen.record is not None
         held = seen.charges
         if seen.attached is None:
             held = tuple(charge for charge in held if charge.resource in resources and charge.source in (source, None))
         compared += seen.attached is not None or bool(held)
-        problem = None if seen.is_in_flight else _problem(held, seen.attached)
+        if seen.in_flight:
+            held = _uncommitted(seen, source)
+            left: Problem = "not attached" if seen.record is None else "not committed"
+            problem = left if held else None
+        else:
+            problem = None if seen.record and seen.record.is_changing else _problem(held, seen.attached)
         if problem is None:
             unclaimed += source is not None and bool(seen.attached) and not all(charge.source for charge in held)
         else:
-            difference = Difference(problem, seen.arq, held, seen.attached, _has_source(held, source))
+            difference = Difference(
+                problem, seen.arq, held, seen.attached, _has_source(held, source), seen.record is None
+            )
+            missing += difference.is_own and difference.is_missing
             counts[difference.kind] = counts.get(difference.kind, 0) + 1
             if counts[difference.kind] <= most:
                 differences.append(difference)
     omitted = {kind: count - most for kind, count in counts.items() if count > most}
-    return Report(compared, differences, charged, own, omitted=omitted, unclaimed=unclaimed)
+    return Report(compared, differences, charged, own, missing, not records, omitted, unclaimed)
+
+
+def _uncommitted(seen: Observation, source: str | None) -> tuple[Charge, ...]:
+    """The reservations of an ARQ that is bound: the conductor that bound it could not commit them, or will do so.
+
+    Or those of a deleted one. Others may belong to a bind that begins now; they expire.
+    """
+    own = [one for one in seen.in_flight if one.source == source]
+    if seen.record is not None:
+        project_id = None if seen.attached is None else seen.attached.project_id
+        own = [one for one in own if one.project_id == project_id]
+    return tuple(own)
 
 
 def _has_source(held: Iterable[Charge], source: str | None) -> bool:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Call the ledger through the circuit breaker; probe and retry in threads. Does not import Cyborg.
+"""Call the ledger through the circuit breaker; probe it and start a repair in threads. Does not import Cyborg.
 
-Each process has one guard. Its threads run only while the breaker is open or a retry is pending.
+Each process has one guard. Its threads run only while the breaker is open or a repair is pending.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PROBE_SECONDS: Final = 2.0
-"""The interval between probes while the breaker is open, and the delay before the first retry."""
-RETRY_SECONDS: Final = 10.0
-"""The interval between retries that fail although the database is reachable."""
+"""The interval between probes while the breaker is open, and the delay before the first repair."""
+REPAIR_SECONDS: Final = 10.0
+"""The interval between repairs that fail although the database is reachable."""
 
 _SLOTS: Final = 2
 """The number of slots of a process: the threads that release, or answer calls of the mounted REST API.
@@ -65,14 +65,14 @@ class LedgerAwaited(LedgerNotCalled):
         super().__init__("this request has already waited for it in vain", 0.0)
 
 
-class _Retry:
-    """One call of ``retry``, in a thread of its own: it may wait for another database, and the probes must go on."""
+class _Repair:
+    """One call of ``repair``, in a thread of its own: it may wait for another database, and the probes must go on."""
 
-    def __init__(self, retry: Callable[[], bool]) -> None:
-        self._retry = retry
+    def __init__(self, repair: Callable[[], bool]) -> None:
+        self._repair = repair
         self._is_done = False
         self._thread: threading.Thread | None = threading.Thread(
-            target=self._run, name="cyborg-quota-release-retry", daemon=True
+            target=self._run, name="cyborg-quota-repair", daemon=True
         )
         try:
             self._thread.start()
@@ -80,10 +80,10 @@ class _Retry:
             self._thread = None
 
     def _run(self) -> None:
-        self._is_done = self._retry()
+        self._is_done = self._repair()
 
     def wait(self, seconds: float) -> bool | None:
-        """What ``retry`` returned; None if it is still running after ``seconds``; False if it could not run."""
+        """What ``repair`` returned; None if it is still running after ``seconds``; False if it could not run."""
         if self._thread is not None:
             self._thread.join(seconds)
             if self._thread.is_alive():
@@ -95,15 +95,15 @@ class LedgerGuard:
     """The circuit breaker and its thread. Shared by the threads of a process.
 
     :param ping: returns whether the database is reachable now; see QuotaEngine.ping.
-    :param retry: retries postponed work, and returns whether nothing is left. Raises nothing.
+    :param repair: compares the ledger with Cyborg's records, and returns whether all is repaired. Raises nothing.
     :param clock: monotonic time in seconds.
     """
 
     def __init__(
-        self, ping: Callable[[], bool], retry: Callable[[], bool], clock: Callable[[], float] = time.monotonic
+        self, ping: Callable[[], bool], repair: Callable[[], bool], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._ping = ping
-        self._retry = retry
+        self._repair = repair
         self._clock = clock
         self.reset()
 
@@ -187,16 +187,16 @@ class LedgerGuard:
             is_new = self._breaker.record_unreachable(began, self._clock())
         if is_new:
             LOG.error(
-                "The ledger's database is unreachable: binds are refused with 503 and releases are postponed until it "
-                "answers. %s",
+                "The ledger's database is unreachable: binds are refused with 503 until it answers; the charges are "
+                "repaired then. %s",
                 error or "It did not answer SELECT 1.",
             )
-            self.want_retry()
+            self.want_repair()
 
     # --- the thread ---
 
-    def want_retry(self) -> None:
-        """Schedule a call of ``retry``, once the database is reachable."""
+    def want_repair(self) -> None:
+        """Schedule a call of ``repair``, once the database is reachable."""
         with self._lock:
             self._is_wanted = True
             if self._thread is not None or self._ended.is_set():
@@ -213,7 +213,7 @@ class LedgerGuard:
 
     def _run(self) -> None:
         pause = PROBE_SECONDS
-        running: _Retry | None = None
+        running: _Repair | None = None
         while not self._ended.wait(pause):
             pause = PROBE_SECONDS
             if self._breaker.is_open and not self._probe():
@@ -221,10 +221,10 @@ class LedgerGuard:
             if running is None:
                 with self._lock:
                     self._is_wanted = False
-                running = _Retry(self._retry)
+                running = _Repair(self._repair)
             is_done = running.wait(PROBE_SECONDS)
             if is_done is None:
-                pause = 0.0  # this retry is still running; probe meanwhile if the breaker opens
+                pause = 0.0  # this repair is still running; probe meanwhile if the breaker opens
                 continue
             running = None
             with self._lock:
@@ -232,7 +232,7 @@ class LedgerGuard:
                     self._thread = None
                     return
             if not is_done and not self._breaker.is_open:
-                pause = RETRY_SECONDS
+                pause = REPAIR_SECONDS
 
     def _probe(self) -> bool:
         try:

@@ -157,6 +157,11 @@ class ResourceMap:
 
 def source(conf: cfg.ConfigOpts) -> str:
     """The value of [cyborg] source. Raises ConfigurationError."""
+    if conf.cyborg.source is None:
+        raise exceptions.ConfigurationError(
+            "[cyborg] source is not set: set it to the name of this Cyborg's region, such as RegionOne, the same on "
+            "all of its hosts."
+        )
     try:
         return validation.check_name("source", conf.cyborg.source)
     except exceptions.InvalidName as error:

@@ -78,18 +78,17 @@ class _Quota:
         try:
             self.quota_detach(context, error)
         except BaseException:
-            # The detach failed: while the ARQ is bound, the periodic task must charge it.
-            tracker = process_state.bind_tracker()
-            tracker.retry_commit_later(self._reservation, lambda: arq_records.is_bound(self.arq.uuid))
+            process_state.bind_tracker().guard.want_repair()  # while the ARQ is bound, it must be charged
             raise
-        self._reservation.leave()
+        finally:
+            self._reservation.leave()
 
     def _give_up(self: Any) -> None:
-        if self._reservation is None or self._reservation.is_owed:
+        if self._reservation is None:
             return
         if arq_records.is_bound(self.arq.uuid):
             # The bind failed after this state was written, or Cyborg's database is unavailable, or another delivery of
-            # the call has bound the ARQ. The periodic task commits the reservation of a bound ARQ; others expire.
+            # the call has bound the ARQ. The next comparison commits the reservation of a bound ARQ; others expire.
             self._reservation.leave()
         else:
             self._reservation.give_up(lambda: False)
@@ -123,7 +122,7 @@ class _Quota:
 
     def _release(self: Any) -> None:
         process_state.bind_tracker().release(self.arq.uuid, self.arq.project_id)
-        self._is_released = True  # a failed release is retried by the tracker
+        self._is_released = True  # if it failed, the next comparison releases the charge
 
 
 class ExtARQ(_Quota, ext_arq.ExtARQ):  # type: ignore[misc]

@@ -1,69 +1,77 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read the ledger's reservations and Cyborg's bound ARQs, and join them by ARQ. Does not import Cyborg.
+"""Read the ledger's live reservations and Cyborg's ARQs, and join them by ARQ. Does not import Cyborg.
 
-Both may have more rows than fit in memory. Neither database can return them in the order of the ARQs without sorting
-them for each page: the ledger has no index that begins with the consumer, and Cyborg's db layer sorts by id only. So
-both are read by id, page by page, and sorted here.
+Both are read in the order of the ARQs, page by page, so that a comparison needs the memory of two pages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final, Literal
+import heapq
+import itertools
+import operator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Final
 
-from cyborg_quota import QuotaEngine, validation
-from cyborg_quota.integrations.cyborg.diff import Attached, Charge, Observation, Records
-from cyborg_quota.integrations.cyborg.sorted_rows import Row, SortedRows
-from cyborg_quota.types import COMMITTED, RESERVED, Reservation
+from cyborg_quota import QuotaEngine, exceptions, validation
+from cyborg_quota.integrations.cyborg.diff import Charge, Observation, Record, Records
+from cyborg_quota.types import RESERVED, Reservation
 
-_PAGE_ROWS: Final = 5000
+Item = Reservation | Record
 
-_IN_FLIGHT: Final = 0
-_CHARGE: Final = 1
-_BOUND: Final = 2
+_PAGE_ROWS: Final = 10_000
+_key: Final = operator.itemgetter(0)
 
 
 def observations(engine: QuotaEngine, records: Records) -> Iterator[Observation]:
-    """Yield every consumer that has a live reservation or is a bound ARQ, in the order of their ids."""
-    with SortedRows() as rows:
-        _add_in_flight(engine, rows)
-        for row in reservations(engine, COMMITTED):
-            rows.add([row.consumer, _CHARGE, row.uuid, row.project_id, row.resource, row.delta, row.source])
-        # Read again: an ARQ may have been reserved and committed between the two reads.
-        _add_in_flight(engine, rows)
-        for attached in records.bound():
-            amounts = dict(attached.deltas)
-            rows.add([attached.arq, _BOUND, attached.project_id, attached.instance, amounts, list(attached.providers)])
-        for arq, group in rows.groups():
-            yield _observation(arq, group)
+    """Yield every consumer that has a live reservation or is an ARQ of Cyborg, in the order of their ids."""
+    return _join(_live(engine), records.all())
 
 
-def _add_in_flight(engine: QuotaEngine, rows: SortedRows) -> None:
-    for row in reservations(engine, RESERVED):
-        rows.add([row.consumer, _IN_FLIGHT])
+def observations_of(
+    engine: QuotaEngine, records: Records, arqs: Mapping[str, Collection[str]]
+) -> Iterator[Observation]:
+    """As ``observations``, for these ARQs, by project. Charges to other projects are not seen."""
+    context = validation.admin_context()
+    rows = [row for project, some in arqs.items() for row in engine.list_by_consumer(context, project, consumers=some)]
+    found = records.of({arq for some in arqs.values() for arq in some})
+    return _join(sorted(rows, key=lambda row: str(row.consumer)), [found[arq] for arq in sorted(found)])
 
 
-def reservations(engine: QuotaEngine, state: Literal["reserved", "committed"]) -> Iterator[Reservation]:
-    """Yield the reservations that have a consumer, oldest first. One query per page."""
+def _live(engine: QuotaEngine) -> Iterator[Reservation]:
     context, after = validation.admin_context(), None
     while True:
-        page = engine.list_reservations(context, state=state, limit=_PAGE_ROWS, after=after)
-        yield from (row for row in page if row.consumer is not None)
+        page = engine.list_by_consumer(context, limit=_PAGE_ROWS, after=after)
+        yield from page
         if len(page) < _PAGE_ROWS:
             return
-        after = page[-1].uuid
+        after = str(page[-1].consumer), page[-1].uuid
 
 
-def _observation(arq: str, rows: list[Row]) -> Observation:
-    attached: Attached | None = None
+def _join(rows: Iterable[Reservation], records: Iterable[Record]) -> Iterator[Observation]:
+    reserved = _in_order((str(row.consumer), row) for row in rows)
+    known = _in_order((record.arq, record) for record in records)
+    for arq, group in itertools.groupby(heapq.merge(reserved, known, key=_key), key=_key):
+        yield _observation(arq, [item for _, item in group])
+
+
+def _in_order(items: Iterable[tuple[str, Item]]) -> Iterator[tuple[str, Item]]:
+    """The items, by key. Raises QuotaError if they are not in order: what is attached would seem not to be charged."""
+    last = ""
+    for key, item in items:
+        if key < last:
+            raise exceptions.QuotaError(f"The database does not sort names by their bytes: {last!a} before {key!a}.")
+        last = key
+        yield key, item
+
+
+def _observation(arq: str, items: Iterable[Item]) -> Observation:
+    record: Record | None = None
     charges: list[Charge] = []
-    is_in_flight = False
-    for _, kind, *values in rows:
-        if kind == _CHARGE:
-            charges.append(Charge(*values))
-        elif kind == _BOUND:
-            project_id, instance, deltas, providers = values
-            attached = Attached(arq, project_id, instance, deltas, tuple(providers))
+    in_flight: list[Charge] = []
+    for item in items:
+        if isinstance(item, Record):
+            record = item
         else:
-            is_in_flight = True
-    return Observation(arq, tuple(charges), attached, is_in_flight)
+            charge = Charge(item.uuid, item.project_id, item.resource, item.delta, item.source)
+            (in_flight if item.state == RESERVED else charges).append(charge)
+    return Observation(arq, tuple(charges), tuple(in_flight), record)

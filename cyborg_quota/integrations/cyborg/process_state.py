@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import functools
-from collections.abc import Collection
 from typing import Any
 
 from oslo_config import cfg
@@ -17,10 +16,11 @@ from oslo_log import log as logging
 import cyborg_quota
 from cyborg_quota.conf import cyborg as options
 from cyborg_quota.conf import loading
-from cyborg_quota.integrations.cyborg import mapping
+from cyborg_quota.integrations.cyborg import cyborg_host, mapping
 from cyborg_quota.integrations.cyborg.bind_tracker import BindTracker
-from cyborg_quota.integrations.cyborg.diff import Attached
 from cyborg_quota.integrations.cyborg.mapping import ResourceMap
+from cyborg_quota.integrations.cyborg.reconciler import Reconciler
+from cyborg_quota.integrations.cyborg.repair import Repair
 
 LOG = logging.getLogger(__name__)
 
@@ -47,16 +47,23 @@ def bind_tracker() -> BindTracker:
         cyborg_quota.make_engine(conf()),
         bind_expire_seconds=conf().cyborg.bind_expire,
         source=mapping.source(conf()),
-        bound_of=_bound_of,
+        repair=lambda: repair().after_failure(),
     )
     atexit.register(tracker.close)
     return tracker
 
 
-def _bound_of(arqs: Collection[str]) -> dict[str, Attached]:
+@functools.cache
+def repair() -> Repair:
+    """The repair of the ledger by this process."""
+    return Repair(_reconciler, is_healing=conf().cyborg.reconcile_heal)
+
+
+def _reconciler() -> Reconciler:
     from cyborg_quota.integrations.cyborg import arq_records  # imported late: it opens Cyborg's database
 
-    return arq_records.Records(resource_map(), conf().cyborg.claim_capacity).bound_of(arqs)
+    records = arq_records.Records(resource_map(), conf().cyborg.claim_capacity)
+    return cyborg_host.reconciler(conf(), bind_tracker().engine, records)
 
 
 @functools.cache
@@ -76,5 +83,5 @@ def log_start(service: str) -> None:
         settings.limits.driver,
         mapping.source(settings),
         "; ".join(str(rule) for rule in resource_map().rules_in_force) or "none",
-        settings.cyborg.reconcile_heal if settings.cyborg.reconcile_interval else "off",
+        "on" if settings.cyborg.reconcile_heal else "off",
     )

@@ -16,10 +16,20 @@ from typing import Final
 from oslo_log import log as logging
 
 from cyborg_quota import QuotaEngine, exceptions, validation
-from cyborg_quota.integrations.cyborg import adoption, observations
-from cyborg_quota.integrations.cyborg.backoff import Reach, reach_of
-from cyborg_quota.integrations.cyborg.diff import Attached, Difference, Records, Report, compare, format_amounts
+from cyborg_quota.integrations.cyborg import adoption
+from cyborg_quota.integrations.cyborg.diff import (
+    Attached,
+    Difference,
+    Observation,
+    Records,
+    Report,
+    compare,
+    format_amounts,
+)
+from cyborg_quota.integrations.cyborg.observations import observations, observations_of
+from cyborg_quota.integrations.cyborg.reach import Reach, reach_of
 from cyborg_quota.integrations.cyborg.source_claim import SourceClaim
+from cyborg_quota.types import RESERVED, Reservation
 
 LOG = logging.getLogger(__name__)
 
@@ -30,7 +40,7 @@ _BATCH_ROWS: Final = 200
 _FREE_CHANGES: Final = 10
 """Up to this number of changes, ``force`` is never needed."""
 
-_OVERTAKEN: Final = (exceptions.ReservationConflict, exceptions.ReservationNotFound, exceptions.InvalidRequest)
+_OVERTAKEN: Final = (exceptions.ReservationConflict, exceptions.ReservationError, exceptions.InvalidRequest)
 """Errors of a repair whose ARQ has changed concurrently. The repair of the other ARQs continues."""
 
 _MOST_FAILURES: Final = 20
@@ -41,6 +51,10 @@ _FREE_LOSSES: Final = 5
 
 Except in an automatic repair if several ARQs are charged, and none of them is attached.
 """
+
+_LATELY_SECONDS: Final = 60.0
+"""How long ago an ARQ was changed at most, to be compared by find_lately: several turns, and what clocks differ by."""
+_PAGE_ROWS: Final = 5000
 
 Progress = Callable[[int], None]
 
@@ -66,18 +80,6 @@ class RecordsShrunk(exceptions.QuotaError):
         super().__init__(
             f"{problem}: {lost} of the {charged} that are charged are not attached; nothing was changed. If these are "
             f"the right database and its present contents, run: cyborg-quota reconcile {command} --force"
-        )
-
-
-class SourceShared(exceptions.QuotaError):
-    """Another Cyborg charges with the same source, so that a repair could release its charges."""
-
-    def __init__(self, source: str) -> None:
-        self.source = source
-        super().__init__(
-            f"Another Cyborg with another database also uses [cyborg] source = {source}, and a repair could release "
-            "its charges; nothing was changed. Give each Cyborg a name of its own. If this is the only Cyborg with "
-            f"this name, run: cyborg-quota reconcile --claim-source {source}"
         )
 
 
@@ -111,98 +113,72 @@ class Reconciler:
 
     def find(self) -> Report:
         """The differences that persist over the grace period."""
-        report = self._compare()
+        return self._find(lambda: observations(self._engine, self._records))
+
+    def find_lately(self) -> Report:
+        """As ``find``, for the ARQs that changed lately, and those with a reservation of this source in flight."""
+        arqs: dict[str, set[str]] = {}
+        for record in self._records.changed_lately(_LATELY_SECONDS + self._grace):
+            if record.project_id is not None:
+                arqs.setdefault(record.project_id, set()).add(record.arq)
+        for row in self._in_flight():
+            if row.consumer is not None and row.source == self._source:
+                arqs.setdefault(row.project_id, set()).add(row.consumer)
+        return self._find(lambda: observations_of(self._engine, self._records, arqs))
+
+    def _find(self, observe: Callable[[], Iterable[Observation]]) -> Report:
+        report = self._compare(observe())
         if report.differences and self._grace:
             self._wait(self._grace)
             earlier = {difference.identity for difference in report.differences}
-            report = self._compare()
+            report = self._compare(observe())
             persistent = [difference for difference in report.differences if difference.identity in earlier]
             report = dataclasses.replace(report, differences=persistent)
-        return self._with_certainty(report)
+        return report
 
-    def _with_certainty(self, report: Report) -> Report:
-        """Set ``is_certain`` of the ARQs that are not attached: their state may also be between bound and unbound."""
-        lost = [difference.arq for difference in report.differences if difference.attached is None]
-        if not lost:
-            return report
-        gone = self._records.unbound_of(lost)
-        marked = [
-            dataclasses.replace(
-                difference, is_certain=difference.is_own and difference.attached is None and difference.arq in gone
-            )
-            for difference in report.differences
-        ]
-        return dataclasses.replace(report, differences=marked, is_empty=self._records.is_empty())
+    def _compare(self, observed: Iterable[Observation]) -> Report:
+        return compare(observed, self._resources, self._source, most=_MOST_DIFFERENCES)
 
-    def register(self, *, dry_run: bool = False) -> bool:
-        """Record that this Cyborg uses its source; returns False while its identity is unknown: call it again.
-
-        Raises SourceShared if another Cyborg, with another database, uses it too. ``dry_run``: writes nothing.
-        """
-        if self._source is None:
-            return True
-        identity = self._records.identity()
-        if not self._engine.register_source(self._admin, self._source, identity, dry_run=dry_run):
-            raise SourceShared(self._source)
-        return bool(identity)
+    def _in_flight(self) -> Iterator[Reservation]:
+        after: str | None = None
+        while True:
+            page = self._engine.list_reservations(self._admin, state=RESERVED, limit=_PAGE_ROWS, after=after)
+            yield from page
+            if len(page) < _PAGE_ROWS:
+                return
+            after = page[-1].uuid
 
     def claim_source(self, replaced: str | None = None, *, force: bool = False) -> int:
         """Set the source of live charges whose source is ``replaced`` and that are of an ARQ; returns how many.
 
-        None: of charges without a source, made by a release that recorded none. Correct only if no other service makes
-        charges without one. A name: of those that this Cyborg made before its source was changed; if another Cyborg
-        uses that name too, only of those whose ARQ is bound here. Its present name: changes no charge, but records
-        that this is the only Cyborg that uses the name. Raises RecordsShrunk before anything is changed, unless
-        ``force`` is given.
+        None: of charges without a source. Correct only if no other service makes charges without one. A name: of those
+        that this Cyborg made before its source was changed. Correct only if no other Cyborg uses that name. Raises
+        RecordsShrunk before anything is changed, unless ``force`` is given: with a wrong database of Cyborg, the
+        charges of all ARQs would be claimed, and the next repair would release them as not attached.
         """
-        source, identity = str(self._source), self._records.identity()
-        if replaced == source:
-            self._engine.register_source(self._admin, source, identity, replace=True)
-            return 0
-        is_only = replaced is None or self._engine.register_source(self._admin, replaced, identity, dry_run=True)
-        with SourceClaim(self._engine, self._records, replaced, self._resources if is_only else ()) as claim:
-            if not force:
-                self._check_claim(claim)
-            count = claim.set_source(source)
-        if replaced is not None:  # last: the other Cyborg repairs from now on, and would release these charges
-            self._engine.leave_source(self._admin, replaced, identity)
-        return count
-
-    def _check_claim(self, claim: SourceClaim) -> None:
-        """Raise RecordsShrunk if Cyborg's records seem to be a wrong database.
-
-        Otherwise the charges of all ARQs would be claimed, and the next repair would release them as not attached.
-        """
-        is_empty = bool(claim.lost) and self._records.is_empty()
-        if is_empty or _has_shrunk(claim.lost, claim.consumers):
-            raise RecordsShrunk(claim.lost, claim.consumers, is_empty=is_empty, command="--claim-source")
-
-    def _compare(self) -> Report:
-        observed = observations.observations(self._engine, self._records)
-        return compare(observed, self._resources, self._source, most=_MOST_DIFFERENCES)
+        claim = SourceClaim(self._engine, self._records, replaced, self._resources)
+        if not force:
+            consumers, lost = claim.count()
+            is_empty = bool(lost) and next(iter(self._records.all()), None) is None
+            if is_empty or _has_shrunk(lost, consumers):
+                raise RecordsShrunk(lost, consumers, is_empty=is_empty, command="--claim-source")
+        return claim.set_source(str(self._source))
 
     def heal(
         self,
         report: Report,
         *,
         force: bool = False,
-        only_certain: bool = False,
         is_automatic: bool = False,
         progress: Progress | None = None,
     ) -> list[Difference]:
         """Change the ledger to match Cyborg's records, regardless of limits; returns the repaired differences.
 
         Only charges of ``source`` are changed, and only the differences in the report are repaired: if it omits some,
-        call ``find`` and ``heal`` again. ``only_certain``: repair only ARQs that Cyborg has deleted or unbound.
-        ``is_automatic``: no operator has seen the report, so never release all of several charged ARQs.
-        Raises SourceShared (also with ``force``), TooManyChanges and RecordsShrunk before anything is changed.
+        call ``find`` and ``heal`` again. ``is_automatic``: no operator has seen the report, so never release all of
+        several charged ARQs. Raises TooManyChanges and RecordsShrunk before anything is changed.
         """
-        self.register()
-        wanted = [
-            difference
-            for difference in report.differences
-            if difference.is_own and (difference.is_certain or not only_certain)
-        ]
+        wanted = [difference for difference in report.differences if difference.is_own]
         if not force:
             self._check(report, wanted, is_automatic=is_automatic)
         repaired: list[Difference] = []
@@ -220,19 +196,19 @@ class Reconciler:
         return sorted(repaired, key=lambda difference: difference.arq)
 
     def _check(self, report: Report, wanted: Sequence[Difference], *, is_automatic: bool) -> None:
-        lost = report.lost
         is_all = is_automatic and report.attached == 0 and report.charged > 1
-        has_shrunk = report.is_empty or is_all or _has_shrunk(lost, report.charged)
-        if has_shrunk and any(difference.attached is None for difference in wanted):
-            raise RecordsShrunk(lost, report.charged, is_empty=report.is_empty)
-        changes = len(wanted) + sum(report.omitted.get(kind, 0) for kind in {one.kind for one in wanted})
+        has_shrunk = report.is_empty or is_all or _has_shrunk(report.missing, report.charged)
+        if has_shrunk and any(difference.is_missing for difference in wanted):
+            raise RecordsShrunk(report.missing, report.charged, is_empty=report.is_empty)
+        changed = [difference for difference in wanted if difference.problem != "not committed"]
+        changes = len(changed) + sum(report.omitted.get(kind, 0) for kind in {one.kind for one in changed})
         if changes > max(_FREE_CHANGES, report.compared * self._share / 100):
             raise TooManyChanges(changes, report.compared, self._share)
 
     def _repair(
         self, batch: Sequence[Difference], adopted: dict[str, list[str]], failures: list[Exception]
     ) -> Sequence[Difference]:
-        """Release the wrong charges, then make the right ones: two transactions, each of which may be repeated.
+        """Commit; or release the wrong charges, then make the right ones: two transactions, which may be repeated.
 
         Returns the differences that were changed. If an ARQ cannot be charged because it was bound again concurrently,
         or if the database refuses its repair, the others are still repaired; its old charge may have been released by
@@ -241,7 +217,10 @@ class Reconciler:
         is_released = False
         try:
             charges = [charge.uuid for difference in batch for charge in difference.charges]
-            if charges:
+            if batch[0].problem == "not committed":
+                if self._commit(charges, is_alone=len(batch) == 1):
+                    return batch
+            elif charges:
                 self._engine.release(self._admin, charges)
                 is_released = True
             attached = [
@@ -257,6 +236,16 @@ class Reconciler:
                 LOG.warning("Not repaired%s: %s: %s", ", only released" if is_released else "", difference, error)
             return [dataclasses.replace(one, problem="released, not charged") for one in batch] if is_released else []
         return batch
+
+    def _commit(self, reservations: list[str], *, is_alone: bool) -> bool:
+        """Commit; returns False if the only ARQ of the batch must be charged again, because its reservation expired."""
+        try:
+            self._engine.commit(self._admin, reservations)
+        except exceptions.ReservationExpired:
+            if not is_alone:
+                raise
+            return False
+        return True
 
     def _adopt(self, attached: Sequence[Attached]) -> dict[str, list[str]]:
         """Charge ARQs of one project regardless of limits; returns {arq: reservation UUIDs}."""
@@ -278,10 +267,10 @@ class Reconciler:
         """Correct repairs that met a concurrent change: an ARQ charged but just unbound, or released but just bound."""
         if not repaired:
             return
-        bound = self._records.bound_of([difference.arq for difference in repaired])
+        records = self._records.of([difference.arq for difference in repaired])
         failures: list[Exception] = []
         for difference in repaired:
-            now = bound.get(difference.arq)
+            now = records[difference.arq].attached if difference.arq in records else None
             try:
                 if difference.arq in adopted and (
                     now is None or now.project_id != getattr(difference.attached, "project_id", None)
@@ -315,12 +304,13 @@ def _has_shrunk(lost: int, charged: int) -> bool:
 
 
 def _batches(differences: Iterable[Difference]) -> Iterator[list[Difference]]:
-    """Split into batches of at most _BATCH_ROWS, each of one project, ordered by instance."""
+    """Split into batches of at most _BATCH_ROWS, each of one project, to commit or not, ordered by instance."""
 
-    def sort_key(difference: Difference) -> tuple[str, str]:
+    def sort_key(difference: Difference) -> tuple[tuple[str, bool], str]:
+        is_uncommitted = difference.problem == "not committed"
         if difference.attached is None:
-            return difference.charges[0].project_id, ""
-        return str(difference.attached.project_id), str(difference.attached.instance)
+            return (difference.charges[0].project_id, is_uncommitted), ""
+        return (str(difference.attached.project_id), is_uncommitted), str(difference.attached.instance)
 
     in_order = sorted(differences, key=sort_key)
     for _, group in itertools.groupby(in_order, key=lambda difference: sort_key(difference)[0]):

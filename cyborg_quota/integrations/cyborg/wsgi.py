@@ -17,11 +17,10 @@ compatibility.check_services()  # first: the next imports fail with an unsupport
 
 import pecan  # noqa: E402
 from cyborg.api import app as cyborg_app  # noqa: E402
-from cyborg.common import exception  # noqa: E402
 from cyborg.conductor import rpcapi  # noqa: E402
 from oslo_log import log as logging  # noqa: E402
 
-from cyborg_quota.integrations.cyborg import errors, nova_faults, process_state, unbound_requests  # noqa: E402
+from cyborg_quota.integrations.cyborg import errors, process_state, unbound_requests  # noqa: E402
 
 LOG = logging.getLogger(__name__)
 
@@ -36,11 +35,7 @@ class ConductorAPI(rpcapi.ConductorAPI):  # type: ignore[misc]
         """Create an ARQ. Cyborg calls this for each ARQ of a POST; the first call checks the limit for all of them."""
         maximum = process_state.conf().cyborg.max_unbound_requests
         if maximum >= 0 and not pecan.request.environ.get(CHECKED):
-            try:
-                unbound_requests.check(context, devprof_id, maximum)
-            except exception.Forbidden as refused:
-                _note_refusal(refused)
-                raise
+            unbound_requests.check(context, devprof_id, maximum)
             pecan.request.environ[CHECKED] = True
         return super().arq_create(context, obj_extarq, devprof_id)
 
@@ -52,16 +47,9 @@ class ConductorAPI(rpcapi.ConductorAPI):  # type: ignore[misc]
             seconds = errors.retry_after(plain)
             if seconds is not None:
                 pecan.response.headers["Retry-After"] = str(seconds)
-            if isinstance(plain, exception.Forbidden):
-                _note_refusal(plain)
             if plain is error:
                 raise
             raise plain from None
-
-
-def _note_refusal(refused: Exception) -> None:
-    """See nova_faults."""
-    pecan.request.environ[nova_faults.REFUSAL] = str(refused)
 
 
 def _mount_quota_api(setup_app: Callable[..., Any]) -> Callable[..., Any]:
@@ -107,8 +95,6 @@ def make_application() -> Any:
         from cyborg_quota.api import deploy
 
         application = deploy.format_errors(application)
-    if process_state.conf().cyborg.redirect_nova:
-        return nova_faults.redirected(application)
     return application
 
 

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The repair by a conductor or an API: what it compares, and what it may change. The records are set by the test."""
+
+from __future__ import annotations
+
+import threading
+from unittest import mock
+
+import testscenarios
+
+from cyborg_quota import Claim, exceptions
+from cyborg_quota.integrations.cyborg import repair as repair_module
+from cyborg_quota.integrations.cyborg.reconciler import Reconciler
+from cyborg_quota.integrations.cyborg.repair import Repair
+from tests import base, fixtures
+from tests.functional.test_reconciler import ReconcilerTestCase
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+MANY = 20
+LONG_SECONDS = 60.0
+
+
+class RepairTestCase(ReconcilerTestCase):
+    def make_reconciler(self) -> Reconciler:
+        return Reconciler(self.quotas, self.cloud, ("gpu",), grace_seconds=10, share=10, source="east", wait=self.wait)
+
+    def make_repair(self, *, is_healing: bool = True) -> Repair:
+        return Repair(self.make_reconciler, is_healing=is_healing)
+
+    def bind(self, *arqs: str) -> None:
+        """Bind and charge."""
+        self.engine.adopt(base.ADMIN, [Claim(arq, {"gpu": 1}, source="east") for arq in arqs], "p1")
+        for arq in arqs:
+            self.cloud.bind(arq)
+
+
+class TestTurns(RepairTestCase):
+    scenarios = fixtures.SCENARIOS[:1]  # it only calls the reconciler
+
+    def compared(self, repair: Repair, **options: bool) -> str:
+        """Run it; returns what was compared: all, or what changed lately."""
+        with (
+            mock.patch.object(Reconciler, "find", side_effect=Reconciler.find, autospec=True) as find,
+            mock.patch.object(Reconciler, "find_lately", side_effect=Reconciler.find_lately, autospec=True) as lately,
+        ):
+            repair.run(**options)
+        self.assertEqual(1, find.call_count + lately.call_count)
+        return "all" if find.called else "lately"
+
+    def test_all_at_the_start_and_after_a_failure(self) -> None:
+        repair = self.make_repair()
+        self.assertEqual(
+            ["all", "lately", "all"], [self.compared(repair, compare_all=all_) for all_ in (False, False, True)]
+        )
+        with mock.patch.object(
+            self.engine, "list_reservations", side_effect=exceptions.DatabaseUnreachable("gone", 6.0)
+        ):
+            self.assertFalse(repair.run())
+        self.assertEqual(["all", "lately"], [self.compared(repair), self.compared(repair)])
+        repair.compare_all_next()
+        self.assertEqual(["all", "lately"], [self.compared(repair), self.compared(repair)])
+
+    def test_a_repair_that_failed(self) -> None:
+        """The database refuses it: the next turn compares all again."""
+        repair = self.make_repair()
+        repair.run()
+        self.cloud.bind("a")
+        with mock.patch.object(self.engine, "adopt", side_effect=exceptions.DatabaseError("It refused a statement.")):
+            self.assertFalse(repair.run(compare_all=True))
+        self.assertTrue(repair.run())
+        self.assertEqual((1, 0), self.figures())
+
+    def test_deleted_during_an_outage(self) -> None:
+        """All of them: more than an operator's --heal would release without --force."""
+        arqs = [f"a{number}" for number in range(MANY)]
+        self.bind(*arqs)
+        repair = self.make_repair()
+        self.assertTrue(repair.run())
+        self.cloud.arqs.clear()
+        self.cloud.others.clear()
+        self.assertTrue(repair.after_failure())
+        self.assertEqual((0, 0), self.figures())
+
+    def test_a_wrong_database(self) -> None:
+        """Its first comparison was refused, and an outage changes nothing about that."""
+        self.bind(*[f"a{number}" for number in range(MANY)])
+        self.cloud.arqs.clear()
+        repair = self.make_repair()
+        with self.assertLogs(repair_module.LOG.logger, "ERROR") as logged:
+            for _ in range(2):
+                self.assertTrue(repair.after_failure())
+        self.assertIn("The ledger was not repaired: Cyborg's records have shrunk: 20 of the 20", logged.output[1])
+        self.assertEqual((MANY, 0), self.figures())
+
+    def test_records_that_shrink_without_an_outage(self) -> None:
+        """They may have been restored from an old backup: nothing is released."""
+        self.bind(*[f"a{number}" for number in range(MANY)])
+        repair = self.make_repair()
+        repair.run()
+        self.cloud.arqs.clear()
+        repair.run(compare_all=True)
+        self.assertEqual((MANY, 0), self.figures())
+
+    def test_only_logged(self) -> None:
+        """With reconcile_heal = false."""
+        self.cloud.bind("a")
+        repair = self.make_repair(is_healing=False)
+        self.assertTrue(repair.after_failure())
+        with self.assertLogs(repair_module.LOG.logger, "WARNING") as logged:
+            repair.run(compare_all=True)
+        self.assertIn("ARQ a: not charged; charged nothing, attached p1 gpu=1", logged.output[0])
+        self.assertEqual((0, 0), self.figures())
+
+    def test_a_crashed_conductor(self) -> None:
+        """A turn commits what was bound, however many; nothing that is younger than the grace."""
+        repair = self.make_repair()
+        repair.run()
+        arqs = [f"a{number}" for number in range(MANY)]
+        claims = [Claim(arq, {"gpu": 1}, source="east") for arq in arqs]
+        self.quotas.reserve_many(self.context, claims)
+        for arq in arqs:
+            self.cloud.bind(arq)
+
+        def meanwhile() -> None:
+            self.quotas.release(self.context, consumer="a0")
+            self.quotas.reserve_many(self.context, claims[:1])
+
+        self.meanwhile = meanwhile
+        repair.run()
+        self.assertEqual((MANY - 1, 1), self.figures())
+        self.meanwhile = lambda: None
+        repair.run()
+        self.assertEqual((MANY, 0), self.figures())
+
+
+class TestTwoConductors(RepairTestCase):
+    def test_one_heals_and_the_other_finds_nothing(self) -> None:
+        """Both compare at once. One reads again and repairs while the other waits for its grace to end."""
+        self.bind("deleted", "stays")
+        del self.cloud.arqs["deleted"]
+        self.cloud.bind("not charged")
+        self.quotas.reserve_many(self.context, [Claim("not committed", {"gpu": 1}, source="east")])
+        self.cloud.bind("not committed")
+        both_wait, is_healed = threading.Barrier(2), threading.Event()
+        repairs = []
+        logged: dict[str, list[object]] = {"first": [], "second": []}
+        for name, healed in logged.items():
+
+            def wait(_seconds: float, name: str = name) -> None:
+                both_wait.wait(LONG_SECONDS)
+                if name == "second":
+                    is_healed.wait(LONG_SECONDS)
+
+            reconciler = self.make_reconciler()
+            reconciler._wait = wait
+            real = reconciler.heal
+
+            def heal(report: object, healed: list[object] = healed, real: object = real, **options: object) -> object:
+                healed += real(report, **options)  # type: ignore[operator]
+                return healed
+
+            reconciler.heal = heal  # type: ignore[method-assign, assignment]
+            repairs.append(Repair(lambda reconciler=reconciler: reconciler, is_healing=True))  # type: ignore[misc]
+        other = threading.Thread(target=repairs[1].run)
+        other.start()
+        repairs[0].run()
+        is_healed.set()
+        other.join(LONG_SECONDS)
+        self.assertEqual((3, 0), (len(logged["first"]), len(logged["second"])))
+        self.assertEqual((3, 0), self.figures())
+        self.assertEqual([], self.found())
+        self.assertEqual([], self.quotas.audit(base.ADMIN))
