@@ -64,7 +64,7 @@ class TestPages(base.BaseTestCase):
         """The first words of each note are on the page."""
         page = (test_docs.built() / "release-notes.html").read_text()
         shown = _plain(html.unescape(re.sub(r"<[^>]+>", "", page)))
-        notes = sorted((installing.TOP / "releasenotes/notes").glob("*.yaml"))
+        notes = sorted((installing.TOP / "releasenotes/news").glob("*.yaml"))
         self.assertEqual(1, len(notes))
         for path in notes:
             for section, texts in yaml.safe_load(path.read_text()).items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``.. release-notes::``: the notes in releasenotes/notes, by section.
+"""``.. release-notes::``: the notes in releasenotes/news, by section.
 
 reno's own directive reads the history of git, which a plain copy of the tree does not have.
 """
@@ -32,7 +32,7 @@ class ReleaseNotes(SphinxDirective):
     """Renders each section with an entry for each note, in the order of the file names."""
 
     def run(self) -> list[nodes.Node]:
-        directory = pathlib.Path(self.env.srcdir).parents[1] / "releasenotes/notes"
+        directory = pathlib.Path(self.env.srcdir).parents[1] / "releasenotes/news"
         paths = sorted(directory.glob("*.yaml"))
         for path in (directory, *paths):
             self.env.note_dependency(str(path))
