@@ -195,7 +195,6 @@ class BadReplayTest(ReplayCase):
 
 
 class StoppedReplayTest(ReplayCase):
-
     def test_an_interrupt_prints_how_to_continue(self) -> None:
         path = self.write("0,reserve,a,p,gpu,1", "1,commit,a,p,gpu,1")
         with fx.MockPatchObject(QuotaEngine, "commit", side_effect=KeyboardInterrupt):

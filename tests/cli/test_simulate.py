@@ -340,31 +340,6 @@ class BadInputTest(SimulateCase):
         self.assertIn("Cannot read", self.refused(2, "limit", "simulate", nowhere, "--against", EXAMPLE))
         self.assertIn("--chart", self.refused(2, "limit", "simulate", new, "--against", EXAMPLE, "--chart", "x.jpg"))
 
-    def test_bad_traces(self) -> None:
-        new = self.limits({"defaults": {"gpu": 3}})
-        for lines, status, part in (
-            (["-1,reserve,a,p,gpu,1"], 2, "line 2: time '-1' is not"),
-            (["1,reserve,a,p,gpu,1", "0,commit,a,p,gpu,1"], 2, "line 3: time 0 is before 1"),
-            (["0,reserve,a,p,gpu,0"], 2, "line 2: amount '0' is not"),
-            (["0,commit,nobody,p,gpu,1"], 1, "line 2: Consumer 'nobody' of project 'p' holds no reservation."),
-            (["0,reserve,a,p,gpu,1", "0,reserve,a,p,gpu,2"], 1, "line 3: Consumer 'a' already holds gpu=1"),
-            (["0,reserve,a,p,gpu,1", "0,commit,a,p,gpu,1", "0,rollback,a,p,gpu,1"], 1, "line 4: Reservation"),
-        ):  # fmt: skip
-            self.assertIn(part, self.refused(status, "limit", "simulate", new, "--against", self.trace(*lines)))
-        self.assertIn("the header", self.refused(2, "limit", "simulate", new, "--against", new))
-        self.assertIn("regular file", self.refused(2, "limit", "simulate", new, "--against", "/dev/null"))
-
-    def test_bad_limits(self) -> None:
-        for content, part in (
-            ({"defaults": {"gpuu": 3}}, "Unknown resource 'gpuu'"),
-            ({"defaults": {"gpu": "many"}}, "must be an integer"),
-            (["gpu"], "must be a mapping"),
-        ):
-            self.assertIn(part, self.refused(2, "limit", "simulate", self.limits(content), "--against", EXAMPLE))
-        broken = self.directory / "broken.yaml"
-        broken.write_text("{")
-        self.assertIn("YAML", self.refused(2, "limit", "simulate", str(broken), "--against", EXAMPLE))
-
 
 class ChartTest(SimulateCase):
     def test_png_and_svg(self) -> None:

@@ -80,27 +80,6 @@ class TestTotals(ExportTestCase):
         self.assertEqual([], list(self.export()))
         self.assertEqual([], list(self.export(DAY)))
 
-    def test_each_way_in_which_a_reservation_ends(self) -> None:
-        for consumer in ("open", "kept", "rolled", "freed", "late"):
-            (uuid,) = self.quotas.reserve(self.context, {"gpu": 2}, consumer=consumer)
-        self.make_overdue(uuid)
-        self.quotas.expire(base.ADMIN)
-        for consumer in ("kept", "freed"):
-            self.quotas.commit(self.context, consumer=consumer)
-        self.quotas.rollback(self.context, consumer="rolled")
-        self.quotas.release(self.context, consumer="freed")
-        trace = self.assert_same_totals()
-        self.assertEqual({("p1", "gpu"): (2, 2)}, self.totals(self.engine))
-        kinds = [event.kind for event in trace]
-        counts = {kind: kinds.count(kind) for kind in sorted(set(kinds))}
-        self.assertEqual({"commit": 2, "release": 1, "reserve": 5, "rollback": 2}, counts)
-
-    def test_a_claim_of_several_resources(self) -> None:
-        self.quotas.reserve(self.context, {"gpu": 2, "fpga": 3}, consumer="one")
-        self.quotas.commit(self.context, consumer="one")
-        self.quotas.adopt(base.ADMIN, [base.claim("two", gpu=1)], "p1")
-        self.assert_same_totals()
-
     def test_any_history(self) -> None:
         """Random calls by several projects, then a fold and a purge of the older half. On the servers: one history."""
         for seed in range(3 if self.backend == "sqlite" else 1):

@@ -282,19 +282,6 @@ class TestCalls(OverridesTestCase):
         self.admin.cancel_overrides(base.ADMIN, [one.id for one in made])
         self.assertEqual(([], None), self.admin.list_overrides(base.ADMIN))
 
-    def test_the_administrator_of_the_parent(self) -> None:
-        """The rule for limits is the rule for overrides; without a policy, only an admin may set them."""
-        for context in (base.Context("p"), base.Context("parent")):
-            self.assertRaises(
-                exceptions.NotAuthorized, self.admin.set_overrides, context, {"gpu": 1}, "p", self.time(1)
-            )
-        self.assertRaises(exceptions.NotAuthorized, self.admin.list_overrides, base.Context("p"))
-        known = self.override("p", 1, 0, 1)
-        for context in (base.Context("p"), base.Context("parent")):
-            for one in (known, "1-0"):
-                self.assertRaises(exceptions.OverrideNotFound, self.admin.cancel_overrides, context, [one])
-        self.assertEqual(1, len(self.rows()))
-
     def test_a_removed_project(self) -> None:
         self.make_tree({"p": None})
         self.override("p", 1, 0, 1)

@@ -142,24 +142,6 @@ class TestFiltersDecideInTheTransaction(PodClaimTestCase):
         self.assertEqual(["lock", "rollback", "lock"], steps)
 
 
-class TestSpecification(PodClaimTestCase):
-    """The example of the specification "Dynamic Pod Binding", with claims: two groups of three pods, one tenant."""
-
-    def test_claims_fill_the_pods(self) -> None:
-        for number in range(1, 7):
-            self.add(f"Pod{number}", 4, affinity=CAD if number > 3 else {})
-        cad = PodChoice(affinity=CAD)
-        first = [(self.claim(2), self.claim(2, pod=cad)) for _ in range(2)]
-        self.assertEqual([("Pod1", "Pod4")] * 2, first)
-        self.assertEqual(("Pod2", "Pod5"), (self.claim(), self.claim(pod=cad)), "both pods are full")
-        phases = [("Pod1", "first"), ("Pod4", "first"), ("Pod2", "claim"), ("Pod5", "claim")]
-        self.assertEqual(phases, self.history())
-        self.assertEqual(["Pod2", "Pod5"], [one.pod for _, one in self.pods.list_bindings(ADMIN, "tenant1")])
-        self.pods.change(ADMIN, "Pod2", state="maintenance")
-        self.assertEqual(("Pod3", "Pod5"), (self.claim(), self.claim(pod=cad)))
-        self.assertEqual([*phases, ("Pod3", "maintenance")], self.history())
-
-
 class TestBinding(PodClaimTestCase):
     def test_a_binding_moves_with_the_claim_that_needs_it(self) -> None:
         self.add("p1", 4)

@@ -20,7 +20,6 @@ ADMIN = base.ADMIN
 
 
 class TestVisibility(test_pod_limits.PodLimitTestCase):
-
     def test_headroom(self) -> None:
         """With the rule ``capacity:fits``, a tenant learns what a limit per pod leaves, but not the name of the pod.
 

@@ -226,7 +226,6 @@ class TestFold(PurgeTestCase):
         self.assertEqual(4, quotas.purge(base.ADMIN, 0))
         self.assertEqual([5], self.deltas())
 
-
     def test_many_usage_rows_are_read_in_pages(self) -> None:
         """No read of a purge returns more rows than a page, however many projects have rows to merge."""
         for name in ("p1", "p2", "p3", "p4", "p5"):

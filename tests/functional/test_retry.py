@@ -101,26 +101,19 @@ class TestLostCommit(base.LedgerTestCase):
         self.quotas.release(self.context, uuids)
         self.assertEqual((3, (0, 0)), (lost.lost, self.figures()))
 
-    def settle(self, call: str, state: str, figures: tuple[int, int]) -> None:
-        other = self.quotas.reserve(self.context, {"gpu": 8}, consumer="other")
-        uuids = self.quotas.reserve(self.context, {"gpu": 2}, consumer="c", group="g")
-        self.quotas.commit(self.context, other)
-        lost = self.lose()
-        self.assertIsNone(getattr(self.quotas, call)(self.context, group="g"))
-        self.assertEqual((1, [state]), (lost.lost, self.states(*uuids)))
-        self.assertEqual(figures, self.figures())
-
-    def test_commit(self) -> None:
-        self.settle("commit", "committed", (10, 0))
-
-    def test_rollback(self) -> None:
-        self.settle("rollback", "rolled_back", (8, 0))
-
-    def test_release_of_a_reservation_in_flight(self) -> None:
-        self.settle("release", "rolled_back", (8, 0))
-
-    def test_extend(self) -> None:
-        self.settle("extend", "reserved", (8, 2))
+    def test_settle(self) -> None:
+        self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 8}, consumer="other"))
+        for call, state, figures in (
+            ("commit", "committed", (10, 0)),
+            ("rollback", "rolled_back", (8, 0)),
+            ("release", "rolled_back", (8, 0)),
+            ("extend", "reserved", (8, 2)),
+        ):
+            uuids = self.quotas.reserve(self.context, {"gpu": 2}, consumer="c", group="g")
+            with hooks.LostCommits(self.engine, self.backend) as lost:
+                self.assertIsNone(getattr(self.quotas, call)(self.context, group="g"))
+            self.assertEqual((1, [state], figures), (lost.lost, self.states(*uuids), self.figures()), call)
+            self.quotas.release(self.context, uuids)
 
     def test_release(self) -> None:
         uuids = self.quotas.reserve(self.context, {"gpu": 2, "fpga": 1}, consumer="c")

@@ -43,7 +43,6 @@ class TestTotals(TreeTestCase):
 
 
 class TestConstraints(TreeTestCase):
-
     def test_each_level_refuses_in_turn(self) -> None:
         for project_id, limit in (("leaf", 1), ("left", 2), ("root", 3)):
             self.limits.subtree_limits[project_id, "gpu"] = limit

@@ -286,7 +286,6 @@ class TestCosts(DriverTestCase):
 
 
 class TestFaults(DriverTestCase):
-
     def test_errors_of_keystoneauth(self) -> None:
         for error, words in (
             (ksa.ConnectTimeout("x"), "does not respond in time"),
