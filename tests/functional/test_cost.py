@@ -120,8 +120,6 @@ SETS = {"quota": {"gpu": 1}}
 REST: dict[str, tuple[str, str, str, Any]] = {
     "get_quota": (READER, "GET", QUOTA, None),
     "get_quota_detail": (READER, "GET", f"{QUOTA}/detail", None),
-    "get_quota_metrics": (READER, "GET", f"{QUOTA}/metrics", None),
-    "get_quota_metrics, with the subtree": (MANAGER, "GET", f"{QUOTA}/metrics", None),
     "get_quota_defaults": (READER, "GET", f"{QUOTA}/defaults", None),
     "get_quota_tree": (READER, "GET", f"{QUOTA}/tree", None),
     "get_quota_tree, of the parent": (PARENT, "GET", "/v2/quotas/mid0/tree?limit=5", None),

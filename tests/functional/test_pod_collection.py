@@ -61,6 +61,7 @@ class TestCollect(CollectionTestCase):
         gpu = {"gpu": ResourceUse(8, 3)}
         self.assertEqual({"p1": own, "p2": gpu, "p3": gpu}, self.stored())
         self.assertEqual(own, collected["p1"].usage.usage)
+        self.assertEqual({"p1": own, "p2": {}}, self.pods.measure(ADMIN, ["p1", "p2"]), "own inventories only")
 
     def test_a_pod_with_nothing_to_measure_stays_without_measurement(self) -> None:
         """It counts as having room: otherwise a cloud without inventories could not use pods."""
