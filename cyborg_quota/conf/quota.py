@@ -54,14 +54,6 @@ OPTS: list[cfg.Opt] = [
         help="Seconds for which an ended reservation is kept. Until it is purged, a late or repeated call gets the "
         "correct answer about it.",
     ),
-    cfg.IntOpt(
-        "batch_rows",
-        default=2000,
-        min=1,
-        max=10_000,
-        help="The maximum number of reservations in one transaction of expiry or purge. While other calls run, the "
-        "batches are smaller, so that a transaction takes a few milliseconds.",
-    ),
     cfg.FloatOpt(
         "retry_seconds",
         default=6.0,

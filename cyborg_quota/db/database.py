@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -128,14 +127,6 @@ class Database:
         if self._engine is not None:
             self._parents.append((self._engine, self._connections))
         self._engine = self._connections = None
-
-    @property
-    def max_concurrent_writers(self) -> int:
-        """The most concurrent writers of one caller: half of the pool, to leave the rest to others. On SQLite: 1."""
-        pool_size, overflow = self._settings.max_pool_size, self._settings.max_overflow
-        if self.dialect.max_writers is not None:
-            return self.dialect.max_writers
-        return sys.maxsize if overflow < 0 or pool_size == 0 else max(1, (pool_size + overflow) // 2)
 
     @property
     def long_transactions(self) -> Database:

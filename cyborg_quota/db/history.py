@@ -9,7 +9,8 @@ its creation.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection, Iterator, Sequence
+import functools
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
@@ -412,8 +413,6 @@ ExpiryPosition = tuple[datetime.datetime, int]
 _OVERDUE = sa.select(
     _row.id, _row.project_id, _row.resource, _row.delta, _row.provider_id, GENERATION.label("generation"), _row.pod
 ).where(IS_OVERDUE)
-# (In index order. With the id as a second key, PostgreSQL might sort all overdue rows again for each batch.)
-_NEXT_OVERDUE = _OVERDUE.order_by(_row.expire).limit(sa.bindparam("b_limit", type_=sa.Integer))
 _LONGEST_OVERDUE = _OVERDUE.order_by(_row.expire, _row.id).limit(sa.bindparam("b_limit", type_=sa.Integer))
 _OVERDUE_AFTER = _LONGEST_OVERDUE.where(
     _row.expire >= sa.bindparam("b_expire", type_=_row.expire.type),
@@ -425,12 +424,11 @@ _OVERDUE_AFTER = _LONGEST_OVERDUE.where(
 _EXPIRE_OF = sa.select(_row.expire).where(
     _row.id == sa.bindparam("b_id"), _row.expire <= clock.utc_after(-sa.bindparam("b_grace", type_=sa.BigInteger))
 )
-_OVERDUE_OF = ListStatement(lambda size: _OVERDUE.where(any_of(_row.id, size)))
 
 
-def read_overdue(connection: sa.Connection, limit: int, grace: int) -> Sequence[Overdue]:
-    """The next ``limit`` overdue reservations, longest overdue first."""
-    return [tuple(row) for row in connection.execute(_NEXT_OVERDUE, {"b_limit": limit, "b_grace": grace})]
+@functools.cache
+def _overdue_of(lock: Callable[[sa.Select[Any]], sa.Select[Any]]) -> ListStatement:
+    return ListStatement(lambda size: lock(_OVERDUE.where(any_of(_row.id, size)).order_by(_row.id)))
 
 
 def read_overdue_after(
@@ -453,6 +451,10 @@ def read_overdue_after(
     return rows, position
 
 
-def still_overdue(connection: sa.Connection, ids: Collection[int], grace: int) -> Sequence[Overdue]:
-    """Those of these reservations that are still overdue."""
-    return [tuple(row) for row in _OVERDUE_OF.rows(connection, sorted(ids), {"b_grace": grace})]
+def lock_overdue(connection: sa.Connection, ids: Collection[int], grace: int) -> Sequence[Overdue]:
+    """Those of these reservations that are still overdue; locked ones are left out, where the server can skip them.
+
+    Where it cannot, the rows are not locked.
+    """
+    statement = _overdue_of(dialects.of(connection).skip_locked(connection.dialect))
+    return [tuple(row) for row in statement.rows(connection, sorted(ids), {"b_grace": grace})]

@@ -39,15 +39,6 @@ def purge_ended(connection: sa.Connection, age_microseconds: int, limit: int) ->
     return len(ids)
 
 
-_NEWEST = sa.select(sa.func.max(_row.id))
-
-
-def newest(connection: sa.Connection) -> int | None:
-    """The highest id of a reservation. If it has changed, a reservation was inserted."""
-    newest_id: int | None = connection.execute(_NEWEST).scalar()
-    return newest_id
-
-
 # Keep the rows of a consumer or a group: a release by consumer or group must find them.
 _LOOSE = sa.and_(
     _row.state == COMMITTED,

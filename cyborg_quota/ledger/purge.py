@@ -9,7 +9,6 @@ from typing import Final
 from cyborg_quota.db import maintenance
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.errors import ConcurrentChange
-from cyborg_quota.ledger.expire import run_batches
 
 _MIN_ROWS_TO_FOLD: Final = 2
 _USAGE_ROWS_PER_PAGE: Final = 10_000
@@ -31,16 +30,18 @@ class Purger:
         ``progress`` is called after each batch, with the number of rows removed.
         """
 
-        def delete_batch(rows: int) -> int:
-            def work(connection: Connection) -> int:
-                deleted = maintenance.purge_ended(connection, age_microseconds, rows)
-                if deleted is None:
-                    raise ConcurrentChange
-                return deleted
+        def delete_batch(connection: Connection) -> int:
+            deleted = maintenance.purge_ended(connection, age_microseconds, self._batch_rows)
+            if deleted is None:
+                raise ConcurrentChange
+            return deleted
 
-            return self._database.write(work)
-
-        purged = run_batches(self._database, delete_batch, self._batch_rows, progress)
+        purged, count = 0, self._batch_rows
+        while count == self._batch_rows:
+            count = self._database.write(delete_batch)
+            purged += count
+            if progress is not None:
+                progress(count)
         for usage_id in self._foldable_usage_rows(age_microseconds):
             for group in self._untimed.read(
                 lambda connection, usage_id=usage_id: maintenance.foldable(connection, usage_id, age_microseconds)  # type: ignore[misc]

@@ -35,7 +35,6 @@ def driver_settings(conf: cfg.ConfigOpts) -> DriverSettings:
     return DriverSettings(
         database=database_settings(conf),
         expire_grace_seconds=conf.quota.expire_grace,
-        batch_rows=conf.quota.batch_rows,
         thresholds=tuple(conf.notices.thresholds),
         selection=plugins.load("cyborg_quota.selections", "[capacity] selection", conf.capacity.selection)(),
         pods=PodSelection(

@@ -109,7 +109,7 @@ class ServiceTest(ExpirerCase):
 
     def test_two_instances_expire_and_stop_immediately(self) -> None:
         log = self.directory / "expirer.log"
-        self.configure(f"[quota]\nexpire_interval = 1\nbatch_rows = 2\n[DEFAULT]\nlog_file = {log}")
+        self.configure(f"[quota]\nexpire_interval = 1\n[DEFAULT]\nlog_file = {log}")
         self.overdue(7)
         processes = [self.serve(), self.serve()]
         # Both: a process that is still loading does not handle SIGTERM yet.
@@ -146,8 +146,10 @@ class StoppingTest(ExpirerCase):
         self.addCleanup(shell.engine.close)
         return shell
 
-    def maintenance(self) -> expirer.Maintenance:
+    def maintenance(self, batch_rows: int | None = None) -> expirer.Maintenance:
         shell = self.shell()
+        if batch_rows is not None:
+            shell.engine._driver._expirer._batch_rows = batch_rows  # type: ignore[attr-defined]
         return expirer.Maintenance(shell.conf, shell.engine)
 
     def test_each_job_has_a_thread(self) -> None:
@@ -162,18 +164,16 @@ class StoppingTest(ExpirerCase):
             self.assertGreaterEqual(pool._max_workers, len(jobs))
 
     def test_it_stops_between_two_batches(self) -> None:
-        self.configure("[quota]\nbatch_rows = 2")
         self.overdue(5)
-        maintenance = self.maintenance()
+        maintenance = self.maintenance(batch_rows=2)
         maintenance.stop()
         self.assertRaises(expirer.Stopping, maintenance.expire)
         self.assertEqual(3, self.good("usage", "list")[0]["reserved"])
         self.assertEqual([], self.good("usage", "audit"))
 
     def test_a_stopped_run_logs_what_it_has_expired(self) -> None:
-        self.configure("[quota]\nbatch_rows = 2")
         self.overdue(5)
-        maintenance = self.maintenance()
+        maintenance = self.maintenance(batch_rows=2)
         logger = self.useFixture(fx.FakeLogger(level=logging.INFO))
 
         def expire() -> int:

@@ -103,8 +103,8 @@ class ShellTest(base.CliTestCase):
         self.assertIn("List the overrides: cyborg-quota limit override list", ended)
 
     def test_an_invalid_configuration(self) -> None:
-        self.configure("[quota]\nbatch_rows = many")
-        self.assertIn("batch_rows", self.refused(2, "usage", "list"))
+        self.configure("[quota]\npurge_age = many")
+        self.assertIn("purge_age", self.refused(2, "usage", "list"))
         self.configure("[limits]\ndriver = ghost")
         self.assertIn("[limits] driver = ghost", self.refused(2, "usage", "list"))
         self.configure(url="not a url")

@@ -37,7 +37,6 @@ purge_age = 0
 retry_seconds = 1
 statement_timeout = 2
 connect_timeout = 2
-batch_rows = 100
 """
 
 

@@ -199,7 +199,6 @@ class TestOptions(oslo_base.BaseTestCase):
         for group, name, value in (
             ("quota", "reservation_expire", 0),
             ("quota", "expire_grace", -1),
-            ("quota", "batch_rows", 0),
             ("quota", "retry_seconds", -1),
             ("quota", "connect_timeout", 0),
             ("quota", "purge_age", -1),

@@ -142,12 +142,13 @@ class TestRaces(ExpiryTestCase):
     scenarios = fixtures.SCENARIOS[1:]
 
     def test_extended_between_reading_and_ending(self) -> None:
-        """The sweeper read it as overdue; it was extended before the UPDATE of the sweeper."""
+        """The sweeper read it as overdue; it was extended before the transaction of the sweeper."""
         uuids = self.make_swept(2)
         act = hooks.Interleaved(
             self.engine,
-            "UPDATE reservations",
+            "SELECT reservations.expire",
             lambda: self.set_expire(uuids[0], utc_now() + HOUR),
+            after=True,
         )
         self.useFixture(act)
         self.assertEqual(1, self.quotas.expire(base.ADMIN))

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import QuotaEngine
-from cyborg_quota.db import maintenance, models, new_reservations, reservations, usages
+from cyborg_quota.db import history, maintenance, models, new_reservations, reservations, usages
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.dialects import mariadb
 from tests import base, hooks, statement_cache
@@ -117,7 +117,13 @@ class TestCaches(CacheTestCase):
         expirer = self.engine._driver._expirer  # type: ignore[attr-defined]
         first, second = sizes(40)
         self.seed(sum(first) + sum(second), 30)
-        self.assert_bounded(expirer.expire_batch, first, second)
+
+        def expire_batch(size: int) -> None:
+            database = hooks.database_of(self.engine)
+            rows, _ = database.read(lambda connection: history.read_overdue_after(connection, None, size, 0))
+            self.assertEqual(size, expirer.expire_batch(rows))
+
+        self.assert_bounded(expire_batch, first, second)
         self.assert_invariants()
         self.assertEqual((0, 1), self.figures("p7"))
 

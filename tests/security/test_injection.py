@@ -185,7 +185,7 @@ class TestCommandLine(cli.CliTestCase):
             for option in (
                 "[quota]\ndriver",
                 "[limits]\ndriver",
-                "[quota]\nbatch_rows",
+                "[quota]\npurge_age",
                 "[limits]\nenforcement_model",
                 "[limits]\nlimits",
             ):

@@ -8,7 +8,7 @@ connection is kept in ``connection.info``.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 import sqlalchemy as sa
@@ -24,6 +24,16 @@ from cyborg_quota.types import State
 
 MIN_BULK_ROWS: Final = 8
 """From this number of usage rows, the statement of ``charge_bulk`` is faster than one statement for each row."""
+
+
+def unchanged(query: sa.Select[Any]) -> sa.Select[Any]:
+    """The lock of a server that cannot skip locked rows: none."""
+    return query
+
+
+def skipping_locked(query: sa.Select[Any]) -> sa.Select[Any]:
+    """FOR UPDATE SKIP LOCKED"""
+    return query.with_for_update(skip_locked=True)
 
 
 class Dialect:
@@ -215,6 +225,10 @@ class Dialect:
     def lock_in_order(self, query: sa.Select[Any], *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
         """Make ``query`` lock its rows one after the other, sorted by these columns; text is compared by bytes."""
         return query.order_by(*columns).with_for_update()
+
+    def skip_locked(self, server: sa.Dialect) -> Callable[[sa.Select[Any]], sa.Select[Any]]:
+        """A function that makes a query lock its rows and leave out locked ones; unchanged if ``server`` cannot."""
+        return unchanged
 
     # --- Clusters and durability ---
 

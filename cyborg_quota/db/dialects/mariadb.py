@@ -27,7 +27,7 @@ from sqlalchemy.ext.compiler import compiles
 from cyborg_quota.db import inventories, new_reservations, reservations, usages
 from cyborg_quota.db.clock import utc_after
 from cyborg_quota.db.dialects import mariadb_schema_lock
-from cyborg_quota.db.dialects.base import MIN_BULK_ROWS, Dialect
+from cyborg_quota.db.dialects.base import MIN_BULK_ROWS, Dialect, skipping_locked, unchanged
 from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.db.models import reservations as reservations_table
 from cyborg_quota.db.new_reservations import NewReservation
@@ -167,6 +167,10 @@ class MariaDB(Dialect):
             return None
         form, parameters = prepared
         return _settle_block(form).run(connection, parameters) == _DONE
+
+    def skip_locked(self, server: sa.Dialect) -> Callable[[sa.Select[Any]], sa.Select[Any]]:
+        first = (10, 6) if _is_mariadb(server) else (8, 0, 1)
+        return skipping_locked if tuple(server.server_version_info or ()) >= first else unchanged
 
     def leave_autocommit(self, connection: sa.Connection, *, is_failed: bool) -> None:
         if is_failed:

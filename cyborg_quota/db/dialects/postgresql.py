@@ -9,7 +9,7 @@ function changes nothing.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -155,6 +155,9 @@ class PostgreSQL(Dialect):
         order = [self.by_bytes(column) if isinstance(column.type, sa.String) else column for column in columns]
         return query.order_by(*order).with_for_update(key_share=True)
 
+    def skip_locked(self, server: sa.Dialect) -> Callable[[sa.Select[Any]], sa.Select[Any]]:
+        return _skipping_locked
+
     def ensure_durable(self, connection: sa.Connection) -> None:
         functions.ensure_durable(connection)
 
@@ -162,6 +165,11 @@ class PostgreSQL(Dialect):
     def schema_lock(self, connection: sa.Connection) -> Iterator[None]:
         connection.exec_driver_sql(_SCHEMA_LOCK)
         yield
+
+
+def _skipping_locked(query: sa.Select[Any]) -> sa.Select[Any]:
+    """FOR NO KEY UPDATE SKIP LOCKED"""
+    return query.with_for_update(key_share=True, skip_locked=True)
 
 
 def _driver_connection(connection: sa.Connection) -> Any:
