@@ -17,14 +17,15 @@ from cyborg_quota.policy import Policy
 from cyborg_quota.safe_repr import safe_repr
 from cyborg_quota.types import (
     ORIGINS,
+    SUBJECTS,
     TOTAL,
     Author,
-    HistoryDifference,
     HistoryEntry,
-    LimitChange,
+    HistoryFilter,
     LimitOverride,
     LimitRecord,
     Marker,
+    RecordedChange,
 )
 from cyborg_quota.validation import Context
 
@@ -36,7 +37,7 @@ MAX_LISTED_PROJECTS: Final = 500
 
 
 class Administration:
-    """Limits and projects. All calls need an admin's context, except limit_history.
+    """Limits and projects, and the history. All calls need an admin's context, except history.
 
     Policy may permit other contexts set_limit, set_limits, unset_limit, set_overrides and cancel_overrides.
 
@@ -194,7 +195,7 @@ class Administration:
 
         The limit may be below the present usage. The policy rule cyborg_quota:limit:set decides who may set the limit
         of a project; by default an admin, or an administrator of the direct parent. ``reason`` is recorded in the
-        history (see limit_history). Raises NotAuthorized, UnknownResource, LimitRefused, ReasonRequired.
+        history. Raises NotAuthorized, UnknownResource, LimitRefused, ReasonRequired.
         """
         self._set(
             context,
@@ -412,7 +413,7 @@ class Administration:
 
     def import_limits(
         self, context: Context, document: object, *, dry_run: bool = False, reason: str | None = None
-    ) -> list[LimitChange]:
+    ) -> list[RecordedChange]:
         """Apply a document to the limits and the project tree. Returns the changes.
 
         All of them are made, or none; except that total limits follow in transactions of their own.
@@ -435,33 +436,50 @@ class Administration:
 
     # --- history ---
 
-    def limit_history(
+    def history(
         self,
         context: Context,
         project_id: str | None = None,
         *,
+        subject: str | None = None,
+        resource: str | None = None,
+        provider: str | None = None,
+        pod: str | None = None,
+        user_id: str | None = None,
         since: datetime.datetime | datetime.timedelta | None = None,
+        until: datetime.datetime | datetime.timedelta | None = None,
         limit: int | None = None,
         marker: str | None = None,
-        resource: str | None = None,
     ) -> list[HistoryEntry]:
-        """The recorded changes of limits and of the project tree, newest first. Works with all limit drivers.
+        """The changes of limits, overrides, the tree, providers, inventories and pods, newest first.
 
-        ``project_id``: only the changes of this project's own limits and place. ``resource``: only the changes of its
-        limits. ``since``: a time (naive means UTC), or the greatest age. ``limit``: the maximum number of entries.
+        Works with all limit drivers. Only the entries with all given values. ``project_id``: its own limits and place
+        in the tree. ``subject``: one of SUBJECTS. ``provider``: a name or a UUID, also of one that was removed.
+        ``since`` and ``until``: times (naive means UTC), or ages. ``limit``: the maximum number of entries.
         ``marker``: the id of the entry after which the list starts. A context that is not an admin's gets only the
-        changes of its own project's limits, without the author and without the ids of parents; and without the names of
-        pods, unless the policy rule cyborg_quota:pod:see allows it. Raises NotAuthorized, InvalidRequest.
+        changes of its own project, without author and ids of parents, and cannot select by provider, pod or user. It
+        sees the names of pods if the policy rule cyborg_quota:pod:see allows it. Raises NotAuthorized, InvalidRequest.
         """
         is_admin = validation.is_admin(context)
         if project_id is not None or not is_admin:
             project_id = validation.project_of(context, project_id)
+        if any(one is not None for one in (provider, pod, user_id)):
+            validation.admin_only(context, "history")
+        if subject is not None and subject not in SUBJECTS:
+            raise exceptions.InvalidName("subject", subject, f"the subjects are {', '.join(SUBJECTS)}")
         entries = self._driver.history.entries(
-            project_id=project_id,
-            since=validation.moment_or_age("since", since),
+            HistoryFilter(
+                subject=subject,
+                project_id=project_id,
+                resource=validation.optional_name("resource", resource),
+                provider=validation.optional_name("provider", provider),
+                pod=validation.optional_name("pod", pod),
+                user_id=validation.optional_name("user_id", user_id),
+                since=validation.moment_or_age("since", since),
+                until=validation.moment_or_age("until", until),
+            ),
             limit=validation.row_limit(limit),
             before=None if marker is None else validation.entry_id(marker),
-            resource=validation.optional_name("resource", resource),
         )
         if is_admin:
             return entries
@@ -470,28 +488,10 @@ class Administration:
             entries = [hide_pod(entry) for entry in entries]
         return [without_others(entry) for entry in entries]
 
-    def verify_limit_history(self, context: Context) -> list[HistoryDifference]:
-        """Replay the history from its last checkpoint; return what it does not explain.
-
-        SQL makes changes that are not recorded. ``checkpoint_limits`` then records the present
-        state. Raises DatabaseUnavailable if the limits keep changing meanwhile.
-        """
-        validation.admin_only(context, "verify_limit_history")
-        return self._driver.history.verify()
-
-    def checkpoint_limits(self, context: Context, *, reason: str | None = None) -> int:
-        """Record all present limits and the tree in the history. Returns the number of entries written.
-
-        The next verification starts there, so differences before the checkpoint are no longer reported.
-        """
-        validation.admin_only(context, "checkpoint_limits")
-        return self._driver.history.checkpoint(self._author(context, reason))
-
-    def purge_limit_history(self, context: Context, older_than_seconds: int) -> int:
-        """Replace the entries older than this by a checkpoint, if one is 1.1 times as old. Returns how many."""
-        validation.admin_only(context, "purge_limit_history")
-        age = validation.age_microseconds(older_than_seconds)
-        return self._driver.history.purge(age, validation.author_of(context, None))
+    def purge_history(self, context: Context, older_than_seconds: int) -> int:
+        """Delete older entries of the history, and those of overrides that ended before. Returns their number."""
+        validation.admin_only(context, "purge_history")
+        return self._driver.history.purge(validation.age_microseconds(older_than_seconds))
 
     def _refuse_unknown(self, resources: Iterable[object]) -> None:
         unknown = [name for name in resources if not isinstance(name, str) or name not in self._resources]

@@ -19,7 +19,7 @@ from oslo_log import log as logging
 
 from cyborg_quota import exceptions, messaging
 from cyborg_quota.limit_types import reason_of
-from cyborg_quota.types import LimitChange, RecordedChanges
+from cyborg_quota.types import RecordedChange, RecordedChanges
 
 LOG = logging.getLogger(__name__)
 
@@ -64,8 +64,8 @@ class Sender:
             for event_type, payload in events(recorded):
                 if time.monotonic() > deadline:
                     LOG.warning(
-                        "The message bus is slow or unavailable: not all events of generation %d of the history of "
-                        "limits were sent.",
+                        "The message bus is slow or unavailable: not all events of generation %d of the history "
+                        "were sent.",
                         recorded.generation,
                     )
                     return
@@ -82,13 +82,14 @@ def make_sender(conf: cfg.ConfigOpts) -> Callable[[RecordedChanges], None] | Non
 
 def events(recorded: RecordedChanges) -> list[Event]:
     """The events of one transaction. Raises ConfigurationError if pycadf is missing."""
-    if len(recorded.changes) > MAX_EVENTS:
-        attachment = {"operation": recorded.operation, "changes": len(recorded.changes)}
+    changes = [change for change in recorded.changes if change.action in _VERBS]
+    if len(changes) > MAX_EVENTS:
+        attachment = {"operation": recorded.operation, "changes": len(changes)}
         return [("cyborg_quota.limits.updated", _payload(recorded, "update", _target(None, "limits"), attachment))]
-    return [_event(recorded, change) for change in recorded.changes]
+    return [_event(recorded, change) for change in changes]
 
 
-def _event(recorded: RecordedChanges, change: LimitChange) -> Event:
+def _event(recorded: RecordedChanges, change: RecordedChange) -> Event:
     action, kind, verb = _VERBS[change.action]
     if change.action == "set limit" and change.before is None:
         action, verb = "create", "created"
@@ -107,7 +108,7 @@ def _event(recorded: RecordedChanges, change: LimitChange) -> Event:
     return f"{messaging.PUBLISHER}.{kind}.{verb}", payload
 
 
-def _target(change: LimitChange | None, kind: str) -> dict[str, Any]:
+def _target(change: RecordedChange | None, kind: str) -> dict[str, Any]:
     type_uri = "data/security/project" if kind == "project" else "data/config/limit"
     if change is None or change.project_id is None:
         name = None if change is None else change.resource
@@ -120,15 +121,14 @@ def _payload(
     action: str,
     target: dict[str, Any],
     attachment: dict[str, Any],
-    change: LimitChange | None = None,
+    change: RecordedChange | None = None,
 ) -> dict[str, Any]:
     try:
         from pycadf import attachment as attachments
         from pycadf import cadftaxonomy, eventfactory, resource
     except ImportError:
         raise exceptions.ConfigurationError(
-            "[notices] notifications needs pycadf for the events of limit changes: "
-            "install cyborg_quota[notifications]"
+            "[notices] notifications needs pycadf for the events of limit changes: install cyborg_quota[notifications]"
         ) from None
     author = recorded.author
     with warnings.catch_warnings():

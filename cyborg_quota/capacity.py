@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import datetime
 import uuid as uuids
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
@@ -12,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cyborg_quota import exceptions, paging, units, validation
 from cyborg_quota.capacity_types import (
     Allocation,
-    CapacityDifference,
     CapacityDrift,
-    CapacityEntry,
     CapacityNotice,
     Inventory,
     InventoryRecord,
@@ -102,9 +99,7 @@ class Capacity:
             _author(context, reason),
         )
 
-    def set_can_host(
-        self, context: Context, provider: str, *, can_host: bool, reason: str | None = None
-    ) -> Provider:
+    def set_can_host(self, context: Context, provider: str, *, can_host: bool, reason: str | None = None) -> Provider:
         """Make a provider one that ANY chooses, or a shared pool (False), and return it. Claims stay where they are.
 
         Raises ProviderNotFound.
@@ -251,59 +246,6 @@ class Capacity:
         """
         validation.admin_only(context, "report")
         return self._driver.report_capacity(sorted(self._resources))
-
-    # --- history ---
-
-    def history(
-        self,
-        context: Context,
-        provider: str | None = None,
-        *,
-        since: datetime.datetime | datetime.timedelta | None = None,
-        limit: int | None = None,
-        marker: str | None = None,
-        resource: str | None = None,
-    ) -> list[CapacityEntry]:
-        """The recorded changes of providers and inventories, newest first.
-
-        ``provider``: only the changes of this provider, which may have been removed. ``resource``: only those of its
-        inventories. ``since``: a time (naive means UTC), or the greatest age. ``limit``: the maximum number of entries.
-        ``marker``: the id of the entry after which the list starts. Raises InvalidRequest.
-        """
-        validation.admin_only(context, "history")
-        return self._driver.capacity_history.entries(
-            provider=validation.optional_name("provider", provider),
-            resource=validation.optional_name("resource", resource),
-            since=validation.moment_or_age("since", since),
-            limit=validation.row_limit(limit),
-            before=None if marker is None else validation.entry_id(marker),
-        )
-
-    def verify_history(self, context: Context) -> list[CapacityDifference]:
-        """Replay the history from its last checkpoint; return what it does not explain.
-
-        SQL makes changes that are not recorded. ``checkpoint`` then records the present state.
-        Raises DatabaseUnavailable if the inventories keep changing meanwhile.
-        """
-        validation.admin_only(context, "verify_history")
-        return self._driver.capacity_history.verify()
-
-    def checkpoint(self, context: Context, *, reason: str | None = None) -> int:
-        """Record all present providers and inventories in the history. Returns the number of entries written.
-
-        The next verification starts there, so differences before the checkpoint are no longer reported.
-        """
-        validation.admin_only(context, "checkpoint")
-        return self._driver.capacity_history.checkpoint(_author(context, reason))
-
-    def purge_history(self, context: Context, older_than_seconds: int) -> int:
-        """Replace the entries of the history that are older than this by one checkpoint.
-
-        Does nothing until the oldest entry is older than 1.1 times this. Returns the number of entries deleted.
-        """
-        validation.admin_only(context, "purge_history")
-        age = validation.age_microseconds(older_than_seconds)
-        return self._driver.capacity_history.purge(age, _author(context, None))
 
     # --- notices, audit and repair ---
 

@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import decimal
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from cyborg_quota.types import UNLIMITED
@@ -142,96 +140,6 @@ class CapacityNotice:
         if self.now in (0, 101):
             return "over the capacity" if self.now else "below every threshold"
         return "full" if self.used == self.capacity else f"at {self.now} % of the capacity"
-
-
-CapacityValues = Mapping[str, "str | int | bool | None"]
-"""What the history has of a provider (name, parent, can_host, pod), or of an inventory (total, reserved, min_unit,
-max_unit, step_size, allocation_ratio; the ratio is a text)."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class CapacityChange:
-    """A change of a provider or of an inventory.
-
-    ``action``: add provider, set provider, remove provider, set inventory, remove inventory. ``uuid`` and ``provider``
-    are the UUID and the name of the provider. ``resource`` None: a change of the provider itself. ``before`` None: it
-    did not exist; ``after`` None: it was removed.
-    """
-
-    action: str
-    uuid: str
-    provider: str
-    resource: str | None
-    before: CapacityValues | None
-    after: CapacityValues | None
-
-    def __str__(self) -> str:
-        resource = "" if self.resource is None else f", resource {self.resource}"
-        return f"{self.action}, provider {self.provider}{resource}: {self.text}"
-
-    @property
-    def text(self) -> str:
-        """The values that differ, as in "total 8 -> 4, reserved 0 -> 1"."""
-        return describe(self.before, self.after)
-
-
-def describe(before: CapacityValues | None, after: CapacityValues | None) -> str:
-    """The values that differ, as text. All values, if it was added; "" if there are none."""
-    if after is None:
-        return "" if before is None else f"removed ({describe(None, before)})"
-    old = before or {}
-    parts = []
-    for name, value in after.items():
-        if before is None and value is not None:
-            parts.append(f"{name} {value}")
-        elif before is not None and value != old.get(name):
-            parts.append(f"{name} {_shown(old.get(name))} -> {_shown(value)}")
-    return ", ".join(parts)
-
-
-def _shown(value: str | int | None) -> str:
-    return "none" if value is None else str(value)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class CapacityEntry:
-    """An entry of the history of providers and inventories.
-
-    ``id`` is "<generation>-<number>"; the generation is that of the transaction. ``at`` is naive UTC, by the clock of
-    the database. ``actor``, ``actor_project_id`` and ``request_id`` identify the caller. ``action``: that of a
-    CapacityChange, or ``checkpoint``. ``operation``: migration or purge, which write checkpoints. ``uuid``,
-    ``provider``, ``resource``, ``before`` and ``after`` are as in CapacityChange.
-    """
-
-    id: str
-    at: datetime.datetime | None
-    actor: str | None
-    actor_project_id: str | None
-    request_id: str | None
-    action: str
-    operation: str | None
-    uuid: str | None
-    provider: str | None
-    resource: str | None
-    before: CapacityValues | None
-    after: CapacityValues | None
-    reason: str | None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class CapacityDifference:
-    """A provider or an inventory that was changed without an entry in the history.
-
-    ``recorded`` are the values that follow from the history, ``actual`` the stored ones; None: it does not exist.
-    ``before_entry`` is the id of the first entry after the change that is not recorded; None if there is none, and
-    ``actual`` are the present values.
-    """
-
-    before_entry: str | None
-    provider: str
-    resource: str | None
-    recorded: CapacityValues | None
-    actual: CapacityValues | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

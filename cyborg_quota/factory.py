@@ -27,7 +27,7 @@ def make_engine(conf: cfg.ConfigOpts) -> QuotaEngine:
     driver: QuotaDriver = plugins.load("cyborg_quota.drivers", "[quota] driver", conf.quota.driver).from_conf(
         conf, limits
     )
-    driver.announce_limit_changes(cadf.make_sender(conf))
+    driver.announce_changes(cadf.make_sender(conf))
     engine = metrics.engine_class(conf)(
         driver,
         reservation_expire_seconds=conf.quota.reservation_expire,

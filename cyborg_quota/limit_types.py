@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
-from cyborg_quota.types import MAX_REASON_CHARS, UNLIMITED, Author, LimitChange
+from cyborg_quota.types import MAX_REASON_CHARS, UNLIMITED, Author, RecordedChange, Value
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,10 +56,30 @@ class ReplacedEdge:
     new_parent_id: str
 
 
-def reason_of(author: Author, change: LimitChange) -> str | None:
+def reason_of(author: Author, change: RecordedChange) -> str | None:
     """The recorded reason of a change: that of the author; for a new override its own first, if it has another."""
     own = change.override.reason if change.override is not None and change.action == "set override" else None
     if own is None or author.reason is None or own == author.reason:
         return own or author.reason
     both = f"{own}; {author.reason}"
     return both if len(both) <= MAX_REASON_CHARS else f"{both[: MAX_REASON_CHARS - 3]}..."
+
+
+def describe(before: Value, after: Value) -> str:
+    """A change as text: "5 -> 6", or the values that differ: "total 8 -> 4, reserved 0 -> 1". All, if it was added."""
+    if isinstance(after, Mapping):
+        old = before if isinstance(before, Mapping) else {}
+        parts = []
+        for name, value in after.items():
+            if before is None and value is not None:
+                parts.append(f"{name} {value}")
+            elif before is not None and value != old.get(name):
+                parts.append(f"{name} {_shown(old.get(name))} -> {_shown(value)}")
+        return ", ".join(parts)
+    if isinstance(before, Mapping):
+        return f"removed ({describe(None, before)})"
+    return f"{_shown(before)} -> {_shown(after)}"
+
+
+def _shown(value: Value) -> str:
+    return "none" if value is None else str(value)

@@ -77,7 +77,7 @@ class Pods:
             threshold=_check_integer("threshold", threshold, 1, 100),
             endpoint=_check_endpoint(endpoint),
         )
-        self._pods.add(pod)
+        self._pods.add(pod, validation.author_of(context, None))
         return pod
 
     def list_pods(self, context: Context, *, limit: int | None = None, after: str | None = None) -> list[Pod]:
@@ -128,12 +128,16 @@ class Pods:
             raise exceptions.InvalidRequest(
                 "Nothing to change: give a state, tags, a weight, a threshold or an endpoint."
             )
-        return self._pods.change(validation.check_name("pod", name), lambda pod: dataclasses.replace(pod, **changes))
+        return self._pods.change(
+            validation.check_name("pod", name),
+            lambda pod: dataclasses.replace(pod, **changes),
+            validation.author_of(context, None),
+        )
 
     def remove(self, context: Context, name: str) -> None:
         """Remove a pod. The history of its bindings stays. Raises PodNotFound, PodInUse (bindings or providers)."""
         validation.admin_only(context, "remove_pod")
-        self._pods.remove(validation.check_name("pod", name))
+        self._pods.remove(validation.check_name("pod", name), validation.author_of(context, None))
 
     # --- the pod of a project ---
 
@@ -187,9 +191,9 @@ class Pods:
             after=_check_integer("after", after, 0, MAX_AMOUNT),
         )
 
-    def purge_history(self, context: Context, older_than_seconds: int) -> int:
+    def purge_bindings(self, context: Context, older_than_seconds: int) -> int:
         """Delete the bindings that ended before this time. Returns their number."""
-        validation.admin_only(context, "purge_history")
+        validation.admin_only(context, "purge_bindings")
         return self._pods.purge_bindings(validation.age_microseconds(older_than_seconds))
 
     def move_binding(

@@ -9,7 +9,7 @@ from typing import Any
 from cyborg_quota import exceptions, validation
 from cyborg_quota.ledger.base import QuotaDriver
 from cyborg_quota.safe_repr import safe_repr
-from cyborg_quota.types import MAX_LIMIT, Author, LimitChange, TotalLimit
+from cyborg_quota.types import MAX_LIMIT, Author, RecordedChange, TotalLimit
 from cyborg_quota.validation import Context
 
 
@@ -43,7 +43,7 @@ class TotalLimits:
         validation.admin_only(context, "set_total_limits")
         self._driver.total_limits.set(self._check(limits), self._author(context, reason), progress)
 
-    def preview(self, context: Context, limits: Mapping[str, int]) -> list[LimitChange]:
+    def preview(self, context: Context, limits: Mapping[str, int]) -> list[RecordedChange]:
         """The changes that ``set`` would make. Writes nothing. Raises the errors of ``set``."""
         validation.admin_only(context, "preview_total_limits")
         return self._driver.total_limits.find_changes(self._check(limits))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 UNLIMITED: Final = -1
 """The value of a limit that permits any amount. 0 permits nothing: compare limits with ``is None``, not as booleans."""
@@ -360,35 +360,40 @@ class LimitOverride:
         return f"{self.made[0]}-{self.made[1]}"
 
 
+Value = str | int | Mapping[str, Any] | None
+"""What the history has before or after a change; None: it did not exist, or does not any more."""
+
+Subject = Literal["limit", "override", "project", "provider", "inventory", "pod"]
+SUBJECTS: Final[tuple[Subject, ...]] = ("limit", "override", "project", "provider", "inventory", "pod")
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
-class LimitChange:
-    """One change of a limit, of an override, or of the parent of a project.
+class RecordedChange:
+    """One change of a limit, of an override, of the parent of a project, of a provider, of an inventory or of a pod.
+
+    ``action`` is a verb and the subject: set limit, unset limit; set override, cancel override; add project, move
+    project, remove project; the same verbs with provider, inventory and pod.
 
     For a limit, ``before`` and ``after`` are its values (None: not set), and ``project_id`` None means the default of
     the resource. For an override, they are its limit, None before it was made and after it was cancelled. For a parent,
-    ``resource`` is None, and ``before`` and ``after`` are the parents (None: a root). ``pod``: of a limit per pod.
+    ``resource`` is None, and ``before`` and ``after`` are the parents (None: a root). For all others they are the
+    values by name. ``pod``: the pod, or that of a limit per pod. ``provider``: its name.
     """
 
-    action: Literal[
-        "add project",
-        "move project",
-        "remove project",
-        "set limit",
-        "unset limit",
-        "set override",
-        "cancel override",
-    ]
+    action: str
     project_id: str | None
     resource: str | None
-    before: str | int | None
-    after: str | int | None
+    before: Value
+    after: Value
     override: LimitOverride | None = None
     pod: str | None = None
+    provider: str | None = None
+    provider_uuid: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Author:
-    """Who changes limits or the project tree, and why; recorded in the history. None: not known.
+    """Who makes a change, and why; recorded in the history. None: not known.
 
     ``user_id``, ``project_id`` and ``request_id`` are those of the context. The command line: the system's user.
     """
@@ -406,58 +411,55 @@ class RecordedChanges:
     generation: int
     author: Author
     operation: str | None
-    changes: Sequence[LimitChange]
-
-
-CHECKPOINT: Final = "checkpoint"
-"""The action of the entries of the history that together record a complete state."""
+    changes: Sequence[RecordedChange]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """An entry of the history of limits.
+    """An entry of the history.
 
     ``id`` is "<generation>-<number>"; the generation is that of the transaction. ``at`` is naive UTC, by the clock of
-    the database. ``actor``, ``actor_project_id`` and ``request_id`` identify the caller. ``action`` is that of a
-    LimitChange, or ``checkpoint``. ``operation`` names the call that made several changes at once, or the limit driver
-    that made the change: import, detach, keystone, migration, purge. ``project_id``, ``resource``, ``before`` and
-    ``after`` are as in LimitChange. ``origin``: of a project's edge after the change; see LimitDriver.origin.
-    ``starts_at`` and ``until`` are the span of an override, None for a limit. ``pod``: of a limit per pod.
+    the database. ``user_id``, ``user_project_id`` and ``request_id`` identify the caller. ``operation`` names the call
+    that made several changes at once, or the limit driver that made the change: import, keystone. The other fields are
+    as in RecordedChange; ``override_id``, ``starts_at`` and ``until`` are those of an override.
     """
 
     id: str
     at: datetime.datetime | None
-    actor: str | None
-    actor_project_id: str | None
+    user_id: str | None
+    user_project_id: str | None
     request_id: str | None
     action: str
     operation: str | None
     project_id: str | None
     resource: str | None
-    before: str | int | None
-    after: str | int | None
-    origin: str | None
+    pod: str | None
+    provider: str | None
+    provider_uuid: str | None
     override_id: str | None
     starts_at: datetime.datetime | None
     until: datetime.datetime | None
+    before: Any
+    after: Any
     reason: str | None
-    pod: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class HistoryDifference:
-    """A limit, or a place in the tree, that was changed without an entry in the history.
+class HistoryFilter:
+    """Selects entries of the history: those that have all given values.
 
-    ``recorded`` is the value that follows from the history, ``actual`` the stored one. ``before_entry`` is the id of
-    the first entry after the change that is not recorded; None if there is none, and ``actual`` is the present value.
+    ``provider``: a name or a UUID, of the past too. ``since`` and ``until``: times (naive UTC), or ages by the clock of
+    the database; an entry of the time ``until`` is not selected.
     """
 
-    before_entry: str | None
-    project_id: str | None
-    resource: str | None
-    recorded: str | int | None
-    actual: str | int | None
+    subject: str | None = None
+    project_id: str | None = None
+    resource: str | None = None
+    provider: str | None = None
     pod: str | None = None
+    user_id: str | None = None
+    since: datetime.datetime | datetime.timedelta | None = None
+    until: datetime.datetime | datetime.timedelta | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ def add_limit_records(sql: sa.Engine, project_ids: Sequence[str]) -> None:
     """
     moments = [datetime.datetime(year, 1, 1) for year in (2000, 2990, 2999)]
     with sql.begin() as connection:
-        newest = connection.execute(sa.select(sa.func.max(models.limit_changes.c.generation))).scalar() or 0
+        newest = connection.execute(sa.select(sa.func.max(models.changes.c.generation))).scalar() or 0
         start = max(newest, 10**6) + 1
         keys = [
             {"generation": start + index, "ordinal": turn, "project_id": project_id, "resource": "gpu"}
@@ -97,9 +97,9 @@ def add_limit_records(sql: sa.Engine, project_ids: Sequence[str]) -> None:
             for key in keys
         ]
         _insert(connection, models.limit_overrides, [{**key, **span} for key, span in zip(keys, spans, strict=True)])
-        changes = [{**key, "action": "set", "value_before": None, "value_after": "1"} for key in keys]
-        _insert(connection, models.limit_changes, changes)
-    _renew_statistics(sql, "limit_overrides", "limit_changes")
+        change = {"action": "set", "subject": "limit", "value_before": None, "value_after": "1"}
+        _insert(connection, models.changes, [{**key, **change} for key in keys])
+    _renew_statistics(sql, "limit_overrides", "changes")
 
 
 def add_inventories(sql: sa.Engine, nodes: Sequence[tuple[str, str, int, int]]) -> None:

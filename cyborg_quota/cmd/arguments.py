@@ -155,12 +155,12 @@ def add_reason(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--reason",
         metavar="TEXT",
-        help="why, for `limit history`, where the project's users can read it (required by [limits] require_reason)",
+        help="why, for `history list`, where the project's users can read it (required by [limits] require_reason)",
     )
 
 
 def add_capacity_reason(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--reason", metavar="TEXT", help="why, for `capacity history`")
+    parser.add_argument("--reason", metavar="TEXT", help="why, for `history list`")
 
 
 _AGE = re.compile(r"([0-9]{1,9})([smhdw])", re.ASCII)

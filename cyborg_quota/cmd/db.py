@@ -97,7 +97,7 @@ class Purge(base.ShowOne):
         with base.progress_bar(None, "rows") as progress:
             purged = self.engine.purge(self.context, age, progress=progress)
             if parsed_args.bindings_older_than is not None:
-                purged += self.engine.pods.purge_history(self.context, parsed_args.bindings_older_than * _DAY)
+                purged += self.engine.pods.purge_bindings(self.context, parsed_args.bindings_older_than * _DAY)
         return ("purged",), (purged,)
 
 

@@ -89,12 +89,11 @@ class Maintenance:
         return expired
 
     def purge(self) -> int:
-        """Delete reservations that ended long ago, and old entries of the histories; returns the number of rows."""
+        """Delete reservations that ended long ago, and old entries of the history; returns the number of rows."""
         purged = self._engine.purge(self._context, self._purge_age, progress=self._count_batches())
         if self._history_age is not None:
-            purged += self._engine.administration.purge_limit_history(self._context, self._history_age)
-            purged += self._engine.capacity.purge_history(self._context, self._history_age)
-            purged += self._engine.pods.purge_history(self._context, self._history_age)
+            purged += self._engine.administration.purge_history(self._context, self._history_age)
+            purged += self._engine.pods.purge_bindings(self._context, self._history_age)
         return purged
 
     def notify(self) -> int:

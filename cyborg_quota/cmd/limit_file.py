@@ -12,7 +12,7 @@ from cyborg_quota import exceptions
 from cyborg_quota.cmd import arguments, base, formats, projects
 from cyborg_quota.cmd.errors import BadUsage, Located
 from cyborg_quota.cmd.replay_export import add_chart, add_since
-from cyborg_quota.types import TOTAL, LimitChange
+from cyborg_quota.types import TOTAL, RecordedChange
 
 COLUMNS = ("change", "project_id", "resource", "before", "after", "pod")
 
@@ -91,7 +91,7 @@ class Import(base.Previewer):
         projects.require_known(self.app, changed)
 
 
-def change_row(change: LimitChange) -> tuple[Any, ...]:
+def change_row(change: RecordedChange) -> tuple[Any, ...]:
     """The row of one change; the columns are COLUMNS."""
     column = formats.Optional if change.resource is None else formats.OptionalLimit
     project = formats.Default(change.project_id)

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cyborg_quota import QuotaEngine, exceptions, validation
-from cyborg_quota.types import LimitChange
+from cyborg_quota.types import RecordedChange
 from cyborg_quota.validation import Context
 
 
 def preview(
     engine: QuotaEngine, context: Context, project_id: str | None, limits: Mapping[str, int], pod: str | None = None
-) -> tuple[list[LimitChange], exceptions.LimitRefused | None]:
+) -> tuple[list[RecordedChange], exceptions.LimitRefused | None]:
     """The changes that setting these limits (of a project, in a pod, or defaults) would make, and its refusal if any.
 
     It is the dry run of an import of a document that has these limits only, at the project's place in the tree.
@@ -43,13 +43,13 @@ def preview_overrides(
     *,
     until: datetime.datetime,
     start: datetime.datetime | None,
-) -> tuple[list[LimitChange], exceptions.LimitRefused | None]:
+) -> tuple[list[RecordedChange], exceptions.LimitRefused | None]:
     """The overrides that setting these limits for a span of time would make, and its refusal if any."""
     try:
         made = engine.administration.set_overrides(context, limits, project_id, until, start=start, dry_run=True)
     except exceptions.LimitRefused as error:
         return list(error.changes), error
-    return [LimitChange("set override", one.project_id, one.resource, None, one.limit, one) for one in made], None
+    return [RecordedChange("set override", one.project_id, one.resource, None, one.limit, one) for one in made], None
 
 
 def require_set(

@@ -18,7 +18,7 @@ from oslo_log import log as logging
 from cyborg_quota import exceptions, validation
 from cyborg_quota.cmd import formats
 from cyborg_quota.cmd.errors import BadUsage
-from cyborg_quota.types import LimitChange
+from cyborg_quota.types import RecordedChange
 
 if TYPE_CHECKING:
     from cyborg_quota.limits.keystone_projects import Project, ProjectDirectory
@@ -112,7 +112,7 @@ def remedy(command: str) -> str:
     return f" If the id is wrong, remove the limit with `{command}`."
 
 
-def new_projects_notice(shell: Any, changes: Iterable[LimitChange], *, dry_run: bool) -> str | None:
+def new_projects_notice(shell: Any, changes: Iterable[RecordedChange], *, dry_run: bool) -> str | None:
     """The same for the changes of an import, before it is made: a line about the projects that it adds with limits."""
     changes = list(changes)
     limited = {change.project_id for change in changes if change.action in ("set limit", "set override")}

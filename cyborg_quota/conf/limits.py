@@ -48,15 +48,14 @@ OPTS: list[cfg.Opt] = [
         "require_reason",
         default=False,
         help="Whether each change of limits or of the project tree by an administrator needs a reason, which the "
-        "history of limits records (--reason).",
+        "history records (--reason).",
     ),
     cfg.IntOpt(
         "history_age",
         min=86400,
-        help="Seconds for which the history of limits, that of capacity, and the bindings to pods that ended are kept; "
-        "by default they are kept forever. cyborg-quota-expirer deletes older bindings, and replaces older entries of "
-        "the histories by one checkpoint, which records the limits and the project tree, or the providers and "
-        "inventories, at that time. A checkpoint is written when the oldest entry is older than 1.1 times this.",
+        help="Seconds for which the history, and the bindings to pods that ended, are kept; by default they are kept "
+        "forever. cyborg-quota-expirer deletes older ones. The entries of an override are kept until it has ended that "
+        "long ago.",
     ),
     cfg.Opt(
         "limits",

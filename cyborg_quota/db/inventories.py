@@ -45,7 +45,6 @@ Key = tuple[int, str]
 Seek = Callable[[sa.Select[Any], Any], sa.Select[Any]]
 """Changes a query of equally good inventories: see Dialect.seek_in_free_index."""
 
-
 class InventoryClaim(NamedTuple):
     """What one call takes from one inventory, by claims of the same amount; ``total`` is their sum."""
 
@@ -127,7 +126,9 @@ _LOCK_IF_UNIT_FITS: Final = Statement(
     .values(used=_row.used)
 )
 _EMPTY: Final = Statement(
-    sa.update(inventories).where(_is_row("")).values(used=0, free=_row.capacity - ELSEWHERE, updated_at=clock.utc_now())
+    sa.update(inventories)
+    .where(_is_row(""))
+    .values(used=0, free=_row.capacity - ELSEWHERE, updated_at=clock.utc_now())
 )
 
 

@@ -11,7 +11,6 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from cyborg_quota.db import (
-    change_log,
     clock,
     overrides,
     paging,
@@ -27,11 +26,6 @@ from cyborg_quota.db.prepared import insert_many
 from cyborg_quota.types import Page
 
 _NAMES_A_QUERY: Final = 500
-
-
-def serialize_tree_changes(connection: Connection) -> None:
-    """Block all other changes of limits or of the tree until the transaction ends. Call this first in a transaction."""
-    change_log.serialize(connection, change_log.LIMITS)
 
 
 Rows = Mapping[tuple[str, str], int]

@@ -253,9 +253,9 @@ def _drift(project_id: str, name: str, recorded: Counters | None, expected: Coun
 
 _child = quota_usages.alias("child")
 
-_ANY_SUMS = sa.select(sa.func.coalesce(_RESERVED, 0).label("reserved"), sa.func.coalesce(_USED, 0).label("used")).where(
-    _row.state.in_((RESERVED, COMMITTED))
-)
+_ANY_SUMS = sa.select(
+    sa.func.coalesce(_RESERVED, 0).label("reserved"), sa.func.coalesce(_USED, 0).label("used")
+).where(_row.state.in_((RESERVED, COMMITTED)))
 _SUMS = _ANY_SUMS.where(_row.usage_id == sa.bindparam("b_id"))
 # (Through the usage row of all pods, so that the index on usage_id serves it.)
 _SUMS_IN_POD = _ANY_SUMS.where(

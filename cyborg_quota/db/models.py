@@ -200,7 +200,7 @@ project_limits = sa.Table(
     **_MYSQL_TABLE,
 )
 
-# One row that each change of a limit or of the tree updates first, to serialize these rare changes.
+# One row that each change that the history records updates first, to serialize these rare changes.
 fences = sa.Table(
     "fences",
     metadata,
@@ -210,7 +210,7 @@ fences = sa.Table(
 )
 
 # Limits that apply between starts_at and ends_at, by the clock of the database. Of several at one moment, the one with
-# the highest (generation, ordinal) applies; these are of the transaction that made it, as in limit_changes.
+# the highest (generation, ordinal) applies; these are of the transaction that made it, as in changes.
 limit_overrides = sa.Table(
     "limit_overrides",
     metadata,
@@ -227,10 +227,10 @@ limit_overrides = sa.Table(
     **_MYSQL_TABLE,
 )
 
-# The history of limits and of the project tree: rows are only added, in the transaction of the change; a purge replaces
-# the oldest rows by a checkpoint. Which columns are set depends on the row; see limit_history.py and record 0033.
-limit_changes = sa.Table(
-    "limit_changes",
+# The history: rows are only added, in the transaction of the change, until they are purged. See change_log.py and
+# record 0033.
+changes = sa.Table(
+    "changes",
     metadata,
     sa.Column("created_at", _moment()),
     # The generation of the row in fences that serializes the changes, and the number of the row within its transaction.
@@ -240,23 +240,27 @@ limit_changes = sa.Table(
     sa.Column("user_id", _name()),
     sa.Column("user_project_id", _name()),
     sa.Column("request_id", _name()),
-    sa.Column("action", sa.String(32), nullable=False),
-    # The call that made several changes at once, or a limit driver: import, detach, keystone, migration, purge.
+    # The call that made several changes at once, or a limit driver: import, detach, keystone.
     sa.Column("operation", sa.String(16)),
-    # Of a default: only the resource. Of a place in the tree: only the project.
+    # The verb, and what was changed: limit, override, project, provider, inventory or pod.
+    sa.Column("action", sa.String(16), nullable=False),
+    sa.Column("subject", sa.String(16), nullable=False),
+    # The key of what was changed; the subject decides which of these are set. Of a default: only the resource.
     sa.Column("project_id", _name()),
     sa.Column("resource", _name()),
-    # A limit in decimal digits, or the id of a parent. NULL: no limit is set, or the project is a root.
-    sa.Column("value_before", _name()),
-    sa.Column("value_after", _name()),
-    # Of a place in the tree: projects.origin after the change.
-    sa.Column("origin", sa.String(16)),
-    # Of an override: its id and its span.
+    sa.Column("pod", _name()),
+    sa.Column("provider", _name()),
+    sa.Column("provider_uuid", sa.String(36)),
     sa.Column("override_id", sa.String(32)),
+    # The span of an override.
     sa.Column("starts_at", _moment()),
     sa.Column("ends_at", _moment()),
+    # JSON: a limit, the id of a parent, or the values by name. NULL: it does not exist, or the project is a root.
+    sa.Column("value_before", sa.Text),
+    sa.Column("value_after", sa.Text),
     sa.Column("reason", _name(MAX_REASON_CHARS)),
-    sa.Index("ix_limit_changes_project", "project_id", "generation", "ordinal"),
+    sa.Index("ix_changes_project", "project_id", "generation", "ordinal"),
+    sa.Index("ix_changes_provider", "provider", "generation", "ordinal"),
     **_MYSQL_TABLE,
 )
 
@@ -327,33 +331,6 @@ inventories = sa.Table(
     sa.CheckConstraint("used >= 0", name="used"),
     sa.Index("ix_inventories_free", "resource", "free", "provider_id"),
     sqlite_autoincrement=True,
-    **_MYSQL_TABLE,
-)
-
-# The history of providers and inventories: rows are only added, in the transaction of the change; a purge replaces the
-# oldest rows by a checkpoint. See capacity_history.py and record 0048.
-capacity_changes = sa.Table(
-    "capacity_changes",
-    metadata,
-    sa.Column("created_at", _moment()),
-    # The generation of the row in fences that serializes the changes, and the number of the row within its transaction.
-    sa.Column("generation", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("ordinal", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("user_id", _name()),
-    sa.Column("user_project_id", _name()),
-    sa.Column("request_id", _name()),
-    sa.Column("action", sa.String(32), nullable=False),
-    # Of a checkpoint: migration or purge.
-    sa.Column("operation", sa.String(16)),
-    # The UUID and the name. Of a provider itself: no resource. The first row of a checkpoint has none of them.
-    sa.Column("provider_uuid", sa.String(36)),
-    sa.Column("provider", _name()),
-    sa.Column("resource", _name()),
-    # JSON with sorted keys. NULL: the provider or the inventory does not exist.
-    sa.Column("value_before", sa.Text),
-    sa.Column("value_after", sa.Text),
-    sa.Column("reason", _name(MAX_REASON_CHARS)),
-    sa.Index("ix_capacity_changes_provider", "provider", "generation", "ordinal"),
     **_MYSQL_TABLE,
 )
 

@@ -89,3 +89,5 @@ def add_row_values(
         parameters[f"b_claim_ordinal_{index}"] = row.claim_ordinal
         has_consumers = has_consumers or row.consumer is not None
     return has_consumers
+
+

@@ -281,7 +281,9 @@ _AMEND = Statement(
         project_id=sa.bindparam("b_project", type_=_row.project_id.type),
         usage_id=sa.bindparam("b_usage_id", type_=_row.usage_id.type),
         delta=sa.bindparam("b_delta", type_=_row.delta.type),
-        claim_ordinal=sa.func.coalesce(sa.bindparam("b_ordinal", type_=_row.claim_ordinal.type), _row.claim_ordinal),
+        claim_ordinal=sa.func.coalesce(
+            sa.bindparam("b_ordinal", type_=_row.claim_ordinal.type), _row.claim_ordinal
+        ),
         generation=GENERATION + sa.literal_column("1"),
     )
 )
@@ -405,7 +407,9 @@ def shared_values(state: sa.ColumnElement[Any], *, is_expiring: bool = True) -> 
     }
 
 
-def row_values(index: int, *, has_source: bool = False, place: Sequence[str] = ()) -> dict[str, sa.ColumnElement[Any]]:
+def row_values(
+    index: int, *, has_source: bool = False, place: Sequence[str] = ()
+) -> dict[str, sa.ColumnElement[Any]]:
     """The values of one row, by its index; ``new_reservations.add_row_values``: the parameters.
 
     ``place``: those of new_reservations.place_columns.

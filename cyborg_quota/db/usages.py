@@ -316,11 +316,9 @@ def set_counters(connection: sa.Connection, usage_id: int, counters: Counters) -
     )
 
 
-_LEVELS = (
-    sa.select(_usage.project_id, _usage.resource, _usage.used, _usage.reserved, _usage.subtree, _usage.notified_level)
-    .where(of_pod(None))
-    .order_by(_usage.project_id, _usage.resource)
-)
+_LEVELS = sa.select(
+    _usage.project_id, _usage.resource, _usage.used, _usage.reserved, _usage.subtree, _usage.notified_level
+).where(of_pod(None)).order_by(_usage.project_id, _usage.resource)
 _SET_LEVEL_IF = (
     sa.update(quota_usages)
     .where(
@@ -473,7 +471,6 @@ def _set_counted_in_total(connection: sa.Connection, flag: bool, *conditions: sa
     values = {"counted_in_total": 1 if flag else None, "generation": generations.other_than(_usage.generation)}
     update = sa.update(quota_usages).where(*conditions).values(values)
     return connection.execute(update, generations.random_step()).rowcount
-
 
 # Queries for holdings.py.
 

@@ -30,7 +30,7 @@ from cyborg_quota.safe_repr import amounts, safe_repr
 
 if TYPE_CHECKING:
     from cyborg_quota.capacity_types import CapacityOver
-    from cyborg_quota.types import LimitChange, Over
+    from cyborg_quota.types import Over, RecordedChange
 
 
 # --- refusals ------------------------------------------------------------------------------------------------
@@ -318,7 +318,7 @@ class LimitRefused(QuotaError):
 
     MAX_SHOWN: Final = 10
 
-    def __init__(self, problems: Sequence[str], changes: Sequence[LimitChange] = ()) -> None:
+    def __init__(self, problems: Sequence[str], changes: Sequence[RecordedChange] = ()) -> None:
         self.problems = list(problems)
         self.changes = list(changes)
         super().__init__(f"Not allowed: {listed(self.problems, self.MAX_SHOWN)}. Nothing was changed.")

@@ -31,9 +31,8 @@ from cyborg_quota.types import (
 )
 
 if TYPE_CHECKING:  # the command line's help must not load a database
-    from cyborg_quota.ledger.capacity_history import CapacityHistory
+    from cyborg_quota.ledger.history import History
     from cyborg_quota.ledger.limit_changes import LimitKeeper
-    from cyborg_quota.ledger.limit_history import LimitHistory
     from cyborg_quota.ledger.pods import PodManager
     from cyborg_quota.ledger.providers import ProviderManager
     from cyborg_quota.ledger.total_limits import TotalLimits
@@ -279,22 +278,17 @@ class QuotaDriver(abc.ABC):
         """Changes total limits over all projects. Raises LimitsReadOnly if the limit driver does not store limits."""
         raise NotImplementedError
 
-    def announce_limit_changes(self, listener: Callable[[RecordedChanges], None] | None) -> None:  # noqa: B027
-        """Call ``listener`` after the commit of each transaction that changes limits. (Only ``history`` needs it.)"""
+    def announce_changes(self, listener: Callable[[RecordedChanges], None] | None) -> None:  # noqa: B027
+        """Call ``listener`` after the commit of each transaction that makes changes. (Only ``history`` needs it.)"""
 
     @property
-    def history(self) -> LimitHistory:
-        """The history of limits and of the project tree, under every limit driver."""
+    def history(self) -> History:
+        """The history of limits, the project tree, capacity and pods, under every limit driver."""
         raise NotImplementedError
 
     @property
     def providers(self) -> ProviderManager:
         """Changes and lists providers and inventories."""
-        raise NotImplementedError
-
-    @property
-    def capacity_history(self) -> CapacityHistory:
-        """The history of providers and inventories."""
         raise NotImplementedError
 
     def report_capacity(self, resources: Collection[str]) -> list[ResourceReport]:

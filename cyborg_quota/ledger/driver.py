@@ -22,13 +22,12 @@ from cyborg_quota.db.database import Database
 from cyborg_quota.headroom import Bundles
 from cyborg_quota.ledger import base, edge_warnings
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer
-from cyborg_quota.ledger.capacity_history import CapacityHistory
 from cyborg_quota.ledger.capacity_report import CapacityReporter
 from cyborg_quota.ledger.counters import Healer
 from cyborg_quota.ledger.expire import Expirer
 from cyborg_quota.ledger.headroom import HeadroomReader
+from cyborg_quota.ledger.history import History
 from cyborg_quota.ledger.limit_changes import LimitKeeper, OriginClearing
-from cyborg_quota.ledger.limit_history import LimitHistory
 from cyborg_quota.ledger.metrics import MetricsReader
 from cyborg_quota.ledger.naming import Namer
 from cyborg_quota.ledger.pods import PodManager
@@ -87,14 +86,12 @@ class DbQuotaDriver(base.QuotaDriver):
         self._settler = Settler(self._database, self._paths, grace)
         self._expirer = Expirer(self._database, self._settler, settings.batch_rows)
         self._purger = Purger(self._database, self._untimed, settings.batch_rows)
-        self._history = LimitHistory(self._untimed)
+        self._history = History(self._untimed)
         tree = Tree(self._database, self._paths, self._history)
         capacity = CapacityClaimer(self._database, settings.selection, settings.pods, providers)
         self._reserver = Reserver(self._database, self._paths, limits, self._settler, tree, capacity=capacity)
         self._resizer = Resizer(self._database, self._settler, self._reserver, capacity)
-        self._transferrer = Transferrer(
-            self._database, self._paths, self._settler, self._reserver, capacity=capacity
-        )
+        self._transferrer = Transferrer(self._database, self._paths, self._settler, self._reserver, capacity=capacity)
         self._namer = Namer(self._database, self._settler)
         self._usage_reader = UsageReader(self._database, self._untimed, limits)
         self._thresholds = ThresholdNotifier(
@@ -128,27 +125,23 @@ class DbQuotaDriver(base.QuotaDriver):
         for database in (self._database, self._untimed):
             database.observe_retries(listener)
 
-    def announce_limit_changes(self, listener: Callable[[RecordedChanges], None] | None) -> None:
+    def announce_changes(self, listener: Callable[[RecordedChanges], None] | None) -> None:
         self._history.listener = listener
 
     @property
-    def history(self) -> LimitHistory:
+    def history(self) -> History:
         return self._history
 
     @property
     def providers(self) -> ProviderManager:
-        return ProviderManager(self._database, self._untimed)
-
-    @property
-    def capacity_history(self) -> CapacityHistory:
-        return CapacityHistory(self._untimed)
+        return ProviderManager(self._database, self._untimed, self._history)
 
     def report_capacity(self, resources: Collection[str]) -> list[ResourceReport]:
         return CapacityReporter(self._untimed, self._limits).read(resources)
 
     @property
     def pods(self) -> PodManager:
-        return PodManager(self._database, self._untimed, self._pod_selection)
+        return PodManager(self._database, self._untimed, self._history, self._pod_selection)
 
     @property
     def limits(self) -> LimitDriver:

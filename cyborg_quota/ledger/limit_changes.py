@@ -16,14 +16,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, Literal, NamedTuple, TypeVar
 
 from cyborg_quota import exceptions, scopes
-from cyborg_quota.db import dialects, limit_history, moves, overrides, path_state, pods, projects, usages
+from cyborg_quota.db import change_log, dialects, moves, overrides, path_state, pods, projects, usages
 from cyborg_quota.db import limits as tables
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.path_state import PathState
 from cyborg_quota.db.prepared import chunks
 from cyborg_quota.ledger import limit_reading
 from cyborg_quota.ledger import overrides as override_changes
-from cyborg_quota.ledger.limit_history import LimitHistory
+from cyborg_quota.ledger.history import History
 from cyborg_quota.ledger.overrides import Overrides
 from cyborg_quota.ledger.project_tree import Tree
 from cyborg_quota.ledger.total_limits import TotalLimits
@@ -36,10 +36,10 @@ from cyborg_quota.limits.timeline import Timeline
 from cyborg_quota.types import (
     Author,
     Counters,
-    LimitChange,
     LimitOverride,
     LimitRecord,
     Page,
+    RecordedChange,
     RecordedChanges,
     TotalLimit,
 )
@@ -75,7 +75,7 @@ class LimitKeeper:
         database: Database,
         tree: Tree,
         limits: DatabaseLimitDriver,
-        history: LimitHistory,
+        history: History,
         total_limits: TotalLimits,
     ) -> None:
         self._database = database
@@ -168,7 +168,7 @@ class LimitKeeper:
         """Set the defaults of these resources, all or none. None removes a default. Raises LimitRefused."""
 
         def work(connection: Connection) -> RecordedChanges | None:
-            tables.serialize_tree_changes(connection)
+            change_log.serialize(connection)
             tree = self._read(connection)
             live = overrides.read(connection)
             changes = []
@@ -177,7 +177,7 @@ class LimitKeeper:
                 _set_or_remove(tree.defaults, resource, limit)
                 tables.set_default(connection, resource, limit)
             self._refuse(Timeline(tree, *live), tree.projects, list(limits))
-            return limit_history.record(connection, author, changes)
+            return change_log.record(connection, author, changes)
 
         self._history.announce(self._database.write(work))
 
@@ -192,7 +192,7 @@ class LimitKeeper:
         """
 
         def work(connection: Connection) -> tuple[bool, RecordedChanges | None]:
-            tables.serialize_tree_changes(connection)
+            change_log.serialize(connection)
             tree = LimitTree(*tables.read_family(connection, project_id), self._limits.initial_limits)
             if tree.parents.get(project_id) != parent_id:
                 return False, None
@@ -203,7 +203,7 @@ class LimitKeeper:
                 _set_or_remove(tree.project_limits, (project_id, resource), limit)
                 tables.set_limit(connection, project_id, resource, limit)
             self._refuse(Timeline(tree, *live), [project_id], list(limits))
-            return True, limit_history.record(connection, author, changes)
+            return True, change_log.record(connection, author, changes)
 
         began = time.monotonic()
         for _ in range(_MAX_ATTEMPTS):
@@ -238,7 +238,7 @@ class LimitKeeper:
         """Remove a project that holds no resources and has no children. Raises ProjectRefused."""
         self._tree.remove(project_id, author)
 
-    def apply(self, wanted: Document, author: Author, *, dry_run: bool) -> list[LimitChange]:
+    def apply(self, wanted: Document, author: Author, *, dry_run: bool) -> list[RecordedChange]:
         """Apply a document of limits and projects. ``dry_run``: only return the changes.
 
         Raises LimitRefused, PodNotFound, TotalLimitChanged.
@@ -277,12 +277,12 @@ def _page(nodes: list[tuple[int, str]], limit: int | None, after: str | None) ->
     return nodes[start:] if limit is None else nodes[start : start + limit]
 
 
-def _change(project_id: str | None, resource: str, before: int | None, after: int | None) -> list[LimitChange]:
+def _change(project_id: str | None, resource: str, before: int | None, after: int | None) -> list[RecordedChange]:
     if before == after:
         return []
     action: Literal["set limit", "unset limit"] = "unset limit" if after is None else "set limit"
     name, pod = scopes.split(resource)
-    return [LimitChange(action, project_id, name, before, after, pod=pod)]
+    return [RecordedChange(action, project_id, name, before, after, pod=pod)]
 
 
 def _set_or_remove(limits: dict[Key, int], key: Key, limit: int | None) -> None:
@@ -294,7 +294,7 @@ def _set_or_remove(limits: dict[Key, int], key: Key, limit: int | None) -> None:
 
 def import_document(
     database: Database, limits: DatabaseLimitDriver, wanted: Document, author: Author, *, dry_run: bool
-) -> tuple[list[LimitChange], RecordedChanges | None]:
+) -> tuple[list[RecordedChange], RecordedChanges | None]:
     """Make limits and projects equal to ``wanted``. Returns the changes, and the recorded ones.
 
     ``dry_run``: write nothing.
@@ -302,9 +302,9 @@ def import_document(
     Raises LimitRefused with all problems, PodNotFound, DatabaseUnavailable.
     """
 
-    def work(connection: Connection) -> tuple[list[LimitChange], RecordedChanges | None]:
+    def work(connection: Connection) -> tuple[list[RecordedChange], RecordedChanges | None]:
         if not dry_run:
-            tables.serialize_tree_changes(connection)
+            change_log.serialize(connection)
         before = LimitTree(*tables.read_limits(connection), limits.initial_limits, projects.marked_edges(connection))
         after, changes = document.apply(before, wanted)
         _require_pods(connection, changes)
@@ -313,7 +313,7 @@ def import_document(
         first = None
         if wanted.new_overrides:
             now = overrides.now(connection)
-            first = (limit_history.generation(connection), len(changes))
+            first = (change_log.generation(connection), len(changes))
             new = override_changes.made_by_import(wanted.new_overrides, live, now, first)
             changes += [override_changes.made(one) for one in new]
         planned = Timeline(after, [*live, *new], now, first)
@@ -323,7 +323,7 @@ def import_document(
         if dry_run:
             return changes, None
         # Before the moves, which lock usage rows.
-        recorded = limit_history.record(connection, author, changes, operation="import")
+        recorded = change_log.record(connection, author, changes, operation="import")
         overrides.insert(connection, new)
         _write(connection, before, after, changes)
         return changes, recorded
@@ -337,7 +337,7 @@ def import_document(
     raise exceptions.DatabaseUnavailable("the project tree keeps changing", time.monotonic() - began)
 
 
-def _require_pods(connection: Connection, changes: Iterable[LimitChange]) -> None:
+def _require_pods(connection: Connection, changes: Iterable[RecordedChange]) -> None:
     """Raise PodNotFound if a limit would be set in a pod that does not exist.
 
     A limit that stays as it is may name a pod that was removed: what was exported can be imported again.
@@ -347,7 +347,7 @@ def _require_pods(connection: Connection, changes: Iterable[LimitChange]) -> Non
             raise exceptions.PodNotFound(name)
 
 
-def _too_many(connection: Connection, changes: Iterable[LimitChange]) -> list[str]:
+def _too_many(connection: Connection, changes: Iterable[RecordedChange]) -> list[str]:
     moved = {str(change.project_id) for change in changes if change.action == "move project"}
     rows = moves.count_rows(connection, moved)
     most = MOST_MOVED_ROWS if dialects.of(connection).max_writers != 1 else MOST_MOVED_ROWS_OF_ONE_WRITER
@@ -359,7 +359,7 @@ def _too_many(connection: Connection, changes: Iterable[LimitChange]) -> list[st
     ]
 
 
-def _write(connection: Connection, before: LimitTree, after: LimitTree, changes: Iterable[LimitChange]) -> None:
+def _write(connection: Connection, before: LimitTree, after: LimitTree, changes: Iterable[RecordedChange]) -> None:
     added, moved, changed = {}, {}, {}
     for change in changes:
         if change.action == "add project":
@@ -378,7 +378,7 @@ def _write(connection: Connection, before: LimitTree, after: LimitTree, changes:
     moves.place_all(connection, added, moved)
 
 
-def find_problems(limits: DatabaseLimitDriver, after: Timeline, changes: Iterable[LimitChange]) -> list[str]:
+def find_problems(limits: DatabaseLimitDriver, after: Timeline, changes: Iterable[RecordedChange]) -> list[str]:
     """The violations of the enforcement model and of MAX_DEPTH by these changes, now or in the future; each once."""
     tree = after.tree
     placed = {change.project_id for change in changes if change.resource is None and change.project_id is not None}
@@ -423,7 +423,7 @@ class OriginClearing:
         self,
         database: Database,
         limits: LimitDriver,
-        history: LimitHistory,
+        history: History,
         origin: str,
         author: Author,
         *,
@@ -463,15 +463,15 @@ class OriginClearing:
             progress(len(batch))
 
     def _batch(self, connection: Connection) -> tuple[dict[str, str], RecordedChanges | None]:
-        tables.serialize_tree_changes(connection)
+        change_log.serialize(connection)
         edges = projects.marked_edges(connection, self._origin, BATCH_PROJECTS)
         self._refuse(connection, edges)
         parents: dict[str, str | None] = dict(edges) if self._keep else dict.fromkeys(edges)
         changes = [
-            LimitChange("move project", project_id, None, edges[project_id], parent_id)
+            RecordedChange("move project", project_id, None, edges[project_id], parent_id)
             for project_id, parent_id in parents.items()
         ]
-        recorded = limit_history.record(connection, self._author, changes, operation="detach")
+        recorded = change_log.record(connection, self._author, changes, operation="detach")
         moves.place_all(connection, {}, parents)
         return edges, recorded
 
@@ -483,7 +483,7 @@ class OriginClearing:
         for project_id, parent_id in edges.items():
             limit_tree.set_parent(project_id, parent_id)
         changes = [
-            LimitChange("move project", project_id, None, parent_id, parent_id)
+            RecordedChange("move project", project_id, None, parent_id, parent_id)
             for project_id, parent_id in edges.items()
         ]
         problems = find_problems(self._limits, Timeline(limit_tree, *overrides.read(connection)), changes)

@@ -12,7 +12,7 @@ import datetime
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from cyborg_quota.db import limit_history, overrides, totals, usages
+from cyborg_quota.db import change_log, overrides, totals, usages
 from cyborg_quota.db import limits as tables
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree
@@ -41,9 +41,9 @@ def at_one_moment(database: Database, work: Callable[[Connection], T]) -> T:
     """
 
     def attempt(connection: Connection) -> tuple[T, bool]:
-        before = limit_history.generation(connection)
+        before = change_log.generation(connection)
         found = work(connection)
-        return found, limit_history.generation(connection) == before
+        return found, change_log.generation(connection) == before
 
     for _ in range(_MAX_ATTEMPTS):
         found, is_unchanged = database.read(attempt)
@@ -51,7 +51,7 @@ def at_one_moment(database: Database, work: Callable[[Connection], T]) -> T:
             return found
 
     def serialized(connection: Connection) -> T:
-        tables.serialize_tree_changes(connection)
+        change_log.serialize(connection)
         return work(connection)
 
     return database.write(serialized)

@@ -15,17 +15,17 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import limit_history, projects
+from cyborg_quota.db import change_log, projects
 from cyborg_quota.db import limits as limit_tables
 from cyborg_quota.db import overrides as tables
 from cyborg_quota.db.database import Connection, Database
-from cyborg_quota.ledger.limit_history import LimitHistory
+from cyborg_quota.ledger.history import History
 from cyborg_quota.limits import timeline
 from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.limits.document import NewOverride
 from cyborg_quota.limits.limit_tree import LimitTree
 from cyborg_quota.limits.timeline import Timeline
-from cyborg_quota.types import Author, LimitChange, LimitOverride, RecordedChanges
+from cyborg_quota.types import Author, LimitOverride, RecordedChange, RecordedChanges
 
 _MAX_ATTEMPTS: Final = 20
 
@@ -33,7 +33,7 @@ _MAX_ATTEMPTS: Final = 20
 class Overrides:
     """The overrides of one ledger with the limit driver ``database``."""
 
-    def __init__(self, database: Database, limits: DatabaseLimitDriver, history: LimitHistory) -> None:
+    def __init__(self, database: Database, limits: DatabaseLimitDriver, history: History) -> None:
         self._database = database
         self._limits = limits
         self._history = history
@@ -63,12 +63,12 @@ class Overrides:
 
         def work(connection: Connection) -> tuple[list[LimitOverride], RecordedChanges | None] | None:
             if not dry_run:
-                limit_tables.serialize_tree_changes(connection)
+                change_log.serialize(connection)
             tree = LimitTree(*limit_tables.read_family(connection, project_id), self._limits.initial_limits)
             if tree.parents.get(project_id) != parent_id:
                 return None
             now = tables.now(connection)
-            generation = limit_history.generation(connection)
+            generation = change_log.generation(connection)
             new = [
                 LimitOverride((generation, number), project_id, resource, limit, span[0] or now, span[1], author.reason)
                 for number, (resource, limit) in enumerate(sorted(limits.items()))
@@ -80,7 +80,7 @@ class Overrides:
             if dry_run:
                 return new, None
             tables.insert(connection, new)
-            return new, limit_history.record(connection, author, changes)
+            return new, change_log.record(connection, author, changes)
 
         began = time.monotonic()
         for _ in range(_MAX_ATTEMPTS):
@@ -102,7 +102,7 @@ class Overrides:
         """
 
         def work(connection: Connection) -> tuple[list[LimitOverride], RecordedChanges | None] | None:
-            limit_tables.serialize_tree_changes(connection)
+            change_log.serialize(connection)
             if any(projects.parent_of(connection, name) != parent_id for name, parent_id in parents.items()):
                 return None
             tree = LimitTree(*limit_tables.read_family(connection, *parents), self._limits.initial_limits)
@@ -116,7 +116,7 @@ class Overrides:
             names, resources = {one.project_id for one in ended}, {one.resource for one in ended}
             self._refuse(Timeline(tree, left, now), names, resources)
             tables.delete(connection, ended)
-            return ended, limit_history.record(connection, author, [cancelled(one) for one in ended])
+            return ended, change_log.record(connection, author, [cancelled(one) for one in ended])
 
         began = time.monotonic()
         for _ in range(_MAX_ATTEMPTS):
@@ -144,7 +144,7 @@ class Overrides:
         limits: Timeline,
         names: Collection[str],
         resources: Collection[str],
-        changes: Sequence[LimitChange] = (),
+        changes: Sequence[RecordedChange] = (),
     ) -> None:
         problems = timeline.problems(self._limits.model, limits, names, sorted(resources))
         if problems:
@@ -172,14 +172,14 @@ def check_span(starts_at: datetime.datetime, until: datetime.datetime, now: date
         )
 
 
-def made(one: LimitOverride) -> LimitChange:
+def made(one: LimitOverride) -> RecordedChange:
     """The change for the history: the override was made."""
-    return LimitChange("set override", one.project_id, one.resource, None, one.limit, one)
+    return RecordedChange("set override", one.project_id, one.resource, None, one.limit, one)
 
 
-def cancelled(one: LimitOverride) -> LimitChange:
+def cancelled(one: LimitOverride) -> RecordedChange:
     """The change for the history: the override was cancelled, or its project was removed."""
-    return LimitChange("cancel override", one.project_id, one.resource, one.limit, None, one)
+    return RecordedChange("cancel override", one.project_id, one.resource, one.limit, None, one)
 
 
 _Key = tuple[str, str, int, datetime.datetime, "datetime.datetime | None"]

@@ -16,14 +16,16 @@ from collections.abc import Callable, Collection, Mapping
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import free_capacity, overrides, pod_bindings, pods, resource_providers
+from cyborg_quota.db import change_log, free_capacity, overrides, pod_bindings, pods, resource_providers
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.pod_bindings import BindingKey, StoredBinding
 from cyborg_quota.db.pods import StoredPod
 from cyborg_quota.ledger import pod_claims
+from cyborg_quota.ledger.history import History
 from cyborg_quota.ledger.pod_selection import Candidate, PodRequest, PodSelection, is_at_threshold
 from cyborg_quota.pod_types import Binding, Pod, PodNotice, PodUsage, Reason, ResourceUse
+from cyborg_quota.types import Author, RecordedChange, RecordedChanges, Value
 
 LOG = logging.getLogger(__name__)
 
@@ -31,18 +33,25 @@ LOG = logging.getLogger(__name__)
 class PodManager:
     """Adds, changes, measures and removes pods; selects the pod of a project. Shared by threads."""
 
-    def __init__(self, database: Database, untimed: Database, selection: PodSelection) -> None:
+    def __init__(self, database: Database, untimed: Database, history: History, selection: PodSelection) -> None:
         """``untimed``: the same database without a statement timeout, for queries of all rows."""
         self._database = database
         self._untimed = untimed
+        self._history = history
         self._selection = selection
 
     # --- pods ---
 
-    def add(self, pod: Pod) -> None:
+    def add(self, pod: Pod, author: Author) -> None:
         """Add a pod. Raises PodExists."""
+
+        def work(connection: Connection) -> RecordedChanges | None:
+            change_log.serialize(connection)
+            pods.insert(connection, pod)
+            return _record(connection, author, "add pod", None, pod)
+
         try:
-            self._database.write(lambda connection: pods.insert(connection, pod))
+            self._history.announce(self._database.write(work))
         except DuplicateEntry:
             if self.show(pod.name) != pod:  # equal: the answer to the COMMIT of an earlier attempt was lost
                 raise exceptions.PodExists(pod.name) from None
@@ -62,27 +71,31 @@ class PodManager:
             raise exceptions.PodNotFound(name)
         return stored.pod
 
-    def change(self, name: str, change: Callable[[Pod], Pod]) -> Pod:
+    def change(self, name: str, change: Callable[[Pod], Pod], author: Author) -> Pod:
         """Replace a pod by ``change(pod)``, and return it. Raises PodNotFound.
 
         After this has returned, no project is bound to the pod unless it is available. If its endpoint changes, its
         measurement is forgotten: it is that of another deployment.
         """
 
-        def work(connection: Connection) -> Pod:
+        def work(connection: Connection) -> tuple[Pod, RecordedChanges | None]:
+            change_log.serialize(connection)
             stored = self._lock(connection, name)
             changed = change(stored.pod)
             pods.update(connection, stored.id, changed)
             if changed.endpoint != stored.pod.endpoint:
                 pods.forget_usage(connection, stored.id)
-            return changed
+            return changed, _record(connection, author, "set pod", stored.pod, changed)
 
-        return self._database.write(work)
+        changed, recorded = self._database.write(work)
+        self._history.announce(recorded)
+        return changed
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str, author: Author) -> None:
         """Remove a pod. Raises PodNotFound, PodInUse."""
 
-        def work(connection: Connection) -> None:
+        def work(connection: Connection) -> RecordedChanges | None:
+            change_log.serialize(connection)
             stored = self._lock(connection, name)
             if pod_bindings.is_bound(connection, name):
                 reason = "projects are bound to it (see `pod binding list --pod`; `pod binding end --pod` ends all)"
@@ -90,8 +103,9 @@ class PodManager:
             if resource_providers.is_any_of_pod(connection, name):
                 raise exceptions.PodInUse(name, "providers belong to it (see `capacity provider set NAME --pod OTHER`)")
             pods.delete(connection, stored.id)
+            return _record(connection, author, "remove pod", stored.pod, None)
 
-        self._database.write(work)
+        self._history.announce(self._database.write(work))
 
     @staticmethod
     def _lock(connection: Connection, name: str) -> StoredPod:
@@ -287,6 +301,30 @@ class PodManager:
 
     def _claim_notified(self, pod_id: int, before: Collection[str], now: Collection[str]) -> bool:
         return self._database.write(lambda connection: pods.claim_notified(connection, pod_id, before, now))
+
+
+def _values(pod: Pod | None) -> Value:
+    """What the history has of a pod. None: it does not exist."""
+    if pod is None:
+        return None
+    return {
+        "availability_zone": pod.availability_zone,
+        "resource_affinity": dict(pod.resource_affinity),
+        "state": pod.state,
+        "weight": pod.weight,
+        "threshold": pod.threshold,
+        "endpoint": pod.endpoint,
+    }
+
+
+def _record(
+    connection: Connection, author: Author, action: str, before: Pod | None, after: Pod | None
+) -> RecordedChanges | None:
+    pod = before or after
+    if before == after or pod is None:
+        return None
+    change = RecordedChange(action, None, None, _values(before), _values(after), pod=pod.name)
+    return change_log.record(connection, author, [change])
 
 
 def _notice(stored: StoredPod, resource: str, is_reached: bool) -> PodNotice:

@@ -14,13 +14,13 @@ from typing import Final
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions, scopes
-from cyborg_quota.db import limit_history, moves, overrides, path_state, projects, totals, usages
+from cyborg_quota.db import change_log, moves, overrides, path_state, projects, totals, usages
 from cyborg_quota.db import limits as tables
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.prepared import chunks
 from cyborg_quota.db.project_path import ProjectPath
-from cyborg_quota.ledger.limit_history import LimitHistory
-from cyborg_quota.types import Author, LimitChange, RecordedChanges
+from cyborg_quota.ledger.history import History
+from cyborg_quota.types import Author, RecordedChange, RecordedChanges
 
 LOG = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ class PathCache:
 class Tree:
     """Adds, moves and removes projects. Other calls may charge them at the same time."""
 
-    def __init__(self, database: Database, paths: PathCache, history: LimitHistory) -> None:
+    def __init__(self, database: Database, paths: PathCache, history: History) -> None:
         self._database = database
         self._paths = paths
         self._history = history
@@ -181,7 +181,7 @@ class Tree:
         """Remove a project that holds no resources and has no children. Raises ProjectRefused."""
 
         def work(connection: Connection) -> RecordedChanges | None:
-            tables.serialize_tree_changes(connection)
+            change_log.serialize(connection)
             edges = projects.edges(connection)
             if project_id not in edges:
                 raise exceptions.ProjectRefused(project_id, "is not known")
@@ -196,10 +196,10 @@ class Tree:
                 raise exceptions.ProjectRefused(project_id, "holds resources; release them first")
             changes = [_unset(*key, limit) for key, limit in sorted(limits.items())]
             changes += [
-                LimitChange("cancel override", project_id, one.resource, one.limit, None, one) for one in live
+                RecordedChange("cancel override", project_id, one.resource, one.limit, None, one) for one in live
             ]
-            changes.append(LimitChange("remove project", project_id, None, edges[project_id], None))
-            return limit_history.record(connection, author, changes)
+            changes.append(RecordedChange("remove project", project_id, None, edges[project_id], None))
+            return change_log.record(connection, author, changes)
 
         recorded = self._database.write(work)
         self._paths.forget_all()
@@ -215,7 +215,7 @@ def _set_parent(
     check: Check | None,
     origin: str | None,
 ) -> RecordedChanges | None:
-    tables.serialize_tree_changes(connection)
+    change_log.serialize(connection)
     if check is not None:
         check(connection)
     before = projects.edge_of(connection, project_id)
@@ -225,7 +225,7 @@ def _set_parent(
         resources = moves.resources_of(connection, project_id)
         if path_state.read_path(connection, parent_id, resources).missing(resources):
             raise _RowsMissing
-    recorded = limit_history.record(connection, author, _changes(project_id, before, parent_id, origin), origin=origin)
+    recorded = change_log.record(connection, author, _changes(project_id, before, parent_id), operation=origin)
     try:
         moves.move(connection, project_id, parent_id, origin)
     except ValueError:
@@ -233,17 +233,17 @@ def _set_parent(
     return recorded
 
 
-def _unset(project_id: str, name: str, limit: int) -> LimitChange:
+def _unset(project_id: str, name: str, limit: int) -> RecordedChange:
     resource, pod = scopes.split(name)
-    return LimitChange("unset limit", project_id, resource, limit, None, pod=pod)
+    return RecordedChange("unset limit", project_id, resource, limit, None, pod=pod)
 
 
 def _changes(
-    project_id: str, before: tuple[str | None, str | None] | None, parent_id: str | None, origin: str | None
-) -> list[LimitChange]:
+    project_id: str, before: tuple[str | None, str | None] | None, parent_id: str | None
+) -> list[RecordedChange]:
     """The change of the edge for the history. ``before``: the parent and the origin; None: the project is not known."""
     if before is None:
-        return [LimitChange("add project", project_id, None, None, parent_id)]
-    if before == (parent_id, origin if parent_id is not None else before[1]):
+        return [RecordedChange("add project", project_id, None, None, parent_id)]
+    if before[0] == parent_id:
         return []
-    return [LimitChange("move project", project_id, None, before[0], parent_id)]
+    return [RecordedChange("move project", project_id, None, before[0], parent_id)]

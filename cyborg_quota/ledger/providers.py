@@ -16,16 +16,14 @@ from oslo_log import log as logging
 from cyborg_quota import exceptions
 from cyborg_quota.capacity_types import (
     Allocation,
-    CapacityChange,
     CapacityDrift,
     CapacityNotice,
-    CapacityValues,
     Inventory,
     InventoryRecord,
     Provider,
 )
 from cyborg_quota.db import (
-    capacity_history,
+    change_log,
     free_capacity,
     history,
     inventories,
@@ -35,9 +33,9 @@ from cyborg_quota.db import (
 )
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.resource_providers import StoredProvider
-from cyborg_quota.ledger.capacity_history import log_changes
+from cyborg_quota.ledger.history import History
 from cyborg_quota.ledger.thresholds import OVER, level
-from cyborg_quota.types import Author, Page
+from cyborg_quota.types import Author, Page, RecordedChange, RecordedChanges, Value
 
 LOG = logging.getLogger(__name__)
 
@@ -47,17 +45,18 @@ _HOW_TO_LIST: Final = "see `cyborg-quota capacity allocation list --provider %s`
 class ProviderManager:
     """Adds, changes, lists and removes providers and their inventories; audits and repairs their counters."""
 
-    def __init__(self, database: Database, untimed: Database) -> None:
+    def __init__(self, database: Database, untimed: Database, history: History) -> None:
         """``untimed``: the same database without a statement timeout, for queries of all rows."""
         self._database = database
         self._untimed = untimed
+        self._history = history
 
     # --- providers ---
 
     def add(self, provider: Provider, author: Author) -> None:
         """Add a provider. Raises ProviderExists, ProviderNotFound (the parent), PodNotFound."""
 
-        def work(connection: Connection) -> list[CapacityChange]:
+        def work(connection: Connection) -> RecordedChanges | None:
             self._serialize(connection)
             _lock_pod(connection, provider.pod)
             parent = None
@@ -70,11 +69,11 @@ class ProviderManager:
                 raise exceptions.ProviderExists(provider.name)
             resource_providers.insert(connection, provider, None if parent is None else parent.id)
             added = provider if parent is None else dataclasses.replace(provider, parent=parent.provider.name)
-            change = _provider_change("add provider", added, None, capacity_history.provider_values(added))
+            change = _provider_change("add provider", added, None, _provider_values(added))
             return _record(connection, author, [change])
 
         try:
-            log_changes(self._database.write(work), author)
+            self._history.announce(self._database.write(work))
         except DuplicateEntry:
             if self._was_added(provider):
                 return  # the answer to the COMMIT of an earlier attempt was lost
@@ -89,9 +88,7 @@ class ProviderManager:
 
     def list_providers(self, limit: int | None = None, after: str | None = None) -> list[Provider]:
         """At most ``limit`` providers after the one with the name ``after``, by name. Raises MarkerNotFound."""
-        return self._untimed.read_synced(
-            lambda connection: resource_providers.list_providers(connection, limit, after)
-        )
+        return self._untimed.read_synced(lambda connection: resource_providers.list_providers(connection, limit, after))
 
     def show(self, name: str) -> Provider:
         """The provider with this UUID or name. Raises ProviderNotFound."""
@@ -108,12 +105,12 @@ class ProviderManager:
     def set_pod(self, name: str, pod: str | None, author: Author) -> Provider:
         """Put a provider into a pod, or into none (None). Raises ProviderNotFound, PodNotFound, ProviderInUse."""
 
-        def work(connection: Connection) -> tuple[Provider, list[CapacityChange]]:
+        def work(connection: Connection) -> tuple[Provider, RecordedChanges | None]:
             self._serialize(connection)
             _lock_pod(connection, pod)
             provider_id, provider = self._lock(connection, name, None)
             if provider.pod == pod:
-                return self._find(connection, name).provider, []
+                return self._find(connection, name).provider, None
             if not inventories.lock_unused(connection, provider_id):
                 change = "moved to another pod"
                 raise exceptions.ProviderInUse(
@@ -123,37 +120,37 @@ class ProviderManager:
             resource_providers.set_pod(connection, provider_id, pod)
             return self._record_set(connection, provider, author)
 
-        changed, changes = self._database.write(work)
-        log_changes(changes, author)
+        changed, recorded = self._database.write(work)
+        self._history.announce(recorded)
         return changed
 
     def set_can_host(self, name: str, can_host: bool, author: Author) -> Provider:
         """Set whether ANY chooses a provider. Its claims stay. Raises ProviderNotFound."""
 
-        def work(connection: Connection) -> tuple[Provider, list[CapacityChange]]:
+        def work(connection: Connection) -> tuple[Provider, RecordedChanges | None]:
             self._serialize(connection)
             provider_id, provider = self._lock(connection, name, None)
             if provider.can_host == can_host:
-                return self._find(connection, name).provider, []
+                return self._find(connection, name).provider, None
             resource_providers.set_can_host(connection, provider_id, can_host=can_host)
             return self._record_set(connection, provider, author)
 
-        changed, changes = self._database.write(work)
-        log_changes(changes, author)
+        changed, recorded = self._database.write(work)
+        self._history.announce(recorded)
         return changed
 
     def _record_set(
         self, connection: Connection, provider: Provider, author: Author
-    ) -> tuple[Provider, list[CapacityChange]]:
+    ) -> tuple[Provider, RecordedChanges | None]:
         """Record the change of ``provider`` that this transaction has made."""
         changed = self._find(connection, provider.uuid).provider
-        before, after = (capacity_history.provider_values(one) for one in (provider, changed))
+        before, after = (_provider_values(one) for one in (provider, changed))
         return changed, _record(connection, author, [_provider_change("set provider", provider, before, after)])
 
     def remove(self, name: str, author: Author) -> None:
         """Remove a provider and its inventories. Raises ProviderNotFound, ProviderInUse."""
 
-        def work(connection: Connection) -> list[CapacityChange]:
+        def work(connection: Connection) -> RecordedChanges | None:
             self._serialize(connection)
             provider_id, provider = self._lock(connection, name, None)
             if resource_providers.has_children(connection, provider_id):
@@ -163,12 +160,10 @@ class ProviderManager:
             self._refuse_if_in_use(connection, provider_id, None)
             resource_providers.delete(connection, provider_id)
             removed = [_inventory_change(provider, record, None) for record in records.values()]
-            values = capacity_history.provider_values(provider)
-            return _record(
-                connection, author, [*removed, _provider_change("remove provider", provider, values, None)]
-            )
+            values = _provider_values(provider)
+            return _record(connection, author, [*removed, _provider_change("remove provider", provider, values, None)])
 
-        log_changes(self._database.write(work), author)
+        self._history.announce(self._database.write(work))
 
     # --- inventories ---
 
@@ -186,7 +181,7 @@ class ProviderManager:
         used elsewhere from now on, by resource. Raises ProviderNotFound, ProviderConflict.
         """
 
-        def work(connection: Connection) -> tuple[list[InventoryRecord], list[CapacityChange]]:
+        def work(connection: Connection) -> tuple[list[InventoryRecord], RecordedChanges | None]:
             self._serialize(connection)
             provider_id, provider = self._lock(connection, name, generation)
             before = inventories.read(connection, [provider_id], changes)
@@ -203,8 +198,8 @@ class ProviderManager:
             done = [_inventory_change(provider, before.get(key), record) for key, record in after.items()]
             return list(after.values()), _record(connection, author, done)
 
-        records, done = self._database.write(work)
-        log_changes(done, author)
+        records, recorded = self._database.write(work)
+        self._history.announce(recorded)
         for record in records:
             if record.free < 0:
                 LOG.warning(
@@ -220,7 +215,7 @@ class ProviderManager:
     def remove_inventory(self, name: str, resource: str, generation: int | None, author: Author) -> None:
         """Remove an inventory. Raises ProviderNotFound, ProviderConflict, ProviderInUse."""
 
-        def work(connection: Connection) -> list[CapacityChange]:
+        def work(connection: Connection) -> RecordedChanges | None:
             self._serialize(connection)
             provider_id, provider = self._lock(connection, name, generation)
             records = inventories.read(connection, [provider_id], [resource])
@@ -229,7 +224,7 @@ class ProviderManager:
             removed = [_inventory_change(provider, record, None) for record in records.values()]
             return _record(connection, author, removed)
 
-        log_changes(self._database.write(work), author)
+        self._history.announce(self._database.write(work))
 
     def list_inventories(self, name: str | None, page: Page) -> list[InventoryRecord]:
         """A page of the inventories of one provider, or of all, by provider and resource.
@@ -330,9 +325,7 @@ class ProviderManager:
         return notices
 
     def _claim_resource_level(self, resource: str, before: int, now: int) -> bool:
-        return self._database.write(
-            lambda connection: resource_notices.claim_level(connection, resource, before, now)
-        )
+        return self._database.write(lambda connection: resource_notices.claim_level(connection, resource, before, now))
 
     # --- parts of the transactions ---
 
@@ -345,7 +338,7 @@ class ProviderManager:
     def _serialize(self, connection: Connection) -> None:
         """Serialize the change with all others, after what other nodes of a cluster have committed."""
         self._database.sync_with_cluster(connection)
-        capacity_history.serialize(connection)
+        change_log.serialize(connection)
 
     def _lock(self, connection: Connection, name: str, generation: int | None) -> StoredProvider:
         """Lock the provider for a change. Raises ProviderNotFound, ProviderConflict."""
@@ -377,23 +370,43 @@ def _lock_pod(connection: Connection, name: str | None) -> None:
         raise exceptions.PodNotFound(name)
 
 
-def _provider_change(
-    action: str, provider: Provider, before: CapacityValues | None, after: CapacityValues | None
-) -> CapacityChange:
-    return CapacityChange(action, provider.uuid, provider.name, None, before, after)
+def _provider_values(provider: Provider) -> Value:
+    """What the history has of a provider."""
+    return {
+        "name": provider.name,
+        "parent": provider.parent,
+        "can_host": provider.can_host,
+        "pod": provider.pod,
+    }
+
+
+def _inventory_values(record: InventoryRecord | None) -> Value:
+    """What the history has of an inventory. None: it does not exist."""
+    if record is None:
+        return None
+    return {
+        "total": record.total,
+        "reserved": record.reserved,
+        "min_unit": record.min_unit,
+        "max_unit": record.max_unit,
+        "step_size": record.step_size,
+        "allocation_ratio": str(record.allocation_ratio),
+    }
+
+
+def _provider_change(action: str, provider: Provider, before: Value, after: Value) -> RecordedChange:
+    return RecordedChange(action, None, None, before, after, provider=provider.name, provider_uuid=provider.uuid)
 
 
 def _inventory_change(
     provider: Provider, before: InventoryRecord | None, after: InventoryRecord | None
-) -> CapacityChange:
-    old, new = (None if one is None else capacity_history.inventory_values(one) for one in (before, after))
+) -> RecordedChange:
     resource = (after or before).resource  # type: ignore[union-attr]
     action = "remove inventory" if after is None else "set inventory"
-    return CapacityChange(action, provider.uuid, provider.name, resource, old, new)
+    values = _inventory_values(before), _inventory_values(after)
+    return RecordedChange(action, None, resource, *values, provider=provider.name, provider_uuid=provider.uuid)
 
 
-def _record(connection: Connection, author: Author, changes: Sequence[CapacityChange]) -> list[CapacityChange]:
-    """Record the changes that change something, and return them."""
-    real = [change for change in changes if change.before != change.after]
-    capacity_history.record(connection, author, real)
-    return real
+def _record(connection: Connection, author: Author, changes: Sequence[RecordedChange]) -> RecordedChanges | None:
+    """Record the changes that change something."""
+    return change_log.record(connection, author, [change for change in changes if change.before != change.after])

@@ -16,12 +16,11 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import holdings, limit_history, path_state, totals
-from cyborg_quota.db import limits as tables
+from cyborg_quota.db import change_log, holdings, path_state, totals
 from cyborg_quota.db.database import Connection, Database
-from cyborg_quota.ledger.limit_history import LimitHistory
+from cyborg_quota.ledger.history import History
 from cyborg_quota.ledger.project_tree import PathCache
-from cyborg_quota.types import TOTAL, Author, LimitChange, RecordedChanges, TotalLimit
+from cyborg_quota.types import TOTAL, Author, RecordedChange, RecordedChanges, TotalLimit
 
 BATCH_ROOTS: Final = 100
 """The number of roots that one transaction counts."""
@@ -32,7 +31,7 @@ Progress = Callable[[int], None]
 class TotalLimits:
     """The total limits of one ledger with the limit driver ``database``."""
 
-    def __init__(self, database: Database, paths: PathCache, history: LimitHistory) -> None:
+    def __init__(self, database: Database, paths: PathCache, history: History) -> None:
         self._database = database
         self._paths = paths
         self._history = history
@@ -46,11 +45,11 @@ class TotalLimits:
         held = self._database.read(lambda connection: holdings.sums(connection, resources))
         return {**dict.fromkeys(resources, 0), **held}
 
-    def find_changes(self, limits: Mapping[str, int | None]) -> list[LimitChange]:
+    def find_changes(self, limits: Mapping[str, int | None]) -> list[RecordedChange]:
         """The changes that setting these limits would make. None: remove the limit."""
         return _changes(self.read(), limits)
 
-    def apply(self, limits: Mapping[str, int | None], author: Author, *, dry_run: bool) -> list[LimitChange]:
+    def apply(self, limits: Mapping[str, int | None], author: Author, *, dry_run: bool) -> list[RecordedChange]:
         """Import these total limits; None: remove it. Returns the changes. ``dry_run``: write nothing.
 
         Raises TotalLimitChanged.
@@ -80,9 +79,9 @@ class TotalLimits:
         """
 
         def begin(connection: Connection) -> tuple[set[str], RecordedChanges | None]:
-            tables.serialize_tree_changes(connection)
+            change_log.serialize(connection)
             present = totals.read_limits(connection)
-            recorded = limit_history.record(connection, author, _changes(present, limits), operation=operation)
+            recorded = change_log.record(connection, author, _changes(present, limits), operation=operation)
             for resource, limit in sorted(limits.items()):
                 totals.set_limit(connection, resource, limit)
                 totals.open_row(connection, resource)
@@ -111,13 +110,13 @@ class TotalLimits:
         """
 
         def begin(connection: Connection) -> RecordedChanges | None:
-            tables.serialize_tree_changes(connection)
+            change_log.serialize(connection)
             present = totals.read_limits(connection)
             known = {one.resource for one in present} | path_state.read_totals(connection, resources).keys()
             if missing := sorted(set(resources) - known):
                 raise exceptions.TotalLimitNotFound(missing)
             changes = _changes(present, dict.fromkeys(resources))
-            recorded = limit_history.record(connection, author, changes, operation=operation)
+            recorded = change_log.record(connection, author, changes, operation=operation)
             for resource in sorted(resources):
                 totals.delete_limit(connection, resource)
                 totals.close_row(connection, resource)
@@ -136,7 +135,7 @@ class TotalLimits:
         after: str | None = None
 
         def batch(connection: Connection) -> tuple[int, str | None]:
-            tables.serialize_tree_changes(connection)
+            change_log.serialize(connection)
             total = path_state.read_totals(connection, [resource]).get(resource)
             if total is None or total.is_open != is_counted:
                 raise exceptions.TotalLimitChanged(resource)
@@ -156,7 +155,7 @@ class TotalLimits:
 
     def _enforce(self, connection: Connection, resource: str) -> bool:
         """Begin to enforce the limit, unless a root is not counted yet: False."""
-        tables.serialize_tree_changes(connection)
+        change_log.serialize(connection)
         if path_state.next_roots(connection, resource, is_counted=False, limit=1):
             return False
         if not totals.enforce(connection, resource):
@@ -165,17 +164,17 @@ class TotalLimits:
 
     def _delete(self, connection: Connection, resource: str) -> bool:
         """Delete the row of the total, unless it counts a root: False."""
-        tables.serialize_tree_changes(connection)
+        change_log.serialize(connection)
         if path_state.next_roots(connection, resource, is_counted=True, limit=1):
             return False
         path_state.delete_closed_total(connection, resource)
         return True
 
 
-def _changes(present: Collection[TotalLimit], limits: Mapping[str, int | None]) -> list[LimitChange]:
+def _changes(present: Collection[TotalLimit], limits: Mapping[str, int | None]) -> list[RecordedChange]:
     before = {one.resource: one.limit for one in present}
     return [
-        LimitChange("unset limit" if limit is None else "set limit", TOTAL, resource, before.get(resource), limit)
+        RecordedChange("unset limit" if limit is None else "set limit", TOTAL, resource, before.get(resource), limit)
         for resource, limit in sorted(limits.items())
         if before.get(resource) != limit
     ]

@@ -30,7 +30,7 @@ import yaml
 from cyborg_quota import exceptions, scopes, validation
 from cyborg_quota.limits.limit_tree import LimitTree
 from cyborg_quota.safe_repr import safe_repr
-from cyborg_quota.types import MAX_LIMIT, MAX_REASON_CHARS, UNLIMITED, LimitChange, LimitOverride, TotalLimit
+from cyborg_quota.types import MAX_LIMIT, MAX_REASON_CHARS, UNLIMITED, LimitOverride, RecordedChange, TotalLimit
 
 MAX_LEVELS: Final = 64
 """The maximum number of levels of a document, which the reader accepts. (The tree has at most MAX_DEPTH.)"""
@@ -399,7 +399,7 @@ def _written(one: LimitOverride) -> dict[str, Any]:
     return found
 
 
-def apply(tree: LimitTree, document: Document) -> tuple[LimitTree, list[LimitChange]]:
+def apply(tree: LimitTree, document: Document) -> tuple[LimitTree, list[RecordedChange]]:
     """Apply a document to a copy of the tree. Returns the copy and the changes: defaults first, then by project."""
     after = tree.copy()
     changes = []
@@ -410,10 +410,10 @@ def apply(tree: LimitTree, document: Document) -> tuple[LimitTree, list[LimitCha
         by_project.setdefault(project_id, []).append((resource, limit))
     for project_id, parent_id in document.parents.items():
         if project_id not in after.parents:
-            changes.append(LimitChange("add project", project_id, None, None, parent_id))
+            changes.append(RecordedChange("add project", project_id, None, None, parent_id))
         elif project_id in after.ignored or after.parents[project_id] != parent_id:
             before = after.ignored.pop(project_id, after.parents[project_id])
-            changes.append(LimitChange("move project", project_id, None, before, parent_id))
+            changes.append(RecordedChange("move project", project_id, None, before, parent_id))
         after.parents[project_id] = parent_id
         for resource, limit in by_project.get(project_id, ()):
             changes += _put(after.project_limits, (project_id, resource), limit, project_id, resource)
@@ -422,7 +422,7 @@ def apply(tree: LimitTree, document: Document) -> tuple[LimitTree, list[LimitCha
 
 def _put(
     limits: dict[Any, int], key: Any, limit: int | None, project_id: str | None, resource: str
-) -> list[LimitChange]:
+) -> list[RecordedChange]:
     before = limits.get(key)
     if before == limit:
         return []
@@ -432,4 +432,4 @@ def _put(
         limits[key] = limit
     action: Literal["set limit", "unset limit"] = "unset limit" if limit is None else "set limit"
     name, pod = scopes.split(resource)
-    return [LimitChange(action, project_id, name, before, limit, pod=pod)]
+    return [RecordedChange(action, project_id, name, before, limit, pod=pod)]

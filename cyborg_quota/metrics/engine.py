@@ -102,3 +102,4 @@ class MeasuredEngine(QuotaEngine):
     get_usages = _timed(QuotaEngine.get_usages)
     get_detail = _timed(QuotaEngine.get_detail)
     expire = _timed(QuotaEngine.expire)
+

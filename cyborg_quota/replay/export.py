@@ -8,16 +8,16 @@ Refused requests are not in it, because the ledger does not store them; nor is w
 from __future__ import annotations
 
 import csv
+import dataclasses
 import datetime
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TextIO
 
-from cyborg_quota.db import history, limit_history, overrides
+from cyborg_quota.db import change_log, history, overrides
 from cyborg_quota.db.database import Connection, Database
-from cyborg_quota.limits import history as limits_history
 from cyborg_quota.replay.traces import HEADER, Event, Kind
-from cyborg_quota.types import COMMITTED, MICROSECONDS, RELEASED, LimitOverride
+from cyborg_quota.types import COMMITTED, MICROSECONDS, RELEASED, HistoryEntry, LimitOverride
 
 _PROGRESS_ROWS: Final = 1000
 _HEADER_LINES: Final = 1
@@ -71,9 +71,33 @@ def database_time(database: Database) -> datetime.datetime:
 
 
 def past_overrides(database: Database, since: datetime.datetime) -> list[LimitOverride]:
-    """The overrides that ended after ``since`` (naive UTC), or have not ended, as the history of limits has them."""
-    return limits_history.past_overrides(
-        database.read(lambda connection: limit_history.read_overrides(connection, since))
+    """The overrides that ended after ``since`` (naive UTC), or have not ended, in the order in which they were made.
+
+    No override begins before it was made, whatever its start. A cancelled one ends when it was cancelled; one that was
+    cancelled before its start is left out.
+    """
+    found: dict[str, LimitOverride] = {}
+    for entry in database.read(lambda connection: change_log.read_overrides(connection, since)):
+        assert entry.override_id is not None and entry.at is not None, f"entry {entry.id} is not one of an override"
+        if entry.after is not None:
+            found[entry.override_id] = _override(entry, entry.override_id, entry.at)
+        elif entry.override_id in found:
+            one = found[entry.override_id]
+            found[entry.override_id] = dataclasses.replace(one, until=min(one.until, entry.at))
+    return sorted((one for one in found.values() if one.starts_at < one.until), key=lambda one: one.made)
+
+
+def _override(entry: HistoryEntry, override_id: str, at: datetime.datetime) -> LimitOverride:
+    assert entry.starts_at is not None and entry.until is not None, f"entry {entry.id} has no span"
+    generation, number = override_id.split("-")
+    return LimitOverride(
+        made=(int(generation), int(number)),
+        project_id=str(entry.project_id),
+        resource=str(entry.resource),
+        limit=entry.after,
+        starts_at=max(entry.starts_at, at),
+        until=entry.until,
+        reason=entry.reason,
     )
 
 

@@ -225,10 +225,10 @@ class TestTotalLimit(ApplicationTestCase):
     def test_its_changes_are_in_the_history(self) -> None:
         self.ask("/v2/quota_totals", method="PUT", json={"quota": {"gpu": 10}, "reason": "the pool"})
         self.ask("/v2/quota_totals/gpu?reason=it%20ends", method="DELETE")
-        removed, made = self.engine.administration.limit_history(base.ADMIN, limit=2)
+        removed, made = self.engine.administration.history(base.ADMIN, limit=2)
         self.assertEqual(("unset limit", 10, None, "it ends"), _change(removed))
         self.assertEqual(("set limit", None, 10, "the pool"), _change(made))
-        self.assertEqual({(TOTAL, "alice")}, {(one.project_id, one.actor) for one in (removed, made)})
+        self.assertEqual({(TOTAL, "alice")}, {(one.project_id, one.user_id) for one in (removed, made)})
 
     def test_an_interrupted_one(self) -> None:
         """What was left behind by a crash is shown, and the same call continues."""

@@ -124,11 +124,11 @@ class TestPodLimits(test_application.ApplicationTestCase):
             [found] = refused.json["violations"]
             self.assertEqual(expected, tuple(found[x] for x in ("project_id", "pod", "in_use", "subtree")))
         self.assertEqual(404, self.ask(f"{HIGGS}?pod=north", READER).status_int)
-        history = test_application.deploy_engine(self).administration.limit_history
+        history = test_application.deploy_engine(self).administration.history
         for role, pod in (("manager", "north"), ("reader", "")):
             context = oslo_context.RequestContext(user_id="max", project_id="higgs", roles=[role])
             [entry, *_] = history(context, limit=1)
-            self.assertEqual((pod, None), (entry.pod, entry.actor), role)
+            self.assertEqual((pod, None), (entry.pod, entry.user_id), role)
 
     def test_a_project_that_moves_during_the_call(self) -> None:
         """The manager of the former parent may not set the limits after the move."""

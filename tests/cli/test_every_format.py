@@ -23,13 +23,12 @@ FORMATS = ("table", "json", "csv", "yaml", "value")
 P = ("--project", "p")
 # {format}: the output format, for a command that makes an object with a name.
 ARGUMENTS: dict[str, tuple[str, ...]] = {
-    "capacity history": ("--limit", "3", "--long"),
     "capacity import": ("{nodes}",),
     "capacity inventory set": ("node1", "gpu=8"),
     "capacity provider add": ("new-{format}",),
     "capacity provider show": ("node1",),
     "check": (*P, "gpu=1000"),
-    "limit history": ("--limit", "3", "--long"),
+    "history list": ("--limit", "3", "--long"),
     "limit import": ("{document}", "--dry-run"),
     "limit set": (*P, "gpu=7", "--dry-run"),
     "limit show": P,

@@ -106,7 +106,7 @@ class DryRunTest(LimitCase):
         expected = [["set override", "right", "fpga", None, 0], ["set override", "right", "gpu", None, 4]]
         self.assertEqual(expected, [list(row.values())[:-1] for row in rows])
         self.assertEqual([], self.good("limit", "override", "list"))
-        self.assertEqual(1, len(self.good("limit", "history", "--project", "right")))  # it was added to the tree
+        self.assertEqual(1, len(self.good("history", "list", "--project", "right")))  # it was added to the tree
         argv = ("limit", "set", "--project", "right", "gpu=5", *span)
         ended = self.call(*argv, "--dry-run", "-f", "json")
         self.assertEqual((1, 1), (ended.status, len(json.loads(ended.out))))

@@ -46,12 +46,12 @@ class OverrideTest(test_limits.LimitTestCase):
         self.assertEqual(["fpga"], [row["resource"] for row in self.good("limit", "override", "list")])
         over = self.call("limit", "over", "-f", "json")
         self.assertEqual((1, 5), (over.status, over.json[0]["limit"]))
-        history = self.good("limit", "history", "--project", "p")
+        history = self.good("history", "list", "--project", "p")
         self.assertEqual("cancel override", history[0]["action"])
         self.assertEqual("2999-12-05T18:00:00.000000Z", history[0]["until"])
-        (row,) = self.good("limit", "history", "--project", "q", "--limit", "1")
+        (row,) = self.good("history", "list", "--project", "q", "--limit", "1")
         self.assertEqual("2998-01-01T08:00:00.000000Z", row["from"])
-        self.assertIn("2998-01-01T08", self.call("limit", "history", "--project", "q").out)
+        self.assertIn("2998-01-01T08", self.call("history", "list", "--project", "q").out)
 
     def test_the_notice_on_a_new_project_names_the_overrides(self) -> None:
         ended = self.call("limit", "set", "--project", "new", "gpu=1", "fpga=1", "--until", "2999-01-01")

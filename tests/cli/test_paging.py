@@ -74,7 +74,7 @@ class PagingTest(base.CliTestCase):
     def test_the_pages_of_overrides_and_of_the_history(self) -> None:
         for project in PROJECTS:
             self.call("limit", "set", "--project", project, "gpu=1", "fpga=1", "--until", "2090-01-01T00:00Z")
-        for command in (("limit", "override", "list"), ("limit", "history")):
+        for command in (("limit", "override", "list"), ("history", "list")):
             whole = self.good(*command)
             self.assertGreaterEqual(len(whole), 6)
             first = self.good(*command, "--limit", "2")

@@ -70,7 +70,7 @@ class ShellTest(base.CliTestCase):
         for argv, expected in (
             (["usage", "list", "--limit", "0"], "'0': write an integer from 1 to 2147483647"),
             (["limit", "tree", "--depth", "x"], "'x': write an integer from 0 to 2147483647"),
-            (["limit", "history", "--since", "99999999w"], "'99999999w': write an age of at most 36500d"),
+            (["history", "list", "--since", "99999999w"], "'99999999w': write an age of at most 36500d"),
             (["replay", "export", "--since", "99999d"], "'99999d': write a time such as 30d, 12h, 45m or 90s, at most"),
             (["limit", "set", "--project", "p", "gpu=x"], "'gpu=x': write RESOURCE=LIMIT, as in gpu=20"),
         ):

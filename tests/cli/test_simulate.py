@@ -243,7 +243,7 @@ class OverridesTest(SimulateCase):
         file = self.limits({"projects": [{"id": "p", "overrides": list(overrides)}]})
         self.assertEqual(0, self.call("limit", "import", file).status)
         made_at = self.time(made).isoformat(" ", "microseconds")
-        self.sql("UPDATE limit_changes SET created_at = :t WHERE override_id IS NOT NULL", t=made_at)
+        self.sql("UPDATE changes SET created_at = :t WHERE ends_at IS NOT NULL", t=made_at)
 
     def outcome(self, against: str, *overrides: dict[str, Any], argv: tuple[str, ...] = ()) -> tuple[Any, ...]:
         """refused_before, refused_after, peak, limit_before and limit_after of p."""
@@ -261,7 +261,8 @@ class OverridesTest(SimulateCase):
     def test_no_override_applies_before_it_was_made(self) -> None:
         self.limit_now(self.override(1, -20, 24), made=0)
         self.assertEqual((0, 0, 6, 1, 1), self.outcome("ledger"))
-        self.sql("UPDATE limit_changes SET ends_at = :t", t=self.time(-0.01).isoformat(" ", "microseconds"))
+        end = self.time(-0.01).isoformat(" ", "microseconds")
+        self.sql("UPDATE changes SET ends_at = :t WHERE ends_at IS NOT NULL", t=end)
         self.sql("DELETE FROM limit_overrides")
         self.assertEqual((0, 0, 6, 10, 10), self.outcome("ledger"))
 
@@ -279,7 +280,7 @@ class OverridesTest(SimulateCase):
         self.limit_now(self.override(1, -20, 24))
         ended = {"t": self.time(-6).isoformat(" ", "microseconds")}
         with sa.create_engine(self.url, poolclass=sa.NullPool).begin() as connection:
-            connection.execute(sa.text("UPDATE limit_changes SET ends_at = :t WHERE override_id IS NOT NULL"), ended)
+            connection.execute(sa.text("UPDATE changes SET ends_at = :t WHERE ends_at IS NOT NULL"), ended)
             connection.execute(sa.text("DELETE FROM limit_overrides"))
         self.assertEqual((1, 1, 4, 10, 10), self.outcome("ledger"))
         self.assertEqual((1, 0, 4, 10, 9), self.outcome("ledger", self.override(9, -20, 24)))
@@ -292,7 +293,7 @@ class OverridesTest(SimulateCase):
         with sa.create_engine(self.url, poolclass=sa.NullPool).begin() as connection:
             connection.execute(
                 sa.text(
-                    "UPDATE limit_changes SET created_at = :t WHERE override_id IS NOT NULL AND value_after IS NULL"
+                    "UPDATE changes SET created_at = :t WHERE action = 'cancel'"
                 ),
                 {"t": self.time(-6).isoformat(" ", "microseconds")},
             )

@@ -16,10 +16,9 @@ import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import Inventory, QuotaEngine, exceptions
-from cyborg_quota.db import capacity_history, limit_history, usages
-from cyborg_quota.ledger import limit_changes, providers
+from cyborg_quota.db import change_log, usages
 from cyborg_quota.types import TotalLimit
-from tests import base, hooks
+from tests import base, history_replay, hooks
 from tests.faults import kill_points
 from tests.functional import test_limits
 
@@ -76,7 +75,7 @@ class CrashTestCase(test_limits.LimitsTestCase):
 
     def differences(self) -> list[Any]:
         """What the history does not explain."""
-        return [*self.admin.verify_limit_history(base.ADMIN), *self.engine.capacity.verify_history(base.ADMIN)]
+        return history_replay.differences(self.engine)
 
     def overrides(self) -> list[str]:
         return [one.id for one in self.admin.list_overrides(base.ADMIN)[0]]
@@ -102,7 +101,7 @@ class CrashTestCase(test_limits.LimitsTestCase):
     def state(self) -> tuple[Any, int]:
         """The limits, overrides and tree; and the number of entries of the history."""
         with self.sql.connect() as connection:
-            entries = connection.execute(sa.text("SELECT COUNT(*) FROM limit_changes")).scalar_one()
+            entries = connection.execute(sa.text("SELECT COUNT(*) FROM changes")).scalar_one()
         return self.admin.export_limits(base.ADMIN), entries
 
     def make(self, change: Callable[[], object], at: int | None = None) -> list[bool] | None:
@@ -153,13 +152,12 @@ class TestKilledChanges(CrashTestCase):
     def test_naive_is_detected(self) -> None:
         """Writes the history in the transaction after that of the change: one of the kills leaves a difference."""
         waiting: list[Any] = []
+        record = change_log.record
 
         def change() -> None:
-            with mock.patch.object(
-                limit_changes.limit_history, "record", lambda *args, **_kwargs: waiting.append(args)
-            ):
+            with mock.patch.object(change_log, "record", lambda *args, **_kwargs: waiting.append(args)):
                 self.admin.set_limit(base.ADMIN, "gpu", 5, "b")
-            hooks.database_of(self.engine).write(lambda connection: limit_history.record(connection, *waiting[0][1:]))
+            hooks.database_of(self.engine).write(lambda connection: record(connection, *waiting[0][1:]))
 
         self.assertNotEqual([], self.find_difference(lambda: self.admin.set_limit(base.ADMIN, "gpu", 20, "b"), change))
 
@@ -190,7 +188,7 @@ class TestKilledTotals(CrashTestCase):
                 content = None
                 self.assert_invariants()
                 self.assertEqual([], self.engine.audit(base.ADMIN), (name, at))
-                self.assertEqual([], self.admin.verify_limit_history(base.ADMIN), (name, at))
+                self.assertEqual([], history_replay.differences(self.engine), (name, at))
                 with contextlib.suppress(exceptions.QuotaError):  # "there is no total limit": the first call removed it
                     step.change()
                 self.assert_invariants()
@@ -258,22 +256,23 @@ class TestKilledCapacityChanges(TestKilledChanges):
     def state(self) -> tuple[Any, int]:
         """The providers and inventories; and the number of entries of the history."""
         with self.sql.connect() as connection:
-            entries = connection.execute(sa.text("SELECT COUNT(*) FROM capacity_changes")).scalar_one()
+            entries = connection.execute(sa.text("SELECT COUNT(*) FROM changes")).scalar_one()
         return (self.capacity.list_providers(base.ADMIN), self.capacity.list_inventories(base.ADMIN)), entries
 
     def test_naive_is_detected(self) -> None:
         waiting: list[Any] = []
+        record = change_log.record
 
         def keep(_connection: Any, *recorded: Any) -> None:
             waiting.append(recorded)
 
         def change() -> None:
-            with mock.patch.object(providers.capacity_history, "record", keep):
+            with mock.patch.object(change_log, "record", keep):
                 self.capacity.set_inventories(base.ADMIN, "n1", {"gpu": Inventory(7)})
 
             def write(connection: sa.Connection) -> None:
-                capacity_history.serialize(connection)
-                capacity_history.record(connection, *waiting[0])
+                change_log.serialize(connection)
+                record(connection, *waiting[0])
 
             hooks.database_of(self.engine).write(write)
 

@@ -96,7 +96,7 @@ OWN: dict[str, Call] = {
     "default_limits": lambda engine: engine.default_limits(P7),
     "list_defaults": lambda engine: engine.list_defaults(base.ADMIN),
     "list_overrides": lambda engine: engine.administration.list_overrides(base.ADMIN, "p7"),
-    "limit_history": lambda engine: engine.administration.limit_history(P7, limit=5),
+    "history": lambda engine: engine.administration.history(P7, limit=5),
     "set_limit": lambda engine: engine.administration.set_limit(base.ADMIN, "gpu", 1, "p7"),
     "unset_limit": lambda engine: engine.administration.unset_limit(base.ADMIN, "gpu", "p7"),
     "set_limits": lambda engine: engine.administration.set_limits(base.ADMIN, {"gpu": 1}, "p7"),
@@ -271,7 +271,7 @@ class TestCost(test_limits.LimitsTestCase):
             "list_usages": lambda engine: engine.list_usages(base.ADMIN),
             "list_limits": lambda engine: engine.administration.list_limits(base.ADMIN),
             "list_overrides": lambda engine: engine.administration.list_overrides(base.ADMIN),
-            "limit_history": lambda engine: engine.administration.limit_history(base.ADMIN),
+            "history": lambda engine: engine.administration.history(base.ADMIN),
             "list_reservations": lambda engine: engine.list_reservations(base.ADMIN),
         }
         found = {}

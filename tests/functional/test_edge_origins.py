@@ -139,7 +139,7 @@ class TestMark(OriginTestCase):
             self.by_domain.reserve(base.Context("p1"), {"gpu": 2})
         self.assertIn("Project p1 is moved below dom, as keystone reports; it was below team", logged.output[0])
         self.assertEqual({"p1": ("dom", "keystone")}, self.origins())
-        moves = [entry for entry in self.administration.limit_history(base.ADMIN, "p1") if entry.before == "team"]
+        moves = [entry for entry in self.administration.history(base.ADMIN, "p1") if entry.before == "team"]
         self.assertEqual(["dom"], [entry.after for entry in moves])
 
     def test_a_warning_before_edges_are_replaced(self) -> None:

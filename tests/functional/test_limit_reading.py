@@ -63,7 +63,7 @@ class TestOneMoment(test_limits.LimitsTestCase):
         self.assertEqual(before + changes + (self.backend != "sqlite"), self.generation())
 
     def generation(self) -> int:
-        return self.database.read(limit_reading.limit_history.generation)
+        return self.database.read(limit_reading.change_log.generation)
 
     def test_export(self) -> None:
         """All of an import, or nothing of it: its limit and its override."""

@@ -44,7 +44,7 @@ class TestReasons(OverrideFileTestCase):
             6: "r" * (MAX_REASON_CHARS - 3) + "...",
             7: "course",
         }
-        history = {one.after: one.reason for one in self.admin.limit_history(base.ADMIN, "p") if one.override_id}
+        history = {one.after: one.reason for one in self.admin.history(base.ADMIN, "p") if one.override_id}
         self.assertEqual(expected, history)
         lines = [line for line in log.output.splitlines() if "set override" in line]
         self.assertEqual([f"reason={reason}]" for reason in expected.values()], [_end(line) for line in lines])
@@ -62,7 +62,7 @@ class TestReasons(OverrideFileTestCase):
         recorded: list[RecordedChanges] = []
         self.admin._keeper._history.listener = recorded.append
         self.admin.cancel_overrides(base.ADMIN, [known], reason="over")
-        self.assertIn(f"limits changed: cancel override, project p, resource gpu, override {known} from", log.output)
+        self.assertIn(f"changed: cancel override, project p, resource gpu, override {known} from", log.output)
         self.assertIn("4 -> none", log.output)
         self.assertEqual([("cancel override", 4, None)], [
             (change.action, change.before, change.after) for one in recorded for change in one.changes
@@ -70,7 +70,7 @@ class TestReasons(OverrideFileTestCase):
 
     def test_without_a_file(self) -> None:
         self.override("p", 4, -1, 2)
-        (entry,) = self.admin.limit_history(base.ADMIN, "p")
+        (entry,) = self.admin.history(base.ADMIN, "p")
         self.assertEqual("workshop", entry.reason)
 
 

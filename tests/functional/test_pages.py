@@ -110,7 +110,7 @@ class TestPages(PagesTestCase):
             "projects": (lambda **page: admin.list_projects(context, **page), lambda row: row[0]),
             "overrides": (lambda **page: admin.list_overrides(context, **page)[0], lambda row: row.id),
             "history": (
-                lambda limit=None, after=None: admin.limit_history(context, limit=limit, marker=after),
+                lambda limit=None, after=None: admin.history(context, limit=limit, marker=after),
                 lambda row: row.id,
             ),
         }

@@ -11,7 +11,7 @@ from cyborg_quota import ANY, SELECT, Inventory, exceptions, policy
 from cyborg_quota.limits.noop import NoopLimitDriver
 from cyborg_quota.policy import FITS_RULE, SEE_PODS
 from cyborg_quota.types import LimitRecord
-from tests import base, fixtures
+from tests import base, fixtures, history_replay
 from tests.functional import test_pod_limits
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -73,15 +73,15 @@ class TestLists(test_pod_limits.PodLimitTestCase):
         self.assertEqual([], self.engine.pod_limits.list(ADMIN, None, "p1"))
         self.assertTrue(all(one.pod is None for one in self.admin.list_limits(ADMIN)))
         self.assertEqual(4, len(self.admin.list_limits(ADMIN)))
-        history = self.admin.limit_history(ADMIN, resource="gpu", limit=3)
+        history = self.admin.history(ADMIN, resource="gpu", limit=3)
         self.assertEqual(
             [("a", "p1", 2, None), ("b", "p2", None, 3), ("a", "p1", None, 2)],
             [(one.project_id, one.pod, one.before, one.after) for one in history],
         )
-        self.assertEqual([], self.admin.verify_limit_history(ADMIN))
+        self.assertEqual([], history_replay.differences(self.engine))
         self.execute("UPDATE project_limits SET hard_limit = 7 WHERE project_id = 'b' AND hard_limit = 3")
-        (difference,) = self.admin.verify_limit_history(ADMIN)
-        self.assertEqual(("b", "gpu", "p2"), (difference.project_id, difference.resource, difference.pod))
+        (difference,) = history_replay.differences(self.engine)
+        self.assertEqual(("limit", "b", "gpu", "p2", None), difference.key)
         self.assertEqual({"gpu"}, {one.resource for one in self.engine.list_usages(ADMIN, "a")})
         self.assertEqual({"fpga", "gpu"}, {row.resource for row in self.admin.tree(ADMIN)})
 

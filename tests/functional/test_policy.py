@@ -154,7 +154,7 @@ class TestOverrides(PolicyTestCase):
             (cancelled,) = self.admin.cancel_overrides(self.parent, [made], reason="over")
             self.assertEqual(made, cancelled.id)
         self.assertEqual([], self.live())
-        self.assertEqual("physics", self.admin.limit_history(base.ADMIN)[0].actor_project_id)
+        self.assertEqual("physics", self.admin.history(base.ADMIN)[0].user_project_id)
 
     def test_others_get_the_answer_of_an_unknown_id(self) -> None:
         made = self.make("higgs")

@@ -10,6 +10,7 @@ import testscenarios
 from fixtures import FakeLogger
 
 from cyborg_quota import ANY, Inventory, exceptions
+from tests import history_replay
 from tests.functional import test_capacity
 from tests.functional.test_capacity import ADMIN
 
@@ -55,11 +56,11 @@ class TestProviders(test_capacity.CapacityTestCase):
         self.assertEqual((False, generation + 1), (pool.can_host, pool.generation))
         self.assertRaises(exceptions.OverCapacity, self.quotas.reserve, self.context, {"gpu": 1}, provider=ANY)
         self.claim()
-        self.assertEqual("leased", self.capacity.history(ADMIN, "n1", limit=1)[0].reason)
+        self.assertEqual("leased", self.engine.administration.history(ADMIN, provider="n1", limit=1)[0].reason)
         self.assertTrue(self.capacity.set_can_host(ADMIN, "n1", can_host=True).can_host)
         self.quotas.reserve(self.context, {"gpu": 1}, provider=ANY)
         self.assertRaises(exceptions.ProviderNotFound, self.capacity.set_can_host, ADMIN, "n9", can_host=True)
-        self.assertEqual([], self.capacity.verify_history(ADMIN))
+        self.assertEqual([], history_replay.differences(self.engine))
 
     def test_equal_names_and_uuids_are_refused(self) -> None:
         shown = self.capacity.show_provider(ADMIN, "n1")

@@ -28,7 +28,7 @@ READS = (
     "list_children",
     "default_limits",
     "list_overrides",
-    "limit_history",
+    "history",
 )
 """The reads of the REST API for one project; all are calls of test_cost.OWN."""
 

@@ -51,7 +51,7 @@ class TestBatches(test_total_limits.TotalTestCase):
         self.assertEqual([], self.engine.audit(ADMIN))
         self.set_total(11)
         self.assertEqual(TotalLimit("gpu", 11, 10, True), self.total())
-        changes = [entry.after for entry in self.admin.limit_history(ADMIN) if entry.project_id == TOTAL]
+        changes = [entry.after for entry in self.admin.history(ADMIN) if entry.project_id == TOTAL]
         self.assertEqual([11, 12], changes)
 
     def test_removed_half_way_and_set_again(self) -> None:

@@ -187,7 +187,7 @@ class TestAdmin(PanelsTestCase):
         self.check(page, part="#quota_form")
         form.get_by_role("button", name="Cancel Override").click()
         page.get_by_text("The override was cancelled.").wait_for()
-        [entry] = self.stack.engine.administration.limit_history(ledger.ADMIN, self.stack.projects["biology"], limit=1)
+        [entry] = self.stack.engine.administration.history(ledger.ADMIN, self.stack.projects["biology"], limit=1)
         self.assertEqual("it ended early", entry.reason)
         self.open_tab(page, "Usage")
         self.assertIn("gpu 0 of 5 in use; 5 fit", self.text(page))
@@ -205,7 +205,7 @@ class TestAdmin(PanelsTestCase):
         form.get_by_role("button", name="Set Limits").click()
         page.get_by_text("The limits were set.").wait_for()
         administration, biology = self.stack.engine.administration, self.stack.projects["biology"]
-        entries = administration.limit_history(ledger.ADMIN, biology, limit=2)
+        entries = administration.history(ledger.ADMIN, biology, limit=2)
         self.assertEqual([("gpu", 5, 9), ("fpga", None, 3)], [(one.resource, one.before, one.after) for one in entries])
         administration.set_limit(ledger.ADMIN, "gpu", 5, biology)
 

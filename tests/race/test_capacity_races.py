@@ -16,8 +16,8 @@ import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import ANY, Claim, Inventory, QuotaEngine, exceptions
-from cyborg_quota.db import capacity_history
-from tests import base, hooks
+from cyborg_quota.db import change_log
+from tests import base, history_replay, hooks
 from tests.race.test_provider_races import CAPACITY, PROCESSES, claim_all
 from tests.race.workers import PATIENT, Signal, race, race_beside, race_in_turns
 
@@ -210,13 +210,13 @@ class TestHistory(CapacityRaceTestCase):
 
     def test_the_history_is_in_the_order_of_the_changes(self) -> None:
         race(*(functools.partial(self.change, seed) for seed in range(4)))
-        self.assertEqual([], self.capacity.verify_history(ADMIN))
+        self.assertEqual([], history_replay.differences(self.engine))
 
     def test_a_history_that_is_written_after_the_change_is_found_wrong(self) -> None:
         """The control: record each change in a transaction of its own. The first one is recorded after the second."""
         made, recorded = Signal(), Signal()
         database = hooks.database_of(self.engine)
-        record = capacity_history.record
+        record = change_log.record
         kept: list[Any] = []
 
         def keep(_connection: Any, *rest: Any) -> None:
@@ -224,7 +224,7 @@ class TestHistory(CapacityRaceTestCase):
 
         def write_all() -> None:
             def work(connection: sa.Connection) -> None:
-                capacity_history.serialize(connection)
+                change_log.serialize(connection)
                 for rest in kept:
                     record(connection, *rest)
 
@@ -242,9 +242,9 @@ class TestHistory(CapacityRaceTestCase):
             write_all()
             recorded.set()
 
-        self.patch(capacity_history, "record", keep)
+        self.patch(change_log, "record", keep)
         self.engine.close()
         race(first, second)
         # Each of the two entries begins with other values than it should, and the last one ends with other values than
         # the stored ones.
-        self.assertEqual(3, len(self.capacity.verify_history(ADMIN)))
+        self.assertEqual(3, len(history_replay.differences(self.engine)))

@@ -11,12 +11,11 @@ import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import QuotaEngine, exceptions
-from cyborg_quota.db import limit_history
-from cyborg_quota.db import limits as limit_tables
-from cyborg_quota.ledger.limit_history import LimitHistory
+from cyborg_quota.db import change_log
+from cyborg_quota.ledger.history import History
 from cyborg_quota.limits.models.flat import Flat
 from cyborg_quota.limits.models.strict_two_level import StrictTwoLevel
-from tests import base
+from tests import base, history_replay
 from tests.functional import test_limits
 from tests.race import test_races
 from tests.race.workers import Signal, race, race_beside, race_in_turns
@@ -216,7 +215,7 @@ class TestHistory(LimitRaceTestCase):
         self.make_tree({"a": None, "b": None, "leaf": "a"})
         self.start()
         race(*(functools.partial(self.change, seed) for seed in range(4)))
-        self.assertEqual([], self.admin.verify_limit_history(base.ADMIN))
+        self.assertEqual([], history_replay.differences(self.engine))
 
     def test_a_history_that_is_written_after_the_change_is_found_wrong(self) -> None:
         """The control: record each change in a transaction of its own, after that of the change.
@@ -224,14 +223,14 @@ class TestHistory(LimitRaceTestCase):
         The first change is recorded only after the second one, which was made after it.
         """
         made, recorded = Signal(), Signal()
-        record = limit_history.record
+        record = change_log.record
 
         def keep(_connection: Any, author: Any, changes: Any, **_rest: Any) -> Any:
             return (author, changes) if changes else None
 
         def write(history: Any, kept: Any) -> None:
             def work(connection: Any) -> None:
-                limit_tables.serialize_tree_changes(connection)
+                change_log.serialize(connection)
                 record(connection, *kept)
 
             is_first = kept[1][0].after == 1
@@ -247,10 +246,10 @@ class TestHistory(LimitRaceTestCase):
             self.admin.set_limit(base.ADMIN, "gpu", 2, "a")
 
         self.make_tree({"a": None})
-        self.patch(limit_history, "record", keep)
-        self.patch(LimitHistory, "announce", write)
+        self.patch(change_log, "record", keep)
+        self.patch(History, "announce", write)
         self.start()
         race(lambda: self.admin.set_limit(base.ADMIN, "gpu", 1, "a"), second)
         # Each of the two entries begins with another value than it should, and the last one ends with another value
         # than the stored limit.
-        self.assertEqual(3, len(self.admin.verify_limit_history(base.ADMIN)))
+        self.assertEqual(3, len(history_replay.differences(self.engine)))

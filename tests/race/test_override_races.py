@@ -16,7 +16,7 @@ from cyborg_quota import QuotaEngine, exceptions
 from cyborg_quota.db import overrides
 from cyborg_quota.db.database import Database
 from cyborg_quota.limits.models.flat import Flat
-from tests import base
+from tests import base, history_replay
 from tests.race import test_limit_races
 from tests.race.workers import race
 
@@ -51,10 +51,10 @@ class TestBeginAndEnd(test_limit_races.LimitRaceTestCase):
             self.start()
             race(*(functools.partial(self.make, limit, until) for limit in (3, 4, 5, 6)))
             listed = self.admin.list_overrides(base.ADMIN)[0]
-            entry = self.admin.limit_history(base.ADMIN, "p", limit=1)[0]
+            entry = self.admin.history(base.ADMIN, "p", limit=1)[0]
             self.assertEqual((listed[-1].id, listed[-1].limit), (entry.override_id, entry.after))
             self.assertEqual(entry.after, self.engine.get_usages(base.ADMIN, "p")["gpu"].limit)
-        self.assertEqual([], self.admin.verify_limit_history(base.ADMIN))
+        self.assertEqual([], history_replay.differences(self.engine))
 
     def make(self, limit: int, until: datetime.datetime) -> None:
         self.admin.set_overrides(base.ADMIN, {"gpu": limit}, "p", until)

@@ -108,9 +108,7 @@ ADMINISTRATION: dict[str, dict[str, Any]] = {
     "list_holders": {},
     "list_holdings": {"project_ids": [VICTIM]},
     "list_overrides": {},
-    "verify_limit_history": {},
-    "checkpoint_limits": {},
-    "purge_limit_history": {"older_than_seconds": 0},
+    "purge_history": {"older_than_seconds": 0},
 }
 CAPACITY: dict[str, dict[str, Any]] = {
     "add_provider": {"name": "n2"},
@@ -124,10 +122,6 @@ CAPACITY: dict[str, dict[str, Any]] = {
     "set_used_elsewhere": {"provider": "n1", "amounts": {"gpu": 1}},
     "find_provider": {"names": ["n1"], "resources": ["gpu"]},
     "report": {},
-    "history": {},
-    "verify_history": {},
-    "checkpoint": {},
-    "purge_history": {"older_than_seconds": 0},
     "require_pods": {"pods": ["pod1"]},
     "set_pod": {"provider": "n1", "pod": "pod1"},
     "set_can_host": {"provider": "n1", "can_host": False},
@@ -144,7 +138,7 @@ PODS: dict[str, dict[str, Any]] = {
     "change": {"name": "pod1", "weight": 1},
     "remove": {"name": "pod1"},
     "list_bindings": {},
-    "purge_history": {"older_than_seconds": 0},
+    "purge_bindings": {"older_than_seconds": 0},
     "move_binding": {"project_id": VICTIM, "pod": "pod1"},
     "end_binding": {"project_id": VICTIM},
     "end_bindings": {"pod": "pod1"},
@@ -161,7 +155,7 @@ MONITORING: dict[str, dict[str, Any]] = {
 }
 """Every call is an admin's."""
 
-OF_OWN_PROJECT = {"limit_history"}
+OF_OWN_PROJECT = {"history"}
 """Calls of the administration that a project's own users may make; see test_limit_calls.py."""
 BY_RULE_AND_ID = {"cancel_overrides"}
 """Calls to which the policy rule applies, and which name what they change by an id; see test_limit_calls.py."""
@@ -329,6 +323,7 @@ class TestTheTable(EveryCallTestCase):
             "allow_unknown_limits", "with_headroom", "reason", "since", "marker", "ids", "start", "until",
             "provider", "amounts", "expected", "known_as", "replaced", "redacted", "replace", "to_project",
             "bundle", "consumers",  # (of list_by_consumer, which is an administrator's)
+            "subject", "user_id",  # (of history; the second one is an administrator's)
             "pod",  # (only a name that the policy rule allows; see tests/functional/test_pod_claims.py)
         }  # fmt: skip
         for kind in (QuotaEngine, Administration):

@@ -31,7 +31,7 @@ OF_ONE: dict[str, tuple[str, ...]] = {
     "reservation list": ("--project", OTHER),
     "reservation show": ("{uuid}",),
     "usage list": ("--project", OTHER),
-    "limit history": ("--project", OTHER),
+    "history list": ("--project", OTHER),
     "limit list": ("--project", OTHER),
     "limit override list": ("--project", OTHER),
     "limit override cancel": ("{override}",),
@@ -46,13 +46,13 @@ OF_ONE: dict[str, tuple[str, ...]] = {
 }
 # These commands affect all projects, as their help says.
 OF_ALL = {
-    "capacity allocation list", "capacity audit", "capacity checkpoint", "capacity heal",
-    "capacity history", "capacity import", "capacity inventory list", "capacity inventory remove",
+    "capacity allocation list", "capacity audit", "capacity heal",
+    "capacity import", "capacity inventory list", "capacity inventory remove",
     "capacity inventory set", "capacity provider add", "capacity provider list", "capacity provider remove",
     "capacity provider set", "capacity provider show", "capacity report",
     "pod add", "pod binding end", "pod binding move", "pod drain", "pod enable", "pod list",
     "pod remove", "pod select", "pod set", "pod show", "pod usage collect", "pod usage show",
-    "db purge", "db sync", "db version", "expire", "limit checkpoint", "limit export", "limit import", "limit over",
+    "db purge", "db sync", "db version", "expire", "limit export", "limit import", "limit over",
     "limit simulate", "project detach", "project list", "project orphans", "reconcile", "replay", "replay export",
     "resource list", "usage audit", "usage heal",
 }  # fmt: skip
@@ -78,7 +78,7 @@ class EveryCommandTest(base.CliTestCase):
         self.sql = fixtures.plain_engine(self.url)
         self.before = self.rows_of(VICTIM)
         self.assertEqual(
-            {"limit_changes", "limit_overrides", "projects", "project_limits", "quota_usages", "reservations"},
+            {"changes", "limit_overrides", "projects", "project_limits", "quota_usages", "reservations"},
             self.before.keys(),
         )
 

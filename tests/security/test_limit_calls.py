@@ -59,7 +59,7 @@ class TestHistory(test_every_call.EveryCallTestCase):
         on = self.engine.administration
         for who, context in STRANGERS.items():
             answers = [
-                self.answer(self.engine, on, "limit_history", context, {"project_id": project_id, "marker": marker})
+                self.answer(self.engine, on, "history", context, {"project_id": project_id, "marker": marker})
                 for project_id in (VICTIM, NOBODY)
                 for marker in (None, "1-0", "100000-0")
             ]
@@ -68,18 +68,18 @@ class TestHistory(test_every_call.EveryCallTestCase):
 
     def test_the_own_history_shows_no_other_project(self) -> None:
         on = self.engine.administration
-        self.assertEqual([], on.limit_history(base.Context(STRANGER)))
-        entries = on.limit_history(base.Context(VICTIM))
+        self.assertEqual([], on.history(base.Context(STRANGER)))
+        entries = on.history(base.Context(VICTIM))
         self.assertEqual({VICTIM}, {entry.project_id for entry in entries})
         self.assertEqual({"set limit", "add project"}, {entry.action for entry in entries})
         self.assertNotIn("above", repr(entries))
 
     def test_an_entry_of_another_project_is_an_unknown_marker(self) -> None:
         on = self.engine.administration
-        theirs = [entry.id for entry in on.limit_history(base.ADMIN) if entry.project_id != VICTIM]
+        theirs = [entry.id for entry in on.history(base.ADMIN) if entry.project_id != VICTIM]
         self.assertTrue(theirs)
         answers = [
-            self.answer(self.engine, on, "limit_history", base.Context(VICTIM), {"marker": marker})
+            self.answer(self.engine, on, "history", base.Context(VICTIM), {"marker": marker})
             for marker in ("100000-0", theirs[0])
         ]
         self.assertEqual({exceptions.MarkerNotFound}, {one.kind for one in answers})

@@ -15,7 +15,7 @@ from cyborg_quota import cadf, factory, validation
 from cyborg_quota import conf as quota_conf
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
-from cyborg_quota.types import Author, LimitChange, RecordedChanges
+from cyborg_quota.types import Author, RecordedChange, RecordedChanges
 from tests import fixtures
 
 AUTHOR = Author("os:alice", "operators", "req-1", "workshop")
@@ -46,12 +46,12 @@ class CadfTestCase(base.BaseTestCase):
 class TestEvents(CadfTestCase):
     def test_each_kind(self) -> None:
         changes = [
-            LimitChange("set limit", "p", "gpu", None, 5),
-            LimitChange("set limit", None, "gpu", 5, -1),
-            LimitChange("unset limit", "p", "gpu", 5, None),
-            LimitChange("add project", "p", None, None, "parent"),
-            LimitChange("move project", "p", None, "parent", None),
-            LimitChange("remove project", "p", None, None, None),
+            RecordedChange("set limit", "p", "gpu", None, 5),
+            RecordedChange("set limit", None, "gpu", 5, -1),
+            RecordedChange("unset limit", "p", "gpu", 5, None),
+            RecordedChange("add project", "p", None, None, "parent"),
+            RecordedChange("move project", "p", None, "parent", None),
+            RecordedChange("remove project", "p", None, None, None),
         ]
         found = cadf.events(RecordedChanges(7, AUTHOR, None, changes))
         self.assertEqual(
@@ -81,7 +81,7 @@ class TestEvents(CadfTestCase):
         )  # fmt: skip
 
     def test_many_changes_are_one_event(self) -> None:
-        changes = [LimitChange("set limit", f"p{number}", "gpu", None, 1) for number in range(101)]
+        changes = [RecordedChange("set limit", f"p{number}", "gpu", None, 1) for number in range(101)]
         ((kind, payload),) = cadf.events(RecordedChanges(7, AUTHOR, "import", changes))
         self.assertEqual("cyborg_quota.limits.updated", kind)
         self.assertEqual(101, payload["attachments"][0]["content"]["changes"])
@@ -123,7 +123,7 @@ class TestSending(CadfTestCase):
         admin = self.make_engine(conf).administration
         admin.set_limit(validation.admin_context(), "gpu", 5)
         self.assertEqual(5, admin.list_limits(validation.admin_context())[0].limit)
-        self.assertIn("limits changed: set limit", log.output)
+        self.assertIn("changed: set limit", log.output)
         self.assertNotIn("s3cret", log.output)
 
     def test_without_pycadf(self) -> None:

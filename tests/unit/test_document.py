@@ -14,7 +14,7 @@ from oslotest import base
 from cyborg_quota import exceptions
 from cyborg_quota.limits import document
 from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree
-from cyborg_quota.types import MAX_LIMIT, LimitChange
+from cyborg_quota.types import MAX_LIMIT, RecordedChange
 
 EXAMPLE = """
 defaults: {gpu: 10, fpga: -1}
@@ -203,10 +203,10 @@ class TestApply(base.BaseTestCase):
         self.assertEqual(({"gpu": 1}, {("b", "gpu"): 5}), (after.defaults, after.project_limits))
         self.assertEqual(
             [
-                LimitChange("move project", "b", None, "a", None),
-                LimitChange("set limit", "b", "gpu", 2, 5),
-                LimitChange("unset limit", "b", "fpga", 3, None),
-                LimitChange("add project", "d", None, None, None),
+                RecordedChange("move project", "b", None, "a", None),
+                RecordedChange("set limit", "b", "gpu", 2, 5),
+                RecordedChange("unset limit", "b", "fpga", 3, None),
+                RecordedChange("add project", "d", None, None, None),
             ],
             changes,
         )

@@ -260,7 +260,7 @@ class TestImports(base.BaseTestCase):
 DB = "cyborg_quota.db"
 # From top to bottom: a module of `db` may import those of its own and of lower levels.
 DB_LEVELS = (
-    {"capacity_history", "history", "holdings", "limits", "limit_history", "schema"},
+    {"history", "holdings", "limits", "schema"},
     {"database"},
     {
         "change_log",

@@ -14,7 +14,7 @@ from cyborg_quota.types import HistoryEntry
 def get_history(call: Call) -> Json:
     """GET /v2/quotas/{project_id}/history"""
     since = call.query.get("since")
-    entries = call.engine.administration.limit_history(
+    entries = call.engine.administration.history(
         call.elevated,
         call.project_id,
         since=None if since is None else parse_time("since", since),
@@ -51,7 +51,7 @@ def _change(entry: HistoryEntry) -> Json:
         "start": moment(entry.starts_at),
         "until": moment(entry.until),
         "reason": entry.reason,
-        "user_id": entry.actor,
-        "user_project_id": entry.actor_project_id,
+        "user_id": entry.user_id,
+        "user_project_id": entry.user_project_id,
         "request_id": entry.request_id,
     }

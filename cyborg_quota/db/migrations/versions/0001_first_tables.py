@@ -28,11 +28,10 @@ def upgrade() -> None:
     _create_limit_defaults()
     _create_project_limits()
     _create_limit_overrides()
-    _create_limit_changes()
+    _create_changes()
     _create_fences()
     _create_resource_providers()
     _create_inventories()
-    _create_capacity_changes()
     _create_resource_notices()
     _create_pods()
     _create_pod_usages()
@@ -220,30 +219,34 @@ def _create_limit_overrides() -> None:
     op.create_index("ix_limit_overrides_limit", "limit_overrides", ["project_id", "resource"])
 
 
-def _create_limit_changes() -> None:
+def _create_changes() -> None:
     op.create_table(
-        "limit_changes",
+        "changes",
         sa.Column("created_at", column_types.moment()),
         sa.Column("generation", sa.Integer, nullable=False, autoincrement=False),
         sa.Column("ordinal", sa.Integer, nullable=False, autoincrement=False),
         sa.Column("user_id", column_types.name()),
         sa.Column("user_project_id", column_types.name()),
         sa.Column("request_id", column_types.name()),
-        sa.Column("action", sa.String(32), nullable=False),
         sa.Column("operation", sa.String(16)),
+        sa.Column("action", sa.String(16), nullable=False),
+        sa.Column("subject", sa.String(16), nullable=False),
         sa.Column("project_id", column_types.name()),
         sa.Column("resource", column_types.name()),
-        sa.Column("value_before", column_types.name()),
-        sa.Column("value_after", column_types.name()),
-        sa.Column("origin", sa.String(16)),
+        sa.Column("pod", column_types.name()),
+        sa.Column("provider", column_types.name()),
+        sa.Column("provider_uuid", sa.String(36)),
         sa.Column("override_id", sa.String(32)),
         sa.Column("starts_at", column_types.moment()),
         sa.Column("ends_at", column_types.moment()),
+        sa.Column("value_before", sa.Text),
+        sa.Column("value_after", sa.Text),
         sa.Column("reason", column_types.name(1000)),
-        sa.PrimaryKeyConstraint("generation", "ordinal", name=op.f("pk_limit_changes")),
+        sa.PrimaryKeyConstraint("generation", "ordinal", name=op.f("pk_changes")),
         **column_types.TABLE,
     )
-    op.create_index("ix_limit_changes_project", "limit_changes", ["project_id", "generation", "ordinal"])
+    op.create_index("ix_changes_project", "changes", ["project_id", "generation", "ordinal"])
+    op.create_index("ix_changes_provider", "changes", ["provider", "generation", "ordinal"])
 
 
 def _create_fences() -> None:
@@ -303,29 +306,6 @@ def _create_inventories() -> None:
         **column_types.TABLE,
     )
     op.create_index("ix_inventories_free", "inventories", ["resource", "free", "provider_id"])
-
-
-def _create_capacity_changes() -> None:
-    op.create_table(
-        "capacity_changes",
-        sa.Column("created_at", column_types.moment()),
-        sa.Column("generation", sa.Integer, nullable=False, autoincrement=False),
-        sa.Column("ordinal", sa.Integer, nullable=False, autoincrement=False),
-        sa.Column("user_id", column_types.name()),
-        sa.Column("user_project_id", column_types.name()),
-        sa.Column("request_id", column_types.name()),
-        sa.Column("action", sa.String(32), nullable=False),
-        sa.Column("operation", sa.String(16)),
-        sa.Column("provider_uuid", sa.String(36)),
-        sa.Column("provider", column_types.name()),
-        sa.Column("resource", column_types.name()),
-        sa.Column("value_before", sa.Text),
-        sa.Column("value_after", sa.Text),
-        sa.Column("reason", column_types.name(1000)),
-        sa.PrimaryKeyConstraint("generation", "ordinal", name=op.f("pk_capacity_changes")),
-        **column_types.TABLE,
-    )
-    op.create_index("ix_capacity_changes_provider", "capacity_changes", ["provider", "generation", "ordinal"])
 
 
 def _create_resource_notices() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The history of limits through the command line."""
+"""The history through the command line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from oslo_context import context
 
 from cyborg_quota.cmd import main
-from cyborg_quota.cmd.limit_history import LONG_COLUMNS
+from cyborg_quota.cmd.history import LONG_COLUMNS
 from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models.flat import Flat
@@ -21,9 +21,10 @@ from tests.cli import base, test_limits
 COLUMNS = [
     "id",
     "at",
-    "actor",
+    "user_id",
     "action",
     "project_id",
+    "provider",
     "resource",
     "pod",
     "before",
@@ -31,7 +32,7 @@ COLUMNS = [
     "from",
     "until",
     "reason",
-    "actor_project_id",
+    "user_project_id",
     "request_id",
 ]
 
@@ -42,7 +43,7 @@ class HistoryTest(test_limits.LimitTestCase):
         self.done("project", "add", "p")
         self.done("limit", "set", "--project", "p", "gpu=-1")
         self.done("limit", "unset", "--project", "p", "gpu", "--reason", "closed")
-        rows = self.good("limit", "history")
+        rows = self.good("history", "list")
         self.assertEqual([COLUMNS] * 4, [list(row) for row in rows])
         self.assertEqual(
             [
@@ -56,13 +57,13 @@ class HistoryTest(test_limits.LimitTestCase):
                 for row in rows
             ],
         )
-        self.assertEqual({f"os:{pwd.getpwuid(os.getuid()).pw_name}"}, {row["actor"].split(" ")[0] for row in rows})
+        self.assertEqual({f"os:{pwd.getpwuid(os.getuid()).pw_name}"}, {row["user_id"].split(" ")[0] for row in rows})
         self.assertTrue(rows[0]["at"].endswith("Z"))
-        table = self.call("limit", "history").out
+        table = self.call("history", "list").out
         self.assertIn("(default)", table)
         self.assertIn("unlimited", table)
         for kind in ("csv", "yaml", "value"):
-            self.assertIn("opening day", self.call("limit", "history", "-f", kind).out)
+            self.assertIn("opening day", self.call("history", "list", "-f", kind).out)
 
     def test_the_project_and_the_request_of_the_user(self) -> None:
         """A table has them only with --long, or if -c selects them."""
@@ -72,16 +73,16 @@ class HistoryTest(test_limits.LimitTestCase):
         engine = fixtures.make_engine(self.url, DatabaseLimitDriver(Flat(), InitialLimits()))
         self.addCleanup(engine.close)
         engine.administration.set_limit(bob, "gpu", 5)
-        [row] = self.good("limit", "history")
-        self.assertEqual(("bob", "office", "req-7b9e"), tuple(row[name] for name in ("actor", *LONG_COLUMNS)))
-        for options in ((), ("--long",), ("-c", "actor", "-c", "request_id")):
-            table = self.call("limit", "history", *options).out
+        [row] = self.good("history", "list")
+        self.assertEqual(("bob", "office", "req-7b9e"), tuple(row[name] for name in ("user_id", *LONG_COLUMNS)))
+        for options in ((), ("--long",), ("-c", "user_id", "-c", "request_id")):
+            table = self.call("history", "list", *options).out
             for value, is_shown in (("bob", True), ("office", "--long" in options), ("req-7b9e", bool(options))):
                 self.assertEqual(is_shown, value in table, (options, value))
         # The commands: one request each, without a project.
         self.done("limit", "set", "--default", "gpu=6", "fpga=1")
-        fpga, gpu, _ = self.good("limit", "history")
-        self.assertEqual((None, None), (gpu["actor_project_id"], fpga["actor_project_id"]))
+        fpga, gpu, _ = self.good("history", "list")
+        self.assertEqual((None, None), (gpu["user_project_id"], fpga["user_project_id"]))
         self.assertEqual(gpu["request_id"], fpga["request_id"])
         self.assertRegex(gpu["request_id"], "^req-")
 
@@ -89,23 +90,23 @@ class HistoryTest(test_limits.LimitTestCase):
         self.useFixture(fx.MonkeyPatch("os.getuid", lambda: 0))
         self.useFixture(fx.EnvironmentVariable("SUDO_USER", "alice"))
         self.done("limit", "set", "--default", "gpu=5")
-        self.assertEqual(f"os:{pwd.getpwuid(0).pw_name} (sudo: alice)", self.good("limit", "history")[0]["actor"])
+        self.assertEqual(f"os:{pwd.getpwuid(0).pw_name} (sudo: alice)", self.good("history", "list")[0]["user_id"])
         self.useFixture(fx.MonkeyPatch("os.getuid", lambda: 4_000_000))
         self.assertEqual("os:4000000", main._os_user())
 
     def test_filters_and_pages(self) -> None:
         for number in range(1, 5):
             self.assertEqual(0, self.call("limit", "set", "--project", f"p{number % 2}", f"gpu={number}").status)
-        self.assertEqual([3, 1], [row["after"] for row in self.good("limit", "history", "--project", "p1")])
-        page = self.good("limit", "history", "--limit", "3")
+        self.assertEqual([3, 1], [row["after"] for row in self.good("history", "list", "--project", "p1")])
+        page = self.good("history", "list", "--limit", "3")
         self.assertEqual([4, 3, 2], [row["after"] for row in page])
-        rest = self.good("limit", "history", "--limit", "3", "--marker", page[-1]["id"])
+        rest = self.good("history", "list", "--limit", "3", "--marker", page[-1]["id"])
         self.assertEqual([1], [row["after"] for row in rest])
         for since, count in (("1h", 4), ("2001-01-01", 4), ("2001-01-01T10:00+02:00", 4), ("2999-01-01T00:00Z", 0)):
-            self.assertEqual(count, len(self.good("limit", "history", "--since", since) or []), since)
+            self.assertEqual(count, len(self.good("history", "list", "--since", since) or []), since)
         for argv in (("--since", "soon"), ("--since", "30x"), ("--limit", "many")):
-            self.misused("limit", "history", *argv)
-        self.assertIn("marker", self.refused(2, "limit", "history", "--marker", "first"))
+            self.misused("history", "list", *argv)
+        self.assertIn("marker", self.refused(2, "history", "list", "--marker", "first"))
 
     def test_a_required_reason(self) -> None:
         self.configure(test_limits.DATABASE + "require_reason = true\n")
@@ -131,20 +132,46 @@ class HistoryTest(test_limits.LimitTestCase):
             self.assertIn("--reason", self.refused(2, *argv))
             self.done(*argv, "--reason", "because")
 
-    def test_verify_and_checkpoint(self) -> None:
-        self.done("limit", "set", "--default", "gpu=5")
-        verified = self.call("limit", "history", "--verify", "-f", "json")
-        self.assertEqual((0, [], ""), (verified.status, verified.json, verified.err))
-        with sa.create_engine(self.url, poolclass=sa.NullPool).begin() as connection:
-            connection.execute(sa.text("UPDATE limit_defaults SET hard_limit = 6"))
-        verified = self.call("limit", "history", "--verify", "-f", "json")
-        row = {"before_id": None, "project_id": None, "resource": "gpu", "pod": None, "recorded": 5, "actual": 6}
-        self.assertEqual((1, [row]), (verified.status, verified.json))
-        self.assertIn("1 limits or places in the tree were changed without a record", verified.err)
-        self.assertIn("cyborg-quota limit checkpoint", verified.err)
-        self.assertEqual({"recorded": 2}, self.good("limit", "checkpoint", "--reason", "repaired"))
-        self.assertEqual(0, self.call("limit", "history", "--verify").status)
-        self.assertIn("give no --project", self.refused(2, "limit", "history", "--verify", "--project", "p"))
+    def test_of_capacity_and_pods(self) -> None:
+        why = ("--reason", "because")
+        self.good("capacity", "provider", "add", "n1", "--reason", "rack 7")
+        self.good("capacity", "inventory", "set", "n1", "gpu=8")
+        self.good("capacity", "inventory", "set", "n1", "gpu=9", "fpga=1", "--reserved", "1", *why)
+        self.good("pod", "add", "east")
+        self.good("pod", "drain", "east")
+        names = ("action", "provider", "resource", "pod", "reason")
+        self.assertEqual(
+            [
+                ("set pod", None, None, "east", None),
+                ("add pod", None, None, "east", None),
+                ("set inventory", "n1", "gpu", None, "because"),
+                ("set inventory", "n1", "fpga", None, "because"),
+                ("set inventory", "n1", "gpu", None, None),
+                ("add provider", "n1", None, None, "rack 7"),
+            ],
+            [tuple(row[name] for name in names) for row in self.good("history", "list")],
+        )
+        (row,) = self.good("history", "list", "--provider", "n1", "--resource", "gpu", "--limit", "1")
+        self.assertEqual((8, 9), (row["before"]["total"], row["after"]["total"]))
+        table = self.call("history", "list", "--provider", "n1", "--resource", "gpu", "--limit", "1").out
+        self.assertIn("total 9, reserved 1, max_unit 9", table)
+        self.assertNotIn("step_size", table)
+        self.assertEqual(2, len(self.good("history", "list", "--pod", "east", "--subject", "pod")))
+        self.assertEqual([], self.good("history", "list", "--user", "nobody"))
+        self.assertEqual([], self.good("history", "list", "--until", "1h"))
+        self.misused("history", "list", "--subject", "nothing")
+
+    def test_reasons_of_all_commands_of_capacity(self) -> None:
+        why = ("--reason", "because")
+        self.good("capacity", "provider", "add", "n1", *why)
+        path = self.directory / "nodes.csv"
+        path.write_text("provider,resource,total\nn1,gpu,3\n")
+        self.good("capacity", "import", str(path), *why)
+        self.good("capacity", "provider", "set", "n1", "--shared", *why)
+        for argv in (("inventory", "remove", "n1", "gpu"), ("provider", "remove", "n1")):
+            self.assertEqual(0, self.call("capacity", *argv, *why).status)
+        self.assertEqual(["because"] * 5, [row["reason"] for row in self.good("history", "list")])
+        self.assertIn("reason", self.refused(2, "capacity", "provider", "add", "n2", "--reason", ""))
 
 
 class PurgeTest(base.CliTestCase):
@@ -154,18 +181,16 @@ class PurgeTest(base.CliTestCase):
         for number in range(3):
             self.call("limit", "set", "--default", f"gpu={number}")
         with sa.create_engine(self.url, poolclass=sa.NullPool).begin() as connection:
-            connection.execute(sa.text("UPDATE limit_changes SET created_at = '2001-01-01 00:00:00.000000'"))
-        for age, count in (("", 3), ("history_age = 86400\n", 2)):
+            connection.execute(sa.text("UPDATE changes SET created_at = '2001-01-01 00:00:00.000000'"))
+        for age, count in (("", 3), ("history_age = 86400\n", 0)):
             self.configure(test_limits.DATABASE + age)
             ended = self.call_expirer("--once")
             self.assertEqual(0, ended.status, ended.err)
-            self.assertEqual(count, len(self.good("limit", "history")))
+            self.assertEqual(count, len(self.good("history", "list") or []))
         self.assertIn("purged 3", ended.out)
-        self.assertEqual(0, self.call("limit", "history", "--verify").status)
 
     def test_other_limit_drivers(self) -> None:
         """The edges that Keystone's driver adds are in the history too."""
         self.limit("gpu:5")
-        self.assertEqual(0, self.call("limit", "history").status)
-        self.assertEqual(0, self.call("limit", "history", "--verify").status)
+        self.assertEqual(0, self.call("history", "list").status)
         self.refused(1, "limit", "set", "--default", "gpu=1")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the history of limits: one project's entries in a history of 100,000, the replay, and a large import.
+"""Measures the history: one project's entries in a history of 100,000, its purge, and a large import.
 
-python -m tests.servers run --durable --only mariadb --only postgresql -- python -m benchmarks.limit_history
+python -m tests.servers run --durable --only mariadb --only postgresql -- python -m benchmarks.history
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import sqlalchemy as sa
 
 from benchmarks.imports import make_engine
 from benchmarks.report import Figure, Report
-from cyborg_quota.db import limit_history, schema
+from cyborg_quota.db import change_log, schema
 from cyborg_quota.db.database import Database
-from cyborg_quota.types import Author, LimitChange
+from cyborg_quota.types import Author, RecordedChange
 from tests import base, clouds, fixtures
 
 PROJECTS = 2000
@@ -46,12 +46,12 @@ def fill(database: Database, count: int) -> None:
         for number in range(CHANGES_A_TRANSACTION):
             project_id = f"p{(generation * CHANGES_A_TRANSACTION + number) % PROJECTS}"
             after = generation + 1
-            changes.append(LimitChange("set limit", project_id, "gpu", limits.get(project_id), after))
+            changes.append(RecordedChange("set limit", project_id, "gpu", limits.get(project_id), after))
             limits[project_id] = after
 
-        def work(connection: sa.Connection, changes: list[LimitChange] = changes) -> None:
-            connection.execute(sa.text("UPDATE fences SET generation = generation + 1"))
-            limit_history.record(connection, Author("alice", reason="benchmark"), changes)
+        def work(connection: sa.Connection, changes: list[RecordedChange] = changes) -> None:
+            change_log.serialize(connection)
+            change_log.record(connection, Author("alice", reason="benchmark"), changes)
 
         database.write(work)
     rows = [{"project_id": name, "resource": "gpu", "hard_limit": limit} for name, limit in limits.items()]
@@ -64,7 +64,7 @@ def fill(database: Database, count: int) -> None:
 
 def run(report: Report, backend: str, count: int, projects: int) -> None:
     """Measure one database."""
-    url = fixtures.fresh_disk_url(backend, "limit_history")
+    url = fixtures.fresh_disk_url(backend, "history")
     database = Database(fixtures.settings(url))
     schema.sync(database)
     engine = make_engine(url)
@@ -72,9 +72,9 @@ def run(report: Report, backend: str, count: int, projects: int) -> None:
     admin.set_limits(base.ADMIN, {"fpga": 10**6, "gpu": 10**6})
     fill(database, count)
     pages = {
-        "one project": lambda: admin.limit_history(base.ADMIN, "p7"),
-        "one project, 20 entries": lambda: admin.limit_history(base.ADMIN, "p7", limit=20),
-        "the newest 20": lambda: admin.limit_history(base.ADMIN, limit=20),
+        "one project": lambda: admin.history(base.ADMIN, "p7"),
+        "one project, 20 entries": lambda: admin.history(base.ADMIN, "p7", limit=20),
+        "the newest 20": lambda: admin.history(base.ADMIN, limit=20),
     }
     case = f"history of {count:,} changes"
     for name, call in pages.items():
@@ -84,17 +84,14 @@ def run(report: Report, backend: str, count: int, projects: int) -> None:
     def add(name: str, start: float) -> None:
         report.add(Figure(backend, case, name, time.monotonic() - start, " s", is_most=True))
 
-    start = time.monotonic()
-    assert admin.verify_limit_history(base.ADMIN) == []
-    add("verify", start)
     clouds.add_projects(sa.create_engine(url, poolclass=sa.NullPool), PROJECTS, projects)
-    start = time.monotonic()
-    admin.checkpoint_limits(base.ADMIN)
-    add("checkpoint", start)
     entries = [{"id": f"new{number}", "limits": {"gpu": 1}} for number in range(projects)]
     start = time.monotonic()
     changes = len(admin.import_limits(base.ADMIN, {"projects": entries}))
     add(f"import of {changes:,} changes", start)
+    start = time.monotonic()
+    assert admin.purge_history(base.ADMIN, 0) > count
+    add("purge of all", start)
     engine.close()
     database.close()
 

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The history of limits, the tree, capacity and pods: announces changes, lists and purges the history.
+
+The transactions that make the changes record them themselves (db/change_log.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from oslo_log import log as logging
+
+from cyborg_quota.db import change_log
+from cyborg_quota.db.database import Database
+from cyborg_quota.limit_types import describe, reason_of
+from cyborg_quota.limits.timeline import shown
+from cyborg_quota.types import TOTAL, HistoryEntry, HistoryFilter, RecordedChange, RecordedChanges
+
+LOG = logging.getLogger(__name__)
+
+Listener = Callable[[RecordedChanges], None]
+
+MAX_LOGGED: Final = 100
+"""A call that makes more changes than this is logged by one line, with their number."""
+
+
+class History:
+    """The history of one ledger. ``listener`` is called after the commit of each transaction that makes changes."""
+
+    def __init__(self, database: Database) -> None:
+        """``database`` must have no statement timeout: the history may be long."""
+        self._database = database
+        self.listener: Listener | None = None
+
+    def announce(self, recorded: RecordedChanges | None) -> None:
+        """Log the committed changes of one transaction, and pass them to the listener. Raises nothing."""
+        if recorded is None:
+            return
+        if len(recorded.changes) > MAX_LOGGED:
+            LOG.info("changed: %d changes [%s]", len(recorded.changes), _fields(recorded, recorded.author.reason))
+        else:
+            for change in recorded.changes:
+                fields = _fields(recorded, reason_of(recorded.author, change))
+                LOG.info("changed: %s [%s]", _sentence(change), fields)
+        if self.listener is None:
+            return
+        try:
+            self.listener(recorded)
+        except Exception:
+            LOG.exception("Could not send the event of the changes of generation %d.", recorded.generation)
+
+    def entries(
+        self, wanted: HistoryFilter, *, limit: int | None, before: tuple[int, int] | None
+    ) -> list[HistoryEntry]:
+        """The entries that match, newest first; see change_log.read. Raises MarkerNotFound."""
+        return self._database.read(lambda connection: change_log.read(connection, wanted, limit=limit, before=before))
+
+    def purge(self, age_microseconds: int) -> int:
+        """Delete, in batches, the entries older than this; see change_log.purge. Returns their number."""
+        purged = 0
+        while deleted := self._database.write(lambda connection: change_log.purge(connection, age_microseconds)):
+            purged += deleted
+        return purged
+
+
+def _fields(recorded: RecordedChanges, reason: str | None) -> str:
+    values = {
+        "generation": recorded.generation,
+        "operation": recorded.operation,
+        "user_id": recorded.author.user_id,
+        "request_id": recorded.author.request_id,
+        "reason": reason,
+    }
+    return " ".join(f"{name}={value}" for name, value in values.items() if value is not None)
+
+
+def _sentence(change: RecordedChange) -> str:
+    names = []
+    if change.provider is not None:
+        names.append(f"provider {change.provider}")
+    elif change.project_id is not None:
+        names.append("total over all projects" if change.project_id == TOTAL else f"project {change.project_id}")
+    elif change.resource is not None:
+        names.append("default")
+    if change.resource is not None:
+        names.append(f"resource {change.resource}" + ("" if change.pod is None else f" in pod {change.pod}"))
+    elif change.pod is not None:
+        names.append(f"pod {change.pod}")
+    if (one := change.override) is not None:
+        names.append(f"override {one.id} from {shown(one.starts_at)} until {shown(one.until)}")
+    return f"{change.action}, {', '.join(names)}: {describe(change.before, change.after)}"

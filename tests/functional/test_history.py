@@ -1,0 +1,611 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The history: who changed what, and that its replay gives what is stored (L1); on every database."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import decimal
+import logging
+import random
+import re
+from collections.abc import Callable
+from typing import Any
+
+import fixtures as fx
+import sqlalchemy as sa
+import testscenarios
+from oslo_config import cfg
+from oslo_context import context as oslo_context
+
+from cyborg_quota import Inventory, QuotaEngine, exceptions
+from cyborg_quota import conf as quota_conf
+from cyborg_quota.capacity_import import CapacityImporter, WantedProvider
+from cyborg_quota.cmd import expirer
+from cyborg_quota.db import change_log
+from cyborg_quota.ledger.driver import DbQuotaDriver
+from cyborg_quota.ledger.settings import DriverSettings
+from cyborg_quota.limits.database import DatabaseLimitDriver
+from cyborg_quota.limits.limit_tree import InitialLimits
+from cyborg_quota.limits.models.flat import Flat
+from cyborg_quota.types import Author, HistoryFilter, RecordedChange
+from tests import base, clouds, fixtures, history_replay, hooks
+from tests.functional import test_limits
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+NEVER = datetime.datetime(2999, 1, 1)
+ALICE = oslo_context.RequestContext(
+    user_id="alice", project_id="operators", request_id="req-1", is_admin=True, overwrite=False
+)
+
+
+class HistoryTestCase(test_limits.LimitsTestCase):
+    policy = Flat
+
+    def changes(self, project_id: str | None = None) -> list[tuple[Any, ...]]:
+        """(action, project_id, resource, before, after) of each entry, oldest first."""
+        entries = self.admin.history(base.ADMIN, project_id)
+        return [
+            (entry.action, entry.project_id, entry.resource, entry.before, entry.after)
+            for entry in reversed(entries)
+        ]
+
+    def assert_replayed(self) -> None:
+        self.assertEqual([], history_replay.differences(self.engine))
+
+    def age(self, seconds: int) -> None:
+        """Make all entries older."""
+        with self.sql.begin() as connection:
+            rows = connection.execute(sa.text("SELECT generation, ordinal, created_at FROM changes")).all()
+            for row in rows:
+                at = row.created_at
+                if isinstance(at, str):
+                    at = datetime.datetime.fromisoformat(at)
+                at -= datetime.timedelta(seconds=seconds)
+                connection.execute(
+                    sa.text("UPDATE changes SET created_at = :t WHERE generation = :g AND ordinal = :o"),
+                    {"t": at.isoformat(" ", "microseconds"), "g": row.generation, "o": row.ordinal},
+                )
+
+
+class TestEntries(HistoryTestCase):
+    def test_what_is_recorded(self) -> None:
+        self.admin.set_limits(ALICE, {"gpu": 5, "fpga": 2}, reason="opening")
+        self.admin.set_limit(ALICE, "gpu", 6)
+        self.admin.add_project(ALICE, "atlas")
+        self.admin.add_project(ALICE, "physics", "atlas")
+        self.admin.set_limit(ALICE, "gpu", -1, "physics")
+        self.admin.set_limit(ALICE, "gpu", -1, "physics")  # no change
+        self.admin.set_limit(ALICE, "gpu", 0, "physics")
+        self.admin.unset_limit(ALICE, "gpu", "physics")
+        self.admin.unset_limit(ALICE, "gpu", "physics")  # no change
+        self.admin.unset_limit(ALICE, "fpga")
+        self.admin.set_limit(ALICE, "gpu", 9, "physics")
+        self.admin.move_project(ALICE, "physics", None)
+        self.admin.move_project(ALICE, "physics", None)  # no change
+        self.admin.remove_project(ALICE, "physics")
+        self.assertEqual(
+            [
+                ("set limit", None, "fpga", None, 2),
+                ("set limit", None, "gpu", None, 5),
+                ("set limit", None, "gpu", 5, 6),
+                ("add project", "atlas", None, None, None),
+                ("add project", "physics", None, None, "atlas"),
+                ("set limit", "physics", "gpu", None, -1),
+                ("set limit", "physics", "gpu", -1, 0),
+                ("unset limit", "physics", "gpu", 0, None),
+                ("unset limit", None, "fpga", 2, None),
+                ("set limit", "physics", "gpu", None, 9),
+                ("move project", "physics", None, "atlas", None),
+                ("unset limit", "physics", "gpu", 9, None),
+                ("remove project", "physics", None, None, None),
+            ],
+            self.changes(),
+        )
+        self.assert_replayed()
+        first = self.admin.history(base.ADMIN)[-2]
+        self.assertEqual(("alice", "operators", "req-1", "opening"), (
+            first.user_id, first.user_project_id, first.request_id, first.reason
+        ))  # fmt: skip
+        at = first.at
+        assert at is not None
+        now = datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)
+        self.assertLess(abs(now - at), datetime.timedelta(minutes=5))
+
+    def test_an_import_is_recorded(self) -> None:
+        self.admin.add_project(base.ADMIN, "higgs")
+        document = {
+            "defaults": {"gpu": 3},
+            "projects": [{"id": "atlas", "limits": {"gpu": 7}, "children": [{"id": "higgs", "limits": {"gpu": None}}]}],
+        }
+        self.admin.import_limits(ALICE, document, reason="from the file", dry_run=True)
+        self.assertEqual(1, len(self.changes()))
+        self.admin.import_limits(ALICE, document, reason="from the file")
+        self.assertEqual(
+            [
+                ("add project", "higgs", None, None, None),
+                ("set limit", None, "gpu", None, 3),
+                ("add project", "atlas", None, None, None),
+                ("set limit", "atlas", "gpu", None, 7),
+                ("move project", "higgs", None, None, "atlas"),
+            ],
+            self.changes(),
+        )
+        entries = self.admin.history(base.ADMIN)[:4]
+        self.assertEqual({("import", "from the file", "alice")}, {(e.operation, e.reason, e.user_id) for e in entries})
+        self.assertEqual(1, len({entry.id.split("-")[0] for entry in entries}))
+        self.assert_replayed()
+
+    def test_edges_of_a_limit_driver_are_recorded(self) -> None:
+        """As Keystone's driver adds them while reserving; then the operator takes over one and detaches the other."""
+        tree: Any = self.engine._driver._reserver._tree  # type: ignore[attr-defined]
+        for project_id in ("p1", "p2"):
+            tree.follow(project_id, "domain", "keystone")
+            tree.follow(project_id, "domain", "keystone")
+        self.assert_replayed()
+        entry = self.admin.history(base.ADMIN, "p1")[0]
+        self.assertEqual(("keystone", "keystone", "domain"), (entry.user_id, entry.operation, entry.after))
+        self.admin.move_project(base.ADMIN, "p2", "domain")
+        self.assert_replayed()
+        self.admin.detach_projects(ALICE, "keystone", reason="driver changed")
+        self.assert_replayed()
+        self.assertEqual(
+            [
+                ("add project", "p1", None, None, "domain"),
+                ("add project", "p2", None, None, "domain"),
+                ("move project", "p1", None, "domain", None),
+            ],
+            self.changes(),
+        )
+        self.assertEqual("detach", self.admin.history(base.ADMIN)[0].operation)
+
+    def test_a_refused_change_is_not_recorded(self) -> None:
+        self.admin.add_project(base.ADMIN, "p")
+        before = self.changes()
+        self.assertRaises(exceptions.ProjectRefused, self.admin.add_project, base.ADMIN, "q", "nobody")
+        self.assertRaises(exceptions.ProjectRefused, self.admin.move_project, base.ADMIN, "p", "p")
+        self.hold_one("p")
+        self.assertRaises(exceptions.ProjectRefused, self.admin.remove_project, base.ADMIN, "p")
+        self.assertEqual(before, self.changes())
+
+    def hold_one(self, project_id: str) -> None:
+        self.admin.set_limit(base.ADMIN, "gpu", 1, project_id)
+        self.hold(project_id, 1)
+        self.admin.unset_limit(base.ADMIN, "gpu", project_id)
+        self.execute("DELETE FROM changes WHERE resource = 'gpu'")
+
+    def test_a_context_with_odd_values(self) -> None:
+        context = type("Odd", (), {
+            "user_id": "line\nbreak", "project_id": 7, "request_id": "x" * 5000, "is_admin": True
+        })()  # fmt: skip
+        self.admin.set_limit(context, "gpu", 1)
+        entry = self.admin.history(base.ADMIN)[0]
+        self.assertEqual("'line\\nbreak'", entry.user_id)
+        self.assertEqual("7", entry.user_project_id)
+        self.assertTrue(str(entry.request_id).startswith("'xxx"))
+
+
+class TestCapacityEntries(HistoryTestCase):
+    """Of providers, inventories and pods."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.capacity, self.pods = self.engine.capacity, self.engine.pods
+        self.capacity.add_provider(base.ADMIN, "n1")
+
+    def of(self, **wanted: Any) -> list[tuple[Any, ...]]:
+        """(action, provider, pod, resource, before, after) of each entry, oldest first."""
+        return [
+            (entry.action, entry.provider, entry.pod, entry.resource, entry.before, entry.after)
+            for entry in reversed(self.admin.history(base.ADMIN, **wanted))
+        ]
+
+    def test_of_a_provider(self) -> None:
+        self.pods.add(base.ADMIN, "east")
+        self.capacity.add_provider(ALICE, "n2", parent="n1", can_host=False, reason="new rack")
+        self.capacity.set_pod(ALICE, "n2", "east")
+        self.capacity.set_pod(ALICE, "n2", "east")  # no change
+        wanted = {"gpu": Inventory(4, reserved=1, allocation_ratio=decimal.Decimal("1.50")), "fpga": Inventory(2)}
+        self.capacity.set_inventories(ALICE, "n2", wanted)
+        self.capacity.set_inventories(ALICE, "n2", {**wanted, "fpga": Inventory(3)}, reason="one more")
+        self.capacity.set_used_elsewhere(ALICE, "n2", {"gpu": 1})  # a measurement
+        self.capacity.remove_inventory(ALICE, "n2", "fpga")
+        self.capacity.remove_inventory(ALICE, "n2", "fpga")  # no change
+        self.assert_replayed()
+        uuid = self.capacity.show_provider(base.ADMIN, "n2").uuid
+        self.capacity.remove_provider(ALICE, "n2", reason="sold")
+        provider = {"name": "n2", "parent": "n1", "can_host": False, "pod": None}
+        in_pod = {**provider, "pod": "east"}
+        units = {"min_unit": 1, "step_size": 1}
+        gpu = {"total": 4, "reserved": 1, "max_unit": 4, **units, "allocation_ratio": "1.5"}
+        fpga = {"total": 2, "reserved": 0, "max_unit": 2, **units, "allocation_ratio": "1"}
+        more = {**fpga, "total": 3, "max_unit": 3}
+        expected = [
+            ("add provider", "n2", None, None, None, provider),
+            ("set provider", "n2", None, None, provider, in_pod),
+            ("set inventory", "n2", None, "fpga", None, fpga),
+            ("set inventory", "n2", None, "gpu", None, gpu),
+            ("set inventory", "n2", None, "fpga", fpga, more),
+            ("remove inventory", "n2", None, "fpga", more, None),
+            ("remove inventory", "n2", None, "gpu", gpu, None),
+            ("remove provider", "n2", None, None, in_pod, None),
+        ]
+        for name in ("n2", uuid):
+            self.assertEqual(expected, self.of(provider=name))
+        self.assertEqual(expected[2:-1], self.of(provider="n2", subject="inventory"))
+        self.assertEqual(expected[:2] + expected[-1:], self.of(provider="n2", subject="provider"))
+        self.assert_replayed()
+        newest = self.admin.history(base.ADMIN)[0]
+        self.assertEqual(("alice", "operators", "req-1", "sold"), (
+            newest.user_id, newest.user_project_id, newest.request_id, newest.reason
+        ))  # fmt: skip
+
+    def test_of_a_pod(self) -> None:
+        self.pods.add(ALICE, "east", zone="z1", affinity={"purpose": "CAD"})
+        self.pods.change(ALICE, "east", state="maintenance")
+        self.pods.change(ALICE, "east", state="maintenance")  # no change
+        self.pods.change(ALICE, "east", state="available", weight=3)
+        self.assertRaises(exceptions.PodExists, self.pods.add, ALICE, "east")
+        self.assertRaises(exceptions.PodNotFound, self.pods.remove, ALICE, "west")
+        self.assert_replayed()
+        self.pods.remove(ALICE, "east")
+        new = {
+            "availability_zone": "z1",
+            "resource_affinity": {"purpose": "CAD"},
+            "state": "available",
+            "weight": 0,
+            "threshold": 100,
+            "endpoint": None,
+        }
+        drained, enabled = {**new, "state": "maintenance"}, {**new, "weight": 3}
+        expected = [
+            ("add pod", None, "east", None, None, new),
+            ("set pod", None, "east", None, new, drained),
+            ("set pod", None, "east", None, drained, enabled),
+            ("remove pod", None, "east", None, enabled, None),
+        ]
+        self.assertEqual(expected, self.of(pod="east"))
+        self.assertEqual({"alice"}, {entry.user_id for entry in self.admin.history(base.ADMIN, pod="east")})
+        self.assert_replayed()
+
+    def test_a_refused_change_is_not_recorded(self) -> None:
+        before = self.of()
+        calls: list[Callable[[], object]] = [
+            lambda: self.capacity.add_provider(base.ADMIN, "n1"),
+            lambda: self.capacity.add_provider(base.ADMIN, "n2", parent="n9"),
+            lambda: self.capacity.remove_provider(base.ADMIN, "n9"),
+            lambda: self.capacity.set_inventories(base.ADMIN, "n1", {"gpu": Inventory(1)}, generation=99),
+            lambda: self.capacity.set_inventories(base.ADMIN, "n1", {"gpu": Inventory(1)}, reason="two\nlines"),
+        ]
+        for call in calls:
+            self.assertRaises(exceptions.QuotaError, call)
+        self.assertEqual(before, self.of())
+
+    def test_an_import_gives_its_reason(self) -> None:
+        wanted = [WantedProvider("n1", inventories={"gpu": Inventory(9)}), WantedProvider("n2")]
+        importer = CapacityImporter(self.capacity, ALICE, ["gpu", "fpga"], reason="from the file")
+        importer.run(lambda: wanted, dry_run=True)
+        self.assertEqual([], self.admin.history(base.ADMIN, user_id="alice"))
+        importer.run(lambda: wanted)
+        importer.run(lambda: wanted)  # no change
+        self.assertEqual(
+            [("add provider", "n2", "from the file"), ("set inventory", "n1", "from the file")],
+            [(one.action, one.provider, one.reason) for one in self.admin.history(base.ADMIN, user_id="alice")],
+        )
+
+    def test_a_lost_answer_is_recorded_once(self) -> None:
+        calls: list[Callable[[], object]] = [
+            lambda: self.capacity.add_provider(
+                base.ADMIN, "n2", parent=self.capacity.show_provider(base.ADMIN, "n1").uuid
+            ),
+            lambda: self.capacity.set_inventories(base.ADMIN, "n2", {"gpu": Inventory(3)}),
+            lambda: self.capacity.remove_inventory(base.ADMIN, "n2", "gpu"),
+            lambda: self.pods.add(base.ADMIN, "east"),
+            lambda: self.pods.change(base.ADMIN, "east", weight=2),
+        ]
+        before = len(self.of())
+        for number, call in enumerate(calls, start=1):
+            lost = hooks.LostCommits(self.engine, self.backend, table="changes")
+            with lost:
+                call()
+            self.assertEqual(1, lost.lost)
+            self.assertEqual(before + number, len(self.of()))
+            self.assert_replayed()
+
+    def test_one_log_line_for_many_changes(self) -> None:
+        names = [f"gpu{number}" for number in range(101)]
+        self.engine.register_resources(names)
+        self.capacity.set_inventories(ALICE, "n1", {"gpu": Inventory(8)})
+        log = self.useFixture(fx.FakeLogger(level=logging.INFO))
+        self.capacity.set_inventories(ALICE, "n1", {"gpu": Inventory(9)}, reason="one more")
+        line = "changed: set inventory, provider n1, resource gpu: total 8 -> 9, max_unit 8 -> 9 [generation="
+        self.assertIn(line, log.output)
+        self.assertIn("user_id=alice request_id=req-1 reason=one more]", log.output)
+        self.capacity.set_inventories(ALICE, "n1", {name: Inventory(1) for name in names})
+        self.assertIn("changed: 101 changes", log.output)
+        self.assertNotIn("gpu100", log.output)
+
+    def test_random_changes(self) -> None:
+        """After any changes, refused ones included, the replay gives the present providers, inventories and pods."""
+        chance = random.Random(15)
+        for _ in range(120):
+            self.change(chance)
+        self.assertGreater(len({change[0] for change in self.of()}), 7)
+        self.assert_replayed()
+
+    def change(self, chance: random.Random) -> None:
+        name, other, pod = chance.choice("abc"), chance.choice("abc"), chance.choice(["east", "west"])
+        wanted = {resource: Inventory(chance.randint(0, 3)) for resource in chance.sample(["fpga", "gpu"], 2)}
+        calls: list[Callable[[], Any]] = [
+            lambda: self.capacity.add_provider(base.ADMIN, name, parent=chance.choice([None, other])),
+            lambda: self.capacity.set_inventories(base.ADMIN, name, wanted),
+            lambda: self.capacity.set_inventories(base.ADMIN, name, {"gpu": Inventory(2)}),
+            lambda: self.capacity.set_pod(base.ADMIN, name, chance.choice([None, pod])),
+            lambda: self.capacity.set_can_host(base.ADMIN, name, can_host=chance.choice([False, True])),
+            lambda: self.capacity.remove_inventory(base.ADMIN, name, "gpu"),
+            lambda: self.capacity.remove_provider(base.ADMIN, name),
+            lambda: self.pods.add(base.ADMIN, pod),
+            lambda: self.pods.change(base.ADMIN, pod, state=chance.choice(["available", "maintenance"])),
+            lambda: self.pods.remove(base.ADMIN, pod),
+        ]
+        with contextlib.suppress(exceptions.QuotaError):
+            chance.choice(calls)()
+
+
+class TestListing(HistoryTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        for number in range(1, 6):
+            self.admin.set_limit(ALICE, "gpu", number, f"p{number % 2}", reason=f"turn {number}")
+
+    def test_newest_first_in_pages(self) -> None:
+        everything = self.admin.history(base.ADMIN)
+        self.assertEqual([5, 4, 3, 2, 1], [entry.after for entry in everything if entry.action == "set limit"])
+        pages, marker = [], None
+        while page := self.admin.history(base.ADMIN, limit=2, marker=marker):
+            pages += page
+            marker = page[-1].id
+        self.assertEqual(everything, pages)
+        self.assertEqual([], self.admin.history(base.ADMIN, limit=0))
+        self.assertEqual([5, 3, 1], [entry.after for entry in self.admin.history(base.ADMIN, "p1")])
+
+    def test_an_unknown_marker(self) -> None:
+        """An entry of another project is not known either (I8)."""
+        theirs, own = (self.admin.history(base.ADMIN, name)[-1].id for name in ("p0", "p1"))
+        for context, marker in ((base.ADMIN, "99-0"), (base.Context("p1"), "99-0"), (base.Context("p1"), theirs)):
+            error = self.assertRaises(exceptions.MarkerNotFound, self.admin.history, context, marker=marker)
+            self.assertEqual((marker,), error.marker)
+        self.assertEqual([], self.admin.history(base.Context("p1"), marker=own))
+
+    def test_since(self) -> None:
+        self.age(3600)
+        self.admin.set_limit(base.ADMIN, "gpu", 6, "p1")
+        hour, minute = datetime.timedelta(hours=2), datetime.timedelta(minutes=1)
+        self.assertEqual(4, len(self.admin.history(base.ADMIN, "p1", since=hour)))
+        self.assertEqual(1, len(self.admin.history(base.ADMIN, "p1", since=minute)))
+        moment = datetime.datetime.now(datetime.timezone(datetime.timedelta(hours=5))) - 30 * minute
+        self.assertEqual(1, len(self.admin.history(base.ADMIN, "p1", since=moment)))
+        self.assertEqual(4, len(self.admin.history(base.ADMIN, "p1", since=moment - hour)))
+
+    def test_until_the_user_and_the_subject(self) -> None:
+        self.age(3600)
+        self.admin.add_project(base.ADMIN, "p1")
+        hour, minute = datetime.timedelta(hours=1), datetime.timedelta(minutes=1)
+        self.assertEqual([5, 4, 3, 2, 1], [entry.after for entry in self.admin.history(base.ADMIN, until=minute)])
+        self.assertEqual([], self.admin.history(base.ADMIN, until=2 * hour))
+        self.assertEqual(5, len(self.admin.history(base.ADMIN, user_id="alice")))
+        (entry,) = self.admin.history(base.ADMIN, subject="project")
+        self.assertEqual(("add project", "p1"), (entry.action, entry.project_id))
+        self.assertEqual(3, len(self.admin.history(base.ADMIN, "p1", subject="limit", resource="gpu")))
+
+    def test_what_a_project_may_not_select_by(self) -> None:
+        for changes in ({"user_id": "alice"}, {"pod": "east"}, {"provider": "n1"}):
+            self.assertRaises(exceptions.NotAuthorized, self.admin.history, base.Context("p1"), **changes)  # type: ignore[arg-type]
+
+    def test_bad_arguments(self) -> None:
+        for changes in (
+            {"since": "yesterday"},
+            {"since": datetime.timedelta(-1)},
+            {"marker": "x"},
+            {"marker": "1-"},
+            {"marker": 1},
+            {"until": "tomorrow"},
+            {"subject": "reservation"},
+            {"provider": ""},
+            {"pod": ""},
+            {"user_id": ""},
+            {"limit": -1},
+            {"project_id": ""},
+        ):
+            self.assertRaises(exceptions.InvalidRequest, self.admin.history, base.ADMIN, **changes)  # type: ignore[arg-type]
+        for age in (-1, True, 1.5):
+            self.assertRaises(exceptions.InvalidRequest, self.admin.purge_history, base.ADMIN, age)
+
+    def test_a_project_sees_its_own_limits_only(self) -> None:
+        self.admin.add_project(ALICE, "p1")
+        self.admin.add_project(ALICE, "p2", "p1", reason="new")
+        self.admin.set_limit(ALICE, "gpu", 1, "p2", reason="opening")
+        self.admin.set_limit(ALICE, "gpu", 100)
+        entries = self.admin.history(base.Context("p2"))
+        self.assertEqual({"p2"}, {entry.project_id for entry in entries})
+        self.assertEqual(["opening", "new"], [entry.reason for entry in entries])
+        self.assertNotIn("alice", repr(entries))
+        self.assertNotIn("p1", repr(entries))
+        self.assertNotIn("operators", repr(entries))
+        self.assertRaises(exceptions.NotAuthorized, self.admin.history, base.Context("p2"), "p1")
+        self.assertEqual([], self.admin.history(base.Context("nobody")))
+
+
+class TestReason(HistoryTestCase):
+    def make_strict(self) -> QuotaEngine:
+        limits = DatabaseLimitDriver(Flat(), InitialLimits())
+        driver = DbQuotaDriver(DriverSettings(database=fixtures.settings(self.url)), limits)
+        engine = QuotaEngine(driver, require_reason=True)
+        engine.register_resources(["fpga", "gpu"])
+        self.addCleanup(engine.close)
+        return engine
+
+    def test_it_can_be_required(self) -> None:
+        engine = self.make_strict()
+        admin = engine.administration
+        calls: list[Callable[..., Any]] = [
+            lambda **reason: admin.set_limit(ALICE, "gpu", 1, **reason),
+            lambda **reason: admin.set_limits(ALICE, {"gpu": 1}, "p", **reason),
+            lambda **reason: admin.unset_limit(ALICE, "gpu", **reason),
+            lambda **reason: admin.add_project(ALICE, "q", **reason),
+            lambda **reason: admin.move_project(ALICE, "q", None, **reason),
+            lambda **reason: admin.import_limits(ALICE, {"defaults": {"gpu": 9}}, **reason),
+            lambda **reason: admin.remove_project(ALICE, "q", **reason),
+            lambda **reason: admin.detach_projects(ALICE, "keystone", **reason),
+            lambda **reason: admin.set_overrides(ALICE, {"gpu": 1}, "p", NEVER, **reason),
+            lambda **reason: admin.cancel_overrides(
+                ALICE, [one.id for one in admin.list_overrides(base.ADMIN)[0]], **reason
+            ),
+            lambda **reason: engine.total_limits.set(ALICE, {"gpu": 1}, **reason),
+            lambda **reason: engine.total_limits.unset(ALICE, ["gpu"], **reason),
+        ]
+        for call in calls:
+            before = self.changes()
+            error = self.assertRaises(exceptions.ReasonRequired, call)
+            self.assertIn("[limits] require_reason", str(error))
+            self.assertNotIn("--", str(error), "the REST API and Horizon show it too")
+            self.assertEqual(before, self.changes())
+            call(reason="because")
+        admin.import_limits(ALICE, {"defaults": {"gpu": 7}}, dry_run=True)
+        admin.set_overrides(ALICE, {"gpu": 1}, "p", NEVER, dry_run=True)
+        engine.total_limits.preview(ALICE, {"gpu": 7})
+        self.assertEqual(0, admin.purge_history(ALICE, 10**6))
+
+    def test_bad_reasons(self) -> None:
+        for reason in ("", "  ", "a\nb", "x" * 1001, 7, "\x1b[2J", "\ud800"):
+            self.assertRaises(exceptions.InvalidRequest, self.admin.set_limit, ALICE, "gpu", 1, reason=reason)
+        self.assertEqual([], self.changes())
+        self.admin.set_limit(ALICE, "gpu", 1, reason=" 😀" * 500)
+        self.assertEqual(("😀 " * 500).strip(), self.admin.history(base.ADMIN)[0].reason)
+
+
+class TestReplay(HistoryTestCase):
+    def test_random_changes(self) -> None:
+        """After any changes, refused ones included, the replay gives the present limits and tree."""
+        chance = random.Random(14)
+        names = [f"p{number}" for number in range(6)]
+        changes = 150 if self.backend == "sqlite" else 80
+        for _ in range(changes):
+            self.change(chance, names)
+        self.assertGreater(len({change[0] for change in self.changes()}), 4)
+        self.assert_replayed()
+
+    def change(self, chance: random.Random, names: list[str]) -> None:
+        project, resource = chance.choice(names), chance.choice(["fpga", "gpu"])
+        limit = chance.choice([-1, 0, 5, 10])
+        document = {"projects": [{"id": project, "limits": {resource: limit}, "children": [{"id": "p0"}]}]}
+        calls: list[Callable[[], Any]] = [
+            lambda: self.admin.set_limit(base.ADMIN, resource, limit),
+            lambda: self.admin.unset_limit(base.ADMIN, resource),
+            lambda: self.admin.set_limit(base.ADMIN, resource, limit, project),
+            lambda: self.admin.set_limits(base.ADMIN, {"fpga": limit, "gpu": None}, project),
+            lambda: self.admin.add_project(base.ADMIN, project, chance.choice([None, *names])),
+            lambda: self.admin.move_project(base.ADMIN, project, chance.choice([None, *names])),
+            lambda: self.admin.remove_project(base.ADMIN, project),
+            lambda: self.admin.import_limits(base.ADMIN, document),
+            lambda: self.engine._driver._reserver._tree.follow(project, "domain", "keystone"),  # type: ignore[attr-defined]
+            lambda: self.admin.detach_projects(base.ADMIN, "keystone", keep=chance.random() < 0.5),
+        ]
+        with contextlib.suppress(exceptions.ProjectRefused, exceptions.LimitRefused, exceptions.InvalidDocument):
+            chance.choice(calls)()
+
+    def test_a_change_that_is_not_recorded_is_found(self) -> None:
+        """The control of the replay: the value differs now, or differs from what the next entry says."""
+        self.admin.set_limit(base.ADMIN, "gpu", 5, "p")
+        self.make_tree({"p": None, "child": "p"})
+        self.execute("UPDATE project_limits SET hard_limit = 6")
+        self.execute("UPDATE projects SET parent_id = NULL WHERE project_id = 'child'")
+        limit, edge = ("limit", "p", "gpu", None, None), ("project", "child", None, None, None)
+        self.assertEqual([(None, limit, 5, 6), (None, edge, "p", None)], history_replay.differences(self.engine))
+        self.admin.set_limit(base.ADMIN, "gpu", 7, "p")
+        entry = self.admin.history(base.ADMIN, "p")[0]
+        self.assertIn((entry.id, limit, 5, 6), history_replay.differences(self.engine))
+
+
+class TestPurge(HistoryTestCase):
+    def test_old_entries_are_deleted(self) -> None:
+        for number in range(1, 4):
+            self.admin.set_limit(base.ADMIN, "gpu", number, "p")
+        self.age(86400)
+        self.admin.set_limit(base.ADMIN, "gpu", 4, "p")
+        self.assertEqual(0, self.admin.purge_history(base.ADMIN, 2 * 86400))
+        self.patch(change_log, "_PURGED_GENERATIONS", 2)
+        self.assertEqual(3, self.admin.purge_history(base.ADMIN, 3600))
+        self.assertEqual([("set limit", "p", "gpu", 3, 4)], self.changes())
+        self.assertEqual(0, self.admin.purge_history(base.ADMIN, 3600))
+        self.assertEqual([], history_replay.differences(self.engine, is_purged=True))
+
+    def test_the_expirer_purges_it(self) -> None:
+        conf = cfg.ConfigOpts()
+        quota_conf.register_opts(conf)
+        conf([], default_config_files=[], default_config_dirs=[])
+        pods = self.engine.pods
+        pods.add(base.ADMIN, "p1")
+        for project_id in ("ended", "current"):
+            pods.select(base.ADMIN, project_id=project_id)
+        pods.end_binding(base.ADMIN, "ended")
+        self.execute("UPDATE pod_bindings SET ends_at = '2001-01-01 00:00:00' WHERE ends_at IS NOT NULL")
+        self.age(2 * 86400)
+        self.admin.set_limit(base.ADMIN, "gpu", 1)
+        self.assertEqual(0, expirer.Maintenance(conf, self.engine).purge())
+        conf.set_override("history_age", 86400, "limits")
+        self.assertEqual(1 + 1, expirer.Maintenance(conf, self.engine).purge(), "and the binding that ended")
+        self.assertEqual(["current"], [one.project_id for _, one in pods.list_bindings(base.ADMIN, history=True)])
+        self.assertEqual([("set limit", None, "gpu", None, 1)], self.changes())
+
+
+class TestCost(HistoryTestCase):
+    def test_a_large_import_writes_a_hundred_entries_per_statement(self) -> None:
+        clouds.add_projects(self.sql, 0, 1000)
+        with clouds.captured() as found:
+            self.admin.import_limits(base.ADMIN, clouds.rotated(1000, 1))
+        inserts = [statement for statement, _ in found if statement.startswith("INSERT INTO changes")]
+        self.assertEqual(10, len(inserts))
+
+
+class TestPlan(HistoryTestCase):
+    """The history of one project is read by an index: its cost does not depend on the length of the history."""
+
+    EXPLAINS = {"sqlite": "EXPLAIN QUERY PLAN", "mariadb": "EXPLAIN", "postgresql": "EXPLAIN"}
+
+    def test_of_one_project(self) -> None:
+        changes = [RecordedChange("set limit", f"p{number}", "gpu", None, 1) for number in range(3000)]
+        changes.append(RecordedChange("set limit", "p7", "gpu", 1, 2))
+        self.database.write(lambda connection: change_log.record(connection, Author(), changes))
+        sent: list[tuple[str, Any]] = []
+
+        def record(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_rest: Any) -> None:
+            sent.append((statement, parameters))
+
+        sa.event.listen(self.database.engine, "before_cursor_execute", record)
+        for options, count in (({}, 2), ({"limit": 20, "before": (0, 3000)}, 1)):
+            wanted = HistoryFilter(project_id="p7")
+            found = self.database.read(lambda connection: change_log.read(connection, wanted, **options))  # type: ignore[arg-type]  # noqa: B023
+            self.assertEqual(count, len(found))
+            statement, parameters = sent[-1]
+            self.assertIn("FROM changes", statement)
+            analyze = {
+                "sqlite": "ANALYZE",
+                "mariadb": "ANALYZE TABLE changes",
+                "postgresql": "ANALYZE changes",
+            }
+            with self.sql.connect() as connection:
+                connection.exec_driver_sql(analyze[self.backend])
+            self.assertIn("ix_changes_project", self.used_indexes(statement, parameters))
+        self.database.read(lambda connection: change_log.read(connection, HistoryFilter(), limit=20))
+        self.assertNotIn("ix_changes_project", self.used_indexes(*sent[-1]))
+
+    def used_indexes(self, statement: str, parameters: Any) -> set[str]:
+        """The indexes that the plan uses. (MariaDB's column possible_keys has others too.)"""
+        with self.sql.connect() as connection:
+            explain = f"{self.EXPLAINS[self.backend]} {statement}"
+            plan = connection.exec_driver_sql(explain, parameters).mappings().all()
+        if self.backend == "mariadb":
+            return {row["key"] for row in plan}
+        return set(re.findall(r"(?:USING (?:COVERING )?INDEX|using|Index Scan on) (\w+)", str(plan)))
