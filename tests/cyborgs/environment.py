@@ -26,6 +26,7 @@ OF_VERSION = {
 REQUIREMENTS = (
     "PyMySQL==1.1.2",
     "oslo.limit==2.12.0",  # the limit driver keystone
+    "prometheus-client==0.26.0",  # the counters of the conductor
     "gunicorn==27.0.1",  # serves the API in test_wsgi_servers
     "pyuwsgi==2.0.30.post1",  # uWSGI as a binary wheel, for the same tests
     "setuptools==80.9.0",  # builds cyborg_quota without access to the index

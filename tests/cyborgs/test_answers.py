@@ -3,12 +3,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import urllib.request
 import uuid
 
 import cyborg_quota
 from tests import base as ledger_base
 from tests.cyborgs import base, quota
+from tests.servers import machine
+
+
+class TestMetrics(quota.QuotaTestCase):
+    address = f"127.0.0.1:{machine.free_port()}"
+    options = f"source = east\n[metrics]\nlisten = {address}"
+
+    def test_the_conductor_exports_its_counters(self) -> None:
+        self.bind(self.client.created(self.profile))
+        counted = 'cyborg_quota_reserves_total{resource="fpga",result="granted"} 1.0'
+        with contextlib.closing(urllib.request.urlopen(f"http://{self.address}/metrics", timeout=30)) as answer:
+            self.assertIn(counted, answer.read().decode())
 
 
 class TestStart(quota.QuotaTestCase):
