@@ -266,7 +266,6 @@ DB_LEVELS = (
         "change_log",
         "connect",
         "connection_cache",
-        "leases",
         "moves",
         "path_state",
         "pod_bindings",
