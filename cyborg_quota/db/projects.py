@@ -351,10 +351,3 @@ def edge_of(connection: sa.Connection, project_id: str) -> tuple[str | None, str
     query = sa.select(projects.c.parent_id, projects.c.origin).where(projects.c.project_id == project_id)
     row = connection.execute(query).first()
     return None if row is None else (row.parent_id, row.origin)
-
-
-def edges_with_origins(connection: sa.Connection) -> dict[str, tuple[str, str | None]]:
-    """The parent of each project that has one, and the origin of this edge."""
-    query = sa.select(projects.c.project_id, projects.c.parent_id, projects.c.origin)
-    rows = connection.execute(query.where(projects.c.parent_id.is_not(None)))
-    return {row.project_id: (row.parent_id, row.origin) for row in rows}
