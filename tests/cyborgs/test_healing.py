@@ -159,8 +159,16 @@ class TestSharedLedger(SharedLedgerTestCase):
 class TestNoSource(HealTestCase):
     """Without [cyborg] source, nothing that charges or repairs starts."""
 
+    def upgrade_check(self) -> quota.Output:
+        """Its output, with the table's cells joined."""
+        output = self.run_program("cyborg-quota-status", "--config-file", str(self.conf_file), "upgrade", "check")
+        words = [line.strip("| ") for line in output.out.splitlines() if not line.startswith("+")]
+        return quota.Output(output.status, "", " ".join(words))
+
     def test_refused(self) -> None:
-        self.conf_file.write_text(self.conf_file.read_text().replace("source = cyborg\n", ""))
+        text = self.conf_file.read_text().replace("source = cyborg\n", "")
+        files = "".join(f"config_file = {name}\n" for name in self.cyborg_files()[1::2])
+        self.conf_file.write_text(f"{text}\n{files}")
         program = "import sys\nimport cyborg_quota.integrations.cyborg.wsgi"
         api = subprocess.run(
             [*self.stack.isolated, "-c", program, *self.stack.config_files()],
@@ -172,6 +180,7 @@ class TestNoSource(HealTestCase):
         outputs = [
             self.run_program("cyborg-quota-conductor", *self.stack.config_files()),
             self.reconcile("--heal"),
+            self.upgrade_check(),
             quota.Output(2 * (api.returncode != 0), "", api.stdout + api.stderr),
         ]
         for output in outputs:

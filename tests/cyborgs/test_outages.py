@@ -53,16 +53,23 @@ class TestLedgerUnavailable(test_crashes.PointsTestCase):
         self.proxy.is_cut = lambda _count: False
 
     def test_at_the_commit(self) -> None:
-        """The ARQs stay bound and are charged after the outage, except one that was deleted during it."""
-        kept, deleted = self.client.created(self.profile, 2)
-        with self.binding("bound", kept, deleted) as calls:
-            machine.wait_until(lambda: self.records.bound() == {self.project_id: 2}, test_crashes.REACH_SECONDS)
+        """The ARQs stay bound and are charged after the outage, except one that was deleted during it.
+
+        One is charged again because its reservation has expired.
+        """
+        kept, deleted, overdue = self.client.created(self.profile, 3)
+        with self.binding("bound", kept, deleted, overdue) as calls:
+            machine.wait_until(lambda: self.records.bound() == {self.project_id: 3}, test_crashes.REACH_SECONDS)
             self.make_unavailable()
-        self.assertEqual([202, 202], [call.result() for call in calls])
+        self.assertEqual([202] * 3, [call.result() for call in calls])
+        with self.sql.begin() as connection:
+            past = "UPDATE reservations SET expire = '2001-01-01 00:00:00.000000' WHERE consumer_id = %s"
+            connection.exec_driver_sql(past, (overdue,))
         self.assertEqual(204, self.client.delete([deleted]).status)  # it cannot be released
         self.make_available()
-        machine.wait_until(lambda: self.figures()[1] == 0, BACK_SECONDS)
-        self.assertEqual((1, 0), self.figures())
+        machine.wait_until(lambda: self.figures() == (2, 0), BACK_SECONDS)
+        self.assertEqual((2, 0), self.figures())
+        self.assertEqual(["committed", "committed"], [self.reservations(arq)[-1][3] for arq in (kept, overdue)])
         self.assert_agree()
         self.assertEqual([], self.engine.audit(ledger_base.ADMIN))
 
