@@ -18,7 +18,6 @@ import os
 import pathlib
 import random
 import statistics
-import time
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
@@ -29,15 +28,14 @@ import sqlalchemy as sa
 from benchmarks import harness, tree
 from benchmarks.report import Report
 from cyborg_quota import Claim
-from cyborg_quota.db import connection_cache, moves, schema
+from cyborg_quota.db import connection_cache, schema
 from cyborg_quota.db import limits as limit_tables
-from cyborg_quota.db.database import Connection, Database
+from cyborg_quota.db.database import Database
 from cyborg_quota.db.dialects import postgresql_functions
 from tests import base, fixtures, trees
 
 PRESENT: Final = "as it is"
 PROJECTS: Final = 100
-MOVED: Final = 200
 LIMIT: Final = 10**9
 PROCESSES: Final = (8, 16)
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
@@ -71,7 +69,7 @@ VARIANTS: Final = {
         "0037",
     ),
 }
-"""By name; ``moves_of_many`` measures the algorithm for many moves."""
+"""By name."""
 
 
 def worker(url: str, leaves: Sequence[str], variant: Variant | None) -> harness.Worker:
@@ -175,10 +173,6 @@ def run(report: Report, backend: str, rounds: int, seconds: float, names: Sequen
                 rows = _compare(backend, f"{case}, {processes} processes", workers, rounds, measure)
                 report.say("\n".join(map(str, rows)))
                 report.details[f"variants, {backend}, {case}, {processes}"] = [dataclasses.asdict(row) for row in rows]
-    if names is None:
-        ratio = moves_of_many(backend, rounds)
-        report.say(f"{backend}: {MOVED} moves one by one take {ratio:.1f} times as long as together (moves.place_all)")
-        report.details[f"variants, {backend}, moves"] = ratio
 
 
 def _compare(
@@ -211,38 +205,6 @@ def _compare(
         for name in workers
         if name != PRESENT
     ]
-
-
-def moves_of_many(backend: str, rounds: int) -> float:
-    """The time of MOVED moves one by one, divided by that of ``moves.place_all``, in one transaction each."""
-    url = fixtures.fresh_url(backend, "moves")
-    database = Database(fixtures.settings(url))
-    schema.sync(database)
-    names = [f"p{number}" for number in range(MOVED)]
-    trees.plant(database, {"left": None, "right": None, **dict.fromkeys(names, "left")})
-    engine = tree.make_engine(url)
-    database.write(lambda connection: limit_tables.set_default(connection, "gpu", LIMIT))
-    for name in [*names, "right"]:
-        engine.reserve(base.Context(name), {"gpu": 1})
-    engine.close()
-
-    def one_by_one(connection: Connection, parent_id: str) -> None:
-        for name in names:
-            moves.move(connection, name, parent_id)
-
-    def together(connection: Connection, parent_id: str) -> None:
-        moves.place_all(connection, {}, dict.fromkeys(names, parent_id))
-
-    ratios = []
-    for _ in range(rounds):
-        times = []
-        for move_all, parent_id in ((one_by_one, "right"), (together, "left")):
-            began = time.perf_counter()
-            database.write(functools.partial(move_all, parent_id=parent_id))
-            times.append(time.perf_counter() - began)
-        ratios.append(times[0] / times[1])
-    database.close()
-    return statistics.median(ratios)
 
 
 def main() -> None:

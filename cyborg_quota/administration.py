@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cyborg_quota import exceptions, paging, policy, validation
 from cyborg_quota.history_visibility import hide_pod, without_others
-from cyborg_quota.ledger import edge_warnings
 from cyborg_quota.ledger.base import QuotaDriver
 from cyborg_quota.limit_types import Holding, TreeRow
 from cyborg_quota.limits import limit_tree
 from cyborg_quota.policy import Policy
 from cyborg_quota.safe_repr import safe_repr
 from cyborg_quota.types import (
-    ORIGINS,
     SUBJECTS,
     TOTAL,
     Author,
@@ -42,8 +40,8 @@ class Administration:
     Policy may permit other contexts set_limit, set_limits, unset_limit, set_overrides and cancel_overrides.
 
     If ``[limits] driver`` is not ``database``, all calls raise LimitsReadOnly, except ``list_limits``,
-    ``count_ignored_edges``, ``ignored_edges_warning``, ``tree_warnings``, ``detach_projects``, ``is_known_project``,
-    ``list_holders``, ``list_holdings`` and the calls on the history.
+    ``list_projects``, ``import_projects``, ``is_known_project``, ``list_holders``, ``list_holdings`` and the calls on
+    the history.
 
     A ``reason`` is one line of text, recorded in the history; it is required if [limits] require_reason is set.
     """
@@ -69,12 +67,12 @@ class Administration:
     def list_projects(
         self, context: Context, *, limit: int | None = None, after: str | None = None
     ) -> list[tuple[str, str | None]]:
-        """(project_id, parent_id) of the known projects, as the database sorts their ids.
+        """(project_id, parent_id) of the known projects, as the database sorts their ids. For all limit drivers.
 
         ``limit``: the maximum number. ``after``: the last project of the previous page. Raises MarkerNotFound.
         """
         validation.admin_only(context, "list_projects")
-        return self._keeper.list_projects(validation.row_limit(limit), validation.optional_name("after", after))
+        return self._driver.list_projects(validation.row_limit(limit), validation.optional_name("after", after))
 
     def add_project(
         self, context: Context, project_id: str, parent_id: str | None = None, *, reason: str | None = None
@@ -97,12 +95,20 @@ class Administration:
         validation.admin_only(context, action)
         project_id = validation.check_name("project_id", project_id)
         parent_id = validation.optional_name("parent_id", parent_id)
+        self._require_own_tree()
         self._keeper.set_parent(project_id, parent_id, self._author(context, reason), is_new=is_new)
 
     def remove_project(self, context: Context, project_id: str, *, reason: str | None = None) -> None:
         """Remove a project and its limits. Raises ProjectRefused if it has usage or children."""
         validation.admin_only(context, "remove_project")
-        self._keeper.remove(validation.check_name("project_id", project_id), self._author(context, reason))
+        project_id = validation.check_name("project_id", project_id)
+        self._require_own_tree()
+        self._keeper.remove(project_id, self._author(context, reason))
+
+    def _require_own_tree(self) -> None:
+        source = self._driver.limits.tree_source
+        if source is not None:
+            raise exceptions.TreeReadOnly(source)
 
     def is_known_project(self, context: Context, project_id: str) -> bool:
         """Whether the project is in the tree, has or had usage, a limit or an override. For all limit drivers."""
@@ -130,55 +136,31 @@ class Administration:
             raise exceptions.InvalidRequest(f"Give a list of at most {MAX_LISTED_PROJECTS} projects.")
         return self._driver.list_holdings([validation.check_name("project_id", name) for name in project_ids])
 
-    def count_ignored_edges(self, context: Context) -> dict[str, int]:
-        """The number of ignored edges of the project tree, by origin. Works with all limit drivers.
-
-        After a change of ``[limits] driver``, the edges of the previous driver remain in the tree and are ignored.
-        """
-        validation.admin_only(context, "count_ignored_edges")
-        return self._driver.count_ignored_edges()
-
-    def ignored_edges_warning(self, context: Context) -> str | None:
-        """A log line with the result of count_ignored_edges and the remedy; None if there are no such edges."""
-        validation.admin_only(context, "ignored_edges_warning")
-        return edge_warnings.ignored(self._driver.count_ignored_edges())
-
-    def tree_warnings(self, context: Context) -> list[str]:
-        """Log lines about edges that the limit driver ignores, or will replace. Works with all limit drivers.
-
-        The first 50 of the edges that operators made are compared with those of the source of the limits. Raises
-        LimitsUnavailable.
-        """
-        validation.admin_only(context, "tree_warnings")
-        found = (self.ignored_edges_warning(context), edge_warnings.replaced(*self._driver.list_replaced_edges()))
-        return [warning for warning in found if warning is not None]
-
-    def detach_projects(
+    def import_projects(
         self,
         context: Context,
-        origin: str,
+        parents: Mapping[str, str | None],
         *,
-        keep: bool = False,
         dry_run: bool = False,
         progress: Callable[[int], None] | None = None,
         reason: str | None = None,
-    ) -> list[tuple[str, str]]:
-        """Remove the edges that ``origin`` (keystone) added; returns them as (project_id, parent_id).
+    ) -> list[RecordedChange]:
+        """Give each of these projects the parent that another source of the tree reports (None: make it a root).
 
-        The projects become roots. With ``keep``, the edges are kept and become the operator's, so that the limits of
-        the parents apply. Runs in batches, one transaction each; ``progress`` is called with the size of each batch.
-        ``dry_run`` writes nothing. Raises InvalidName, InvalidRequest (this origin is that of the current limit
-        driver), LimitRefused (with ``keep``).
+        Other projects keep their parents. Works with all limit drivers. Runs in batches, one transaction each: call it
+        again after an interruption. ``progress`` is called with the size of each batch. ``dry_run`` writes nothing.
+        Returns the changes. Raises InvalidName, ProjectRefused, and LimitRefused if the driver is database and its
+        enforcement model does not allow the limits at the new places; all of them before the first write.
         """
-        validation.admin_only(context, "detach_projects")
-        if origin not in ORIGINS:
-            raise exceptions.InvalidName("origin", origin, f"the origins are {', '.join(ORIGINS)}")
-        if origin == self._driver.limits.origin:
-            raise exceptions.InvalidRequest(
-                f"[limits] driver = {origin} uses these edges and would add them again; change the driver first."
-            )
-        author = self._author(context, reason) if not dry_run else Author()
-        return self._driver.clear_origin(origin, author, keep=keep, dry_run=dry_run, progress=progress)
+        validation.admin_only(context, "import_projects")
+        if not isinstance(parents, Mapping):
+            raise exceptions.InvalidRequest(f"Parents must map projects to parents, not be a {type(parents).__name__}.")
+        wanted = {
+            validation.check_name("project_id", name): validation.optional_name("parent_id", parent_id)
+            for name, parent_id in parents.items()
+        }
+        author = None if dry_run else self._author(context, reason)
+        return self._driver.import_tree(wanted, author, progress)
 
     # --- limits ---
 

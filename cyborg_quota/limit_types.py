@@ -47,15 +47,6 @@ class Holding:
     pod: str | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ReplacedEdge:
-    """A place in the tree that an operator set, and the different parent that the source of the limits reports."""
-
-    project_id: str
-    parent_id: str
-    new_parent_id: str
-
-
 def reason_of(author: Author, change: RecordedChange) -> str | None:
     """The recorded reason of a change: that of the author; for a new override its own first, if it has another."""
     own = change.override.reason if change.override is not None and change.action == "set override" else None

@@ -53,10 +53,6 @@ TOTAL: Final = " total"
 Marker = tuple["str | None", "str | None"]
 """A row of a list: its project (None: the default limits) and its resource (None: the last row of the project)."""
 
-KEYSTONE: Final = "keystone"
-ORIGINS: Final = (KEYSTONE,)
-"""The limit sources that add edges to the project tree; see LimitDriver.origin."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Resource:

@@ -93,6 +93,10 @@ class FakeKeystone:
         """By (project or domain, resource, region)."""
         self.projects: dict[str, str | None] = {}
         """The domain of each project; None for a domain."""
+        self.parents: dict[str, str] = {}
+        """The parents of those projects that are not directly below their domains."""
+        self.has_pages = True
+        self.list_limit: int | None = None
         self.instead: dict[str, Any] = {}
         """By first path element, or "" for all: an exception to raise, or a Response."""
         self.paths: list[str] = []
@@ -123,6 +127,8 @@ class FakeKeystone:
     def _answer(self, first: str, last: str, params: Mapping[str, str]) -> Response:
         if last == "model":
             return Response(200, {"model": {"name": self.model}})
+        if first == "projects" and not last:
+            return self._page(params)
         if first == "projects":
             if last not in self.projects:
                 return Response(404, {"error": {}})
@@ -135,6 +141,24 @@ class FakeKeystone:
             row for row in self._rows(first) if all(row.get(name) == value for name, value in params.items())
         ]
         return Response(200, {first: rows, "links": {"next": None}})
+
+    def _page(self, params: Mapping[str, str]) -> Response:
+        """A page of the projects, or of the domains, sorted by id."""
+        rows = [
+            {
+                "id": name,
+                "domain_id": domain_id,
+                "parent_id": self.parents.get(name, domain_id),
+                "is_domain": domain_id is None,
+            }
+            for name, domain_id in sorted(self.projects.items())
+            if (domain_id is None) == (params.get("is_domain") == "true")
+        ]
+        if self.has_pages:
+            rows = [row for row in rows if str(row["id"]) > params.get("marker", "")][: int(params["limit"])]
+        most = len(rows) if self.list_limit is None else self.list_limit
+        body = {"projects": rows[:most], "links": {"next": None}}
+        return Response(200, {**body, "truncated": True} if len(rows) > most else body)
 
     def _rows(self, what: str) -> list[dict[str, Any]]:
         if what == "registered_limits":

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import moves, path_state, projects
-from cyborg_quota.db.database import Database
+from cyborg_quota.db import moves, projects
+from cyborg_quota.db.database import Connection, Database
 
 
 def plant(database: Database, parents: Mapping[str, str | None]) -> None:
@@ -21,20 +21,12 @@ def plant(database: Database, parents: Mapping[str, str | None]) -> None:
 
 def move(database: Database, project_id: str, parent_id: str | None) -> None:
     """Move a project with its usage below another one."""
-    if parent_id is not None:
-        _make_rows(database, project_id, parent_id)
-    database.write(lambda connection: moves.move(connection, project_id, parent_id))
+    database.write(lambda connection: place(connection, project_id, parent_id))
 
 
-def _make_rows(database: Database, project_id: str, parent_id: str) -> None:
-    """Create the usage rows that the project's resources need at every new ancestor."""
-    resources = database.read(lambda connection: moves.resources_of(connection, project_id))
-    if resources:
-        database.write(
-            lambda connection: path_state.make_rows(
-                connection, path_state.read_path(connection, parent_id, resources), resources
-            )
-        )
+def place(connection: Connection, project_id: str, parent_id: str | None) -> None:
+    """The same, in a transaction."""
+    moves.place_all(connection, {}, {project_id: parent_id})
 
 
 def subtrees(connection: sa.Connection, resource: str) -> dict[str, int]:

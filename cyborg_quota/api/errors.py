@@ -47,6 +47,7 @@ _CONFLICTS: Final[dict[type[Exception], str]] = {
     exceptions.ProjectRefused: "project_refused",
     exceptions.TotalLimitChanged: "total_limit_changed",
     exceptions.LimitsReadOnly: "limits_read_only",
+    exceptions.TreeReadOnly: "limits_read_only",
     exceptions.LimitNotSet: "limit_not_set",
     exceptions.NoPodFits: "no_pod_fits",
 }

@@ -34,9 +34,6 @@ PROG: Final = "cyborg-quota-expirer"
 _JITTER: Final = 0.1
 """The largest random delay of a run, as a share of its interval, so that several expirers do not run in step."""
 
-_CHECK_SECONDS: Final = 60
-"""The interval between checks of the project tree, which end after the first that succeeds."""
-
 STOP_SECONDS: Final = 30
 """The time to stop after SIGTERM: longer than one batch with its retries. TimeoutStopSec of the unit is longer."""
 
@@ -135,21 +132,6 @@ class Maintenance:
             self._drift_rows.set(drift)
         return drift
 
-    def warn_of_edges(self) -> None:
-        """Log a warning if the project tree has edges that the limit driver ignores or will replace.
-
-        Runs until one check succeeds, then raises NeverAgain; while the database or the source of the limits is
-        unavailable, it is repeated.
-        """
-        try:
-            warnings = self._engine.administration.tree_warnings(self._context)
-        except exceptions.QuotaError as error:
-            LOG.debug("The project tree could not be checked: %s", error)
-            return
-        for warning in warnings:
-            LOG.warning("%s", warning)
-        raise periodics.NeverAgain("checked")
-
     def run_job(self, job: Callable[[], int], message: str, longest_wait_seconds: float) -> None:
         """Run a job once: wait for a random time, run it, log the result. Raises nothing."""
         if self._stopped.wait(random.uniform(0, longest_wait_seconds)):
@@ -202,7 +184,6 @@ class Expirer(cotyledon.Service):
             self._job(self._maintenance.purge, "Purged %d reservations.", conf.quota.expire_interval),
             self._job(self._maintenance.notify, "Sent %d threshold notices.", conf.quota.expire_interval),
             self._job(self._maintenance.collect, "Measured %d pods.", _collect_spacing(conf)),
-            (self._tree_check(), (), {}),
         ]
         if metrics.is_enabled(conf) and conf.metrics.audit_interval:
             jobs.append(self._job(self._maintenance.audit, "%d counters differ.", conf.metrics.audit_interval))
@@ -211,13 +192,6 @@ class Expirer(cotyledon.Service):
         self._periodic = periodics.PeriodicWorker(
             jobs, executor_factory=lambda: futurist.ThreadPoolExecutor(max_workers=len(jobs))
         )
-
-    def _tree_check(self) -> Callable[[], None]:
-        @periodics.periodic(spacing=_CHECK_SECONDS, run_immediately=True)
-        def check() -> None:
-            self._maintenance.warn_of_edges()
-
-        return check
 
     def _job(
         self, job: Callable[[], int], message: str, interval_seconds: int

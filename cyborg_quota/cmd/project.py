@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands on the project tree: list, add, move, detach, remove."""
+"""Commands on the project tree: list, add, move, import, remove."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from cyborg_quota.cmd import arguments, base, formats, paging
-from cyborg_quota.types import ORIGINS
+from cyborg_quota.cmd import arguments, base, formats, paging, projects
+from cyborg_quota.limits import keystone_tree
 
 COLUMNS = ("project_id", "parent_id")
+CHANGES = ("action", "project_id", "before", "after")
 
 
 def _add_project(parser: argparse.ArgumentParser) -> None:
@@ -91,37 +92,37 @@ class Move(base.Command):
         )
 
 
-class Detach(base.Lister):
-    """Detach projects from the parents that a previous limit driver gave them.
+class Import(base.Lister):
+    """Give the projects of Keystone the parents that they have there.
 
-    Use this after changing [limits] driver from keystone (with strict_two_level)
-    to another driver. The edges that Keystone added are ignored then: a domain
-    does not limit its projects. This command makes these projects roots, in
-    batches. It may run while the services run. With --keep, the projects keep
-    their parents and the edges become ordinary ones: the limits of the domains
-    apply from then on. Prints the projects and their previous parents.
+    Reads all projects and domains of Keystone, in pages; [oslo_limit] has the
+    credentials. A project without a parent is placed below its domain. Projects
+    that Keystone does not have keep their parents. Runs in batches, and may run
+    while the services run. After an interruption, run it again. Prints the
+    changes.
     """
 
-    example = "cyborg-quota project detach --origin keystone --dry-run"
+    example = "cyborg-quota project import --from keystone --dry-run"
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("--origin", required=True, choices=ORIGINS, help="the limit driver that added the edges")
-        parser.add_argument("--keep", action="store_true", help="keep the parents, as if set by `project move`")
+        parser.add_argument("--from", dest="source", required=True, choices=["keystone"], help="the source of the tree")
         parser.add_argument("--dry-run", action="store_true", help="write nothing; print what would change")
         arguments.add_reason(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        with base.progress_bar(None, "projects") as progress:
-            return COLUMNS, self.engine.administration.detach_projects(
-                self.context,
-                parsed_args.origin,
-                keep=parsed_args.keep,
-                dry_run=parsed_args.dry_run,
-                progress=progress,
-                reason=parsed_args.reason,
+        projects.require_keystone(self.app, "--from keystone")
+        with base.progress_bar(None, "projects read") as progress:
+            parents = keystone_tree.read_parents(self.conf, progress)
+        with base.progress_bar(None, "projects placed") as progress:
+            changes = self.engine.administration.import_projects(
+                self.context, parents, dry_run=parsed_args.dry_run, progress=progress, reason=parsed_args.reason
             )
+        return CHANGES, [
+            (change.action, change.project_id, formats.Optional(change.before), formats.Optional(change.after))
+            for change in changes
+        ]
 
 
 class Remove(base.Command):

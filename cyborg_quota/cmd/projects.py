@@ -36,10 +36,15 @@ _NEEDS_KEYSTONE: Final = "needs Keystone: set its URL and credentials in [oslo_l
 _FORCE: Final = "If it is the id of a project nevertheless, add --force."
 
 
-def require_directory(shell: Any, what: str) -> ProjectDirectory:
-    """The projects of Keystone. Raises BadUsage if Keystone is not configured; ``what`` needs it."""
+def require_keystone(shell: Any, what: str) -> None:
+    """Raise BadUsage if Keystone is not configured; ``what`` needs it."""
     if not shell.uses_keystone:
         raise BadUsage(f"{what} {_NEEDS_KEYSTONE}")
+
+
+def require_directory(shell: Any, what: str) -> ProjectDirectory:
+    """The projects of Keystone. Raises BadUsage if Keystone is not configured; ``what`` needs it."""
+    require_keystone(shell, what)
     directory: ProjectDirectory = shell.directory
     return directory
 

@@ -71,7 +71,6 @@ class Checks(upgradecheck.UpgradeCommands):
             ("database", (Checks._run_check, {"check": self._database})),
             ("limits", (Checks._run_check, {"check": self._limits})),
             ("total limits", (Checks._run_check, {"check": self._total_limits})),
-            ("project tree", (Checks._run_check, {"check": self._tree})),
             ("counters", (Checks._run_check, {"check": self._counters})),
             ("capacity", (Checks._run_check, {"check": self._capacity})),
             ("Cyborg's version", (Checks._run_cyborg_check, {"check": self._version})),
@@ -152,16 +151,6 @@ class Checks(upgradecheck.UpgradeCommands):
         if totals:
             return Result(SUCCESS, f"enforced: {', '.join(total.resource for total in totals)}")
         return Result(SUCCESS, "none is set")
-
-    def _tree(self) -> Result:
-        engine = self._engine()
-        try:
-            warnings = engine.administration.tree_warnings(validation.admin_context())
-        finally:
-            engine.close()
-        if warnings:
-            return Result(WARNING, " ".join(warnings))
-        return Result(SUCCESS, "no edge is ignored or will be replaced")
 
     def _counters(self) -> Result:
         engine = self._engine()

@@ -66,7 +66,7 @@ def of_path(
 
 
 StoredLimits = tuple[dict[str, int], dict[tuple[str, str], int], dict[str, "str | None"]]
-"""Defaults by resource, limits by (project, resource), parents by project (by edges that limits follow)."""
+"""Defaults by resource, limits by (project, resource), parents by project."""
 
 
 def read_limits(connection: Connection, project_ids: Collection[str] | None = None) -> StoredLimits:
@@ -76,14 +76,14 @@ def read_limits(connection: Connection, project_ids: Collection[str] | None = No
     query = sa.select(project_limits.c.project_id, project_limits.c.resource, project_limits.c.hard_limit)
     if project_ids is None:
         limits = {(row.project_id, row.resource): row.hard_limit for row in connection.execute(query)}
-        return defaults, limits, projects.limiting_edges(connection)
+        return defaults, limits, projects.edges(connection)
     limits, parents = {}, {}
     names = sorted(project_ids)
     for start in range(0, len(names), _NAMES_A_QUERY):
         some = names[start : start + _NAMES_A_QUERY]
         found = connection.execute(query.where(project_limits.c.project_id.in_(some)))
         limits.update({(row.project_id, row.resource): row.hard_limit for row in found})
-        parents.update(projects.limiting_edges(connection, some))
+        parents.update(projects.edges(connection, some))
     return defaults, limits, parents
 
 
@@ -150,7 +150,7 @@ def read_family(connection: Connection, *project_ids: str) -> StoredLimits:
     """
     family: set[str] = set()
     for project_id in project_ids:
-        path = path_state.read_path(connection, project_id, []).limiting(None)
+        path = path_state.read_path(connection, project_id, []).project_ids
         family |= projects.subtree_of(connection, project_id).union(path)
         if len(path) > 1:
             family |= projects.children_of(connection, path[1])
@@ -211,7 +211,7 @@ def forget_project(connection: Connection, project_id: str) -> bool:
     deleted only if they are zero; a charge that waits for one matches no row, and is retried.
     """
     pod_bindings.end_all(connection, project_id)
-    projects.lock_project_rows(connection, [project_id])
+    projects.lock_many(connection, [project_id])
     if usages.delete_zeros(connection, project_id) or is_in_use(connection, project_id):
         return False
     connection.execute(sa.delete(project_limits).where(project_limits.c.project_id == project_id))

@@ -158,8 +158,6 @@ projects = sa.Table(
     sa.Column("project_id", _name(), primary_key=True),
     # NULL is a root; a project without a row is a root too, so an empty table is a flat cloud.
     sa.Column("parent_id", _name()),
-    # The limit source that put the project below its parent ('keystone'); NULL: an operator did. See record 0032.
-    sa.Column("origin", sa.String(16)),
     # Updated by each transaction that needs the edges at this project not to change; see projects.py.
     sa.Column("generation", sa.Integer, nullable=False),
     sa.Index("ix_projects_parent", "parent_id"),

@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Move one project, or add and move many projects, with their usage, in one transaction.
+"""Add and move projects, with their usage, in one transaction.
 
-``move`` reads only the old and the new path of its project: a reserve calls it if Keystone has another parent, and the
-cost of a reserve must not depend on the size of the tree. ``place_all`` reads the whole tree once, and needs fewer
-statements for each project.
-
-The rules are those of projects.py. The transaction of ``place_all`` has two parts:
+The cost depends on the projects, and on their old and new ancestors; not on the size of the tree: a reserve moves a
+project if Keystone has another parent. The rules are those of projects.py. The transaction has two parts:
 
 1.  Lock the rows of ``projects``, sorted by id, and change them; insert the missing usage rows of the new ancestors.
     Charges continue: they lock no row of ``projects``, except to insert the first usage row of a resource.
@@ -32,7 +29,7 @@ import sqlalchemy as sa
 from cyborg_quota.db import dialects, path_state, projects, usages
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.prepared import ListStatement, chunks
-from cyborg_quota.db.project_path import ProjectPath, Total
+from cyborg_quota.db.project_path import Total
 from cyborg_quota.types import TOTAL
 
 Edges = Mapping[str, "str | None"]
@@ -40,70 +37,31 @@ Key = tuple[str, str]
 T = TypeVar("T")
 
 
-def resources_of(connection: sa.Connection, project_id: str) -> list[str]:
-    """The resources for which the project has usage rows, sorted."""
-    return sorted(usages.read_subtrees(connection, project_id))
+class BelowItself(Exception):
+    """A project would be its own ancestor."""
 
-
-def move(connection: sa.Connection, project_id: str, parent_id: str | None, origin: str | None = None) -> None:
-    """Move an existing project and its subtree below an existing parent (None: make it a root).
-
-    ``origin`` is the limit source that requests the move; None for an operator. The same transaction subtracts the
-    subtree's usage from the totals of the old ancestors, and adds it to those of the new ones. Raises ValueError if
-    the parent is below the project; ConcurrentChange if usage rows along the new path are missing (the caller inserts
-    them, and retries), or if the tree changed concurrently.
-    """
-    resources = resources_of(connection, project_id)
-    goal = path_state.read_path(connection, parent_id, resources).project_ids if parent_id is not None else ()
-    projects.lock_project_rows(connection, {project_id, *goal})
-    old = path_state.read_path(connection, project_id, resources)
-    usages.bump_generations(connection, project_id)
-    held = usages.read_subtrees(connection, project_id)
-    changes = []
-    new = path_state.read_path(connection, parent_id, held) if parent_id is not None else None
-    if project_id in goal or (new is not None and project_id in new.project_ids):
-        raise ValueError(f"{parent_id!r} is below {project_id!r}")
-    if (new.project_ids if new is not None else ()) != tuple(goal) or set(held) != set(resources):
-        raise ConcurrentChange
-    if new is not None and new.missing(held):
-        raise ConcurrentChange
-    for resource, subtree in held.items():
-        leaving = (old.nodes(resource) or ())[1:]
-        if new is not None:
-            entering = new.nodes(resource) or ()
-        else:  # it becomes a root, which an open total counts
-            entering = tuple(total.node for total in [old.totals.get(resource)] if total is not None and total.is_open)
-        changes += [usages.Change(node, subtree=-subtree) for node in leaving]
-        changes += [usages.Change(node, subtree=subtree) for node in entering]
-    for change in usages.merge(changes):
-        if change.subtree and not usages.charge(connection, change):
-            raise ConcurrentChange
-    usages.set_counted_rows(connection, _counted_rows(old, held, becomes_root=parent_id is None))
-    projects.set_parent(connection, project_id, parent_id, origin)
-
-
-def _counted_rows(old: ProjectPath, resources: Iterable[str], *, becomes_root: bool) -> dict[int, bool]:
-    """Whether a total counts the rows of a moved project afterwards, by id. Without the resources that have none."""
-    return {
-        (old.nodes(resource) or ())[0].usage_id: becomes_root and old.totals[resource].is_open
-        for resource in resources
-        if resource in old.totals and old.nodes(resource)
-    }
+    def __init__(self, project_id: str) -> None:
+        self.project_id = project_id
+        super().__init__(project_id)
 
 
 def place_all(connection: sa.Connection, added: Edges, moved: Edges) -> None:
-    """Insert the projects ``added``, and move the existing projects ``moved``. The caller must exclude cycles.
-
-    All these edges have no origin afterwards (they are the operator's), even if a project's parent does not change.
+    """Insert the projects ``added``, and move the existing projects ``moved``, below their parents (None: roots).
 
     The transaction must already be serialized with other tree changes (see limits.py). Raises DBDuplicateEntry if an
-    added project was inserted concurrently, and ConcurrentChange if an edge changed concurrently.
+    added project was inserted concurrently, ConcurrentChange if an edge changed concurrently, and
+    BelowItself.
     """
     projects.insert(connection, added)
+    placed = {**added, **moved}
+    above = set(moved).union(parent_id for parent_id in placed.values() if parent_id is not None)
+    before = projects.edges_above(connection, above)
+    after = {**before, **placed}
+    for project_id in placed:
+        if project_id in ancestors(project_id, after):
+            raise BelowItself(project_id)
     if not moved:
         return
-    before = projects.edges(connection)
-    after = {**before, **moved}
     new_ancestors = {project_id: ancestors(project_id, after) for project_id in moved}
     old_ancestors = {project_id: ancestors(project_id, before) for project_id in moved}
     touched = set(moved).union(*new_ancestors.values(), *old_ancestors.values())
@@ -111,7 +69,7 @@ def place_all(connection: sa.Connection, added: Edges, moved: Edges) -> None:
     # If there are totals, the old roots too: a reserve that counts one of them in a total waits.
     old_roots = {path[-1] for path in old_ancestors.values() if path and counted.totals}
     projects.lock_many(connection, set(moved).union(old_roots, *new_ancestors.values()) - set(added))
-    now = projects.edges(connection)
+    now = projects.edges_above(connection, above)
     if any(now.get(project_id) != before.get(project_id) for project_id in touched):
         raise ConcurrentChange
     present = usages.row_ids(connection, touched)

@@ -46,7 +46,7 @@ MAX_PROJECTS: Final = 500
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PathState:
-    """A state at one moment. ``project_ids``: the project and the ancestors whose limits apply to it, leaf first.
+    """A state at one moment. ``project_ids``: the project and its ancestors, leaf first.
 
     ``counters`` and ``project_limits`` (the limits of the projects, or the overrides in their place that apply at that
     moment) are keyed by (project_id, resource), ``defaults`` (the default limits) by resource; values that are not
@@ -67,29 +67,28 @@ class PathState:
         return sorted({*self.defaults, *(name for name in of_projects if not is_scoped(name))})
 
 
-def read(connection: sa.Connection, project_id: str, origin: str | None, *, pod: str | None = None) -> PathState:
+def read(connection: sa.Connection, project_id: str, *, pod: str | None = None) -> PathState:
     """Read the stored state of ``project_id`` and its ancestors, in one statement.
 
-    ``origin`` is the limit driver's: the path ends at the first edge that it ignores (see ProjectPath.limiting).
     ``pod``: also the rows of this pod, or ("") of every pod. Their number grows with that of the pods.
     """
     statement = _statement(dialects.of(connection), in_pods=pod is not None)
-    return _single_state(statement(connection, _arguments(origin, pod, b_project=project_id)).all())
+    return _single_state(statement(connection, _arguments(pod, b_project=project_id)).all())
 
 
 def read_in_single_statement(
-    connection: sa.Connection, project_id: str, origin: str | None, pod: str | None
+    connection: sa.Connection, project_id: str, pod: str | None
 ) -> PathState | None:
     """As ``read``, as a transaction of its own. None: see Dialect.read_in_single_statement."""
     dialect = dialects.of(connection)
     statement = _statement(dialect, in_pods=pod is not None)
-    rows = dialect.read_in_single_statement(connection, statement, _arguments(origin, pod, b_project=project_id))
+    rows = dialect.read_in_single_statement(connection, statement, _arguments(pod, b_project=project_id))
     return None if rows is None else _single_state(rows)
 
 
-def _arguments(origin: str | None, pod: str | None, **projects: Any) -> dict[str, Any]:
+def _arguments(pod: str | None, **projects: Any) -> dict[str, Any]:
     prefix = prefix_of(pod or None)
-    return {**projects, "b_origin": origin, "b_prefix": prefix, "b_chars": len(prefix)}
+    return {**projects, "b_prefix": prefix, "b_chars": len(prefix)}
 
 
 def _single_state(rows: Sequence[Any]) -> PathState:
@@ -98,7 +97,7 @@ def _single_state(rows: Sequence[Any]) -> PathState:
 
 
 def read_many(
-    connection: sa.Connection, project_ids: Sequence[str], origin: str | None, pod: str | None = None
+    connection: sa.Connection, project_ids: Sequence[str], pod: str | None = None
 ) -> list[PathState]:
     """The states of these projects, in their order, in one statement.
 
@@ -106,16 +105,16 @@ def read_many(
     also the rows of this pod.
     """
     statement = _statement_for_many(dialects.of(connection), in_pods=pod is not None)
-    rows = connection.execute(statement, _arguments(origin, pod, b_projects=list(project_ids))).all()
+    rows = connection.execute(statement, _arguments(pod, b_projects=list(project_ids))).all()
     # (In the rows of the path, the column ``resource`` contains the id of the parent.)
     parents = {row.project_id: row.resource for row in rows if row.kind == _PATH}
     shared = _state([], rows)
     return [dataclasses.replace(shared, project_ids=_path(project_id, parents)) for project_id in project_ids]
 
 
-def read_all(connection: sa.Connection, origin: str | None) -> list[PathState]:
+def read_all(connection: sa.Connection) -> list[PathState]:
     """The states of all projects that have a usage row or a limit of their own, sorted, in one statement."""
-    rows = connection.execute(_statement_for_all(), {"b_origin": origin}).all()
+    rows = connection.execute(_statement_for_all()).all()
     parents = {row.project_id: row.resource for row in rows if row.kind == _PATH}
     shared = _state([], rows)
     names = {project_id for project_id, _ in [*shared.counters, *shared.project_limits]}
@@ -150,7 +149,7 @@ def _state(path: Sequence[str], rows: Sequence[Any]) -> PathState:
 
 @functools.cache
 def _statement(dialect: Dialect, *, in_pods: bool) -> Statement:
-    path = projects.path_cte(for_limits=True)
+    path = projects.path_cte()
     return Statement(
         sa.union_all(
             _columns(_PATH, path.c.project_id, None, path.c.distance), *_stored(path, dialect, in_pods=in_pods)
@@ -160,7 +159,7 @@ def _statement(dialect: Dialect, *, in_pods: bool) -> Statement:
 
 @functools.cache
 def _statement_for_many(dialect: Dialect, *, in_pods: bool) -> sa.CompoundSelect[Any]:
-    path = projects.paths_cte(for_limits=True)
+    path = projects.paths_cte()
     return sa.union_all(
         _columns(_PATH, path.c.project_id, path.c.parent_id),
         *_stored(path, dialect, in_pods=in_pods),
@@ -169,7 +168,7 @@ def _statement_for_many(dialect: Dialect, *, in_pods: bool) -> sa.CompoundSelect
 
 @functools.cache
 def _statement_for_all() -> sa.CompoundSelect[Any]:
-    edges = projects.edges_for_limits_query().subquery()
+    edges = projects.edges_query().subquery()
     return sa.union_all(_columns(_PATH, edges.c.project_id, edges.c.parent_id), *_stored(None, None))
 
 
@@ -237,12 +236,8 @@ def _path_query(dialect: Dialect, *, is_many: bool) -> sa.CompoundSelect[Any]:
     path = projects.paths_cte() if is_many else projects.path_cte()
     usage = quota_usages.c
     number = sa.cast(sa.null(), sa.Integer)
-    origin = (
-        sa.select(projects_table.c.origin).where(projects_table.c.project_id == path.c.project_id).scalar_subquery()
-    )
-    no_origin = sa.cast(sa.null(), projects_table.c.origin.type)
     rows = sa.select(
-        usage.project_id, usage.id, usage.resource, usage.generation, no_origin, usage.counted_in_total
+        usage.project_id, usage.id, usage.resource, usage.generation, usage.counted_in_total
     ).where(usage.resource.in_(sa.bindparam("b_resources", expanding=True)))
     return sa.union_all(
         sa.select(
@@ -250,7 +245,6 @@ def _path_query(dialect: Dialect, *, is_many: bool) -> sa.CompoundSelect[Any]:
             number.label("id"),
             path.c.parent_id.label("resource"),
             number.label("generation"),
-            origin.label("origin"),
             number.label("counted_in_total"),
         ),
         rows.where(dialect.is_on_path(usage.project_id, sa.select(path.c.project_id))),
@@ -306,9 +300,8 @@ def _read_paths(
                 )
                 if row.counted_in_total is not None and row.resource in totals:
                     counted[row.resource] = totals[row.resource]._replace(is_counted=True)
-        origins = [edges[owner].origin for owner in path]
         usage_rows = {name: tuple(found) for name, found in nodes.items()}
-        paths[project_id] = ProjectPath(path, usage_rows, origins, {**totals, **counted})
+        paths[project_id] = ProjectPath(path, usage_rows, {**totals, **counted})
     return paths
 
 
@@ -336,7 +329,7 @@ def _zero_row(project_id: str, resource: str) -> dict[str, Any]:
 
 
 def make_row(connection: sa.Connection, project_id: str, resource: str) -> None:
-    """Insert a usage row of zeros. The transaction must have locked or added the project (``lock_project_rows``)."""
+    """Insert a usage row of zeros. The transaction must have locked or added the project (``lock_many``)."""
     dialects.of(connection).insert_or_ignore(connection, quota_usages, _ZERO_ROW, _zero_row(project_id, resource))
 
 

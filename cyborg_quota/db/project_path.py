@@ -23,34 +23,24 @@ class Total(NamedTuple):
 class ProjectPath:
     """The path of one project, leaf first, and the usage rows along it, by resource.
 
-    ``origins``: for each project of the path, the origin of the edge to its parent (None for the root). ``totals``: the
-    totals over all projects, by resource.
+    ``totals``: the totals over all projects, by resource.
     """
 
-    __slots__ = ("_nodes", "_rows", "origins", "project_ids", "totals")
+    __slots__ = ("_nodes", "_rows", "project_ids", "totals")
 
     def __init__(
         self,
         project_ids: Sequence[str],
         rows: dict[str, tuple[Node, ...]],
-        origins: Sequence[str | None] | None = None,
         totals: Mapping[str, Total] | None = None,
     ) -> None:
         self.project_ids = tuple(project_ids)
-        self.origins = (None,) * len(self.project_ids) if origins is None else tuple(origins)
         self.totals = totals or {}
         self._rows = rows
         self._nodes = {name: nodes for name, nodes in rows.items() if len(nodes) == len(self.project_ids)}
         for name, total in self.totals.items():
             if total.is_counted and name in self._nodes:
                 self._nodes[name] += (total.node,)
-
-    def limiting(self, origin: str | None) -> tuple[str, ...]:
-        """The projects whose limits apply: up to the first edge with an origin other than ``origin``."""
-        for index, edge_origin in enumerate(self.origins):
-            if edge_origin is not None and edge_origin != origin:
-                return self.project_ids[: index + 1]
-        return self.project_ids
 
     def nodes(self, resource: str) -> tuple[Node, ...] | None:
         """The rows to charge, leaf first, with the total that counts the root; None if a row does not exist yet."""

@@ -8,14 +8,10 @@ Three rules preserve invariant I9 (concepts.rst) while the tree changes during c
     charge with the old path therefore matches no row, and is retried on the new path. For the same reason paths can be
     cached in memory: a stale path cannot charge. Generations are random numbers: see generations.py.
 2.  A transaction that inserts a usage row, changes an edge or removes a project first updates the project's row in
-    ``projects`` (``lock_project_rows``). Such transactions exclude each other, so that no usage row can be inserted
+    ``projects`` (``lock_many``). Such transactions exclude each other, so that no usage row can be inserted
     concurrently while its project moves, or after its removal. The update changes a value (generation + 1), because
     Galera certifies writes, not locks.
 3.  A project with a usage row for a resource has one at every ancestor too. A missing row therefore means zero.
-
-``origin`` names the limit source that put a project below its parent; it is NULL if an operator did. Counters follow
-every edge. Limits follow the edges without an origin, and those with the limit driver's own origin. To change an
-origin is a move, even if the parent does not change: a charge that was checked on the old path is retried.
 """
 
 from __future__ import annotations
@@ -38,10 +34,8 @@ MAX_DEPTH: Final = 64
 _ROWS_A_STATEMENT: Final = 100
 
 
-def path_cte(*, for_limits: bool = False) -> sa.CTE:
+def path_cte() -> sa.CTE:
     """WITH RECURSIVE path (project_id, parent_id, distance): the project ``:b_project`` (distance 0) and its ancestors.
-
-    ``for_limits``: stop at the first edge that has an origin other than ``:b_origin`` (NULL: that has an origin).
 
     A scalar subquery looks up each parent, because every database executes it through the primary key. (With a join,
     and with table statistics, SQLite first reads the whole table to build a Bloom filter.)
@@ -50,47 +44,34 @@ def path_cte(*, for_limits: bool = False) -> sa.CTE:
     leaf_id = sa.cast(sa.bindparam("b_project"), name)
     leaf = sa.select(
         leaf_id.label("project_id"),
-        _parent_of(leaf_id, for_limits=for_limits).label("parent_id"),
+        _parent_of(leaf_id).label("parent_id"),
         sa.literal_column("0").label("distance"),
     ).cte("path", recursive=True)
     step = sa.select(
-        leaf.c.parent_id,
-        _parent_of(leaf.c.parent_id, for_limits=for_limits),
-        leaf.c.distance + sa.literal_column("1"),
+        leaf.c.parent_id, _parent_of(leaf.c.parent_id), leaf.c.distance + sa.literal_column("1")
     ).where(leaf.c.parent_id.is_not(None), leaf.c.distance < sa.literal_column(str(MAX_DEPTH)))
     return leaf.union_all(step)
 
 
-def paths_cte(*, for_limits: bool = False) -> sa.CTE:
+def paths_cte() -> sa.CTE:
     """WITH RECURSIVE path (project_id, parent_id): the projects ``:b_projects`` and all their ancestors, once each.
 
-    ``for_limits``: see path_cte. UNION removes the duplicates, and so ends also in a cycle that was made by hand.
+    UNION removes the duplicates, and so ends also in a cycle that was made by hand.
     """
-    followed = sa.case((_limits_follow(), projects.c.parent_id)) if for_limits else projects.c.parent_id
     # (The cast keeps the length, which PostgreSQL compares with that of the recursive part.)
-    parent_id = sa.cast(followed, projects.c.parent_id.type)
+    parent_id = sa.cast(projects.c.parent_id, projects.c.parent_id.type)
     leaf = (
         sa.select(projects.c.project_id, parent_id.label("parent_id"))
         .where(projects.c.project_id.in_(sa.bindparam("b_projects", expanding=True)))
         .cte("path", recursive=True)
     )
-    step = sa.select(leaf.c.parent_id, _parent_of(leaf.c.parent_id, for_limits=for_limits)).where(
-        leaf.c.parent_id.is_not(None)
+    return leaf.union(
+        sa.select(leaf.c.parent_id, _parent_of(leaf.c.parent_id)).where(leaf.c.parent_id.is_not(None))
     )
-    return leaf.union(step)
 
 
-def _parent_of(project_id: sa.ColumnElement[str], *, for_limits: bool) -> sa.ScalarSelect[Any]:
-    query = sa.select(projects.c.parent_id).where(projects.c.project_id == project_id)
-    if for_limits:
-        query = query.where(_limits_follow())
-    return query.scalar_subquery()
-
-
-def _limits_follow() -> sa.ColumnElement[bool]:
-    """Whether limits follow the edge of a row: it has no origin, or ``:b_origin``."""
-    same_origin = projects.c.origin == sa.bindparam("b_origin", type_=projects.c.origin.type)
-    return sa.or_(projects.c.origin.is_(None), same_origin)
+def _parent_of(project_id: sa.ColumnElement[str]) -> sa.ScalarSelect[Any]:
+    return sa.select(projects.c.parent_id).where(projects.c.project_id == project_id).scalar_subquery()
 
 
 _ensure = {"project_id": sa.bindparam("b_project"), "generation": 0, "created_at": clock.utc_now()}
@@ -102,7 +83,7 @@ def ensure(connection: sa.Connection, project_id: str) -> None:
 
 
 def insert(connection: sa.Connection, added: Mapping[str, str | None]) -> None:
-    """Insert projects, with edges of the operator. Raises DBDuplicateEntry if one of them exists."""
+    """Insert projects. Raises DBDuplicateEntry if one of them exists."""
     insert_many(
         connection,
         projects,
@@ -118,16 +99,6 @@ _LOCK = (
     .where(projects.c.project_id == sa.bindparam("b_project"))
     .values(generation=projects.c.generation + 1, updated_at=clock.utc_now())
 )
-
-
-def lock_project_rows(connection: sa.Connection, project_ids: Iterable[str]) -> None:
-    """Lock the rows of these projects until the transaction ends, sorted by id, so that their edges cannot change.
-
-    Raises ConcurrentChange if one of them does not exist.
-    """
-    for project_id in sorted(set(project_ids)):
-        if connection.execute(_LOCK, {"b_project": project_id}).rowcount != 1:
-            raise ConcurrentChange
 
 
 @functools.cache
@@ -149,9 +120,10 @@ _LOCK_MANY = ListStatement(
 
 
 def lock_many(connection: sa.Connection, project_ids: Iterable[str]) -> None:
-    """Lock the rows of these projects until the transaction ends: like lock_project_rows, for many projects.
+    """Lock the rows of these projects until the transaction ends, sorted by id, so that their edges cannot change.
 
-    If an UPDATE locks its rows in no known order, a SELECT locks them first.
+    Raises ConcurrentChange if one of them does not exist. If an UPDATE locks its rows in no known order, a SELECT locks
+    them first.
     """
     dialect = dialects.of(connection)
     for names in chunks(sorted(project_ids)):
@@ -162,39 +134,27 @@ def lock_many(connection: sa.Connection, project_ids: Iterable[str]) -> None:
 
 
 def lock_or_add(connection: sa.Connection, project_ids: Iterable[str], leaf: str) -> None:
-    """Like ``lock_project_rows``, in the same order, but insert ``leaf`` as a root if it does not exist."""
+    """Like ``lock_many``, in the same order, but insert ``leaf`` as a root if it does not exist."""
     for project_id in sorted(project_ids):
         if connection.execute(_LOCK, {"b_project": project_id}).rowcount == 1:
             continue
         if project_id != leaf:
             raise ConcurrentChange
         ensure(connection, leaf)
-        lock_project_rows(connection, [leaf])
-
-
-_SET_PARENT = (
-    sa.update(projects)
-    .where(projects.c.project_id == sa.bindparam("b_project"))
-    .values(parent_id=sa.bindparam("b_parent"), origin=sa.bindparam("b_origin"))
-)
-
-
-def set_parent(connection: sa.Connection, project_id: str, parent_id: str | None, origin: str | None = None) -> None:
-    """Change an edge only. The caller's transaction must lock the project and update the totals."""
-    connection.execute(_SET_PARENT, {"b_project": project_id, "b_parent": parent_id, "b_origin": origin})
+        lock_many(connection, [leaf])
 
 
 _SET_PARENTS = ListStatement(
     lambda size: (
         sa.update(projects)
         .where(any_of(projects.c.project_id, size))
-        .values(parent_id=case_by_value(projects.c.project_id, projects.c.parent_id, size), origin=sa.null())
+        .values(parent_id=case_by_value(projects.c.project_id, projects.c.parent_id, size))
     )
 )
 
 
 def set_parents(connection: sa.Connection, moved: Mapping[str, str | None]) -> None:
-    """Change many edges to edges of the operator. The caller must lock the projects, and update the totals."""
+    """Change edges only. The caller's transaction must lock the projects, and update the totals."""
     update_each(connection, _SET_PARENTS, moved)
 
 
@@ -212,104 +172,62 @@ def edges(connection: sa.Connection, project_ids: Collection[str] | None = None)
     return dict(sorted((row.project_id, row.parent_id) for row in connection.execute(query)))
 
 
-_LIMITING_EDGES = sa.select(
-    projects.c.project_id, sa.case((projects.c.origin.is_(None), projects.c.parent_id)).label("parent_id")
-)
+def edges_query() -> sa.Select[Any]:
+    """project_id and parent_id of each project that has a parent."""
+    return _EDGES.where(projects.c.parent_id.is_not(None))
 
 
-def limiting_edges(connection: sa.Connection, project_ids: Collection[str] | None = None) -> dict[str, str | None]:
-    """Like ``edges``, with None for an edge that a limit source made: for limits that are set by operators."""
-    query = _LIMITING_EDGES
-    if project_ids is not None:
-        query = query.where(projects.c.project_id.in_(sorted(project_ids)))
-    return dict(sorted((row.project_id, row.parent_id) for row in connection.execute(query)))
+def edges_above(connection: sa.Connection, project_ids: Iterable[str]) -> dict[str, str | None]:
+    """The parents of these projects and of all their ancestors; without projects that do not exist."""
+    path = paths_cte()
+    query = sa.select(path.c.project_id, path.c.parent_id)
+    found: dict[str, str | None] = {}
+    for names in chunks(sorted(project_ids)):
+        rows = connection.execute(query, {"b_projects": list(names)})
+        found.update((row.project_id, row.parent_id) for row in rows)
+    return found
 
 
-def edges_for_limits_query() -> sa.Select[Any]:
-    """project_id and parent_id of each edge that limits follow. Needs ``:b_origin``."""
-    return sa.select(projects.c.project_id, projects.c.parent_id).where(
-        projects.c.parent_id.is_not(None), _limits_follow()
-    )
-
-
-def limiting_edges_page(
-    connection: sa.Connection, limit: int | None, after: str | None
-) -> list[tuple[str, str | None]]:
+def edges_page(connection: sa.Connection, limit: int | None, after: str | None) -> list[tuple[str, str | None]]:
     """(project_id, parent_id) of at most ``limit`` projects after ``after``, as the database sorts them.
 
-    The parents are those of ``limiting_edges``. Raises MarkerNotFound.
+    Raises MarkerNotFound.
     """
     name = projects.c.project_id
-    query = _LIMITING_EDGES.order_by(name).limit(limit)
+    query = _EDGES.order_by(name).limit(limit)
     if after is not None:
         paging.require(connection, projects, name == after, (after,))
         query = query.where(name > after)
     return [(row.project_id, row.parent_id) for row in connection.execute(query)]
 
 
-_MARKED = sa.select(projects.c.project_id, projects.c.parent_id).where(
-    projects.c.parent_id.is_not(None), projects.c.origin.is_not(None)
-)
-
-
-def marked_edges(connection: sa.Connection, origin: str | None = None, limit: int | None = None) -> dict[str, str]:
-    """Parent by project, sorted, of the edges with this origin (None: with any origin); at most ``limit``."""
-    query = _MARKED if origin is None else _MARKED.where(projects.c.origin == origin)
-    rows = connection.execute(query.order_by(projects.c.project_id).limit(limit))
-    return {row.project_id: row.parent_id for row in rows}
-
-
-def operators_edges(connection: sa.Connection, limit: int) -> list[tuple[str, str]]:
-    """(project_id, parent_id) of the edges that operators made, sorted by project: the first ``limit`` of them."""
-    query = sa.select(projects.c.project_id, projects.c.parent_id).where(
-        projects.c.parent_id.is_not(None), projects.c.origin.is_(None)
-    )
-    rows = connection.execute(query.order_by(projects.c.project_id).limit(limit))
-    return [(row.project_id, row.parent_id) for row in rows]
-
-
-_COUNT_BY_ORIGIN = (
-    sa.select(projects.c.origin, sa.func.count().label("edges"))
-    .where(projects.c.parent_id.is_not(None), projects.c.origin.is_not(None))
-    .group_by(projects.c.origin)
-)
-
-
-def count_by_origin(connection: sa.Connection) -> dict[str, int]:
-    """The number of edges by origin."""
-    return {row.origin: row.edges for row in connection.execute(_COUNT_BY_ORIGIN)}
-
-
-_CHILDREN = sa.select(projects.c.project_id).where(
-    projects.c.parent_id == sa.bindparam("b_project"), projects.c.origin.is_(None)
-)
+_CHILDREN = sa.select(projects.c.project_id).where(projects.c.parent_id == sa.bindparam("b_project"))
 
 
 def children_of(connection: sa.Connection, project_id: str) -> set[str]:
-    """The children of the project, by edges that operators made."""
+    """The children of the project."""
     return set(connection.execute(_CHILDREN, {"b_project": project_id}).scalars())
 
 
-def list_children(connection: sa.Connection, project_id: str, origin: str | None, after: str, count: int) -> list[str]:
-    """The first children with an id greater than ``after``, sorted; by edges of operators or of ``origin``.
+def list_children(connection: sa.Connection, project_id: str, after: str, count: int) -> list[str]:
+    """The first children with an id greater than ``after``, sorted.
 
     Sorted by an expression: to sort by the column, SQLite would read all projects by their ids, and skip those with
     another parent (12,947 steps for a page of 5 children among 20,000 projects).
     """
-    followed = sa.or_(projects.c.origin.is_(None), projects.c.origin == origin)
     query = sa.select(projects.c.project_id).where(
-        projects.c.parent_id == project_id, projects.c.project_id > after, followed
+        projects.c.parent_id == project_id, projects.c.project_id > after
     )
     return list(connection.execute(query.order_by(projects.c.project_id.concat("")).limit(count)).scalars())
 
 
 def subtree_of(connection: sa.Connection, project_id: str) -> set[str]:
-    """The project and its descendants, by edges that operators made. Runs one query per level and 100 projects."""
+    """The project and its descendants. Runs one query per level and 100 projects."""
     subtree = {project_id}
     level = [project_id]
     while level:
         chunk, level = level[:_ROWS_A_STATEMENT], level[_ROWS_A_STATEMENT:]
-        below = sa.select(projects.c.project_id).where(projects.c.parent_id.in_(chunk), projects.c.origin.is_(None))
+        below = sa.select(projects.c.project_id).where(projects.c.parent_id.in_(chunk))
         new = set(connection.execute(below).scalars()) - subtree  # (ends also in a cycle that was made by hand)
         subtree |= new
         level += sorted(new)
@@ -317,37 +235,27 @@ def subtree_of(connection: sa.Connection, project_id: str) -> set[str]:
 
 
 def subtree_edges(connection: sa.Connection, project_id: str) -> dict[str, str | None]:
-    """The parent of the project and of each descendant, by edges that operators made. An unknown project is a root.
+    """The parent of the project and of each descendant. An unknown project is a root.
 
-    WITH RECURSIVE subtree AS (SELECT project_id, parent_id FROM projects WHERE parent_id = :project AND origin IS NULL
+    WITH RECURSIVE subtree AS (SELECT project_id, parent_id FROM projects WHERE parent_id = :project
     UNION SELECT projects.project_id, projects.parent_id FROM subtree JOIN projects ON projects.parent_id =
-    subtree.project_id AND origin IS NULL) SELECT project_id, parent_id FROM subtree
+    subtree.project_id) SELECT project_id, parent_id FROM subtree
     """
-    edge = sa.select(projects.c.project_id, projects.c.parent_id).where(projects.c.origin.is_(None))
-    subtree = edge.where(projects.c.parent_id == project_id).cte("subtree", recursive=True)
-    below = edge.where(projects.c.parent_id == subtree.c.project_id)
+    subtree = _EDGES.where(projects.c.parent_id == project_id).cte("subtree", recursive=True)
+    below = _EDGES.where(projects.c.parent_id == subtree.c.project_id)
     query = sa.select(subtree.union(below))  # (UNION ends also in a cycle that was made by hand)
     found: dict[str, str | None] = {row.project_id: row.parent_id for row in connection.execute(query)}
     return {**found, project_id: parent_of(connection, project_id)}
 
 
-_PARENT = sa.select(projects.c.parent_id).where(
-    projects.c.project_id == sa.bindparam("b_project"), projects.c.origin.is_(None)
-)
+_PARENT = sa.select(projects.c.parent_id).where(projects.c.project_id == sa.bindparam("b_project"))
 
 
 def parent_of(connection: sa.Connection, project_id: str) -> str | None:
-    """The parent, by an edge that an operator made; None for a root and for an unknown project."""
+    """The parent; None for a root and for an unknown project."""
     return connection.execute(_PARENT, {"b_project": project_id}).scalar_one_or_none()
 
 
 def of_project_query(project_id: str) -> sa.Select[Any]:
     """The query for the row of a project, if it has one."""
     return sa.select(projects.c.project_id).where(projects.c.project_id == project_id).limit(1)
-
-
-def edge_of(connection: sa.Connection, project_id: str) -> tuple[str | None, str | None] | None:
-    """The parent of a project and the origin of this edge; None if the project is not known."""
-    query = sa.select(projects.c.parent_id, projects.c.origin).where(projects.c.project_id == project_id)
-    row = connection.execute(query).first()
-    return None if row is None else (row.parent_id, row.origin)

@@ -360,24 +360,6 @@ def delete_zeros(connection: sa.Connection, project_id: str) -> int:
     return left
 
 
-_BUMP_GENERATION = (
-    sa.update(quota_usages)
-    .where(_usage.project_id == sa.bindparam("b_project"))
-    .values(generation=generations.other_than(_usage.generation))
-)
-_SUBTREES = sa.select(_usage.resource, _usage.subtree).where(_usage.project_id == sa.bindparam("b_project"))
-
-
-def bump_generations(connection: sa.Connection, project_id: str) -> None:
-    """Add 1 to the generation of each usage row of a project that moves: a charge with the old path then fails."""
-    connection.execute(_BUMP_GENERATION, {"b_project": project_id, **generations.random_step()})
-
-
-def read_subtrees(connection: sa.Connection, project_id: str) -> dict[str, int]:
-    """``subtree`` by resource, of the usage rows of the project."""
-    return {row.resource: row.subtree for row in connection.execute(_SUBTREES, {"b_project": project_id})}
-
-
 # Statements over many rows, for moves (moves.py).
 
 _ROWS_OF = ListStatement(

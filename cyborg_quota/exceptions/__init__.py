@@ -309,6 +309,17 @@ class LimitsReadOnly(QuotaError):
         super().__init__(f"Limits cannot be set here, because [limits] driver is not database. They are set {where}.")
 
 
+class TreeReadOnly(QuotaError):
+    """The source of the limits keeps the project tree too, so it cannot be changed here."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        super().__init__(
+            f"The project tree is kept in {source.title()}, because [limits] driver is {source}: change it there, and "
+            f"run `cyborg-quota project import --from {source}` if it is to be changed here at once."
+        )
+
+
 class LimitRefused(QuotaError):
     """The enforcement model forbids the change. Nothing was changed.
 

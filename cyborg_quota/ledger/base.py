@@ -11,7 +11,7 @@ from oslo_config import cfg
 
 from cyborg_quota.capacity_types import CapacityDrift, CapacityNotice, ResourceReport
 from cyborg_quota.headroom import Bundles
-from cyborg_quota.limit_types import Holding, ReplacedEdge
+from cyborg_quota.limit_types import Holding
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.metric_types import LedgerMetrics
 from cyborg_quota.types import (
@@ -22,6 +22,7 @@ from cyborg_quota.types import (
     Notice,
     Over,
     Page,
+    RecordedChange,
     RecordedChanges,
     Reservation,
     Selection,
@@ -228,23 +229,16 @@ class QuotaDriver(abc.ABC):
         """
 
     @abc.abstractmethod
-    def count_ignored_edges(self) -> dict[str, int]:
-        """The number of edges of the project tree that the limit driver ignores, by origin (see LimitDriver.origin)."""
-
-    def list_replaced_edges(self) -> tuple[list[ReplacedEdge], str | None]:
-        """The edges that operators made and that differ from those of the source of the limits, and its name.
-
-        The name is None if the source has no tree. At most 50 edges are compared. Raises LimitsUnavailable.
-        """
-        return [], None
+    def list_projects(self, limit: int | None, after: str | None) -> list[tuple[str, str | None]]:
+        """(project_id, parent_id) of at most ``limit`` projects after ``after``. Raises MarkerNotFound."""
 
     @abc.abstractmethod
-    def clear_origin(
-        self, origin: str, author: Author, *, keep: bool, dry_run: bool, progress: Callable[[int], None] | None
-    ) -> list[tuple[str, str]]:
-        """Mark the edges of ``origin`` as set by the operator (``keep``), or make their projects roots.
+    def import_tree(
+        self, wanted: Mapping[str, str | None], author: Author | None, progress: Callable[[int], None] | None
+    ) -> list[RecordedChange]:
+        """Give each of these projects its parent (None: make it a root), in batches. Returns the changes.
 
-        Returns these edges: (project_id, parent_id). ``dry_run``: write nothing.
+        ``author`` None: write nothing.
         """
 
     @abc.abstractmethod

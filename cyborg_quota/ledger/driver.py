@@ -4,7 +4,7 @@
 reserve.py (reserve, adopt), settle.py (commit, rollback, release, extend), naming.py
 (commit with a name), resize.py, transfer.py, expire.py (expire), purge.py (purge),
 usage.py (check, get_usages, list_usages), counters.py (repair), project_tree.py (the path from a project to its root),
-limit_changes.py (limits and imports), thresholds.py (notices).
+limit_changes.py (limits and imports), tree_import.py (the tree of another source), thresholds.py (notices).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from cyborg_quota.capacity_types import CapacityDrift, CapacityNotice, ResourceR
 from cyborg_quota.db import history, holdings, maintenance, path_state, projects, reservations, schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.headroom import Bundles
-from cyborg_quota.ledger import base, edge_warnings
+from cyborg_quota.ledger import base
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from cyborg_quota.ledger.capacity_report import CapacityReporter
 from cyborg_quota.ledger.counters import Healer
 from cyborg_quota.ledger.expire import Expirer
 from cyborg_quota.ledger.headroom import HeadroomReader
 from cyborg_quota.ledger.history import History
-from cyborg_quota.ledger.limit_changes import LimitKeeper, OriginClearing
+from cyborg_quota.ledger.limit_changes import LimitKeeper
 from cyborg_quota.ledger.metrics import MetricsReader
 from cyborg_quota.ledger.naming import Namer
 from cyborg_quota.ledger.pods import PodManager
@@ -42,8 +42,9 @@ from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.ledger.thresholds import ThresholdNotifier
 from cyborg_quota.ledger.total_limits import TotalLimits
 from cyborg_quota.ledger.transfer import TransferRequest, Transferrer
+from cyborg_quota.ledger.tree_import import TreeImport
 from cyborg_quota.ledger.usage import UsageReader
-from cyborg_quota.limit_types import Holding, ReplacedEdge
+from cyborg_quota.limit_types import Holding
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.metric_types import LedgerMetrics
@@ -56,6 +57,7 @@ from cyborg_quota.types import (
     Notice,
     Over,
     Page,
+    RecordedChange,
     RecordedChanges,
     Reservation,
     Selection,
@@ -244,11 +246,11 @@ class DbQuotaDriver(base.QuotaDriver):
 
     def get_parent(self, project_id: str) -> str | None:
         path = self._database.read(lambda connection: path_state.read_path(connection, project_id, []))
-        return next(iter(path.limiting(self._limits.origin)[1:]), None)
+        return next(iter(path.project_ids[1:]), None)
 
     def list_children(self, project_id: str, after: str, count: int) -> list[str]:
         return self._database.read(
-            lambda connection: projects.list_children(connection, project_id, self._limits.origin, after, count)
+            lambda connection: projects.list_children(connection, project_id, after, count)
         )
 
     def list_usages(
@@ -324,22 +326,8 @@ class DbQuotaDriver(base.QuotaDriver):
         capacity = self.providers.heal(progress)
         return [*self._healer.heal(progress), *capacity]
 
-    def count_ignored_edges(self) -> dict[str, int]:
-        counts = self._untimed.read(projects.count_by_origin)
-        return {origin: count for origin, count in sorted(counts.items()) if origin != self._limits.origin}
-
-    def list_replaced_edges(self) -> tuple[list[ReplacedEdge], str | None]:
-        origin = self._limits.origin
-        if origin is None:
-            return [], None
-        count = edge_warnings.MOST_COMPARED
-        edges = self._database.read(lambda connection: projects.operators_edges(connection, count))
-        parents = ((*edge, self._limits.parent_of(edge[0])) for edge in edges)
-        return [
-            ReplacedEdge(project_id, parent_id, source_parent_id)
-            for project_id, parent_id, source_parent_id in parents
-            if source_parent_id not in (None, parent_id)
-        ], origin
+    def list_projects(self, limit: int | None, after: str | None) -> list[tuple[str, str | None]]:
+        return self._untimed.read(lambda connection: projects.edges_page(connection, limit, after))
 
     def is_known_project(self, project_id: str) -> bool:
         return self._database.read(lambda connection: holdings.is_known(connection, project_id))
@@ -350,15 +338,10 @@ class DbQuotaDriver(base.QuotaDriver):
     def list_holdings(self, project_ids: Collection[str]) -> list[Holding]:
         return self._database.read(lambda connection: holdings.read(connection, project_ids))
 
-    def clear_origin(
-        self, origin: str, author: Author, *, keep: bool, dry_run: bool, progress: Progress = None
-    ) -> list[tuple[str, str]]:
-        clearing = OriginClearing(
-            self._database.long_transactions, self._limits, self._history, origin, author, keep=keep
-        )
-        if dry_run:
-            return clearing.find()
-        try:
-            return clearing.run(progress or (lambda _: None))
-        finally:
-            self._paths.forget_all()
+    def import_tree(
+        self, wanted: Mapping[str, str | None], author: Author | None, progress: Progress = None
+    ) -> list[RecordedChange]:
+        database = self._database.long_transactions
+        tree = Tree(database, self._paths, self._history)
+        found = TreeImport(database, tree, self._limits, wanted)
+        return found.find() if author is None else found.run(author, progress or (lambda _: None))

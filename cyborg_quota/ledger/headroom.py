@@ -163,7 +163,7 @@ class HeadroomReader:
             return self._read_state(connection, project_id, parent_id, pod)
 
         def single_statement(connection: Connection) -> PathState | None:
-            state = path_state.read_in_single_statement(connection, project_id, self._limits.origin, pod)
+            state = path_state.read_in_single_statement(connection, project_id, pod)
             return state if state is None or parent_id is None or _has_parent(state, parent_id) else None
 
         return self._database.read(work, single_statement)
@@ -223,16 +223,14 @@ class HeadroomReader:
     def _read_states(self, project_ids: Sequence[str], pod: str | None) -> list[PathState]:
         # A batch is bounded: it needs no connection without timeouts. (On those, PostgreSQL read whole tables and
         # compiled the statement, so that a batch took 2.8 times as long.)
-        origin = self._limits.origin
-        return self._database.read(lambda connection: path_state.read_many(connection, project_ids, origin, pod))
+        return self._database.read(lambda connection: path_state.read_many(connection, project_ids, pod))
 
     def _read_state(self, connection: Connection, project_id: str, parent_id: str | None, pod: str | None) -> PathState:
         """The state that a reserve would meet: it moves the project first, if the source of limits says so."""
-        origin = self._limits.origin
-        state = path_state.read(connection, project_id, origin, pod=pod)
+        state = path_state.read(connection, project_id, pod=pod)
         if parent_id is None or _has_parent(state, parent_id):
             return state
-        parent = path_state.read(connection, parent_id, origin, pod=pod)
+        parent = path_state.read(connection, parent_id, pod=pod)
         counted_by = path_state.read_path(connection, project_id, []).project_ids
         return _moved(state, parent, counted_by)
 

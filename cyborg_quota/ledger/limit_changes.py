@@ -28,7 +28,6 @@ from cyborg_quota.ledger.overrides import Overrides
 from cyborg_quota.ledger.project_tree import Tree
 from cyborg_quota.ledger.total_limits import TotalLimits
 from cyborg_quota.limits import document, limit_tree, timeline
-from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.limits.document import Document
 from cyborg_quota.limits.limit_tree import MAX_DEPTH, LimitTree
@@ -54,7 +53,7 @@ MOST_MOVED_ROWS_OF_ONE_WRITER: Final = 20_000
 """The same on SQLite, where charges wait for the whole import."""
 
 BATCH_PROJECTS: Final = 500
-"""The number of edges that one transaction of OriginClearing changes, and of projects that a query names."""
+"""The number of projects that a query names."""
 
 _MAX_ATTEMPTS: Final = 20
 
@@ -139,10 +138,6 @@ class LimitKeeper:
             records.append(LimitRecord(owner, resource, limit, pod=in_pod))
         return records
 
-    def list_projects(self, limit: int | None, after: str | None) -> list[tuple[str, str | None]]:
-        """(project_id, parent_id) of at most ``limit`` projects after ``after``. Raises MarkerNotFound."""
-        return self._database.read(lambda connection: projects.limiting_edges_page(connection, limit, after))
-
     @property
     def overrides(self) -> Overrides:
         """Sets, lists and cancels overrides."""
@@ -150,7 +145,7 @@ class LimitKeeper:
 
     def path(self, project_id: str) -> tuple[PathState, LimitTree]:
         """The usage and edges of a project and its ancestors, read in one transaction; and their limits."""
-        state = self._database.read(lambda connection: path_state.read(connection, project_id, self._limits.origin))
+        state = self._database.read(lambda connection: path_state.read(connection, project_id))
         return state, self._limits.tree_of_path(state)
 
     def own_limits(self, project_id: str) -> tuple[set[str], dict[str, LimitOverride]]:
@@ -232,7 +227,7 @@ class LimitKeeper:
             limits = Timeline(tree, *overrides.read(connection))
             self._refuse(limits, affected, limits.names)
 
-        self._tree.set_parent(project_id, parent_id, author, check)
+        self._tree.place({project_id: parent_id}, author, check)
 
     def remove(self, project_id: str, author: Author) -> None:
         """Remove a project that holds no resources and has no children. Raises ProjectRefused."""
@@ -305,7 +300,7 @@ def import_document(
     def work(connection: Connection) -> tuple[list[RecordedChange], RecordedChanges | None]:
         if not dry_run:
             change_log.serialize(connection)
-        before = LimitTree(*tables.read_limits(connection), limits.initial_limits, projects.marked_edges(connection))
+        before = LimitTree(*tables.read_limits(connection), limits.initial_limits)
         after, changes = document.apply(before, wanted)
         _require_pods(connection, changes)
         live, now = overrides.read(connection)
@@ -409,83 +404,3 @@ def _too_deep(after: LimitTree, placed: set[str]) -> list[str]:
                 f"project {project_id} would lie at level {MAX_DEPTH + 1}; at most {MAX_DEPTH} are possible"
             )
     return problems
-
-
-class OriginClearing:
-    """Clears the origin of edges of the project tree: makes their projects roots, or gives the edges to the operator.
-
-    It runs in batches of BATCH_PROJECTS, each in its own transaction: a charge of one of these projects waits for one
-    batch at most, and an interrupted run can be continued. Making projects roots does not change the limits, because an
-    ignored edge has no effect. With ``keep``, the limits of each project change when its batch is committed.
-    """
-
-    def __init__(
-        self,
-        database: Database,
-        limits: LimitDriver,
-        history: History,
-        origin: str,
-        author: Author,
-        *,
-        keep: bool,
-    ) -> None:
-        self._database = database
-        self._history = history
-        self._author = author
-        self._limits = limits
-        self._origin = origin
-        self._keep = keep
-
-    def find(self) -> list[tuple[str, str]]:
-        """The edges that ``run`` would change: (project_id, parent_id). Raises LimitRefused if ``run`` would."""
-
-        def work(connection: Connection) -> dict[str, str]:
-            edges = projects.marked_edges(connection, self._origin)
-            self._refuse(connection, edges)
-            return edges
-
-        return sorted(self._database.read(work).items())
-
-    def run(self, progress: Callable[[int], None]) -> list[tuple[str, str]]:
-        """Change all edges and return them.
-
-        Raises LimitRefused: before the first write, or in a later batch if limits or projects change during the run.
-        """
-        if self._keep:
-            self.find()
-        changed: dict[str, str] = {}
-        while True:
-            batch, recorded = self._database.write(self._batch)
-            if not batch:
-                return sorted(changed.items())
-            self._history.announce(recorded)
-            changed.update(batch)
-            progress(len(batch))
-
-    def _batch(self, connection: Connection) -> tuple[dict[str, str], RecordedChanges | None]:
-        change_log.serialize(connection)
-        edges = projects.marked_edges(connection, self._origin, BATCH_PROJECTS)
-        self._refuse(connection, edges)
-        parents: dict[str, str | None] = dict(edges) if self._keep else dict.fromkeys(edges)
-        changes = [
-            RecordedChange("move project", project_id, None, edges[project_id], parent_id)
-            for project_id, parent_id in parents.items()
-        ]
-        recorded = change_log.record(connection, self._author, changes, operation="detach")
-        moves.place_all(connection, {}, parents)
-        return edges, recorded
-
-    def _refuse(self, connection: Connection, edges: Mapping[str, str]) -> None:
-        """Raise LimitRefused if the enforcement model does not allow these edges to take effect (``keep`` only)."""
-        if not self._keep or not isinstance(self._limits, DatabaseLimitDriver):
-            return
-        limit_tree = LimitTree(*tables.read_limits(connection), self._limits.initial_limits)
-        for project_id, parent_id in edges.items():
-            limit_tree.set_parent(project_id, parent_id)
-        changes = [
-            RecordedChange("move project", project_id, None, parent_id, parent_id)
-            for project_id, parent_id in edges.items()
-        ]
-        problems = find_problems(self._limits, Timeline(limit_tree, *overrides.read(connection)), changes)
-        if problems:
-            raise exceptions.LimitRefused(problems, changes)

@@ -43,12 +43,11 @@ class MetricsReader:
         return dataclasses.replace(metrics, projects=self._headroom.metrics_of(states, resources))
 
     def _states(self, connection: Connection, project_ids: Collection[str] | None) -> Sequence[PathState]:
-        origin = self._limits.origin
         if project_ids is None:
-            return path_state.read_all(connection, origin)
+            return path_state.read_all(connection)
         names = sorted(project_ids)
         return [
             state
             for start in range(0, len(names), path_state.MAX_PROJECTS)
-            for state in path_state.read_many(connection, names[start : start + path_state.MAX_PROJECTS], origin)
+            for state in path_state.read_many(connection, names[start : start + path_state.MAX_PROJECTS])
         ]

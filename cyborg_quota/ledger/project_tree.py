@@ -8,7 +8,7 @@ changes, checked, and moves the totals of the subtree.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from oslo_log import log as logging
@@ -16,7 +16,7 @@ from oslo_log import log as logging
 from cyborg_quota import exceptions, scopes
 from cyborg_quota.db import change_log, moves, overrides, path_state, projects, totals, usages
 from cyborg_quota.db import limits as tables
-from cyborg_quota.db.database import Connection, Database
+from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.prepared import chunks
 from cyborg_quota.db.project_path import ProjectPath
 from cyborg_quota.ledger.history import History
@@ -31,10 +31,6 @@ _MAX_ATTEMPTS: Final = 20
 
 Check = Callable[[Connection], None]
 """Runs inside the transaction of a change. Raises ProjectRefused or LimitRefused if the change is not allowed."""
-
-
-class _RowsMissing(Exception):
-    """The new ancestors lack usage rows for resources of the project: create them, and retry."""
 
 
 class PathCache:
@@ -118,64 +114,57 @@ class Tree:
         """The parent of each known project; None for roots."""
         return self._database.read(projects.edges)
 
-    def set_parent(
+    def place(
         self,
-        project_id: str,
-        parent_id: str | None,
+        wanted: Mapping[str, str | None],
         author: Author,
         check: Check | None = None,
         *,
-        origin: str | None = None,
+        operation: str | None = None,
     ) -> None:
-        """Add a project if it is not known, and move it, with its descendants, below its parent.
+        """Move these projects, with their descendants, below their parents (None: make them roots), in one transaction.
 
-        ``parent_id`` None: make it a root. ``origin``: the source of limits that defines this edge; None: an operator.
-        Raises ProjectRefused, DatabaseUnavailable, and the errors of ``check``.
+        Adds projects and parents that are not known. ``operation``: see HistoryEntry. Raises ProjectRefused,
+        DatabaseUnavailable, and the errors of ``check``.
         """
         began = time.monotonic()
         for _ in range(_MAX_ATTEMPTS):
             try:
                 recorded = self._database.write(
-                    lambda connection: _set_parent(
-                        connection, project_id, parent_id, author, check=check, origin=origin
-                    )
+                    lambda connection: _place(connection, wanted, author, check=check, operation=operation)
                 )
-            except _RowsMissing:
-                self._make_rows(project_id, str(parent_id))
-            else:
-                self._paths.forget_all()
-                self._history.announce(recorded)
-                return
+            except DuplicateEntry:
+                continue  # a project to be added was charged for the first time meanwhile, which added it
+            self._paths.forget_all()
+            self._history.announce(recorded)
+            return
         raise exceptions.DatabaseUnavailable("the project tree keeps changing", time.monotonic() - began)
 
     def forget_paths(self) -> None:
         """Clear the path cache, because the tree has changed."""
         self._paths.forget_all()
 
-    def follow(self, project_id: str, parent_id: str, origin: str | None) -> None:
-        """Move a project below the parent that the source of limits (``origin``) reports.
+    def follow(self, project_id: str, parent_id: str, source: str | None) -> None:
+        """Move a project below the parent that the source of the tree reports, which replaces any other edge.
 
-        An edge of an operator that agrees with it stays the operator's: every source observes it, and it remains after
-        a change of the source. An edge that differs is replaced; the history of limits has its parent.
+        The history has the previous parent.
         """
         path = self._database.read(lambda connection: self._paths.read(connection, project_id, []))
-        if path.project_ids[1:2] == (parent_id,) and path.origins[0] in (None, origin):
+        if path.project_ids[1:2] == (parent_id,):
             return
-        if path.project_ids[1:] and path.origins[0] is None:
+        if path.project_ids[1:]:
             LOG.warning(
-                "Project %s is moved below %s, as %s reports; it was below %s, where an operator had put it. The "
-                "history of limits keeps that place.",
+                "Project %s is moved below %s, as %s reports; it was below %s.",
                 project_id,
                 parent_id,
-                origin,
+                source,
                 path.project_ids[1],
             )
-        self.set_parent(project_id, parent_id, Author(user_id=origin), origin=origin)
-
-    def _make_rows(self, project_id: str, parent_id: str) -> None:
-        resources = self._database.read(lambda connection: moves.resources_of(connection, project_id))
-        self._paths.forget(parent_id)
-        self._paths.get(parent_id, resources)
+        wanted: dict[str, str | None] = {project_id: parent_id}
+        edges = self._database.read(lambda connection: projects.edges_above(connection, [parent_id]))
+        if project_id in moves.ancestors(parent_id, edges):
+            wanted[parent_id] = None
+        self.place(wanted, Author(user_id=source), operation=source)
 
     def remove(self, project_id: str, author: Author) -> None:
         """Remove a project that holds no resources and has no children. Raises ProjectRefused."""
@@ -206,44 +195,33 @@ class Tree:
         self._history.announce(recorded)
 
 
-def _set_parent(
+def _place(
     connection: Connection,
-    project_id: str,
-    parent_id: str | None,
+    wanted: Mapping[str, str | None],
     author: Author,
     *,
     check: Check | None,
-    origin: str | None,
+    operation: str | None,
 ) -> RecordedChanges | None:
     change_log.serialize(connection)
     if check is not None:
         check(connection)
-    before = projects.edge_of(connection, project_id)
-    projects.ensure(connection, project_id)
-    if parent_id is not None:
-        projects.ensure(connection, parent_id)
-        resources = moves.resources_of(connection, project_id)
-        if path_state.read_path(connection, parent_id, resources).missing(resources):
-            raise _RowsMissing
-    recorded = change_log.record(connection, author, _changes(project_id, before, parent_id), operation=origin)
+    named = {*wanted, *(parent_id for parent_id in wanted.values() if parent_id is not None)}
+    before = projects.edges_above(connection, named)
+    changes = [
+        RecordedChange("move project" if name in before else "add project", name, None, before.get(name), wanted[name])
+        for name in sorted(wanted)
+        if name not in before or before[name] != wanted[name]
+    ]
+    recorded = change_log.record(connection, author, changes, operation=operation)
+    moved = {name: wanted[name] for name in wanted if name in before and before[name] != wanted[name]}
     try:
-        moves.move(connection, project_id, parent_id, origin)
-    except ValueError:
-        raise exceptions.ProjectRefused(project_id, f"cannot lie below itself (below {parent_id})") from None
+        moves.place_all(connection, {name: wanted.get(name) for name in named - before.keys()}, moved)
+    except moves.BelowItself as error:
+        raise exceptions.ProjectRefused(error.project_id, "cannot lie below itself") from None
     return recorded
 
 
 def _unset(project_id: str, name: str, limit: int) -> RecordedChange:
     resource, pod = scopes.split(name)
     return RecordedChange("unset limit", project_id, resource, limit, None, pod=pod)
-
-
-def _changes(
-    project_id: str, before: tuple[str | None, str | None] | None, parent_id: str | None
-) -> list[RecordedChange]:
-    """The change of the edge for the history. ``before``: the parent and the origin; None: the project is not known."""
-    if before is None:
-        return [RecordedChange("add project", project_id, None, None, parent_id)]
-    if before[0] == parent_id:
-        return []
-    return [RecordedChange("move project", project_id, None, before[0], parent_id)]

@@ -266,8 +266,8 @@ class Reserver:
 
         A limit that refused and cannot be read, because it was removed or its driver lists none, permits nothing.
         """
-        project_id, origin = request.project_id, self._limits.origin
-        state = self._database.read_synced(lambda connection: path_state.read(connection, project_id, origin, pod=""))
+        project_id = request.project_id
+        state = self._database.read_synced(lambda connection: path_state.read(connection, project_id, pod=""))
         room = {(over.resource, over.pod): 0 for over in refusal.overs if over.pod is not None}
         found = enforcement.room(project_id, self._limits.get_pod_limits(state), state.counters)
         return {**room, **{(split(name)[0], str(split(name)[1])): left for name, left in found.items()}}
@@ -294,7 +294,7 @@ class Reserver:
         if is_limited and request.ttl_microseconds is not None:
             parent_id = self._limits.parent_of(request.project_id)
             if parent_id is not None:
-                self._tree.follow(request.project_id, parent_id, self._limits.origin)
+                self._tree.follow(request.project_id, parent_id, self._limits.tree_source)
         return self._paths.get(request.project_id, resources)
 
     def constraints(
@@ -303,7 +303,7 @@ class Reserver:
         """The limits of these amounts. ``in_pods``: the scoped names among them."""
         if request.ttl_microseconds is None or not amounts:
             return []
-        project_ids = path.limiting(self._limits.origin)
+        project_ids = path.project_ids
         resources = sorted(set(amounts).difference(in_pods)) if in_pods else sorted(amounts)
         constraints = self._limits.get_constraints(project_ids, resources)
         if in_pods:
@@ -330,7 +330,7 @@ class Reserver:
         """
         self._paths.forget(request.project_id)
         path = self._paths.get(request.project_id, sorted(amounts))
-        if (path.project_ids, path.origins) != (charged.project_ids, charged.origins):
+        if path.project_ids != charged.project_ids:
             return False
         owners = {*path.project_ids, *(constraint.project_id for constraint in constraints)}
         counters = self._database.read_synced(lambda connection: usages.read(connection, owners, amounts))

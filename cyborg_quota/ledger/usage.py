@@ -33,7 +33,7 @@ class UsageReader:
     def get_usages(
         self, project_id: str, resources: Collection[str], *, allow_unknown_limits: bool = False
     ) -> dict[str, Usage]:
-        state = self._database.read(lambda connection: path_state.read(connection, project_id, self._limits.origin))
+        state = self._database.read(lambda connection: path_state.read(connection, project_id))
         held = {name for owner, name in state.counters if owner == project_id and not is_scoped(name)}
         names = sorted(held.union(resources))
         limits = _look_up(lambda: self._limits.get_limits_on_path(state, names), allow_unknown=allow_unknown_limits)

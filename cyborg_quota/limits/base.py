@@ -40,11 +40,8 @@ class LimitDriver(abc.ABC):
     bounds_subtree: bool = False
     """Whether the limit of a project includes the usage of its descendants; for display and notices."""
 
-    origin: ClassVar[str | None] = None
-    """Marks the edges of the project tree that ``parent_of`` determines (one of types.ORIGINS).
-
-    An edge that is marked with another origin is ignored: the projects above it do not limit those below it.
-    """
+    tree_source: ClassVar[str | None] = None
+    """What keeps the project tree instead of the commands of cyborg_quota (see ``parent_of``), in lower case."""
 
     missing_limit: int = UNLIMITED
     """The limit that applies where ``get_limits`` returns none: UNLIMITED, or 0 if a reserve is then refused."""
@@ -66,7 +63,7 @@ class LimitDriver(abc.ABC):
     def get_constraints(self, path: Sequence[str], resources: Collection[str]) -> list[Constraint]:
         """The constraints of a charge of ``resources`` to a project.
 
-        ``path`` is the project and its ancestors, leaf first, up to the first edge that is ignored (see ``origin``).
+        ``path`` is the project and its ancestors, leaf first.
         Each constraint must be of a project on it. If the tree changes before the charge, this method is called again
         with the new path.
         """

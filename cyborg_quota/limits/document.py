@@ -411,9 +411,8 @@ def apply(tree: LimitTree, document: Document) -> tuple[LimitTree, list[Recorded
     for project_id, parent_id in document.parents.items():
         if project_id not in after.parents:
             changes.append(RecordedChange("add project", project_id, None, None, parent_id))
-        elif project_id in after.ignored or after.parents[project_id] != parent_id:
-            before = after.ignored.pop(project_id, after.parents[project_id])
-            changes.append(RecordedChange("move project", project_id, None, before, parent_id))
+        elif after.parents[project_id] != parent_id:
+            changes.append(RecordedChange("move project", project_id, None, after.parents[project_id], parent_id))
         after.parents[project_id] = parent_id
         for resource, limit in by_project.get(project_id, ()):
             changes += _put(after.project_limits, (project_id, resource), limit, project_id, resource)

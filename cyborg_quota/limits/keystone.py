@@ -13,7 +13,7 @@ from oslo_config import cfg
 from cyborg_quota import exceptions
 from cyborg_quota.limits import base
 from cyborg_quota.limits.cache import Cache
-from cyborg_quota.types import KEYSTONE, UNLIMITED, Constraint
+from cyborg_quota.types import UNLIMITED, Constraint
 
 if TYPE_CHECKING:
     from cyborg_quota.db.path_state import PathState
@@ -87,7 +87,7 @@ class KeystoneLimitDriver(base.LimitDriver):
 
     set_where: ClassVar[str] = "in Keystone (openstack registered limit set, openstack limit set)"
     bounds_subtree = True
-    origin = KEYSTONE
+    tree_source: ClassVar[str | None] = "keystone"
 
     def __init__(
         self,

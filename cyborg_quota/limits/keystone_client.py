@@ -58,6 +58,8 @@ class Project:
     domain_id: str | None
 
 
+_PAGE_SIZE: Final = 1000
+
 Limits = Mapping[tuple[str, str | None], int]
 """The limits of one project or domain, by (Keystone's resource name, region ID)."""
 
@@ -177,14 +179,36 @@ class KeystoneClient:
         project = body["project"]
         return Project(None if project.get("is_domain") else project["domain_id"])
 
+    @_reads("the projects")
+    def parents(self, *, is_two_level: bool, progress: Callable[[int], None]) -> dict[str, str | None]:
+        """The parent of each project; None for a domain. ``is_two_level``: the domain of each project.
+
+        Reads pages of _PAGE_SIZE. A Keystone without pages answers each request with its whole list.
+        """
+        parents: dict[str, str | None] = {}
+        for query in ({}, {"is_domain": "true"}):
+            page: list[dict[str, Any]] = []
+            is_last = False
+            while not is_last:
+                marker = {"marker": page[-1]["id"]} if page else {}
+                body = self._get("/projects", {**query, **marker, "limit": str(_PAGE_SIZE)}) or {}
+                page = body["projects"]
+                new = [project for project in page if project["id"] not in parents]
+                if body.get("truncated") and page and not new:
+                    raise _truncated("projects")
+                for project in new:
+                    parent_id = project["domain_id" if is_two_level else "parent_id"]
+                    parents[project["id"]] = None if project.get("is_domain") else parent_id
+                progress(len(new))
+                is_last = not new or (len(page) < _PAGE_SIZE and not body.get("truncated"))
+        return parents
+
     # --- HTTP requests ---
 
     def _list(self, what: str, query: Mapping[str, str | None]) -> list[dict[str, Any]]:
         body = self._get(f"/{what}", {name: value for name, value in query.items() if value is not None})
         if body is None or body.get("truncated"):
-            raise LimitSourceError(
-                f"Keystone truncates its list of {what}; raise list_limit in its configuration", is_total=False
-            )
+            raise _truncated(what)
         return body[what]  # type: ignore[no-any-return]
 
     def _get(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any] | None:
@@ -234,6 +258,12 @@ class KeystoneClient:
             raise LimitSourceError(
                 f"the user of [{GROUP}] can read the limits of its own project only. {ROLE_HINT}", is_total=False
             )
+
+
+def _truncated(what: str) -> LimitSourceError:
+    return LimitSourceError(
+        f"Keystone truncates its list of {what}; raise list_limit in its configuration", is_total=False
+    )
 
 
 def _service(endpoint: Mapping[str, Any]) -> Service:

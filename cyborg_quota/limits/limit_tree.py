@@ -59,24 +59,17 @@ def effective(
 
 @dataclasses.dataclass(slots=True)
 class LimitTree:
-    """Default limits by resource, limits of projects by (project_id, resource), and parents by project.
-
-    ``ignored``: the stored parent of each project whose edge the limit driver ignores. The entry of such a project in
-    ``parents`` is None. Only imports read and use it.
-    """
+    """Default limits by resource, limits of projects by (project_id, resource), and parents by project."""
 
     defaults: dict[str, int]
     project_limits: dict[tuple[str, str], int]
     parents: dict[str, str | None]
     initial_limits: InitialLimits
-    ignored: dict[str, str] = dataclasses.field(default_factory=dict)
     _children: dict[str, list[str]] | None = None
 
     def copy(self) -> LimitTree:
         """A copy that can be changed without changing this tree."""
-        return LimitTree(
-            dict(self.defaults), dict(self.project_limits), dict(self.parents), self.initial_limits, dict(self.ignored)
-        )
+        return LimitTree(dict(self.defaults), dict(self.project_limits), dict(self.parents), self.initial_limits)
 
     @property
     def resources(self) -> list[str]:

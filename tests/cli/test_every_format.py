@@ -38,7 +38,6 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "pod enable": ("pod1",),
     "pod set": ("pod1", "--weight", "3"),
     "pod show": ("pod1",),
-    "project detach": ("--origin", "keystone", "--dry-run"),
     "replay": ("{trace}",),
     "reservation show": ("{uuid}",),
     "reserve": (*P, "gpu=1"),
@@ -48,7 +47,7 @@ VARIANTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "limit list": (("--pod",), ("--total",), P),
 }
 # These need Keystone or Cyborg: tests/integration and tests/cyborgs run them.
-NEED_SERVICES = {"project orphans", "reconcile"}
+NEED_SERVICES = {"project import", "project orphans", "reconcile"}
 # These run without the tables of the ledger.
 WITHOUT_TABLES = {"db sync", "db version", "replay"}
 # Its JSON has the totals, and its table the projects: see test_replay.py.

@@ -121,7 +121,6 @@ class HistoryTest(test_limits.LimitTestCase):
         self.assertIn("--reason", self.refused(2, "limit", "import", str(file)))
         self.assertEqual(0, self.call("limit", "import", str(file), "--dry-run").status)
         self.assertEqual(0, self.call("limit", "import", str(file), "--reason", "because").status)
-        self.assertEqual(0, self.call("project", "detach", "--origin", "keystone", "--reason", "because").status)
         override = ("limit", "set", "--project", "p", "gpu=1", "--until", "2999-01-01")
         for argv in (override, ("limit", "set", "--total", "gpu=9")):
             self.assertIn("--reason", self.refused(2, *argv))

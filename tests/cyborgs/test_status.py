@@ -86,7 +86,6 @@ class TestWithCyborg(quota.QuotaTestCase):
                     SUCCESS,
                     "none is set",
                 ),
-                "project tree": (SUCCESS, "no edge is ignored or will be replaced"),
                 "counters": (SUCCESS, "agree with the reservations"),
                 "capacity": (SUCCESS, "agrees with the reservations"),
                 "Cyborg's version": (SUCCESS, "17.0.0"),
@@ -95,21 +94,6 @@ class TestWithCyborg(quota.QuotaTestCase):
             },
             results(output.out),
         )
-
-    def test_edges_of_another_limit_driver(self) -> None:
-        """The check and the conductor's log report the ignored edges."""
-        administration = self.engine.administration
-        administration.add_project(ledger_base.ADMIN, "a-domain")
-        administration.add_project(ledger_base.ADMIN, self.project_id, "a-domain")
-        with self.sql.begin() as connection:
-            connection.exec_driver_sql("UPDATE projects SET origin = 'keystone' WHERE parent_id = 'a-domain'")
-        output = self.check("--json")
-        code, details = results(output.out)["project tree"]
-        self.assertEqual(WARNING, code)
-        self.assertIn("(1 of keystone)", details)
-
-        self.stack.conductor.restart()
-        self.stack.conductor.wait_for("cyborg-quota project detach --origin keystone")
 
     def test_warnings(self) -> None:
         """The default output is a table with the remedies."""

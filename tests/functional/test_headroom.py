@@ -18,7 +18,7 @@ from cyborg_quota.limits.config import ConfigLimitDriver
 from cyborg_quota.limits.noop import NoopLimitDriver
 from cyborg_quota.types import MAX_AMOUNT, Usage
 from tests import base, clouds, fixtures
-from tests.functional import test_edge_origins, test_limits
+from tests.functional import test_limits, test_tree_source
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
@@ -212,7 +212,7 @@ class TestDrivers(base.LedgerTestCase):
     def test_a_project_that_its_next_reserve_moves(self) -> None:
         """The source of limits reports a domain, in which no charge has put the project yet. Its usage goes along."""
         self.engine.reserve(base.Context("p1"), {"gpu": 4})
-        source = test_edge_origins.DomainLimits({"p1": "dom", "p2": "dom"})
+        source = test_tree_source.DomainLimits({"p1": "dom", "p2": "dom"})
         source.subtree_limits["dom", "gpu"] = 10
         quotas = self.use(source)
         quotas.reserve(base.Context("p2"), {"gpu": 3})

@@ -138,7 +138,7 @@ class TestEntries(HistoryTestCase):
         self.assert_replayed()
 
     def test_edges_of_a_limit_driver_are_recorded(self) -> None:
-        """As Keystone's driver adds them while reserving; then the operator takes over one and detaches the other."""
+        """As Keystone's driver adds them while reserving; then another source gives one of them another parent."""
         tree: Any = self.engine._driver._reserver._tree  # type: ignore[attr-defined]
         for project_id in ("p1", "p2"):
             tree.follow(project_id, "domain", "keystone")
@@ -148,7 +148,7 @@ class TestEntries(HistoryTestCase):
         self.assertEqual(("keystone", "keystone", "domain"), (entry.user_id, entry.operation, entry.after))
         self.admin.move_project(base.ADMIN, "p2", "domain")
         self.assert_replayed()
-        self.admin.detach_projects(ALICE, "keystone", reason="driver changed")
+        self.admin.import_projects(ALICE, {"p1": None}, reason="driver changed")
         self.assert_replayed()
         self.assertEqual(
             [
@@ -158,7 +158,7 @@ class TestEntries(HistoryTestCase):
             ],
             self.changes(),
         )
-        self.assertEqual("detach", self.admin.history(base.ADMIN)[0].operation)
+        self.assertEqual("import", self.admin.history(base.ADMIN)[0].operation)
 
     def test_a_refused_change_is_not_recorded(self) -> None:
         self.admin.add_project(base.ADMIN, "p")
@@ -457,7 +457,7 @@ class TestReason(HistoryTestCase):
             lambda **reason: admin.move_project(ALICE, "q", None, **reason),
             lambda **reason: admin.import_limits(ALICE, {"defaults": {"gpu": 9}}, **reason),
             lambda **reason: admin.remove_project(ALICE, "q", **reason),
-            lambda **reason: admin.detach_projects(ALICE, "keystone", **reason),
+            lambda **reason: admin.import_projects(ALICE, {"q": None}, **reason),
             lambda **reason: admin.set_overrides(ALICE, {"gpu": 1}, "p", NEVER, **reason),
             lambda **reason: admin.cancel_overrides(
                 ALICE, [one.id for one in admin.list_overrides(base.ADMIN)[0]], **reason
@@ -510,7 +510,7 @@ class TestReplay(HistoryTestCase):
             lambda: self.admin.remove_project(base.ADMIN, project),
             lambda: self.admin.import_limits(base.ADMIN, document),
             lambda: self.engine._driver._reserver._tree.follow(project, "domain", "keystone"),  # type: ignore[attr-defined]
-            lambda: self.admin.detach_projects(base.ADMIN, "keystone", keep=chance.random() < 0.5),
+            lambda: self.admin.import_projects(base.ADMIN, {project: chance.choice([None, *names]), "domain": None}),
         ]
         with contextlib.suppress(exceptions.ProjectRefused, exceptions.LimitRefused, exceptions.InvalidDocument):
             chance.choice(calls)()

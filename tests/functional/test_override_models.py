@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import testscenarios
@@ -53,16 +52,14 @@ class TestModels(test_overrides.OverridesTestCase):
         self.admin.cancel_overrides(base.ADMIN, [parent, child])
         self.admin.import_limits(base.ADMIN, {"projects": [{"id": "parent", "children": [{"id": "d"}]}]})
 
-    def test_edges_that_the_operator_takes_over_are_checked_too(self) -> None:
-        """detach with ``keep`` lets the edge of a limit driver take effect, in the span of an override too."""
-        tree: Any = self.engine._driver._reserver._tree  # type: ignore[attr-defined]
-        tree.follow("c", "parent", "keystone")
+    def test_an_import_of_the_tree_is_checked_too(self) -> None:
         self.override("c", 1, 7, 8)
-        detach = functools.partial(self.admin.detach_projects, base.ADMIN, "keystone", keep=True)
-        error = self.assertRaises(exceptions.LimitRefused, detach)
+        before = self.rows()
+        error = self.assertRaises(
+            exceptions.LimitRefused, self.admin.import_projects, base.ADMIN, {"parent": None, "c": "parent"}
+        )
         self.assertIn("sum up to 11", str(error))
-        self.set("b", 5)
-        self.assertEqual([("c", "parent")], detach())
+        self.assertEqual(before, self.rows())
 
     def test_a_default_is_checked_too(self) -> None:
         """A child without a limit of its own has the default, if that is the initial limit."""

@@ -8,8 +8,8 @@ import dataclasses
 import testscenarios
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import moves, projects
-from tests import base, fixtures, hooks
+from cyborg_quota.db import projects
+from tests import base, fixtures, hooks, trees
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
@@ -140,7 +140,7 @@ class TestAncestors(base.LedgerTestCase):
         for name in ("p1", "aunt", "root"):
             database.write(lambda connection, name=name: projects.ensure(connection, name))
         for name in ("p1", "aunt"):
-            database.write(lambda connection, name=name: moves.move(connection, name, "root"))
+            database.write(lambda connection, name=name: trees.place(connection, name, "root"))
         self.quotas.commit(base.ADMIN, self.quotas.reserve(base.ADMIN, {"gpu": 3}, project_id="aunt"))
         self.quotas.reserve(base.Context("root"), {"gpu": 1})
         self.limits.subtree_limits["root", "gpu"] = 5

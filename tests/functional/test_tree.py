@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from concurrent import futures
+
 import testscenarios
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import projects
+from cyborg_quota.db import moves, projects
 from cyborg_quota.db.database import Database
+from cyborg_quota.ledger import project_tree
 from tests import base, fixtures, trees
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -101,7 +105,7 @@ class TestMoves(TreeTestCase):
     def test_a_cycle_is_refused(self) -> None:
         self.quotas.reserve(self.leaf, {"gpu": 1})
         for parent in ("leaf", "left"):
-            self.assertRaises(ValueError, self.move, "left", parent)
+            self.assertRaises(moves.BelowItself, self.move, "left", parent)
         self.assertEqual("root", self.parents()["left"])
 
     def parents(self) -> dict[str, str | None]:
@@ -116,6 +120,7 @@ class TestTreeFromLimitDriver(base.LedgerTestCase):
         self.parents = {"p1": "domain", "p2": "domain"}
         self.asked: list[str] = []
         self.limits.parent_of = self.parent_of  # type: ignore[method-assign]
+        self.limits.tree_source = "keystone"  # type: ignore[misc]
         self.limits.subtree_limits["domain", "gpu"] = 3
 
     def parent_of(self, project_id: str) -> str | None:
@@ -143,7 +148,7 @@ class TestTreeFromLimitDriver(base.LedgerTestCase):
         self.assertEqual({"p1": 3, "domain": 3}, self.subtrees())
 
     def test_a_domain_below_another_project_is_not_moved(self) -> None:
-        """Left over from another limit driver: the tree is not written again at every charge."""
+        """The source of the tree says nothing of it: the tree is not written again at every charge."""
         database = Database(fixtures.settings(self.url))
         self.addCleanup(database.close)
         trees.plant(database, {"above": None, "domain": "above"})
@@ -152,6 +157,40 @@ class TestTreeFromLimitDriver(base.LedgerTestCase):
         self.quotas.reserve(self.context, {"gpu": 1})
         self.assertEqual(before, self.generation())
         self.assertEqual({"p1": 2, "domain": 2, "above": 2}, self.subtrees())
+
+    def test_an_edge_that_contradicts_is_replaced(self) -> None:
+        """With a log line; the history has the previous parent."""
+        database = Database(fixtures.settings(self.url))
+        self.addCleanup(database.close)
+        trees.plant(database, {"team": None, "p1": "team"})
+        with self.assertLogs(project_tree.LOG.logger, "WARNING") as logged:
+            self.quotas.reserve(self.context, {"gpu": 2})
+        self.assertIn("Project p1 is moved below domain, as keystone reports; it was below team.", logged.output[0])
+        self.assertEqual({"p1": 2, "domain": 2}, self.subtrees())
+        moved = [entry for entry in self.engine.administration.history(base.ADMIN, "p1") if entry.before]
+        self.assertEqual([("team", "domain")], [(entry.before, entry.after) for entry in moved])
+
+    def test_a_domain_that_lies_below_its_project_becomes_a_root(self) -> None:
+        database = Database(fixtures.settings(self.url))
+        self.addCleanup(database.close)
+        trees.plant(database, {"p1": None, "between": "p1", "domain": "between"})
+        self.quotas.reserve(self.context, {"gpu": 2})
+        self.assertEqual({"p1": 2, "domain": 2}, self.subtrees())
+        error = self.assertRaises(exceptions.OverQuota, self.quotas.reserve, self.context, {"gpu": 2})
+        self.assertEqual(["domain"], [over.project_id for over in error.overs])
+
+    def test_a_new_project_does_not_escape_the_limit_of_its_parent(self) -> None:
+        """Not even if many of its first reserves run at once."""
+        self.quotas.reserve(base.Context("p2"), {"gpu": 2})
+
+        def reserve() -> None:
+            with contextlib.suppress(exceptions.OverQuota):
+                self.quotas.reserve(self.context, {"gpu": 1})
+
+        with futures.ThreadPoolExecutor(8) as pool:
+            for call in [pool.submit(reserve) for _ in range(16)]:
+                call.result()
+        self.assertEqual({"p1": 1, "p2": 2, "domain": 3}, self.subtrees())
 
     def generation(self) -> int:
         with self.sql.connect() as connection:

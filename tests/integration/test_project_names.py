@@ -48,8 +48,8 @@ class ProjectNamesTestCase(base.CliTestCase):
         self.atlas = self.create("atlas")
         self.write_config(self.keystone.people.reader)
 
-    def create(self, name: str, domain_id: str | None = None) -> str:
-        return self.keystone.create("project", name=self.named(name), domain_id=domain_id or self.dom)
+    def create(self, name: str, domain_id: str | None = None, **more: str) -> str:
+        return self.keystone.create("project", name=self.named(name), domain_id=domain_id or self.dom, **more)
 
     def named(self, name: str) -> str:
         """A name that no other test has."""
@@ -257,3 +257,51 @@ class TestRights(ProjectNamesTestCase):
         self.write_config(self.keystone.people.member_of_the_first)
         error = self.refused(1, "limit", "set", "--project", "x", "gpu=1")
         self.assertIn("role reader on the system", error)
+
+
+class TestImportOfTheTree(ProjectNamesTestCase):
+    """higgs is below physics; of these three, each has its parent in Keystone only."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.higgs = self.create("higgs", parent_id=self.physics)
+        self.wanted = {self.physics: self.dom, self.atlas: self.dom, self.higgs: self.physics}
+
+    def edges(self) -> dict[str, str]:
+        """Those of this test's projects: the domains of other tests are imported too."""
+        listed = {row["project_id"]: row["parent_id"] for row in self.good("project", "list")}
+        return {name: listed[name] for name in (*self.wanted, self.dom) if listed.get(name) is not None}
+
+    def test_a_dry_run_and_the_import(self) -> None:
+        (row,) = self.good("reserve", "--project", self.higgs, "gpu=2")
+        self.silent("project", "add", self.dom, "--force")
+        self.silent("project", "add", "team", "--force")
+        self.silent("project", "move", self.dom, "--parent", "team", "--force")
+        self.silent("project", "add", self.atlas, "--parent", "team", "--force")
+        before = self.edges()
+        command = ("project", "import", "--from", "keystone")
+        planned = self.good(*command, "--dry-run")
+        self.assertEqual(before, self.edges())
+        expected = {
+            (self.dom, "move project", "team", None),
+            (self.physics, "add project", None, self.dom),
+            (self.atlas, "move project", "team", self.dom),
+            (self.higgs, "move project", None, self.physics),
+        }
+        made = {(one["project_id"], one["action"], one["before"], one["after"]) for one in planned}
+        self.assertEqual(expected, {change for change in made if change[0] in (*self.wanted, self.dom)})
+        self.assertEqual(planned, self.good(*command))
+        self.assertEqual(self.wanted, self.edges())
+        self.assertIsNone(self.good(*command))
+        self.good("commit", row["uuid"])
+
+    def test_keystone_is_down(self) -> None:
+        self.keystone.stop()
+        self.addCleanup(self.keystone.start, "flat")
+        line = self.refused(1, "project", "import", "--from", "keystone")
+        self.assertIn(f"Projects cannot be looked up: Keystone at {self.keystone.url} cannot be reached", line)
+
+    def test_keystone_is_not_configured(self) -> None:
+        self.configure()
+        self.assertIn("--from keystone needs Keystone", self.refused(2, "project", "import", "--from", "keystone"))
+        self.misused("project", "import", "--from", "nova")

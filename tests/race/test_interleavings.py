@@ -48,7 +48,7 @@ class TestFence(InterleavingTestCase):
 
     def test_no_usage_row_is_missed_by_a_move(self) -> None:
         """Rule 2: the first charge of a new resource waits for the move, and then uses the new path."""
-        moving, may_end = self.open_transaction(lambda connection: moves.move(connection, "left", "right"))
+        moving, may_end = self.open_transaction(lambda connection: trees.place(connection, "left", "right"))
         charge = BackgroundCall(lambda: self.engine.reserve(base.Context("left"), {"gpu": 3}))
         self.assertTrue(charge.waits, "a usage row was made behind the move's back")
         may_end.set()
@@ -60,7 +60,7 @@ class TestFence(InterleavingTestCase):
 
     def test_usage_rows_are_made_after_the_move_along_the_new_path(self) -> None:
         """The same, immediately after the project was found to be known."""
-        moving, may_end = self.open_transaction(lambda connection: moves.move(connection, "left", "right"))
+        moving, may_end = self.open_transaction(lambda connection: trees.place(connection, "left", "right"))
         making = BackgroundCall(
             lambda: self.database.write(
                 lambda connection: path_state.make_rows(
@@ -79,7 +79,7 @@ class TestFence(InterleavingTestCase):
         """Rule 1: it waits for the row of the moved project, finds another generation, and reads the path again."""
         self.engine.reserve(base.Context("leaf"), {"gpu": 1})
         self.engine.reserve(base.Context("right"), {"gpu": 1})
-        moving, may_end = self.open_transaction(lambda connection: moves.move(connection, "left", "right"))
+        moving, may_end = self.open_transaction(lambda connection: trees.place(connection, "left", "right"))
         charge = BackgroundCall(lambda: self.engine.reserve(base.Context("leaf"), {"gpu": 2}))
         self.assertTrue(charge.waits)
         may_end.set()
@@ -91,7 +91,7 @@ class TestFence(InterleavingTestCase):
         self.limits.subtree_limits["right", "gpu"] = 2
         self.engine.reserve(base.Context("leaf"), {"gpu": 1})
         self.engine.reserve(base.Context("right"), {"gpu": 1})
-        moving, may_end = self.open_transaction(lambda connection: moves.move(connection, "left", "right"))
+        moving, may_end = self.open_transaction(lambda connection: trees.place(connection, "left", "right"))
         charge = BackgroundCall(lambda: self.engine.reserve(base.Context("leaf"), {"gpu": 1}))
         self.assertTrue(charge.waits)
         may_end.set()
@@ -103,12 +103,12 @@ class TestFence(InterleavingTestCase):
 
     def test_two_moves_make_no_cycle(self) -> None:
         """Two concurrent moves, left below right and right below left: the second one finds the edge of the first."""
-        moving, may_end = self.open_transaction(lambda connection: moves.move(connection, "left", "right"))
+        moving, may_end = self.open_transaction(lambda connection: trees.place(connection, "left", "right"))
         second = BackgroundCall(lambda: trees.move(self.database, "right", "left"))
         self.assertTrue(second.waits)
         may_end.set()
         moving.end()
-        self.assertRaises(ValueError, second.end)
+        self.assertRaises(moves.BelowItself, second.end)
         self.assert_invariants()
 
 

@@ -94,10 +94,7 @@ ADMINISTRATION: dict[str, dict[str, Any]] = {
     "add_project": {"project_id": "new"},
     "move_project": {"project_id": VICTIM, "parent_id": None},
     "remove_project": {"project_id": "empty"},
-    "count_ignored_edges": {},
-    "ignored_edges_warning": {},
-    "tree_warnings": {},
-    "detach_projects": {"origin": "keystone"},
+    "import_projects": {"parents": {VICTIM: None}},
     "list_limits": {},
     "tree": {},
     "path": {"project_id": VICTIM},
@@ -319,7 +316,7 @@ class TestTheTable(EveryCallTestCase):
         """A new argument may name an object of another project."""
         harmless = {
             "context", "deltas", "claims", "expire", "state", "limit", "progress", "older_than_seconds",
-            "project_ids", "count", "resource", "limits", "document", "dry_run", "after", "source", "origin", "keep",
+            "project_ids", "count", "resource", "limits", "document", "dry_run", "after", "source", "parents",
             "allow_unknown_limits", "with_headroom", "reason", "since", "marker", "ids", "start", "until",
             "provider", "amounts", "expected", "known_as", "replaced", "redacted", "replace", "to_project",
             "bundle", "consumers",  # (of list_by_consumer, which is an administrator's)

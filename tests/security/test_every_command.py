@@ -53,7 +53,7 @@ OF_ALL = {
     "pod add", "pod binding end", "pod binding move", "pod drain", "pod enable", "pod list",
     "pod remove", "pod select", "pod set", "pod show", "pod usage collect", "pod usage show",
     "db purge", "db sync", "db version", "expire", "limit export", "limit import", "limit over",
-    "limit simulate", "project detach", "project list", "project orphans", "reconcile", "replay", "replay export",
+    "limit simulate", "project import", "project list", "project orphans", "reconcile", "replay", "replay export",
     "resource list", "usage audit", "usage heal",
 }  # fmt: skip
 

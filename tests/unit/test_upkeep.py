@@ -27,18 +27,16 @@ class TestUpkeep(base.BaseTestCase):
         self.repair = mock.MagicMock(is_healing=True)
         self.upkeep = periodic.Upkeep(self.conf, self.tracker, self.repair)
 
-    def test_running_binds_are_extended_while_keystone_is_slow(self) -> None:
-        """The check of the tree asks Keystone about fifty projects, one after the other."""
+    def test_running_binds_are_extended_while_a_comparison_runs(self) -> None:
         began, release, ended = threading.Event(), threading.Event(), threading.Event()
         self.addCleanup(release.set)
 
-        def ask_keystone(_context: object) -> list[str]:
+        def compare(*, compare_all: bool) -> None:
             began.set()
             release.wait(LONG_SECONDS)
             ended.set()
-            return []
 
-        self.tracker.engine.administration.tree_warnings = ask_keystone
+        self.repair.run = compare
         self.upkeep.turn()
         self.assertTrue(began.wait(LONG_SECONDS))
         self.upkeep.turn()

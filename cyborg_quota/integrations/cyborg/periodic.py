@@ -38,7 +38,6 @@ class Upkeep:
         interval = conf.cyborg.reconcile_interval
         self._reconcile_at = now + random.uniform(0, interval) if interval else float("inf")
         self._threads: dict[str, threading.Thread] = {}
-        self._has_checked_tree = False
 
     def turn(self) -> float:
         """Run the work that is due; returns the seconds until the next call."""
@@ -52,8 +51,6 @@ class Upkeep:
         if now >= self._expire_at:
             self._expire_at = now + float(self._conf.quota.expire_interval)
             self._try("Overdue reservations could not be expired.", self._expire)
-            if not self._has_checked_tree:
-                self._start("check of the project tree", self._check_tree)
         self._compare(now)
         return self._pause
 
@@ -95,13 +92,6 @@ class Upkeep:
             LOG.error("%s %s Tried again at the next turn.", failed, error)
         except Exception:
             LOG.exception("%s Tried again at the next turn.", failed)
-
-    def _check_tree(self) -> None:
-        """Warn, once after the start, of tree edges that the limit driver ignores or will replace."""
-        warnings = self._tracker.engine.administration.tree_warnings(self._admin)
-        self._has_checked_tree = True
-        for warning in warnings:
-            LOG.warning("%s", warning)
 
     def _expire(self) -> None:
         count = self._tracker.engine.expire(self._admin)

@@ -155,7 +155,6 @@ def _create_projects() -> None:
         sa.Column("updated_at", column_types.moment()),
         sa.Column("project_id", column_types.name(), nullable=False),
         sa.Column("parent_id", column_types.name()),
-        sa.Column("origin", sa.String(16)),
         sa.Column("generation", sa.Integer, nullable=False),
         sa.PrimaryKeyConstraint("project_id", name=op.f("pk_projects")),
         **column_types.TABLE,

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the project tree follow the edges of another source, in batches.
+
+A charge of a moved project waits for one batch at most. A project is placed after its ancestors, so that no batch
+closes a cycle, whatever place a later batch gives to the other projects. The next run continues an interrupted one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from cyborg_quota import exceptions
+from cyborg_quota.db import limits as tables
+from cyborg_quota.db import overrides
+from cyborg_quota.db.database import Connection, Database
+from cyborg_quota.db.prepared import chunks
+from cyborg_quota.ledger.limit_changes import find_problems
+from cyborg_quota.ledger.project_tree import Tree
+from cyborg_quota.limits.base import LimitDriver
+from cyborg_quota.limits.database import DatabaseLimitDriver
+from cyborg_quota.limits.limit_tree import MAX_DEPTH, InitialLimits, LimitTree
+from cyborg_quota.limits.timeline import Timeline
+from cyborg_quota.types import Author, RecordedChange
+
+BATCH_PROJECTS: Final = 500
+"""The number of edges that one transaction changes."""
+
+
+class TreeImport:
+    """Adds and moves projects so that each has the parent that ``wanted`` names (None: it is a root).
+
+    Projects that ``wanted`` does not name keep their parents.
+    """
+
+    def __init__(self, database: Database, tree: Tree, limits: LimitDriver, wanted: Mapping[str, str | None]) -> None:
+        self._database = database
+        self._tree = tree
+        self._limits = limits
+        self._wanted = wanted
+
+    def find(self) -> list[RecordedChange]:
+        """The changes that ``run`` would make, parents first.
+
+        Raises ProjectRefused (a cycle, too many levels), and LimitRefused if the enforcement model of the driver
+        database does not allow the limits at the new places.
+        """
+        return self._database.read(self._find)
+
+    def run(self, author: Author, progress: Callable[[int], None]) -> list[RecordedChange]:
+        """Make the changes. Raises what ``find`` raises before the first write."""
+        changes = self.find()
+        for batch in chunks(changes, BATCH_PROJECTS):
+            wanted = {str(change.project_id): self._wanted[str(change.project_id)] for change in batch}
+            self._tree.place(wanted, author, operation="import")
+            progress(len(batch))
+        return changes
+
+    def _find(self, connection: Connection) -> list[RecordedChange]:
+        known = tables.read_limits(connection)
+        before = known[2]
+        after = LimitTree(known[0], known[1], {**before, **self._wanted}, InitialLimits())
+        depths = {project_id: len(after.path(project_id)) for project_id in after.parents}
+        for project_id, levels in depths.items():
+            if levels > MAX_DEPTH:
+                raise exceptions.ProjectRefused(project_id, f"would lie at level {levels} of {MAX_DEPTH}")
+        changes = []
+        for project_id in sorted(self._wanted, key=lambda name: (depths[name], name)):
+            parent_id, old = self._wanted[project_id], before.get(project_id)
+            if parent_id == old:
+                continue  # (An unknown root is added with its first child, or when it is charged.)
+            changes.append(
+                RecordedChange(
+                    "move project" if project_id in before else "add project", project_id, None, old, parent_id
+                )
+            )
+        if isinstance(self._limits, DatabaseLimitDriver):
+            after.initial_limits = self._limits.initial_limits
+            problems = find_problems(self._limits, Timeline(after, *overrides.read(connection)), changes)
+            if problems:
+                raise exceptions.LimitRefused(problems, changes)
+        return changes

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The source of the project tree: after a switch of the limit driver, and an import of the tree of another source."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import ClassVar
+from unittest import mock
+
+import testscenarios
+
+from cyborg_quota import QuotaEngine, exceptions
+from cyborg_quota.ledger import tree_import
+from cyborg_quota.limits.database import DatabaseLimitDriver
+from cyborg_quota.limits.limit_tree import InitialLimits
+from cyborg_quota.limits.models.strict_hierarchy import StrictHierarchy
+from cyborg_quota.limits.noop import NoopLimitDriver
+from tests import base, fixtures, trees
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+Parents = Mapping[str, "str | None"]
+
+
+class DomainLimits(fixtures.DictLimits):
+    """Limits of a source that puts each project below its domain, as Keystone does under strict_two_level."""
+
+    tree_source: ClassVar[str | None] = "keystone"
+
+    def __init__(self, domains: Mapping[str, str]) -> None:
+        super().__init__()
+        self.domains = dict(domains)
+
+    def parent_of(self, project_id: str) -> str | None:
+        return self.domains.get(project_id)
+
+
+class TreeSourceTestCase(base.LedgerTestCase):
+    """p1 and p2 in the domain dom; ``by_domain`` and ``by_database`` are engines on one ledger."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.source = DomainLimits({"p1": "dom", "p2": "dom"})
+        self.by_domain = self.checked(self.source)
+        self.by_database = self.checked(DatabaseLimitDriver(StrictHierarchy(), InitialLimits()))
+        self.administration = self.by_database.administration
+
+    def checked(self, limits: object) -> QuotaEngine:
+        engine = fixtures.make_engine(self.url, limits)  # type: ignore[arg-type]
+        self.addCleanup(engine.close)
+        return fixtures.Checked(engine, self.url)  # type: ignore[return-value]
+
+    def charge_by_domain(self) -> None:
+        for project_id in ("p1", "p2"):
+            self.by_domain.reserve(base.Context(project_id), {"gpu": 2})
+
+    def subtrees(self) -> dict[str, int]:
+        with self.sql.connect() as connection:
+            return trees.subtrees(connection, "gpu")
+
+    def edges(self) -> dict[str, str]:
+        found = self.administration.list_projects(base.ADMIN)
+        return {project_id: parent_id for project_id, parent_id in found if parent_id is not None}
+
+
+class TestSwitch(TreeSourceTestCase):
+    def test_the_edges_stay_and_are_changed_by_commands(self) -> None:
+        self.charge_by_domain()
+        self.administration.set_limit(base.ADMIN, "gpu", 5)
+        self.administration.set_limits(base.ADMIN, {"gpu": 4}, "p1")
+        error = self.assertRaises(exceptions.OverQuota, self.by_database.reserve, base.Context("p1"), {"gpu": 2})
+        self.assertEqual([("dom", 5)], [(over.project_id, over.limit) for over in error.overs])
+        self.administration.move_project(base.ADMIN, "p1", None)
+        self.assertEqual({"p2": "dom"}, self.edges())
+        self.assertEqual({"dom": 2, "p1": 2, "p2": 2}, self.subtrees())
+
+    def test_switched_back(self) -> None:
+        """A reserve restores the edge that its source reports, with what the project has reserved meanwhile."""
+        self.charge_by_domain()
+        self.administration.set_limit(base.ADMIN, "gpu", 50)
+        self.administration.move_project(base.ADMIN, "p1", None)
+        self.by_database.reserve(base.Context("p1"), {"gpu": 3})
+        self.source.subtree_limits["dom", "gpu"] = 8
+        self.by_domain.reserve(base.Context("p1"), {"gpu": 1})
+        self.assertEqual({"dom": 8, "p1": 6, "p2": 2}, self.subtrees())
+        error = self.assertRaises(exceptions.OverQuota, self.by_domain.reserve, base.Context("p2"), {"gpu": 1})
+        self.assertEqual([("dom", 8)], [(over.project_id, over.limit) for over in error.overs])
+
+    def test_commands_that_edit_the_tree_say_where_it_is_kept(self) -> None:
+        self.charge_by_domain()
+        administration = self.by_domain.administration
+        for edit in (
+            lambda: administration.add_project(base.ADMIN, "p3", "dom"),
+            lambda: administration.move_project(base.ADMIN, "p1", None),
+            lambda: administration.remove_project(base.ADMIN, "p1"),
+        ):
+            error = self.assertRaises(exceptions.TreeReadOnly, edit)
+            self.assertEqual("keystone", error.source)
+            self.assertIn("The project tree is kept in Keystone, because [limits] driver is keystone", str(error))
+        self.assertEqual({"p1": "dom", "p2": "dom"}, self.edges())
+
+
+class TestImport(TreeSourceTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.by_noop = self.checked(NoopLimitDriver())
+
+    def import_tree(self, parents: Parents, **options: object) -> list[tuple[str, str | None, str | None, str | None]]:
+        changes = self.by_noop.administration.import_projects(base.ADMIN, parents, **options)  # type: ignore[arg-type]
+        self.assert_invariants()
+        return [(one.action, one.project_id, one.before, one.after) for one in changes]  # type: ignore[misc]
+
+    def test_adds_moves_and_removes_edges(self) -> None:
+        self.charge_by_domain()
+        wanted: Parents = {"p1": None, "dom": None, "p2": "p3", "p3": "dom", "other": None}
+        expected = [
+            ("move project", "p1", "dom", None),
+            ("add project", "p3", None, "dom"),
+            ("move project", "p2", "dom", "p3"),
+        ]
+        self.assertEqual(expected, self.import_tree(wanted, dry_run=True))
+        self.assertEqual({"p1": "dom", "p2": "dom"}, self.edges())
+        self.assertEqual(expected, self.import_tree(wanted))
+        self.assertEqual({"p2": "p3", "p3": "dom"}, self.edges())
+        self.assertEqual({"dom": 2, "p1": 2, "p2": 2, "p3": 2}, self.subtrees())
+        self.assertEqual([], self.import_tree(wanted))
+        history = self.by_noop.administration.history(base.ADMIN, "p2")
+        self.assertEqual(("import", "dom", "p3"), (history[0].operation, history[0].before, history[0].after))
+
+    def test_a_project_that_is_not_named_keeps_its_parent(self) -> None:
+        self.charge_by_domain()
+        self.assertEqual([], self.import_tree({"p1": "dom", "dom": None}))
+        self.assertEqual({"p1": "dom", "p2": "dom"}, self.edges())
+
+    def test_parent_and_child_change_places(self) -> None:
+        """No batch closes a cycle, although each edge has a batch of its own."""
+        self.import_tree({"b": "a", "c": "b"})
+        for project_id in ("a", "b", "c"):
+            self.by_noop.reserve(base.Context(project_id), {"gpu": 1})
+        with mock.patch.object(tree_import, "BATCH_PROJECTS", 1):
+            self.import_tree({"c": None, "b": "c", "a": "b"})
+        self.assertEqual({"b": "c", "a": "b"}, self.edges())
+        self.assertEqual({"c": 3, "b": 2, "a": 1}, self.subtrees())
+
+    def test_an_interrupted_import_is_continued(self) -> None:
+        self.charge_by_domain()
+        wanted: Parents = {"dom": None, "p1": "team", "p2": "team", "team": "dom"}
+
+        def interrupt(_count: int) -> None:
+            raise KeyboardInterrupt
+
+        with mock.patch.object(tree_import, "BATCH_PROJECTS", 1):
+            self.assertRaises(KeyboardInterrupt, self.import_tree, wanted, progress=interrupt)
+            self.assert_invariants()
+            self.assertEqual({"p1": "dom", "p2": "dom", "team": "dom"}, self.edges())
+            sizes: list[int] = []
+            self.assertEqual(["p1", "p2"], [one[1] for one in self.import_tree(wanted, progress=sizes.append)])
+        self.assertEqual([1, 1], sizes)
+        self.assertEqual({"p1": "team", "p2": "team", "team": "dom"}, self.edges())
+
+    def test_refused_before_the_first_write(self) -> None:
+        levels = {f"level{number}": f"level{number - 1}" for number in range(1, 9)}
+        for wanted, message in (
+            ({"p1": None, "a": "b", "b": "a"}, "would lie below itself"),
+            ({"p1": None, **levels}, "Project 'level8' would lie at level 9 of 8."),
+        ):
+            self.charge_by_domain()
+            for dry_run in (True, False):
+                error = self.assertRaises(exceptions.ProjectRefused, self.import_tree, wanted, dry_run=dry_run)
+                self.assertIn(message, str(error))
+            self.assertEqual({"p1": "dom", "p2": "dom"}, self.edges())
+        del levels["level8"]
+        self.import_tree(levels)
+        self.assertEqual(9, len(self.edges()))
+
+    def test_refused_where_the_limits_do_not_fit(self) -> None:
+        for project_id, limit in (("dom", 5), ("p1", 3), ("p2", 3)):
+            self.administration.set_limit(base.ADMIN, "gpu", limit, project_id)
+        wanted = {"p1": "dom", "p2": "dom"}
+        for dry_run in (True, False):
+            error = self.assertRaises(
+                exceptions.LimitRefused, self.administration.import_projects, base.ADMIN, wanted, dry_run=dry_run
+            )
+            self.assertIn("sum up to 6", str(error))
+        self.assertEqual({}, self.edges())
+        self.administration.set_limit(base.ADMIN, "gpu", 2, "p2")
+        self.administration.import_projects(base.ADMIN, wanted)
+        self.assertEqual(wanted, self.edges())
+
+    def test_invalid_arguments(self) -> None:
+        administration = self.by_noop.administration
+        for parents in ({"": None}, {"p": ""}, {"p": " q"}, {"p": 1}):
+            self.assertRaises(exceptions.InvalidName, administration.import_projects, base.ADMIN, parents)
+        self.assertRaises(exceptions.InvalidRequest, administration.import_projects, base.ADMIN, ["p"])
+        self.assertRaises(exceptions.NotAuthorized, administration.import_projects, self.context, {"p": None})
+
+    def test_random_trees(self) -> None:
+        """Each import gives exactly the tree that it names, and every batch leaves the counters right."""
+        chance = random.Random(7)
+        names = [f"r{number}" for number in range(12)]
+        for _ in range(5):
+            chance.shuffle(names)
+            wanted: dict[str, str | None] = {}
+            for index, name in enumerate(names):
+                above = names[max(0, index - 3) : index]
+                wanted[name] = chance.choice([None, *above]) if index % 7 else None
+            with mock.patch.object(tree_import, "BATCH_PROJECTS", chance.randint(1, 5)):
+                self.import_tree(wanted, progress=lambda _: self.assert_invariants())
+            self.assertEqual({name: parent for name, parent in wanted.items() if parent is not None}, self.edges())
+            self.by_noop.reserve(base.Context(chance.choice(names)), {"gpu": 1})
