@@ -238,7 +238,7 @@ changes = sa.Table(
     sa.Column("user_id", _name()),
     sa.Column("user_project_id", _name()),
     sa.Column("request_id", _name()),
-    # The call that made several changes at once, or a limit driver: import, detach, keystone.
+    # The call that made several changes at once, or a limit driver: import, keystone.
     sa.Column("operation", sa.String(16)),
     # The verb, and what was changed: limit, override, project, provider, inventory or pod.
     sa.Column("action", sa.String(16), nullable=False),

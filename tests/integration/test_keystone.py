@@ -266,7 +266,8 @@ class TestSwitchOfDriver(KeystoneTestCase):
         for project_id in (self.p1, self.p2):
             self.reserve(project_id, 3)
 
-        engine = self.make_quotas(limits__driver="database", limits__child_initial_limit="default")
+        model = {"limits__enforcement_model": self.model, "limits__child_initial_limit": "default"}
+        engine = self.make_quotas(limits__driver="database", **model)
         by_database: QuotaEngine = fixtures.Checked(engine, self.url)  # type: ignore[assignment]
         administration = by_database.administration
         administration.set_limit(base.ADMIN, "gpu", 7)

@@ -273,6 +273,7 @@ class TestImportOfTheTree(ProjectNamesTestCase):
         return {name: listed[name] for name in (*self.wanted, self.dom) if listed.get(name) is not None}
 
     def test_a_dry_run_and_the_import(self) -> None:
+        self.silent("limit", "set", "--default", "gpu=5")
         (row,) = self.good("reserve", "--project", self.higgs, "gpu=2")
         self.silent("project", "add", self.dom, "--force")
         self.silent("project", "add", "team", "--force")
