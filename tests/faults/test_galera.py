@@ -239,7 +239,8 @@ class TestCluster(test_base.BaseTestCase):
             self.assertIn(f"new{number}", names)
             for provider in (f"new{number}", ANY):
                 engines[1].reserve(base.Context("late"), {"gpu": 1}, provider=provider)
-        self.assertEqual([], history_replay.differences(self.engine))
+        settle()
+        self.assertEqual([], history_replay.differences(engines[0]))
         with self.step("naive code"):
             provider_races.detect_naive_code(self, engines, urls[0], settle)
         for engine in engines:
