@@ -381,7 +381,7 @@ class TestOtherDriver(base.LedgerTestCase):
 
     def test_the_error_says_that_limits_are_not_kept_here(self) -> None:
         admin = self.engine.administration
-        for call in (admin.list_projects, admin.tree, admin.list_over):
+        for call in (admin.tree, admin.list_over):
             error = self.assertRaises(exceptions.LimitsReadOnly, call, base.ADMIN)
             self.assertIn("[limits] driver", str(error))
         self.assertRaises(exceptions.LimitsReadOnly, admin.set_limit, base.ADMIN, "gpu", 1)
