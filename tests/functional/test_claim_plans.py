@@ -3,7 +3,8 @@
 
 A claim of two resources reads the inventories of the first one that fit, until a provider has both: that may be all.
 
-On SQLite and MariaDB, statistics must not matter: it is measured before and after they are renewed. On PostgreSQL, autovacuum renews them; before that, it may read and sort all inventories that fit.
+On SQLite and MariaDB, statistics must not matter: it is measured before and after they are renewed. On PostgreSQL,
+autovacuum renews them; before that, it may read and sort all inventories that fit.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ import testscenarios
 from cyborg_quota import Inventory, QuotaEngine, exceptions
 from cyborg_quota.db import maintenance, reservations
 from cyborg_quota.db.database import Database
+from cyborg_quota.db.dialects.base import Dialect
 from cyborg_quota.db.prepared import ListStatement
 from tests import base, fixtures, hooks, invariants, trees
 from tests.race.interleaving import interleave
@@ -243,8 +244,12 @@ class TestNaive(ResizeRaceTestCase):
             self.engine.heal(ADMIN)
 
     def test_a_stale_row_of_an_expiry(self) -> None:
-        """Two hosts with different grace times: one resizes what the other expires."""
+        """Two hosts with different grace times: one resizes what the other expires, on a server without SKIP LOCKED."""
         late = self.make_engine(grace=10**9)
+        dialect = type(hooks.database_of(self.other).dialect)
+        patch = mock.patch.object(dialect, "skip_locked", Dialect.skip_locked)
+        patch.start()
+        self.addCleanup(patch.stop)
         for is_naive in (False, True):
             (uuid,) = late.reserve(ADMIN, {"gpu": 2}, project_id="p1", consumer="c")
             self.make_overdue(uuid)

@@ -108,8 +108,8 @@ class TestLogs(test_limits.LimitsTestCase):
     def test_accepted_names(self) -> None:
         for name in SQL:
             self.engine.register_resource(name)
-            self.admin.set_limit(base.ADMIN, name, 1)
-            self.engine.commit(base.Context(name), self.engine.reserve(base.Context(name), {name: 1}, consumer=name))
+            self.admin.set_limit(base.ADMIN, name, 2)
+            self.engine.commit(base.Context(name), self.engine.reserve(base.Context(name), {name: 2}, consumer=name))
             error = self.assertRaises(exceptions.OverQuota, self.engine.reserve, base.Context(name), {name: 1})
             logging.getLogger("caller").error("refused: %s", error)
         for notice in self.engine.notices(base.ADMIN):
