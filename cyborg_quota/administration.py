@@ -304,8 +304,11 @@ class Administration:
     def list_over(self, context: Context) -> list[TreeRow]:
         """The rows whose usage exceeds the limit, after it was lowered; first those of total limits (TOTAL)."""
         validation.admin_only(context, "list_over")
-        whole, totals = self._keeper.whole_tree()
-        rows = [TreeRow(TOTAL, None, 0, one.resource, one.limit, 0, one.held) for one in totals if one.is_enforced]
+        whole, state = self._keeper.whole_tree()
+        rows = [
+            TreeRow(TOTAL, None, 0, resource, limit, 0, state.counters[TOTAL, resource].subtree)
+            for resource, limit in sorted(state.totals.items())
+        ]
         rows += limit_tree.rows(*whole, self._driver.limits.limit_if_missing)
         return [row for row in rows if row.available is not None and row.available < 0]
 

@@ -28,43 +28,6 @@ from cyborg_quota.types import Page
 _NAMES_A_QUERY: Final = 500
 
 
-Rows = Mapping[tuple[str, str], int]
-
-_zero: sa.ColumnElement[int] = sa.literal_column("0")
-# Generation 0: a limit yields to any override.
-_LIMITS: Final = sa.select(
-    project_limits.c.project_id, project_limits.c.resource, project_limits.c.hard_limit, _zero, _zero
-)
-_of_resources: sa.BindParameter[Any] = sa.bindparam("resources", expanding=True)
-_of_path: sa.BindParameter[Any] = sa.bindparam("path", expanding=True)
-# What a reserve has to know is read by one query, which is built once. Its defaults have the empty project id, which no
-# project has.
-_OF_PATH: Final = sa.union_all(
-    sa.select(
-        sa.literal_column("''").label("project_id"),
-        limit_defaults.c.resource,
-        limit_defaults.c.hard_limit,
-        _zero,
-        _zero,
-    ).where(limit_defaults.c.resource.in_(_of_resources)),
-    _LIMITS.where(project_limits.c.project_id.in_(_of_path), project_limits.c.resource.in_(_of_resources)),
-    overrides.active_query(_of_path, _of_resources),
-)
-
-
-def of_path(
-    connection: Connection, path: Sequence[str], resources: Collection[str]
-) -> tuple[dict[str, int], dict[tuple[str, str], int]]:
-    """The defaults of these resources, and the limits of these projects. The cost depends on the path alone.
-
-    An override that is active at this moment, by the clock of the database, takes the place of the limit.
-    """
-    rows = connection.execute(_OF_PATH, {"path": list(path), "resources": sorted(resources)})
-    limits = overrides.latest(((row[0], row[1]), row[2], row[3], row[4]) for row in rows)
-    defaults = {resource: limit for (project_id, resource), limit in limits.items() if not project_id}
-    return defaults, {key: limit for key, limit in limits.items() if key[0]}
-
-
 StoredLimits = tuple[dict[str, int], dict[tuple[str, str], int], dict[str, "str | None"]]
 """Defaults by resource, limits by (project, resource), parents by project."""
 

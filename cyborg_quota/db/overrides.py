@@ -161,11 +161,6 @@ def forget_project(connection: sa.Connection, project_id: str) -> None:
     connection.execute(sa.delete(limit_overrides).where(_column.project_id == project_id))
 
 
-def active_query(project_ids: sa.BindParameter[Any], resources: sa.BindParameter[Any]) -> sa.Select[Any]:
-    """The query for the columns of ``latest``: the overrides of these limits that apply at this moment."""
-    return _LIMITS.where(_column.project_id.in_(project_ids), _column.resource.in_(resources), IS_ACTIVE)
-
-
 # Queries for holdings.py.
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -27,7 +27,7 @@ from cyborg_quota.db.dialects import Dialect
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.models import limit_defaults, limit_overrides, limit_totals, project_limits, quota_usages
 from cyborg_quota.db.models import projects as projects_table
-from cyborg_quota.db.prepared import Statement, chunks
+from cyborg_quota.db.prepared import ListStatement, Statement, any_of, chunks
 from cyborg_quota.db.project_path import ProjectPath, Total
 from cyborg_quota.scopes import is_scoped, prefix_of
 from cyborg_quota.types import TOTAL, Counters
@@ -39,6 +39,9 @@ _OVERRIDE: Final = "override"
 _DEFAULT: Final = "default"
 _TOTAL: Final = "total"
 _IS_TOTAL: Final[sa.ColumnElement[str]] = sa.literal_column(f"'{TOTAL}'")
+
+Columns = sa.ColumnCollection[str, Any]
+IsRead = Callable[[Columns], sa.ColumnElement[bool]]
 
 MAX_PROJECTS: Final = 500
 """The maximum number of projects of one ``read_many`` or ``read_paths``."""
@@ -86,6 +89,12 @@ def read_in_single_statement(
     return None if rows is None else _single_state(rows)
 
 
+def read_limits(connection: sa.Connection, path: Sequence[str], *, pod: str | None = None) -> PathState:
+    """The limits of the projects on ``path``, for a charge of it: as ``read``, without their counters."""
+    statement = _statement_for_limits(dialects.of(connection), in_pods=pod is not None)
+    return _state(path, statement.rows(connection, path, _arguments(pod)))
+
+
 def _arguments(pod: str | None, **projects: Any) -> dict[str, Any]:
     prefix = prefix_of(pod or None)
     return {**projects, "b_prefix": prefix, "b_chars": len(prefix)}
@@ -112,11 +121,15 @@ def read_many(
     return [dataclasses.replace(shared, project_ids=_path(project_id, parents)) for project_id in project_ids]
 
 
+def read_tree(connection: sa.Connection) -> tuple[dict[str, str | None], PathState]:
+    """The parents of all projects, and a state with the counters and limits of all, in one statement."""
+    rows = connection.execute(_statement_for_all()).all()
+    return {row.project_id: row.resource for row in rows if row.kind == _PATH}, _state([], rows)
+
+
 def read_all(connection: sa.Connection) -> list[PathState]:
     """The states of all projects that have a usage row or a limit of their own, sorted, in one statement."""
-    rows = connection.execute(_statement_for_all()).all()
-    parents = {row.project_id: row.resource for row in rows if row.kind == _PATH}
-    shared = _state([], rows)
+    parents, shared = read_tree(connection)
     names = {project_id for project_id, _ in [*shared.counters, *shared.project_limits]}
     return [dataclasses.replace(shared, project_ids=_path(project_id, parents)) for project_id in sorted(names)]
 
@@ -150,53 +163,77 @@ def _state(path: Sequence[str], rows: Sequence[Any]) -> PathState:
 @functools.cache
 def _statement(dialect: Dialect, *, in_pods: bool) -> Statement:
     path = projects.path_cte()
+    is_read = _on_path(path, dialect, in_pods=in_pods)
     return Statement(
-        sa.union_all(
-            _columns(_PATH, path.c.project_id, None, path.c.distance), *_stored(path, dialect, in_pods=in_pods)
-        )
+        sa.union_all(_columns(_PATH, path.c.project_id, None, path.c.distance), *_counters(is_read), *_limits(is_read))
     )
+
+
+@functools.cache
+def _statement_for_limits(dialect: Dialect, *, in_pods: bool) -> ListStatement:
+    def build(size: int) -> sa.Executable:
+        return sa.union_all(
+            *_limits(lambda key: sa.and_(any_of(key["project_id"], size), _of_pods(key, dialect, in_pods=in_pods)))
+        )
+
+    return ListStatement(build)
 
 
 @functools.cache
 def _statement_for_many(dialect: Dialect, *, in_pods: bool) -> sa.CompoundSelect[Any]:
     path = projects.paths_cte()
-    return sa.union_all(
-        _columns(_PATH, path.c.project_id, path.c.parent_id),
-        *_stored(path, dialect, in_pods=in_pods),
-    )
+    is_read = _on_path(path, dialect, in_pods=in_pods)
+    return sa.union_all(_columns(_PATH, path.c.project_id, path.c.parent_id), *_counters(is_read), *_limits(is_read))
 
 
 @functools.cache
 def _statement_for_all() -> sa.CompoundSelect[Any]:
-    edges = projects.edges_query().subquery()
-    return sa.union_all(_columns(_PATH, edges.c.project_id, edges.c.parent_id), *_stored(None, None))
+    def is_read(key: Columns) -> sa.ColumnElement[bool]:
+        return usages.of_pod(None, key["resource"])
+
+    edge = projects_table.c
+    return sa.union_all(_columns(_PATH, edge.project_id, edge.parent_id), *_counters(is_read), *_limits(is_read))
 
 
-def _stored(path: sa.CTE | None, dialect: Dialect | None, *, in_pods: bool = False) -> list[sa.Select[Any]]:
-    """The counters and limits of the projects on ``path`` (None: of all projects), and the default limits.
-    ``in_pods``: also those with scoped names that begin with the parameter ``b_prefix``."""
-    usage, limit, default, override = quota_usages.c, project_limits.c, limit_defaults.c, limit_overrides.c
+def _on_path(path: sa.CTE, dialect: Dialect, *, in_pods: bool) -> IsRead:
+    path_ids = sa.select(path.c.project_id)
+    return lambda key: sa.and_(
+        dialect.is_on_path(key["project_id"], path_ids), _of_pods(key, dialect, in_pods=in_pods)
+    )
 
-    def on_path(kind: str, columns: sa.ColumnCollection[str, Any], *amounts: sa.ColumnElement[int]) -> sa.Select[Any]:
-        rows = _columns(kind, columns["project_id"], columns["resource"], *amounts)
-        if path is None or dialect is None:
-            return rows.where(usages.of_pod(None, columns["resource"]))
-        is_read = dialect.counts_all_pods(columns["resource"])
-        if in_pods:
-            chars: Any = (sa.literal_column("1"), sa.bindparam("b_chars", type_=sa.Integer))
-            is_read |= sa.func.substr(columns["resource"], *chars) == sa.bindparam("b_prefix", type_=sa.String)
-        return rows.where(dialect.is_on_path(columns["project_id"], sa.select(path.c.project_id)), is_read)
 
+def _of_pods(key: Columns, dialect: Dialect, *, in_pods: bool) -> sa.ColumnElement[bool]:
+    """Rows of all pods; ``in_pods``: also those with scoped names that begin with the parameter ``b_prefix``."""
+    is_read = dialect.counts_all_pods(key["resource"])
+    if in_pods:
+        chars: Any = (sa.literal_column("1"), sa.bindparam("b_chars", type_=sa.Integer))
+        is_read |= sa.func.substr(key["resource"], *chars) == sa.bindparam("b_prefix", type_=sa.String)
+    return is_read
+
+
+def _counters(is_read: IsRead) -> list[sa.Select[Any]]:
+    """The counters of the rows for which ``is_read`` is true, and the totals."""
+    usage = quota_usages.c
+    rows = _columns(_USAGE, usage.project_id, usage.resource, usage.used, usage.reserved, usage.subtree)
     return [
-        on_path(_USAGE, usage, usage.used, usage.reserved, usage.subtree),
-        on_path(_LIMIT, limit, limit.hard_limit),
-        on_path(_OVERRIDE, override, override.hard_limit, override.generation, override.ordinal).where(
-            overrides.IS_ACTIVE
-        ),
-        _columns(_DEFAULT, None, default.resource, default.hard_limit),
+        rows.where(is_read(usage)),
         _columns(_TOTAL, usage.project_id, usage.resource, limit_totals.c.hard_limit, usage.subtree)
         .join_from(limit_totals, quota_usages, usage.resource == limit_totals.c.resource)
         .where(usage.project_id == _IS_TOTAL, limit_totals.c.is_enforced == sa.literal_column("1")),
+    ]
+
+
+def _limits(is_read: IsRead) -> list[sa.Select[Any]]:
+    """The limits and overrides for which ``is_read`` is true, and the default limits."""
+    limit, default, override = project_limits.c, limit_defaults.c, limit_overrides.c
+    limits = _columns(_LIMIT, limit.project_id, limit.resource, limit.hard_limit)
+    amounts = override.hard_limit, override.generation, override.ordinal
+    return [
+        limits.where(is_read(limit)),
+        _columns(_OVERRIDE, override.project_id, override.resource, *amounts).where(
+            is_read(override), overrides.IS_ACTIVE
+        ),
+        _columns(_DEFAULT, None, default.resource, default.hard_limit),
     ]
 
 

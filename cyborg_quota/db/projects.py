@@ -172,11 +172,6 @@ def edges(connection: sa.Connection, project_ids: Collection[str] | None = None)
     return dict(sorted((row.project_id, row.parent_id) for row in connection.execute(query)))
 
 
-def edges_query() -> sa.Select[Any]:
-    """project_id and parent_id of each project that has a parent."""
-    return _EDGES.where(projects.c.parent_id.is_not(None))
-
-
 def edges_above(connection: sa.Connection, project_ids: Iterable[str]) -> dict[str, str | None]:
     """The parents of these projects and of all their ancestors; without projects that do not exist."""
     path = paths_cte()

@@ -62,7 +62,7 @@ class TreePage(NamedTuple):
     """Limits and counters, and projects as (depth, project_id), parents before their children."""
 
     tree: LimitTree
-    counters: dict[tuple[str, str], Counters]
+    counters: Mapping[tuple[str, str], Counters]
     nodes: list[tuple[int, str]]
 
 
@@ -88,10 +88,11 @@ class LimitKeeper:
         stored = limit_reading.read_all(self._database, self._limits.initial_limits)
         return stored.tree, stored.overrides, stored.totals
 
-    def whole_tree(self) -> tuple[TreePage, list[TotalLimit]]:
-        """The whole tree, with the limits and counters of one moment; and the total limits."""
-        tree, counters, total_limits = limit_reading.read_usage(self._database, self._limits.initial_limits)
-        return TreePage(tree, counters, list(limit_tree.walk(tree.roots, tree.children_of))), total_limits
+    def whole_tree(self) -> tuple[TreePage, PathState]:
+        """The whole tree, with the limits and counters of one moment; and the state that also has the totals."""
+        parents, state = self._database.read(path_state.read_tree)
+        tree = LimitTree(dict(state.defaults), dict(state.project_limits), parents, self._limits.initial_limits)
+        return TreePage(tree, state.counters, list(limit_tree.walk(tree.roots, tree.children_of))), state
 
     def tree_page(self, project_id: str | None, limit: int | None, after: str | None) -> TreePage:
         """At most ``limit`` projects of the tree, or of a subtree, after ``after``. Raises MarkerNotFound.

@@ -12,11 +12,11 @@ import datetime
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from cyborg_quota.db import change_log, overrides, totals, usages
+from cyborg_quota.db import change_log, overrides, totals
 from cyborg_quota.db import limits as tables
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree
-from cyborg_quota.types import Counters, LimitOverride, TotalLimit
+from cyborg_quota.types import LimitOverride, TotalLimit
 
 T = TypeVar("T")
 
@@ -68,16 +68,3 @@ def read_all(database: Database, initial_limits: InitialLimits) -> StoredLimits:
             overrides.now(connection),
         ),
     )
-
-
-def read_usage(
-    database: Database, initial_limits: InitialLimits
-) -> tuple[LimitTree, dict[tuple[str, str], Counters], list[TotalLimit]]:
-    """The limits that apply now (an override replaces a limit), all counters, and the total limits."""
-
-    def work(connection: Connection) -> tuple[LimitTree, dict[tuple[str, str], Counters], list[TotalLimit]]:
-        tree = LimitTree(*tables.read_limits(connection), initial_limits)
-        tree.project_limits.update(overrides.active(connection))
-        return tree, usages.read(connection), totals.read_limits(connection)
-
-    return at_one_moment(database, work)

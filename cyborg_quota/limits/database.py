@@ -10,13 +10,13 @@ from oslo_config import cfg
 
 from cyborg_quota import exceptions, plugins
 from cyborg_quota.db import limits as tables
-from cyborg_quota.db import overrides, totals
+from cyborg_quota.db import overrides, path_state, totals
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.path_state import PathState
 from cyborg_quota.limits import base
 from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree, effective
 from cyborg_quota.limits.models.base import EnforcementModel
-from cyborg_quota.scopes import is_scoped
+from cyborg_quota.scopes import is_scoped, split
 from cyborg_quota.types import TOTAL, UNLIMITED, Constraint
 
 _MAX_NAMED_PROJECTS: Final = 500
@@ -63,8 +63,8 @@ class DatabaseLimitDriver(base.LimitDriver):
         return self._database
 
     def get_constraints(self, path: Sequence[str], resources: Collection[str]) -> list[Constraint]:
-        defaults, own_limits = self._tables.read(lambda connection: tables.of_path(connection, path, resources))
-        limits = self._path_limits(path, resources, defaults, own_limits)
+        state = self._tables.read(lambda connection: path_state.read_limits(connection, path))
+        limits = self._path_limits(state, resources)
         for resource in limits.missing:
             raise exceptions.LimitNotSet(resource, HINT.format(resource=resource))
         return list(limits.constraints)
@@ -73,32 +73,29 @@ class DatabaseLimitDriver(base.LimitDriver):
         return _total_constraints(self._tables.read(lambda connection: totals.read_enforced(connection, resources)))
 
     def get_pod_constraints(self, path: Sequence[str], names: Collection[str]) -> list[Constraint]:
-        limits = self._tables.read(lambda connection: tables.of_path(connection, path, names))[1]
-        return self.model.constraints(path, limits)
+        pods = {split(name)[1] for name in names}
+        pod = pods.pop() if len(pods) == 1 else ""
+        state = self._tables.read(lambda connection: path_state.read_limits(connection, path, pod=pod))
+        return [constraint for constraint in self.get_pod_limits(state) if constraint.resource in names]
 
     def get_pod_limits(self, state: PathState) -> Sequence[Constraint]:
         limits = {key: limit for key, limit in state.project_limits.items() if is_scoped(key[1])}
         return self.model.constraints(state.project_ids, limits) if limits else []
 
     def get_path_limits(self, state: PathState, resources: Collection[str]) -> base.PathLimits:
-        limits = self._path_limits(state.project_ids, resources, state.defaults, state.project_limits)
+        limits = self._path_limits(state, resources)
         return limits._replace(constraints=[*limits.constraints, *_total_constraints(state.totals)])
 
-    def _path_limits(
-        self,
-        path: Sequence[str],
-        resources: Collection[str],
-        defaults: Mapping[str, int],
-        own_limits: Mapping[tuple[str, str], int],
-    ) -> base.PathLimits:
+    def _path_limits(self, state: PathState, resources: Collection[str]) -> base.PathLimits:
+        path = state.project_ids
         limits: dict[tuple[str, str], int] = {}
         missing: dict[str, str] = {}
         for index, project_id in enumerate(path):
             for resource in resources:
                 limit = effective(
                     index == len(path) - 1,
-                    own_limits.get((project_id, resource)),
-                    defaults.get(resource),
+                    state.project_limits.get((project_id, resource)),
+                    state.defaults.get(resource),
                     self.initial_limits,
                 )
                 if limit is not None:
