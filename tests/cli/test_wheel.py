@@ -78,7 +78,7 @@ class WheelTest(base.BaseTestCase):
             "share/cyborg_quota/grafana": ["etc/grafana/cyborg_quota.json"],
             "share/cyborg_quota/prometheus": ["etc/prometheus/rules.yaml"],
             "share/cyborg_quota/systemd": [str(path.relative_to(TOP)) for path in TOP.glob("etc/systemd/*")],
-            "share/cyborg_quota/wsgi": [str(path.relative_to(TOP)) for path in TOP.glob("etc/wsgi/*")],
+            "share/cyborg_quota/wsgi": [str(path.relative_to(TOP)) for path in TOP.glob("etc/wsgi/*.*")],
             "share/man/man1": ["share/man/man1/cyborg-quota.1"],
             "share/bash-completion/completions": ["share/bash-completion/completions/cyborg-quota"],
         }
