@@ -108,7 +108,7 @@ class Expirer:
         in_pods: list[tuple[str, str, int]] = []
         for _, project_id, resource, delta, provider_id, _, pod in rows:
             if provider_id is not None:
-                freed[provider_id, resource] = freed.get((provider_id, resource), 0) + max(delta, 0)
+                freed[provider_id, resource] = freed.get((provider_id, resource), 0) + delta
             if pod is not None:
                 in_pods.append((project_id, scoped_name(resource, pod), delta))
         if freed:
