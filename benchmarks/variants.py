@@ -31,7 +31,6 @@ from cyborg_quota import Claim
 from cyborg_quota.db import connection_cache, schema
 from cyborg_quota.db import limits as limit_tables
 from cyborg_quota.db.database import Database
-from cyborg_quota.db.dialects import postgresql_functions
 from tests import base, fixtures, trees
 
 PRESENT: Final = "as it is"
@@ -56,12 +55,6 @@ def _never(*_arguments: object) -> bool:
 VARIANTS: Final = {
     "no single statement": Variant(
         ("mariadb", "postgresql"), [(Database, "_may_run_single_statements", _never)], "0022, 0037"
-    ),
-    "contention check in each call": Variant(
-        ("postgresql",), [(postgresql_functions, "_CONTENTION_CHECK_INTERVAL", 1)], "0025"
-    ),
-    "no early lock release": Variant(
-        ("postgresql",), [(postgresql_functions, "_CONTENTION_CHECK_INTERVAL", 10**9)], "0025"
     ),
     "no connection cache": Variant(
         ("mariadb", "postgresql", "sqlite"),

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
@@ -30,10 +29,8 @@ from tests.faults import outages
 from tests.faults.journal import OK
 from tests.faults.load import Ledger
 from tests.faults.proxy import Proxy
-from tests.servers import ServerError, machine
+from tests.servers import ServerError
 from tests.servers.replication import PAIRS, session
-
-FUNCTIONS = "cyborg_quota.db.dialects.postgresql_functions"
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
@@ -171,21 +168,12 @@ class TestFailover(FailoverTestCase):
         maintenance.run_job(maintenance.expire, "Expired %d reservations.", 0)
 
     def answer_waits(self, ledger: Ledger) -> None:
-        """No answered call can be lost by a promotion, including calls that released the row lock early."""
-        engine, control = (self.make_engine(ledger, **SHORT) for _ in range(2))
-        context, other = base.Context("p"), base.Context("q")
-        for each, of in ((engine, context), (control, other)):
-            each.rollback(of, each.reserve(of, {"gpu": 1}))  # the rows of a first use exist
-            self.make_contended(each, of, ledger)
+        """No answered call can be lost by a promotion."""
+        engine, context = self.make_engine(ledger, **SHORT), base.Context("p")
+        engine.rollback(context, engine.reserve(context, {"gpu": 1}))  # the rows of a first use exist
         self.pair.replica.pause()
         try:
             self.assertRaises(exceptions.DatabaseUnavailable, engine.reserve, context, {"gpu": 1}, consumer="a")
-            if self.backend == "postgresql":
-                # The control: without the statement that ensures durability, an answered call is lost by a promotion.
-                with fixtures_.MonkeyPatch(
-                    f"{FUNCTIONS}.ensure_durable", lambda _connection: None
-                ):
-                    control.reserve(other, {"gpu": 1}, consumer="b")
         finally:
             self.pair.replica.resume()
         engine.reserve(context, {"gpu": 1}, consumer="a")
@@ -195,25 +183,6 @@ class TestFailover(FailoverTestCase):
         engine = ledger.make_engine(url, **changes)
         self.addCleanup(engine.close)
         return engine
-
-    def make_contended(self, engine: QuotaEngine, context: base.Context, ledger: Ledger) -> None:
-        """On PostgreSQL: make the engine consider the row of this project contended; see record 0025."""
-        if self.backend != "postgresql":
-            return
-        self.useFixture(fixtures_.MonkeyPatch(f"{FUNCTIONS}._CONTENTION_CHECK_INTERVAL", 1))
-        self.useFixture(fixtures_.MonkeyPatch(f"{FUNCTIONS}._CONTENDED_SECONDS", 60))
-        change = f"UPDATE quota_usages SET reserved = reserved %s 1 WHERE project_id = '{context.project_id}'"
-        call = threading.Thread(target=lambda: engine.rollback(context, engine.reserve(context, {"gpu": 1})))
-        sql = sa.create_engine(ledger.url, poolclass=sa.NullPool)
-        with sql.connect() as holder, sql.connect() as observer:
-            holder.exec_driver_sql(change % "+")
-            call.start()
-            waiting = "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"
-            machine.wait_until(lambda: observer.exec_driver_sql(waiting).scalar() is True, 10.0)
-            holder.commit()
-        call.join()
-        with sql.begin() as connection:
-            connection.exec_driver_sql(change % "-")
 
     def under_load(self, ledger: Ledger, end_primary: Callable[[], None]) -> None:
         urls = [self.limited_url(str(sa.make_url(ledger.url).database))]

@@ -16,7 +16,6 @@ from unittest import mock
 
 import sqlalchemy as sa
 import testscenarios
-from fixtures import MonkeyPatch
 
 from cyborg_quota import Claim, Inventory, QuotaEngine
 from cyborg_quota.db import new_reservations
@@ -106,16 +105,6 @@ class PlanTestCase(base.BackendTestCase):
             engine.release(self.context, consumer=consumers[0])
         engine.rollback(self.context, engine.reserve(self.context, {"gpu": 1}))  # without a consumer
 
-    def attach_in_functions(self, engine: QuotaEngine, name: str) -> None:
-        """The same with and without the contention check."""
-        for check_interval in (1, 10**9):
-            with self.contention_check(check_interval):
-                self.attach(engine, f"{name} {check_interval}")
-
-    def contention_check(self, interval: int) -> Any:
-        """One call of ``interval`` checks for contention."""
-        return mock.patch("cyborg_quota.db.dialects.postgresql_functions._CONTENTION_CHECK_INTERVAL", interval)
-
 
 def _wrong(plans: Iterable[Any]) -> set[str]:
     """The scans of these plans that may read more than one holder's rows."""
@@ -188,13 +177,11 @@ class TestFunctions(PlanTestCase):
 
     def call_every_function(self, engine: QuotaEngine, name: str) -> None:
         """Also those of claims, for one row and for several."""
-        self.attach_in_functions(engine, name)
-        for check_interval in (1, 10**9):
-            with self.contention_check(check_interval):
-                for size in (1, 2):
-                    consumers = [f"{name} {check_interval} at n1 {size} {number}" for number in range(size)]
-                    claims = [Claim(consumer, {"gpu": 1}, provider="n1") for consumer in consumers]
-                    engine.rollback(self.context, engine.reserve_many(self.context, claims))
+        self.attach(engine, name)
+        for size in (1, 2):
+            consumers = [f"{name} at n1 {size} {number}" for number in range(size)]
+            claims = [Claim(consumer, {"gpu": 1}, provider="n1") for consumer in consumers]
+            engine.rollback(self.context, engine.reserve_many(self.context, claims))
 
     def test_at_each_size_of_an_unanalyzed_table(self) -> None:
         begin, wrong = 1, set()
@@ -206,8 +193,8 @@ class TestFunctions(PlanTestCase):
                 plans = self.plans_of(engine, lambda of=engine, at=size: self.call_every_function(of, str(at)))  # type: ignore[misc]
             called = {name for text in sent for name in re.findall(r"cyborg_quota_\w+_v\d", text)}
             self.assertEqual(set(postgresql.FUNCTIONS), called)
-            # Without a provider, 6 (see TestPlannedAgain). With one, the server also changes inventories.
-            self.assertEqual(13, len({plan["Query Text"] for plan in plans}))
+            # Without a provider, 5 (see TestPlannedAgain). With one, the server also changes inventories.
+            self.assertEqual(10, len({plan["Query Text"] for plan in plans}))
             found = _wrong(plans)
             found |= _wrong(self.plans_of_multi_statement_transaction(engine, size))
             wrong |= {f"{size} rows: {one}" for one in found}
@@ -247,11 +234,11 @@ class TestPlannedAgain(PlanTestCase):
 
     def test_after_an_analyze_of_small_tables(self) -> None:
         engine = self.make_engine()
-        self.attach_in_functions(engine, "small")
+        self.attach(engine, "small")
         self.execute("ANALYZE")
-        plans = self.plans_of(engine, lambda: self.attach_in_functions(engine, "analyzed"))
-        # Look up the consumers, check contention, charge (reserve and settle alike), insert, commit, roll back.
-        self.assertEqual(6, len({plan["Query Text"] for plan in plans}))
+        plans = self.plans_of(engine, lambda: self.attach(engine, "analyzed"))
+        # Look up the consumers, charge (reserve and settle alike), insert, commit, roll back.
+        self.assertEqual(5, len({plan["Query Text"] for plan in plans}))
         self.assertEqual(set(), _wrong(plans))
 
 
@@ -260,7 +247,6 @@ class TestOnlyTheUniqueKeys(PlanTestCase):
 
     def scans(self, constraints: Sequence[str]) -> set[str]:
         engine = self.make_engine()
-        self.useFixture(MonkeyPatch("cyborg_quota.db.dialects.postgresql_functions._CONTENTION_CHECK_INTERVAL", 10**9))
         engine.reserve(self.context, {"gpu": 1})  # the usage row exists
         engine.commit(self.context, engine.reserve(self.context, {"gpu": 1}, consumer="a"))
         (node,) = engine._driver._paths.known("p1", "gpu")  # type: ignore[attr-defined]

@@ -333,8 +333,6 @@ class TestNamedPod(PodClaimTestCase):
 
 
 class TestStatements(PodClaimTestCase):
-    # (On PostgreSQL, the text of a call says whether it checks contention, which is decided at random.)
-    @mock.patch("cyborg_quota.db.dialects.postgresql_functions._CONTENTION_CHECK_INTERVAL", 10**9)
     def test_without_a_pod_no_statement_is_added(self) -> None:
         self.add("p1", 99)
         self.capacity.add_provider(ADMIN, "free", can_host=False)

@@ -8,7 +8,6 @@ from unittest import mock
 
 import sqlalchemy as sa
 import testscenarios
-from fixtures import MonkeyPatch
 
 from cyborg_quota import Claim, exceptions
 from cyborg_quota.db.connection_cache import CachedConnection
@@ -18,27 +17,14 @@ from tests import base, fixtures, hooks, trees
 load_tests = testscenarios.load_tests_apply_scenarios
 
 
-SINGLE_STATEMENT = r"^(EXECUTE|SELECT WHERE|SELECT FROM generate_series\(1,) cyborg_quota_"
+SINGLE_STATEMENT = r"^(EXECUTE|SELECT WHERE) cyborg_quota_"
 
 
 class SingleStatementTestCase(base.LedgerTestCase):
-    """On PostgreSQL, a call has two forms: most calls use the one that does not check for contention."""
-
-    check_interval = 10**9
-    scenarios = [
-        *fixtures.SCENARIOS[1:],
-        *(
-            (f"{name}, checking", {**scenario, "check_interval": 1})
-            for name, scenario in fixtures.SCENARIOS
-            if name == "postgresql"
-        ),
-    ]
+    scenarios = fixtures.SCENARIOS[1:]
 
     def setUp(self) -> None:
         super().setUp()
-        self.useFixture(
-            MonkeyPatch("cyborg_quota.db.dialects.postgresql_functions._CONTENTION_CHECK_INTERVAL", self.check_interval)
-        )
         self.limits.limits[None, "gpu"] = 10
         self.quotas.rollback(self.context, self.quotas.reserve(self.context, {"gpu": 1}))  # the usage rows exist
         self.database = hooks.database_of(self.engine)
@@ -50,18 +36,6 @@ class SingleStatementTestCase(base.LedgerTestCase):
 
 
 _POSTGRESQL = [item for item in SingleStatementTestCase.scenarios if item[1]["backend"] == "postgresql"]
-
-
-class TestVariants(SingleStatementTestCase):
-    scenarios = _POSTGRESQL
-
-    def test_contention_check(self) -> None:
-        with hooks.recorded_statements(self.engine) as sent:
-            for call, size in ((self.quotas.commit, 2), (self.quotas.rollback, 1)):
-                claims = [Claim(f"{size} {number}", {"gpu": 1}) for number in range(size)]
-                call(self.context, self.quotas.reserve_many(self.context, claims))
-        self.assert_single_statements(sent, 4)
-        self.assertEqual({self.check_interval == 1}, {"generate_series" in statement for statement in sent})
 
 
 class TestAttach(SingleStatementTestCase):

@@ -17,7 +17,6 @@ from typing import Any
 
 import sqlalchemy as sa
 import testscenarios
-from fixtures import MonkeyPatch
 from oslo_context import context as oslo_context
 
 import cyborg_quota
@@ -202,8 +201,6 @@ class EveryCallTestCase(test_limits.LimitsTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        # Which calls check for contention is random. Here none does, as in most cases.
-        self.useFixture(MonkeyPatch("cyborg_quota.db.dialects.postgresql_functions._CONTENTION_CHECK_INTERVAL", 10**9))
         self.set(None, 100)
         self.make_tree({"above": None, VICTIM: "above", "empty": None})
         self.set("above", 100)

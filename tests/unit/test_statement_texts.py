@@ -26,7 +26,6 @@ from cyborg_quota.db.usages import Change, Node
 from cyborg_quota.types import COMMITTED, RESERVED, ROLLED_BACK
 
 TEXTS = pathlib.Path(__file__).parent / "statements"
-CONTENTION_CHECK = "cyborg_quota.db.dialects.postgresql_functions.random.random"
 
 URLS = {
     "sqlite": "sqlite://",
@@ -113,9 +112,8 @@ Run = Callable[[Any], object]
 
 
 def in_single_statement() -> Iterator[tuple[str, Run]]:
-    """MariaDB's block, and PostgreSQL's function without its random check for contention."""
-    with mock.patch(CONTENTION_CHECK, return_value=0.999):
-        yield from ((f"single statement: {label}", run) for label, run in single_statements().items())
+    """MariaDB's block, and PostgreSQL's function."""
+    yield from ((f"single statement: {label}", run) for label, run in single_statements().items())
 
 
 def single_statements() -> dict[str, Run]:

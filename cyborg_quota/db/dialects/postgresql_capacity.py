@@ -37,7 +37,7 @@ _CLAIM_LOOP: Final = f"""
     END LOOP;"""
 
 # UPDATE ... FROM changes a row only once, even if several rows match it. Therefore the claims are summed by inventory.
-_UNDO_CLAIMS: Final = f"""IF claimed > 0 THEN
+_UNDO_CLAIMS: Final = """IF claimed > 0 THEN
                 UPDATE @schema@.inventories AS claimed_from
                     SET used = claimed_from.used - taken.amount, free = claimed_from.free + taken.amount
                     FROM (
@@ -47,20 +47,20 @@ _UNDO_CLAIMS: Final = f"""IF claimed > 0 THEN
                     WHERE claimed_from.id = taken.id;
                 PERFORM set_config('synchronous_commit', 'off', true);
             END IF;
-            RETURN {functions.REFUSED};"""
+            RETURN false;"""
 
 # As the function RESERVE, with the claims before the charges, and with the provider as a ninth element of a row.
 _CLAIM_V1: Final = f"""
 CREATE FUNCTION @schema@.{CLAIM}(
-    p_project text, p_ttl bigint, p_rows text[], p_claims bigint[], p_charges bigint[], p_locks integer
-) RETURNS integer LANGUAGE plpgsql AS $function$ {functions.DECLARE}
+    p_project text, p_ttl bigint, p_rows text[], p_claims bigint[], p_charges bigint[]
+) RETURNS boolean LANGUAGE plpgsql AS $function$ {functions.DECLARE}
     claim bigint[];
     claimed integer := 0;
 BEGIN
     IF {functions.IS_HELD} THEN
-        RETURN {functions.REFUSED};
+        RETURN false;
     END IF; {_CLAIM_LOOP.replace("@refused@", _UNDO_CLAIMS)}
-    {functions.CHARGE_LOOP.replace("@refused@", functions.UNDO.replace(f"RETURN {functions.REFUSED};", _UNDO_CLAIMS))}
+    {functions.CHARGE_LOOP.replace("@refused@", functions.UNDO.replace("RETURN false;", _UNDO_CLAIMS))}
     INSERT INTO @schema@.reservations (
         created_at, deleted, project_id, expire, state, live,
         uuid, usage_id, resource, delta, consumer_id, group_id, claim_ordinal, source, provider_id
@@ -79,14 +79,15 @@ CREATE FUNCTION @schema@.{CLAIM_ONE}(
     p_uuid text, p_resource text, p_delta integer, p_consumer text, p_group text, p_ordinal integer, p_source text,
     p_provider integer, p_inventory integer,
     p_id integer, p_generation integer, p_reserved bigint, p_used bigint, p_subtree bigint,
-    p_max_held bigint, p_max_subtree bigint, p_locks integer
-) RETURNS integer LANGUAGE plpgsql AS $function$ {functions.BEFORE_ONE}
+    p_max_held bigint, p_max_subtree bigint
+) RETURNS boolean LANGUAGE plpgsql AS $function$
+BEGIN
     UPDATE @schema@.inventories SET used = used + p_delta, free = free - p_delta, updated_at = {functions.NOW}
         WHERE id = p_inventory AND free >= p_delta AND (
             min_unit = p_delta OR (min_unit < p_delta AND max_unit >= p_delta AND mod(p_delta, step_size) = 0)
         );
     IF NOT FOUND THEN
-        RETURN {functions.REFUSED};
+        RETURN false;
     END IF;
         {functions.CHARGE_ONE}
                 AND (
@@ -97,7 +98,7 @@ CREATE FUNCTION @schema@.{CLAIM_ONE}(
     IF NOT FOUND THEN
         UPDATE @schema@.inventories SET used = used - p_delta, free = free + p_delta WHERE id = p_inventory;
         PERFORM set_config('synchronous_commit', 'off', true);
-        RETURN {functions.REFUSED};
+        RETURN false;
     END IF;
     INSERT INTO @schema@.reservations (
         created_at, deleted, project_id, expire, state, live,
@@ -105,7 +106,7 @@ CREATE FUNCTION @schema@.{CLAIM_ONE}(
     ) VALUES (
         {functions.NOW}, false, p_project, {functions.NOW} + p_ttl * interval '1 microsecond', '{RESERVED}', 1,
         p_uuid, p_id, p_resource, p_delta, p_consumer, p_group, p_ordinal, p_source, p_provider
-    ); {functions.END_ONE}
+    ); {functions.END}
 $function$"""
 
 DEFINITIONS: Final = {
@@ -128,10 +129,10 @@ def claim(
             f" {first.provider_id}, {claims[0].inventory_id}, {functions.charge_values(changes[0])}"
         )
         values = (first.project_id, first.uuid, first.resource, first.consumer, first.group, first.source)
-        return functions.call_function(connection, CLAIM_ONE, arguments, values, changes)
+        return functions.call_function(connection, CLAIM_ONE, arguments, values)
     listed = functions.array([functions.reservation_text(row, row.provider_id) for row in rows])
     arguments = f"%s, {first.ttl_microseconds}, %s, {_integers(claims)}, {functions.charge_array(changes)}"
-    return functions.call_function(connection, CLAIM, arguments, (first.project_id, listed), changes)
+    return functions.call_function(connection, CLAIM, arguments, (first.project_id, listed))
 
 
 def _integers(rows: Iterable[Iterable[int]]) -> str:

@@ -9,19 +9,12 @@ creates the functions. Where they are missing, reserve and settle use the multi-
 
 The functions have the privileges of their caller. They name each table with its schema, so that they do not depend on
 the search path.
-
-PostgreSQL keeps the row locks of a transaction until its commit record is flushed to disk. If a row is contended, the
-function commits asynchronously, which releases the locks before the flush. A second transaction then flushes the log
-before the call returns (``ensure_durable``). Only some calls check for contention. Decision record 0025 explains why
-this is safe.
 """
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import sqlalchemy as sa
 
@@ -41,30 +34,8 @@ Each transaction may run on another server connection. A function call is sent a
 runs them in one transaction.
 """
 
-_CONTENDED: Final = "cyborg_quota_contended"
-"""Key in ``connection.info``: the ids of contended usage rows, with the time of the last wait for each."""
-
-_CONTENDED_SECONDS: Final = 0.2
-_CONTENTION_CHECK_INTERVAL: Final = 4
-"""One call in this many, chosen at random, checks contention of a row that is not known as contended.
-
-Random, because counting every fourth call could always skip the same row if calls alternate between rows. The check
-adds 5 % to a call.
-"""
-_MAX_CONTENDED_ROWS: Final = 1000
 _ENSURE_DURABLE: Final = "SELECT FROM pg_logical_emit_message(true, 'cyborg_quota', '')"
 """Writes a log record and flushes it, and thus all earlier records. The content of the message has no meaning."""
-
-HOLD_LOCKS: Final = 0
-CHECK_CONTENTION: Final = 1
-RELEASE_EARLY: Final = 2
-"""The values of ``p_locks``. 0: do not check; 1: check for contention; 2: commit asynchronously, which releases the row
-locks early. See decision record 0025."""
-
-REFUSED: Final = 0
-DONE: Final = 1
-DONE_AND_RELEASED: Final = 2
-"""The results of all functions. REFUSED: nothing was changed. DONE_AND_RELEASED: committed, but not yet flushed."""
 
 REFUSED_STATE: Final = "QU001"
 """Our own SQLSTATE: roll back."""
@@ -88,52 +59,38 @@ def _charge(expressions: Iterable[str]) -> str:
                 AND reserved + {of["reserved"]} >= 0 AND used + {of["used"]} >= 0 AND subtree + {of["subtree"]} >= 0"""
 
 
-# One UPDATE per row, in the order of the array: the caller sorts the rows deepest first (decision record 0002). The row
-# is contended if it changes between the two statements: another transaction had locked it.
+# One UPDATE per row, in the order of the array: the caller sorts the rows deepest first (decision record 0002).
 CHARGE_LOOP: Final = f"""
     FOREACH charge SLICE 1 IN ARRAY p_charges LOOP
-        IF p_locks = {CHECK_CONTENTION} THEN
-            SELECT ARRAY[used, reserved, subtree]::bigint[] INTO before FROM @schema@.quota_usages WHERE id = charge[1];
-        END IF;
-        {_charge(f"charge[{number}]" for number in range(1, 8))}
-            RETURNING ARRAY[used - charge[4], reserved - charge[3], subtree - charge[5]] INTO after;
+        {_charge(f"charge[{number}]" for number in range(1, 8))};
         IF NOT FOUND THEN
             @refused@
         END IF;
         charged := charged + 1;
-        contended := contended OR (p_locks = {CHECK_CONTENTION} AND after IS DISTINCT FROM before);
     END LOOP;"""
 
 # Undo the changes of the rows that were already charged. (An exception handler would make each call a subtransaction.)
 # Then commit asynchronously: the net change is nil, so nothing need be flushed.
-UNDO: Final = f"""IF charged > 0 THEN
+UNDO: Final = """IF charged > 0 THEN
                 UPDATE @schema@.quota_usages
                     SET reserved = reserved - p_charges[i][3], used = used - p_charges[i][4],
                         subtree = subtree - p_charges[i][5]
                     FROM generate_series(1, charged) AS i WHERE id = p_charges[i][1];
                 PERFORM set_config('synchronous_commit', 'off', true);
             END IF;
-            RETURN {REFUSED};"""
+            RETURN false;"""
 
 FAIL: Final = (
     f"RAISE SQLSTATE '{REFUSED_STATE}' USING MESSAGE = 'a usage row does not meet the conditions of the charge';"
 )
 
-DECLARE: Final = f"""
+DECLARE: Final = """
 DECLARE
     charge bigint[];
-    charged integer := 0;
-    before bigint[];
-    after bigint[];
-    contended boolean := p_locks = {RELEASE_EARLY};"""
+    charged integer := 0;"""
 
-# Commit asynchronously, so that the row locks are released before the log is flushed. The caller then flushes it.
-END: Final = f"""
-    IF contended THEN
-        PERFORM set_config('synchronous_commit', 'off', true);
-        RETURN {DONE_AND_RELEASED};
-    END IF;
-    RETURN {DONE};
+END: Final = """
+    RETURN true;
 END"""
 
 # Whether a consumer of the rows has live reservations. (One lookup per consumer, so that each uses a unique key:
@@ -149,11 +106,11 @@ IS_HELD: Final = """EXISTS (
 # The elements of a row: UUID, usage_id, resource, delta, consumer, group, claim_ordinal, source.
 _RESERVE_V1: Final = f"""
 CREATE FUNCTION @schema@.{RESERVE}(
-    p_project text, p_ttl bigint, p_rows text[], p_charges bigint[], p_locks integer
-) RETURNS integer LANGUAGE plpgsql AS $function$ {DECLARE}
+    p_project text, p_ttl bigint, p_rows text[], p_charges bigint[]
+) RETURNS boolean LANGUAGE plpgsql AS $function$ {DECLARE}
 BEGIN
     IF {IS_HELD} THEN
-        RETURN {REFUSED};
+        RETURN false;
     END IF; {CHARGE_LOOP.replace("@refused@", UNDO)}
     INSERT INTO @schema@.reservations (
         created_at, deleted, project_id, expire, state, live,
@@ -171,8 +128,8 @@ IN_FLIGHT: Final = f"""CASE WHEN state = '{RESERVED}' AND generation IS NULL
 
 _SETTLE_V1: Final = f"""
 CREATE FUNCTION @schema@.{SETTLE}(
-    p_uuids text[], p_state text, p_grace bigint, p_charges bigint[], p_locks integer
-) RETURNS integer LANGUAGE plpgsql AS $function$ {DECLARE}
+    p_uuids text[], p_state text, p_grace bigint, p_charges bigint[]
+) RETURNS boolean LANGUAGE plpgsql AS $function$ {DECLARE}
     settled integer;
 BEGIN
     IF p_state = '{COMMITTED}' THEN
@@ -186,35 +143,14 @@ BEGIN
     END IF;
     GET DIAGNOSTICS settled = ROW_COUNT;
     IF settled = 0 THEN
-        RETURN {REFUSED};
+        RETURN false;
     ELSIF settled < cardinality(p_uuids) THEN
         RAISE SQLSTATE '{REFUSED_STATE}' USING MESSAGE = 'a reservation is not in flight';
     END IF; {CHARGE_LOOP.replace("@refused@", FAIL)} {END}
 $function$"""
 
-# The charge of a function for one usage row, with its check for contention.
-BEFORE_ONE: Final = f"""
-DECLARE
-    before bigint[];
-    after bigint[];
-BEGIN
-    IF p_locks = {CHECK_CONTENTION} THEN
-        SELECT ARRAY[used, reserved, subtree]::bigint[] INTO before FROM @schema@.quota_usages WHERE id = p_id;
-    END IF;"""
 CHARGE_ONE: Final = _charge(f"p_{name}" for name in _CHARGE_COLUMNS)
-END_ONE: Final = f"""
-    IF p_locks = {HOLD_LOCKS} THEN
-        RETURN {DONE};
-    ELSIF p_locks = {CHECK_CONTENTION} THEN
-        SELECT ARRAY[used - p_used, reserved - p_reserved, subtree - p_subtree] INTO after
-            FROM @schema@.quota_usages WHERE id = p_id;
-        IF after = before THEN
-            RETURN {DONE};
-        END IF;
-    END IF;
-    PERFORM set_config('synchronous_commit', 'off', true);
-    RETURN {DONE_AND_RELEASED};
-END"""
+"""The charge of a function for one usage row."""
 
 DEFINITIONS: Final = {
     RESERVE: _RESERVE_V1,
@@ -264,7 +200,7 @@ def reserve(connection: sa.Connection, rows: Sequence[NewReservation], changes: 
     first = rows[0]
     listed = array([reservation_text(row) for row in rows])
     arguments = f"%s, {first.ttl_microseconds}, %s, {charge_array(changes)}"
-    return call_function(connection, RESERVE, arguments, (first.project_id, listed), changes)
+    return call_function(connection, RESERVE, arguments, (first.project_id, listed))
 
 
 def settle(
@@ -272,56 +208,22 @@ def settle(
 ) -> bool:
     """Commit or roll back in one call of a function, with the changes in lock order. False: it changed nothing."""
     listed = array([array_element(uuid) for uuid in sorted(uuids)])
-    return call_function(connection, SETTLE, f"%s, '{after}', {grace}, {charge_array(changes)}", (listed,), changes)
+    return call_function(connection, SETTLE, f"%s, '{after}', {grace}, {charge_array(changes)}", (listed,))
 
 
 def call_function(
-    connection: sa.Connection, function: str, arguments: str, values: tuple[str | None, ...], changes: Sequence[Change]
+    connection: sa.Connection, function: str, arguments: str, values: tuple[str | None, ...]
 ) -> bool:
     """Call a function that is a transaction of its own. False: it changed nothing.
 
-    ``arguments``: all arguments of the function but the last, as SQL with ``%s`` for each of ``values``.
+    ``arguments``: its arguments as SQL, with ``%s`` for each of ``values``.
     """
-    info = connection.info
-    usage_id = changes[-1].node.usage_id
-    locks = _choose_locks(info, usage_id)
-    call = f"{function}({arguments}, {locks})"
-    # The function's result is returned as the row count, because SQLAlchemy is slower with columns. The form with
-    # generate_series is 10 % slower on the server, so it is used only for the contention check.
-    # (The comment shows in a server log or a network trace that the statement commits.)
-    is_checked = locks == CHECK_CONTENTION
-    text = f"SELECT FROM generate_series(1, {call}) -- COMMIT" if is_checked else f"SELECT WHERE {call} > 0 -- COMMIT"
-    if (settings := info.get(TRANSACTION_SETTINGS)) is not None:
+    # The function's result is returned as the row count, because SQLAlchemy is slower with columns. (The comment shows
+    # in a server log or a network trace that the statement commits.)
+    text = f"SELECT WHERE {function}({arguments}) -- COMMIT"
+    if (settings := connection.info.get(TRANSACTION_SETTINGS)) is not None:
         text = f"{settings}; {text}"
-    result: int = connection.exec_driver_sql(text, values).rowcount
-    # (Without the check, the row count does not tell whether the locks were released.)
-    released_early = result == DONE_AND_RELEASED if is_checked else locks == RELEASE_EARLY
-    _end_call(connection, usage_id, locks, is_done=result > 0, released_early=released_early)
-    return result > 0
-
-
-def _choose_locks(info: dict[str, Any], usage_id: int) -> int:
-    """The value of ``p_locks`` for a charge of this usage row."""
-    waited_at = info.setdefault(_CONTENDED, {}).get(usage_id)
-    if waited_at is not None and time.monotonic() - waited_at < _CONTENDED_SECONDS:
-        return RELEASE_EARLY
-    if waited_at is not None or random.random() * _CONTENTION_CHECK_INTERVAL < 1:
-        return CHECK_CONTENTION
-    return HOLD_LOCKS
-
-
-def _end_call(connection: sa.Connection, usage_id: int, locks: int, *, is_done: bool, released_early: bool) -> None:
-    """Flush what was committed asynchronously, and remember whether the usage row is contended."""
-    if is_done and released_early:
-        ensure_durable(connection)
-    if locks == CHECK_CONTENTION:
-        contended: dict[int, float] = connection.info[_CONTENDED]
-        if released_early:
-            if len(contended) >= _MAX_CONTENDED_ROWS:
-                contended.clear()
-            contended[usage_id] = time.monotonic()
-        else:
-            contended.pop(usage_id, None)
+    return connection.exec_driver_sql(text, values).rowcount > 0
 
 
 def charge_values(change: Change) -> str:

@@ -1,14 +1,11 @@
 -- function cyborg_quota_reserve_v1
 
 CREATE FUNCTION @schema@.cyborg_quota_reserve_v1(
-    p_project text, p_ttl bigint, p_rows text[], p_charges bigint[], p_locks integer
-) RETURNS integer LANGUAGE plpgsql AS $function$ 
+    p_project text, p_ttl bigint, p_rows text[], p_charges bigint[]
+) RETURNS boolean LANGUAGE plpgsql AS $function$ 
 DECLARE
     charge bigint[];
     charged integer := 0;
-    before bigint[];
-    after bigint[];
-    contended boolean := p_locks = 2;
 BEGIN
     IF EXISTS (
         SELECT FROM generate_subscripts(p_rows, 1) AS i CROSS JOIN LATERAL (
@@ -17,19 +14,15 @@ BEGIN
                 LIMIT 1
         ) AS live_rows
     ) THEN
-        RETURN 0;
+        RETURN false;
     END IF; 
     FOREACH charge SLICE 1 IN ARRAY p_charges LOOP
-        IF p_locks = 1 THEN
-            SELECT ARRAY[used, reserved, subtree]::bigint[] INTO before FROM @schema@.quota_usages WHERE id = charge[1];
-        END IF;
         UPDATE @schema@.quota_usages
             SET reserved = reserved + charge[3], used = used + charge[4], subtree = subtree + charge[5],
                 updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
             WHERE id = charge[1] AND generation = charge[2]
                 AND used + reserved <= charge[6] AND subtree <= charge[7]
-                AND reserved + charge[3] >= 0 AND used + charge[4] >= 0 AND subtree + charge[5] >= 0
-            RETURNING ARRAY[used - charge[4], reserved - charge[3], subtree - charge[5]] INTO after;
+                AND reserved + charge[3] >= 0 AND used + charge[4] >= 0 AND subtree + charge[5] >= 0;
         IF NOT FOUND THEN
             IF charged > 0 THEN
                 UPDATE @schema@.quota_usages
@@ -38,10 +31,9 @@ BEGIN
                     FROM generate_series(1, charged) AS i WHERE id = p_charges[i][1];
                 PERFORM set_config('synchronous_commit', 'off', true);
             END IF;
-            RETURN 0;
+            RETURN false;
         END IF;
         charged := charged + 1;
-        contended := contended OR (p_locks = 1 AND after IS DISTINCT FROM before);
     END LOOP;
     INSERT INTO @schema@.reservations (
         created_at, deleted, project_id, expire, state, live,
@@ -51,11 +43,7 @@ BEGIN
         p_rows[i][1], p_rows[i][2]::integer, p_rows[i][3], p_rows[i][4]::integer, p_rows[i][5], p_rows[i][6],
         p_rows[i][7]::smallint, p_rows[i][8]
     FROM generate_subscripts(p_rows, 1) AS i; 
-    IF contended THEN
-        PERFORM set_config('synchronous_commit', 'off', true);
-        RETURN 2;
-    END IF;
-    RETURN 1;
+    RETURN true;
 END
 $function$
 ;
@@ -63,14 +51,11 @@ $function$
 -- function cyborg_quota_settle_v1
 
 CREATE FUNCTION @schema@.cyborg_quota_settle_v1(
-    p_uuids text[], p_state text, p_grace bigint, p_charges bigint[], p_locks integer
-) RETURNS integer LANGUAGE plpgsql AS $function$ 
+    p_uuids text[], p_state text, p_grace bigint, p_charges bigint[]
+) RETURNS boolean LANGUAGE plpgsql AS $function$ 
 DECLARE
     charge bigint[];
     charged integer := 0;
-    before bigint[];
-    after bigint[];
-    contended boolean := p_locks = 2;
     settled integer;
 BEGIN
     IF p_state = 'committed' THEN
@@ -86,32 +71,23 @@ BEGIN
     END IF;
     GET DIAGNOSTICS settled = ROW_COUNT;
     IF settled = 0 THEN
-        RETURN 0;
+        RETURN false;
     ELSIF settled < cardinality(p_uuids) THEN
         RAISE SQLSTATE 'QU001' USING MESSAGE = 'a reservation is not in flight';
     END IF; 
     FOREACH charge SLICE 1 IN ARRAY p_charges LOOP
-        IF p_locks = 1 THEN
-            SELECT ARRAY[used, reserved, subtree]::bigint[] INTO before FROM @schema@.quota_usages WHERE id = charge[1];
-        END IF;
         UPDATE @schema@.quota_usages
             SET reserved = reserved + charge[3], used = used + charge[4], subtree = subtree + charge[5],
                 updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
             WHERE id = charge[1] AND generation = charge[2]
                 AND used + reserved <= charge[6] AND subtree <= charge[7]
-                AND reserved + charge[3] >= 0 AND used + charge[4] >= 0 AND subtree + charge[5] >= 0
-            RETURNING ARRAY[used - charge[4], reserved - charge[3], subtree - charge[5]] INTO after;
+                AND reserved + charge[3] >= 0 AND used + charge[4] >= 0 AND subtree + charge[5] >= 0;
         IF NOT FOUND THEN
             RAISE SQLSTATE 'QU001' USING MESSAGE = 'a usage row does not meet the conditions of the charge';
         END IF;
         charged := charged + 1;
-        contended := contended OR (p_locks = 1 AND after IS DISTINCT FROM before);
     END LOOP; 
-    IF contended THEN
-        PERFORM set_config('synchronous_commit', 'off', true);
-        RETURN 2;
-    END IF;
-    RETURN 1;
+    RETURN true;
 END
 $function$
 ;
@@ -119,14 +95,11 @@ $function$
 -- function cyborg_quota_claim_v1
 
 CREATE FUNCTION @schema@.cyborg_quota_claim_v1(
-    p_project text, p_ttl bigint, p_rows text[], p_claims bigint[], p_charges bigint[], p_locks integer
-) RETURNS integer LANGUAGE plpgsql AS $function$ 
+    p_project text, p_ttl bigint, p_rows text[], p_claims bigint[], p_charges bigint[]
+) RETURNS boolean LANGUAGE plpgsql AS $function$ 
 DECLARE
     charge bigint[];
     charged integer := 0;
-    before bigint[];
-    after bigint[];
-    contended boolean := p_locks = 2;
     claim bigint[];
     claimed integer := 0;
 BEGIN
@@ -137,7 +110,7 @@ BEGIN
                 LIMIT 1
         ) AS live_rows
     ) THEN
-        RETURN 0;
+        RETURN false;
     END IF; 
     FOREACH claim SLICE 1 IN ARRAY p_claims LOOP
         UPDATE @schema@.inventories SET used = used + claim[3], free = free - claim[3], updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
@@ -155,22 +128,18 @@ BEGIN
                     WHERE claimed_from.id = taken.id;
                 PERFORM set_config('synchronous_commit', 'off', true);
             END IF;
-            RETURN 0;
+            RETURN false;
         END IF;
         claimed := claimed + 1;
     END LOOP;
     
     FOREACH charge SLICE 1 IN ARRAY p_charges LOOP
-        IF p_locks = 1 THEN
-            SELECT ARRAY[used, reserved, subtree]::bigint[] INTO before FROM @schema@.quota_usages WHERE id = charge[1];
-        END IF;
         UPDATE @schema@.quota_usages
             SET reserved = reserved + charge[3], used = used + charge[4], subtree = subtree + charge[5],
                 updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
             WHERE id = charge[1] AND generation = charge[2]
                 AND used + reserved <= charge[6] AND subtree <= charge[7]
-                AND reserved + charge[3] >= 0 AND used + charge[4] >= 0 AND subtree + charge[5] >= 0
-            RETURNING ARRAY[used - charge[4], reserved - charge[3], subtree - charge[5]] INTO after;
+                AND reserved + charge[3] >= 0 AND used + charge[4] >= 0 AND subtree + charge[5] >= 0;
         IF NOT FOUND THEN
             IF charged > 0 THEN
                 UPDATE @schema@.quota_usages
@@ -189,10 +158,9 @@ BEGIN
                     WHERE claimed_from.id = taken.id;
                 PERFORM set_config('synchronous_commit', 'off', true);
             END IF;
-            RETURN 0;
+            RETURN false;
         END IF;
         charged := charged + 1;
-        contended := contended OR (p_locks = 1 AND after IS DISTINCT FROM before);
     END LOOP;
     INSERT INTO @schema@.reservations (
         created_at, deleted, project_id, expire, state, live,
@@ -202,11 +170,7 @@ BEGIN
         p_rows[i][1], p_rows[i][2]::integer, p_rows[i][3], p_rows[i][4]::integer, p_rows[i][5], p_rows[i][6],
         p_rows[i][7]::smallint, p_rows[i][8], p_rows[i][9]::integer
     FROM generate_subscripts(p_rows, 1) AS i; 
-    IF contended THEN
-        PERFORM set_config('synchronous_commit', 'off', true);
-        RETURN 2;
-    END IF;
-    RETURN 1;
+    RETURN true;
 END
 $function$
 ;
@@ -218,21 +182,15 @@ CREATE FUNCTION @schema@.cyborg_quota_claim_one_v1(
     p_uuid text, p_resource text, p_delta integer, p_consumer text, p_group text, p_ordinal integer, p_source text,
     p_provider integer, p_inventory integer,
     p_id integer, p_generation integer, p_reserved bigint, p_used bigint, p_subtree bigint,
-    p_max_held bigint, p_max_subtree bigint, p_locks integer
-) RETURNS integer LANGUAGE plpgsql AS $function$ 
-DECLARE
-    before bigint[];
-    after bigint[];
+    p_max_held bigint, p_max_subtree bigint
+) RETURNS boolean LANGUAGE plpgsql AS $function$
 BEGIN
-    IF p_locks = 1 THEN
-        SELECT ARRAY[used, reserved, subtree]::bigint[] INTO before FROM @schema@.quota_usages WHERE id = p_id;
-    END IF;
     UPDATE @schema@.inventories SET used = used + p_delta, free = free - p_delta, updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
         WHERE id = p_inventory AND free >= p_delta AND (
             min_unit = p_delta OR (min_unit < p_delta AND max_unit >= p_delta AND mod(p_delta, step_size) = 0)
         );
     IF NOT FOUND THEN
-        RETURN 0;
+        RETURN false;
     END IF;
         UPDATE @schema@.quota_usages
             SET reserved = reserved + p_reserved, used = used + p_used, subtree = subtree + p_subtree,
@@ -248,7 +206,7 @@ BEGIN
     IF NOT FOUND THEN
         UPDATE @schema@.inventories SET used = used - p_delta, free = free + p_delta WHERE id = p_inventory;
         PERFORM set_config('synchronous_commit', 'off', true);
-        RETURN 0;
+        RETURN false;
     END IF;
     INSERT INTO @schema@.reservations (
         created_at, deleted, project_id, expire, state, live,
@@ -257,47 +215,37 @@ BEGIN
         (statement_timestamp() AT TIME ZONE 'UTC'), false, p_project, (statement_timestamp() AT TIME ZONE 'UTC') + p_ttl * interval '1 microsecond', 'reserved', 1,
         p_uuid, p_id, p_resource, p_delta, p_consumer, p_group, p_ordinal, p_source, p_provider
     ); 
-    IF p_locks = 0 THEN
-        RETURN 1;
-    ELSIF p_locks = 1 THEN
-        SELECT ARRAY[used - p_used, reserved - p_reserved, subtree - p_subtree] INTO after
-            FROM @schema@.quota_usages WHERE id = p_id;
-        IF after = before THEN
-            RETURN 1;
-        END IF;
-    END IF;
-    PERFORM set_config('synchronous_commit', 'off', true);
-    RETURN 2;
+    RETURN true;
 END
 $function$
 ;
 
 -- single statement: reserve one row
-SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50}}', 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50}}') -- COMMIT
 ;
 
 -- single statement: reserve two rows
-SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50}}', 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50}}') -- COMMIT
 ;
 
 -- single statement: reserve in a tree
-SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50},{2,102,0,0,2,4611686018427387904,60},{3,103,0,0,2,4611686018427387904,60}}', 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_reserve_v1(%s, 5, %s, '{{1,101,2,0,2,8,50},{2,102,0,0,2,4611686018427387904,60},{3,103,0,0,2,4611686018427387904,60}}') -- COMMIT
 ;
 
 -- single statement: commit
-SELECT WHERE cyborg_quota_settle_v1(%s, 'committed', 0, '{{1,101,-2,2,0,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_settle_v1(%s, 'committed', 0, '{{1,101,-2,2,0,4611686018427387904,4611686018427387904}}') -- COMMIT
 ;
 
 -- single statement: commit two
-SELECT WHERE cyborg_quota_settle_v1(%s, 'committed', 0, '{{1,101,-2,2,0,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_settle_v1(%s, 'committed', 0, '{{1,101,-2,2,0,4611686018427387904,4611686018427387904}}') -- COMMIT
 ;
 
 -- single statement: roll back in a tree
-SELECT WHERE cyborg_quota_settle_v1(%s, 'rolled_back', 0, '{{1,101,-2,0,-2,4611686018427387904,4611686018427387904},{2,102,0,0,-2,4611686018427387904,4611686018427387904},{3,103,0,0,-2,4611686018427387904,4611686018427387904}}', 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_settle_v1(%s, 'rolled_back', 0, '{{1,101,-2,0,-2,4611686018427387904,4611686018427387904},{2,102,0,0,-2,4611686018427387904,4611686018427387904},{3,103,0,0,-2,4611686018427387904,4611686018427387904}}') -- COMMIT
 ;
 
 -- single statement: claim capacity
-SELECT WHERE cyborg_quota_claim_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 5, 7, 1,101,2,0,2,8,50, 0) > 0 -- COMMIT
+SELECT WHERE cyborg_quota_claim_one_v1(%s, 5, %s, %s, 1, %s, %s, 1, %s, 5, 7, 1,101,2,0,2,8,50) -- COMMIT
 ;
 
 -- claim of capacity
