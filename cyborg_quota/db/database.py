@@ -10,11 +10,12 @@ unnecessary.
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 import tenacity
@@ -35,6 +36,7 @@ DuplicateEntry = oslo_exc.DBDuplicateEntry
 Work = Callable[[Connection], T]
 
 _CONFLICT_WAIT_SHARE: Final = 48
+_USUAL_LIMITS: Final = contextlib.nullcontext()
 
 
 class _Call(threading.local):
@@ -69,6 +71,43 @@ def backoff(first_seconds: float, longest_seconds: float, ends: float) -> Callab
     return wait
 
 
+class _Pool:
+    """The engine of this process and its connections, created at first use."""
+
+    def __init__(self, url: sa.URL, dialect: dialects.Dialect, settings: DatabaseSettings) -> None:
+        self._url = url
+        self._dialect = dialect
+        self.settings = settings
+        self._lock = threading.Lock()
+        self._opened: tuple[sa.Engine, ConnectionCache] | None = None
+        self._parents: list[tuple[sa.Engine, ConnectionCache]] = []  # referenced, so that they are not closed
+        forks.register(self)
+
+    def open(self) -> tuple[sa.Engine, ConnectionCache]:
+        if self._opened is not None:
+            return self._opened
+        with self._lock:
+            if self._opened is None:
+                with connect.translating_url_errors():
+                    engine = connect.make_engine(self._url, self._dialect, self.settings)
+                recycle_seconds, can_cache = self.settings.pool_recycle_seconds, connect.can_cache(engine)
+                self._opened = engine, ConnectionCache(engine, recycle_seconds, can_cache=can_cache)
+            return self._opened
+
+    def renew_after_fork(self) -> None:
+        """Drop the parent's engine with its locks, without closing its sockets: the parent still uses them."""
+        self._lock = threading.Lock()
+        if self._opened is not None:
+            self._parents.append(self._opened)
+        self._opened = None
+
+    def close(self) -> None:
+        if self._opened is not None:
+            engine, connections = self._opened
+            connections.close()
+            engine.dispose()
+
+
 class Database:
     """A database that threads can share. A forked child opens its own connections. The constructor does no I/O.
 
@@ -78,11 +117,6 @@ class Database:
     def __init__(self, settings: DatabaseSettings, verify: Callable[[Connection], None] | None = None) -> None:
         self._settings = settings
         self._verify = verify
-        self._lock = threading.Lock()
-        self._engine: sa.Engine | None = None
-        self._connections: ConnectionCache | None = None
-        self._parents: list[tuple[sa.Engine, ConnectionCache | None]] = []  # referenced, so that they are not closed
-        self._long_transactions: Database | None = None
         self._galera: bool | None = None
         self._runs_single_statements: bool | None = None  # unknown before the first connection
         self._has_written = False
@@ -103,41 +137,27 @@ class Database:
             raise exceptions.ConfigurationError(
                 "[database] connection has more than one @: write %40 in a user name, a password or a parameter."
             )
-        forks.register(self)
+        self._pool = _Pool(self._url, self.dialect, settings)
 
     @property
     def engine(self) -> sa.Engine:
         """The engine of this process, created at first use."""
-        if self._engine is not None:
-            return self._engine
-        with self._lock:
-            if self._engine is None:
-                settings = self._settings
-                with connect.translating_url_errors():
-                    engine = connect.make_engine(self._url, self.dialect, settings)
-                self._connections = ConnectionCache(
-                    engine, settings.pool_recycle_seconds, can_cache=connect.can_cache(engine)
-                )
-                self._engine = engine
-            return self._engine
+        return self._pool.open()[0]
 
-    def renew_after_fork(self) -> None:
-        """Drop the parent's engine with its locks, without closing its sockets: the parent still uses them."""
-        self._lock = threading.Lock()
-        if self._engine is not None:
-            self._parents.append((self._engine, self._connections))
-        self._engine = self._connections = None
+    @property
+    def untimed(self) -> Database:
+        """The same database and pool, for transactions whose statements have no timeout: full scans."""
+        return self._with_limits(statement_timeout_seconds=None)
 
     @property
     def long_transactions(self) -> Database:
-        """The same database for transactions that may be idle for long between two statements."""
-        with self._lock:
-            if self._long_transactions is None:
-                self._long_transactions = Database(
-                    dataclasses.replace(self._settings, allow_idle_in_transaction=True), self._verify
-                )
-                self._long_transactions._on_retry = self._on_retry
-            return self._long_transactions
+        """The same database and pool, for transactions that may be idle for long between two statements."""
+        return self._with_limits(allow_idle_in_transaction=True)
+
+    def _with_limits(self, **limits: Any) -> Database:
+        view = copy.copy(self)
+        view._settings = dataclasses.replace(self._settings, **limits)
+        return view
 
     def observe_retries(self, listener: Callable[[str], None]) -> None:
         """Call ``listener`` with the kind of the error (see errors.kind) before each retry. Call this once, first."""
@@ -155,11 +175,7 @@ class Database:
 
     def close(self) -> None:
         """Close the connections. The next use opens new ones."""
-        if self._engine is not None and self._connections is not None:
-            self._connections.close()
-            self._engine.dispose()
-        if self._long_transactions is not None:
-            self._long_transactions.close()
+        self._pool.close()
 
     def deadline(self) -> contextlib.AbstractContextManager[None]:
         """All transactions inside this context share one retry deadline, because the caller waits for all of them.
@@ -319,7 +335,7 @@ class Database:
                 cached.leave_autocommit()
             if read:
                 self.dialect.read_only_next(connection)
-            with connection.begin():
+            with connection.begin(), self._time_limits(connection):
                 self._verify_once(connection)
                 result = work(connection)
                 has_run = True
@@ -363,10 +379,13 @@ class Database:
             verify(connection)
             self._verify = None
 
+    def _time_limits(self, connection: Connection) -> contextlib.AbstractContextManager[None]:
+        if self._settings is self._pool.settings:
+            return _USUAL_LIMITS
+        return self.dialect.time_limits(connection, self._settings, self._pool.settings)
+
     def _acquire(self) -> tuple[ConnectionCache, CachedConnection]:
-        self.engine  # noqa: B018 (creates the engine and the connection cache)
-        connections = self._connections
-        assert connections is not None, "created with the engine"
+        _, connections = self._pool.open()
         return connections, connections.take() or self._open(connections)
 
     @staticmethod

@@ -22,6 +22,9 @@ import sqlalchemy as sa
 
 from cyborg_quota import forks
 
+IS_PATIENT: Final = "cyborg_quota_is_patient"
+"""Key in the pool's ``info`` of a connection: whether its statement may take any time."""
+
 _ACTIVE: Final = 1
 """libpq's transaction status of a connection that waits for the answer to a statement."""
 _LAST_DATA_SENT: Final = 44
@@ -54,13 +57,13 @@ class _Watcher:
         """Reset in a child process, which has neither the parent's connections nor its thread."""
         self._has_thread = False
         # (Weak references: SQLAlchemy sends no close event for a connection that failed during its setup.)
-        self._connections: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._connections: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
 
-    def begin(self, connection: Any, _record: Any = None) -> None:
+    def begin(self, connection: Any, record: Any) -> None:
         """Watch a new connection. Start the thread if it does not run."""
         with self._lock:
-            self._connections.add(connection)
+            self._connections[connection] = record.info
             if self._has_thread:
                 return
             self._has_thread = True
@@ -75,7 +78,7 @@ class _Watcher:
     def end(self, connection: Any, _record: Any = None) -> None:
         """Forget a closed connection: its file descriptor may be reused immediately."""
         with self._lock:
-            self._connections.discard(connection)
+            self._connections.pop(connection, None)
 
     def check(self) -> None:
         """Shut down the connections that have been silent for too long."""
@@ -89,7 +92,7 @@ class _Watcher:
 
     def _is_silent(self, connection: Any) -> bool:
         """Whether the connection waits for its server for too long. An idle connection or transaction is not silent."""
-        is_waiting = connection.info.transaction_status == _ACTIVE
+        is_waiting = connection.info.transaction_status == _ACTIVE and not self._connections[connection].get(IS_PATIENT)
         return is_waiting and _silent_seconds(connection) > self._limit_seconds
 
 

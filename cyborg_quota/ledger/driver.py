@@ -9,7 +9,6 @@ limit_changes.py (limits and imports), tree_import.py (the tree of another sourc
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -78,9 +77,7 @@ class DbQuotaDriver(base.QuotaDriver):
         self._limits = limits
         self._settings = settings
         self._database = Database(settings.database, verify=schema.check)
-        # Full scans (audit, list) run without a statement timeout.
-        untimed = dataclasses.replace(settings.database, statement_timeout_seconds=None)
-        self._untimed = Database(untimed, verify=schema.check)
+        self._untimed = self._database.untimed  # for full scans (audit, list)
         limits.use(self._database)
         self._paths = PathCache(self._database)
         providers = ProviderCache()
@@ -158,7 +155,6 @@ class DbQuotaDriver(base.QuotaDriver):
 
     def close(self) -> None:
         self._database.close()
-        self._untimed.close()
 
     def reserve(
         self,

@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
 from cyborg_quota import QuotaEngine
+from tests import hooks
 
 READS = ("SELECT", "SET ", "SHOW", "PRAGMA", "PREPARE", "DEALLOCATE")
 BEGIN = ("BEGIN", "BEGIN IMMEDIATE")
@@ -38,11 +39,6 @@ def in_transaction(connection: Any) -> bool:
     if hasattr(connection, "in_transaction"):
         return bool(connection.in_transaction)
     return bool(connection.info.transaction_status)
-
-
-def _engines(engine: QuotaEngine) -> Iterable[sa.Engine]:
-    driver: Any = engine._driver
-    return [one.engine for one in (driver._database, driver._database.long_transactions, driver._untimed)]
 
 
 class _Watch:
@@ -116,8 +112,7 @@ def run(
         try:
             watch = _Watch(lambda number: _die_if(number == at), is_naive=is_naive)
             engine = make_engine()
-            for sql in _engines(engine):
-                watch.watch(sql)
+            watch.watch(hooks.database_of(engine).engine)
             call(engine)
             os.write(writer, json.dumps(watch.ends).encode())
             status = 0

@@ -48,6 +48,34 @@ class Clock:
         self._now += seconds
 
 
+class TestTimeLimits(base.LedgerTestCase):
+    """Transactions with other time limits use the connections of all others."""
+
+    scenarios = fixtures.SCENARIOS[1:]
+
+    def sleep(self, seconds: float) -> Callable[[sa.Connection], object]:
+        name = "SLEEP" if self.backend == "mariadb" else "pg_sleep"
+        return lambda connection: connection.exec_driver_sql(f"SELECT {name}({seconds})").all()
+
+    def test_one_pool(self) -> None:
+        """Longer than the client, the server and the watchdog wait; a pause longer than a transaction may be idle."""
+        usual = hooks.database_of(self.make_engine(statement_timeout_seconds=1, retry_seconds=0.1))
+
+        def pause(connection: sa.Connection) -> None:
+            self.sleep(0)(connection)
+            time.sleep(2.2)
+            self.sleep(0)(connection)
+
+        usual.untimed.read(self.sleep(2.2))
+        usual.long_transactions.read(pause)
+        self.assertRaises(exceptions.DatabaseUnavailable, usual.long_transactions.read, self.sleep(2.2))
+        self.assertRaises(exceptions.DatabaseUnavailable, usual.read, self.sleep(2.2))
+        self.assertRaises(exceptions.DatabaseUnavailable, usual.read, pause)
+        usual.untimed.read(self.sleep(2.2))
+        self.assertIs(usual.engine, usual.untimed.engine)
+        self.assertEqual(1, usual.engine.pool.checkedout())  # type: ignore[attr-defined]
+
+
 class TestRetryIntervals(base.LedgerTestCase):
     """After a conflict, the intervals of the retries become shorter, relative to the remaining time."""
 

@@ -10,7 +10,6 @@ import testscenarios
 
 from cyborg_quota import QuotaEngine
 from cyborg_quota.db import history, maintenance, models, new_reservations, reservations, usages
-from cyborg_quota.db.database import Database
 from cyborg_quota.db.dialects import mariadb
 from tests import base, hooks, statement_cache
 
@@ -31,17 +30,15 @@ class CacheTestCase(base.LedgerTestCase):
     counts_texts = True
 
     def watch(self, engine: QuotaEngine) -> None:
-        """Count the statements of all databases of this engine, in caches of their own."""
-        driver = engine._driver  # type: ignore[attr-defined]
-        self.watched: list[Database] = [driver._database, driver._untimed, driver._database.long_transactions]
+        """Count the statements of this engine, in a cache of its own."""
+        self.watched = hooks.database_of(engine).engine
         self.texts: set[str] = set()
-        for database in self.watched:
-            statement_cache.unshare(database.engine)
-            sa.event.listen(database.engine, "before_cursor_execute", lambda *given: self.texts.add(given[2]))
+        statement_cache.unshare(self.watched)
+        sa.event.listen(self.watched, "before_cursor_execute", lambda *given: self.texts.add(given[2]))
 
     def compiled(self) -> int:
         """Return the number of compiled statements in SQLAlchemy's cache."""
-        return sum(len(database.engine._compiled_cache or ()) for database in self.watched)
+        return len(self.watched._compiled_cache or ())
 
     def assert_bounded(self, batch: Batch, first: Sequence[int], second: Sequence[int]) -> None:
         """Assert that batches of the second sizes do not make the caches larger than those of the first sizes."""

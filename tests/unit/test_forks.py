@@ -236,7 +236,7 @@ class TestState(base.BaseTestCase):
     def test_of_the_socket_watchdog(self) -> None:
         watcher = socket_watchdog._Watcher(60.0)
         connection = mock.Mock()
-        watcher.begin(connection)
+        watcher.begin(connection, mock.Mock(info={}))
 
         def is_new() -> bool:
             return not watcher._lock.locked() and not watcher._has_thread and not watcher._connections

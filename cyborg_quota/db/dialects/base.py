@@ -67,6 +67,15 @@ class Dialect:
         """Register what sets up each new connection of ``engine``: the session's settings and time limits."""
         raise NotImplementedError
 
+    def time_limits(
+        self, connection: sa.Connection, settings: DatabaseSettings, usual: DatabaseSettings
+    ) -> contextlib.AbstractContextManager[None]:
+        """Within the context, which is inside a transaction, its statements have the time limits of ``settings``.
+
+        ``usual``: those with which the connection was set up.
+        """
+        return contextlib.nullcontext()
+
     def read_only_next(self, connection: sa.Connection) -> None:
         """The next transaction of this connection only reads. (Only SQLite overrides this.)"""
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
@@ -93,12 +93,29 @@ class MariaDB(Dialect):
         @sa.event.listens_for(engine, "connect")
         def set_up(dbapi_connection: Any, _record: Any) -> None:
             if settings.statement_timeout_seconds is not None:
-                # (PyMySQL has no public way to change them, and compares them at each packet.)
-                dbapi_connection._read_timeout = settings.statement_timeout_seconds
-                dbapi_connection._write_timeout = settings.statement_timeout_seconds
+                _set_client_timeout(dbapi_connection, settings)
             if text:
                 with dbapi_connection.cursor() as cursor:
                     cursor.execute(text, values)
+
+    @contextlib.contextmanager
+    def time_limits(
+        self, connection: sa.Connection, settings: DatabaseSettings, usual: DatabaseSettings
+    ) -> Iterator[None]:
+        def set_limits(limits: DatabaseSettings) -> None:
+            _set_client_timeout(connection.connection.dbapi_connection, limits)
+            connection.exec_driver_sql(f"SET {_time_limits(limits)}")
+
+        if usual.statement_timeout_seconds is None:  # (no connection has limits)
+            yield
+            return
+        try:
+            set_limits(settings)
+            yield
+            set_limits(usual)
+        except BaseException:
+            connection.invalidate()  # its session has other limits than the next transaction expects
+            raise
 
     def lock_order(self, change: Change) -> tuple[Any, ...]:
         return (change.node.usage_id,)
@@ -206,26 +223,36 @@ def _is_mariadb(server: sa.Dialect) -> bool:
     return bool(getattr(server, "is_mariadb", False))
 
 
+def _set_client_timeout(dbapi_connection: Any, settings: DatabaseSettings) -> None:
+    # (PyMySQL has no public way to change them, and compares them at each packet.)
+    dbapi_connection._read_timeout = dbapi_connection._write_timeout = settings.statement_timeout_seconds
+
+
 def _session_settings(settings: DatabaseSettings) -> tuple[str, tuple[Any, ...]]:
     """The SET statement of a new connection and its values; an empty text if there is nothing to set."""
     values = {"sql_mode": settings.mysql_sql_mode, "wsrep_sync_wait": settings.mysql_wsrep_sync_wait}
-    mariadb_settings = ""
+    session_values = {name: value for name, value in values.items() if value is not None}
+    assignments = [f"SESSION {name} = %s" for name in session_values]
+    if settings.statement_timeout_seconds is not None:
+        assignments.append(_time_limits(settings))
+    return f"SET {', '.join(assignments)}" if assignments else "", tuple(session_values.values())
+
+
+def _time_limits(settings: DatabaseSettings) -> str:
+    """The assignments of a session's time limits; without a statement timeout those of the server."""
+    lock_wait: float | str = "DEFAULT"
+    statement: float | str = "DEFAULT"
+    idle: float | str = "DEFAULT"
     seconds, idle_milliseconds = settings.statement_timeout_seconds, settings.idle_milliseconds
     if seconds is not None and idle_milliseconds is not None:
         # Shorter than the client's timeout: a statement that gets its lock later would be executed without an answer.
-        lock_wait_seconds = max(1, seconds - 1)
-        values |= {"innodb_lock_wait_timeout": lock_wait_seconds, "lock_wait_timeout": lock_wait_seconds}
-        # (A comment for other servers than MariaDB. max_statement_time also limits a block, which may wait for several
-        # locks.)
-        mariadb_settings = (
-            f" /*M!100300 , SESSION max_statement_time = {seconds * 7 / 8},"
-            f" SESSION idle_transaction_timeout = {max(1, idle_milliseconds // 1000)} */"
-        )
-    session_values = {name: value for name, value in values.items() if value is not None}
-    if not session_values:
-        return "", ()
-    text = ", ".join(f"SESSION {name} = %s" for name in session_values)
-    return f"SET {text}{mariadb_settings}", tuple(session_values.values())
+        lock_wait, statement, idle = max(1, seconds - 1), seconds * 7 / 8, max(1, idle_milliseconds // 1000)
+    # (A comment for other servers than MariaDB. max_statement_time also limits a block, which may wait for several
+    # locks.)
+    return (
+        f"SESSION innodb_lock_wait_timeout = {lock_wait}, SESSION lock_wait_timeout = {lock_wait}"
+        f" /*M!100300 , SESSION max_statement_time = {statement}, SESSION idle_transaction_timeout = {idle} */"
+    )
 
 
 @functools.cache

@@ -64,6 +64,26 @@ class PostgreSQL(Dialect):
             # The server ends a statement half a second earlier, with an error.
             socket_watchdog.watch(engine, settings.statement_timeout_seconds + 0.5)
 
+    @contextlib.contextmanager
+    def time_limits(
+        self, connection: sa.Connection, settings: DatabaseSettings, usual: DatabaseSettings
+    ) -> Iterator[None]:
+        url = connection.engine.url
+        values = _session_values(url, settings)
+        changes = [
+            f"SET LOCAL {name} = {values.get(name, 'DEFAULT')}"
+            for name, value in _session_values(url, usual).items()
+            if values.get(name) != value
+        ]
+        if changes:
+            connection.exec_driver_sql("; ".join(changes))
+        info = connection.info
+        info[socket_watchdog.IS_PATIENT] = settings.statement_timeout_seconds is None
+        try:
+            yield
+        finally:
+            info[socket_watchdog.IS_PATIENT] = False
+
     def charge_bulk(self, connection: sa.Connection, changes: Sequence[Change]) -> bool | None:
         if len(changes) < MIN_BULK_ROWS:
             return None
