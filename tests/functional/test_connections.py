@@ -62,9 +62,9 @@ class TestTimeLimits(base.LedgerTestCase):
         usual = hooks.database_of(self.make_engine(statement_timeout_seconds=1, retry_seconds=0.1))
 
         def pause(connection: sa.Connection) -> None:
-            self.sleep(0)(connection)
-            time.sleep(2.2)
-            self.sleep(0)(connection)
+            for seconds in (2.2, 0):
+                connection.exec_driver_sql("SELECT id FROM quota_usages").all()  # (MariaDB: this begins a transaction)
+                time.sleep(seconds)
 
         usual.untimed.read(self.sleep(2.2))
         usual.long_transactions.read(pause)

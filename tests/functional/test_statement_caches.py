@@ -63,11 +63,11 @@ class TestCaches(CacheTestCase):
 
     def test_a_text_for_each_size_is_detected(self) -> None:
         """The control: a statement with one condition for each row of its batch."""
-        rows = models.reservations.c
+        rows, database = models.reservations.c, hooks.database_of(self.engine)
 
         def batch(size: int) -> None:
             one_of = sa.or_(*[rows.id == number for number in range(size)])
-            self.watched[0].read(lambda connection: connection.execute(sa.select(rows.id).where(one_of)).all())
+            database.read(lambda connection: connection.execute(sa.select(rows.id).where(one_of)).all())
 
         self.assertRaises(AssertionError, self.assert_bounded, batch, *sizes(40))
 

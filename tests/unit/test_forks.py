@@ -58,7 +58,7 @@ def of_tracker(name: str) -> Callable[[], tuple[Any, Any]]:
 
 
 OBJECTS: dict[str, Callable[[], Any]] = {
-    "db.database.Database": lambda: Database(DatabaseSettings(url="sqlite://")),
+    "db.database._Pool": lambda: Database(DatabaseSettings(url="sqlite://"))._pool,
     "db.socket_watchdog._Watcher": lambda: socket_watchdog._Watcher(60.0),
     "limits.cache.Cache": make_cache,
     "limits.keystone_client.KeystoneClient": lambda: keystone_client.KeystoneClient(mock.Mock(), connect=mock.Mock()),
