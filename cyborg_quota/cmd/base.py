@@ -44,11 +44,13 @@ def progress_bar(total: int | None, unit: str) -> Iterator[Callable[[int], None]
 class _Command(command.Command):
     """Gives a command its configuration and engine. ``example`` is printed at the end of its help.
 
-    ``notice``: a line for stderr after the command has succeeded, which take_action may set.
+    ``has_names``: it has the option --names. ``notice``: a line for stderr after the command has succeeded, which
+    take_action may set.
     """
 
     app: Any
     example: ClassVar[str] = ""
+    has_names: ClassVar[bool] = False
     notice: str | None = None
 
     @property
@@ -82,7 +84,13 @@ class _Command(command.Command):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
+        if self.has_names:
+            parser.add_argument("--names", action="store_true", help="show the names of the projects, from Keystone")
+        self.add_arguments(parser)
         return parser
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the arguments of the command. By default, it has none."""
 
 
 class Command(_Command):
@@ -105,12 +113,6 @@ class Lister(_Display, lister.Lister):
     """
 
     has_names: ClassVar[bool] = True
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        if self.has_names:
-            parser.add_argument("--names", action="store_true", help="show the names of the projects, from Keystone")
-        return parser
 
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Any) -> int:
         rows = [list(row) for row in data]

@@ -65,8 +65,7 @@ class ProviderAdd(base.ShowOne):
 
     example = "cyborg-quota capacity provider add node1"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("name", metavar="NAME", help="the name of the provider")
         parser.add_argument("--uuid", metavar="UUID", help="its UUID (default: a random one)")
         parser.add_argument("--parent", metavar="PROVIDER", help="the provider that contains it: a name or UUID")
@@ -75,7 +74,6 @@ class ProviderAdd(base.ShowOne):
             "--shared", action="store_true", help="a shared pool: only claims that name it use its capacity"
         )
         arguments.add_capacity_reason(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         provider = self.engine.capacity.add_provider(
@@ -95,11 +93,9 @@ class ProviderList(base.Lister):
 
     example = "cyborg-quota capacity provider list -f csv"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         paging.add_limit(parser)
         parser.add_argument("--marker", metavar="NAME", help="start after the provider with this name")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         providers = self.engine.capacity.list_providers(self.context, limit=parsed_args.limit, after=parsed_args.marker)
@@ -111,10 +107,8 @@ class ProviderShow(base.ShowOne):
 
     example = "cyborg-quota capacity provider show node1"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         _add_provider(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         provider = self.engine.capacity.show_provider(self.context, parsed_args.provider)
@@ -130,8 +124,7 @@ class ProviderSet(base.ShowOne):
 
     example = "cyborg-quota capacity provider set node1 --pod pod1"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         _add_provider(parser)
         pod = parser.add_mutually_exclusive_group()
         pod.add_argument("--pod", metavar="POD", help="the pod to which it belongs")
@@ -142,7 +135,6 @@ class ProviderSet(base.ShowOne):
         )
         shared.add_argument("--no-shared", action="store_false", dest="shared", help="no shared pool")
         arguments.add_capacity_reason(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         has_pod = parsed_args.no_pod or parsed_args.pod is not None
@@ -161,11 +153,9 @@ class ProviderRemove(base.Command):
 
     example = "cyborg-quota capacity provider remove node1"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         _add_provider(parser)
         arguments.add_capacity_reason(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         self.engine.capacity.remove_provider(self.context, parsed_args.provider, reason=parsed_args.reason)
@@ -184,8 +174,7 @@ class InventorySet(base.Lister):
 
     example = "cyborg-quota capacity inventory set node1 gpu=8 fpga=2 --reserved 1"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         _add_provider(parser)
         parser.add_argument(
             "totals", nargs="+", type=arguments.amount, metavar="RESOURCE=TOTAL", help="the total, as in gpu=8"
@@ -202,7 +191,6 @@ class InventorySet(base.Lister):
         )
         parser.add_argument("--generation", type=int, metavar="N", help="the generation in `capacity inventory list`")
         arguments.add_capacity_reason(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         inventories = {
@@ -231,11 +219,9 @@ class InventoryList(base.Lister):
 
     example = "cyborg-quota capacity inventory list --provider node1"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         _add_provider_filter(parser)
         paging.add_paging(parser, owner="provider", metavar="PROVIDER")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         records = self.engine.capacity.list_inventories(
@@ -252,12 +238,10 @@ class InventoryRemove(base.Command):
 
     example = "cyborg-quota capacity inventory remove node1 fpga"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         _add_provider(parser)
         parser.add_argument("resource", metavar="RESOURCE", help="the resource")
         arguments.add_capacity_reason(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         provider, resource = parsed_args.provider, parsed_args.resource
@@ -271,13 +255,11 @@ class AllocationList(base.Lister):
 
     example = "cyborg-quota capacity allocation list --provider node1"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         _add_provider_filter(parser)
         paging.add_limit(parser)
         parser.add_argument("--marker", metavar="UUID", help="start after the claim with this reservation")
         paging.add_resource(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         allocations = self.engine.capacity.list_allocations(

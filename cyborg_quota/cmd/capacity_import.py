@@ -59,8 +59,7 @@ class Import(base.Lister):
         "  cyborg-quota capacity import --from cyborg --nested"
     )
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("file", nargs="?", metavar="FILE", help="the CSV file; - is stdin")
         parser.add_argument("--from", dest="source", choices=_SOURCES, help="the service to read instead of a file")
         parser.add_argument(
@@ -68,7 +67,6 @@ class Import(base.Lister):
         )
         arguments.add_capacity_reason(parser)
         parser.add_argument("--dry-run", action="store_true", help="print the changes, and write nothing")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         if (parsed_args.file is None) == (parsed_args.source is None):

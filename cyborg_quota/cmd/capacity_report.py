@@ -34,15 +34,13 @@ class Report(base.Lister):
         "cyborg-quota capacity report --chart capacity.svg\n  cyborg-quota capacity report --projects --names -f csv"
     )
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--projects", action="store_true", help="list the projects that could not be served today")
         parser.add_argument(
             "--chart",
             metavar="FILE",
             help="draw capacity, use and promises as FILE.png or FILE.svg (needs cyborg_quota[chart])",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         if parsed_args.chart is not None:

@@ -75,8 +75,7 @@ class Purge(base.ShowOne):
 
     example = "cyborg-quota db purge --older-than 90"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--older-than",
             type=_days,
@@ -89,7 +88,6 @@ class Purge(base.ShowOne):
             metavar="DAYS",
             help="also delete the bindings to pods that ended at least this many days ago (default: none)",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         days: int | None = parsed_args.older_than

@@ -44,8 +44,7 @@ class List(base.Lister):
         "  cyborg-quota history list --since 2026-12-01T08:00Z --until 2026-12-02 -f csv"
     )
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--subject", choices=SUBJECTS, help="only changes of this")
         arguments.add_project(parser)
         paging.add_resource(parser)
@@ -62,7 +61,6 @@ class List(base.Lister):
         paging.add_limit(parser)
         parser.add_argument("--marker", metavar="ID", help="start after the entry with this id")
         parser.add_argument("--long", action="store_true", help=f"also show {' and '.join(LONG_COLUMNS)} in a table")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         names = ("subject", "resource", "provider", "pod", "since", "until", "limit", "marker")

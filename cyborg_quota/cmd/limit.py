@@ -44,14 +44,12 @@ class List(base.Lister):
 
     example = "cyborg-quota limit list --project P -f json"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         arguments.add_project(parser)
         kind = parser.add_mutually_exclusive_group()
         kind.add_argument("--total", action="store_true", help="list the limits over all projects")
         kind.add_argument("--pod", metavar="POD", nargs="?", const="", help="list the limits in this pod, or in any")
         paging.add_paging(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         if parsed_args.total:
@@ -132,8 +130,7 @@ class Set(base.Previewer):
         "  cyborg-quota limit set --project P gpu=40 --from 2026-12-01T08:00Z --until 2026-12-05T18:00Z"
     )
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         _add_scope(parser)
         arguments.add_force(parser)
         parser.set_defaults(reports_new_project=True)
@@ -159,7 +156,6 @@ class Set(base.Previewer):
             help="the limit of a resource, as in gpu=20; -1 is unlimited, 0 allows nothing",
         )
         parser.add_argument("--dry-run", action="store_true", help="write nothing; print what would change")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         limits = arguments.once_each(parsed_args.limits, "limits")
@@ -227,12 +223,10 @@ class Unset(base.Command):
 
     example = "cyborg-quota limit unset --project P gpu"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         _add_scope(parser)
         arguments.add_reason(parser)
         parser.add_argument("resources", nargs="+", metavar="RESOURCE", help="the resource whose limit is removed")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         if parsed_args.total:
@@ -251,10 +245,8 @@ class Unset(base.Command):
 class _Tree(base.Lister):
     """Rows of the project tree. A table indents by depth; other formats have the columns parent_id and depth."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         paging.add_paging(parser)
-        return parser
 
     def rows(
         self, parsed_args: argparse.Namespace, tree_rows: Iterable[TreeRow], *, indented: bool = True
@@ -286,10 +278,9 @@ class _OfProject(_Tree):
     def get_description(self) -> str:
         return f"{super().get_description()}\n\n{_COLUMNS_HELP}"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         arguments.add_project(parser, required=self.needs_project)
-        return parser
 
 
 class Show(_OfProject):
@@ -307,15 +298,14 @@ class Tree(_OfProject):
 
     example = "cyborg-quota limit tree --project physics --depth 1"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         parser.add_argument(
             "--depth",
             type=paging.at_least_zero,
             metavar="N",
             help="only N levels below the first one, as in --depth 0 for the roots or the one project",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         rows = self.engine.administration.tree(self.context, parsed_args.project)

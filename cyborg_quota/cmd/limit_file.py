@@ -30,8 +30,7 @@ class Import(base.Previewer):
 
     example = "cyborg-quota limit import limits.yaml --dry-run"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("file", metavar="FILE", help="the file, in the format of `limit export`; - is stdin")
         parser.add_argument(
             "--dry-run", action="store_true", help="write nothing; print what would change or be refused"
@@ -48,7 +47,6 @@ class Import(base.Previewer):
         )
         add_since(parser)
         add_chart(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         name = "stdin" if parsed_args.file == "-" else parsed_args.file
@@ -121,10 +119,8 @@ class Export(base.Command):
 
     example = "cyborg-quota limit export limits.yaml"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("file", nargs="?", metavar="FILE", help="the file to write; - is stdout (default: stdout)")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         from cyborg_quota.limits import document

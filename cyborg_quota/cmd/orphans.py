@@ -29,10 +29,8 @@ class Orphans(base.Lister):
     example = "cyborg-quota project orphans -f csv"
     has_names = False
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         paging.add_paging(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         holdings = [

@@ -21,13 +21,11 @@ class List(base.Lister):
 
     example = "cyborg-quota limit override list --project P"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         arguments.add_project(parser)
         paging.add_limit(parser)
         parser.add_argument("--marker", metavar="ID", help="start after the override with this id")
         paging.add_resource(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         overrides, now = self.engine.administration.list_overrides(
@@ -61,11 +59,9 @@ class Cancel(base.Command):
 
     example = "cyborg-quota limit override cancel 42-0 --reason 'workshop is over'"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("ids", nargs="+", metavar="ID", help="the id, as in `limit override list`")
         arguments.add_reason(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         self.engine.administration.cancel_overrides(self.context, parsed_args.ids, reason=parsed_args.reason)

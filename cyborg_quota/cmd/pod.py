@@ -69,8 +69,7 @@ class Add(base.ShowOne):
 
     example = "cyborg-quota pod add pod1 --zone az1 --affinity purpose=CAD --threshold 90"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_name(parser)
         parser.add_argument("--zone", metavar="ZONE", help="its availability zone")
         add_affinity(parser, "a tag, for requests that ask for it; a pod with tags serves no request without tags")
@@ -87,7 +86,6 @@ class Add(base.ShowOne):
             metavar="CLOUD",
             help="CLOUD or CLOUD/REGION of clouds.yaml, to measure it by its Placement",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         pod = self.engine.pods.add(
@@ -107,11 +105,9 @@ class List(base.Lister):
 
     example = "cyborg-quota pod list"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         paging.add_limit(parser)
         parser.add_argument("--marker", metavar="POD", help="start after the pod with this name")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         pods = self.engine.pods.list_pods(self.context, limit=parsed_args.limit, after=parsed_args.marker)
@@ -123,10 +119,8 @@ class Show(base.ShowOne):
 
     example = "cyborg-quota pod show pod1"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_name(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         return COLUMNS, values(self.engine.pods.show(self.context, parsed_args.name))
@@ -140,8 +134,7 @@ class Set(base.ShowOne):
 
     example = "cyborg-quota pod set pod1 --weight 10 --threshold 85"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_name(parser)
         parser.add_argument("--state", choices=POD_STATES, help="maintenance, disabled: it gets no new bindings")
         given = parser.add_mutually_exclusive_group()
@@ -152,7 +145,6 @@ class Set(base.ShowOne):
         given = parser.add_mutually_exclusive_group()
         given.add_argument("--endpoint", metavar="CLOUD", help="CLOUD or CLOUD/REGION of clouds.yaml")
         given.add_argument("--no-endpoint", action="store_true", help="measure it by the inventories of its providers")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         changes = {
@@ -172,10 +164,8 @@ class _State(base.ShowOne):
 
     state: Any
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_name(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         return COLUMNS, values(self.engine.pods.change(self.context, parsed_args.name, state=self.state))
@@ -207,10 +197,8 @@ class Remove(base.Command):
 
     example = "cyborg-quota pod remove pod1"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_name(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         self.engine.pods.remove(self.context, parsed_args.name)

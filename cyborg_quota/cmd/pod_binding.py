@@ -43,11 +43,9 @@ class Select(base.ShowOne):
 
     example = "cyborg-quota pod select --project film --zone az1 gpu=2"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         _add_key(parser)
         arguments.add_amounts(parser, nargs="*", text="the amount of a resource that is needed, as in gpu=2")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         request = arguments.once_each(parsed_args.deltas, "amounts") or None
@@ -64,8 +62,7 @@ class List(base.Lister):
 
     example = "cyborg-quota pod binding list --project film --history"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         arguments.add_project(parser)
         parser.add_argument("--pod", metavar="POD", help="only those to this pod")
         parser.add_argument("--history", action="store_true", help="also those that ended")
@@ -73,7 +70,6 @@ class List(base.Lister):
         parser.add_argument(
             "--marker", type=paging.at_least_zero, default=0, metavar="ID", help="start after the binding with this id"
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         bindings = self.engine.pods.list_bindings(
@@ -104,11 +100,9 @@ class Move(base.ShowOne):
 
     example = "cyborg-quota pod binding move pod2 --project film --zone az1"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         pod.add_name(parser)
         _add_key(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         binding = self.engine.pods.move_binding(
@@ -127,11 +121,9 @@ class End(base.Command):
 
     example = "cyborg-quota pod binding end --project film --zone az1"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         _add_key(parser, is_required=False)
         parser.add_argument("--pod", metavar="POD", help="end all bindings to this pod, and print their number")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         if (parsed_args.pod is None) == (parsed_args.project is None):

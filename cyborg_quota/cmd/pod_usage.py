@@ -59,8 +59,7 @@ class Collect(base.Lister):
 
     example = "cyborg-quota pod usage collect"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("pods", nargs="*", metavar="POD", help="only these pods")
         parser.add_argument(
             "--timeout",
@@ -68,7 +67,6 @@ class Collect(base.Lister):
             metavar="SECONDS",
             help=f"the time limit for each pod (default: {COLLECT_SECONDS})",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         timeout = parsed_args.timeout or COLLECT_SECONDS
@@ -95,10 +93,8 @@ class Show(base.Lister):
 
     example = "cyborg-quota pod usage show pod1"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("name", nargs="?", metavar="POD", help="only this pod")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         usages = self.engine.pods.list_usages(self.context, parsed_args.name)

@@ -28,13 +28,11 @@ class List(base.Lister):
 
     example = "cyborg-quota project list -f csv"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         paging.add_limit(parser)
         parser.add_argument(
             "--marker", metavar="ID", help="start after this project, the last row of the previous page"
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         projects = self.engine.administration.list_projects(
@@ -52,13 +50,11 @@ class Add(base.Command):
 
     example = "cyborg-quota project add higgs --parent physics"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         _add_project(parser)
         arguments.add_force(parser)
         parser.add_argument("--parent", metavar="PROJECT", help="the parent, which must be known (default: no parent)")
         arguments.add_reason(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         self.engine.administration.add_project(
@@ -76,15 +72,13 @@ class Move(base.Command):
 
     example = "cyborg-quota project move higgs --parent operations"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         _add_project(parser)
         arguments.add_force(parser)
         target = parser.add_mutually_exclusive_group(required=True)
         target.add_argument("--parent", metavar="PROJECT", help="the new parent, which must be known")
         target.add_argument("--root", action="store_true", help="make it a root, without a parent")
         arguments.add_reason(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         self.engine.administration.move_project(
@@ -104,12 +98,10 @@ class Import(base.Lister):
 
     example = "cyborg-quota project import --from keystone --dry-run"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--from", dest="source", required=True, choices=["keystone"], help="the source of the tree")
         parser.add_argument("--dry-run", action="store_true", help="write nothing; print what would change")
         arguments.add_reason(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         projects.require_keystone(self.app, "--from keystone")
@@ -130,11 +122,9 @@ class Remove(base.Command):
 
     example = "cyborg-quota project remove higgs"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         _add_project(parser)
         arguments.add_reason(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         self.engine.administration.remove_project(self.context, parsed_args.project, reason=parsed_args.reason)

@@ -42,8 +42,7 @@ class Reconcile(base.Lister):
     example = "cyborg-quota reconcile --heal"
     has_names = False
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--heal", action="store_true", help="repair the differences")
         parser.add_argument(
             "--force",
@@ -72,7 +71,6 @@ class Reconcile(base.Lister):
             metavar="FILE",
             help="Cyborg's configuration; may be repeated (default: [cyborg] config_file, or Cyborg's default files)",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         from cyborg_quota.integrations.cyborg import cyborg_host, diff

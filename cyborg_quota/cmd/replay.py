@@ -43,8 +43,7 @@ class Replay(base.ShowOne):
         "cyborg-quota replay trace.csv --limit gpu=50 -f json\n  cyborg-quota replay trace.csv --provider any -f json"
     )
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("trace", metavar="TRACE", help="the CSV file")
         parser.add_argument(
             "--limit",
@@ -66,7 +65,6 @@ class Replay(base.ShowOne):
             help="draw usage over time, the limits and the refusals as FILE.png or FILE.svg, with a panel for each "
             "project and resource (needs cyborg_quota[chart])",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         limits = arguments.once_each(parsed_args.limit, "limits")

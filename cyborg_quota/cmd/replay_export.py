@@ -49,11 +49,9 @@ class Export(base.Command):
 
     example = "cyborg-quota replay export trace.csv --since 30d"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("file", nargs="?", metavar="FILE", help="the file to write; - is stdout (default: stdout)")
         add_since(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         with exported(self.conf, parsed_args.since) as (trace, _):

@@ -47,8 +47,7 @@ class Reserve(base.Lister):
 
     example = "cyborg-quota reserve --project P --consumer ARQ-UUID gpu=1 fpga=2"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         arguments.add_project(parser, required=True)
         arguments.add_consumer_and_group(parser)
         parser.add_argument(
@@ -76,7 +75,6 @@ class Reserve(base.Lister):
         parser.add_argument("--zone", metavar="ZONE", help="with --pod select: the availability zone (default: any)")
         pod.add_affinity(parser, "with --pod select: a tag that the pod must have; may be repeated")
         arguments.add_amounts(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         deltas = arguments.once_each(parsed_args.deltas, "amounts")
@@ -108,10 +106,8 @@ def _pod(parsed: argparse.Namespace) -> str | PodChoice | None:
 class _Settle(base.Command):
     """A command on existing reservations."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         arguments.add_selection(parser)
-        return parser
 
 
 class Commit(_Settle):
@@ -124,12 +120,11 @@ class Commit(_Settle):
 
     example = "cyborg-quota commit 6f2c1d1e-6a53-4c5c-9c0e-3f0f4f1f2a77"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         parser.add_argument(
             "--known-as", metavar="NAME", help="the consumer that holds the reservations (given by UUID) from now on"
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         self.engine.commit(self.context, **arguments.selection(parsed_args), known_as=parsed_args.known_as)
@@ -166,15 +161,14 @@ class Extend(_Settle):
 
     example = "cyborg-quota extend --project P --consumer ARQ-UUID --expire 3600"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         parser.add_argument(
             "--expire",
             type=int,
             metavar="SECONDS",
             help="the lifetime from now (default: [quota] reservation_expire)",
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         self.engine.extend(self.context, expire=parsed_args.expire, **arguments.selection(parsed_args))
@@ -190,8 +184,7 @@ class Resize(base.Lister):
 
     example = "cyborg-quota resize --project P --consumer VOLUME-UUID gpu=4 --expect gpu=2"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         arguments.add_project(parser, required=True)
         parser.add_argument("--consumer", required=True, metavar="NAME", help="the consumer that holds the resources")
         parser.add_argument(
@@ -205,7 +198,6 @@ class Resize(base.Lister):
         parser.add_argument(
             "amounts", nargs="+", type=arguments.amount, metavar="RESOURCE=AMOUNT", help="the new amount, as in gpu=4"
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         amounts = arguments.once_each(parsed_args.amounts, "amounts")
@@ -225,12 +217,10 @@ class Transfer(base.Lister):
 
     example = "cyborg-quota transfer --project P --consumer ARQ-UUID --to-project Q"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         arguments.add_project(parser, required=True)
         parser.add_argument("--consumer", required=True, metavar="NAME", help="the consumer that holds the resources")
         parser.add_argument("--to-project", required=True, metavar="PROJECT", help="the project that receives them")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         receiver, consumer = parsed_args.to_project, parsed_args.consumer
@@ -247,15 +237,13 @@ class List(base.Lister):
 
     example = "cyborg-quota reservation list --project P --state reserved -f json"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         arguments.add_project(parser)
         parser.add_argument("--state", choices=STATES, help="only reservations in this state")
         arguments.add_consumer_and_group(parser)
         paging.add_limit(parser)
         parser.add_argument("--marker", metavar="UUID", help="start after this reservation")
         paging.add_resource(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         reservations = self.engine.list_reservations(
@@ -276,10 +264,8 @@ class Show(base.ShowOne):
 
     example = "cyborg-quota reservation show 6f2c1d1e-6a53-4c5c-9c0e-3f0f4f1f2a77"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("uuid", metavar="UUID", help="the UUID of the reservation")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         reservations = self.engine.list_reservations(self.context, reservations=[parsed_args.uuid])

@@ -25,11 +25,9 @@ class List(base.Lister):
     example = "cyborg-quota resource list -f json"
     has_names = False
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         paging.add_paging(parser, owner="resource", metavar="NAME", resources=False)
         paging.add_resource(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         descriptions = self.conf.quota.resource_descriptions

@@ -62,8 +62,7 @@ class Simulate(base.Previewer):
         "  cyborg-quota limit simulate new.yaml --against ledger --since 30d -f json"
     )
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("file", metavar="NEW.yaml", help="the limits, in the format of `limit import`; - is stdin")
         parser.add_argument(
             "--against",
@@ -73,7 +72,6 @@ class Simulate(base.Previewer):
         )
         add_since(parser)
         add_chart(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         name = ascii("stdin" if parsed_args.file == "-" else parsed_args.file)

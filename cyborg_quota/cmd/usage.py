@@ -42,12 +42,10 @@ class List(base.Lister):
 
     example = "cyborg-quota usage list --project P -f json"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         arguments.add_project(parser)
         parser.add_argument("--pod", metavar="POD", help="only what is held in this pod")
         paging.add_paging(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         if parsed_args.pod is not None:
@@ -124,8 +122,7 @@ class Check(base.Lister):
 
     example = "cyborg-quota check --project P gpu=2"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         arguments.add_project(parser, required=True)
         arguments.add_amounts(parser, nargs="*")
         parser.add_argument(
@@ -140,7 +137,6 @@ class Check(base.Lister):
             help="with --how-many: take capacity of this provider (a name or UUID), or of `any` that fit",
         )
         parser.add_argument("--pod", metavar="POD", help="consider also the limits per pod of this pod")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         if bool(parsed_args.deltas) == (parsed_args.how_many is not None):

@@ -16,10 +16,19 @@ from cyborg_quota.integrations.osc.client import QuotaClient, add_project, proje
 Table = tuple[tuple[str, ...], Iterable[tuple[Any, ...]]]
 
 
-class _Quota:
+class _Quota(command.Command):
     """What all commands share."""
 
     app: Any
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        self.add_arguments(parser)
+        return parser
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the arguments of the command."""
+        raise NotImplementedError
 
     @property
     def client(self) -> QuotaClient:
@@ -34,8 +43,7 @@ class _Quota:
 class ShowQuota(_Quota, command.Lister):
     """Show the limits of a project, what it uses, and what fits."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         kind = parser.add_mutually_exclusive_group()
         kind.add_argument(
             "--usage", action="store_true", help="Also show the usage, what fits, and the limit that determines it."
@@ -48,7 +56,6 @@ class ShowQuota(_Quota, command.Lister):
         )
         _add_pod(parser, "Show the limits in this pod only.")
         add_project(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Return the columns and the rows."""
@@ -94,14 +101,12 @@ def _bound(bound: dict[str, Any] | None) -> str | None:
 class ListQuota(_Quota, command.Lister):
     """List the projects that have limits of their own, or limits in one pod (admin only)."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--detail", action="store_true", help="Also show the usage and what fits; one more request per project."
         )
         _add_pod(parser, "List the projects that have limits in this pod, with these limits.")
         _add_paging(parser, "projects", marker="project ID")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Return the columns and the rows."""
@@ -120,11 +125,10 @@ class ListQuota(_Quota, command.Lister):
             yield from ((one["project_id"], *row) for row in _details(quota))
 
 
-class SetQuota(_Quota, command.Command):
+class SetQuota(_Quota):
     """Set limits of a project, permanently or (with --until) for a span of time; or its limits in one pod."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--limit",
             metavar="<resource>=<limit>",
@@ -140,7 +144,6 @@ class SetQuota(_Quota, command.Command):
         parser.add_argument("--force", action="store_true", help="Permit limits below what the project holds.")
         _add_pod(parser, "Set the limits in this pod.")
         add_project(parser, optional=False)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Set the limits."""
@@ -163,11 +166,10 @@ class SetQuota(_Quota, command.Command):
         self.client.post(self.path(parsed_args, "/overrides"), {"override": override, **reason})
 
 
-class DeleteQuota(_Quota, command.Command):
+class DeleteQuota(_Quota):
     """Remove all limits of a project, so that the defaults apply; or those in one pod; or cancel one override."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         kind = parser.add_mutually_exclusive_group()
         kind.add_argument(
             "--override", metavar="<override>", help="Cancel this override instead (an ID; see quota history)."
@@ -175,7 +177,6 @@ class DeleteQuota(_Quota, command.Command):
         _add_pod(kind, "Remove the limits in this pod instead.")
         _add_reason(parser)
         add_project(parser, optional=False)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Remove the limits."""
@@ -186,8 +187,7 @@ class DeleteQuota(_Quota, command.Command):
 class CheckQuota(_Quota, command.ShowOne):
     """Check whether a request would be granted now, and which limits would refuse it. Exit status 1: refused."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--amount",
             metavar="<resource>=<amount>",
@@ -196,7 +196,6 @@ class CheckQuota(_Quota, command.ShowOne):
             help="Amount of a resource (repeat option to request several together).",
         )
         add_project(parser)
-        return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         """Run the command; returns the exit status."""
@@ -214,10 +213,8 @@ class CheckQuota(_Quota, command.ShowOne):
 class ShowTree(_Quota, command.Lister):
     """Show a project and the projects below it, as far as the policy allows it."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_project(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Return the columns and the rows."""
@@ -237,15 +234,13 @@ class ShowTree(_Quota, command.Lister):
 class ShowHistory(_Quota, command.Lister):
     """List the changes of the limits of a project, newest first."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--since", metavar="<time>", help="Only changes since this time.")
         parser.add_argument(
             "--long", action="store_true", help="Also list the project and the request ID of the user (admin only)."
         )
         _add_paging(parser, "changes", marker="change ID")
         add_project(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Return the columns and the rows."""
