@@ -16,13 +16,3 @@ OPTS: list[cfg.Opt] = [
         "cyborg_quota.selections.",
     ),
 ]
-
-
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register this group on ``conf``."""
-    conf.register_opts(OPTS, group=GROUP)
-
-
-def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """The options of this group, for the oslo.config generator."""
-    return [(GROUP, OPTS)]

@@ -122,16 +122,6 @@ HOST_OPTS: list[cfg.Opt] = [
 ]
 
 
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register this group on ``conf``."""
-    conf.register_opts(OPTS, group=GROUP)
-
-
 def register_host_opts(conf: cfg.ConfigOpts) -> None:
     """Register, on the configuration of Cyborg, the option that names the files of cyborg_quota."""
     conf.register_opts(HOST_OPTS, group=HOST_GROUP)
-
-
-def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """The options of this group, for the oslo.config generator."""
-    return [(GROUP, OPTS)]

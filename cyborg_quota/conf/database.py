@@ -14,12 +14,4 @@ GROUP = "database"
 DEFAULT_CONNECTION = "sqlite:///cyborg_quota.sqlite"
 """The default of [database] connection: a file in the working directory."""
 
-
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register this group on ``conf``."""
-    conf.register_opts(options.database_opts, group=GROUP)
-
-
-def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """Empty: the generator gets these options from the entry point of oslo.db."""
-    return []
+OPTS: list[cfg.Opt] = options.database_opts

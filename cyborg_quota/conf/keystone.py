@@ -34,16 +34,6 @@ OPTS: list[cfg.Opt] = [
 ]
 
 
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register these options on ``conf``."""
-    conf.register_opts(OPTS, group=GROUP)
-
-
-def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """The options of this module, for the oslo.config generator. oslo.limit has an entry point for [oslo_limit]."""
-    return [(GROUP, OPTS)]
-
-
 def has_credentials(conf: cfg.ConfigOpts) -> bool:
     """Whether the loaded configuration has credentials for Keystone, in [oslo_limit].
 

@@ -66,13 +66,3 @@ OPTS: list[cfg.Opt] = [
         "unlimited, 0 permits nothing, and a resource that is not listed is unlimited.",
     ),
 ]
-
-
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register this group on ``conf``."""
-    conf.register_opts(OPTS, group=GROUP)
-
-
-def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """The options of this group, for the oslo.config generator."""
-    return [(GROUP, OPTS)]

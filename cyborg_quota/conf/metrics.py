@@ -38,13 +38,3 @@ OPTS: list[cfg.Opt] = [
         "audit reads all live reservations. 0: no audits.",
     ),
 ]
-
-
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register this group on ``conf``."""
-    conf.register_opts(OPTS, group=GROUP)
-
-
-def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """The options of this group, for the oslo.config generator."""
-    return [(GROUP, OPTS)]

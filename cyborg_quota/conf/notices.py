@@ -27,13 +27,3 @@ OPTS: list[cfg.Opt] = [
         "the transport of [oslo_messaging_notifications].",
     ),
 ]
-
-
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register this group on ``conf``."""
-    conf.register_opts(OPTS, group=GROUP)
-
-
-def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """The options of this group, for the oslo.config generator."""
-    return [(GROUP, OPTS)]

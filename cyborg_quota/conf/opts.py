@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from oslo_config import cfg
 
-from cyborg_quota.conf import capacity, cyborg, database, keystone, limits, metrics, notices, pods, quota
+from cyborg_quota.conf import GROUPS, database
 
 
 def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """(group, options) for each group."""
-    groups = (quota, limits, keystone, notices, capacity, pods, metrics, cyborg, database)
-    return [options for group in groups for options in group.list_opts()]
+    """(group, options) for each group, but [database] and [oslo_limit]: oslo.db and oslo.limit have entry points."""
+    return [(module.GROUP, module.OPTS) for module in GROUPS if module is not database]

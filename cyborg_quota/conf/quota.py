@@ -84,13 +84,3 @@ OPTS: list[cfg.Opt] = [
         help="The pool_mode of PgBouncer, or of another connection pooler, between cyborg_quota and PostgreSQL.",
     ),
 ]
-
-
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register this group on ``conf``."""
-    conf.register_opts(OPTS, group=GROUP)
-
-
-def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """The options of this group, for the oslo.config generator."""
-    return [(GROUP, OPTS)]
