@@ -218,13 +218,12 @@ def _abbreviated(text: str) -> str:
 
 _DURATION = re.compile(r"([0-9]{1,9})([smhd])", re.ASCII)
 _MAX_DAYS = MAX_EXPIRE_SECONDS // 86400
-_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def duration(text: str) -> int:
     """Parse ``30d``, ``12h``, ``45m`` or ``90s`` into seconds."""
     match = _DURATION.fullmatch(text)
-    seconds = 0 if match is None else int(match[1]) * _UNIT_SECONDS[match[2]]
+    seconds = 0 if match is None else int(match[1]) * _SECONDS[match[2]]
     if not 0 < seconds <= MAX_EXPIRE_SECONDS:
         raise argparse.ArgumentTypeError(
             f"{_abbreviated(text)}: write a time such as 30d, 12h, 45m or 90s, at most {_MAX_DAYS}d"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from cliff import command, lister, show
 from oslo_config import cfg
@@ -14,10 +14,13 @@ from oslo_config import cfg
 import cyborg_quota
 from cyborg_quota import exceptions
 from cyborg_quota.cmd import formats, projects
-from cyborg_quota.cmd.errors import DONE
+from cyborg_quota.cmd.errors import DONE, one_line
 from cyborg_quota.conf import loading
 from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.validation import Context
+
+if TYPE_CHECKING:
+    from cyborg_quota.cmd.main import Shell
 
 
 def load_conf(
@@ -48,25 +51,22 @@ class _Command(command.Command):
     take_action may set.
     """
 
-    app: Any
+    app: Shell
     example: ClassVar[str] = ""
     has_names: ClassVar[bool] = False
     notice: str | None = None
 
     @property
     def conf(self) -> cfg.ConfigOpts:
-        conf: cfg.ConfigOpts = self.app.conf
-        return conf
+        return self.app.conf
 
     @property
     def engine(self) -> QuotaEngine:
-        engine: QuotaEngine = self.app.engine
-        return engine
+        return self.app.engine
 
     @property
     def context(self) -> Context:
-        context: Context = self.app.context
-        return context
+        return self.app.context
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         """Run the command with the ids of the projects that the arguments name."""
@@ -74,8 +74,12 @@ class _Command(command.Command):
         self.notice = projects.new_project_notice(self.app, parsed_args)
         status = int(super().run(parsed_args) or DONE)
         if self.notice is not None:
-            print(f"{self.app.NAME}: {self.notice}", file=self.app.stderr)
+            self.print_message(self.notice)
         return status
+
+    def print_message(self, text: str) -> None:
+        """Print a line beside the output, to stderr."""
+        print(f"{self.app.NAME}: {one_line(text)}", file=self.app.stderr)
 
     def get_epilog(self) -> str:
         # cliff's implementation would search all installed distributions for the one that provides the command.

@@ -9,6 +9,7 @@ cyborg-quota-expirer --config-file ... --once                                   
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sys
 import threading
@@ -221,21 +222,17 @@ def _collect_spacing(conf: cfg.ConfigOpts) -> int:
 
 
 def _once(conf: cfg.ConfigOpts) -> int:
-    engine = cyborg_quota.make_engine(conf)
-    maintenance = Maintenance(conf, engine)
-    try:
+    with contextlib.closing(cyborg_quota.make_engine(conf)) as engine:
+        maintenance = Maintenance(conf, engine)
         print(f"expired {maintenance.expire()}")
         print(f"purged {maintenance.purge()}")
         maintenance.collect()
         maintenance.notify()
-    finally:
-        engine.close()
     return DONE
 
 
 def _serve(conf: cfg.ConfigOpts) -> int:
-    engine = cyborg_quota.make_engine(conf)
-    engine.close()  # report an invalid configuration here, before a worker process starts
+    cyborg_quota.make_engine(conf).close()  # report an invalid configuration here, before a worker process starts
     manager = cotyledon.ServiceManager(graceful_shutdown_timeout=STOP_SECONDS)
     manager.add(Expirer, workers=1, args=(conf,))
     manager.run()

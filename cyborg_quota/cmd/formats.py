@@ -6,9 +6,9 @@ from __future__ import annotations
 import argparse
 import csv
 import datetime
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TextIO
 
 from cliff import columns
 from cliff.formatters import base
@@ -27,7 +27,12 @@ else:
 
 
 class _Column(_Base):
-    """Sorts None last, as cliff does with plain values."""
+    """Sorts None last, as cliff does with plain values. ``texts``: what a table shows for some values."""
+
+    texts: ClassVar[Mapping[Any, str]] = {}
+
+    def human_readable(self) -> str:
+        return self.texts.get(self._value, str(self._value))
 
     def __lt__(self, other: object) -> bool:
         if not isinstance(other, columns.FormattableColumn):
@@ -39,17 +44,13 @@ class _Column(_Base):
 class Limit(_Column):
     """A limit: -1, or ``unlimited`` in a table; null, or ``not set`` in a table, if there is none."""
 
-    def human_readable(self) -> str:
-        if self._value is None:
-            return "not set"
-        return "unlimited" if self._value == UNLIMITED else str(self._value)
+    texts = {None: "not set", UNLIMITED: "unlimited"}
 
 
 class Available(_Column):
     """The available amount: null, or ``unlimited`` in a table, if there is no limit."""
 
-    def human_readable(self) -> str:
-        return "unlimited" if self._value is None else str(self._value)
+    texts = {None: "unlimited"}
 
 
 class Fits(_Column):
@@ -66,8 +67,7 @@ class Fits(_Column):
 class Unknown(_Column):
     """A value that is not available now: null, or ``unknown`` in a table."""
 
-    def human_readable(self) -> str:
-        return "unknown"
+    texts = {None: "unknown"}
 
 
 class Default(_Column):
@@ -75,15 +75,13 @@ class Default(_Column):
     the total over all projects.
     """
 
-    def human_readable(self) -> str:
-        return {None: "(default)", TOTAL: "(total)"}.get(self._value, str(self._value))
+    texts = {None: "(default)", TOTAL: "(total)"}
 
 
 class OptionalProject(_Column):
     """A project. In a table, ``(total)`` is the total over all projects, and nothing is shown for no project."""
 
-    def human_readable(self) -> str:
-        return {None: "", TOTAL: "(total)"}.get(self._value, str(self._value))
+    texts = {None: "", TOTAL: "(total)"}
 
 
 class Indented(_Column):
@@ -100,15 +98,13 @@ class Indented(_Column):
 class Optional(_Column):
     """A value that may be missing: null, or an empty cell in a table."""
 
-    def human_readable(self) -> str:
-        return "" if self._value is None else str(self._value)
+    texts = {None: ""}
 
 
 class OptionalLimit(_Column):
     """A limit that may be missing: null, or an empty cell in a table."""
 
-    def human_readable(self) -> str:
-        return "" if self._value is None else Limit(self._value).human_readable()
+    texts = {None: "", UNLIMITED: "unlimited"}
 
 
 def timestamp(value: datetime.datetime | None) -> Optional:

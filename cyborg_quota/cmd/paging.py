@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
@@ -20,6 +21,10 @@ DEFAULT_MARKER: Final = "(default)"
 
 TOTAL_MARKER: Final = "(total)"
 """Names the rows of all projects together, as tables show them."""
+
+
+at_least_one: Final = functools.partial(arguments.integer, least=1)
+at_least_zero: Final = functools.partial(arguments.integer, least=0)
 
 
 def add_paging(
@@ -87,13 +92,3 @@ def page(
 def _is_at(key: tuple[str | None, ...], marker: list[str]) -> bool:
     names = {None: (DEFAULT_MARKER,), TOTAL: (TOTAL, TOTAL_MARKER)}.get(key[0], (key[0],))
     return marker[0] in names and list(key[1 : len(marker)]) == marker[1:]
-
-
-def at_least_one(text: str) -> int:
-    """Parse a positive integer."""
-    return arguments.integer(text, 1)
-
-
-def at_least_zero(text: str) -> int:
-    """Parse an integer of at least 0."""
-    return arguments.integer(text, 0)

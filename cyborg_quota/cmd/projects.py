@@ -12,7 +12,6 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from cliff import columns
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions, validation
@@ -21,7 +20,8 @@ from cyborg_quota.cmd.errors import BadUsage
 from cyborg_quota.types import RecordedChange
 
 if TYPE_CHECKING:
-    from cyborg_quota.limits.keystone_projects import Project, ProjectDirectory
+    from cyborg_quota.cmd.main import Shell
+    from cyborg_quota.limits.keystone_projects import ProjectDirectory
 
 LOG = logging.getLogger(__name__)
 
@@ -36,20 +36,19 @@ _NEEDS_KEYSTONE: Final = "needs Keystone: set its URL and credentials in [oslo_l
 _FORCE: Final = "If it is the id of a project nevertheless, add --force."
 
 
-def require_keystone(shell: Any, what: str) -> None:
+def require_keystone(shell: Shell, what: str) -> None:
     """Raise BadUsage if Keystone is not configured; ``what`` needs it."""
     if not shell.uses_keystone:
         raise BadUsage(f"{what} {_NEEDS_KEYSTONE}")
 
 
-def require_directory(shell: Any, what: str) -> ProjectDirectory:
+def require_directory(shell: Shell, what: str) -> ProjectDirectory:
     """The projects of Keystone. Raises BadUsage if Keystone is not configured; ``what`` needs it."""
     require_keystone(shell, what)
-    directory: ProjectDirectory = shell.directory
-    return directory
+    return shell.directory
 
 
-def resolve(shell: Any, parsed: argparse.Namespace) -> None:
+def resolve(shell: Shell, parsed: argparse.Namespace) -> None:
     """Replace the names in ``project``, ``parent`` and ``to_project`` by ids.
 
     Raises UnknownProject, AmbiguousProject, BadUsage.
@@ -68,7 +67,7 @@ def resolve(shell: Any, parsed: argparse.Namespace) -> None:
         setattr(parsed, name, text)
 
 
-def _resolve(shell: Any, text: str, domain: str | None, *, checked: bool) -> str:
+def _resolve(shell: Shell, text: str, domain: str | None, *, checked: bool) -> str:
     """The id of a project given by id or name. ``checked``: Keystone must know it; otherwise the ledger suffices.
 
     An id that the ledger has needs no request, so that commands work on it while Keystone is unavailable, and after
@@ -81,8 +80,7 @@ def _resolve(shell: Any, text: str, domain: str | None, *, checked: bool) -> str
     if not checked and domain is None and shell.engine.administration.is_known_project(shell.context, text):
         return text
     try:
-        project: Project = shell.directory.find(text, domain)
-        return project.project_id
+        return shell.directory.find(text, domain).project_id
     except exceptions.UnknownProject as error:
         hint = _FORCE if checked and domain is None else ""
         raise exceptions.UnknownProject(error.project, error.domain, what=error.what, hint=hint) from None
@@ -94,7 +92,7 @@ def _resolve(shell: Any, text: str, domain: str | None, *, checked: bool) -> str
         raise
 
 
-def new_project_notice(shell: Any, parsed: argparse.Namespace) -> str | None:
+def new_project_notice(shell: Shell, parsed: argparse.Namespace) -> str | None:
     """A line for stderr if a command is about to set the first limit of a project, and Keystone has not confirmed it.
 
     Without Keystone, a mistyped id is not an error: the limit is set for a project that does not exist.
@@ -105,7 +103,7 @@ def new_project_notice(shell: Any, parsed: argparse.Namespace) -> str | None:
         shell.context, parsed.project
     ):
         return None
-    notice = f"Project {parsed.project!a} is new: it had no usage, limit or place in the tree before."
+    notice = _new(parsed.project)
     if getattr(parsed, "dry_run", False) or getattr(parsed, "until", None) is not None:
         return notice  # (`limit set --until` adds the remedy when it knows the ids of the overrides)
     pod = getattr(parsed, "pod", None)
@@ -117,7 +115,7 @@ def remedy(command: str) -> str:
     return f" If the id is wrong, remove the limit with `{command}`."
 
 
-def new_projects_notice(shell: Any, changes: Iterable[RecordedChange], *, dry_run: bool) -> str | None:
+def new_projects_notice(shell: Shell, changes: Iterable[RecordedChange], *, dry_run: bool) -> str | None:
     """The same for the changes of an import, before it is made: a line about the projects that it adds with limits."""
     changes = list(changes)
     limited = {change.project_id for change in changes if change.action in ("set limit", "set override")}
@@ -130,20 +128,22 @@ def new_projects_notice(shell: Any, changes: Iterable[RecordedChange], *, dry_ru
     new = [project_id for project_id in new if project_id in limited]
     if not new:
         return None
-    if len(new) == 1:
-        notice = f"Project {new[0]!a} is new: it had no usage, limit or place in the tree before."
-        remedy = " If the id is wrong, remove the project with `project remove`."
-    else:
+    notice, id_is_wrong = _new(new[0]), "the id is wrong"
+    if len(new) > 1:
         notice = f"{len(new)} projects are new: they had no usage, limit or place in the tree before: {_shown(new)}."
-        remedy = " If an id is wrong, remove the project with `project remove`."
-    return notice if dry_run else notice + remedy
+        id_is_wrong = "an id is wrong"
+    return notice if dry_run else f"{notice} If {id_is_wrong}, remove the project with `project remove`."
+
+
+def _new(project_id: str) -> str:
+    return f"Project {project_id!a} is new: it had no usage, limit or place in the tree before."
 
 
 def _shown(ids: Sequence[str]) -> str:
     return ", ".join(map(ascii, ids[:_MAX_SHOWN])) + (", ..." if len(ids) > _MAX_SHOWN else "")
 
 
-def require_known(shell: Any, project_ids: Collection[str]) -> None:
+def require_known(shell: Shell, project_ids: Collection[str]) -> None:
     """Raise UnknownProject if Keystone is configured and does not know all of these ids."""
     if not shell.uses_keystone or not project_ids:
         return
@@ -155,13 +155,13 @@ def require_known(shell: Any, project_ids: Collection[str]) -> None:
         raise exceptions.UnknownProject(first, None, hint=f"{others}To import nevertheless, add --force.")
 
 
-def with_names(shell: Any, column_names: Sequence[str], rows: list[list[Any]]) -> tuple[list[str], list[list[Any]]]:
+def with_names(shell: Shell, column_names: Sequence[str], rows: list[list[Any]]) -> tuple[list[str], list[list[Any]]]:
     """The table with a column of names after that of the ids. Names that Keystone does not have are None."""
     directory = require_directory(shell, "--names")
     if ID_COLUMN not in column_names:
         raise BadUsage("--names: this table has no projects.")
     index = list(column_names).index(ID_COLUMN)
-    ids = [_plain(row[index]) for row in rows]
+    ids = formats.machine(row[index] for row in rows)
     try:
         known = directory.names({project_id for project_id in ids if project_id is not None})
     except exceptions.ProjectLookupFailed as error:
@@ -172,7 +172,3 @@ def with_names(shell: Any, column_names: Sequence[str], rows: list[list[Any]]) -
         for row, project_id in zip(rows, ids, strict=True)
     ]
     return [*column_names[: index + 1], NAME_COLUMN, *column_names[index + 1 :]], named
-
-
-def _plain(value: Any) -> Any:
-    return value.machine_readable() if isinstance(value, columns.FormattableColumn) else value

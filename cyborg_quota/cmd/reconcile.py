@@ -83,7 +83,7 @@ class Reconcile(base.Lister):
             self._claim_source(reconciler, parsed_args.claim_source or None, force=parsed_args.force)
         report = reconciler.find()
         for resource_class, reason in sorted(records.uncounted.items()):
-            self._print(f"resource class {resource_class} is not counted: {reason}")
+            self.print_message(f"resource class {resource_class} is not counted: {reason}")
         differences = report.differences
         if differences and parsed_args.heal:
             with base.progress_bar(len(differences), "accelerators") as progress:
@@ -109,20 +109,20 @@ class Reconcile(base.Lister):
         unclaimed, omitted = report.count("foreign"), sum(report.omitted.values())
         if unclaimed:
             self.status = REFUSED
-            self._print(
+            self.print_message(
                 f"{unclaimed} of these ARQs have charges without a source, or of another source; they are not "
                 "repaired. The charges of another program, such as `cyborg-quota reserve`, belong to that program: do "
                 "not claim them. If all belong to this Cyborg, run: cyborg-quota reconcile --claim-source, or, for "
                 "charges of its old source: cyborg-quota reconcile --claim-source FROM"
             )
         if report.unclaimed:
-            self._print(
+            self.print_message(
                 f"{report.unclaimed} more ARQs are charged correctly, but without a source: their charges will not be "
                 "released automatically. If all belong to this Cyborg, run: cyborg-quota reconcile --claim-source"
             )
         if omitted:
             self.status = REFUSED
-            self._print(
+            self.print_message(
                 f"{omitted} further differences are not listed. Run the command again when those above are repaired."
             )
 
@@ -131,15 +131,12 @@ class Reconcile(base.Lister):
         failed = sum(difference.is_own and difference.arq not in done for difference in report.differences)
         if failed:
             self.status = REFUSED
-            self._print(f"{failed} differences were not repaired; the log has the reasons.")
+            self.print_message(f"{failed} differences were not repaired; the log has the reasons.")
 
     def _claim_source(self, reconciler: Reconciler, replaced: str | None, *, force: bool) -> None:
         count = reconciler.claim_source(replaced, force=force)
         before = "none" if replaced is None else f"the source {replaced}"
-        self._print(f"set the source of {count} charges that had {before}.")
-
-    def _print(self, message: str) -> None:
-        print(f"{self.app.NAME}: {message}", file=self.app.stderr)
+        self.print_message(f"set the source of {count} charges that had {before}.")
 
 
 def wait(seconds: float) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
@@ -14,7 +13,6 @@ from cliff.formatters.base import ListFormatter
 
 from cyborg_quota.cmd import arguments, base, formats
 from cyborg_quota.cmd.db import open_database
-from cyborg_quota.cmd.errors import one_line
 from cyborg_quota.replay.totals import ADMITTED, OUTCOMES, REFUSED
 from cyborg_quota.replay.traces import Trace
 from cyborg_quota.types import UNLIMITED
@@ -76,7 +74,7 @@ class Replay(base.ShowOne):
         trace = Trace(parsed_args.trace)
         session, seconds = self._run(trace, parsed_args.provider)
         for resource in sorted(limits.keys() - {key[1] for key in session.tally.by_project}):
-            self._print_message(f"--limit names {resource}, but the trace has no such resource")
+            self.print_message(f"--limit names {resource}, but the trace has no such resource")
         if parsed_args.chart is not None:
             panels = charts.replay_panels(trace, session.refused, self._limits(session.tally.by_project))
             charts.draw(parsed_args.chart, f"Replay of {os.path.basename(trace.name)}", panels)
@@ -101,13 +99,13 @@ class Replay(base.ShowOne):
             try:
                 session.run()
             except KeyboardInterrupt:
-                self._print_message(f"interrupted after {session.tally.events} events; run the command again to resume")
+                self.print_message(f"interrupted after {session.tally.events} events; run the command again to resume")
                 raise
             seconds = time.monotonic() - began
         if session.is_resumed and not session.done:
-            self._print_message("this trace was already replayed on this database; nothing to do")
+            self.print_message("this trace was already replayed on this database; nothing to do")
         elif session.is_resumed:
-            self._print_message(f"resumed after event {session.tally.events - session.done}")
+            self.print_message(f"resumed after event {session.tally.events - session.done}")
         return session, seconds
 
     def _terms(self, provider: str | None) -> dict[str, Any]:
@@ -165,6 +163,3 @@ class Replay(base.ShowOne):
     def _lister(self) -> ListFormatter:
         # cliff's table and our CSV can also print lists.
         return cast(ListFormatter, self.formatter)
-
-    def _print_message(self, text: str) -> None:
-        print(f"{self.app.NAME}: {one_line(text)}", file=sys.stderr)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import datetime
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -114,9 +113,9 @@ def rows(
         raise exceptions.UnknownResource(unknown, command.conf.quota.resources)
     # (After the errors, which are one line.)
     if parsed_args.against != LEDGER and (before.overrides or after.overrides):
-        print(f"{command.app.NAME}: {_NO_OVERRIDES}", file=command.app.stderr)
+        command.print_message(_NO_OVERRIDES)
     if any(scopes.is_scoped(name) for limits in (before, after) for _, name in limits.tree.project_limits):
-        print(f"{command.app.NAME}: {_NO_POD_LIMITS}", file=command.app.stderr)
+        command.print_message(_NO_POD_LIMITS)
     if parsed_args.chart is not None:
         _draw(parsed_args, comparison)
     return [
@@ -168,6 +167,7 @@ def _limit_sets(command: base.Lister, content: object) -> tuple[LimitSet, LimitS
     from cyborg_quota.limits.limit_set import LimitSet
     from cyborg_quota.limits.limit_tree import LimitTree
     from cyborg_quota.limits.timeline import Timeline
+    from cyborg_quota.replay import export
 
     wanted = document.read(content)
     before = present_limits(command)
@@ -178,7 +178,8 @@ def _limit_sets(command: base.Lister, content: object) -> tuple[LimitSet, LimitS
     after, now = LimitSet(tree, driver.model, before.missing_is_unlimited, before.overrides, totals), None
     first = None
     if wanted.new_overrides or before.overrides:
-        now = _database_time(command)
+        with open_database(command.conf) as database:
+            now = export.database_time(database)
         first = (max((one.made[0] for one in before.overrides), default=0) + 1, 0)
         new = overrides.made_by_import(wanted.new_overrides, before.overrides, now, first)
         after = dataclasses.replace(after, overrides=[*before.overrides, *new])
@@ -203,13 +204,6 @@ def _with_past_overrides(
     known.sort(key=lambda one: one.made)
     new = after.overrides[len(before.overrides) :]
     return dataclasses.replace(before, overrides=known), dataclasses.replace(after, overrides=[*known, *new])
-
-
-def _database_time(command: base.Lister) -> datetime.datetime:
-    from cyborg_quota.replay import export
-
-    with open_database(command.conf) as database:
-        return export.database_time(database)
 
 
 @contextlib.contextmanager

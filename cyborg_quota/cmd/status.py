@@ -95,8 +95,8 @@ class Checks(upgradecheck.UpgradeCommands):
         from cyborg_quota.conf import check
 
         # The limit driver registers its options when it is made. Its errors are reported by the check "limits".
-        with contextlib.suppress(exceptions.QuotaError, cfg.Error):
-            self._engine().close()
+        with contextlib.suppress(exceptions.QuotaError, cfg.Error), self._engine():
+            pass
         found = check.find(self._conf)
         if found.unknown:
             return Result(FAILURE, "; ".join([*found.unknown, *found.deprecated]))
@@ -118,16 +118,13 @@ class Checks(upgradecheck.UpgradeCommands):
             )
         return Result(WARNING, f"at revision {revision}, made by a newer release of cyborg_quota")
 
-    def _engine(self) -> cyborg_quota.QuotaEngine:
-        return cyborg_quota.make_engine(self._conf)
+    def _engine(self) -> contextlib.closing[cyborg_quota.QuotaEngine]:
+        return contextlib.closing(cyborg_quota.make_engine(self._conf))
 
     def _limits(self) -> Result:
         """Query the limits of a project that does not exist: a working driver answers with its defaults."""
-        engine = self._engine()
-        try:
+        with self._engine() as engine:
             usages = engine.get_usages(validation.admin_context(), PROG)
-        finally:
-            engine.close()
         limits = ", ".join(f"{resource} {usage.limit}" for resource, usage in sorted(usages.items()))
         if self._conf.limits.driver == "noop":
             return Result(WARNING, "[limits] driver is noop: nothing is limited; set another driver")
@@ -136,11 +133,8 @@ class Checks(upgradecheck.UpgradeCommands):
     def _total_limits(self) -> Result:
         if self._conf.limits.driver != "database":
             return Result(SUCCESS, f"[limits] driver {self._conf.limits.driver} has none")
-        engine = self._engine()
-        try:
+        with self._engine() as engine:
             totals = engine.total_limits.list(validation.admin_context())
-        finally:
-            engine.close()
         pending = [total.resource for total in totals if not total.is_enforced]
         if pending:
             return Result(
@@ -153,23 +147,16 @@ class Checks(upgradecheck.UpgradeCommands):
         return Result(SUCCESS, "none is set")
 
     def _counters(self) -> Result:
-        engine = self._engine()
-        try:
+        with self._engine() as engine:
             # (The check of capacity reports the others.)
             drifts = [drift for drift in engine.audit(validation.admin_context()) if isinstance(drift, Drift)]
-        finally:
-            engine.close()
         if drifts:
             return Result(WARNING, f"{len(drifts)} differ from the reservations: cyborg-quota usage audit, then heal")
         return Result(SUCCESS, "agree with the reservations")
 
     def _capacity(self) -> Result:
-        engine = self._engine()
-        context = validation.admin_context()
-        try:
-            drifts = engine.capacity.audit(context)
-        finally:
-            engine.close()
+        with self._engine() as engine:
+            drifts = engine.capacity.audit(validation.admin_context())
         if drifts:
             return Result(WARNING, f"{len(drifts)} differ from their reservations: cyborg-quota capacity heal")
         return Result(SUCCESS, "agrees with the reservations")
@@ -181,8 +168,9 @@ class Checks(upgradecheck.UpgradeCommands):
         version = compatibility.version()
         if compatibility.is_tested(version):
             return Result(SUCCESS, version)
-        tested = " and ".join(map(str, compatibility.TESTED))
-        return Result(WARNING, f"{version} has all that cyborg_quota needs; tested with Cyborg {tested}")
+        return Result(
+            WARNING, f"{version} has all that cyborg_quota needs; tested with Cyborg {compatibility.TESTED_TEXT}"
+        )
 
     def _classes(self) -> Result:
         from cyborg_quota.integrations.cyborg import cyborg_host, mapping
@@ -202,11 +190,8 @@ class Checks(upgradecheck.UpgradeCommands):
     def _records(self) -> Result:
         from cyborg_quota.integrations.cyborg import cyborg_host
 
-        engine = self._engine()
-        try:
+        with self._engine() as engine:
             report = cyborg_host.reconciler(self._conf, engine, cyborg_host.records(self._conf), wait=wait).find()
-        finally:
-            engine.close()
         if report.differences:
             return Result(WARNING, f"{report.total} of {report.compared} accelerators differ: cyborg-quota reconcile")
         return Result(SUCCESS, f"agree with the ledger on {report.compared} accelerators")
