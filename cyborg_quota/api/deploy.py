@@ -34,9 +34,7 @@ def make_bare_application(
 
     ``call_ledger``: see QuotaAPI.
     """
-    rules = Policy(conf)
-    api = QuotaAPI(engine, rules, versions=versions, call_ledger=call_ledger)
-    return make_app(api)
+    return make_app(QuotaAPI(engine, Policy(conf), versions=versions, call_ledger=call_ledger))
 
 
 def make_application(conf: cfg.ConfigOpts, engine: QuotaEngine) -> Application:

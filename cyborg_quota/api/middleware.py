@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 from oslo_log import log as logging
 
@@ -13,6 +13,7 @@ from cyborg_quota.api import errors
 LOG = logging.getLogger(__name__)
 
 Headers = list[tuple[str, str]]
+_DETAILS: Final = {401: errors.NO_TOKEN, 500: errors.INTERNAL, 503: errors.UNAVAILABLE}
 
 
 class JsonErrors:
@@ -39,7 +40,7 @@ class JsonErrors:
         code = int(status[:3])
         if code >= 400:
             if not body.startswith(errors.START):
-                body = errors.document(code, environ, _detail(code))
+                body = errors.document(code, environ, _DETAILS.get(code))
                 headers = _with(headers, "Content-Type", "application/json")
             if code == 503 and not any(name.lower() == "retry-after" for name, _ in headers):
                 headers = _with(headers, "Retry-After", str(errors.RETRY_AFTER_SECONDS))
@@ -59,7 +60,3 @@ def _read(answer: Iterable[bytes]) -> bytes:
 
 def _with(headers: Headers, name: str, value: str) -> Headers:
     return [*(pair for pair in headers if pair[0].lower() != name.lower()), (name, value)]
-
-
-def _detail(status: int) -> str | None:
-    return {401: errors.NO_TOKEN, 500: errors.INTERNAL, 503: errors.UNAVAILABLE}.get(status)

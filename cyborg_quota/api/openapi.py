@@ -22,6 +22,7 @@ from cyborg_quota.types import MAX_NAME_CHARS
 FILE: Final = pathlib.Path(__file__).with_name("openapi.yaml")
 _API_VERSION: Final = "2.0"
 _ALWAYS: Final = (401, 406, 500, 503)
+_OF_PATH: Final = {"type": "string", "minLength": 1, "maxLength": MAX_NAME_CHARS, "pattern": "^[^/]+$"}
 _DESCRIPTIONS: Final = {
     400: "The request is invalid.",
     401: "The token is missing or invalid.",
@@ -73,7 +74,7 @@ def _microversion() -> dict[str, Any]:
 
 def _operation(operation: Operation) -> dict[str, Any]:
     parameters: list[dict[str, Any]] = [
-        {"name": name, "in": "path", "required": True, "schema": _of_path()}
+        {"name": name, "in": "path", "required": True, "schema": _OF_PATH}
         for name in re.findall(r"\{(\w+)\}", operation.path)
     ]
     parameters += [
@@ -91,10 +92,6 @@ def _operation(operation: Operation) -> dict[str, Any]:
     if operation.body is not None:
         found["requestBody"] = {"required": True, "content": _json(operation.body)}
     return found
-
-
-def _of_path() -> dict[str, Any]:
-    return {"type": "string", "minLength": 1, "maxLength": MAX_NAME_CHARS, "pattern": "^[^/]+$"}
 
 
 def _json(name: str) -> dict[str, Any]:

@@ -104,13 +104,10 @@ def _shorten(message: str) -> str:
 
 @functools.cache
 def _body_validator(name: str) -> Any:
-    return _make({"$ref": f"#/components/schemas/{name}", "components": {"schemas": schemas.COMPONENTS}})
+    schema = {"$ref": f"#/components/schemas/{name}", "components": {"schemas": schemas.COMPONENTS}}
+    return jsonschema.Draft202012Validator(schema)
 
 
 @functools.cache
 def _validator(schema: str) -> Any:
-    return _make(json.loads(schema))
-
-
-def _make(schema: Schema) -> Any:
-    return jsonschema.Draft202012Validator(schema)
+    return jsonschema.Draft202012Validator(json.loads(schema))

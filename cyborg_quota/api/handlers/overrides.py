@@ -39,10 +39,9 @@ def set_override(call: Call) -> Json:
 def cancel_override(call: Call) -> None:
     """DELETE /v2/quotas/{project_id}/overrides/{override_id}"""
     override_id = call.path["override_id"]
-    administration = call.engine.administration
     if override_id not in {one.id for one in _list(call)}:
         raise exceptions.OverrideNotFound(override_id)
-    administration.cancel_overrides(call.context, [override_id], reason=call.query.get("reason"))
+    call.engine.administration.cancel_overrides(call.context, [override_id], reason=call.query.get("reason"))
 
 
 def _override(one: LimitOverride) -> Json:

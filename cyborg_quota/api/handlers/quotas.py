@@ -74,8 +74,7 @@ def set_limits(call: Call) -> Json:
         if limit is None:
             raise Refused(400, f"Invalid quota.{resource}: null removes a limit in a pod, and the body names no pod.")
     if not call.body.get("force", False):
-        usages = call.engine.get_usages(call.as_project)
-        pod_limits.refuse_below_usage(limits, usages)
+        pod_limits.refuse_below_usage(limits, call.engine.get_usages(call.as_project))
     call.engine.administration.set_limits(call.context, limits, call.project_id, reason=call.body.get("reason"))
     return {"quota": {**get_limits(call)["quota"], **limits}}
 
