@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final, Literal, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from cyborg_quota import exceptions, scopes
 from cyborg_quota.db import change_log, dialects, moves, overrides, path_state, pods, projects, usages
@@ -42,8 +42,6 @@ from cyborg_quota.types import (
     RecordedChanges,
     TotalLimit,
 )
-
-Key = TypeVar("Key")
 
 MOST_MOVED_ROWS: Final = 40_000
 """The maximum number of usage rows that one import moves. Charges of these projects wait while they are locked: a third
@@ -169,8 +167,7 @@ class LimitKeeper:
             live = overrides.read(connection)
             changes = []
             for resource, limit in sorted(limits.items()):
-                changes += _change(None, resource, tree.defaults.get(resource), limit)
-                _set_or_remove(tree.defaults, resource, limit)
+                changes += document.put(tree.defaults, resource, limit, None, resource)
                 tables.set_default(connection, resource, limit)
             self._refuse(Timeline(tree, *live), tree.projects, list(limits))
             return change_log.record(connection, author, changes)
@@ -195,8 +192,7 @@ class LimitKeeper:
             live = overrides.read(connection, {project_id, *tree.projects})
             changes = []
             for resource, limit in sorted(limits.items()):
-                changes += _change(project_id, resource, tree.project_limits.get((project_id, resource)), limit)
-                _set_or_remove(tree.project_limits, (project_id, resource), limit)
+                changes += document.put(tree.project_limits, (project_id, resource), limit, project_id, resource)
                 tables.set_limit(connection, project_id, resource, limit)
             self._refuse(Timeline(tree, *live), [project_id], list(limits))
             return True, change_log.record(connection, author, changes)
@@ -271,21 +267,6 @@ def _page(nodes: list[tuple[int, str]], limit: int | None, after: str | None) ->
             raise exceptions.MarkerNotFound((after, None))
         start = places[0] + 1
     return nodes[start:] if limit is None else nodes[start : start + limit]
-
-
-def _change(project_id: str | None, resource: str, before: int | None, after: int | None) -> list[RecordedChange]:
-    if before == after:
-        return []
-    action: Literal["set limit", "unset limit"] = "unset limit" if after is None else "set limit"
-    name, pod = scopes.split(resource)
-    return [RecordedChange(action, project_id, name, before, after, pod=pod)]
-
-
-def _set_or_remove(limits: dict[Key, int], key: Key, limit: int | None) -> None:
-    if limit is None:
-        limits.pop(key, None)
-    else:
-        limits[key] = limit
 
 
 def import_document(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import ClassVar
 
 from oslo_config import cfg
@@ -18,7 +19,7 @@ class ConfigLimitDriver(base.LimitDriver):
 
     set_where: ClassVar[str] = "in the configuration, [limits] limits"
 
-    def __init__(self, limits: Mapping[str, int]) -> None:
+    def __init__(self, limits: Mapping[str, int] = MappingProxyType({})) -> None:
         self._limits = dict(limits)
 
     @classmethod

@@ -129,19 +129,11 @@ class DatabaseLimitDriver(base.LimitDriver):
     def get_limits_on_paths(
         self, states: Sequence[PathState], resources: Collection[str]
     ) -> Mapping[tuple[str, str], int]:
-        limits = {}
-        for state in states:
-            path = state.project_ids
-            for resource in resources:
-                limit = effective(
-                    len(path) == 1,
-                    state.project_limits.get((path[0], resource)),
-                    state.defaults.get(resource),
-                    self.initial_limits,
-                )
-                if limit is not None:
-                    limits[path[0], resource] = limit
-        return limits
+        return {
+            (state.project_ids[0], resource): limit
+            for state in states
+            for resource, limit in self.get_limits_on_path(state, resources).items()
+        }
 
     def tree_of_path(self, state: PathState) -> LimitTree:
         """The limits of a project and its ancestors."""

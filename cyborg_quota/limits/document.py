@@ -342,12 +342,9 @@ def _explain(location: str, error: Any) -> tuple[str, str]:
         return location, f"has no {next(name for name in error.validator_value if name not in error.instance)}"
     if error.validator == "format" and error.cause is not None:
         return location, f"{key}must be a name, not {_shown(error.instance)}: {error.cause.reason}"
-    hint = "; write it in quotes" if error.validator_value == "string" and _is_scalar(error.instance) else ""
+    is_scalar = error.instance is not None and not isinstance(error.instance, (dict, list))
+    hint = "; write it in quotes" if error.validator_value == "string" and is_scalar else ""
     return location, f"{key}must be {error.schema['description']}, not {_shown(error.instance)}{hint}"
-
-
-def _is_scalar(value: object) -> bool:
-    return value is not None and not isinstance(value, (dict, list))
 
 
 def _shown(value: object) -> str:
@@ -404,7 +401,7 @@ def apply(tree: LimitTree, document: Document) -> tuple[LimitTree, list[Recorded
     after = tree.copy()
     changes = []
     for resource, limit in document.defaults.items():
-        changes += _put(after.defaults, resource, limit, None, resource)
+        changes += put(after.defaults, resource, limit, None, resource)
     by_project: dict[str, list[tuple[str, int | None]]] = {}
     for (project_id, resource), limit in document.project_limits.items():
         by_project.setdefault(project_id, []).append((resource, limit))
@@ -415,13 +412,14 @@ def apply(tree: LimitTree, document: Document) -> tuple[LimitTree, list[Recorded
             changes.append(RecordedChange("move project", project_id, None, after.parents[project_id], parent_id))
         after.parents[project_id] = parent_id
         for resource, limit in by_project.get(project_id, ()):
-            changes += _put(after.project_limits, (project_id, resource), limit, project_id, resource)
+            changes += put(after.project_limits, (project_id, resource), limit, project_id, resource)
     return after, changes
 
 
-def _put(
+def put(
     limits: dict[Any, int], key: Any, limit: int | None, project_id: str | None, resource: str
 ) -> list[RecordedChange]:
+    """Set a limit, or remove it (None). Returns the change, if it is one."""
     before = limits.get(key)
     if before == limit:
         return []

@@ -13,7 +13,7 @@ from oslo_config import cfg
 from cyborg_quota import exceptions
 from cyborg_quota.limits import base
 from cyborg_quota.limits.cache import Cache
-from cyborg_quota.types import UNLIMITED, Constraint
+from cyborg_quota.types import UNLIMITED, Constraint, Scope
 
 if TYPE_CHECKING:
     from cyborg_quota.db.path_state import PathState
@@ -153,11 +153,11 @@ class KeystoneLimitDriver(base.LimitDriver):
         if project is None:
             raise exceptions.InvalidName("project", project_id, "Keystone does not know it")
         if project.domain_id is None:
-            return _constraints_of_domain(project_id, keystone.limits_of_domain(project_id), defaults)
+            return _constraints(project_id, keystone.limits_of_domain(project_id), defaults, "subtree")
         constraints = _constraints(project_id, keystone.limits_of_project(project_id), defaults)
         if project.domain_id in path:
             domain_limits = keystone.limits_of_domain(project.domain_id)
-            constraints += _constraints_of_domain(project.domain_id, domain_limits, defaults)
+            constraints += _constraints(project.domain_id, domain_limits, defaults, "subtree")
         return constraints
 
     def get_limits(self, project_ids: Collection[str], resources: Collection[str]) -> Mapping[tuple[str, str], int]:
@@ -249,20 +249,11 @@ class KeystoneLimitDriver(base.LimitDriver):
 
 
 def _constraints(
-    project_id: str, limits: Limits, defaults: Mapping[str, tuple[str, RegisteredLimit]]
+    project_id: str, limits: Limits, defaults: Mapping[str, tuple[str, RegisteredLimit]], scope: Scope = "project"
 ) -> list[Constraint]:
     return [
-        Constraint(project_id, resource, limits.get((name, default.region_id), default.default))
+        Constraint(project_id, resource, limits.get((name, default.region_id), default.default), scope)
         for resource, (name, default) in defaults.items()
-    ]
-
-
-def _constraints_of_domain(
-    domain_id: str, limits: Limits, defaults: Mapping[str, tuple[str, RegisteredLimit]]
-) -> list[Constraint]:
-    return [
-        Constraint(constraint.project_id, constraint.resource, constraint.limit, "subtree")
-        for constraint in _constraints(domain_id, limits, defaults)
     ]
 
 
@@ -278,6 +269,6 @@ def _constraints_of_path(
     if not is_two_level:
         return _constraints(path[0], own, defaults)
     if len(path) == 1:
-        return _constraints_of_domain(path[0], own, defaults)
+        return _constraints(path[0], own, defaults, "subtree")
     above = limits.get(path[1], {})
-    return _constraints(path[0], own, defaults) + _constraints_of_domain(path[1], above, defaults)
+    return _constraints(path[0], own, defaults) + _constraints(path[1], above, defaults, "subtree")

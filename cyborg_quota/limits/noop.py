@@ -3,29 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar
 
 from oslo_config import cfg
 
-from cyborg_quota.limits import base
-from cyborg_quota.types import Constraint
+from cyborg_quota.limits.config import ConfigLimitDriver
 
 
-class NoopLimitDriver(base.LimitDriver):
-    """Returns no constraints: usage is counted, and no request is refused."""
+class NoopLimitDriver(ConfigLimitDriver):
+    """As ``config`` with no limit: usage is counted, and no request is refused."""
 
     set_where: ClassVar[str] = "nowhere while [limits] driver is noop, which has none"
 
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts) -> NoopLimitDriver:
         return cls()
-
-    def get_constraints(self, path: Sequence[str], resources: Collection[str]) -> list[Constraint]:
-        return []
-
-    def get_limits(self, project_ids: Collection[str], resources: Collection[str]) -> Mapping[tuple[str, str], int]:
-        return {}
-
-    def defaults(self) -> Mapping[str, int]:
-        return {}

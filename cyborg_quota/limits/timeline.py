@@ -41,19 +41,11 @@ class Timeline:
                 limits[one.project_id, one.resource] = one.limit
         return dataclasses.replace(self.tree, project_limits=limits)
 
-    def only(self, resources: Collection[str]) -> Timeline:
-        """The same, with the overrides of these resources only."""
-        return dataclasses.replace(self, overrides=[one for one in self.overrides if one.resource in resources])
-
-    @property
-    def resources(self) -> list[str]:
-        """Every resource for which a limit or an override is set, sorted."""
-        return sorted({*self.tree.resources, *(one.resource for one in self.overrides)})
-
     @property
     def names(self) -> list[str]:
-        """The resources, and the scoped names of the limits per pod."""
-        return sorted({*self.resources, *(name for _, name in self.tree.project_limits)})
+        """Every resource for which a limit or an override is set, and the scoped names of the limits per pod."""
+        limited = {*self.tree.defaults, *(name for _, name in self.tree.project_limits)}
+        return sorted(limited.union(one.resource for one in self.overrides))
 
     def boundaries(self) -> list[datetime.datetime]:
         """Now, and every later moment at which an override begins or ends; sorted."""
@@ -86,9 +78,8 @@ def problems(
     seen = set(found)
     checked = set(projects)
     family = _related(timeline.tree, checked)
-    relevant = dataclasses.replace(
-        timeline, overrides=[one for one in timeline.only(resources).overrides if one.project_id in family]
-    )
+    overrides = [one for one in timeline.overrides if one.resource in resources and one.project_id in family]
+    relevant = dataclasses.replace(timeline, overrides=overrides)
     changed = relevant.by_boundary()
     for moment in sorted(changed):
         owners = {one.project_id for one in changed[moment]}

@@ -171,7 +171,7 @@ class Overcommitting(Flat):
     def constraints(self, path: Any, limits: Any) -> Any:
         from cyborg_quota.limits.models import base as policies
 
-        return policies.subtree_constraints(path, limits)
+        return policies.EnforcementModel.constraints(self, path, limits)
 
 
 class TestOvercommitted(LimitRaceTestCase):

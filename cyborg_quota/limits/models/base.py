@@ -25,9 +25,16 @@ class EnforcementModel(abc.ABC):
         ``tree`` contains only that project, its ancestors, siblings and descendants.
         """
 
-    @abc.abstractmethod
     def constraints(self, path: Sequence[str], limits: Mapping[tuple[str, str], int]) -> list[Constraint]:
-        """The constraints of a charge to ``path[0]``. ``limits``: by (project_id, resource); missing is unlimited."""
+        """The constraints of a charge to ``path[0]``. ``limits``: by (project_id, resource); missing is unlimited.
+
+        By default, each limit of a project on the path has one of scope ``subtree``, unless it is unlimited.
+        """
+        return [
+            Constraint(project_id, resource, limit, "subtree")
+            for (project_id, resource), limit in sorted(limits.items())
+            if project_id in path and limit != UNLIMITED
+        ]
 
 
 def format_limit(limit: int | None) -> str:
@@ -35,12 +42,3 @@ def format_limit(limit: int | None) -> str:
     if limit is None:
         return "no limit"
     return "unlimited" if limit == UNLIMITED else str(limit)
-
-
-def subtree_constraints(path: Sequence[str], limits: Mapping[tuple[str, str], int]) -> list[Constraint]:
-    """A constraint of scope ``subtree`` for each limit of the projects on the path, except unlimited ones."""
-    return [
-        Constraint(project_id, resource, limit, "subtree")
-        for (project_id, resource), limit in sorted(limits.items())
-        if project_id in path and limit != UNLIMITED
-    ]

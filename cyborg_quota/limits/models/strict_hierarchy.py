@@ -6,12 +6,12 @@ Source: CERN, nested quota models, 2017.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 
 from cyborg_quota.limits.limit_tree import LimitTree
 from cyborg_quota.limits.models import base
 from cyborg_quota.scopes import in_words
-from cyborg_quota.types import UNLIMITED, Constraint
+from cyborg_quota.types import UNLIMITED
 
 
 class StrictHierarchy(base.EnforcementModel):
@@ -50,6 +50,3 @@ class StrictHierarchy(base.EnforcementModel):
                 f"{parent} is {parent_limit}"
             )
         return problems
-
-    def constraints(self, path: Sequence[str], limits: Mapping[tuple[str, str], int]) -> list[Constraint]:
-        return base.subtree_constraints(path, limits)

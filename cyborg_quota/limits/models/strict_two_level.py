@@ -6,12 +6,12 @@ The sum of the limits of the children may exceed it (overbooking).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 
 from cyborg_quota.limits.limit_tree import LimitTree
 from cyborg_quota.limits.models import base
 from cyborg_quota.scopes import in_words
-from cyborg_quota.types import UNLIMITED, Constraint
+from cyborg_quota.types import UNLIMITED
 
 _LEVELS = 2
 
@@ -40,6 +40,3 @@ class StrictTwoLevel(base.EnforcementModel):
                         f"of its parent {parent} is {parent_limit}"
                     )
         return problems
-
-    def constraints(self, path: Sequence[str], limits: Mapping[tuple[str, str], int]) -> list[Constraint]:
-        return base.subtree_constraints(path, limits)
