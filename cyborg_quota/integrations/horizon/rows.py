@@ -76,20 +76,12 @@ class ResourceUsage:
 
 
 @dataclasses.dataclass(frozen=True)
-class ProjectUsage:
-    """A project in the list of all projects."""
-
-    id: str
-    name: str
-    usages: Sequence[ResourceUsage]
-
-
-@dataclasses.dataclass(frozen=True)
 class Project:
-    """A project of Keystone."""
+    """A project of Keystone, in the list of all projects."""
 
     id: str
     name: str
+    usages: Sequence[ResourceUsage] = ()
 
 
 def select_projects(names: Mapping[str, str], field: str, text: str) -> list[Project]:

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any
 
 from django.template.loader import render_to_string
 from django.utils.translation import gettext
@@ -47,45 +47,18 @@ def fits(usage: ResourceUsage) -> str:
 def bound_by(usage: ResourceUsage) -> str:
     """What determines how much fits."""
     bound = usage.bound_by
-    if bound is not None:
-        return _SCOPES.get(bound["scope"], _other)(bound)
-    if usage.limit is None:
-        return _("No limit is set: nothing can be reserved")
-    if usage.limit == UNLIMITED:
-        return _("Nothing")
-    return _("The limit of the project")
-
-
-def _ancestor(bound: Mapping[str, Any]) -> str:
-    return _("The limit %(limit)s of project %(project)s and all projects below it") % _names(bound)
-
-
-def _total(bound: Mapping[str, Any]) -> str:
-    return _("The limit %(limit)s over all projects") % _names(bound)
-
-
-def _counter(_bound: Mapping[str, Any]) -> str:
-    return _("The largest number that can be counted")
-
-
-def _not_registered(_bound: Mapping[str, Any]) -> str:
-    return _("The resource cannot be reserved any more")
-
-
-def _other(bound: Mapping[str, Any]) -> str:
-    return _("%(scope)s: the limit %(limit)s") % {**_names(bound), "scope": bound["scope"]}
-
-
-def _names(bound: Mapping[str, Any]) -> dict[str, str]:
-    return {"limit": limit(bound["limit"]), "project": str(bound["project_id"])}
-
-
-_SCOPES: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
-    "subtree": _ancestor,
-    "total": _total,
-    "counter": _counter,
-    "not_registered": _not_registered,
-}
+    if bound is None:
+        if usage.limit is None:
+            return _("No limit is set: nothing can be reserved")
+        return _("Nothing") if usage.limit == UNLIMITED else _("The limit of the project")
+    texts = {
+        "subtree": _("The limit %(limit)s of project %(project)s and all projects below it"),
+        "total": _("The limit %(limit)s over all projects"),
+        "counter": _("The largest number that can be counted"),
+        "not_registered": _("The resource cannot be reserved any more"),
+    }
+    text = texts.get(bound["scope"], _("%(scope)s: the limit %(limit)s"))
+    return text % {"limit": limit(bound["limit"]), "project": bound["project_id"], "scope": bound["scope"]}
 
 
 def bars(project: Any) -> str:

@@ -47,8 +47,9 @@ def reason_field() -> Any:
 
 def limit_field(label: Any, **options: Any) -> Any:
     """A field for a limit. A text field: the buttons of Horizon's number fields have no name for a screen reader."""
-    widget = forms.TextInput()
-    return forms.IntegerField(label=label, min_value=UNLIMITED, max_value=MAX_LIMIT, widget=widget, **options)
+    return forms.IntegerField(
+        label=label, min_value=UNLIMITED, max_value=MAX_LIMIT, widget=forms.TextInput(), **options
+    )
 
 
 class LimitsForm(_QuotaForm):

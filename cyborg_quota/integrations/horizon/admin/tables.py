@@ -161,10 +161,7 @@ class PodsTable(JsonTable):
 class ProjectResourcesTable(ResourcesTable):
     """The table of the project's own panel, with the actions of an admin."""
 
-    class Meta:
-        name = "resources"
-        verbose_name = _("Resources")
-        footer = False
+    class Meta(ResourcesTable.Meta):
         table_actions = (SetLimits, AddOverride)
         multi_select = False
 
@@ -259,7 +256,4 @@ class ProjectReservationsTable(ReservationsTable):
 
     tab = "quota__reservations"
 
-    class Meta:
-        name = "reservations"
-        verbose_name = _("Reservations in Flight")
-        pagination_param = "reservation_marker"
+    Meta = ReservationsTable.Meta

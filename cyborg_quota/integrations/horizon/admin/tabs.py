@@ -106,7 +106,7 @@ class ProjectsTab(_Tab):
             query.get(meta.pagination_param),
             query.get(meta.prev_pagination_param),
         )
-        return [rows.ProjectUsage(one.id, one.name, self.quota_api.usage(one.id)) for one in page]
+        return [rows.Project(one.id, one.name, self.quota_api.usage(one.id)) for one in page]
 
 
 class DefaultsTab(_Tab):

@@ -52,7 +52,7 @@ class _FormView(forms.ModalFormView):
     form_id = "quota_form"
     modal_id = "quota_modal"
 
-    def read(self) -> Any:
+    def get_initial(self) -> Any:
         """The initial values, from the service. Without them, the user is back at the list, with the reason."""
         if not hasattr(self, "_initial"):
             try:
@@ -65,10 +65,6 @@ class _FormView(forms.ModalFormView):
     def load(self, api: client.QuotaClient) -> Any:
         """The initial values."""
         raise NotImplementedError
-
-    def get_initial(self) -> Any:
-        """The initial values of the form."""
-        return self.read()
 
     def get_context_data(self, **kwargs: Any) -> Any:
         """What the form shows beside its fields."""
