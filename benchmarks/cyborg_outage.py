@@ -151,7 +151,7 @@ def own_seconds(cloud: Cloud) -> float:
     with one_request():
         assert not any(tracker.release(f"arq-{number}", "project") for number in range(ARQS))
     found = time.monotonic() - began
-    tracker.close()
+    tracker.guard.close()
     return found
 
 

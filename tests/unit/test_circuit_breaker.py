@@ -48,4 +48,3 @@ class TestCircuitBreaker(base.BaseTestCase):
         self.assertEqual([3, 2, 1, 1], [self.breaker.retry_after_seconds(now) for now in (18.0, 19.5, 20.0, 25.0)])
         self.breaker.record_probe(21.0, reached=False)
         self.assertEqual(3, self.breaker.retry_after_seconds(21.0))
-        self.assertEqual(2.0, self.breaker.seconds_to_probe(21.0))

@@ -202,7 +202,7 @@ class TestSlots(GuardTestCase):
         """Releases and calls of the REST API together occupy two threads of a web server."""
         engine = mock.Mock()
         tracker = bind_tracker.BindTracker(engine, bind_expire_seconds=60)
-        self.addCleanup(tracker.close)
+        self.addCleanup(tracker.guard.close)
         with mock.patch.object(ledger_guard, "_SLOT_SECONDS", 0.01):
             for _ in range(ledger_guard._SLOTS):
                 self.assertTrue(tracker.guard.take_slot())
@@ -214,7 +214,7 @@ class TestSlots(GuardTestCase):
         """It waited for a lock: the reason of the next failure is not an outage."""
         engine = mock.Mock(**{"release.side_effect": exceptions.DatabaseUnavailable("Lock wait timeout", 7.0)})
         tracker = bind_tracker.BindTracker(engine, bind_expire_seconds=60)
-        self.addCleanup(tracker.close)
+        self.addCleanup(tracker.guard.close)
         with bind_tracker.one_request():
             self.assertRaises(exceptions.DatabaseUnavailable, tracker.call, engine.release)
             error = self.assertRaises(LedgerAwaited, tracker.call, engine.release)

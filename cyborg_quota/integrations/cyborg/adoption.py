@@ -22,12 +22,13 @@ def adopt(engine: QuotaEngine, attached: Sequence[Attached], source: str | None)
     Where the provider is not imported with all resources of an ARQ, only the quota is charged. Raises what
     ``QuotaEngine.adopt`` raises.
     """
+    context = validation.admin_context()
     found: dict[tuple[tuple[str, ...], tuple[str, ...]], str | None] = {}
     claims = []
     for arq in attached:
         key = (arq.providers, tuple(sorted(arq.deltas)))
         if key not in found:
-            found[key] = _find(engine, *key)
+            found[key] = engine.capacity.find_provider(context, *key) if arq.providers else None
         claims.append(Claim(arq.arq, arq.deltas, group=arq.instance, source=source, provider=found[key]))
     try:
         return _adopt(engine, claims, attached[0].project_id)
@@ -37,12 +38,6 @@ def adopt(engine: QuotaEngine, attached: Sequence[Attached], source: str | None)
         LOG.warning("%s The quota of the accelerators there is charged without their capacity.", error)
     without = [Claim(arq.arq, arq.deltas, group=arq.instance, source=source) for arq in attached]
     return _adopt(engine, without, attached[0].project_id)
-
-
-def _find(engine: QuotaEngine, names: Sequence[str], resources: Sequence[str]) -> str | None:
-    if not names:
-        return None
-    return engine.capacity.find_provider(validation.admin_context(), names, resources)
 
 
 def _adopt(engine: QuotaEngine, claims: Sequence[Claim], project_id: str | None) -> dict[str, list[str]]:

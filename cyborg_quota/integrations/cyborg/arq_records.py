@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from cyborg import context as cyborg_context
@@ -19,6 +19,7 @@ from oslo_log import log as logging
 from cyborg_quota import exceptions
 from cyborg_quota.integrations.cyborg.diff import Attached, Record
 from cyborg_quota.integrations.cyborg.mapping import ClassNotCounted, ResourceMap, classes_of
+from cyborg_quota.integrations.cyborg.observations import in_pages
 
 LOG = logging.getLogger(__name__)
 
@@ -145,13 +146,10 @@ class Records:
 
     def all(self) -> Iterator[Record]:
         """Every ARQ, in the order of their UUIDs. One query per page of PAGE_ROWS ARQs."""
-        charged_as, last = self._charged_as(), ""
-        while True:
-            page = _query(_page_after, self._context, last)
-            yield from self._records(page, charged_as)
-            if len(page) < PAGE_ROWS:
-                return
-            last = page[-1].uuid
+        found = in_pages(
+            lambda last: _query(_page_after, self._context, last or ""), PAGE_ROWS, lambda record: str(record.uuid)
+        )
+        yield from self._records(found, self._charged_as())
 
     def of(self, arqs: Collection[str]) -> dict[str, Record]:
         """Those of these ARQs that Cyborg has, by UUID."""
@@ -169,10 +167,9 @@ class Records:
 
     def groups(self) -> list[Mapping[str, str]]:
         """All groups of all device profiles."""
-        profiles = _query(self._db.device_profile_list, self._context)
-        return [group for profile in profiles for group in _groups(profile)]
+        return [group for profile in self._groups_by_id().values() for group in profile]
 
-    def _records(self, page: Sequence[Any], charged_as: _ChargedAs) -> Iterator[Record]:
+    def _records(self, page: Iterable[Any], charged_as: _ChargedAs) -> Iterator[Record]:
         for record in page:
             attached = None
             if record.state == constants.ARQ_BOUND:

@@ -76,10 +76,6 @@ class BindRequest:
     deltas: dict[str, int]
     provider: str | None = None
 
-    def claim(self, source: str | None, provider: str | None) -> Claim:
-        """What the ledger is asked for."""
-        return Claim(self.arq, self.deltas, group=self.instance, source=source, provider=provider)
-
 
 class BindReservation:
     """The reservations of the bind of one ARQ. Its methods may be called repeatedly, from any thread."""
@@ -234,10 +230,6 @@ class BindTracker:
         self._lock = threading.Lock()
         self._running: set[BindReservation] = set()
 
-    def close(self) -> None:
-        """At the end of the process: stop the thread."""
-        self.guard.close()
-
     def call(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
         """Call the ledger. Raises LedgerNotCalled immediately if this process or request has already waited for it."""
         request = _REQUEST.get()
@@ -282,7 +274,10 @@ class BindTracker:
         """Reserve for requests of one caller; returns the reservation UUIDs in the order of the requests."""
         if not requests:
             return []
-        claims = [request.claim(self._source, request.provider) for request in requests]
+        claims = [
+            Claim(one.arq, one.deltas, group=one.instance, source=self._source, provider=one.provider)
+            for one in requests
+        ]
         return self.call(self.engine.reserve_many, requests[0].caller, claims, self._ttl)
 
     def release(self, arq: str, project_id: str | None, uuids: list[str] | None = None) -> bool:

@@ -51,10 +51,6 @@ class CircuitBreaker:
         """Seconds since the breaker opened; 0 while it is closed."""
         return 0.0 if self._opened_at is None else now - self._opened_at
 
-    def seconds_to_probe(self, now: float) -> float:
-        """Seconds until the next probe is due; 0 if it is overdue."""
-        return max(0.0, self._probe_at - now)
-
     def retry_after_seconds(self, now: float) -> int:
         """The Retry-After of a refused call, in whole seconds: the time until the next probe has ended."""
-        return math.ceil(self.seconds_to_probe(now)) + 1
+        return math.ceil(max(0.0, self._probe_at - now)) + 1

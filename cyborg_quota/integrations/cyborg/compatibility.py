@@ -22,6 +22,7 @@ from cyborg_quota import exceptions
 DISTRIBUTION: Final = "openstack-cyborg"
 TESTED: Final = (16, 17)
 """The major versions that the tests run with. A later version is accepted if it has every name listed below."""
+TESTED_TEXT: Final = " and ".join(map(str, TESTED))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,11 +148,7 @@ def version() -> str:
 
 def is_installed() -> bool:
     """Whether there is a Cyborg in this Python environment, of any version."""
-    try:
-        importlib.metadata.version(DISTRIBUTION)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
+    return any(importlib.metadata.distributions(name=DISTRIBUTION))
 
 
 def is_tested(version_text: str) -> bool:
@@ -204,7 +201,7 @@ def _refuse_first(problems: Iterator[str]) -> None:
     installed = version()
     if (major := _major(installed)) is not None and major < TESTED[0]:
         raise exceptions.ConfigurationError(
-            f"Cyborg {installed} is too old: cyborg_quota works with Cyborg {_tested()}."
+            f"Cyborg {installed} is too old: cyborg_quota works with Cyborg {TESTED_TEXT}."
         )
     try:
         problem = next(problems, None)
@@ -212,7 +209,7 @@ def _refuse_first(problems: Iterator[str]) -> None:
         problem = f"{_MODULES} cannot be checked ({_one_line(error)})"
     if problem is not None:
         raise exceptions.ConfigurationError(
-            f"Cyborg {installed} cannot run with cyborg_quota, which works with Cyborg {_tested()}: {problem}."
+            f"Cyborg {installed} cannot run with cyborg_quota, which works with Cyborg {TESTED_TEXT}: {problem}."
         )
 
 
@@ -223,10 +220,6 @@ def _one_line(error: Exception) -> str:
 def _major(version_text: str) -> int | None:
     number = re.match(r"\d+", version_text)
     return None if number is None else int(number[0])
-
-
-def _tested() -> str:
-    return " and ".join(map(str, TESTED))
 
 
 def _conductor_problems() -> Iterator[str]:

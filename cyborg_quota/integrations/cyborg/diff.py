@@ -207,9 +207,8 @@ def compare(
         if problem is None:
             unclaimed += source is not None and bool(seen.attached) and not all(charge.source for charge in held)
         else:
-            difference = Difference(
-                problem, seen.arq, held, seen.attached, _has_source(held, source), seen.record is None
-            )
+            is_own = all(charge.source == source for charge in held)
+            difference = Difference(problem, seen.arq, held, seen.attached, is_own, seen.record is None)
             missing += difference.is_own and difference.is_missing
             counts[difference.kind] = counts.get(difference.kind, 0) + 1
             if counts[difference.kind] <= most:
@@ -228,10 +227,6 @@ def _uncommitted(seen: Observation, source: str | None) -> tuple[Charge, ...]:
         project_id = None if seen.attached is None else seen.attached.project_id
         own = [one for one in own if one.project_id == project_id]
     return tuple(own)
-
-
-def _has_source(held: Iterable[Charge], source: str | None) -> bool:
-    return all(charge.source == source for charge in held)
 
 
 def _problem(held: Sequence[Charge], attached: Attached | None) -> Problem | None:

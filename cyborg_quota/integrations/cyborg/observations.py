@@ -9,14 +9,16 @@ from __future__ import annotations
 import heapq
 import itertools
 import operator
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final, TypeVar
 
 from cyborg_quota import QuotaEngine, exceptions, validation
 from cyborg_quota.integrations.cyborg.diff import Charge, Observation, Record, Records
 from cyborg_quota.types import RESERVED, Reservation
 
 Item = Reservation | Record
+Row = TypeVar("Row")
+Marker = TypeVar("Marker")
 
 _PAGE_ROWS: Final = 10_000
 _key: Final = operator.itemgetter(0)
@@ -38,13 +40,25 @@ def observations_of(
 
 
 def _live(engine: QuotaEngine) -> Iterator[Reservation]:
-    context, after = validation.admin_context(), None
+    context = validation.admin_context()
+    return in_pages(
+        lambda after: engine.list_by_consumer(context, limit=_PAGE_ROWS, after=after),
+        _PAGE_ROWS,
+        lambda row: (str(row.consumer), row.uuid),
+    )
+
+
+def in_pages(
+    read: Callable[[Marker | None], Sequence[Row]], rows: int, marker_of: Callable[[Row], Marker]
+) -> Iterator[Row]:
+    """All rows of a list that is read in pages of ``rows`` rows. ``read``: the page after a marker; None: the first."""
+    after: Marker | None = None
     while True:
-        page = engine.list_by_consumer(context, limit=_PAGE_ROWS, after=after)
+        page = read(after)
         yield from page
-        if len(page) < _PAGE_ROWS:
+        if len(page) < rows:
             return
-        after = str(page[-1].consumer), page[-1].uuid
+        after = marker_of(page[-1])
 
 
 def _join(rows: Iterable[Reservation], records: Iterable[Record]) -> Iterator[Observation]:

@@ -49,7 +49,7 @@ def bind_tracker() -> BindTracker:
         source=mapping.source(conf()),
         repair=lambda: repair().after_failure(),
     )
-    atexit.register(tracker.close)
+    atexit.register(tracker.guard.close)
     return tracker
 
 

@@ -18,7 +18,6 @@ from oslo_log import log as logging
 from cyborg_quota import QuotaEngine, exceptions, validation
 from cyborg_quota.integrations.cyborg import adoption
 from cyborg_quota.integrations.cyborg.diff import (
-    Attached,
     Difference,
     Observation,
     Records,
@@ -26,7 +25,7 @@ from cyborg_quota.integrations.cyborg.diff import (
     compare,
     format_amounts,
 )
-from cyborg_quota.integrations.cyborg.observations import observations, observations_of
+from cyborg_quota.integrations.cyborg.observations import in_pages, observations, observations_of
 from cyborg_quota.integrations.cyborg.reach import Reach, reach_of
 from cyborg_quota.integrations.cyborg.source_claim import SourceClaim
 from cyborg_quota.types import RESERVED, Reservation
@@ -140,13 +139,11 @@ class Reconciler:
         return compare(observed, self._resources, self._source, most=_MOST_DIFFERENCES)
 
     def _in_flight(self) -> Iterator[Reservation]:
-        after: str | None = None
-        while True:
-            page = self._engine.list_reservations(self._admin, state=RESERVED, limit=_PAGE_ROWS, after=after)
-            yield from page
-            if len(page) < _PAGE_ROWS:
-                return
-            after = page[-1].uuid
+        return in_pages(
+            lambda after: self._engine.list_reservations(self._admin, state=RESERVED, limit=_PAGE_ROWS, after=after),
+            _PAGE_ROWS,
+            lambda row: row.uuid,
+        )
 
     def claim_source(self, replaced: str | None = None, *, force: bool = False) -> int:
         """Set the source of live charges whose source is ``replaced`` and that are of an ARQ; returns how many.
@@ -227,7 +224,7 @@ class Reconciler:
                 difference.attached for difference in batch if difference.attached is not None and difference.after
             ]
             if attached:
-                adopted.update(self._adopt(attached))
+                adopted.update(adoption.adopt(self._engine, attached, self._source))
         except (*_OVERTAKEN, exceptions.DatabaseError) as error:
             if reach_of(error) is Reach.CALL and len(batch) > 1:
                 return [done for difference in batch for done in self._repair([difference], adopted, failures)]
@@ -246,10 +243,6 @@ class Reconciler:
                 raise
             return False
         return True
-
-    def _adopt(self, attached: Sequence[Attached]) -> dict[str, list[str]]:
-        """Charge ARQs of one project regardless of limits; returns {arq: reservation UUIDs}."""
-        return adoption.adopt(self._engine, attached, self._source)
 
     @staticmethod
     def _log_repair(difference: Difference) -> None:
@@ -278,7 +271,7 @@ class Reconciler:
                     self._engine.release(self._admin, adopted[difference.arq])
                     LOG.info("ARQ %s was unbound during the repair; its charge was released.", difference.arq)
                 elif difference.attached is None and now is not None and now.project_id is not None and now.deltas:
-                    self._adopt([now])
+                    adoption.adopt(self._engine, [now], self._source)
                     LOG.info(
                         "ARQ %s was bound during the repair; charged %s.", difference.arq, format_amounts(now.wanted)
                     )

@@ -8,7 +8,6 @@ that one POST of a project holds during all of its calls to the conductor.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cyborg.common import exception
@@ -25,7 +24,7 @@ def check(context: Any, device_profile_id: int, maximum: int) -> None:
     Raises Cyborg's Forbidden.
     """
     db = db_api.get_instance()
-    requested = _count_requests(arq_records.groups_of(context, device_profile_id))
+    requested = sum(map(requests_of, arq_records.groups_of(context, device_profile_id)))
     # ARQs with an instance belong to Nova, which deletes those that it could not bind.
     unbound = db.extarq_list(
         context, project_id=context.project_id, instance_uuid=db_api.NULL_FILTER, limit=max(maximum - requested, 0) + 1
@@ -35,7 +34,3 @@ def check(context: Any, device_profile_id: int, maximum: int) -> None:
             f"Quota exceeded: project {context.project_id} may have {maximum} accelerator requests that are not bound, "
             f"requested {requested} more"
         )
-
-
-def _count_requests(groups: Iterable[Mapping[str, str]]) -> int:
-    return sum(requests_of(group) for group in groups)
