@@ -85,7 +85,7 @@ def events(recorded: RecordedChanges) -> list[Event]:
     changes = [change for change in recorded.changes if change.action in _VERBS]
     if len(changes) > MAX_EVENTS:
         attachment = {"operation": recorded.operation, "changes": len(changes)}
-        return [("cyborg_quota.limits.updated", _payload(recorded, "update", _target(None, "limits"), attachment))]
+        return [("cyborg_quota.limits.updated", _payload(recorded, "update", _target("limits"), attachment))]
     return [_event(recorded, change) for change in changes]
 
 
@@ -104,16 +104,13 @@ def _event(recorded: RecordedChanges, change: RecordedChange) -> Event:
         attachment["pod"] = change.pod
     if (one := change.override) is not None:
         attachment |= {"from": f"{one.starts_at.isoformat()}Z", "until": f"{one.until.isoformat()}Z"}
-    payload = _payload(recorded, action, _target(change, kind), attachment, change)
+    payload = _payload(recorded, action, _target(kind, change.project_id, change.resource), attachment, change)
     return f"{messaging.PUBLISHER}.{kind}.{verb}", payload
 
 
-def _target(change: RecordedChange | None, kind: str) -> dict[str, Any]:
+def _target(kind: str, project_id: str | None = None, resource: str | None = None) -> dict[str, Any]:
     type_uri = "data/security/project" if kind == "project" else "data/config/limit"
-    if change is None or change.project_id is None:
-        name = None if change is None else change.resource
-        return {"id": "default", "typeURI": type_uri, "name": name}
-    return {"id": change.project_id, "typeURI": type_uri, "name": change.resource}
+    return {"id": "default" if project_id is None else project_id, "typeURI": type_uri, "name": resource}
 
 
 def _payload(

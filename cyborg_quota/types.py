@@ -471,13 +471,6 @@ class Selection:
     group: str | None = None
 
 
-def __getattr__(name: str) -> object:
-    """``Figures`` is the former name of ``Counters``; it is kept for programs that use it."""
-    if name == "Figures":
-        return Counters
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Page:
     """The part of a list to read: the first ``limit`` rows (None: all) after ``after``, of one resource or of all."""

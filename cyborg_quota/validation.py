@@ -404,7 +404,8 @@ def selection(
     if not uuids:
         raise exceptions.InvalidSelection("The list of reservations is empty.")
     for uuid in uuids:
-        if not isinstance(uuid, str) or not _is_storable(uuid):
+        # (No stored UUID looks otherwise; a database may refuse to compare the text.)
+        if not (isinstance(uuid, str) and 0 < len(uuid) <= _UUID_CHARS and uuid.isascii() and uuid.isprintable()):
             raise exceptions.ReservationNotFound(uuid)
     selected_project = None if project_id is None and is_admin(context) else project_of(context, project_id)
     return Selection(selected_project, uuids=uuids)
@@ -464,8 +465,3 @@ def _can_be_iterated(value: object) -> bool:
     except TypeError:
         return False
     return True
-
-
-def _is_storable(uuid: str) -> bool:
-    """Whether the text can be a stored UUID. Any other text raises ReservationNotFound."""
-    return 0 < len(uuid) <= _UUID_CHARS and uuid.isascii() and uuid.isprintable()

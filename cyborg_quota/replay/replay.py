@@ -136,7 +136,8 @@ class Replay:
         stored = self._position.load()
         try:
             if stored is None:
-                events = _read_first(events)  # detects an invalid header before anything is written
+                first = list(itertools.islice(events, 1))  # detects an invalid header before anything is written
+                events = itertools.chain(first, events)
                 self._position.begin(self._line)
             else:
                 events = self._resume(events, stored)
@@ -270,11 +271,6 @@ class Replay:
 
     def _group(self, event: Event) -> str:
         return f"{self._group_prefix}:{event.line}"
-
-
-def _read_first(events: Iterator[Event]) -> Iterator[Event]:
-    """Read the first event, and return all events."""
-    return itertools.chain(list(itertools.islice(events, 1)), events)
 
 
 def _raising(error: TraceError) -> Iterator[Event]:
