@@ -271,9 +271,7 @@ def list_by_consumer(
         query = query.where(_row.consumer_id.in_(sorted(consumers)))
     if after is not None:
         query = query.where(sa.or_(consumer > after[0], sa.and_(consumer == after[0], _row.uuid > after[1])))
-    if limit is not None:
-        query = query.limit(limit)
-    return _reservations(connection, query)
+    return _reservations(connection, query.limit(limit))
 
 
 def list_reservations(
@@ -306,9 +304,7 @@ def list_reservations(
         if after_id is None:
             raise exceptions.ReservationNotFound(after)  # purged: an empty page would mean the end of the list
         query = query.where(_row.id > after_id)
-    if limit is not None:
-        query = query.limit(limit)
-    return _reservations(connection, query)
+    return _reservations(connection, query.limit(limit))
 
 
 _OLDEST_OVERDUE = (

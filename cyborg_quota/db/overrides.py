@@ -70,10 +70,9 @@ def read_page(
     """
     limit, after, resource = page
     conditions: list[sa.ColumnElement[bool]] = [sa.true()]
-    if project_id is not None:
-        conditions.append(_column.project_id == project_id)
-    if resource is not None:
-        conditions.append(_column.resource == resource)
+    for column, value in ((_column.project_id, project_id), (_column.resource, resource)):
+        if value is not None:
+            conditions.append(column == value)
     if after is not None:
         is_later = sa.or_(_column.generation > after[0], _column.ordinal > after[1])
         conditions += [_column.generation >= after[0], is_later]

@@ -122,27 +122,22 @@ def _stored(row: Any, key: BindingKey, *, with_version: bool) -> StoredBinding:
     return StoredBinding(row.id, binding, row.pod_id, row.state, row.threshold, pods.usage_of(row.usage), version)
 
 
+_END: Final = sa.update(pod_bindings).where(_binding.current == 1).values(current=None, ends_at=clock.utc_now())
+
+
 def end(connection: sa.Connection, binding_id: int) -> bool:
     """End a current binding. False: it has ended already."""
-    ended = connection.execute(
-        sa.update(pod_bindings)
-        .where(_binding.id == binding_id, _binding.current == 1)
-        .values(current=None, ends_at=clock.utc_now())
-    )
-    return ended.rowcount == 1
+    return connection.execute(_END.where(_binding.id == binding_id)).rowcount == 1
 
 
 def end_each(connection: sa.Connection, ids: Sequence[int]) -> int:
     """End those of these bindings that are current. Returns their number."""
-    ended = sa.update(pod_bindings).where(_binding.id.in_(ids), _binding.current == 1)
-    return connection.execute(ended.values(current=None, ends_at=clock.utc_now())).rowcount if ids else 0
+    return connection.execute(_END.where(_binding.id.in_(ids))).rowcount if ids else 0
 
 
 def end_all(connection: sa.Connection, project_id: str) -> None:
     """End the current bindings of a project that is removed. Call this before its usage rows are locked."""
-    of_project = _binding.project_id == project_id
-    ended = sa.update(pod_bindings).where(of_project, _binding.current == 1)
-    connection.execute(ended.values(current=None, ends_at=clock.utc_now()))
+    connection.execute(_END.where(_binding.project_id == project_id))
 
 
 def insert(connection: sa.Connection, key: BindingKey, pod: str, reason: Reason) -> None:
@@ -195,15 +190,11 @@ def list_bindings(
     after: int,
 ) -> list[tuple[int, Binding]]:
     """The bindings and their ids, the oldest first. ``history``: also those that ended."""
-    query = sa.select(*_COLUMNS).where(_binding.id > after).order_by(_binding.id)
-    if project_id is not None:
-        query = query.where(_binding.project_id == project_id)
-    if pod is not None:
-        query = query.where(_binding.pod == pod)
-    if not history:
-        query = query.where(_binding.current == 1)
-    if limit is not None:
-        query = query.limit(limit)
+    query = sa.select(*_COLUMNS).where(_binding.id > after).order_by(_binding.id).limit(limit)
+    current = None if history else 1
+    for column, value in ((_binding.project_id, project_id), (_binding.pod, pod), (_binding.current, current)):
+        if value is not None:
+            query = query.where(column == value)
     return [(row.id, _binding_of(row)) for row in connection.execute(query)]
 
 

@@ -192,7 +192,8 @@ def set_usage(
         )
         if connection.execute(newer).first() is not None:
             return
-    values = {"usage": _write_usage(usage), "measured_at": clock.utc_now() if measured_at is None else measured_at}
+    text = json.dumps({resource: use._asdict() for resource, use in sorted(usage.items())})
+    values = {"usage": text, "measured_at": clock.utc_now() if measured_at is None else measured_at}
     changed = connection.execute(sa.update(pod_usages).where(_usage.pod_id == pod_id).values(values))
     if changed.rowcount == 0:
         connection.execute(sa.insert(pod_usages).values(pod_id=pod_id, **values))
@@ -315,7 +316,3 @@ def usage_of(text: str | None) -> dict[str, ResourceUse] | None:
     if text is None:
         return None
     return {resource: ResourceUse(use["capacity"], use["used"]) for resource, use in json.loads(text).items()}
-
-
-def _write_usage(usage: Mapping[str, ResourceUse]) -> str:
-    return json.dumps({resource: use._asdict() for resource, use in sorted(usage.items())})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final, NoReturn
+from typing import Final
 
 from oslo_log import log as logging
 
@@ -344,14 +344,11 @@ class ProviderManager:
         """Lock the provider for a change. Raises ProviderNotFound, ProviderConflict."""
         stored = self._find(connection, name)
         if not resource_providers.advance(connection, stored.id, generation):
-            self._raise_conflict(connection, name, generation)
+            provider = self._find(connection, name).provider
+            if generation is None:
+                raise exceptions.ProviderNotFound(name)
+            raise exceptions.ProviderConflict(provider.name, generation, provider.generation)
         return stored
-
-    def _raise_conflict(self, connection: Connection, name: str, generation: int | None) -> NoReturn:
-        provider = self._find(connection, name).provider
-        if generation is None:
-            raise exceptions.ProviderNotFound(name)
-        raise exceptions.ProviderConflict(provider.name, generation, provider.generation)
 
     def _refuse_if_in_use(self, connection: Connection, provider_id: int, resource: str | None) -> None:
         """Raise ProviderInUse for an inventory that is left after the DELETE of those without claims."""
