@@ -9,8 +9,7 @@ its creation.
 from __future__ import annotations
 
 import datetime
-import functools
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
@@ -18,10 +17,9 @@ import sqlalchemy as sa
 from cyborg_quota import exceptions
 from cyborg_quota.capacity_types import Allocation
 from cyborg_quota.db import clock, dialects, resource_providers
-from cyborg_quota.db.maintenance import Overdue
 from cyborg_quota.db.models import reservation_changes, reservations
-from cyborg_quota.db.prepared import ListStatement, any_of
-from cyborg_quota.db.reservations import GENERATION, IS_LIVE_CLAIM, IS_OVERDUE
+from cyborg_quota.db.reservations import IS_LIVE_CLAIM, IS_OVERDUE, ROW_COLUMNS
+from cyborg_quota.transitions import Row
 from cyborg_quota.types import COMMITTED, RELEASED, RESERVED, Reservation, State
 
 _row = reservations.c
@@ -406,9 +404,7 @@ def was_transferred(connection: sa.Connection, consumer: str, sender: str, recei
 ExpiryPosition = tuple[datetime.datetime, int]
 """The position of a reservation in the order of expiry: its ``expire``, and its id."""
 
-_OVERDUE = sa.select(
-    _row.id, _row.project_id, _row.resource, _row.delta, _row.provider_id, GENERATION.label("generation"), _row.pod
-).where(IS_OVERDUE)
+_OVERDUE = sa.select(*ROW_COLUMNS).where(IS_OVERDUE)
 _LONGEST_OVERDUE = _OVERDUE.order_by(_row.expire, _row.id).limit(sa.bindparam("b_limit", type_=sa.Integer))
 _OVERDUE_AFTER = _LONGEST_OVERDUE.where(
     _row.expire >= sa.bindparam("b_expire", type_=_row.expire.type),
@@ -422,35 +418,25 @@ _EXPIRE_OF = sa.select(_row.expire).where(
 )
 
 
-@functools.cache
-def _overdue_of(lock: Callable[[sa.Select[Any]], sa.Select[Any]]) -> ListStatement:
-    return ListStatement(lambda size: lock(_OVERDUE.where(any_of(_row.id, size)).order_by(_row.id)))
-
-
-def read_overdue_after(
-    connection: sa.Connection, position: ExpiryPosition | None, limit: int, grace: int
-) -> tuple[Sequence[Any], ExpiryPosition | None]:
+def overdue_after(
+    connection: sa.Connection, position: ExpiryPosition | None, limit: int, grace: int, *, lock: bool
+) -> tuple[list[Row], ExpiryPosition | None]:
     """The next overdue reservations after ``position`` (None: from the first), and the position of the last one.
 
     Reading on from a position skips the rows that are being expired, and the dead index entries of expired ones.
+    ``lock``: lock them, and leave out locked ones; a server that cannot skip locked rows reads all, and locks none.
     """
+    query = _LONGEST_OVERDUE
     parameters: dict[str, Any] = {"b_limit": limit, "b_grace": grace}
-    if position is None:
-        rows = connection.execute(_LONGEST_OVERDUE, parameters).all()
-    else:
-        rows = connection.execute(_OVERDUE_AFTER, {**parameters, "b_expire": position[0], "b_id": position[1]}).all()
+    if position is not None:
+        query = _OVERDUE_AFTER
+        parameters |= {"b_expire": position[0], "b_id": position[1]}
+    if lock:
+        query = dialects.of(connection).skip_locked(connection.dialect)(query)
+    rows = [Row(*row) for row in connection.execute(query, parameters)]
     # (Read the date of one row only: PyMySQL takes longer to parse a date than the rest of a row.)
     for row in reversed(rows):
         moment = connection.execute(_EXPIRE_OF, {"b_id": row.id, "b_grace": grace}).scalar()
-        if moment is not None:  # None: the reservation was extended or ended concurrently
+        if moment is not None:  # None: the reservation was not locked, and was extended or ended concurrently
             return rows, (moment, row.id)
     return rows, position
-
-
-def lock_overdue(connection: sa.Connection, ids: Collection[int], grace: int) -> Sequence[Overdue]:
-    """Those of these reservations that are still overdue; locked ones are left out, where the server can skip them.
-
-    Where it cannot, the rows are not locked.
-    """
-    statement = _overdue_of(dialects.of(connection).skip_locked(connection.dialect))
-    return [tuple(row) for row in statement.rows(connection, sorted(ids), {"b_grace": grace})]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Maintenance of the ledger: expire, purge, fold, audit, and the sums that correct a counter."""
+"""Maintenance of the ledger: purge, fold, audit, and the sums that correct a counter."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from cyborg_quota.db import clock, reservation_changes
 from cyborg_quota.db.models import projects, quota_usages, reservations
 from cyborg_quota.db.new_reservations import new_uuid
 from cyborg_quota.db.prepared import ListStatement, any_of
-from cyborg_quota.db.reservations import IS_OVERDUE, IS_SAME_GENERATION, ended
 from cyborg_quota.db.usages import Node, scoped_expression
-from cyborg_quota.types import COMMITTED, EXPIRED, RESERVED, TOTAL, Counters, Drift
+from cyborg_quota.types import COMMITTED, RESERVED, TOTAL, Counters, Drift
 
 _row = reservations.c
 _usage = quota_usages.c
@@ -309,28 +308,3 @@ _LINK = (
 def link(connection: sa.Connection, usage_id: int, project_id: str, resource: str) -> None:
     """Link a project's live reservations to their usage row after that row was recreated."""
     connection.execute(_LINK, {"b_usage_id": usage_id, "b_project": project_id, "b_resource": resource})
-
-
-# --- Expiry ---
-
-Overdue = tuple[int, str, str, int, int | None, int, str | None]
-"""An overdue reservation: id, project_id, resource, delta, provider_id, generation, pod."""
-
-_EXPIRE_BATCH = ListStatement(
-    lambda size: (
-        sa.update(reservations)
-        .where(any_of(_row.id, size), IS_OVERDUE, IS_SAME_GENERATION)
-        .values(ended(sa.literal_column(f"'{EXPIRED}'")))
-    )
-)
-
-
-def expire(connection: sa.Connection, rows: Sequence[Overdue], grace: int) -> bool:
-    """Expire these reservations. False: another transaction changed one, and the caller must roll back."""
-    by_generation: dict[int, list[int]] = {}
-    for row in rows:
-        by_generation.setdefault(row[5], []).append(row[0])
-    return all(
-        _EXPIRE_BATCH.changed(connection, sorted(ids), {"b_grace": grace, "b_generation": generation}) == len(ids)
-        for generation, ids in sorted(by_generation.items())
-    )

@@ -31,7 +31,7 @@ NOT_OVERDUE = sa.or_(
     _row.expire.is_(None), _row.expire > clock.utc_after(-sa.bindparam("b_grace", type_=sa.BigInteger))
 )
 GENERATION: Final = sa.func.coalesce(_row.generation, sa.literal_column("0"))
-_COLUMNS: Final[tuple[Any, ...]] = (
+ROW_COLUMNS: Final[tuple[Any, ...]] = (
     _row.id,
     _row.uuid,
     _row.usage_id,
@@ -45,16 +45,16 @@ _COLUMNS: Final[tuple[Any, ...]] = (
     GENERATION,
     _row.pod,
 )
-_WITH_ORDER = sa.select(*_COLUMNS, _row.ended_after)
+_WITH_ORDER = sa.select(*ROW_COLUMNS, _row.ended_after)
 """For a call by consumer or group, which may select several attempts: see transitions.current_attempt."""
 
 
 def _to_row(result_row: Any) -> Row:
-    """Convert a result row with the columns _COLUMNS, or those of _WITH_ORDER."""
+    """Convert a result row with ROW_COLUMNS, or those of _WITH_ORDER."""
     return Row(*result_row)
 
 
-_BY_UUID = ListStatement(lambda size: sa.select(*_COLUMNS).where(any_of(_row.uuid, size)))
+_BY_UUID = ListStatement(lambda size: sa.select(*ROW_COLUMNS).where(any_of(_row.uuid, size)))
 _BY_CONSUMER = _WITH_ORDER.where(
     _row.project_id == sa.bindparam("b_project"), _row.consumer_id == sa.bindparam("b_name")
 )
@@ -107,7 +107,7 @@ def _live_of_consumers(element: LiveOfConsumers, compiler: Any, **kw: Any) -> st
     return str(compiler.process(element.portable, **kw))
 
 
-_LIVE = ListStatement(lambda size: sa.select(*_COLUMNS).select_from(reservations).where(LiveOfConsumers(size)))
+_LIVE = ListStatement(lambda size: sa.select(*ROW_COLUMNS).select_from(reservations).where(LiveOfConsumers(size)))
 
 
 def live_of(

@@ -159,16 +159,21 @@ class Settler:
                     changes += [usages.Change(node, subtree=reserved + used) for node in nodes[1:]]
         return usages.merge(changes)
 
-    def expire_rows(self, uuids: Sequence[str]) -> None:
-        """Expire those of these reservations that are overdue, in one transaction."""
-        self.write(
-            lambda connection, counting: self.apply(
-                connection,
-                counting,
-                transitions.decide("expire", reservations.by_uuids(connection, uuids, None, self.grace)).moves,
-                0,
-            )
-        )
+    def expire_rows(self, uuids: Sequence[str]) -> int:
+        """Expire those of these reservations that are overdue, in one transaction. Returns their number."""
+
+        def work(connection: Connection, counting: Counting) -> int:
+            return self.expire(connection, counting, reservations.by_uuids(connection, uuids, None, self.grace))
+
+        return self.write(work)
+
+    def expire(self, connection: Connection, counting: Counting, rows: Sequence[Row]) -> int:
+        """Expire those of these rows that are overdue. Returns their number. Raises ConcurrentChange."""
+        moves = transitions.decide("expire", rows).moves
+        names = [(row.project_id, name) for row, _ in moves for name in transitions.counted_names(row)]
+        self._paths.read_many(connection, set(names))
+        self.apply(connection, counting, moves, 0)
+        return len(moves)
 
     def write(
         self,

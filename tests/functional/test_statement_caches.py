@@ -9,7 +9,7 @@ import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import QuotaEngine
-from cyborg_quota.db import history, maintenance, models, new_reservations, reservations, usages
+from cyborg_quota.db import maintenance, models, new_reservations, reservations, usages
 from cyborg_quota.db.dialects import mariadb
 from tests import base, hooks, statement_cache
 
@@ -116,9 +116,9 @@ class TestCaches(CacheTestCase):
         self.seed(sum(first) + sum(second), 30)
 
         def expire_batch(size: int) -> None:
-            database = hooks.database_of(self.engine)
-            rows, _ = database.read(lambda connection: history.read_overdue_after(connection, None, size, 0))
-            self.assertEqual(size, expirer.expire_batch(rows))
+            expirer._batch_rows = size
+            rows, _ = expirer.expire_after(None)
+            self.assertEqual(size, len(rows))
 
         self.assert_bounded(expire_batch, first, second)
         self.assert_invariants()

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import Inventory, QuotaEngine, exceptions
-from cyborg_quota.db import maintenance, reservations
+from cyborg_quota.db import reservations
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.dialects.base import Dialect
 from cyborg_quota.db.prepared import ListStatement
@@ -202,11 +202,10 @@ class TestNaive(ResizeRaceTestCase):
         """Statements that settle and expire, and do not compare the generation; as before resizes existed."""
         always = sa.literal_column("1") == sa.literal_column("1")
         with contextlib.ExitStack() as stack:
-            for module, names in ((reservations, ("_COMMIT", "_END")), (maintenance, ("_EXPIRE_BATCH",))):
-                stack.enter_context(mock.patch.object(module, "IS_SAME_GENERATION", always))
-                for name in names:
-                    naive = ListStatement(getattr(module, name)._build)
-                    stack.enter_context(mock.patch.object(module, name, naive))
+            stack.enter_context(mock.patch.object(reservations, "IS_SAME_GENERATION", always))
+            for name in ("_COMMIT", "_END", "_EXPIRE"):
+                naive = ListStatement(getattr(reservations, name)._build)
+                stack.enter_context(mock.patch.object(reservations, name, naive))
             settle = mock.Mock()
             settle.changed = self.settle_naively
             naive_settles = {"committed": settle, "rolled_back": settle}
