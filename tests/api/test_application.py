@@ -23,7 +23,6 @@ from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.integrations.cyborg import ledger_guard
 from cyborg_quota.integrations.cyborg.bind_tracker import BindTracker
 from cyborg_quota.integrations.cyborg.ledger_guard import LedgerGuard
-from cyborg_quota.pod_types import ResourceUse
 from cyborg_quota.types import TOTAL, HistoryEntry
 from tests import base, clouds
 from tests.api import server
@@ -152,12 +151,18 @@ class TestErrors(ApplicationTestCase):
     def test_limits_that_another_service_stores(self) -> None:
         self.conf.set_override("driver", "noop", "limits")
         self.application = server.make_application(self.conf, deploy_engine(self))
-        response = self.ask("/v2/quotas/higgs", method="PUT", json={"quota": {"gpu": 3}, "force": True})
-        self.assertEqual((409, "cyborg_quota.limits_read_only"), (response.status_int, self.error(response)["code"]))
+        change = {"json": {"quota": {"gpu": 3}}}
+        for method, path, body in (
+            ("PUT", "/v2/quotas/higgs", {"json": {"quota": {"gpu": 3}, "force": True}}),
+            ("PUT", "/v2/quota_totals", change),
+            ("DELETE", "/v2/quota_totals/gpu", {}),
+            ("PUT", "/v2/quotas/higgs", {"json": {"quota": {"gpu": 3}, "pod": "north"}}),
+            ("GET", "/v2/quotas/higgs?pod=north", {}),
+            ("DELETE", "/v2/quotas/higgs?pod=north", {}),
+        ):
+            answer = self.ask(path, method=method, **body)
+            self.assertEqual((409, "cyborg_quota.limits_read_only"), (answer.status_int, self.error(answer)["code"]))
         self.assertEqual({"fpga": -1, "gpu": -1}, self.ask("/v2/quotas/higgs").json["quota"])
-        for method, path in (("PUT", ""), ("DELETE", "/gpu")):
-            body = {"json": {"quota": {"gpu": 3}}} if method == "PUT" else {}
-            self.assertEqual(409, self.ask(f"/v2/quota_totals{path}", method=method, **body).status_int)
 
     def test_large_and_deep_bodies(self) -> None:
         for body, status in (
@@ -211,16 +216,6 @@ def deploy_engine(test: ApplicationTestCase) -> QuotaEngine:
 
 
 class TestTotalLimit(ApplicationTestCase):
-    def test_it_has_no_project(self) -> None:
-        """higgs learns the limit over all projects, and not what they hold."""
-        self.engine.total_limits.set(base.ADMIN, {"gpu": 10})
-        detail = self.ask("/v2/quotas/higgs/detail", READER).json["quota"]["gpu"]
-        self.assertEqual((1, {"project_id": None, "scope": "total", "limit": 10}), (detail["fits"], detail["bound_by"]))
-        body = json.dumps({"check": {"gpu": 2}}).encode()
-        answer = self.ask("/v2/quotas/higgs/check", READER, "POST", body=body, content_type="application/json").json
-        expected = {"project_id": None, "resource": "gpu", "scope": "total", "limit": 10, "requested": 2}
-        hidden = dict.fromkeys(("in_use", "reserved", "subtree"))
-        self.assertEqual({"granted": False, "violations": [{**expected, **hidden}]}, answer)
 
     def test_its_changes_are_in_the_history(self) -> None:
         self.ask("/v2/quota_totals", method="PUT", json={"quota": {"gpu": 10}, "reason": "the pool"})
@@ -386,47 +381,3 @@ class TestMiddleware(ApplicationTestCase):
                 (status, retry_after), (self.error(response)["status"], response.headers.get("Retry-After"))
             )
         self.assertNotIn("errors", self.ask("/v2/devices", "").text)
-
-
-class TestPods(ApplicationTestCase):
-    SERVICE = "nova@service:service"
-
-    def setUp(self) -> None:
-        super().setUp()
-        pods = self.engine.pods
-        pods.add(base.ADMIN, "pod1", zone="az1", affinity={"purpose": "CAD"}, threshold=90)
-        pods.add(base.ADMIN, "pod2", zone="az1", affinity={"purpose": "CAD"}, weight=-1)
-        pods.set_usage(base.ADMIN, "pod1", {"gpu": ResourceUse(10, 8)})
-
-    def select(self, token: str, **wanted: Any) -> webob.Response:
-        body = {"project_id": "higgs", "availability_zone": "az1", "affinity": {"purpose": "CAD"}, **wanted}
-        return self.ask("/v2/quota_pods/select", token, "POST", json={"select": body})
-
-    def test_list(self) -> None:
-        for token in (server.ADMIN, self.SERVICE):
-            first, second = self.ask("/v2/quota_pods", token).json["pods"]
-            self.assertRegex(first.pop("measured_at"), r"^20\d\d-.*Z$")
-            expected = {"availability_zone": "az1", "affinity": {"purpose": "CAD"}, "state": "available"}
-            usage = {"gpu": {"capacity": 10, "in_use": 8}}
-            self.assertEqual({"name": "pod1", **expected, "weight": 0, "threshold": 90, "usage": usage}, first)
-            measured = {"usage": None, "measured_at": None}
-            self.assertEqual({"name": "pod2", **expected, "weight": -1, "threshold": 100, **measured}, second)
-
-    def test_select(self) -> None:
-        """The project stays in its pod until that is in maintenance."""
-        for token in (server.ADMIN, self.SERVICE):
-            binding = self.select(token, quota={"gpu": 1}).json["binding"]
-            self.assertEqual(("higgs", "pod1", "first"), (binding["project_id"], binding["pod"], binding["reason"]))
-        self.engine.pods.change(base.ADMIN, "pod1", state="maintenance")
-        binding = self.select(self.SERVICE).json["binding"]
-        self.assertEqual(("pod2", "maintenance"), (binding["pod"], binding["reason"]))
-
-    def test_no_pod(self) -> None:
-        response = self.select(server.ADMIN, availability_zone="az2")
-        self.assertEqual((409, "cyborg_quota.no_pod_fits"), (response.status_int, self.error(response)["code"]))
-
-    def test_others_learn_nothing(self) -> None:
-        for token in (READER, MANAGER, STRANGER):
-            self.assertEqual(403, self.ask("/v2/quota_pods", token).status_int)
-            self.assertEqual(403, self.select(token).status_int)
-        self.assertEqual([], self.engine.pods.list_bindings(base.ADMIN))

@@ -66,16 +66,6 @@ class TestPodLimits(test_application.ApplicationTestCase):
         refused = self.ask(f"{HIGGS}/check", method="POST", json={"check": {"gpu": 3}, "pod": "north"}).json
         self.assertEqual([("gpu", "north", 2)], [(x["resource"], x["pod"], x["in_use"]) for x in refused["violations"]])
 
-    def test_a_limit_of_the_parent_in_the_pod(self) -> None:
-        self.put({"gpu": 4})
-        self.claim(3)
-        gpu = self.ask("/v2/quotas/detector/detail?pod=north").json["quota"]["gpu"]
-        self.assertEqual({"project_id": "detector", "scope": "subtree", "limit": 2, "pod": None}, gpu["bound_by"])
-        self.engine.administration.set_limits(ADMIN, {"gpu": 8}, "detector")
-        gpu = self.ask("/v2/quotas/detector/detail?pod=north").json["quota"]["gpu"]
-        bound = {"project_id": "higgs", "scope": "subtree", "limit": 4, "pod": "north"}
-        self.assertEqual((-1, 1, bound), (gpu["limit"], gpu["fits"], gpu["bound_by"]))
-
     def test_no_answer_to_a_tenant_depends_on_the_pod(self) -> None:
         """Every call that may name a pod: a name that exists, one that does not, and the texts of all other answers."""
         self.put({"gpu": 4}, reason="a share")
@@ -188,15 +178,3 @@ class TestPodLimits(test_application.ApplicationTestCase):
         self.assertEqual({"fpga": 1}, self.put({"gpu": None}).json["quota"])
         self.assertEqual({}, self.put({"fpga": None}).json["quota"])
         self.assertEqual(404, self.ask(f"{HIGGS}?pod=north", method="DELETE").status_int)
-
-    def test_limits_that_another_service_stores(self) -> None:
-        self.conf.set_override("driver", "noop", "limits")
-        self.application = server.make_application(self.conf, test_application.deploy_engine(self))
-        for response in (
-            self.put({"gpu": 3}),
-            self.ask(f"{HIGGS}?pod=north"),
-            self.ask(f"{HIGGS}?pod=north", method="DELETE"),
-        ):
-            code = self.error(response)["code"]
-            self.assertEqual((409, "cyborg_quota.limits_read_only"), (response.status_int, code))
-        self.assertEqual(-1, self.ask(f"{HIGGS}/detail?pod=north").json["quota"]["gpu"]["limit"])
