@@ -49,7 +49,7 @@ VARIANTS: dict[str, tuple[tuple[str, ...], ...]] = {
 # These need Keystone or Cyborg: tests/integration and tests/cyborgs run them.
 NEED_SERVICES = {"project import", "project orphans", "reconcile"}
 # These run without the tables of the ledger.
-WITHOUT_TABLES = {"db sync", "db version", "replay"}
+WITHOUT_TABLES = {"db sync", "db version"}
 # Its JSON has the totals, and its table the projects: see test_replay.py.
 OTHER_SHAPES = {"replay"}
 

@@ -38,7 +38,7 @@ COLUMNS = [
 
 
 class HistoryTest(test_limits.LimitTestCase):
-    def test_every_format(self) -> None:
+    def test_what_is_shown(self) -> None:
         self.done("limit", "set", "--default", "gpu=5", "--reason", "opening day")
         self.done("project", "add", "p")
         self.done("limit", "set", "--project", "p", "gpu=-1")
@@ -62,8 +62,6 @@ class HistoryTest(test_limits.LimitTestCase):
         table = self.call("history", "list").out
         self.assertIn("(default)", table)
         self.assertIn("unlimited", table)
-        for kind in ("csv", "yaml", "value"):
-            self.assertIn("opening day", self.call("history", "list", "-f", kind).out)
 
     def test_the_project_and_the_request_of_the_user(self) -> None:
         """A table has them only with --long, or if -c selects them."""
@@ -110,26 +108,19 @@ class HistoryTest(test_limits.LimitTestCase):
 
     def test_a_required_reason(self) -> None:
         self.configure(test_limits.DATABASE + "require_reason = true\n")
-        self.assertIn("--reason", self.refused(2, "limit", "set", "--default", "gpu=1"))
-        self.assertIn("--reason", self.refused(2, "project", "add", "p"))
-        self.done("limit", "set", "--default", "gpu=1", "--reason", "because")
-        self.done("project", "add", "p", "--reason", "because")
-        self.done("project", "move", "p", "--root", "--reason", "because")
-        self.done("project", "remove", "p", "--reason", "because")
         file = self.directory / "limits.yaml"
         file.write_text("defaults: {gpu: 2}\n")
-        self.assertIn("--reason", self.refused(2, "limit", "import", str(file)))
-        self.assertEqual(0, self.call("limit", "import", str(file), "--dry-run").status)
-        self.assertEqual(0, self.call("limit", "import", str(file), "--reason", "because").status)
         override = ("limit", "set", "--project", "p", "gpu=1", "--until", "2999-01-01")
-        for argv in (override, ("limit", "set", "--total", "gpu=9")):
-            self.assertIn("--reason", self.refused(2, *argv))
+        total = ("limit", "set", "--total", "gpu=9")
+        for argv in (("limit", "import", str(file)), override, total):
             self.assertEqual(0, self.call(*argv, "--dry-run").status)
-            self.assertEqual(0, self.call(*argv, "--reason", "because").status)
-        (row,) = self.good("limit", "override", "list")
-        for argv in (("limit", "override", "cancel", row["id"]), ("limit", "unset", "--total", "gpu")):
+        commands = [("limit", "set", "--default", "gpu=1"), ("project", "add", "p"), ("project", "move", "p", "--root")]
+        commands += [override, total, ("limit", "override", "cancel", "ID"), ("limit", "unset", "--total", "gpu")]
+        for words in (*commands, ("project", "remove", "p"), ("limit", "import", str(file))):
+            (row,) = self.good("limit", "override", "list") or [{"id": "ID"}]
+            argv = tuple(word.replace("ID", row["id"]) for word in words)
             self.assertIn("--reason", self.refused(2, *argv))
-            self.done(*argv, "--reason", "because")
+            self.assertEqual(0, self.call(*argv, "--reason", "because").status, argv)
 
     def test_of_capacity_and_pods(self) -> None:
         why = ("--reason", "because")
@@ -187,9 +178,3 @@ class PurgeTest(base.CliTestCase):
             self.assertEqual(0, ended.status, ended.err)
             self.assertEqual(count, len(self.good("history", "list") or []))
         self.assertIn("purged 3", ended.out)
-
-    def test_other_limit_drivers(self) -> None:
-        """The edges that Keystone's driver adds are in the history too."""
-        self.limit("gpu:5")
-        self.assertEqual(0, self.call("history", "list").status)
-        self.refused(1, "limit", "set", "--default", "gpu=1")

@@ -31,14 +31,6 @@ class UnsetTest(LimitCase):
         self.refused(1, "limit", "unset", "--project", "p", "gpu", "fpga")
         self.assertEqual([[None, "gpu", 5], ["p", "gpu", 3]], self.limits())
 
-    def test_what_is_set(self) -> None:
-        self.call("limit", "set", "--default", "gpu=5")
-        self.call("limit", "set", "--project", "p", "gpu=0")
-        self.assertEqual((0, "", ""), tuple(vars(self.call("limit", "unset", "--project", "p", "gpu")).values()))
-        self.assertEqual([[None, "gpu", 5]], self.limits())
-        self.assertEqual(0, self.call("limit", "unset", "--default", "gpu").status)
-        self.refused(1, "limit", "unset", "--default", "gpu")
-
     def test_what_only_an_override_sets(self) -> None:
         """It was accepted silently, and nothing changed."""
         self.call("limit", "set", "--default", "gpu=5", "fpga=5")
@@ -51,15 +43,6 @@ class UnsetTest(LimitCase):
         self.call("limit", "set", "--project", "p", "gpu=7")
         self.assertEqual((0, ""), (self.call("limit", "unset", "--project", "p", "gpu").status, self.call("limit").out))
         self.assertEqual(2, len(self.good("limit", "override", "list")))
-
-    def test_with_another_driver_the_command_says_where_limits_are_set(self) -> None:
-        self.limit("gpu:5")
-        self.assertIn("[limits] driver is not database", self.refused(1, "limit", "unset", "--default", "gpu"))
-
-    def test_bad_names(self) -> None:
-        for argv in (["--project", " p", "gpu"], ["--project", "p", "g\x01"], ["--default", ""]):
-            self.refused(2, "limit", "unset", *argv)
-
 
 class DryRunTest(LimitCase):
     def setUp(self) -> None:
@@ -116,17 +99,6 @@ class DryRunTest(LimitCase):
         for argv in (past, (*past, "--dry-run")):  # (the message ends with the time of the database)
             self.assertIn("must end in the future, not at 2001-01-01T00:00Z", self.refused(2, *argv))
 
-    def test_without_it_nothing_is_printed(self) -> None:
-        ended = self.call("limit", "set", "--project", "right", "gpu=1")
-        self.assertEqual((0, "", ""), (ended.status, ended.out, ended.err))
-
-    def test_bad_input(self) -> None:
-        self.refused(2, "limit", "set", "--project", "right", "tpu=5", "--dry-run")
-        self.refused(2, "limit", "set", "--project", " right", "gpu=5", "--dry-run")
-        self.limit("gpu:5")
-        self.assertIn("not database", self.refused(1, "limit", "set", "--project", "right", "gpu=5", "--dry-run"))
-
-
 class ImportNoticeTest(LimitCase):
     """An import that sets the first limit of a project that the ledger has never seen says so on stderr."""
 
@@ -144,30 +116,9 @@ class ImportNoticeTest(LimitCase):
         self.assertEqual(f"{notice} If the id is wrong, remove the project with `project remove`.\n", self.said(text))
         self.assertEqual("", self.said("projects: [{id: p, limits: {gpu: 2}}]"))
 
-    def test_an_override(self) -> None:
-        text = "projects: [{id: p, overrides: [{resource: gpu, limit: 1, until: 2999-01-01}]}]"
-        self.assertIn("Project 'p' is new", self.said(text))
-        self.assertEqual("2999-01-01T00:00:00.000000Z", self.good("limit", "override", "list")[0]["until"])
-
     def test_many_projects_are_one_line(self) -> None:
         entries = ", ".join(f"{{id: p{number}, limits: {{gpu: 1}}}}" for number in range(7))
         line = self.said(f"projects: [{entries}]")
         self.assertIn("7 projects are new: they had no usage, limit or place in the tree before: 'p0', 'p1',", line)
         self.assertIn("'p4', .... If an id is wrong,", line)
         self.assertEqual(1, line.count("\n"))
-
-    def test_projects_that_are_not_new(self) -> None:
-        """In the tree, with usage, or with a limit; and those for which the file sets no limit."""
-        self.call("limit", "set", "--default", "gpu=9")
-        self.call("project", "add", "tree")
-        self.call("limit", "set", "--project", "limited", "fpga=1")
-        self.good("reserve", "--project", "used", "gpu=1")
-        entries = ", ".join(f"{{id: {name}, limits: {{gpu: 5}}}}" for name in ("tree", "limited", "used"))
-        self.assertEqual("", self.said(f"projects: [{entries}, {{id: other}}]"))
-
-    def test_a_refusal_is_one_line(self) -> None:
-        file = self.directory / "limits.yaml"
-        file.write_text("projects: [{id: p, limits: {gpu: 1}, children: [{id: q, limits: {gpu: 2}}]}]")
-        for argv in ((), ("--dry-run",)):
-            ended = self.call("limit", "import", str(file), *argv)
-            self.assertEqual((1, 1), (ended.status, ended.err.count("\n")), ended.err)

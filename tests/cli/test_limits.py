@@ -57,14 +57,6 @@ class ProjectTest(LimitTestCase):
         self.done("project", "remove", "b")
         self.assertEqual("a None\nc None\n", self.call("project", "list", "-f", "value").out)
 
-    def test_refusals_are_one_line(self) -> None:
-        self.done("project", "add", "a")
-        self.assertIn("'nowhere' is not known", self.refused(1, "project", "add", "b", "--parent", "nowhere"))
-        self.assertIn("'b' is not known", self.refused(1, "project", "move", "b", "--root"))
-        self.assertIn("below itself", self.refused(1, "project", "move", "a", "--parent", "a"))
-        self.assertIn("'b' is not known", self.refused(1, "project", "remove", "b"))
-        self.assertIn("Invalid project_id", self.refused(2, "project", "add", " "))
-
     def test_bad_usage(self) -> None:
         self.assertIn("--parent --root", self.misused("project", "move", "a"))
         self.assertIn("not allowed with", self.misused("project", "move", "a", "--root", "--parent", "b"))
@@ -420,10 +412,12 @@ class OtherDriverTest(LimitTestCase):
         self.assertEqual([("p", "fpga", -1, False), ("p", "gpu", 5, False)], [tuple(row.values())[:4] for row in rows])
         self.assertIn("[limits] limits", self.refused(1, "limit", "set", "--default", "gpu=1"))
         self.assertIn("[limits] limits", self.refused(1, "project", "add", "p"))
+        self.assertIn("[limits] driver", self.refused(1, "limit", "override", "list"))
 
     def test_noop(self) -> None:
         self.configure()
         self.assertEqual([], self.good("limit", "list"))
+        self.assertEqual([], self.good("history", "list"))
         for argv in (["set", "--default", "gpu=1"], ["unset", "--default", "gpu"], ["tree"], ["over"]):
             self.assertIn("noop", self.refused(1, "limit", *argv))
 

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import sqlalchemy as sa
-
 from tests.cli import test_limits
 
 COLUMNS = ["id", "project_id", "resource", "limit", "from", "until", "is_active", "reason"]
@@ -64,23 +62,7 @@ class OverrideTest(test_limits.LimitTestCase):
         self.assertIn("--project", self.refused(2, "limit", "set", "--default", "gpu=1", *until))
         self.assertIn("--until", self.refused(2, "limit", "set", "--project", "p", "gpu=1", "--from", "2999-01-01"))
         self.assertIn("2026-12-01T08:00Z", self.misused("limit", "set", "--project", "p", "gpu=1", "--until", "noon"))
-        past = ("--until", "2001-01-01")
-        self.assertIn("in the future", self.refused(2, "limit", "set", "--project", "p", "gpu=1", *past))
-        self.assertIn(
-            "end after it starts",
-            self.refused(2, "limit", "set", "--project", "p", "gpu=1", "--from", "2999-02-01", *until),
-        )
-        self.assertIn("Override '7-0' was not found", self.refused(1, "limit", "override", "cancel", "7-0"))
         self.misused("limit", "override", "cancel")
-        with sa.create_engine(self.url, poolclass=sa.NullPool).connect() as connection:
-            self.assertEqual(0, connection.scalar(sa.text("SELECT COUNT(*) FROM limit_overrides")))
-
-    def test_another_driver(self) -> None:
-        self.limit("gpu:5")
-        self.assertIn("[limits] driver", self.refused(1, "limit", "override", "list"))
-        self.assertIn(
-            "[limits] driver", self.refused(1, "limit", "set", "--project", "p", "gpu=1", "--until", "2999-01-01")
-        )
 
     def test_in_the_file(self) -> None:
         file = self.directory / "limits.yaml"
@@ -91,18 +73,3 @@ class OverrideTest(test_limits.LimitTestCase):
         self.assertEqual(3, len(self.call("limit", "import", str(file), "-f", "json").json))
         self.assertIsNone(self.good("limit", "import", str(file)) or None)
         self.assertIn("workshop", self.call("limit", "export").out)
-        for line in (
-            "{resource: gpu, limit: 40}",
-            "{resource: gpu, limit: x, until: 2999-01-01T00:00Z}",
-            "{resource: gpu, limit: 1, until: soon}",
-            "{resource: gpu, limit: 1, until: 2999-01-01T00:00Z, from: 2999-01-02T00:00Z}",
-            "{resource: gpu, limit: 1, until: 2999-01-01T00:00Z, when: now}",
-            "{limit: 1, until: 2999-01-01T00:00Z}",
-            "{resource: gpu, limit: 1, until: 2999-01-01T00:00Z, reason: ''}",
-            "{resource: gpu, limit: null, until: 2999-01-01T00:00Z}",
-            "gpu",
-        ):
-            file.write_text(f"projects:\n- id: p\n  overrides:\n  - {line}\n")
-            self.assertIn("projects[0].overrides[0]", self.refused(2, "limit", "import", str(file)))
-        file.write_text("projects:\n- id: p\n  overrides: {gpu: 1}\n")
-        self.assertIn("must be a list of overrides", self.refused(2, "limit", "import", str(file)))

@@ -149,8 +149,6 @@ class PagingTest(base.CliTestCase):
             ("project", "list"),
         ):
             self.assertIn("no such row", self.refused(2, *command, "--marker", "zz"))
-            for bad in ("0", "-1", "x"):
-                self.misused(*command, f"--limit={bad}")
         self.assertIn("--marker takes", self.refused(2, "usage", "list", "--marker", "a", "gpu", "x"))
         self.misused("project", "list", "--marker", "a", "gpu")
         self.misused("limit", "tree", "--depth=-1")

@@ -43,13 +43,6 @@ class ResourceListTest(base.CliTestCase):
         rows = self.rows("driver = keystone")
         self.assertEqual([[None, "registered limits in Keystone"]] * 2, [row[2:] for row in rows])
 
-    def test_every_format(self) -> None:
-        self.configure(f"{QUOTA}[limits]\ndriver = config\nlimits = gpu:-1")
-        self.assertIn("| gpu      | Graphics accelerator | unlimited |", self.call("resource", "list").out)
-        columns = ("-c", "resource", "-c", "description")
-        self.assertIn('\n"fpga",""\n', self.call("resource", "list", "-f", "csv", *columns).out)
-        self.assertEqual("fpga\ngpu\n", self.call("resource", "list", "-f", "value", "-c", "resource").out)
-
     def test_pages(self) -> None:
         self.configure("[quota]\nresources = gpu,fpga,nic")
 

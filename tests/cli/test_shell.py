@@ -109,8 +109,6 @@ class ShellTest(base.CliTestCase):
         self.assertIn("[limits] driver = ghost", self.refused(2, "usage", "list"))
         self.configure(url="not a url")
         self.assertIn("[database] connection is not a valid", self.refused(2, "usage", "list"))
-        self.configure(url="not a url")
-        self.assertIn("[database] connection is not a valid", self.refused(2, "db", "sync"))
         self.conf.write_text("this is no configuration\n")
         self.assertIn("cyborg_quota.conf", self.refused(2, "usage", "list"))
         self.conf.unlink()

@@ -96,6 +96,21 @@ class TestRead(base.BaseTestCase):
             ("defaults: {gpu: 2001-12-31}", "defaults.gpu must be an integer", "not 2001-12-31"),
             ("projects: [{id: 2001-12-31}]", "must be a name, not 2001-12-31; write it in quotes"),
             ("a: \x00", "is not valid YAML"),
+            ("projects: [{id: p, overrides: {gpu: 1}}]", "projects[0].overrides must be a list of overrides"),
+            *(
+                (f"projects: [{{id: p, overrides: [{entry}]}}]", "projects[0].overrides[0]")
+                for entry in (
+                    "{resource: gpu, limit: 40}",
+                    "{resource: gpu, limit: x, until: 2999-01-01T00:00Z}",
+                    "{resource: gpu, limit: 1, until: soon}",
+                    "{resource: gpu, limit: 1, until: 2999-01-01T00:00Z, from: 2999-01-02T00:00Z}",
+                    "{resource: gpu, limit: 1, until: 2999-01-01T00:00Z, when: now}",
+                    "{limit: 1, until: 2999-01-01T00:00Z}",
+                    "{resource: gpu, limit: 1, until: 2999-01-01T00:00Z, reason: ''}",
+                    "{resource: gpu, limit: null, until: 2999-01-01T00:00Z}",
+                    "gpu",
+                )
+            ),
         ):
             self.refused(text, *words)
 
