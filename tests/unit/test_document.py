@@ -142,7 +142,7 @@ class TestRead(base.BaseTestCase):
     def test_any_depth(self) -> None:
         """The C parser recurses for each level: without a check of the depth, the process would crash."""
         for text in ("[" * 100_000, "- " * 50_000 + "x", "{a: " * 50_000, "projects: " + "[{id: a, children: " * 9999):
-            self.refused(text, "nested")
+            self.refused(text, "nest")  # (PyYAML 6.0.4 has a check of its own)
         levels = "".join(f"[{{id: p{level}, children: " for level in range(65))
         self.refused(f"projects: {levels}[]{'}]' * 65}", "'p64'", "64 levels")
 

@@ -227,7 +227,7 @@ class TestFork(base.BaseTestCase):
         """It was forked while the parent's lock was held, its breaker open, and its thread running."""
         engine = mock.Mock(**{"ping.return_value": False})
         charger = bind_tracker.BindTracker(engine, bind_expire_seconds=60)
-        self.addCleanup(charger.close)
+        self.addCleanup(charger.guard.close)
         self.assertRaises(exceptions.DatabaseUnreachable, charger.guard.call, mock.Mock(side_effect=UNREACHABLE))
         engine.release.side_effect = UNREACHABLE
         self.assertFalse(charger.release("a1", "p1"))
