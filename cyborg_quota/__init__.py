@@ -11,6 +11,8 @@ with cyborg_quota.attachment(quotas, context, {"gpu": 1}, consumer=arq_uuid, gro
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from cyborg_quota import conf, exceptions
 from cyborg_quota.attachment import attachment
 from cyborg_quota.capacity_types import Inventory, Provider
@@ -30,6 +32,9 @@ from cyborg_quota.types import (
     Usage,
 )
 
+if TYPE_CHECKING:
+    from cyborg_quota.ledger.driver import DbQuotaDriver
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -38,6 +43,7 @@ __all__ = [
     "UNLIMITED",
     "Claim",
     "Constraint",
+    "DbQuotaDriver",
     "Headroom",
     "Inventory",
     "Over",
@@ -52,3 +58,12 @@ __all__ = [
     "exceptions",
     "make_engine",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """DbQuotaDriver is imported at its first use: the command line's help must not load a database."""
+    if name == "DbQuotaDriver":
+        from cyborg_quota.ledger.driver import DbQuotaDriver
+
+        return DbQuotaDriver
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cyborg_quota import exceptions, paging, policy, validation
 from cyborg_quota.history_visibility import hide_pod, without_others
-from cyborg_quota.ledger.base import QuotaDriver
 from cyborg_quota.limit_types import Holding, TreeRow
 from cyborg_quota.limits import limit_tree
 from cyborg_quota.policy import Policy
@@ -27,8 +26,8 @@ from cyborg_quota.types import (
 )
 from cyborg_quota.validation import Context
 
-if TYPE_CHECKING:
-    from cyborg_quota.ledger.limit_changes import LimitKeeper
+if TYPE_CHECKING:  # the command line's help must not load a database
+    from cyborg_quota.ledger.driver import DbQuotaDriver
 
 MAX_LISTED_PROJECTS: Final = 500
 """The maximum number of projects in one call of list_holders or list_holdings."""
@@ -47,16 +46,12 @@ class Administration:
     """
 
     def __init__(
-        self, driver: QuotaDriver, resources: Mapping[str, Any], policy: Policy, *, require_reason: bool = False
+        self, driver: DbQuotaDriver, resources: Mapping[str, Any], policy: Policy, *, require_reason: bool = False
     ) -> None:
         self._driver = driver
         self._resources = resources
         self._policy = policy
         self._require_reason = require_reason
-
-    @property
-    def _keeper(self) -> LimitKeeper:
-        return self._driver.keeper
 
     def _author(self, context: Context, reason: str | None) -> Author:
         """Who makes a change, and why. Raises InvalidRequest, ReasonRequired."""
@@ -72,7 +67,7 @@ class Administration:
         ``limit``: the maximum number. ``after``: the last project of the previous page. Raises MarkerNotFound.
         """
         validation.admin_only(context, "list_projects")
-        return self._driver.list_projects(validation.row_limit(limit), validation.optional_name("after", after))
+        return self._driver.projects.list_edges(validation.row_limit(limit), validation.optional_name("after", after))
 
     def add_project(
         self, context: Context, project_id: str, parent_id: str | None = None, *, reason: str | None = None
@@ -96,14 +91,14 @@ class Administration:
         project_id = validation.check_name("project_id", project_id)
         parent_id = validation.optional_name("parent_id", parent_id)
         self._require_own_tree()
-        self._keeper.set_parent(project_id, parent_id, self._author(context, reason), is_new=is_new)
+        self._driver.keeper.set_parent(project_id, parent_id, self._author(context, reason), is_new=is_new)
 
     def remove_project(self, context: Context, project_id: str, *, reason: str | None = None) -> None:
         """Remove a project and its limits. Raises ProjectRefused if it has usage or children."""
         validation.admin_only(context, "remove_project")
         project_id = validation.check_name("project_id", project_id)
         self._require_own_tree()
-        self._keeper.remove(project_id, self._author(context, reason))
+        self._driver.keeper.remove(project_id, self._author(context, reason))
 
     def _require_own_tree(self) -> None:
         source = self._driver.limits.tree_source
@@ -113,7 +108,7 @@ class Administration:
     def is_known_project(self, context: Context, project_id: str) -> bool:
         """Whether the project is in the tree, has or had usage, a limit or an override. For all limit drivers."""
         validation.admin_only(context, "is_known_project")
-        return self._driver.is_known_project(validation.check_name("project_id", project_id))
+        return self._driver.projects.is_known(validation.check_name("project_id", project_id))
 
     def list_holders(self, context: Context, after: str = "", count: int = MAX_LISTED_PROJECTS) -> list[str]:
         """The first projects after ``after`` that have usage, an own limit, or an override that has not ended.
@@ -126,7 +121,7 @@ class Administration:
             after = validation.check_name("after", after)
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise exceptions.InvalidRequest(f"The count must be an integer of at least 1, not {safe_repr(count)}.")
-        return self._driver.list_holders(after, min(count, MAX_LISTED_PROJECTS))
+        return self._driver.projects.list_holders(after, min(count, MAX_LISTED_PROJECTS))
 
     def list_holdings(self, context: Context, project_ids: Collection[str]) -> list[Holding]:
         """Usage, own limits, number of overrides of at most MAX_LISTED_PROJECTS projects. For all limit drivers."""
@@ -134,7 +129,7 @@ class Administration:
         is_list = isinstance(project_ids, (list, tuple, set, frozenset))
         if not is_list or len(project_ids) > MAX_LISTED_PROJECTS:
             raise exceptions.InvalidRequest(f"Give a list of at most {MAX_LISTED_PROJECTS} projects.")
-        return self._driver.list_holdings([validation.check_name("project_id", name) for name in project_ids])
+        return self._driver.projects.list_holdings([validation.check_name("project_id", name) for name in project_ids])
 
     def import_projects(
         self,
@@ -159,8 +154,10 @@ class Administration:
             validation.check_name("project_id", name): validation.optional_name("parent_id", parent_id)
             for name, parent_id in parents.items()
         }
-        author = None if dry_run else self._author(context, reason)
-        return self._driver.import_tree(wanted, author, progress)
+        if dry_run:
+            return self._driver.tree_import.find(wanted)
+        author = self._author(context, reason)
+        return self._driver.tree_import.run(wanted, author, progress or (lambda _: None))
 
     # --- limits ---
 
@@ -224,9 +221,9 @@ class Administration:
         checked = {validation.check_name("resource", name): limit for name, limit in limits.items()}
         author = self._author(context, reason)
         if project_id is None:
-            self._keeper.set_defaults(checked, author)
+            self._driver.keeper.set_defaults(checked, author)
         else:
-            self._keeper.set_limits(
+            self._driver.keeper.set_limits(
                 project_id, checked, author, lambda parent_id: self._may_set(context, action, project_id, parent_id)
             )
 
@@ -254,7 +251,7 @@ class Administration:
         project_id = validation.optional_name("project_id", project_id)
         page = paging.check(limit, after, resource)
         try:
-            keeper = self._keeper
+            keeper = self._driver.keeper
         except exceptions.LimitsReadOnly:
             return paging.select(self._limits_of_driver(project_id), page)
         if project_id is None:
@@ -271,7 +268,7 @@ class Administration:
 
     def _limits_of_driver(self, project_id: str | None) -> list[LimitRecord]:
         if project_id is not None:
-            usages = self._driver.get_usages(project_id, self._resources)
+            usages = self._driver.usage.get_usages(project_id, self._resources)
             return [
                 LimitRecord(project_id, resource, usage.limit, is_own=False)
                 for resource, usage in sorted(usages.items())
@@ -291,20 +288,21 @@ class Administration:
         """
         validation.admin_only(context, "tree")
         named = validation.optional_name("project_id", project_id)
-        page = self._keeper.tree_page(named, validation.row_limit(limit), validation.optional_name("after", after))
+        count, last = validation.row_limit(limit), validation.optional_name("after", after)
+        page = self._driver.keeper.tree_page(named, count, last)
         return limit_tree.rows(*page, self._driver.limits.limit_if_missing)
 
     def path(self, context: Context, project_id: str) -> list[TreeRow]:
         """A project and its ancestors, root first; one row per resource."""
         validation.admin_only(context, "path")
-        state, tree = self._keeper.path(validation.check_name("project_id", project_id))
+        state, tree = self._driver.keeper.path(validation.check_name("project_id", project_id))
         projects = enumerate(reversed(state.project_ids))
         return limit_tree.rows(tree, state.counters, projects, self._driver.limits.limit_if_missing)
 
     def list_over(self, context: Context) -> list[TreeRow]:
         """The rows whose usage exceeds the limit, after it was lowered; first those of total limits (TOTAL)."""
         validation.admin_only(context, "list_over")
-        whole, state = self._keeper.whole_tree()
+        whole, state = self._driver.keeper.whole_tree()
         rows = [
             TreeRow(TOTAL, None, 0, resource, limit, 0, state.counters[TOTAL, resource].subtree)
             for resource, limit in sorted(state.totals.items())
@@ -345,7 +343,7 @@ class Administration:
         }
         self._refuse_unknown(checked)
         span = (None if start is None else validation.moment("start", start), validation.moment("until", until))
-        return self._keeper.overrides.set(
+        return self._driver.keeper.overrides.set(
             named,
             checked,
             span,
@@ -369,7 +367,7 @@ class Administration:
         ``limit``: the maximum number. ``after``: the id of the last override of the previous page.
         """
         validation.admin_only(context, "list_overrides")
-        return self._keeper.overrides.read(
+        return self._driver.keeper.overrides.read(
             validation.optional_name("project_id", project_id),
             validation.row_limit(limit),
             None if after is None else validation.entry_id(after),
@@ -385,7 +383,9 @@ class Administration:
         """
         named = validation.override_ids(ids)
         author = self._author(context, reason)
-        return self._keeper.overrides.cancel(named, author, lambda *project: self._policy.may_set(context, *project))
+        return self._driver.keeper.overrides.cancel(
+            named, author, lambda *project: self._policy.may_set(context, *project)
+        )
 
     # --- export and import ---
 
@@ -394,7 +394,7 @@ class Administration:
         from cyborg_quota.limits import document  # imports PyYAML, which few calls need
 
         validation.admin_only(context, "export_limits")
-        return document.write(*self._keeper.documented())
+        return document.write(*self._driver.keeper.documented())
 
     def import_limits(
         self, context: Context, document: object, *, dry_run: bool = False, reason: str | None = None
@@ -411,7 +411,7 @@ class Administration:
         from cyborg_quota.limits import document as documents
 
         validation.admin_only(context, "import_limits")
-        keeper = self._keeper
+        keeper = self._driver.keeper
         wanted = documents.read(document)
         unknown = wanted.resources - set(self._resources)
         if unknown:

@@ -18,13 +18,12 @@ from cyborg_quota.capacity_types import (
     Provider,
     ResourceReport,
 )
-from cyborg_quota.ledger.base import QuotaDriver
 from cyborg_quota.safe_repr import safe_repr
 from cyborg_quota.types import MAX_AMOUNT, MAX_LIMIT, Author, Marker
 from cyborg_quota.validation import Context
 
-if TYPE_CHECKING:
-    from cyborg_quota.ledger.providers import ProviderManager
+if TYPE_CHECKING:  # the command line's help must not load a database
+    from cyborg_quota.ledger.driver import DbQuotaDriver
 
 
 class Capacity:
@@ -34,13 +33,9 @@ class Capacity:
     A ``reason`` is one line of text, recorded in the history.
     """
 
-    def __init__(self, driver: QuotaDriver, resources: Mapping[str, Any]) -> None:
+    def __init__(self, driver: DbQuotaDriver, resources: Mapping[str, Any]) -> None:
         self._driver = driver
         self._resources = resources
-
-    @property
-    def _providers(self) -> ProviderManager:
-        return self._driver.providers
 
     # --- providers ---
 
@@ -70,8 +65,8 @@ class Capacity:
             parent=validation.optional_name("provider", parent),
             pod=validation.optional_name("pod", pod),
         )
-        self._providers.add(provider, _author(context, reason))
-        return self._providers.show(provider.uuid)
+        self._driver.providers.add(provider, _author(context, reason))
+        return self._driver.providers.show(provider.uuid)
 
     def list_providers(self, context: Context, *, limit: int | None = None, after: str | None = None) -> list[Provider]:
         """All providers, by name.
@@ -80,12 +75,14 @@ class Capacity:
         MarkerNotFound.
         """
         validation.admin_only(context, "list_providers")
-        return self._providers.list_providers(validation.row_limit(limit), validation.optional_name("marker", after))
+        return self._driver.providers.list_providers(
+            validation.row_limit(limit), validation.optional_name("marker", after)
+        )
 
     def show_provider(self, context: Context, provider: str) -> Provider:
         """One provider. Raises ProviderNotFound."""
         validation.admin_only(context, "show_provider")
-        return self._providers.show(validation.check_name("provider", provider))
+        return self._driver.providers.show(validation.check_name("provider", provider))
 
     def set_pod(self, context: Context, provider: str, pod: str | None, *, reason: str | None = None) -> Provider:
         """Put a provider that has no claims into a pod, or into none (None), and return it.
@@ -93,7 +90,7 @@ class Capacity:
         Raises ProviderNotFound, PodNotFound, ProviderInUse.
         """
         validation.admin_only(context, "set_pod")
-        return self._providers.set_pod(
+        return self._driver.providers.set_pod(
             validation.check_name("provider", provider),
             validation.optional_name("pod", pod),
             _author(context, reason),
@@ -105,19 +102,19 @@ class Capacity:
         Raises ProviderNotFound.
         """
         validation.admin_only(context, "set_can_host")
-        return self._providers.set_can_host(
+        return self._driver.providers.set_can_host(
             validation.check_name("provider", provider), bool(can_host), _author(context, reason)
         )
 
     def require_pods(self, context: Context, pods: Collection[str]) -> None:
         """Raise PodNotFound if one of these pods does not exist."""
         validation.admin_only(context, "require_pods")
-        self._providers.require_pods(sorted(validation.check_names("pod", pods)))
+        self._driver.providers.require_pods(sorted(validation.check_names("pod", pods)))
 
     def remove_provider(self, context: Context, provider: str, *, reason: str | None = None) -> None:
         """Remove a provider and its inventories. Raises ProviderNotFound, ProviderInUse (it has claims or children)."""
         validation.admin_only(context, "remove_provider")
-        self._providers.remove(validation.check_name("provider", provider), _author(context, reason))
+        self._driver.providers.remove(validation.check_name("provider", provider), _author(context, reason))
 
     # --- inventories ---
 
@@ -150,7 +147,7 @@ class Capacity:
             if not isinstance(inventory, Inventory):
                 raise exceptions.InvalidInventory(resource, "value", inventory, "it must be an Inventory")
             checked[resource] = units.check_inventory(resource, inventory)
-        return self._providers.set_inventories(
+        return self._driver.providers.set_inventories(
             validation.check_name("provider", provider),
             checked,
             _check_generation(generation),
@@ -172,7 +169,7 @@ class Capacity:
         Raises ProviderNotFound, ProviderConflict, ProviderInUse (it has claims).
         """
         validation.admin_only(context, "remove_inventory")
-        self._providers.remove_inventory(
+        self._driver.providers.remove_inventory(
             validation.check_name("provider", provider),
             validation.check_name("resource", resource),
             _check_generation(generation),
@@ -196,7 +193,7 @@ class Capacity:
         """
         validation.admin_only(context, "list_inventories")
         page = paging.check(limit, after, resource, owner="provider")
-        return self._providers.list_inventories(validation.optional_name("provider", provider), page)
+        return self._driver.providers.list_inventories(validation.optional_name("provider", provider), page)
 
     def find_provider(self, context: Context, names: Sequence[str], resources: Collection[str]) -> str | None:
         """The UUID of the first of these providers that has an inventory of each resource, or None.
@@ -204,7 +201,7 @@ class Capacity:
         What is free does not matter, but an inventory whose total is 0 does not count.
         """
         validation.admin_only(context, "find_provider")
-        return self._providers.find_with(
+        return self._driver.providers.find_with(
             validation.check_names("provider", names), validation.check_names("resource", resources)
         )
 
@@ -223,7 +220,7 @@ class Capacity:
         only this one. Raises ProviderNotFound, MarkerNotFound.
         """
         validation.admin_only(context, "list_allocations")
-        return self._providers.list_allocations(
+        return self._driver.providers.list_allocations(
             validation.optional_name("provider", provider),
             limit=validation.row_limit(limit),
             after=validation.optional_name("marker", after),
@@ -237,7 +234,7 @@ class Capacity:
         provider has no inventory is ignored. Raises ProviderNotFound, InvalidRequest.
         """
         validation.admin_only(context, "set_used_elsewhere")
-        self._providers.set_used_elsewhere(validation.check_name("provider", provider), _check_amounts(amounts))
+        self._driver.providers.set_used_elsewhere(validation.check_name("provider", provider), _check_amounts(amounts))
 
     def report(self, context: Context) -> list[ResourceReport]:
         """For each resource: what exists, what is claimed or used elsewhere, and what is promised. Sorted by resource.
@@ -245,7 +242,7 @@ class Capacity:
         Reads all inventories, usage rows and limits. Raises LimitsUnavailable.
         """
         validation.admin_only(context, "report")
-        return self._driver.report_capacity(sorted(self._resources))
+        return self._driver.capacity_reporter.read(sorted(self._resources))
 
     # --- notices, audit and repair ---
 
@@ -255,17 +252,17 @@ class Capacity:
         After them, the resources whose capacity at all providers together did (provider None).
         """
         validation.admin_only(context, "notices")
-        return self._driver.capacity_notices()
+        return self._driver.providers.notices()
 
     def audit(self, context: Context) -> list[CapacityDrift]:
         """The inventories whose counters differ from the reservations. Normally none."""
         validation.admin_only(context, "audit")
-        return self._providers.audit()
+        return self._driver.providers.audit()
 
     def heal(self, context: Context, *, progress: Callable[[int], None] | None = None) -> list[CapacityDrift]:
         """Repair the counters that ``audit`` reports. Returns the counters before and after it."""
         validation.admin_only(context, "heal")
-        return self._providers.heal(progress)
+        return self._driver.providers.heal(progress)
 
     def _check_resources(self, inventories: Mapping[str, object]) -> None:
         unknown = [resource for resource in inventories if resource not in self._resources]

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""QuotaEngine, the public interface. It validates arguments, determines the project and calls the driver."""
+"""QuotaEngine, the public interface. It checks arguments, determines the project and calls the driver's parts."""
 
 from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oslo_log import log as logging
 
@@ -13,7 +13,7 @@ from cyborg_quota import enforcement, exceptions, validation
 from cyborg_quota.administration import Administration
 from cyborg_quota.capacity import Capacity
 from cyborg_quota.capacity_types import CapacityDrift
-from cyborg_quota.ledger.base import QuotaDriver
+from cyborg_quota.ledger.requests import ReserveRequest, ResizeRequest, TransferRequest
 from cyborg_quota.monitoring import Monitoring
 from cyborg_quota.pod_limits import PodLimits
 from cyborg_quota.pods import Pods
@@ -31,6 +31,9 @@ from cyborg_quota.types import (
     Resource,
 )
 from cyborg_quota.validation import Context
+
+if TYPE_CHECKING:  # the command line's help must not load a database
+    from cyborg_quota.ledger.driver import DbQuotaDriver
 
 LOG = logging.getLogger(__name__)
 
@@ -52,7 +55,7 @@ class QuotaEngine(Queries):
 
     def __init__(
         self,
-        driver: QuotaDriver,
+        driver: DbQuotaDriver,
         *,
         reservation_expire_seconds: int = 86400,
         authority: Policy | None = None,
@@ -157,10 +160,10 @@ class QuotaEngine(Queries):
         if names_pod and not self._authority.allows(context, SEE_PODS, project_id):
             raise exceptions.NotAuthorized("naming the pod of a claim")
         ttl = validation.expire_microseconds(expire, self._expire_seconds)
-        is_admin = validation.is_admin(context)
+        named = validation.optional_name("group", group)
         try:
-            uuids = self._driver.reserve(
-                project_id, checked, validation.optional_name("group", group), ttl, sees_all=is_admin
+            uuids = self._driver.reserver.charge(
+                ReserveRequest(project_id, checked, named, ttl, sees_all=validation.is_admin(context))
             )
         except exceptions.OverQuota as error:
             raise self._visible(context, project_id, error) from None
@@ -186,7 +189,7 @@ class QuotaEngine(Queries):
         _, in_pod = self._place(context, project_id, None, pod)
         request = validation.check_deltas(deltas, self._resources)
         sees_all = validation.is_admin(context) and not redacted
-        return self._driver.check(project_id, request, sees_all=sees_all, pod=in_pod)
+        return self._driver.headroom.check(project_id, request, sees_all=sees_all, pod=in_pod)
 
     def adopt(
         self,
@@ -209,7 +212,8 @@ class QuotaEngine(Queries):
         for claim in checked:
             if claim.provider == ANY:
                 raise exceptions.InvalidClaim("What is attached is at one provider: name it.")
-        return self._driver.adopt(project_id, checked, validation.optional_name("group", group))
+        named = validation.optional_name("group", group)
+        return self._driver.reserver.adopt(ReserveRequest(project_id, checked, named, None, sees_all=True))
 
     # --- commit, rollback, release, extend ---
 
@@ -233,7 +237,11 @@ class QuotaEngine(Queries):
         reservation has another consumer.
         """
         selection = validation.selection(context, reservations, project_id, consumer=consumer, group=group)
-        self._driver.commit(selection, validation.check_known_as(known_as, selection))
+        name = validation.check_known_as(known_as, selection)
+        if name is None:
+            self._driver.settler.settle("commit", selection)
+        else:
+            self._driver.namer.commit(selection, name)
 
     def rollback(
         self,
@@ -248,7 +256,8 @@ class QuotaEngine(Queries):
 
         Raises ReservationNotFound, ReservationCommitted.
         """
-        self._driver.rollback(validation.selection(context, reservations, project_id, consumer=consumer, group=group))
+        selection = validation.selection(context, reservations, project_id, consumer=consumer, group=group)
+        self._driver.settler.settle("rollback", selection)
 
     def release(
         self,
@@ -263,7 +272,8 @@ class QuotaEngine(Queries):
 
         An unknown consumer or group has no effect. Raises ReservationNotFound for an unknown UUID.
         """
-        self._driver.release(validation.selection(context, reservations, project_id, consumer=consumer, group=group))
+        selection = validation.selection(context, reservations, project_id, consumer=consumer, group=group)
+        self._driver.settler.settle("release", selection)
 
     def extend(
         self,
@@ -280,7 +290,8 @@ class QuotaEngine(Queries):
         Raises the same errors as ``commit``.
         """
         selection = validation.selection(context, reservations, project_id, consumer=consumer, group=group)
-        self._driver.extend(selection, validation.expire_microseconds(expire, self._expire_seconds))
+        ttl = validation.expire_microseconds(expire, self._expire_seconds)
+        self._driver.settler.settle("extend", selection, ttl)
 
     # --- resize, transfer ---
 
@@ -304,7 +315,7 @@ class QuotaEngine(Queries):
         checked, before = validation.check_amounts(amounts, expected, self._resources)
         name, is_admin = validation.check_name("consumer", consumer), validation.is_admin(context)
         try:
-            self._driver.resize(project_id, name, checked, before, sees_all=is_admin)
+            self._driver.resizer.resize(ResizeRequest(project_id, name, checked, before, is_admin))
         except exceptions.OverQuota as error:
             raise self._visible(context, project_id, error) from None
 
@@ -329,7 +340,8 @@ class QuotaEngine(Queries):
         )
         if project_id == to_project:
             raise exceptions.InvalidRequest(f"The transfer is from project {project_id} to itself.")
-        self._driver.transfer(project_id, to_project, validation.check_name("consumer", consumer))
+        name = validation.check_name("consumer", consumer)
+        self._driver.transferrer.transfer(TransferRequest(project_id, to_project, name))
 
     # --- maintenance ---
 
@@ -346,7 +358,7 @@ class QuotaEngine(Queries):
         source = validation.check_name("source", source)
         if replaced is not None:
             replaced = validation.check_name("source", replaced)
-        return self._driver.set_source(uuids, source, replaced) if uuids else 0
+        return self._driver.reservations.set_source(uuids, source, replaced) if uuids else 0
 
     def expire(self, context: Context, *, progress: Callable[[int], None] | None = None) -> int:
         """Expire all overdue reservations and return their number. Admin only.
@@ -354,7 +366,7 @@ class QuotaEngine(Queries):
         Call it periodically; several hosts may do so concurrently. ``progress`` is called with the size of each batch.
         """
         validation.admin_only(context, "expire")
-        return self._driver.expire(progress)
+        return self._driver.expirer.expire(progress)
 
     def purge(
         self,
@@ -372,17 +384,17 @@ class QuotaEngine(Queries):
             raise exceptions.InvalidRequest("The minimum age for a purge must be a whole number of seconds.")
         if not 0 <= older_than_seconds <= validation.MAX_EXPIRE_SECONDS:
             raise exceptions.InvalidRequest("The minimum age for a purge must be between 0 seconds and 100 years.")
-        return self._driver.purge(older_than_seconds * MICROSECONDS, progress)
+        return self._driver.purger.purge(older_than_seconds * MICROSECONDS, progress)
 
     def notices(self, context: Context) -> list[Notice]:
         """The projects that crossed a threshold of a limit since the last call, by any host. Admin only."""
         validation.admin_only(context, "notices")
-        return self._driver.notices()
+        return self._driver.thresholds.notices()
 
     def audit(self, context: Context) -> list[Drift | CapacityDrift]:
         """The counters of usage and of inventories that differ from the reservations. Normally none. Admin only."""
         validation.admin_only(context, "audit")
-        return self._driver.audit()
+        return [*self._driver.healer.audit(), *self._driver.providers.audit()]
 
     def heal(
         self, context: Context, *, progress: Callable[[int], None] | None = None
@@ -392,7 +404,9 @@ class QuotaEngine(Queries):
         Returns the counters before and after. ``progress`` is called for each row that was checked.
         """
         validation.admin_only(context, "heal")
-        return self._driver.heal(progress)
+        # (Inventories first: the order in which all transactions lock.)
+        capacity = self._driver.providers.heal(progress)
+        return [*self._driver.healer.heal(progress), *capacity]
 
     @property
     def location(self) -> str:

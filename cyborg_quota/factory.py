@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from oslo_config import cfg
 
 from cyborg_quota import cadf, exceptions, plugins
 from cyborg_quota.engine import QuotaEngine
-from cyborg_quota.ledger.base import QuotaDriver
 from cyborg_quota.limits.base import driver_class
 from cyborg_quota.metrics import setup as metrics
 from cyborg_quota.policy import Policy
 from cyborg_quota.types import Resource
+
+if TYPE_CHECKING:  # the command line's help must not load a database
+    from cyborg_quota.ledger.driver import DbQuotaDriver
 
 
 def make_engine(conf: cfg.ConfigOpts) -> QuotaEngine:
@@ -24,7 +28,7 @@ def make_engine(conf: cfg.ConfigOpts) -> QuotaEngine:
             "The options are not registered: call cyborg_quota.conf.register_opts(conf) first."
         )
     limits = driver_class(conf).from_conf(conf)
-    driver: QuotaDriver = plugins.load("cyborg_quota.drivers", "[quota] driver", conf.quota.driver).from_conf(
+    driver: DbQuotaDriver = plugins.load("cyborg_quota.drivers", "[quota] driver", conf.quota.driver).from_conf(
         conf, limits
     )
     driver.announce_changes(cadf.make_sender(conf))

@@ -4,18 +4,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cyborg_quota import exceptions, validation
-from cyborg_quota.ledger.base import QuotaDriver
 from cyborg_quota.metric_types import LedgerMetrics
 from cyborg_quota.validation import Context
+
+if TYPE_CHECKING:  # the command line's help must not load a database
+    from cyborg_quota.ledger.driver import DbQuotaDriver
 
 
 class Monitoring:
     """What a monitoring system may know of the ledger. All calls are for admins only."""
 
-    def __init__(self, driver: QuotaDriver, resources: Mapping[str, Any]) -> None:
+    def __init__(self, driver: DbQuotaDriver, resources: Mapping[str, Any]) -> None:
         self._driver = driver
         self._resources = resources
 
@@ -28,4 +30,4 @@ class Monitoring:
         if isinstance(project_ids, str):
             raise exceptions.InvalidName("project_ids", project_ids, "a list of ids is expected")
         names = None if project_ids is None else [validation.check_name("project_id", name) for name in project_ids]
-        return self._driver.read_metrics(names, sorted(self._resources))
+        return self._driver.metrics.read(names, sorted(self._resources))

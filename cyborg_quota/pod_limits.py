@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cyborg_quota import exceptions, scopes, validation
-from cyborg_quota.ledger.base import QuotaDriver
 from cyborg_quota.policy import RULE, SEE_PODS, Policy
 from cyborg_quota.types import LimitRecord
 from cyborg_quota.validation import Context
+
+if TYPE_CHECKING:  # the command line's help must not load a database
+    from cyborg_quota.ledger.driver import DbQuotaDriver
 
 
 class PodLimits:
@@ -21,7 +23,7 @@ class PodLimits:
     """
 
     def __init__(
-        self, driver: QuotaDriver, resources: Mapping[str, Any], authority: Policy, *, require_reason: bool = False
+        self, driver: DbQuotaDriver, resources: Mapping[str, Any], authority: Policy, *, require_reason: bool = False
     ) -> None:
         self._driver = driver
         self._resources = resources
@@ -47,7 +49,7 @@ class PodLimits:
             raise exceptions.InvalidRequest("Limits per pod must map at least one resource to a limit.")
         project_id, pod = validation.check_name("project_id", project_id), validation.check_name("pod", pod)
         if not validation.is_admin(context):  # before the pod is looked up, so that the error reveals no pod
-            self._require_right(context, project_id, self._driver.get_parent(project_id))
+            self._require_right(context, project_id, self._driver.projects.parent_of(project_id))
         checked = {
             scopes.scoped_name(validation.check_name("resource", resource), pod): None
             if limit is None

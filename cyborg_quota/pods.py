@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from cyborg_quota import exceptions, pod_collection, validation
-from cyborg_quota.ledger.base import QuotaDriver
 from cyborg_quota.ledger.pod_selection import PodRequest
 from cyborg_quota.pod_collection import RETRY_SECONDS, ReadEndpoint
 from cyborg_quota.pod_types import (
@@ -27,8 +26,8 @@ from cyborg_quota.policy import SEE_PODS, Policy
 from cyborg_quota.types import MAX_AMOUNT
 from cyborg_quota.validation import Context
 
-if TYPE_CHECKING:
-    from cyborg_quota.ledger.pods import PodManager
+if TYPE_CHECKING:  # the command line's help must not load a database
+    from cyborg_quota.ledger.driver import DbQuotaDriver
 
 _UNCHANGED: Final[Any] = object()
 
@@ -40,14 +39,10 @@ class Pods:
     disabled. Tags are strings by name, such as {"purpose": "CAD"}.
     """
 
-    def __init__(self, driver: QuotaDriver, resources: Mapping[str, Any], authority: Policy) -> None:
+    def __init__(self, driver: DbQuotaDriver, resources: Mapping[str, Any], authority: Policy) -> None:
         self._driver = driver
         self._resources = resources
         self._authority = authority
-
-    @property
-    def _pods(self) -> PodManager:
-        return self._driver.pods
 
     # --- pods ---
 
@@ -77,7 +72,7 @@ class Pods:
             threshold=_check_integer("threshold", threshold, 1, 100),
             endpoint=_check_endpoint(endpoint),
         )
-        self._pods.add(pod, validation.author_of(context, None))
+        self._driver.pods.add(pod, validation.author_of(context, None))
         return pod
 
     def list_pods(self, context: Context, *, limit: int | None = None, after: str | None = None) -> list[Pod]:
@@ -86,12 +81,12 @@ class Pods:
         ``limit``: the maximum number. ``after``: the name of the last pod of the previous page. Raises MarkerNotFound.
         """
         validation.admin_only(context, "list_pods")
-        return self._pods.list_pods(validation.row_limit(limit), validation.optional_name("marker", after))
+        return self._driver.pods.list_pods(validation.row_limit(limit), validation.optional_name("marker", after))
 
     def show(self, context: Context, name: str) -> Pod:
         """One pod. Raises PodNotFound."""
         validation.admin_only(context, "show_pod")
-        return self._pods.show(validation.check_name("pod", name))
+        return self._driver.pods.show(validation.check_name("pod", name))
 
     def change(
         self,
@@ -128,7 +123,7 @@ class Pods:
             raise exceptions.InvalidRequest(
                 "Nothing to change: give a state, tags, a weight, a threshold or an endpoint."
             )
-        return self._pods.change(
+        return self._driver.pods.change(
             validation.check_name("pod", name),
             lambda pod: dataclasses.replace(pod, **changes),
             validation.author_of(context, None),
@@ -137,7 +132,7 @@ class Pods:
     def remove(self, context: Context, name: str) -> None:
         """Remove a pod. The history of its bindings stays. Raises PodNotFound, PodInUse (bindings or providers)."""
         validation.admin_only(context, "remove_pod")
-        self._pods.remove(validation.check_name("pod", name), validation.author_of(context, None))
+        self._driver.pods.remove(validation.check_name("pod", name), validation.author_of(context, None))
 
     # --- the pod of a project ---
 
@@ -163,7 +158,7 @@ class Pods:
             validation.check_affinity(affinity),
             None if request is None else validation.check_deltas(request, self._resources),
         )
-        binding = self._pods.select(project_id, pod_request)
+        binding = self._driver.pods.select(project_id, pod_request)
         if self._authority.allows(context, SEE_PODS, project_id):
             return binding
         return dataclasses.replace(binding, pod=None)
@@ -183,7 +178,7 @@ class Pods:
         ``limit``: the maximum number. ``after``: the id of the last binding of the previous page.
         """
         validation.admin_only(context, "list_bindings")
-        return self._pods.list_bindings(
+        return self._driver.pods.list_bindings(
             project_id=validation.optional_name("project_id", project_id),
             pod=validation.optional_name("pod", pod),
             history=bool(history),
@@ -194,7 +189,7 @@ class Pods:
     def purge_bindings(self, context: Context, older_than_seconds: int) -> int:
         """Delete the bindings that ended before this time. Returns their number."""
         validation.admin_only(context, "purge_bindings")
-        return self._pods.purge_bindings(validation.age_microseconds(older_than_seconds))
+        return self._driver.pods.purge_bindings(validation.age_microseconds(older_than_seconds))
 
     def move_binding(
         self,
@@ -209,7 +204,7 @@ class Pods:
         What the project holds stays where it is. Raises PodNotFound, PodNotAvailable.
         """
         validation.admin_only(context, "move_binding")
-        return self._pods.move(
+        return self._driver.pods.move(
             validation.check_name("project_id", project_id),
             validation.optional_name("availability_zone", zone),
             validation.check_affinity(affinity),
@@ -225,7 +220,7 @@ class Pods:
     ) -> None:
         """End the current binding of a project; its next selection creates another. Raises BindingNotFound."""
         validation.admin_only(context, "end_binding")
-        self._pods.end(
+        self._driver.pods.end(
             validation.check_name("project_id", project_id),
             validation.optional_name("availability_zone", zone),
             validation.check_affinity(affinity),
@@ -238,25 +233,25 @@ class Pods:
         bound to it again. Raises PodNotFound.
         """
         validation.admin_only(context, "end_bindings")
-        return self._pods.end_bindings(validation.check_name("pod", pod))
+        return self._driver.pods.end_bindings(validation.check_name("pod", pod))
 
     # --- measurements ---
 
     def list_usages(self, context: Context, name: str | None = None) -> list[PodUsage]:
         """The last measurement of each pod, or of one. Raises PodNotFound."""
         validation.admin_only(context, "list_pod_usages")
-        return self._pods.list_usages(validation.optional_name("pod", name))
+        return self._driver.pods.list_usages(validation.optional_name("pod", name))
 
     def measure(self, context: Context, names: list[str]) -> dict[str, dict[str, ResourceUse]]:
         """What the inventories of the providers of these pods have and use now; writes nothing."""
         validation.admin_only(context, "measure_pods")
-        return self._pods.measure([validation.check_name("pod", name) for name in names])
+        return self._driver.pods.measure([validation.check_name("pod", name) for name in names])
 
     def set_usage(self, context: Context, name: str, usage: Mapping[str, ResourceUse]) -> None:
         """Store the measurement of a pod, made now. Raises PodNotFound, InvalidPod."""
         validation.admin_only(context, "set_pod_usage")
         checked = _checked_usage(usage)
-        self._pods.set_usage(validation.check_name("pod", name), checked)
+        self._driver.pods.set_usage(validation.check_name("pod", name), checked)
 
     def collect(
         self,
@@ -279,33 +274,33 @@ class Pods:
         the number of pods done. Raises PodNotFound.
         """
         validation.admin_only(context, "collect_pods")
-        known = {pod.name: pod for pod in self._pods.list_pods()}
+        known = {pod.name: pod for pod in self._driver.pods.list_pods()}
         if names is None:
             chosen = [pod for pod in known.values() if pod.state != "disabled"]
         else:
-            chosen = [known[name] if name in known else self._pods.show(name) for name in _checked_names(names)]
+            chosen = [known[name] if name in known else self._driver.pods.show(name) for name in _checked_names(names)]
         if max_age_seconds is not None:
             chosen = self._due(chosen, max_age_seconds)
         errors: dict[str, str] = {}
-        began, pods = self._pods.now(), {pod.name: pod for pod in chosen}
+        began, pods = self._driver.pods.now(), {pod.name: pod for pod in chosen}
         for name, answer in self._measured(chosen, read_endpoint, timeout_seconds, progress):
             if isinstance(answer, str):
                 errors[name] = answer
             else:
                 with contextlib.suppress(exceptions.PodNotFound):  # removed in the meantime
-                    self._pods.store_measurement(pods[name], _checked_usage(answer), began)
+                    self._driver.pods.store_measurement(pods[name], _checked_usage(answer), began)
             progress(1)
-        usages = {usage.pod: usage for usage in self._pods.list_usages(None)} if chosen else {}
+        usages = {usage.pod: usage for usage in self._driver.pods.list_usages(None)} if chosen else {}
         return [CollectedPod(usages[pod.name], errors.get(pod.name)) for pod in chosen if pod.name in usages]
 
     def _due(self, pods: Sequence[Pod], max_age_seconds: float) -> list[Pod]:
         """Those that this process measures."""
-        ages = {usage.pod: usage.age for usage in self._pods.list_usages(None)}
+        ages = {usage.pod: usage.age for usage in self._driver.pods.list_usages(None)}
         age = int(max_age_seconds * 1e6)
         retry = min(age, RETRY_SECONDS * 1_000_000)
         max_age = datetime.timedelta(microseconds=age)
         old = [pod for pod in pods if abs(ages.get(pod.name) or max_age) >= max_age]
-        return [pod for pod in old if self._pods.claim_due(pod.name, age, retry)]
+        return [pod for pod in old if self._driver.pods.claim_due(pod.name, age, retry)]
 
     def _measured(
         self,
@@ -317,8 +312,8 @@ class Pods:
         endpoints = {pod.name: pod.endpoint for pod in pods if pod.endpoint is not None}
         own = [pod.name for pod in pods if pod.endpoint is None]
         if own:
-            was_measured = {usage.pod for usage in self._pods.list_usages(None) if usage.usage is not None}
-            for name, usage in self._pods.measure(own).items():
+            was_measured = {usage.pod for usage in self._driver.pods.list_usages(None) if usage.usage is not None}
+            for name, usage in self._driver.pods.measure(own).items():
                 if usage or name in was_measured:
                     yield name, usage
         if read_endpoint is None:
@@ -334,7 +329,7 @@ class Pods:
         Each crossing is returned once, to one caller on one host.
         """
         validation.admin_only(context, "list_pod_notices")
-        return self._pods.notices()
+        return self._driver.pods.notices()
 
 
 def _checked_names(names: Sequence[str]) -> list[str]:

@@ -5,20 +5,32 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cyborg_quota import exceptions, paging, validation
 from cyborg_quota.headroom import Bundles
-from cyborg_quota.ledger.base import QuotaDriver
 from cyborg_quota.policy import FITS_RULE, SEE_PODS, Policy
-from cyborg_quota.types import ANY, STATES, Headroom, Marker, Reservation, State, Usage, UsageRecord
+from cyborg_quota.types import (
+    ANY,
+    STATES,
+    Headroom,
+    Marker,
+    Reservation,
+    ReservationFilter,
+    State,
+    Usage,
+    UsageRecord,
+)
 from cyborg_quota.validation import Context
+
+if TYPE_CHECKING:  # the command line's help must not load a database
+    from cyborg_quota.ledger.driver import DbQuotaDriver
 
 
 class Queries:
     """Reads usage, headroom, limits and reservations. Nothing is written."""
 
-    _driver: QuotaDriver
+    _driver: DbQuotaDriver
     _authority: Policy
     _resources: dict[str, Any]
 
@@ -35,7 +47,7 @@ class Queries:
         If the limit source is unavailable, raises LimitsUnavailable or, with ``allow_unknown_limits``, logs a warning
         and returns each Usage with limit None.
         """
-        return self._driver.get_usages(
+        return self._driver.usage.get_usages(
             validation.project_of(context, project_id), self._resources, allow_unknown_limits=allow_unknown_limits
         )
 
@@ -62,7 +74,7 @@ class Queries:
         """
         project_id = validation.project_of(context, project_id)
         place = self._place(context, project_id, provider, pod)
-        found = self._driver.headroom(project_id, self.resources, *place)
+        found = self._driver.headroom.read(project_id, self.resources, *place)
         is_pod_named = any(one.pod is not None for one in found.values())
         if not is_pod_named or self._authority.allows(context, SEE_PODS, project_id):
             return found
@@ -84,7 +96,8 @@ class Queries:
         """
         project_id = validation.project_of(context, project_id)
         checked = validation.check_deltas(bundle, self._resources)
-        return self._driver.count_bundles(project_id, checked, *self._place(context, project_id, provider, pod))
+        place = self._place(context, project_id, provider, pod)
+        return self._driver.headroom.count_bundles(project_id, checked, *place)
 
     def _place(
         self, context: Context, project_id: str, provider: str | None, pod: str | None
@@ -115,12 +128,12 @@ class Queries:
         """
         project_id = validation.project_of(context, project_id)
         _, in_pod = self._place(context, project_id, None, pod)
-        return self._driver.get_detail(project_id, self.resources, in_pod)
+        return self._driver.headroom.read_detail(project_id, self.resources, in_pod)
 
     def get_parent(self, context: Context, project_id: str) -> str | None:
         """The parent that limits the project, as stored; None for a root or an unknown project. Admin only."""
         validation.admin_only(context, "get_parent")
-        return self._driver.get_parent(validation.check_name("project_id", project_id))
+        return self._driver.projects.parent_of(validation.check_name("project_id", project_id))
 
     def list_defaults(self, context: Context) -> dict[str, int]:
         """The default limits that are set, by resource. Needs an admin's context.
@@ -174,7 +187,7 @@ class Queries:
         validation.admin_only(context, "list_children")
         limit = validation.row_limit(count)
         last = "" if isinstance(after, str) and not after else validation.check_name("marker", after)
-        return self._driver.list_children(validation.check_name("project_id", project_id), last, limit or 0)
+        return self._driver.projects.list_children(validation.check_name("project_id", project_id), last, limit or 0)
 
     def list_usages(
         self,
@@ -199,7 +212,7 @@ class Queries:
         in_pod = validation.optional_name("pod", pod)
         if in_pod is not None:
             self._driver.providers.require_pods([in_pod])
-        records = self._driver.list_usages(
+        records = self._driver.usage.list_usages(
             validation.optional_name("project_id", project_id),
             paging.check(limit, after, resource),
             allow_unknown_limits=allow_unknown_limits,
@@ -217,7 +230,7 @@ class Queries:
         for record in records:
             wanted.setdefault(record.project_id, []).append(record.resource)
         try:
-            found = self._driver.list_detail(wanted, self.resources, pod)
+            found = self._driver.headroom.read_many(wanted, self.resources, pod)
             details = {(one.project_id, one.resource): one for one in found}
         except exceptions.LimitsUnavailable:
             if not allow_unknown_limits:
@@ -234,14 +247,12 @@ class Queries:
         group: str | None = None,
     ) -> list[Reservation]:
         """The reservations of a consumer, of a group, or of the whole project, oldest first, with their providers."""
-        return self._driver.list_reservations(
-            project_id=validation.project_of(context, project_id),
-            state=None,
-            uuids=None,
-            consumer=validation.optional_name("consumer", consumer),
-            group=validation.optional_name("group", group),
-            limit=None,
-            after=None,
+        return self._driver.reservations.read(
+            ReservationFilter(
+                project_id=validation.project_of(context, project_id),
+                consumer=validation.optional_name("consumer", consumer),
+                group=validation.optional_name("group", group),
+            )
         )
 
     def list_by_consumer(
@@ -259,7 +270,7 @@ class Queries:
         the last reservation of the previous page.
         """
         validation.admin_only(context, "list_by_consumer")
-        return self._driver.list_by_consumer(
+        return self._driver.reservations.list_by_consumer(
             project_id=validation.optional_name("project_id", project_id),
             consumers=None if consumers is None else [validation.check_name("consumer", one) for one in consumers],
             limit=validation.row_limit(limit),
@@ -286,15 +297,18 @@ class Queries:
         validation.admin_only(context, "list_reservations")
         if state is not None and state not in STATES:
             raise exceptions.InvalidName("state", state, f"the states are {', '.join(STATES)}")
-        return self._driver.list_reservations(
-            project_id=validation.optional_name("project_id", project_id),
-            state=state,
-            uuids=None
-            if reservations is None
-            else [validation.check_name("reservation", uuid) for uuid in validation.uuid_list(reservations)],
-            consumer=validation.optional_name("consumer", consumer),
-            group=validation.optional_name("group", group),
-            limit=validation.row_limit(limit),
-            after=validation.optional_name("after", after),
-            resource=validation.optional_name("resource", resource),
+        uuids = None
+        if reservations is not None:
+            uuids = [validation.check_name("reservation", uuid) for uuid in validation.uuid_list(reservations)]
+        return self._driver.reservations.read(
+            ReservationFilter(
+                project_id=validation.optional_name("project_id", project_id),
+                state=state,
+                uuids=uuids,
+                consumer=validation.optional_name("consumer", consumer),
+                group=validation.optional_name("group", group),
+                resource=validation.optional_name("resource", resource),
+                limit=validation.row_limit(limit),
+                after=validation.optional_name("after", after),
+            )
         )

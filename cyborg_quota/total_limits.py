@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cyborg_quota import exceptions, validation
-from cyborg_quota.ledger.base import QuotaDriver
 from cyborg_quota.safe_repr import safe_repr
 from cyborg_quota.types import MAX_LIMIT, Author, RecordedChange, TotalLimit
 from cyborg_quota.validation import Context
+
+if TYPE_CHECKING:  # the command line's help must not load a database
+    from cyborg_quota.ledger.driver import DbQuotaDriver
 
 
 class TotalLimits:
@@ -20,7 +22,7 @@ class TotalLimits:
     raise LimitsReadOnly.
     """
 
-    def __init__(self, driver: QuotaDriver, resources: Mapping[str, Any], *, require_reason: bool = False) -> None:
+    def __init__(self, driver: DbQuotaDriver, resources: Mapping[str, Any], *, require_reason: bool = False) -> None:
         self._driver = driver
         self._resources = resources
         self._require_reason = require_reason

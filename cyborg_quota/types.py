@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, Literal
 
 UNLIMITED: Final = -1
@@ -469,6 +469,20 @@ class Selection:
     uuids: Sequence[str] | None = None
     consumer: str | None = None
     group: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ReservationFilter:
+    """Selects reservations that have all given values: at most ``limit``, after the one with the UUID ``after``."""
+
+    project_id: str | None = None
+    state: State | None = None
+    uuids: Collection[str] | None = None
+    consumer: str | None = None
+    group: str | None = None
+    resource: str | None = None
+    limit: int | None = None
+    after: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from cyborg_quota.db import clock, dialects, resource_providers
 from cyborg_quota.db.models import reservation_changes, reservations
 from cyborg_quota.db.reservations import IS_LIVE_CLAIM, IS_OVERDUE, ROW_COLUMNS
 from cyborg_quota.transitions import Row
-from cyborg_quota.types import COMMITTED, RELEASED, RESERVED, Reservation, State
+from cyborg_quota.types import COMMITTED, RELEASED, RESERVED, Reservation, ReservationFilter, State
 
 _row = reservations.c
 _change = reservation_changes.c
@@ -272,37 +272,26 @@ def list_by_consumer(
     return _reservations(connection, query.limit(limit))
 
 
-def list_reservations(
-    connection: sa.Connection,
-    *,
-    project_id: str | None = None,
-    state: State | None = None,
-    uuids: Collection[str] | None = None,
-    consumer: str | None = None,
-    group: str | None = None,
-    limit: int | None = None,
-    after: str | None = None,
-    resource: str | None = None,
-) -> list[Reservation]:
-    """The reservations that match all filters, oldest first, after the UUID ``after``. Raises ReservationNotFound."""
+def list_reservations(connection: sa.Connection, wanted: ReservationFilter) -> list[Reservation]:
+    """The reservations that match, oldest first. Raises ReservationNotFound."""
     query = _RESERVATIONS.order_by(_row.id)
     for column, value in (
-        (_row.project_id, project_id),
-        (_row.state, state),
-        (_row.consumer_id, consumer),
-        (_row.group_id, group),
-        (_row.resource, resource),
+        (_row.project_id, wanted.project_id),
+        (_row.state, wanted.state),
+        (_row.consumer_id, wanted.consumer),
+        (_row.group_id, wanted.group),
+        (_row.resource, wanted.resource),
     ):
         if value is not None:
             query = query.where(column == value)
-    if uuids is not None:
-        query = query.where(_row.uuid.in_(sorted(uuids)))
-    if after is not None:
-        after_id = connection.scalar(sa.select(_row.id).where(_row.uuid == after))
+    if wanted.uuids is not None:
+        query = query.where(_row.uuid.in_(sorted(wanted.uuids)))
+    if wanted.after is not None:
+        after_id = connection.scalar(sa.select(_row.id).where(_row.uuid == wanted.after))
         if after_id is None:
-            raise exceptions.ReservationNotFound(after)  # purged: an empty page would mean the end of the list
+            raise exceptions.ReservationNotFound(wanted.after)  # purged: an empty page would mean the end of the list
         query = query.where(_row.id > after_id)
-    return _reservations(connection, query.limit(limit))
+    return _reservations(connection, query.limit(wanted.limit))
 
 
 _OLDEST_OVERDUE = (

@@ -230,11 +230,15 @@ class Healer:
         self._untimed = untimed
         self._paths = paths
 
+    def audit(self) -> list[Drift]:
+        """The usage rows whose counters differ from the sums of the reservations."""
+        return self._untimed.read(maintenance.audit)
+
     def heal(self, progress: Callable[[int], None] | None = None) -> list[Drift]:
         """Repair the counters that audit reports. Returns the counters before and after each repair."""
         rows = set()
         orphans = set()
-        for drift in self._untimed.read(maintenance.audit):
+        for drift in self.audit():
             name = scopes.name_of(drift.resource, drift.pod)
             if drift.project_id == TOTAL:
                 rows.add(_RowToRepair(1, TOTAL, name))

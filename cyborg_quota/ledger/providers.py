@@ -45,11 +45,25 @@ _HOW_TO_LIST: Final = "see `cyborg-quota capacity allocation list --provider %s`
 class ProviderManager:
     """Adds, changes, lists and removes providers and their inventories; audits and repairs their counters."""
 
-    def __init__(self, database: Database, untimed: Database, history: History) -> None:
-        """``untimed``: the same database without a statement timeout, for queries of all rows."""
+    def __init__(
+        self,
+        database: Database,
+        untimed: Database,
+        history: History,
+        thresholds: Sequence[int],
+        *,
+        least_capacity: int,
+    ) -> None:
+        """``untimed``: the same database without a statement timeout, for queries of all rows.
+
+        ``least_capacity``: the smallest capacity of an inventory that has thresholds. Use above the capacity is always
+        reported.
+        """
         self._database = database
         self._untimed = untimed
         self._history = history
+        self._thresholds = sorted(thresholds)
+        self._least_capacity = least_capacity
 
     # --- providers ---
 
@@ -291,35 +305,33 @@ class ProviderManager:
                 progress(1)
         return healed
 
-    def notices(self, thresholds: Sequence[int], least_capacity: int) -> list[CapacityNotice]:
+    def notices(self) -> list[CapacityNotice]:
         """The inventories, then the resources at all providers together, that crossed a threshold since the last call.
 
-        Each notice is returned on one host only. ``least_capacity``: the smallest capacity of an inventory that has
-        thresholds. Use above the capacity is always reported.
+        Each notice is returned on one host only.
         """
-        ordered = sorted(thresholds)
-        lowest = min(ordered, default=OVER)
+        lowest, least_capacity = min(self._thresholds, default=OVER), self._least_capacity
         read = functools.partial(inventories.read_notified_levels, lowest=lowest, least_capacity=least_capacity)
         notices = []
         for row in self._untimed.read(read):
-            now = level(row.used, row.capacity, ordered, least_capacity)
+            now = level(row.used, row.capacity, self._thresholds, least_capacity)
             if now != row.level and self._claim_level(row.id, row.level, now):
                 notices.append(CapacityNotice(row.provider, row.resource, row.capacity, row.used, row.level, now))
-        return [*notices, *self._resource_notices(ordered)]
+        return [*notices, *self._resource_notices()]
 
     def _claim_level(self, inventory_id: int, before: int, now: int) -> bool:
         return self._database.write(
             lambda connection: inventories.claim_notified_level(connection, inventory_id, before, now)
         )
 
-    def _resource_notices(self, thresholds: Sequence[int]) -> list[CapacityNotice]:
+    def _resource_notices(self) -> list[CapacityNotice]:
         sums, levels = self._untimed.read(
             lambda connection: (free_capacity.sums_by_resource(connection), resource_notices.levels(connection))
         )
         notices = []
         for resource in sorted(sums.keys() | levels.keys()):
             capacity, free = sums.get(resource, (0, 0))
-            before, now = levels.get(resource, 0), level(capacity - free, capacity, thresholds)
+            before, now = levels.get(resource, 0), level(capacity - free, capacity, self._thresholds)
             if now != before and self._claim_resource_level(resource, before, now):
                 notices.append(CapacityNotice(None, resource, capacity, capacity - free, before, now))
         return notices

@@ -26,6 +26,7 @@ from cyborg_quota.ledger.capacity_claims import CapacityClaimer, CapacityRefused
 from cyborg_quota.ledger.pending_claims import PendingClaim, can_move
 from cyborg_quota.ledger.pod_claims import BindingChanged
 from cyborg_quota.ledger.project_tree import PathCache, Tree
+from cyborg_quota.ledger.requests import ReserveRequest
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.scopes import scoped_name, split
@@ -47,21 +48,6 @@ _ENDED: Final = (
 
 class _Refused(Exception):
     """The UPDATE of a usage row matched no row: roll back."""
-
-
-class ReserveRequest(NamedTuple):
-    """The arguments of a reserve. ``ttl_microseconds`` None: an adoption, committed without checking limits."""
-
-    project_id: str
-    claims: Sequence[Claim]
-    group: str | None
-    ttl_microseconds: int | None
-    sees_all: bool
-    """Whether the caller may see the usage of ancestors."""
-
-    @property
-    def state(self) -> State:
-        return COMMITTED if self.ttl_microseconds is None else RESERVED
 
 
 class _ChargePlan(NamedTuple):

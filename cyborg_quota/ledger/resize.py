@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from cyborg_quota import exceptions, scopes, transitions, units
 from cyborg_quota.capacity_types import CapacityOver
@@ -22,7 +22,8 @@ from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.reservations import Amendment
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer, CapacityRefused
 from cyborg_quota.ledger.counters import ChargeRefused, Counting
-from cyborg_quota.ledger.reserve import Reserver, ReserveRequest, changes_with_bounds
+from cyborg_quota.ledger.requests import ReserveRequest, ResizeRequest
+from cyborg_quota.ledger.reserve import Reserver, changes_with_bounds
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.transitions import Row
 from cyborg_quota.types import EXPIRED, RESERVED
@@ -33,16 +34,6 @@ MAX_ATTEMPTS: Final = 200
 
 class ReservationChanged(Exception):
     """A reservation is not as it was read: roll back, and read it again."""
-
-
-class ResizeRequest(NamedTuple):
-    """The arguments of a resize. ``expected``: the amounts that must be held, by resource; may be empty."""
-
-    project_id: str
-    consumer: str
-    amounts: Mapping[str, int]
-    expected: Mapping[str, int]
-    sees_all: bool
 
 
 class Resizer:

@@ -11,7 +11,6 @@ not change. As in resize.py, each UPDATE of a reservation compares what was read
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from cyborg_quota import exceptions, scopes, transitions
 from cyborg_quota.db import history, new_reservations, reservations
@@ -20,19 +19,12 @@ from cyborg_quota.db.reservations import Amendment
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from cyborg_quota.ledger.counters import ChargeRefused, Counting
 from cyborg_quota.ledger.project_tree import PathCache
-from cyborg_quota.ledger.reserve import Reserver, ReserveRequest, changes_with_bounds
+from cyborg_quota.ledger.requests import ReserveRequest, TransferRequest
+from cyborg_quota.ledger.reserve import Reserver, changes_with_bounds
 from cyborg_quota.ledger.resize import ReservationChanged, amend, expire_overdue, read_rows, repeat
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.transitions import Row
 from cyborg_quota.types import LIVE_STATES, RESERVED
-
-
-class TransferRequest(NamedTuple):
-    """The arguments of a transfer: two different projects, and the consumer whose live reservations it moves."""
-
-    sender: str
-    receiver: str
-    consumer: str
 
 
 class _ReceiverHolds(Exception):

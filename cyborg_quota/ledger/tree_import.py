@@ -28,45 +28,49 @@ BATCH_PROJECTS: Final = 500
 
 
 class TreeImport:
-    """Adds and moves projects so that each has the parent that ``wanted`` names (None: it is a root).
+    """Adds and moves projects so that each has the parent that ``wanted`` names (None: make it a root).
 
     Projects that ``wanted`` does not name keep their parents.
     """
 
-    def __init__(self, database: Database, tree: Tree, limits: LimitDriver, wanted: Mapping[str, str | None]) -> None:
+    def __init__(self, database: Database, tree: Tree, limits: LimitDriver) -> None:
         self._database = database
         self._tree = tree
         self._limits = limits
-        self._wanted = wanted
 
-    def find(self) -> list[RecordedChange]:
+    def find(self, wanted: Mapping[str, str | None]) -> list[RecordedChange]:
         """The changes that ``run`` would make, parents first.
 
         Raises ProjectRefused (a cycle, too many levels), and LimitRefused if the enforcement model of the driver
         database does not allow the limits at the new places.
         """
-        return self._database.read(self._find)
+        return self._database.read(lambda connection: self._find(connection, wanted))
 
-    def run(self, author: Author, progress: Callable[[int], None]) -> list[RecordedChange]:
-        """Make the changes. Raises what ``find`` raises before the first write."""
-        changes = self.find()
+    def run(
+        self, wanted: Mapping[str, str | None], author: Author, progress: Callable[[int], None]
+    ) -> list[RecordedChange]:
+        """Make the changes. Raises what ``find`` raises before the first write.
+
+        ``progress`` is called with the size of each batch.
+        """
+        changes = self.find(wanted)
         for batch in chunks(changes, BATCH_PROJECTS):
-            wanted = {str(change.project_id): self._wanted[str(change.project_id)] for change in batch}
-            self._tree.place(wanted, author, operation="import")
+            parents = {str(change.project_id): wanted[str(change.project_id)] for change in batch}
+            self._tree.place(parents, author, operation="import")
             progress(len(batch))
         return changes
 
-    def _find(self, connection: Connection) -> list[RecordedChange]:
+    def _find(self, connection: Connection, wanted: Mapping[str, str | None]) -> list[RecordedChange]:
         known = tables.read_limits(connection)
         before = known[2]
-        after = LimitTree(known[0], known[1], {**before, **self._wanted}, InitialLimits())
+        after = LimitTree(known[0], known[1], {**before, **wanted}, InitialLimits())
         depths = {project_id: len(after.path(project_id)) for project_id in after.parents}
         for project_id, levels in depths.items():
             if levels > MAX_DEPTH:
                 raise exceptions.ProjectRefused(project_id, f"would lie at level {levels} of {MAX_DEPTH}")
         changes = []
-        for project_id in sorted(self._wanted, key=lambda name: (depths[name], name)):
-            parent_id, old = self._wanted[project_id], before.get(project_id)
+        for project_id in sorted(wanted, key=lambda name: (depths[name], name)):
+            parent_id, old = wanted[project_id], before.get(project_id)
             if parent_id == old:
                 continue  # (An unknown root is added with its first child, or when it is charged.)
             changes.append(

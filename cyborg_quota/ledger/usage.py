@@ -22,7 +22,7 @@ Key = TypeVar("Key")
 
 
 class UsageReader:
-    """Implements the methods of QuotaDriver that have the same names."""
+    """Reads usage, for display."""
 
     def __init__(self, database: Database, untimed: Database, limits: LimitDriver) -> None:
         """``untimed``: the same database without a statement timeout, to read all counters."""
@@ -33,6 +33,7 @@ class UsageReader:
     def get_usages(
         self, project_id: str, resources: Collection[str], *, allow_unknown_limits: bool = False
     ) -> dict[str, Usage]:
+        """The project's usage of each of ``resources``, and of all other resources that have a usage row."""
         state = self._database.read(lambda connection: path_state.read(connection, project_id))
         held = {name for owner, name in state.counters if owner == project_id and not is_scoped(name)}
         names = sorted(held.union(resources))
@@ -42,6 +43,7 @@ class UsageReader:
     def list_usages(
         self, project_id: str | None, page: Page, *, allow_unknown_limits: bool = False, pod: str | None = None
     ) -> list[UsageRecord]:
+        """A page of the usage of all projects, or of one, as the database sorts them. Raises MarkerNotFound."""
         if pod is not None:
             page = _page_of(page, pod)
         rows = self._untimed.read(lambda connection: usages.read_page(connection, project_id, page, pod))

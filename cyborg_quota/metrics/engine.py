@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar, cast
 
 from cyborg_quota import exceptions
-from cyborg_quota.engine import Expire, QuotaEngine
+from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.metrics.recorder import recorder
 from cyborg_quota.types import Claim
 from cyborg_quota.validation import Context
@@ -59,19 +59,13 @@ class MeasuredEngine(QuotaEngine):
         self._recorder = recorder()
 
     def reserve_many(
-        self,
-        context: Context,
-        claims: Iterable[Claim],
-        expire: Expire = None,
-        project_id: str | None = None,
-        *,
-        group: str | None = None,
+        self, context: Context, claims: Iterable[Claim], *args: Any, **kwargs: Any
     ) -> list[str]:
         claims = claims if isinstance(claims, list) else list(claims)
         result = FAILED
         began = time.perf_counter()
         try:
-            uuids = super().reserve_many(context, claims, expire, project_id, group=group)
+            uuids = super().reserve_many(context, claims, *args, **kwargs)
             result = GRANTED
             return uuids
         except exceptions.QuotaError as error:

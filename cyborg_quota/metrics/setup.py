@@ -13,9 +13,9 @@ from oslo_log import log as logging
 
 from cyborg_quota import exceptions
 from cyborg_quota.engine import QuotaEngine
-from cyborg_quota.ledger.base import QuotaDriver
 
 if TYPE_CHECKING:
+    from cyborg_quota.ledger.driver import DbQuotaDriver
     from cyborg_quota.metrics.recorder import Recorder
 
 LOG = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ def is_enabled(conf: cfg.ConfigOpts) -> bool:
     return "metrics" in conf and bool(conf.metrics.listen)
 
 
-def observe(engine: QuotaEngine, driver: QuotaDriver) -> None:
+def observe(engine: QuotaEngine, driver: DbQuotaDriver) -> None:
     """Count the retries of the driver too, if the engine counts its calls."""
     if type(engine) is not QuotaEngine:
         driver.observe_retries(recorder().count_retry)

@@ -60,10 +60,10 @@ class CapacityImportTest(base.LedgerTestCase):
             finally:
                 try_to_claim()
 
-        driver: Any = self.engine._driver
-        database = driver._database
+        providers = self.engine._driver.providers
+        database = providers._database
         watched = mock.Mock(wraps=database, **{"write.side_effect": write})
-        with mock.patch.object(driver, "_database", watched):
+        with mock.patch.object(providers, "_database", watched):
             for total in (8, 12):
                 self.run_import(host("n1", total, server=total))
                 self.assertEqual(([], [("n1", total, total, 0)]), (taken, self.figures()))

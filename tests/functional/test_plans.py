@@ -249,7 +249,7 @@ class TestOnlyTheUniqueKeys(PlanTestCase):
         engine = self.make_engine()
         engine.reserve(self.context, {"gpu": 1})  # the usage row exists
         engine.commit(self.context, engine.reserve(self.context, {"gpu": 1}, consumer="a"))
-        (node,) = engine._driver._paths.known("p1", "gpu")  # type: ignore[attr-defined]
+        (node,) = engine._driver._paths.known("p1", "gpu")
         database = hooks.database_of(engine)
 
         def new_row(name: str) -> new_reservations.NewReservation:

@@ -366,7 +366,7 @@ class TestConcurrency(PodClaimTestCase):
 
     def between(self, act: Callable[[], object], amount: int = 4, **arguments: Any) -> str | None:
         """Claim, while ``act`` runs between the read and the transaction of the first attempt."""
-        claimer = self.engine._driver._reserver._capacity  # type: ignore[attr-defined]
+        claimer = self.engine._driver.reserver._capacity
         place = claimer.place
         turns: list[Any] = []
 

@@ -54,7 +54,7 @@ class TestRandom(OverridesTestCase):
     def check_all(self) -> None:
         """By code of its own: at each boundary, the sum of the children's limits is within the parent's."""
         live, now = self.admin.list_overrides(base.ADMIN)
-        tree = self.admin._keeper.documented()[0]
+        tree = self.engine._driver.keeper.documented()[0]
         moments = [now] if now is not None else []
         moments += [moment for one in live for moment in (one.starts_at, one.until) if now is None or moment > now]
         for moment in moments:

@@ -111,7 +111,7 @@ class TestCaches(CacheTestCase):
 
     def test_expiry(self) -> None:
         """Each batch has other projects, and another size."""
-        expirer = self.engine._driver._expirer  # type: ignore[attr-defined]
+        expirer = self.engine._driver.expirer
         first, second = sizes(40)
         self.seed(sum(first) + sum(second), 30)
 

@@ -121,9 +121,9 @@ class TestHealFence(InterleavingTestCase):
 
         def commit(connection: Connection) -> None:
             driver: Any = self.engine._driver
-            rows = driver._settler._select_rows(connection, base.Selection(None, uuids=[uuid]))
+            rows = driver.settler._select_rows(connection, base.Selection(None, uuids=[uuid]))
             counting = Counting(connection, driver._paths, singly=False)
-            driver._settler.apply(connection, counting, base.decide("commit", rows).moves, 0)
+            driver.settler.apply(connection, counting, base.decide("commit", rows).moves, 0)
 
         committing, may_end = self.open_transaction(commit)
         healing = BackgroundCall(lambda: self.engine.heal(base.ADMIN))

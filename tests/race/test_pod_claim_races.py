@@ -91,7 +91,7 @@ class TestClaims(base.LedgerTestCase):
 
     def claim_together(self, project_id: str) -> list[Any]:
         """Eight processes claim 1 each, and all of them have selected the pod before any of them writes."""
-        claimer = self.engine._driver._reserver._capacity  # type: ignore[attr-defined]
+        claimer = self.engine._driver.reserver._capacity
         place, wait = claimer.place, once(PROCESSES)
 
         def place_and_wait(pending: Any) -> Any:

@@ -167,7 +167,7 @@ def _remove_first(engines: Engines, provider: str) -> list[Callable[[], Any]]:
     are_placed, is_removed = [Signal() for _ in range(PROCESSES)], Signal()
 
     def claim(number: int, call: Callable[[], int]) -> int:
-        claimer: Any = of(engines, number)._driver._reserver._capacity  # type: ignore[attr-defined]
+        claimer: Any = of(engines, number)._driver.reserver._capacity
         place = claimer.place
 
         def place_and_wait(pending: Any) -> Any:

@@ -234,7 +234,7 @@ class EveryCallTestCase(test_limits.LimitsTestCase):
             sent.append(re.sub(r"\b\d+\b", "?", statement) if is_single else statement)
 
         database = hooks.database_of(engine)
-        databases = [database, database.long_transactions, engine._driver._untimed]  # type: ignore[attr-defined]
+        databases = [database, database.long_transactions, engine._driver._untimed]
         for database in databases:
             sa.event.listen(database.engine, "before_cursor_execute", note)
         try:

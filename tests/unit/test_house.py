@@ -83,7 +83,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "messaging": LEAVES,
     "cadf": LEAVES | {"messaging"},
     "factory": LEAVES | {"cadf", "engine", "policy", "ledger", "limits", "conf", "plugins", "metrics"},
-    "": LEAVES | {"conf", "engine", "attachment", "factory"},
+    "": LEAVES | {"conf", "engine", "attachment", "factory", "ledger"},
     "api": LEAVES | {"", "conf", "engine", "administration", "policy", "metrics"},
     "integrations": LEAVES
     | {"", "conf", "engine", "attachment", "factory", "api", "capacity_import", "keystone_auth", "metrics"},
