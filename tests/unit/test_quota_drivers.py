@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A quota driver of another package: which attributes it needs, and that [quota] driver loads it."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import fixtures as fx
+from oslotest import base
+
+ROOT = pathlib.Path(__file__).parents[2]
+PAGE = ROOT / "doc/source/contributor/quota-drivers.rst"
+
+DRIVER = """
+class Parts:
+    def __init__(self):
+        self.held = {}
+
+    def charge(self, request):
+        self.held = {f"uuid-{number}": claim for number, claim in enumerate(request.claims)}
+        return list(self.held)
+
+    def settle(self, call, selection, ttl_microseconds=0):
+        print(call, request_of(self.held, selection))
+
+    def read(self, wanted):
+        return [wanted.consumer]
+
+
+def request_of(held, selection):
+    return [dict(held[uuid].deltas) for uuid in selection.uuids]
+
+
+class OwnDriver:
+    location = "nowhere"
+
+    def __init__(self, limits):
+        self.reserver = self.settler = self.reservations = Parts()
+        self.limits = limits
+
+    @classmethod
+    def from_conf(cls, conf, limits):
+        return cls(limits)
+
+    def announce_changes(self, listener):
+        pass
+"""
+PROGRAM = """
+import sys
+import cyborg_quota
+from oslo_config import cfg
+from oslo_context import context as oc
+
+conf = cfg.ConfigOpts()
+cyborg_quota.conf.register_opts(conf)
+conf([])
+quotas, context = cyborg_quota.make_engine(conf), oc.RequestContext(project_id="p")
+quotas.commit(context, quotas.reserve(context, {"gpu": 2}))
+print(quotas.get_reservations(context, consumer="arq"), quotas.limit_if_missing, quotas.location)
+print([name for name in sys.modules if name == "sqlalchemy"])
+"""
+
+
+class TestQuotaDrivers(base.BaseTestCase):
+    def test_the_page_lists_what_the_engine_calls(self) -> None:
+        called: dict[str, set[str]] = {}
+        for path in (ROOT / "cyborg_quota").glob("*.py"):
+            text = path.read_text()
+            for part, name in re.findall(r"self\._driver\.(\w+)\.(\w+)", text):
+                called.setdefault(part, set()).add(name)
+            called.setdefault("keeper", set()).update(re.findall(r"\bkeeper\.(\w+)", text))
+        rows = re.findall(r"(?m)^   \* - ``(\w+)``\n((?:     .*\n)+)", PAGE.read_text())
+        listed = {part: set(re.findall(r"``([a-z_]+)``", cell.partition(". Raises")[0])) for part, cell in rows}
+        self.assertEqual(called, listed)
+
+    def test_a_driver_of_another_package(self) -> None:
+        """It is found by its entry point, has only the parts that are used, and loads no database."""
+        directory = pathlib.Path(self.useFixture(fx.TempDir()).path)
+        (directory / "own_driver.py").write_text(DRIVER)
+        information = directory / "own_driver-1.dist-info"
+        information.mkdir()
+        (information / "METADATA").write_text("Metadata-Version: 2.1\nName: own-driver\nVersion: 1\n")
+        (information / "entry_points.txt").write_text("[cyborg_quota.drivers]\nown = own_driver:OwnDriver\n")
+        paths = os.pathsep.join((str(directory), str(ROOT)))
+        environment = {**os.environ, "PYTHONPATH": paths, "HOME": str(directory), "OS_QUOTA__DRIVER": "own"}
+        found = subprocess.run(
+            [sys.executable, "-c", PROGRAM], check=False, capture_output=True, text=True, cwd=directory, env=environment
+        )
+        self.assertEqual(("commit [{'gpu': 2}]\n['arq'] -1 nowhere\n[]\n", ""), (found.stdout, found.stderr))
