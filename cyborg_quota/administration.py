@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cyborg_quota import exceptions, paging, policy, validation
 from cyborg_quota.history_visibility import hide_pod, without_others
 from cyborg_quota.limit_types import Holding, TreeRow
 from cyborg_quota.limits import limit_tree
-from cyborg_quota.policy import Policy
 from cyborg_quota.safe_repr import safe_repr
+from cyborg_quota.subject import Subject
 from cyborg_quota.types import (
     SUBJECTS,
     TOTAL,
@@ -26,14 +26,11 @@ from cyborg_quota.types import (
 )
 from cyborg_quota.validation import Context
 
-if TYPE_CHECKING:  # the command line's help must not load a database
-    from cyborg_quota.ledger.driver import DbQuotaDriver
-
 MAX_LISTED_PROJECTS: Final = 500
 """The maximum number of projects in one call of list_holders or list_holdings."""
 
 
-class Administration:
+class Administration(Subject):
     """Limits and projects, and the history. All calls need an admin's context, except history.
 
     Policy may permit other contexts set_limit, set_limits, unset_limit, set_overrides and cancel_overrides.
@@ -44,18 +41,6 @@ class Administration:
 
     A ``reason`` is one line of text, recorded in the history; it is required if [limits] require_reason is set.
     """
-
-    def __init__(
-        self, driver: DbQuotaDriver, resources: Mapping[str, Any], policy: Policy, *, require_reason: bool = False
-    ) -> None:
-        self._driver = driver
-        self._resources = resources
-        self._policy = policy
-        self._require_reason = require_reason
-
-    def _author(self, context: Context, reason: str | None) -> Author:
-        """Who makes a change, and why. Raises InvalidRequest, ReasonRequired."""
-        return validation.author_of(context, validation.check_reason(reason, is_required=self._require_reason))
 
     # --- projects ---
 
@@ -217,7 +202,9 @@ class Administration:
         if project_id is None:
             validation.admin_only(context, action)
         project_id = validation.optional_name("project_id", project_id)
-        self._refuse_unknown(resource for resource, limit in limits.items() if limit is not None)
+        validation.refuse_unknown(
+            (resource for resource, limit in limits.items() if limit is not None), self._resources
+        )
         checked = {validation.check_name("resource", name): limit for name, limit in limits.items()}
         author = self._author(context, reason)
         if project_id is None:
@@ -228,7 +215,7 @@ class Administration:
             )
 
     def _may_set(self, context: Context, action: str, project_id: str, parent_id: str | None) -> None:
-        if not self._policy.may_set(context, project_id, parent_id):
+        if not self._authority.may_set(context, project_id, parent_id):
             raise exceptions.NotAuthorized(
                 action, f"the context of an admin or of an administrator of the parent project (rule {policy.RULE})"
             )
@@ -288,8 +275,9 @@ class Administration:
         """
         validation.admin_only(context, "tree")
         named = validation.optional_name("project_id", project_id)
-        count, last = validation.row_limit(limit), validation.optional_name("after", after)
-        page = self._driver.keeper.tree_page(named, count, last)
+        page = self._driver.keeper.tree_page(
+            named, validation.row_limit(limit), validation.optional_name("after", after)
+        )
         return limit_tree.rows(*page, self._driver.limits.limit_if_missing)
 
     def path(self, context: Context, project_id: str) -> list[TreeRow]:
@@ -341,7 +329,7 @@ class Administration:
             validation.check_resource_name(resource): validation.check_limit(limit)
             for resource, limit in limits.items()
         }
-        self._refuse_unknown(checked)
+        validation.refuse_unknown(checked, self._resources)
         span = (None if start is None else validation.moment("start", start), validation.moment("until", until))
         return self._driver.keeper.overrides.set(
             named,
@@ -384,7 +372,7 @@ class Administration:
         named = validation.override_ids(ids)
         author = self._author(context, reason)
         return self._driver.keeper.overrides.cancel(
-            named, author, lambda *project: self._policy.may_set(context, *project)
+            named, author, lambda *project: self._authority.may_set(context, *project)
         )
 
     # --- export and import ---
@@ -469,7 +457,7 @@ class Administration:
         if is_admin:
             return entries
         assert project_id is not None
-        if not self._policy.allows(context, policy.SEE_PODS, project_id):
+        if not self._authority.allows(context, policy.SEE_PODS, project_id):
             entries = [hide_pod(entry) for entry in entries]
         return [without_others(entry) for entry in entries]
 
@@ -477,8 +465,3 @@ class Administration:
         """Delete older entries of the history, and those of overrides that ended before. Returns their number."""
         validation.admin_only(context, "purge_history")
         return self._driver.history.purge(validation.age_microseconds(older_than_seconds))
-
-    def _refuse_unknown(self, resources: Iterable[object]) -> None:
-        unknown = [name for name in resources if not isinstance(name, str) or name not in self._resources]
-        if unknown:
-            raise exceptions.UnknownResource(map(validation.text_of, unknown), self._resources)

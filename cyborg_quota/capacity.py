@@ -6,7 +6,6 @@ from __future__ import annotations
 import uuid as uuids
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
 
 from cyborg_quota import exceptions, paging, units, validation
 from cyborg_quota.capacity_types import (
@@ -19,23 +18,17 @@ from cyborg_quota.capacity_types import (
     ResourceReport,
 )
 from cyborg_quota.safe_repr import safe_repr
-from cyborg_quota.types import MAX_AMOUNT, MAX_LIMIT, Author, Marker
+from cyborg_quota.subject import Subject
+from cyborg_quota.types import MAX_AMOUNT, MAX_LIMIT, Marker
 from cyborg_quota.validation import Context
 
-if TYPE_CHECKING:  # the command line's help must not load a database
-    from cyborg_quota.ledger.driver import DbQuotaDriver
 
-
-class Capacity:
+class Capacity(Subject):
     """Providers, and how many of each resource they have. All calls need an admin's context.
 
     A ``provider`` argument is a UUID or a name. Claims with a provider are made with ``QuotaEngine.reserve``.
     A ``reason`` is one line of text, recorded in the history.
     """
-
-    def __init__(self, driver: DbQuotaDriver, resources: Mapping[str, Any]) -> None:
-        self._driver = driver
-        self._resources = resources
 
     # --- providers ---
 
@@ -65,7 +58,7 @@ class Capacity:
             parent=validation.optional_name("provider", parent),
             pod=validation.optional_name("pod", pod),
         )
-        self._driver.providers.add(provider, _author(context, reason))
+        self._driver.providers.add(provider, self._author(context, reason))
         return self._driver.providers.show(provider.uuid)
 
     def list_providers(self, context: Context, *, limit: int | None = None, after: str | None = None) -> list[Provider]:
@@ -93,7 +86,7 @@ class Capacity:
         return self._driver.providers.set_pod(
             validation.check_name("provider", provider),
             validation.optional_name("pod", pod),
-            _author(context, reason),
+            self._author(context, reason),
         )
 
     def set_can_host(self, context: Context, provider: str, *, can_host: bool, reason: str | None = None) -> Provider:
@@ -103,7 +96,7 @@ class Capacity:
         """
         validation.admin_only(context, "set_can_host")
         return self._driver.providers.set_can_host(
-            validation.check_name("provider", provider), bool(can_host), _author(context, reason)
+            validation.check_name("provider", provider), bool(can_host), self._author(context, reason)
         )
 
     def require_pods(self, context: Context, pods: Collection[str]) -> None:
@@ -114,7 +107,7 @@ class Capacity:
     def remove_provider(self, context: Context, provider: str, *, reason: str | None = None) -> None:
         """Remove a provider and its inventories. Raises ProviderNotFound, ProviderInUse (it has claims or children)."""
         validation.admin_only(context, "remove_provider")
-        self._driver.providers.remove(validation.check_name("provider", provider), _author(context, reason))
+        self._driver.providers.remove(validation.check_name("provider", provider), self._author(context, reason))
 
     # --- inventories ---
 
@@ -141,7 +134,7 @@ class Capacity:
         validation.admin_only(context, "set_inventories")
         if not isinstance(inventories, Mapping) or not (inventories or used_elsewhere):
             raise exceptions.InvalidRequest("Inventories must map at least one resource to an Inventory.")
-        self._check_resources(inventories)
+        validation.refuse_unknown(inventories, self._resources)
         checked = {}
         for resource, inventory in inventories.items():
             if not isinstance(inventory, Inventory):
@@ -151,7 +144,7 @@ class Capacity:
             validation.check_name("provider", provider),
             checked,
             _check_generation(generation),
-            _author(context, reason),
+            self._author(context, reason),
             _check_amounts(used_elsewhere),
         )
 
@@ -173,7 +166,7 @@ class Capacity:
             validation.check_name("provider", provider),
             validation.check_name("resource", resource),
             _check_generation(generation),
-            _author(context, reason),
+            self._author(context, reason),
         )
 
     def list_inventories(
@@ -263,16 +256,6 @@ class Capacity:
         """Repair the counters that ``audit`` reports. Returns the counters before and after it."""
         validation.admin_only(context, "heal")
         return self._driver.providers.heal(progress)
-
-    def _check_resources(self, inventories: Mapping[str, object]) -> None:
-        unknown = [resource for resource in inventories if resource not in self._resources]
-        if unknown:
-            raise exceptions.UnknownResource(map(validation.text_of, unknown), self._resources)
-
-
-def _author(context: Context, reason: str | None) -> Author:
-    """Who makes a change, and why. Raises InvalidRequest."""
-    return validation.author_of(context, validation.check_reason(reason, is_required=False))
 
 
 def _check_amounts(amounts: object) -> dict[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from oslo_log import log as logging
 
@@ -61,11 +61,21 @@ class QuotaEngine(Queries):
         authority: Policy | None = None,
         require_reason: bool = False,
     ) -> None:
-        self._driver = driver
-        self._authority = authority or Policy()
+        super().__init__(driver, {}, authority or Policy(), require_reason=require_reason)
         self._expire_seconds = reservation_expire_seconds
-        self._require_reason = require_reason
-        self._resources: dict[str, Any] = {}
+        common = driver, self._resources, self._authority
+        self.administration: Final = Administration(*common, require_reason=require_reason)
+        """Limits and the project tree. They can be changed only if [limits] driver is database."""
+        self.capacity: Final = Capacity(*common)
+        """Providers, their inventories, and the claims at them."""
+        self.pods: Final = Pods(*common)
+        """Pods, and the pod of each project."""
+        self.total_limits: Final = TotalLimits(*common, require_reason=require_reason)
+        """Limits over all projects. They can be changed only if [limits] driver is database."""
+        self.pod_limits: Final = PodLimits(*common, require_reason=require_reason)
+        """Limits of projects per pod. They can be changed only if [limits] driver is database."""
+        self.monitoring: Final = Monitoring(*common)
+        """Metrics of the ledger, and the election of the process that exports them."""
 
     # --- resources ---
 
@@ -80,36 +90,6 @@ class QuotaEngine(Queries):
         """Register several resources."""
         for resource in validation.resource_list(resources):
             self.register_resource(resource)
-
-    @property
-    def administration(self) -> Administration:
-        """Limits and the project tree. They can be changed only if [limits] driver is database."""
-        return Administration(self._driver, self._resources, self._authority, require_reason=self._require_reason)
-
-    @property
-    def capacity(self) -> Capacity:
-        """Providers, their inventories, and the claims at them."""
-        return Capacity(self._driver, self._resources)
-
-    @property
-    def pods(self) -> Pods:
-        """Pods, and the pod of each project."""
-        return Pods(self._driver, self._resources, self._authority)
-
-    @property
-    def total_limits(self) -> TotalLimits:
-        """Limits over all projects. They can be changed only if [limits] driver is database."""
-        return TotalLimits(self._driver, self._resources, require_reason=self._require_reason)
-
-    @property
-    def pod_limits(self) -> PodLimits:
-        """Limits of projects per pod. They can be changed only if [limits] driver is database."""
-        return PodLimits(self._driver, self._resources, self._authority, require_reason=self._require_reason)
-
-    @property
-    def monitoring(self) -> Monitoring:
-        """Metrics of the ledger, and the election of the process that exports them."""
-        return Monitoring(self._driver, self._resources)
 
     # --- reserving ---
 

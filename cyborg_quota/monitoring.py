@@ -3,23 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection
 
 from cyborg_quota import exceptions, validation
 from cyborg_quota.metric_types import LedgerMetrics
+from cyborg_quota.subject import Subject
 from cyborg_quota.validation import Context
 
-if TYPE_CHECKING:  # the command line's help must not load a database
-    from cyborg_quota.ledger.driver import DbQuotaDriver
 
-
-class Monitoring:
+class Monitoring(Subject):
     """What a monitoring system may know of the ledger. All calls are for admins only."""
-
-    def __init__(self, driver: DbQuotaDriver, resources: Mapping[str, Any]) -> None:
-        self._driver = driver
-        self._resources = resources
 
     def read(self, context: Context, project_ids: Collection[str] | None = None) -> LedgerMetrics:
         """The metrics of the ledger. ``project_ids``: only these projects; None: all with usage or limits.

@@ -4,31 +4,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
 from cyborg_quota import exceptions, scopes, validation
-from cyborg_quota.policy import RULE, SEE_PODS, Policy
+from cyborg_quota.policy import RULE, SEE_PODS
+from cyborg_quota.subject import Subject
 from cyborg_quota.types import LimitRecord
 from cyborg_quota.validation import Context
 
-if TYPE_CHECKING:  # the command line's help must not load a database
-    from cyborg_quota.ledger.driver import DbQuotaDriver
 
-
-class PodLimits:
+class PodLimits(Subject):
     """The largest amounts of resources that a project may hold in one pod. ``list`` needs an admin's context.
 
     With an enforcement model that limits the usage of descendants, the limit of a project includes what they hold in
     the pod. Only [limits] driver = database has limits per pod; another driver raises LimitsReadOnly.
     """
-
-    def __init__(
-        self, driver: DbQuotaDriver, resources: Mapping[str, Any], authority: Policy, *, require_reason: bool = False
-    ) -> None:
-        self._driver = driver
-        self._resources = resources
-        self._policy = authority
-        self._require_reason = require_reason
 
     def set(
         self,
@@ -56,24 +45,22 @@ class PodLimits:
             else validation.check_limit(limit)
             for resource, limit in limits.items()
         }
-        unknown = [name for name, limit in limits.items() if limit is not None and name not in self._resources]
-        if unknown:
-            raise exceptions.UnknownResource(map(validation.text_of, unknown), self._resources)
-        reason = validation.check_reason(reason, is_required=self._require_reason)
+        validation.refuse_unknown((name for name, limit in limits.items() if limit is not None), self._resources)
+        author = self._author(context, reason)
         keeper = self._driver.keeper
         if any(limit is not None for limit in checked.values()):
             self._driver.providers.require_pods([pod])
         keeper.set_limits(
             project_id,
             checked,
-            validation.author_of(context, reason),
+            author,
             lambda parent_id: self._require_right(context, project_id, parent_id),
         )
 
     def _require_right(self, context: Context, project_id: str, parent_id: str | None) -> None:
         """Raise NotAuthorized unless the policy lets the context see pods and set limits of this project."""
-        sees_pods = validation.is_admin(context) or self._policy.permits(SEE_PODS, context, project_id, parent_id)
-        if not sees_pods or not self._policy.may_set(context, project_id, parent_id):
+        sees_pods = validation.is_admin(context) or self._authority.permits(SEE_PODS, context, project_id, parent_id)
+        if not sees_pods or not self._authority.may_set(context, project_id, parent_id):
             raise exceptions.NotAuthorized("set_pod_limits", f"a context that {SEE_PODS} and {RULE} allow")
 
     def list(

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import datetime
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cyborg_quota import exceptions, pod_collection, validation
 from cyborg_quota.ledger.pod_selection import PodRequest
@@ -22,27 +22,20 @@ from cyborg_quota.pod_types import (
     PodUsage,
     ResourceUse,
 )
-from cyborg_quota.policy import SEE_PODS, Policy
+from cyborg_quota.policy import SEE_PODS
+from cyborg_quota.subject import Subject
 from cyborg_quota.types import MAX_AMOUNT
 from cyborg_quota.validation import Context
-
-if TYPE_CHECKING:  # the command line's help must not load a database
-    from cyborg_quota.ledger.driver import DbQuotaDriver
 
 _UNCHANGED: Final[Any] = object()
 
 
-class Pods:
+class Pods(Subject):
     """Pods, and which pod serves which project. All calls but ``select`` need an admin's context.
 
     A project is bound to one pod for each zone and each set of tags, until that pod is full, in maintenance or
     disabled. Tags are strings by name, such as {"purpose": "CAD"}.
     """
-
-    def __init__(self, driver: DbQuotaDriver, resources: Mapping[str, Any], authority: Policy) -> None:
-        self._driver = driver
-        self._resources = resources
-        self._authority = authority
 
     # --- pods ---
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
 from cyborg_quota import exceptions, paging, validation
 from cyborg_quota.headroom import Bundles
-from cyborg_quota.policy import FITS_RULE, SEE_PODS, Policy
+from cyborg_quota.policy import FITS_RULE, SEE_PODS
+from cyborg_quota.subject import Subject
 from cyborg_quota.types import (
     ANY,
     STATES,
@@ -23,16 +23,9 @@ from cyborg_quota.types import (
 )
 from cyborg_quota.validation import Context
 
-if TYPE_CHECKING:  # the command line's help must not load a database
-    from cyborg_quota.ledger.driver import DbQuotaDriver
 
-
-class Queries:
+class Queries(Subject):
     """Reads usage, headroom, limits and reservations. Nothing is written."""
-
-    _driver: DbQuotaDriver
-    _authority: Policy
-    _resources: dict[str, Any]
 
     @property
     def resources(self) -> list[str]:
@@ -96,8 +89,9 @@ class Queries:
         """
         project_id = validation.project_of(context, project_id)
         checked = validation.check_deltas(bundle, self._resources)
-        place = self._place(context, project_id, provider, pod)
-        return self._driver.headroom.count_bundles(project_id, checked, *place)
+        return self._driver.headroom.count_bundles(
+            project_id, checked, *self._place(context, project_id, provider, pod)
+        )
 
     def _place(
         self, context: Context, project_id: str, provider: str | None, pod: str | None

@@ -4,28 +4,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
 
 from cyborg_quota import exceptions, validation
 from cyborg_quota.safe_repr import safe_repr
-from cyborg_quota.types import MAX_LIMIT, Author, RecordedChange, TotalLimit
+from cyborg_quota.subject import Subject
+from cyborg_quota.types import MAX_LIMIT, RecordedChange, TotalLimit
 from cyborg_quota.validation import Context
 
-if TYPE_CHECKING:  # the command line's help must not load a database
-    from cyborg_quota.ledger.driver import DbQuotaDriver
 
-
-class TotalLimits:
+class TotalLimits(Subject):
     """The largest amount of a resource that all projects may hold together. All calls need an admin's context.
 
     Only [limits] driver = database has total limits; with another driver, ``list`` returns none, and the other calls
     raise LimitsReadOnly.
     """
-
-    def __init__(self, driver: DbQuotaDriver, resources: Mapping[str, Any], *, require_reason: bool = False) -> None:
-        self._driver = driver
-        self._resources = resources
-        self._require_reason = require_reason
 
     def set(
         self,
@@ -86,15 +78,10 @@ class TotalLimits:
     def _check(self, limits: Mapping[str, int]) -> dict[str, int]:
         if not isinstance(limits, Mapping) or not limits:
             raise exceptions.InvalidRequest("Total limits must map at least one resource to a limit.")
-        unknown = [resource for resource in limits if resource not in self._resources]
-        if unknown:
-            raise exceptions.UnknownResource(map(validation.text_of, unknown), self._resources)
+        validation.refuse_unknown(limits, self._resources)
         for resource, limit in limits.items():
             if isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit <= MAX_LIMIT:
                 raise exceptions.InvalidRequest(
                     f"The total limit of {resource} must be an integer from 0 to {MAX_LIMIT}, not {safe_repr(limit)}."
                 )
         return {validation.check_name("resource", resource): int(limit) for resource, limit in limits.items()}
-
-    def _author(self, context: Context, reason: str | None) -> Author:
-        return validation.author_of(context, validation.check_reason(reason, is_required=self._require_reason))

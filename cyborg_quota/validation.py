@@ -140,15 +140,20 @@ def check_delta(resource: str, delta: object) -> int:
     return int(amount)
 
 
+def refuse_unknown(resources: Iterable[object], known: Mapping[str, Any]) -> None:
+    """Raise UnknownResource if one of these is not the name of a registered resource."""
+    unknown = [name for name in resources if not isinstance(name, str) or name not in known]
+    if unknown:
+        raise exceptions.UnknownResource(map(text_of, unknown), known)
+
+
 def check_deltas(deltas: object, known: Mapping[str, Any]) -> dict[str, int]:
     """Return ``{resource: amount}``. Raises InvalidClaim, UnknownResource, InvalidDelta."""
     if not isinstance(deltas, Mapping):
         raise exceptions.InvalidClaim(f"Deltas must map resources to amounts, not be a {type(deltas).__name__}.")
     if not deltas:
         raise exceptions.InvalidClaim("A claim must have at least one resource; its deltas are empty.")
-    unknown = [resource for resource in deltas if not isinstance(resource, str) or resource not in known]
-    if unknown:
-        raise exceptions.UnknownResource(map(text_of, unknown), known)
+    refuse_unknown(deltas, known)
     return {_plain(resource): check_delta(resource, delta) for resource, delta in deltas.items()}
 
 
@@ -182,8 +187,7 @@ def expire_microseconds(expire: object, default_seconds: int) -> int:
     return ttl // datetime.timedelta(microseconds=1)
 
 
-def check_reason(reason: object, *, is_required: bool) -> str | None:
-    """The reason of a change of limits, or None. Raises InvalidRequest, ReasonRequired."""
+def _check_reason(reason: object, *, is_required: bool) -> str | None:
     if reason is None:
         if is_required:
             raise exceptions.ReasonRequired
@@ -198,12 +202,15 @@ def check_reason(reason: object, *, is_required: bool) -> str | None:
     return text
 
 
-def author_of(context: Context, reason: str | None) -> Author:
-    """Who calls, for the history of limits. A value of the context that is not a valid name is recorded escaped."""
+def author_of(context: Context, reason: object, *, is_required: bool = False) -> Author:
+    """Who calls, and why, for the history. A value of the context that is not a valid name is recorded escaped.
+
+    Raises InvalidRequest; ReasonRequired, if the reason is required.
+    """
     user_id, project_id, request_id = (
         _recordable(getattr(context, name, None)) for name in ("user_id", "project_id", "request_id")
     )
-    return Author(user_id, project_id, request_id, reason)
+    return Author(user_id, project_id, request_id, _check_reason(reason, is_required=is_required))
 
 
 def _recordable(value: object) -> str | None:

@@ -38,7 +38,8 @@ class UsageReader:
         held = {name for owner, name in state.counters if owner == project_id and not is_scoped(name)}
         names = sorted(held.union(resources))
         limits = _look_up(lambda: self._limits.get_limits_on_path(state, names), allow_unknown=allow_unknown_limits)
-        return {name: self._usage(state.counters.get((project_id, name), Counters()), limits, name) for name in names}
+        counters, missing = state.counters, self._limits.missing_limit
+        return {name: _usage(counters.get((project_id, name), Counters()), limits, name, missing) for name in names}
 
     def list_usages(
         self, project_id: str | None, page: Page, *, allow_unknown_limits: bool = False, pod: str | None = None
@@ -53,18 +54,16 @@ class UsageReader:
         )
         if pod is not None:  # (where no limit is set in the pod, there is none)
             return [
-                UsageRecord(key[0], split(key[1])[0], _usage_in_pod(counters, limits, key), pod=pod)
+                UsageRecord(key[0], split(key[1])[0], _usage(counters, limits, key, UNLIMITED), pod=pod)
                 for key, counters in rows.items()
             ]
-        return [UsageRecord(*key, usage=self._usage(counters, limits, key)) for key, counters in rows.items()]
-
-    def _usage(self, counters: Counters, limits: Mapping[Key, int] | None, key: Key) -> Usage:
-        limit = None if limits is None else limits.get(key, self._limits.missing_limit)
-        return Usage(limit=limit, used=counters.used, reserved=counters.reserved)
+        missing = self._limits.missing_limit
+        return [UsageRecord(*key, usage=_usage(counters, limits, key, missing)) for key, counters in rows.items()]
 
 
-def _usage_in_pod(counters: Counters, limits: Mapping[Key, int] | None, key: Key) -> Usage:
-    limit = None if limits is None else limits.get(key, UNLIMITED)
+def _usage(counters: Counters, limits: Mapping[Key, int] | None, key: Key, missing: int) -> Usage:
+    """``limits`` None: unknown. ``missing``: what applies where none is set."""
+    limit = None if limits is None else limits.get(key, missing)
     return Usage(limit=limit, used=counters.used, reserved=counters.reserved)
 
 

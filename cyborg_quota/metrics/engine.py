@@ -6,15 +6,13 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final
 
 from cyborg_quota import exceptions
 from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.metrics.recorder import recorder
 from cyborg_quota.types import Claim
 from cyborg_quota.validation import Context
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 _RESULTS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (exceptions.OverQuota, "over_quota"),
@@ -36,7 +34,7 @@ def result_of(error: BaseException) -> str:
     return next((result for kind, result in _RESULTS if isinstance(error, kind)), FAILED)
 
 
-def _timed(method: F) -> F:
+def _timed(method: Callable[..., Any]) -> Callable[..., Any]:
     """A method that also records its duration under its name."""
     name = method.__name__
 
@@ -48,7 +46,7 @@ def _timed(method: F) -> F:
         finally:
             self._recorder.record(name, time.perf_counter() - began)
 
-    return cast(F, call)
+    return call
 
 
 class MeasuredEngine(QuotaEngine):
@@ -58,9 +56,7 @@ class MeasuredEngine(QuotaEngine):
         super().__init__(*args, **kwargs)
         self._recorder = recorder()
 
-    def reserve_many(
-        self, context: Context, claims: Iterable[Claim], *args: Any, **kwargs: Any
-    ) -> list[str]:
+    def reserve_many(self, context: Context, claims: Iterable[Claim], *args: Any, **kwargs: Any) -> list[str]:
         claims = claims if isinstance(claims, list) else list(claims)
         result = FAILED
         began = time.perf_counter()
@@ -84,16 +80,19 @@ class MeasuredEngine(QuotaEngine):
             if resource in self._resources
         }
 
-    commit = _timed(QuotaEngine.commit)
-    rollback = _timed(QuotaEngine.rollback)
-    release = _timed(QuotaEngine.release)
-    extend = _timed(QuotaEngine.extend)
-    resize = _timed(QuotaEngine.resize)
-    transfer = _timed(QuotaEngine.transfer)
-    adopt = _timed(QuotaEngine.adopt)
-    check = _timed(QuotaEngine.check)
-    headroom = _timed(QuotaEngine.headroom)
-    get_usages = _timed(QuotaEngine.get_usages)
-    get_detail = _timed(QuotaEngine.get_detail)
-    expire = _timed(QuotaEngine.expire)
 
+for _method in (
+    QuotaEngine.commit,
+    QuotaEngine.rollback,
+    QuotaEngine.release,
+    QuotaEngine.extend,
+    QuotaEngine.resize,
+    QuotaEngine.transfer,
+    QuotaEngine.adopt,
+    QuotaEngine.check,
+    QuotaEngine.headroom,
+    QuotaEngine.get_usages,
+    QuotaEngine.get_detail,
+    QuotaEngine.expire,
+):
+    setattr(MeasuredEngine, _method.__name__, _timed(_method))

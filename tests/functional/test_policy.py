@@ -45,7 +45,7 @@ class PolicyTestCase(test_limits.LimitsTestCase):
         self.conf = cfg.ConfigOpts()
         cyborg_quota.conf.register_opts(self.conf)
         self.conf([], default_config_files=[], default_config_dirs=[])
-        engine._authority = policy.Policy(self.conf)
+        engine._authority = engine.administration._authority = policy.Policy(self.conf)
         return engine
 
     def may(self, context: Any, project_id: str | None, limit: int = 5) -> bool:
@@ -126,8 +126,7 @@ class TestWhoMaySet(PolicyTestCase):
         self.assertEqual(["physics", "atlas"], asked)
 
     def test_an_engine_without_a_configuration_requires_an_admin(self) -> None:
-        self.engine._authority = policy.Policy()
-        self.admin = self.engine.administration
+        self.engine._authority = self.admin._authority = policy.Policy()
         self.assertFalse(self.may(User("physics", roles=["admin"]), "higgs"))
         self.assertTrue(self.may(base.ADMIN, "higgs"))
 
@@ -192,10 +191,9 @@ class TestOverrides(PolicyTestCase):
 class TestPolicyFile(PolicyTestCase):
     def write(self, text: str) -> None:
         self.rules.write_text(text)
-        self.engine._authority = policy.Policy(self.conf)
+        self.engine._authority = self.admin._authority = policy.Policy(self.conf)
         policy.Policy(self.conf)._rules(self.conf)  # registers the options
         self.conf.set_override("policy_file", str(self.rules), "oslo_policy")
-        self.admin = self.engine.administration
 
     def test_another_rule(self) -> None:
         self.write('"cyborg_quota:limit:set": "is_admin:True or role:quota_manager"\n')
