@@ -137,6 +137,17 @@ def effect(before: State | None, after: State, delta: int) -> tuple[int, int]:
     return reserved, used
 
 
+def amounts(moves: Iterable[Move]) -> dict[tuple[str, str], tuple[int, int]]:
+    """What the moves add to (reserved, used), by project_id and by the name of the counters."""
+    sums: dict[tuple[str, str], tuple[int, int]] = {}
+    for row, to in moves:
+        reserved, used = effect(row.state, to, row.delta)
+        for name in counted_names(row):
+            before = sums.get((row.project_id, name), (0, 0))
+            sums[row.project_id, name] = before[0] + reserved, before[1] + used
+    return sums
+
+
 def capacity_freed(moves: Iterable[Move]) -> dict[tuple[int, str], int]:
     """The capacity that the moves give back, by (provider_id, resource): that of the reservations that end."""
     freed: dict[tuple[int, str], int] = {}

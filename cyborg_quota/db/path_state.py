@@ -401,6 +401,13 @@ def read_totals(connection: sa.Connection, resources: Collection[str] | None = N
     return {row.resource: _total(row) for row in connection.execute(query)}
 
 
+def read_nodes(connection: sa.Connection, project_id: str, resource: str) -> tuple[usages.Node, ...] | None:
+    """The usage row of a project (TOTAL: of the total), and all above it. None if a row does not exist."""
+    if project_id == TOTAL:
+        return tuple(total.node for total in read_totals(connection, [resource]).values()) or None
+    return read_path(connection, project_id, [resource]).nodes(resource)
+
+
 def next_roots(
     connection: sa.Connection, resource: str, *, is_counted: bool, after: str | None = None, limit: int
 ) -> list[usages.Node]:

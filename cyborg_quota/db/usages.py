@@ -9,7 +9,7 @@ A charge is a conditional UPDATE. It changes one row; if it changes none, the ch
       AND used >= :min_used AND reserved >= :min_reserved AND subtree >= :min_subtree
 
 ``:max_held`` is the limit minus the amount of the charge, that is the maximum of ``used + reserved`` before the change;
-``:max_subtree`` likewise (``bounds``; ledger/reserve.py computes them from the limits).
+``:max_subtree`` likewise (``bounds``).
 ``charge_update_many`` is the same UPDATE for several rows. PostgreSQL's functions contain a third form
 (dialects/postgresql_functions.py). All three must have the same conditions. ``bulk_update`` checks no limits.
 
@@ -29,6 +29,7 @@ import sqlalchemy as sa
 
 from cyborg_quota import scopes
 from cyborg_quota.db import clock, generations, paging
+from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.models import quota_usages
 from cyborg_quota.db.prepared import ListStatement, Statement, any_of, case_by_value, chunks, insert_many, update_each
 from cyborg_quota.types import MAX_AMOUNT, TOTAL, Counters, Page
@@ -56,10 +57,10 @@ class Node:
 
 @dataclasses.dataclass(slots=True)
 class Change:
-    """The amounts that a transaction adds to one row, and the bounds of its counters (None: no limit).
+    """The amounts that a transaction adds to one row, and the limits of its counters (None: no limit).
 
-    A bound is the maximum of a counter before the change, that is the limit minus the amount: ``max_held`` of
-    ``used + reserved``, ``max_subtree`` of ``subtree``.
+    ``max_held`` is the limit of ``used + reserved``, ``max_subtree`` that of ``subtree``. A limit is compared only if
+    its counter grows.
     """
 
     node: Node
@@ -68,6 +69,23 @@ class Change:
     subtree: int = 0
     max_held: int | None = None
     max_subtree: int | None = None
+
+    @property
+    def grows(self) -> bool:
+        return self.reserved + self.used > 0 or self.subtree > 0
+
+    def plus(self, other: Change) -> Change:
+        """Both changes of one row. Raises ConcurrentChange: see ``merge``."""
+        if self.node.generation != other.node.generation:
+            raise ConcurrentChange
+        return Change(
+            self.node,
+            self.reserved + other.reserved,
+            self.used + other.used,
+            self.subtree + other.subtree,
+            min((one.max_held for one in (self, other) if one.max_held is not None), default=None),
+            min((one.max_subtree for one in (self, other) if one.max_subtree is not None), default=None),
+        )
 
 
 by_depth: Final = operator.attrgetter("node.lock_order")
@@ -129,10 +147,11 @@ def bounds(change: Change) -> tuple[int, int]:
     The first one also keeps ``used + reserved`` within the width of its column (MAX_AMOUNT).
     """
     growth = change.used + change.reserved
-    max_held = MAX_AMOUNT - growth if growth > 0 else _NO_BOUND
+    max_held = MAX_AMOUNT if change.max_held is None else min(MAX_AMOUNT, change.max_held)
+    max_subtree = _NO_BOUND if change.max_subtree is None else min(_NO_BOUND, change.max_subtree)
     return (
-        max_held if change.max_held is None else min(max_held, change.max_held),
-        _NO_BOUND if change.max_subtree is None else min(_NO_BOUND, change.max_subtree),
+        max_held - growth if growth > 0 else _NO_BOUND,
+        max_subtree - change.subtree if change.subtree > 0 else _NO_BOUND,
     )
 
 
@@ -271,14 +290,26 @@ def scoped_expression(resource: sa.ColumnElement[str], pod: sa.ColumnElement[str
     return sa.literal(scopes.prefix_of(None)) + pod + sa.literal(scopes.SEPARATOR) + resource
 
 
-def merge(changes: Iterable[Change]) -> Sequence[Change]:
-    """The changes summed per row, deepest first. (Bounds are not merged, because a settling call has none.)"""
+def along(nodes: Sequence[Node], reserved: int, used: int) -> list[Change]:
+    """The changes of a project's row (the first of ``nodes``) and of those above it, which count its subtree."""
+    growth = reserved + used
+    return [
+        Change(node, 0 if index else reserved, 0 if index else used, growth)
+        for index, node in enumerate(nodes if growth else nodes[:1])
+    ]
+
+
+def merge(changes: Iterable[Change]) -> list[Change]:
+    """The changes of one transaction, summed per row, deepest first.
+
+    A row whose sum is 0 stays among them: the charge compares its generation, which shows whether the rows above it are
+    still the same. Raises ConcurrentChange if two changes have different generations of a row: the path of one of them
+    is out of date, and both must be read again.
+    """
     by_row: dict[int, Change] = {}
     for change in changes:
-        total = by_row.setdefault(change.node.usage_id, Change(change.node))
-        total.reserved += change.reserved
-        total.used += change.used
-        total.subtree += change.subtree
+        usage_id = change.node.usage_id
+        by_row[usage_id] = by_row[usage_id].plus(change) if usage_id in by_row else change
     return sorted(by_row.values(), key=by_depth)
 
 

@@ -1,26 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Updates the counters when reservations are settled, and repairs them: each usage row, deepest first.
+"""Updates the counters when reservations are settled, resized or transferred, and repairs them.
 
-A row whose conditional UPDATE fails is set to the sums of its reservations. Healer does this for all drifted rows.
+A row that its conditional UPDATE would make negative has drifted: it is set to the sums of its reservations, with all
+rows above it (db/recounts.py). Healer does this for all drifted rows.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NoReturn
 
 from oslo_log import log as logging
 
-from cyborg_quota import exceptions, scopes, transitions
-from cyborg_quota.db import dialects, maintenance, path_state, usages
+from cyborg_quota import scopes, transitions
+from cyborg_quota.db import dialects, maintenance, path_state, recounts, usages
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.errors import ConcurrentChange
-from cyborg_quota.db.project_path import ProjectPath
 from cyborg_quota.ledger.project_tree import PathCache
 from cyborg_quota.transitions import Move
-from cyborg_quota.types import MAX_AMOUNT, TOTAL, Counters, Drift
+from cyborg_quota.types import TOTAL, Drift
 
 LOG = logging.getLogger(__name__)
 
@@ -50,95 +48,51 @@ class Counting:
         self._dialect = dialects.of(connection)
         self._paths = paths
         self._singly = singly
-        self._changes: dict[int, usages.Change] = {}
-        self._ancestors: dict[int, tuple[usages.Node, ...]] = {}
-        self._queue: list[tuple[tuple[int, str, str], int]] = []
-        self._path: ProjectPath | None = None  # None: the paths of ``paths``
-        self._limited: set[int] = set()  # the ids of the rows to which something is added within limits
 
     def apply(self, moves: Sequence[Move]) -> None:
-        """Apply the effect of the moves to every usage row on their paths, deepest first."""
-        totals: dict[tuple[str, str], tuple[int, int]] = {}
-        for move in moves:
-            reserved, used = transitions.effect(move.row.state, move.to, move.row.delta)
-            for name in transitions.counted_names(move.row):
-                key = (move.row.project_id, name)
-                totals[key] = (totals.get(key, (0, 0))[0] + reserved, totals.get(key, (0, 0))[1] + used)
-        self._count(totals)
+        """Apply the effect of the moves to every usage row on their paths."""
+        self._count(transitions.amounts(moves))
 
     def expire(self, ended: Iterable[tuple[str, str, int]]) -> None:
         """Apply the expiry of a batch of reservations: (project_id, name of the counters, delta)."""
-        totals: dict[tuple[str, str], tuple[int, int]] = {}
+        amounts: dict[tuple[str, str], tuple[int, int]] = {}
         for project_id, resource, delta in ended:
-            key = (project_id, resource)
-            totals[key] = (totals.get(key, (0, 0))[0] - delta, 0)
-        self._paths.read_many(self._connection, totals)
-        self._count(totals)
+            amounts[project_id, resource] = amounts.get((project_id, resource), (0, 0))[0] - delta, 0
+        self._paths.read_many(self._connection, amounts)
+        self._count(amounts)
 
-    def exchange(
-        self,
-        ended: Mapping[tuple[str, str], tuple[int, int]],
-        added: Iterable[usages.Change],
-        path: ProjectPath | None = None,
-    ) -> None:
-        """Subtract what a resize or a transfer ends, and add what it takes within limits, in one lock order.
+    def exchange(self, changes: Iterable[usages.Change]) -> None:
+        """Subtract what a resize or a transfer ends, and add what it takes within limits. Raises ChargeRefused."""
+        try:
+            self._charge(changes, singly=True)
+        except ConcurrentChange:
+            raise ChargeRefused from None
 
-        ``ended``: the changes of reserved and used by (project_id, resource), zero or negative. ``added``: changes with
-        bounds. A row above both, or a project that is above the other, has changes of both kinds. Those of ``subtree``
-        cancel out there, so that its bound does not apply. ``path``: that of the project of ``ended``, if the bounds
-        depend on it: a later path, which another thread has cached, must not replace it. Raises ChargeRefused.
-        """
-        self._path = path
-        for key, (reserved, used) in ended.items():
-            self._plan(*key, reserved, used)
-        for change in added:
-            planned = self._changes.get(change.node.usage_id)
-            if planned is None:
-                self._changes[change.node.usage_id] = dataclasses.replace(change)
-            else:
-                planned.reserved += change.reserved
-                planned.used += change.used
-                planned.subtree += change.subtree
-                planned.max_held = change.max_held
-            if planned is None or change.max_held is not None:
-                self._limited.add(change.node.usage_id)
-        self._update_each()
+    def _count(self, amounts: Mapping[tuple[str, str], tuple[int, int]]) -> None:
+        paths = {key: self._nodes(*key) for key, amount in amounts.items() if any(amount)}
+        changes = [change for key, nodes in paths.items() for change in usages.along(nodes, *amounts[key])]
+        self._charge(changes, singly=self._singly)
 
-    def _count(self, totals: Mapping[tuple[str, str], tuple[int, int]]) -> None:
-        for key, (reserved, used) in totals.items():
-            if reserved or used:
-                self._plan(*key, reserved, used)
-        if self._singly or not self._update_together():
-            self._update_each()
+    def _nodes(self, project_id: str, resource: str) -> tuple[usages.Node, ...]:
+        nodes = self._paths.known(project_id, resource)
+        if nodes is None:
+            nodes = self._paths.read(self._connection, project_id, [resource]).nodes(resource)
+        if nodes is None:
+            raise RowsMissing(project_id, resource)
+        return nodes
 
-    def _update_each(self) -> None:
-        """Update each row with a statement of its own, in lock order. Recount those whose UPDATE fails."""
-        if self._dialect.locks_by_id and len(self._changes) > 1:
-            self._lock_rows()
-        self._queue = [(change.node.lock_order, usage_id) for usage_id, change in self._changes.items()]
-        heapq.heapify(self._queue)
-        while self._queue:
-            _, usage_id = heapq.heappop(self._queue)
-            change = self._changes.pop(usage_id)
-            is_changed = bool(change.reserved or change.used or change.subtree)
-            if is_changed and not usages.charge(self._connection, change):
-                if usage_id in self._limited:
-                    raise ChargeRefused
-                self._recount(change)
+    def _charge(self, changes: Iterable[usages.Change], *, singly: bool) -> None:
+        """Raises ConcurrentChange if a cached path is out of date. Then none is cached any more."""
+        try:
+            merged = usages.merge(changes)
+            if singly or not self._update_together(merged):
+                self._update_each(merged)
+        except ConcurrentChange:
+            self._paths.forget_all()
+            raise
 
-    def _lock_rows(self) -> None:
-        """Lock all rows in the order of their ids, because they are then updated in another order."""
-        for change in self._dialect.in_lock_order(self._changes.values()):
-            if not usages.lock_usage_row(self._connection, change.node):
-                self._raise_moved()
-
-    def _raise_moved(self) -> NoReturn:
-        self._paths.forget_all()
-        raise ChargeRefused if self._limited or self._path is not None else ConcurrentChange
-
-    def _update_together(self) -> bool:
+    def _update_together(self, changes: Sequence[usages.Change]) -> bool:
         """Update all rows in one statement. False: not supported. Raises RetryRowByRow if a row was not updated."""
-        changes = [change for change in self._changes.values() if change.reserved or change.used or change.subtree]
         if not changes:
             return True
         is_done = self._dialect.charge_bulk(self._connection, changes)
@@ -146,63 +100,18 @@ class Counting:
             raise RetryRowByRow
         return bool(is_done)
 
-    def _plan(self, project_id: str, resource: str, reserved: int, used: int) -> None:
-        nodes = self._paths.known(project_id, resource) if self._path is None else self._path.nodes(resource)
-        if nodes is None:
-            nodes = self._paths.read(self._connection, project_id, [resource]).nodes(resource)
-        if nodes is None:
-            raise RowsMissing(project_id, resource)
-        growth = reserved + used
-        for index, node in enumerate(nodes if growth else nodes[:1]):
-            change = self._change(node)
-            self._ancestors[node.usage_id] = nodes[index + 1 :]
-            change.subtree += growth
-            if index == 0:
-                change.reserved += reserved
-                change.used += used
-
-    def _change(self, node: usages.Node) -> usages.Change:
-        change = self._changes.get(node.usage_id)
-        if change is None:
-            change = self._changes[node.usage_id] = usages.Change(node)
-        return change
-
-    def _recount(self, change: usages.Change) -> None:
-        """Recount a row whose UPDATE failed, and add the correction to the changes of its ancestors.
-
-        The causes: the project has moved, or the row has drifted.
-        """
-        node = change.node
-        if not usages.lock_usage_row(self._connection, node):
-            self._raise_moved()
-        before, after = recount(self._connection, node)
-        correction = after.subtree - before.subtree - change.subtree
-        if correction:
-            for ancestor in self._ancestors[node.usage_id]:
-                if ancestor.usage_id not in self._changes:
-                    heapq.heappush(self._queue, (ancestor.lock_order, ancestor.usage_id))
-                self._change(ancestor).subtree += correction
-
-
-def recount(connection: Connection, node: usages.Node) -> tuple[Counters, Counters]:
-    """Set a usage row, which the transaction has locked, to the sums of its reservations.
-
-    Returns the counters before and after. Raises UsageOverflow if the sums exceed MAX_AMOUNT. (They do only if a
-    counter was too low, for example after a change by hand.)
-    """
-    before = usages.read_row(connection, node.usage_id)
-    reserved, used = maintenance.sums_from_reservations(connection, node)
-    if used + reserved > MAX_AMOUNT:
-        added = used + reserved - before.used - before.reserved
-        raise exceptions.UsageOverflow(node.project_id, scopes.split(node.resource)[0], added)
-    after = Counters(
-        used=used,
-        reserved=reserved,
-        subtree=used + reserved + maintenance.children_total(connection, node),
-    )
-    if after != before:
-        usages.set_counters(connection, node.usage_id, after)
-    return before, after
+    def _update_each(self, changes: Sequence[usages.Change]) -> None:
+        """Update each row with a statement of its own, in lock order. Then recount those that have drifted."""
+        drifted = []
+        for change in self._dialect.in_lock_order(changes):
+            if usages.charge(self._connection, change):
+                continue
+            if change.grows:
+                raise ChargeRefused
+            if not usages.lock_usage_row(self._connection, change.node):
+                raise ConcurrentChange
+            drifted.append((change.node.project_id, change.node.resource))
+        recounts.recount_upwards(self._connection, drifted)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
@@ -267,18 +176,14 @@ class Healer:
         name, pod = scopes.split(resource)
 
         def work(connection: Connection) -> Drift | None:
-            nodes: tuple[usages.Node, ...] | None
             if project_id == TOTAL:
                 path_state.make_row(connection, TOTAL, resource)  # (Somebody may have deleted it by hand.)
-                nodes = (path_state.read_totals(connection, [resource])[resource].node,)
-            else:
-                self._paths.forget(project_id)
-                nodes = self._paths.read(connection, project_id, [resource]).nodes(resource)
+            nodes = path_state.read_nodes(connection, project_id, resource)
             if not nodes or not usages.lock_usage_row(connection, nodes[0]):
                 raise ConcurrentChange
             if is_orphan:
                 maintenance.link(connection, nodes[0].usage_id, project_id, resource)
-            before, after = recount(connection, nodes[0])
+            before, after = recounts.recount(connection, nodes[0])
             return None if before == after else Drift(project_id, name, before, after, pod)
 
         return self._database.write(work)

@@ -397,23 +397,13 @@ def changes_with_bounds(
     limits_by_scope = enforcement.limits_by_scope(constraints)
     changes = []
     for resource, amount in amounts.items():
-        reserved, used = transitions.effect(None, state, amount)
-        for node in path.nodes(resource) or ():
-            is_leaf = node.project_id == path.project_ids[0]
-            max_held = limits_by_scope.get((node.project_id, resource, "project")) if is_leaf else None
-            max_subtree = limits_by_scope.get(
-                (node.project_id, resource, "total" if node.project_id == TOTAL else "subtree")
+        for change in usages.along(path.nodes(resource) or (), *transitions.effect(None, state, amount)):
+            project_id = change.node.project_id
+            change.max_held = limits_by_scope.get((project_id, resource, "project"))
+            change.max_subtree = limits_by_scope.get(
+                (project_id, resource, "total" if project_id == TOTAL else "subtree")
             )
-            changes.append(
-                usages.Change(
-                    node,
-                    reserved=reserved if is_leaf else 0,
-                    used=used if is_leaf else 0,
-                    subtree=amount,
-                    max_held=None if max_held is None else max_held - amount,
-                    max_subtree=None if max_subtree is None else max_subtree - amount,
-                )
-            )
+            changes.append(change)
     return sorted(changes, key=usages.by_depth)
 
 

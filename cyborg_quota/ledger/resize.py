@@ -26,7 +26,7 @@ from cyborg_quota.ledger.requests import ReserveRequest, ResizeRequest
 from cyborg_quota.ledger.reserve import Reserver, changes_with_bounds
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.transitions import Row
-from cyborg_quota.types import EXPIRED, RESERVED
+from cyborg_quota.types import EXPIRED
 
 MAX_ATTEMPTS: Final = 200
 """The most attempts of one resize or transfer. An attempt is repeated if other calls have changed what it had read."""
@@ -79,20 +79,12 @@ class Resizer:
         charge = ReserveRequest(request.project_id, (), None, 0, request.sees_all)
         path = self._reserver.path(charge, sorted(growth), is_limited=bool(amounts))
         constraints = self._reserver.constraints(charge, path, amounts, scopes.scoped(amounts))
-        added = [
+        charges = [
             change
             for row in rows
             for name in transitions.counted_names(row)
-            if name in amounts
             for change in changes_with_bounds(path, constraints, {name: growth[name]}, row.state)
         ]
-        ended = {
-            (row.project_id, name): (growth[name], 0) if row.state == RESERVED else (0, growth[name])
-            for row in rows
-            for name in transitions.counted_names(row)
-            if name not in amounts
-        }
-
         changes = [
             Amendment(row, uuids[row.resource], row.project_id, row.usage_id, request.amounts[row.resource])
             for row in rows
@@ -101,7 +93,7 @@ class Resizer:
         def work(connection: Connection, counting: Counting) -> bool:
             amend(connection, self._settler, changes)
             _change_capacity(connection, rows, request.amounts)
-            counting.exchange(ended, added)
+            counting.exchange(charges)
             return True
 
         try:

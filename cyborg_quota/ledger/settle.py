@@ -145,19 +145,17 @@ class Settler:
         return True
 
     def _changes(self, moves: Sequence[Move]) -> Sequence[usages.Change]:
-        """The changes of the counters for these moves; empty if a path is not cached."""
+        """The changes of the counters for these moves; empty if a path is not cached, or is known to be out of date."""
         changes: list[usages.Change] = []
-        for move in moves:
-            row = move.row
-            reserved, used = transitions.effect(row.state, move.to, row.delta)
-            for name in transitions.counted_names(row):
-                nodes = self._paths.known(row.project_id, name)
-                if nodes is None:
-                    return ()
-                changes.append(usages.Change(nodes[0], reserved=reserved, used=used, subtree=reserved + used))
-                if reserved + used:
-                    changes += [usages.Change(node, subtree=reserved + used) for node in nodes[1:]]
-        return usages.merge(changes)
+        for key, amount in transitions.amounts(moves).items():
+            nodes = self._paths.known(*key)
+            if nodes is None:
+                return ()
+            changes += usages.along(nodes, *amount)
+        try:
+            return usages.merge(changes)
+        except ConcurrentChange:
+            return ()
 
     def expire_rows(self, uuids: Sequence[str]) -> int:
         """Expire those of these reservations that are overdue, in one transaction. Returns their number."""

@@ -24,7 +24,7 @@ from cyborg_quota.ledger.reserve import Reserver, changes_with_bounds
 from cyborg_quota.ledger.resize import ReservationChanged, amend, expire_overdue, read_rows, repeat
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.transitions import Row
-from cyborg_quota.types import LIVE_STATES, RESERVED
+from cyborg_quota.types import LIVE_STATES
 
 
 class _ReceiverHolds(Exception):
@@ -89,24 +89,22 @@ class Transferrer:
         path = self._reserver.path(receiving, sorted(amounts), is_limited=True)
         sending = self._paths.get(request.sender, sorted(amounts))
         # The rows above both (the total over all projects, too) do not change: their limits cannot refuse the transfer.
-        # If the sender moves meanwhile, the generation of its row refuses ``sending``, and the call retries.
+        # If the sender moves meanwhile, the generations of the rows refuse ``sending``, and the call retries.
         counting = {resource: {node.project_id for node in sending.nodes(resource) or ()} for resource in amounts}
         constraints = [
             constraint
             for constraint in self._reserver.constraints(receiving, path, amounts, scopes.scoped(amounts))
             if constraint.scope == "project" or constraint.project_id not in counting[constraint.resource]
         ]
-        added = [
-            one
+        charges = [
+            charge
             for row in rows
             for name in transitions.counted_names(row)
-            for one in changes_with_bounds(path, constraints, {name: row.delta}, row.state)
+            for charge in (
+                *changes_with_bounds(sending, (), {name: -row.delta}, row.state),
+                *changes_with_bounds(path, constraints, {name: row.delta}, row.state),
+            )
         ]
-        ended = {
-            (row.project_id, name): (-row.delta, 0) if row.state == RESERVED else (0, -row.delta)
-            for row in rows
-            for name in transitions.counted_names(row)
-        }
         leaves = {resource: (path.nodes(resource) or ())[0] for resource in amounts}
 
         ordinals = {resource: index + 1 for index, resource in enumerate(sorted({row.resource for row in rows}))}
@@ -126,7 +124,7 @@ class Transferrer:
             if reservations.any_live(connection, request.receiver, [request.consumer]):
                 raise _ReceiverHolds
             amend(connection, self._settler, changes)
-            counting.exchange(ended, added, sending)
+            counting.exchange(charges)
             return True
 
         try:
@@ -134,9 +132,11 @@ class Transferrer:
         except ReservationChanged:
             return False
         except ChargeRefused:
-            # The refused row may also be on the path of the sender, and the cached one may be out of date.
+            # If the path of the sender was out of date, so were the limits of the receiver that are above both.
             self._paths.forget(request.sender)
-            self._reserver.raise_refusal(receiving, path, constraints, amounts)
+            current = self._paths.get(request.sender, sorted(amounts))
+            if all(current.nodes(name) == sending.nodes(name) for name in amounts):
+                self._reserver.raise_refusal(receiving, path, constraints, amounts)
             return False
         except (DuplicateEntry, _ReceiverHolds):
             return self._resolve_duplicate(request, rows)

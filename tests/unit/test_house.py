@@ -272,6 +272,7 @@ DB_LEVELS = (
         "pod_bindings",
         "project_path",
         "projects",
+        "recounts",
         "resource_notices",
         "totals",
     },

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One call charges the paths of two projects, of which this process has read one before and one after a change above.
+
+The other process is another engine: it sets a total limit, or moves the root of both projects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import testscenarios
+
+from cyborg_quota import exceptions
+from cyborg_quota.db import path_state, usages
+from cyborg_quota.db.database import Connection
+from tests import base, fixtures, hooks, trees
+from tests.functional.test_limits import LimitsTestCase
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+ADMIN = base.ADMIN
+LIMIT = 10
+HELD = 3
+"""What a and b hold each."""
+
+
+class StalePathTestCase(LimitsTestCase):
+    """The projects a and b below r; and s, a root with a limit."""
+
+    scenarios = testscenarios.multiply_scenarios(
+        fixtures.SCENARIOS,
+        [
+            (f"{change}, {cached} cached", {"change": change, "cached": cached})
+            for change in ("total", "move")
+            for cached in "ab"
+        ],
+    )
+    change = cached = ""
+
+    def setUp(self) -> None:
+        super().setUp()
+        tree = {"r": None, "a": "r", "b": "r", "s": None}
+        self.import_tree(tree, {**dict.fromkeys(tree, -1), "s": LIMIT}, gpu=-1)
+        self.hold("s", 1)
+        self.stale = self.make_limited()
+        self.fresh = "ab".replace(self.cached, "")
+
+    def reserve(self, *, by_stale: bool = False) -> list[str]:
+        """Reserve in a and in b, and change what is above them. Then the engine ``stale`` has a stale path of one."""
+        engine = self.stale if by_stale else self.engine
+        uuids = [engine.reserve(base.Context(name), {"gpu": HELD}, consumer=name)[0] for name in "ab"]
+        self.read_path(self.cached)
+        if self.change == "total":
+            self.engine.total_limits.set(ADMIN, {"gpu": LIMIT})
+        else:
+            trees.move(self.database, "r", "s")
+        self.read_path(self.fresh)
+        return uuids
+
+    def read_path(self, project_id: str) -> None:
+        context = base.Context(project_id)
+        self.stale.rollback(context, self.stale.reserve(context, {"gpu": 1}))
+
+    def assert_exact(self, **held: int) -> None:
+        """The counters are those of the reservations, and what is still granted is the rest of the limit."""
+        self.assert_invariants()
+        self.assertEqual([], self.engine.audit(ADMIN))
+        self.assertEqual(held, {name: sum(self.figures(name)) for name in held})
+        for engine in (self.stale, self.engine):
+            for name in "ab":
+                fits = engine.headroom(base.Context(name))["gpu"].fits
+                self.assertEqual(LIMIT - 1 - sum(held.values()), fits)
+                self.assertRaises(exceptions.OverQuota, engine.reserve, base.Context(name), {"gpu": fits + 1})
+        self.stale.reserve(base.Context(self.cached), {"gpu": fits})
+        self.assertRaises(exceptions.OverQuota, self.engine.reserve, base.Context(self.fresh), {"gpu": 1})
+        self.assert_invariants()
+
+
+class TestCalls(StalePathTestCase):
+    def test_transfer(self) -> None:
+        self.reserve()
+        self.stale.transfer(ADMIN, "b", "a", consumer="a")
+        self.assert_exact(a=0, b=2 * HELD)
+
+    def test_transfer_at_the_limit(self) -> None:
+        """The limit above both does not refuse it, although the stale path does not contain this limit."""
+        self.reserve()
+        self.engine.reserve(base.Context("r"), {"gpu": LIMIT - 1 - 2 * HELD})
+        self.stale.transfer(ADMIN, "b", "a", consumer="a")
+        self.assertEqual([(0, 0), (0, 2 * HELD)], [self.figures(name) for name in "ab"])
+        self.assert_invariants()
+
+    def test_expire(self) -> None:
+        self.make_overdue(*self.reserve())
+        self.assertEqual(2, self.stale.expire(ADMIN))
+        self.assert_exact(a=0, b=0)
+
+    def test_release(self) -> None:
+        uuids = self.reserve()
+        for name, uuid in zip("ab", uuids, strict=True):
+            self.engine.commit(base.Context(name), [uuid])
+        self.stale.release(ADMIN, uuids)
+        self.assert_exact(a=0, b=0)
+
+    def test_rollback(self) -> None:
+        self.stale.rollback(ADMIN, self.reserve())
+        self.assert_exact(a=0, b=0)
+
+    def test_rollback_of_cached_reservations(self) -> None:
+        """Where the server supports it, in one statement."""
+        self.stale.rollback(ADMIN, self.reserve(by_stale=True))
+        self.assert_exact(a=0, b=0)
+
+    def test_commit(self) -> None:
+        """It changes no row above, and is not disturbed."""
+        self.stale.commit(ADMIN, self.reserve())
+        self.assert_exact(a=HELD, b=HELD)
+
+
+class Undo(Exception):
+    """Rolls back, and carries the result."""
+
+
+class TestCancelledChange(base.LedgerTestCase):
+    """A row whose changes add up to nothing: each form of a charge compares its generation nevertheless."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.database = hooks.database_of(self.engine)
+        projects = [f"p{number}" for number in range(9)]
+        self.uuids = [self.quotas.reserve(base.Context(name), {"gpu": 1})[0] for name in projects]
+        paths = [self.database.read(lambda c, name=name: path_state.read_path(c, name, ["gpu"])) for name in projects]  # type: ignore[misc]
+        self.nodes = [(path.nodes("gpu") or ())[0] for path in paths]
+
+    def assert_compared(self, charge: Callable[[list[usages.Change]], object], size: int) -> None:
+        """``charge`` refuses rows of which the last, unchanged one has another generation. None: not supported."""
+        changes = [usages.Change(node, -1, 1) for node in self.nodes[: size - 1]]
+        changes.append(usages.Change(self.nodes[size - 1]))
+        last = changes[-1].node
+        change = "UPDATE quota_usages SET generation = :generation WHERE id = :id"
+        self.execute(change, generation=last.generation + 1, id=last.usage_id)
+        self.assertIn(charge(changes), (False, None))
+        self.execute(change, generation=last.generation, id=last.usage_id)
+        self.assertIn(charge(changes), (True, None))
+
+    def test_several_statements(self) -> None:
+        dialect = self.database.dialect
+        for charge, size in ((dialect.charge_all, 3), (dialect.charge_bulk, 3), (dialect.charge_bulk, 9)):
+
+            def undone(changes: list[usages.Change], charge: Any = charge) -> object:
+                def work(connection: Connection) -> None:
+                    raise Undo(charge(connection, changes))
+
+                return self.assertRaises(Undo, self.database.write, work).args[0]
+
+            self.assert_compared(undone, size)
+
+    def test_a_single_statement(self) -> None:
+        settle, uuids = self.database.dialect.settle_in_single_statement, self.uuids[:2]
+
+        def write(changes: list[usages.Change]) -> object:
+            """False: refused by the server. (The portable form is not tried.)"""
+            return self.database.write(
+                lambda _: None if self.backend == "sqlite" else False,
+                lambda connection: settle(connection, uuids, "committed", 0, changes),
+            )
+
+        self.assert_compared(write, 3)
+        self.assert_invariants()
