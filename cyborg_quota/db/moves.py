@@ -13,7 +13,7 @@ project if Keystone has another parent. The rules are those of projects.py. The 
 
 The usage in a moved project's subtree, without that of descendants that are moved too, is subtracted from the totals of
 all its old ancestors, and added to those of all its new ones. The total over all projects (totals.py) is an ancestor
-of the roots that it counts.
+of the roots that it counts. A row that would be negative has drifted, and is recounted, as at a release.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import TypeVar
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import dialects, path_state, projects, usages
+from cyborg_quota.db import dialects, path_state, projects, recounts, usages
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.prepared import ListStatement, chunks
 from cyborg_quota.db.project_path import Total
@@ -83,9 +83,12 @@ def place_all(connection: sa.Connection, added: Edges, moved: Edges) -> None:
     order = _lock_order(connection, rows, plan, before)
     # From here on, charges of these projects wait.
     subtrees = _lock_and_read_subtrees(connection, order)
-    usages.add_to_subtrees(connection, _totals(plan, subtrees))
+    amounts = _totals(plan, subtrees)
+    drifted = {usage_id for usage_id, amount in amounts.items() if subtrees[usage_id] + amount < 0}
+    usages.add_to_subtrees(connection, {key: amount for key, amount in amounts.items() if key not in drifted})
     usages.bump_generations_of_rows(connection, [part.usage_id for part in plan])
     usages.set_counted_rows(connection, counted.flags)
+    recounts.recount_upwards(connection, [key for key, usage_id in rows.items() if usage_id in drifted])
 
 
 def count_rows(connection: sa.Connection, project_ids: Collection[str]) -> int:

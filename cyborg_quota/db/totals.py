@@ -23,7 +23,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock, dialects, path_state, usages
+from cyborg_quota.db import clock, dialects, path_state, recounts, usages
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.models import limit_totals
 from cyborg_quota.db.prepared import ListStatement
@@ -79,7 +79,7 @@ def set_counted(
         held = sum(subtrees[root.usage_id] for root in roots if root.resource == resource)
         # Also if nothing is held: Galera certifies the change of the row against a concurrent close, but no lock.
         if not usages.charge(connection, usages.Change(total, subtree=held if is_counted else -held)):
-            raise ConcurrentChange
+            recounts.recount(connection, total)  # it has drifted, and would be negative
 
 
 # --- The limits ---

@@ -395,11 +395,53 @@ class TestTree(TotalTestCase):
         self.assertEqual(TotalLimit("gpu", 20, 6, True), self.total())
         self.assertEqual([TOTAL], self.blockers("b", 15))
 
+    def drift(self, *project_ids: str) -> None:
+        """Make the counters of these subtrees too low."""
+        for project_id in project_ids:
+            self.execute("UPDATE quota_usages SET subtree = 1 WHERE project_id = :id", id=project_id)
+        self.assertRaises(AssertionError, self.assert_invariants)
+
     def test_a_drifted_total_does_not_refuse_a_release(self) -> None:
         self.set_total(20)
-        self.execute(f"UPDATE quota_usages SET subtree = 1 WHERE project_id = '{TOTAL}'")
+        self.drift(TOTAL)
         self.engine.release(ADMIN, [row.uuid for row in self.engine.list_reservations(ADMIN, "b")])
         self.assert_invariants()
+
+    def test_a_drifted_total_does_not_refuse_its_removal(self) -> None:
+        for size in (1, 100):
+            self.set_total(20)
+            self.drift(TOTAL)
+            with mock.patch(BATCH, size):
+                self.totals.unset(ADMIN, ["gpu"])
+            self.assert_invariants()
+            self.assertEqual([], self.totals.list(ADMIN))
+        self.set_total(20)
+        self.assertEqual(6, self.total().held)
+
+    def test_drift_does_not_refuse_a_move(self) -> None:
+        """The rows that the move makes exact are those that were too low, and all above them."""
+        self.set_total(20)
+        self.admin.move_project(ADMIN, "a", "c")
+        for drifted in (["a"], ["c"], ["a", "c", TOTAL]):
+            self.drift(*drifted)
+            self.admin.move_project(ADMIN, "child", "b")
+            self.assert_invariants()
+            self.assertEqual([], self.engine.audit(ADMIN))
+            self.admin.move_project(ADMIN, "child", "a")
+            self.assert_invariants()
+        self.drift("a", "c")
+        self.admin.import_limits(ADMIN, {"projects": [{"id": "a"}, {"id": "child"}]})
+        self.assert_invariants()
+
+    def test_a_drifted_total_does_not_refuse_a_move_between_two_batches(self) -> None:
+        """The project leaves what is counted so far."""
+        with mock.patch(BATCH, 1):
+            self.assertRaises(Killed, self.set_total, 20, progress=kill)
+        self.drift(TOTAL)
+        self.admin.move_project(ADMIN, "child", "b")
+        self.assert_invariants()
+        self.set_total(20)
+        self.assertEqual(TotalLimit("gpu", 20, 6, True), self.total())
 
 
 class TestDocument(TotalTestCase):
