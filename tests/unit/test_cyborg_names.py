@@ -132,19 +132,3 @@ class TestListedNames(base.BaseTestCase):
             and not any(name == other or name.startswith(f"{other}.") for other in CHECKED_ELSEWHERE)
         ]
         self.assertEqual([], missing)
-
-    def test_the_collection_finds_each_kind_of_use(self) -> None:
-        """A constant, a method of the database layer, a column, a method of a base class, a field."""
-        used = set().union(*used_names().values())
-        for name in (
-            "cyborg.common.constants.ARQ_UNBOUND",
-            f"{_DB}.extarq_get",
-            f"{_DB}.device_profile_list",
-            f"{_MODELS}.ExtArq.hostname",
-            f"{_MODELS}.Attribute.value",
-            f"{_EXTARQ}.delete_by_uuid",
-            f"{_EXTARQ}.apply_patch",
-            "cyborg.objects.arq.ARQ.project_id",
-            "cyborg.api.app.setup_app",
-        ):
-            self.assertIn(name, used)

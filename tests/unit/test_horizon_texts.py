@@ -54,8 +54,3 @@ class TestTexts(base.BaseTestCase):
         self.assertEqual(
             {}, {path.name: found for path in templates if (found := untranslated_of_template(path.read_text()))}
         )
-
-    def test_a_text_without_gettext_is_found(self) -> None:
-        self.assertEqual(["Limit"], [*untranslated('"""A."""\nx = _("Bar")\ny = f(verbose_name="Limit")')])
-        template = '{% trans "Bar" %}<b title="{{ x }}">Limit</b>{% blocktrans %}Not{% endblocktrans %}'
-        self.assertEqual("Limit", untranslated_of_template(template))

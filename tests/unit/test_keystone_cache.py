@@ -82,11 +82,6 @@ class TestAge(CacheTestCase):
         self.get()
         self.assertEqual(2, self.asked)
 
-    def test_keys_are_separate(self) -> None:
-        self.get("a")
-        self.value = "second"
-        self.assertEqual(("first", "second"), (self.get("a"), self.get("b")))
-
     def test_memory_is_bounded_and_the_oldest_goes_first(self) -> None:
         self.cache = self.make_cache(max_responses=3)
         for key in "abca":
@@ -123,18 +118,6 @@ class TestOutage(CacheTestCase):
 
         self.assertEqual(("it is away", STALE), (error.reason, error.seconds))
         self.assertIn("for 600 s (it is away)", str(error))
-
-    def test_without_an_answer_the_error_is_immediate(self) -> None:
-        self.make_unavailable()
-        error = self.assertRaises(exceptions.LimitsUnavailable, self.get)
-        self.assertEqual(0.0, error.seconds)
-
-    def test_an_old_answer_is_not_used(self) -> None:
-        """The cached answer is an hour old: it does not determine the present limit."""
-        self.get()
-        self.now += 3600.0
-        self.make_unavailable()
-        self.assertRaises(exceptions.LimitsUnavailable, self.get)
 
     def test_after_a_failure_there_is_a_pause(self) -> None:
         """A source that hangs would delay each caller for a timeout, one after the other."""
@@ -189,12 +172,6 @@ class TestOutage(CacheTestCase):
             self.now += 1.0
         self.assertEqual(2, self.log.output.count("it is away"))
         self.assertIn("using cached limits up to 660 s old", self.log.output)
-
-    def test_an_unexpected_error_is_raised_and_not_cached(self) -> None:
-        self.error = KeyError("bug")
-        self.assertRaises(KeyError, self.get)
-        self.error = None
-        self.assertEqual("first", self.get())
 
     def test_an_unexpected_error_in_an_outage_lets_the_next_caller_try(self) -> None:
         self.make_unavailable()

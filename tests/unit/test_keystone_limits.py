@@ -54,33 +54,35 @@ class DriverTestCase(base.BaseTestCase):
         return error.reason
 
 
-class TestFlat(DriverTestCase):
-    def test_a_registered_limit_is_the_default(self) -> None:
-        self.assertEqual(
-            [Constraint("p1", "gpu", 10), Constraint("p1", "fpga", 4)], self.constraints(resources=("gpu", "fpga"))
-        )
+class TestConstraints(DriverTestCase):
+    """The constraints of a path, under both models, with the limits that are set in Keystone."""
 
-    def test_a_project_limit_is_that_projects(self) -> None:
-        self.keystone.set_limit("p1", "gpu", 3)
-        self.assertEqual([Constraint("p1", "gpu", 3)], self.constraints("p1"))
-        self.assertEqual([Constraint("p2", "gpu", 10)], self.constraints("p2"))
-
-    def test_zero_and_unlimited_are_limits(self) -> None:
-        self.keystone.set_limit("p1", "gpu", 0)
-        self.keystone.set_limit("p2", "gpu", -1)
-        self.keystone.register("fpga", 0)
-        self.assertEqual(
-            [Constraint("p1", "gpu", 0), Constraint("p1", "fpga", 0)], self.constraints(resources=("gpu", "fpga"))
-        )
-        self.assertEqual([Constraint("p2", "gpu", -1)], self.constraints("p2"))
-
-    def test_the_domain_limit_is_ignored(self) -> None:
-        self.keystone.set_limit("dom", "gpu", 1)
-        self.assertEqual([Constraint("p1", "gpu", 10)], self.constraints("p1", "dom"))
+    def test_flat(self) -> None:
+        """The limit of a project, or the default, also if Keystone does not know it; the domain's does not count."""
+        self.keystone.register("nic", 0)
+        for project_id, limit in (("p1", 3), ("p2", -1), ("q1", 0), ("dom", 1)):
+            self.keystone.set_limit(project_id, "gpu", limit)
+        for path, limit in ((("p1", "dom"), 3), (("p2",), -1), (("q1",), 0), (("gone",), 10)):
+            expected = [Constraint(path[0], "gpu", limit), Constraint(path[0], "nic", 0)]
+            self.assertEqual(expected, self.constraints(*path, resources=("gpu", "nic")))
         self.assertIsNone(self.driver.parent_of("p1"))
 
-    def test_a_project_that_keystone_does_not_know_has_the_default(self) -> None:
-        self.assertEqual([Constraint("gone", "gpu", 10)], self.constraints("gone"))
+    def test_two_levels(self) -> None:
+        """The domain bounds its subtree, if it is the last project of the path."""
+        self.keystone.model = "strict_two_level"
+        for project_id, limit in (("p1", 3), ("other", -1), ("q1", 0)):
+            self.keystone.set_limit(project_id, "gpu", limit)
+        dom, other = Constraint("dom", "gpu", 10, "subtree"), Constraint("other", "gpu", -1, "subtree")
+        for path, expected in (
+            (("p1", "dom"), [Constraint("p1", "gpu", 3), dom]),
+            (("p2", "dom"), [Constraint("p2", "gpu", 10), dom]),
+            (("q1", "other"), [Constraint("q1", "gpu", 0), other]),
+            (("dom",), [dom]),
+            (("p1",), [Constraint("p1", "gpu", 3)]),
+            (("p1", "other"), [Constraint("p1", "gpu", 3)]),
+            (("p1", "elsewhere", "root"), [Constraint("p1", "gpu", 3)]),
+        ):
+            self.assertEqual(expected, self.constraints(*path), path)
 
 
 class TestTwoLevels(DriverTestCase):
@@ -88,40 +90,9 @@ class TestTwoLevels(DriverTestCase):
         super().setUp()
         self.keystone.model = "strict_two_level"
 
-    def test_the_domain_bounds_the_subtree(self) -> None:
-        self.keystone.set_limit("p1", "gpu", 3)
-        self.keystone.set_limit("dom", "gpu", 8)
-        self.assertEqual(
-            [Constraint("p1", "gpu", 3), Constraint("dom", "gpu", 8, "subtree")], self.constraints("p1", "dom")
-        )
-
-    def test_without_limits_the_default_applies_to_both(self) -> None:
-        self.assertEqual(
-            [Constraint("p1", "gpu", 10), Constraint("dom", "gpu", 10, "subtree")], self.constraints("p1", "dom")
-        )
-
-    def test_an_unlimited_project_under_a_bounded_domain_and_the_reverse(self) -> None:
-        self.keystone.set_limit("p1", "gpu", -1)
-        self.keystone.set_limit("other", "gpu", -1)
-        self.keystone.set_limit("q1", "gpu", 0)
-        self.assertEqual(
-            [Constraint("p1", "gpu", -1), Constraint("dom", "gpu", 10, "subtree")], self.constraints("p1", "dom")
-        )
-        self.assertEqual(
-            [Constraint("q1", "gpu", 0), Constraint("other", "gpu", -1, "subtree")], self.constraints("q1", "other")
-        )
-
     def test_the_parent_is_the_domain(self) -> None:
         self.assertEqual(("dom", "other"), (self.driver.parent_of("p1"), self.driver.parent_of("q1")))
         self.assertEqual((None, None), (self.driver.parent_of("dom"), self.driver.parent_of("gone")))
-
-    def test_without_the_domain_on_the_path_only_the_project(self) -> None:
-        for path in (("p1",), ("p1", "other"), ("p1", "elsewhere", "root")):
-            self.assertEqual([Constraint("p1", "gpu", 10)], self.constraints(*path))
-
-    def test_a_domain_that_holds_something_itself(self) -> None:
-        self.keystone.set_limit("dom", "gpu", 8)
-        self.assertEqual([Constraint("dom", "gpu", 8, "subtree")], self.constraints("dom"))
 
     def test_an_unknown_project_is_an_error(self) -> None:
         error = self.assertRaises(exceptions.InvalidName, self.constraints, "gone")

@@ -52,11 +52,6 @@ class TestCompare(plain.BaseTestCase):
         self.assertEqual(["wrong project"], self.problems({"a": [Charge("1", "p2", "gpu", 1)]}, bound))
         self.assertEqual(["wrong project"], self.problems({"a": [*both, Charge("3", "p2", "gpu", 1)]}, bound))
 
-    def test_in_flight(self) -> None:
-        bound = Attached("a", "p1", "i", {"gpu": 1})
-        self.assertEqual([], self.problems({}, bound, in_flight="a"))
-        self.assertEqual([], self.problems({"a": [Charge("1", "p1", "gpu", 1)]}, in_flight="a"))
-
     def test_not_committed(self) -> None:
         """Bound, and its reservation is still in flight; a reservation of another source or project is not compared."""
         bound = Record("a", "p1", Attached("a", "p1", "i", {"gpu": 1}))

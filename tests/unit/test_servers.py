@@ -3,24 +3,20 @@
 That they outlive a kill and a stop is tested by each test of an outage (tests/faults).
 """
 
-import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from unittest import mock
 
-import fixtures
 import testscenarios
 import testtools
 
 from tests import needs, servers
-from tests.servers import command, machine
+from tests.servers import machine
 
 ROOT = Path(__file__).parents[2]
 VARIABLES = [kind.variable for kind in servers.KINDS]
 PROGRAMS = {"mariadb": "mariadbd", "postgresql": "postgres"}
-CLEARED = ["CI", "CYBORG_QUOTA_REQUIRE_SERVERS", *VARIABLES]
 
 
 class TestServer(testscenarios.WithScenarios, testtools.TestCase):
@@ -69,27 +65,3 @@ class TestRun(testtools.TestCase):
             process.send_signal(signal.SIGTERM)
         self.assertEqual(143, process.returncode)
         self.assertEqual([], [pid for pid in pids if machine.alive(pid)])
-
-
-class TestMissing(testtools.TestCase):
-    """A machine without the servers, simulated by an empty search path."""
-
-    def setUp(self):
-        super().setUp()
-        for patch in (
-            mock.patch.object(machine, "search_path", return_value="/nonexistent"),
-            mock.patch.dict(os.environ),
-            mock.patch.object(command, "_run_command", return_value=0),
-        ):
-            patch.start()
-            self.addCleanup(patch.stop)
-        for name in CLEARED:
-            os.environ.pop(name, None)
-        self.stderr = self.useFixture(fixtures.StringStream("said")).stream
-        self.useFixture(fixtures.MonkeyPatch("sys.stderr", self.stderr))
-
-    def test_is_a_failure_where_they_are_required(self):
-        for name, value in (("CI", "true"), ("CYBORG_QUOTA_REQUIRE_SERVERS", "1")):
-            with mock.patch.dict(os.environ, {name: value}):
-                self.assertEqual(3, command.run(["true"]))
-        command._run_command.assert_not_called()
