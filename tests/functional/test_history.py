@@ -15,13 +15,10 @@ from typing import Any
 import fixtures as fx
 import sqlalchemy as sa
 import testscenarios
-from oslo_config import cfg
 from oslo_context import context as oslo_context
 
 from cyborg_quota import Inventory, QuotaEngine, exceptions
-from cyborg_quota import conf as quota_conf
 from cyborg_quota.capacity_import import CapacityImporter, WantedProvider
-from cyborg_quota.cmd import expirer
 from cyborg_quota.db import change_log
 from cyborg_quota.ledger.driver import DbQuotaDriver
 from cyborg_quota.ledger.settings import DriverSettings
@@ -160,21 +157,6 @@ class TestEntries(HistoryTestCase):
         )
         self.assertEqual("import", self.admin.history(base.ADMIN)[0].operation)
 
-    def test_a_refused_change_is_not_recorded(self) -> None:
-        self.admin.add_project(base.ADMIN, "p")
-        before = self.changes()
-        self.assertRaises(exceptions.ProjectRefused, self.admin.add_project, base.ADMIN, "q", "nobody")
-        self.assertRaises(exceptions.ProjectRefused, self.admin.move_project, base.ADMIN, "p", "p")
-        self.hold_one("p")
-        self.assertRaises(exceptions.ProjectRefused, self.admin.remove_project, base.ADMIN, "p")
-        self.assertEqual(before, self.changes())
-
-    def hold_one(self, project_id: str) -> None:
-        self.admin.set_limit(base.ADMIN, "gpu", 1, project_id)
-        self.hold(project_id, 1)
-        self.admin.unset_limit(base.ADMIN, "gpu", project_id)
-        self.execute("DELETE FROM changes WHERE resource = 'gpu'")
-
     def test_a_context_with_odd_values(self) -> None:
         context = type("Odd", (), {
             "user_id": "line\nbreak", "project_id": 7, "request_id": "x" * 5000, "is_admin": True
@@ -269,19 +251,6 @@ class TestCapacityEntries(HistoryTestCase):
         self.assertEqual({"alice"}, {entry.user_id for entry in self.admin.history(base.ADMIN, pod="east")})
         self.assert_replayed()
 
-    def test_a_refused_change_is_not_recorded(self) -> None:
-        before = self.of()
-        calls: list[Callable[[], object]] = [
-            lambda: self.capacity.add_provider(base.ADMIN, "n1"),
-            lambda: self.capacity.add_provider(base.ADMIN, "n2", parent="n9"),
-            lambda: self.capacity.remove_provider(base.ADMIN, "n9"),
-            lambda: self.capacity.set_inventories(base.ADMIN, "n1", {"gpu": Inventory(1)}, generation=99),
-            lambda: self.capacity.set_inventories(base.ADMIN, "n1", {"gpu": Inventory(1)}, reason="two\nlines"),
-        ]
-        for call in calls:
-            self.assertRaises(exceptions.QuotaError, call)
-        self.assertEqual(before, self.of())
-
     def test_an_import_gives_its_reason(self) -> None:
         wanted = [WantedProvider("n1", inventories={"gpu": Inventory(9)}), WantedProvider("n2")]
         importer = CapacityImporter(self.capacity, ALICE, ["gpu", "fpga"], reason="from the file")
@@ -369,14 +338,6 @@ class TestListing(HistoryTestCase):
         self.assertEqual(everything, pages)
         self.assertEqual([], self.admin.history(base.ADMIN, limit=0))
         self.assertEqual([5, 3, 1], [entry.after for entry in self.admin.history(base.ADMIN, "p1")])
-
-    def test_an_unknown_marker(self) -> None:
-        """An entry of another project is not known either (I8)."""
-        theirs, own = (self.admin.history(base.ADMIN, name)[-1].id for name in ("p0", "p1"))
-        for context, marker in ((base.ADMIN, "99-0"), (base.Context("p1"), "99-0"), (base.Context("p1"), theirs)):
-            error = self.assertRaises(exceptions.MarkerNotFound, self.admin.history, context, marker=marker)
-            self.assertEqual((marker,), error.marker)
-        self.assertEqual([], self.admin.history(base.Context("p1"), marker=own))
 
     def test_since(self) -> None:
         self.age(3600)
@@ -540,25 +501,6 @@ class TestPurge(HistoryTestCase):
         self.assertEqual([("set limit", "p", "gpu", 3, 4)], self.changes())
         self.assertEqual(0, self.admin.purge_history(base.ADMIN, 3600))
         self.assertEqual([], history_replay.differences(self.engine, is_purged=True))
-
-    def test_the_expirer_purges_it(self) -> None:
-        conf = cfg.ConfigOpts()
-        quota_conf.register_opts(conf)
-        conf([], default_config_files=[], default_config_dirs=[])
-        pods = self.engine.pods
-        pods.add(base.ADMIN, "p1")
-        for project_id in ("ended", "current"):
-            pods.select(base.ADMIN, project_id=project_id)
-        pods.end_binding(base.ADMIN, "ended")
-        self.execute("UPDATE pod_bindings SET ends_at = '2001-01-01 00:00:00' WHERE ends_at IS NOT NULL")
-        self.age(2 * 86400)
-        self.admin.set_limit(base.ADMIN, "gpu", 1)
-        self.assertEqual(0, expirer.Maintenance(conf, self.engine).purge())
-        conf.set_override("history_age", 86400, "limits")
-        self.assertEqual(1 + 1, expirer.Maintenance(conf, self.engine).purge(), "and the binding that ended")
-        self.assertEqual(["current"], [one.project_id for _, one in pods.list_bindings(base.ADMIN, history=True)])
-        self.assertEqual([("set limit", None, "gpu", None, 1)], self.changes())
-
 
 class TestCost(HistoryTestCase):
     def test_a_large_import_writes_a_hundred_entries_per_statement(self) -> None:

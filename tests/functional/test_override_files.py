@@ -68,12 +68,6 @@ class TestReasons(OverrideFileTestCase):
             (change.action, change.before, change.after) for one in recorded for change in one.changes
         ])  # fmt: skip
 
-    def test_without_a_file(self) -> None:
-        self.override("p", 4, -1, 2)
-        (entry,) = self.admin.history(base.ADMIN, "p")
-        self.assertEqual("workshop", entry.reason)
-
-
 class TestRepeated(OverrideFileTestCase):
     def test_without_a_start(self) -> None:
         """It is made once. An override that differs, or that has not begun yet, is another one."""

@@ -301,16 +301,6 @@ class TestCalls(OverridesTestCase):
         self.assertEqual([2, 3], [row.hard_limit for row in self.rows()])
         self.assertEqual([], history_replay.differences(self.engine))
 
-    def test_a_difference(self) -> None:
-        first = self.override("p", 1, 0, 1)
-        self.override("q", 2, 3, 4)
-        self.admin.cancel_overrides(base.ADMIN, [first])
-        self.assertEqual([], history_replay.differences(self.engine))
-        self.execute("UPDATE limit_overrides SET hard_limit = 9")
-        (difference,) = history_replay.differences(self.engine)
-        self.assertEqual((2, 9), (difference.recorded[2], difference.actual[2]))
-
-
 class TestPurge(OverridesTestCase):
     def test_a_purge_keeps_the_overrides_that_have_not_ended(self) -> None:
         for hour in range(3):

@@ -13,7 +13,6 @@ from unittest import mock
 
 import fixtures as fx
 from oslo_config import cfg
-from oslo_context import context as oslo_context
 from oslo_policy import policy as oslo_policy
 
 import cyborg_quota
@@ -73,9 +72,6 @@ class PolicyTestCase(test_limits.LimitsTestCase):
 
 
 class TestWhoMaySet(PolicyTestCase):
-    def test_an_admin_may_everywhere(self) -> None:
-        for project_id in (None, "atlas", "higgs", "unknown"):
-            self.admin.set_limit(base.ADMIN, "gpu", 50 if project_id == "atlas" else 0, project_id)
 
     def test_the_administrator_of_the_parent_may(self) -> None:
         self.assertTrue(self.may(User("physics", roles=["member", "admin"]), "higgs"))
@@ -112,11 +108,6 @@ class TestWhoMaySet(PolicyTestCase):
             (self.admin.import_limits, ({},)),
         ):
             self.assertRaises(exceptions.NotAuthorized, call, parent, *args)
-
-    def test_an_oslo_context(self) -> None:
-        context = oslo_context.RequestContext(project_id="physics", roles=["admin"], overwrite=False)
-        self.assertTrue(self.may(context, "higgs"))
-        self.assertFalse(self.may(oslo_context.RequestContext(overwrite=False), "higgs"))
 
     def test_it_is_checked_again_if_the_project_has_moved(self) -> None:
         """Between the check and the write, the project is moved below another parent."""
@@ -155,23 +146,6 @@ class TestOverrides(PolicyTestCase):
         self.assertEqual([], self.live())
         self.assertEqual("physics", self.admin.history(base.ADMIN)[0].user_project_id)
 
-    def test_others_get_the_answer_of_an_unknown_id(self) -> None:
-        made = self.make("higgs")
-        for context in (
-            User("higgs", roles=["admin"]),
-            User("simulation", roles=["admin"]),
-            User("atlas", roles=["admin"]),
-            User("physics", roles=["member"]),
-            base.Context("higgs"),
-            object(),
-        ):
-            texts = set()
-            for one in (made, "999-0"):
-                error = self.assertRaises(exceptions.OverrideNotFound, self.admin.cancel_overrides, context, [one])
-                texts.add(str(error).replace(one, "ID"))
-            self.assertEqual(1, len(texts))
-        self.assertEqual([made], self.live())
-
     def test_all_or_none(self) -> None:
         own, other = self.make("higgs"), self.make("physics")
         for ids in ([own, other], [other, own]):
@@ -194,11 +168,6 @@ class TestPolicyFile(PolicyTestCase):
         self.engine._authority = self.admin._authority = policy.Policy(self.conf)
         policy.Policy(self.conf)._rules(self.conf)  # registers the options
         self.conf.set_override("policy_file", str(self.rules), "oslo_policy")
-
-    def test_another_rule(self) -> None:
-        self.write('"cyborg_quota:limit:set": "is_admin:True or role:quota_manager"\n')
-        self.assertTrue(self.may(User("elsewhere", roles=["quota_manager"]), "higgs"))
-        self.assertFalse(self.may(User("physics", roles=["admin"]), "higgs"))
 
     def test_a_rule_that_binds_admins_too(self) -> None:
         self.write('"cyborg_quota:limit:set": "role:quota_manager"\n')

@@ -120,19 +120,6 @@ class EveryCommandTest(base.CliTestCase):
                 self.assertEqual(ended[1].err.replace("'n'", "X"), ended[0].err.replace(f"'{name}'", "X"))
         self.assertEqual(self.before, self.rows_of(VICTIM))
 
-    def test_a_name_needs_its_project(self) -> None:
-        """The command's admin context has no project in which a name could be looked up."""
-        for command in BY_UUID:
-            for kind, name in (("--consumer", "c"), ("--group", "g")):
-                self.assertIn("needs --project", self.refused(2, command, kind, name))
-        self.assertEqual(self.before, self.rows_of(VICTIM))
-
-    def test_a_uuid_alone_is_found_in_every_project(self) -> None:
-        for command in ("extend", "commit", "release"):
-            self.assertEqual(0, self.call(command, self.uuids[VICTIM]).status)
-        self.assertEqual("released", self.good("reservation", "show", self.uuids[VICTIM])["state"])
-
-
 class PolicyTest(base.CliTestCase):
     """The policy rule for limits applies to the commands too."""
 

@@ -66,14 +66,6 @@ class TestHistory(test_every_call.EveryCallTestCase):
             self.assertEqual({(exceptions.NotAuthorized, ())}, {(one.kind, one.statements) for one in answers}, who)
             self.assertEqual(1, len({one.words for one in answers}), who)
 
-    def test_the_own_history_shows_no_other_project(self) -> None:
-        on = self.engine.administration
-        self.assertEqual([], on.history(base.Context(STRANGER)))
-        entries = on.history(base.Context(VICTIM))
-        self.assertEqual({VICTIM}, {entry.project_id for entry in entries})
-        self.assertEqual({"set limit", "add project"}, {entry.action for entry in entries})
-        self.assertNotIn("above", repr(entries))
-
     def test_an_entry_of_another_project_is_an_unknown_marker(self) -> None:
         on = self.engine.administration
         theirs = [entry.id for entry in on.history(base.ADMIN) if entry.project_id != VICTIM]
