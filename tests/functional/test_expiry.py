@@ -66,13 +66,6 @@ class TestSweep(ExpiryTestCase):
         self.assertEqual(5, quotas.expire(base.ADMIN, progress=counts.append))
         self.assertEqual([2, 2, 1], counts)
 
-    def test_batches_that_come_out_even(self) -> None:
-        self.make_swept(4)
-        counts: list[int] = []
-        count = self.make_engine(batch_rows=2).expire(base.ADMIN, progress=counts.append)
-        self.assertEqual((4, 4), (count, sum(counts)))
-        self.assert_invariants()
-
     def test_longest_overdue_first(self) -> None:
         uuids = self.make_swept(5)
 
@@ -86,18 +79,6 @@ class TestSweep(ExpiryTestCase):
         self.assertRaises(Stop, engine.expire, base.ADMIN, progress=stop)
         self.assertEqual(["reserved"] * 3 + ["expired"] * 2, self.states(*uuids))
         self.assert_invariants()
-
-    def test_several_projects_and_resources(self) -> None:
-        uuids = [
-            uuid
-            for name in ("p1", "p2")
-            for uuid in self.quotas.reserve(
-                base.Context(name), {"gpu": 2, "fpga": 1, "gpu.A100": 1}
-            )
-        ]
-        self.make_overdue(*uuids)
-        self.assertEqual(6, self.quotas.expire(base.ADMIN))
-        self.assertEqual((0, 0), self.figures("p2", "fpga"))
 
     def test_only_reservations_in_flight(self) -> None:
         uuids = self.make_swept(2)
@@ -256,20 +237,6 @@ class TestClock(ExpiryTestCase):
             with mock.patch.object(validation, "datetime", wrong):
                 (uuid,) = self.quotas.reserve(self.context, {"gpu": 1}, Wrong.now(UTC) + HOUR)
             self.assertLess(abs(self.expire_of(uuid) - utc_now() - HOUR), 5 * SECOND)
-
-    def test_a_moment_that_is_past_by_the_caller_s_clock(self) -> None:
-        self.assertRaises(
-            exceptions.InvalidReservationExpiration,
-            self.quotas.reserve,
-            self.context,
-            {"gpu": 1},
-            utc_now() - SECOND,
-        )
-
-    def test_the_default(self) -> None:
-        (uuid,) = self.quotas.reserve(self.context, {"gpu": 1})
-        self.assertLess(abs(self.expire_of(uuid) - utc_now() - 24 * HOUR), 5 * SECOND)
-
 
 class TestExactTime(ExpiryTestCase):
     """With a stopped clock. (Not on PostgreSQL, whose clock cannot be stopped.)"""

@@ -43,12 +43,6 @@ class TestRetry(base.LedgerTestCase):
         self.assertIn("gpu=1", str(error))
         self.assertEqual((0, 1), self.figures())
 
-    def test_the_same_consumer_of_another_project(self) -> None:
-        (mine,) = self.quotas.reserve(self.context, {"gpu": 1}, consumer="a")
-        (theirs,) = self.quotas.reserve(base.Context("p2"), {"gpu": 2}, consumer="a")
-        self.assertNotEqual(mine, theirs)
-
-
 class TestLostCommit(base.LedgerTestCase):
     """The answer to a successful COMMIT is lost: the call is retried, and takes effect once."""
 
@@ -114,15 +108,6 @@ class TestLostCommit(base.LedgerTestCase):
                 self.assertIsNone(getattr(self.quotas, call)(self.context, group="g"))
             self.assertEqual((1, [state], figures), (lost.lost, self.states(*uuids), self.figures()), call)
             self.quotas.release(self.context, uuids)
-
-    def test_release(self) -> None:
-        uuids = self.quotas.reserve(self.context, {"gpu": 2, "fpga": 1}, consumer="c")
-        self.quotas.commit(self.context, uuids)
-        lost = self.lose()
-        self.quotas.release(self.context, consumer="c")
-        self.assertEqual(1, lost.lost)
-        self.assertEqual(["released"] * 2, self.states(*uuids))
-        self.assertEqual((0, 0), self.figures())
 
     def test_commit_of_an_overdue_reservation(self) -> None:
         (uuid,) = self.quotas.reserve(self.context, {"gpu": 2})

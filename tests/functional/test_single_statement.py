@@ -108,20 +108,6 @@ class TestAttach(SingleStatementTestCase):
 
 
 class TestRefused(SingleStatementTestCase):
-    def test_over_the_limit(self) -> None:
-        self.quotas.reserve(self.context, {"gpu": 9})
-        error = self.assertRaises(exceptions.OverQuota, self.quotas.reserve, self.context, {"gpu": 2})
-        self.assertEqual([(10, 9)], [(over.limit, over.reserved) for over in error.overs])
-        self.quotas.reserve(self.context, {"gpu": 1})
-        self.assertEqual((0, 10), self.figures())
-
-    def test_over_the_limit_of_an_ancestor(self) -> None:
-        trees.plant(self.database, {"top": None, "p1": "top"})
-        self.limits.subtree_limits["top", "gpu"] = 3
-        self.quotas.reserve(self.context, {"gpu": 2})
-        self.assertRaises(exceptions.OverQuota, self.quotas.reserve, self.context, {"gpu": 2})
-        self.quotas.reserve(self.context, {"gpu": 1})
-        self.assertEqual((0, 3), self.figures())
 
     def test_nothing_is_left_of_a_refused_charge_in_a_tree(self) -> None:
         """The rows that were charged before the refusal are as before, also without the multi-statement transaction."""
@@ -144,15 +130,6 @@ class TestRefused(SingleStatementTestCase):
         self.quotas.reserve(self.context, {"fpga": 1, "gpu": 9})
         self.assertRaises(exceptions.OverQuota, self.quotas.reserve, self.context, {"fpga": 1, "gpu": 2})
         self.assertEqual((0, 9), self.figures())
-
-    def test_the_consumer_holds_something(self) -> None:
-        first = self.quotas.reserve(self.context, {"gpu": 2}, consumer="arq")
-        self.assertEqual(first, self.quotas.reserve(self.context, {"gpu": 2}, consumer="arq"))
-        self.assertRaises(exceptions.ReservationConflict, self.quotas.reserve, self.context, {"gpu": 1}, consumer="arq")
-        self.assertRaises(
-            exceptions.ReservationConflict, self.quotas.reserve, self.context, {"fpga": 1}, consumer="arq"
-        )
-        self.assertEqual((0, 2), self.figures())
 
     def test_part_of_the_consumers_claim_has_ended(self) -> None:
         """The first row of the claim has ended, so no unique key prevents the reserve."""
