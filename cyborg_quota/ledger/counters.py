@@ -53,14 +53,6 @@ class Counting:
         """Apply the effect of the moves to every usage row on their paths."""
         self._count(transitions.amounts(moves))
 
-    def expire(self, ended: Iterable[tuple[str, str, int]]) -> None:
-        """Apply the expiry of a batch of reservations: (project_id, name of the counters, delta)."""
-        amounts: dict[tuple[str, str], tuple[int, int]] = {}
-        for project_id, resource, delta in ended:
-            amounts[project_id, resource] = amounts.get((project_id, resource), (0, 0))[0] - delta, 0
-        self._paths.read_many(self._connection, amounts)
-        self._count(amounts)
-
     def exchange(self, changes: Iterable[usages.Change]) -> None:
         """Subtract what a resize or a transfer ends, and add what it takes within limits. Raises ChargeRefused."""
         try:
