@@ -35,6 +35,14 @@ def compute(
     return min(bounds, key=_fits, default=Headroom(None))
 
 
+def by_resource(constraints: Iterable[Constraint]) -> dict[str, list[Constraint]]:
+    """The constraints of each resource, for callers of ``compute`` and ``in_pod`` with many resources."""
+    found: dict[str, list[Constraint]] = {}
+    for one in constraints:
+        found.setdefault(one.resource, []).append(one)
+    return found
+
+
 def _limits(
     path: Sequence[str],
     resource: str,
@@ -131,19 +139,6 @@ def how_many(bundle: Mapping[str, int], headrooms: Mapping[str, Headroom]) -> Bu
         counts[resource] = (MAX_AMOUNT if fits is None else fits) // amount
     resource = min(counts, key=counts.__getitem__)
     return Bundles(counts[resource], resource, headrooms[resource])
-
-
-def bundles_at_providers(bundle: Mapping[str, int], free: Iterable[tuple[Sequence[int], int]]) -> int:
-    """How many bundles fit, each of them at one provider.
-
-    ``free``: what is free of each resource of ``bundle``, in their order, at providers whose units permit its amounts;
-    and the number of providers that have the same amounts free.
-    """
-    amounts = list(bundle.values())
-    return sum(
-        number * max(0, min(left // amount for left, amount in zip(lefts, amounts, strict=True)))
-        for lefts, number in free
-    )
 
 
 def _fits(bound: Headroom) -> int:

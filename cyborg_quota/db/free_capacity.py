@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from cyborg_quota.capacity_types import CapacityDrift, FreeInventories
 from cyborg_quota.db import clock, reservations
 from cyborg_quota.db import resource_providers as providers
-from cyborg_quota.db.inventories import ELSEWHERE, Key, candidates_arguments, fits_units, fitting
+from cyborg_quota.db.inventories import ELSEWHERE, Key, amount_arguments, fits_wanted, fitting, wanted
 from cyborg_quota.db.models import inventories, resource_providers
 from cyborg_quota.db.prepared import Statement
 from cyborg_quota.pod_types import ResourceUse
@@ -51,28 +51,33 @@ def _which(row: Any, provider_id: int | None, pod: str | None) -> list[sa.Column
     return conditions if pod is None else [*conditions, _provider.pod == pod]
 
 
-def read_bundles(
+def count_bundles(
     connection: sa.Connection, bundle: Mapping[str, int], provider_id: int | None, pod: str | None = None
-) -> dict[str | None, list[tuple[tuple[int, ...], int]]]:
-    """What is free, in the order of ``bundle``, at the providers that fit it once; and the number of such providers.
+) -> dict[str | None, int]:
+    """How many bundles fit, each of them at one provider, by pod. ``provider_id``, ``pod``: as in ``read``.
 
-    By pod. ``provider_id``, ``pod``: as in ``read``.
+    SELECT pod, sum(bundles) FROM (
+        SELECT provider_id, min(free / amount) AS bundles FROM wanted JOIN inventories ON <it fits the amount>
+        GROUP BY provider_id HAVING count(*) = <size of the bundle>
+    ) AS at_provider JOIN resource_providers GROUP BY pod
     """
-    tables = [inventories.alias(f"inventory_{index}") for index in range(len(bundle))]
-    first = tables[0]
-    source: Any = first.join(resource_providers, _provider.id == first.c.provider_id)
-    conditions = _which(first.c, provider_id, pod)
-    for table, (resource, number) in zip(tables, bundle.items(), strict=True):
-        amount = sa.literal(number, sa.Integer)
-        if table is not first:
-            source = source.join(table, table.c.provider_id == first.c.provider_id)
-        conditions += [table.c.resource == resource, table.c.free >= amount, fits_units(amount, table.c)]
-    columns = [_provider.pod, *(table.c.free for table in tables)]
-    query = sa.select(*columns, _COUNT).select_from(source).where(*conditions).group_by(*columns)
-    found: dict[str | None, list[tuple[tuple[int, ...], int]]] = {}
-    for in_pod, *free, number in connection.execute(query):
-        found.setdefault(in_pod, []).append((tuple(free), number))
-    return found
+    amounts = wanted(len(bundle))
+    amount = amounts.c.amount
+    # (MariaDB divides decimals: the dividend is a multiple, so that no quotient is rounded up.)
+    bundles = sa.func.min((_row.free - _row.free % amount) // amount).label("bundles")
+    query = sa.select(_row.provider_id, bundles).select_from(
+        amounts.join(inventories, fits_wanted(_row, amounts))
+    )
+    if provider_id is not None:
+        query = query.where(_row.provider_id == provider_id)
+    at_provider = query.group_by(_row.provider_id).having(sa.func.count() == len(bundle)).subquery("at_provider")
+    by_pod = (
+        sa.select(_provider.pod, sa.func.sum(at_provider.c.bundles))
+        .select_from(at_provider.join(resource_providers, _provider.id == at_provider.c.provider_id))
+        .where(*_which(at_provider.c, provider_id, pod))
+        .group_by(_provider.pod)
+    )
+    return {in_pod: int(number) for in_pod, number in connection.execute(by_pod, amount_arguments(bundle))}
 
 
 _FREE_OR_0 = sa.case((_row.free > 0, _row.free), else_=sa.literal_column("0"))
@@ -192,8 +197,8 @@ def recount(connection: sa.Connection, key: Key) -> tuple[int, int] | None:
 
 def pods_that_fit(connection: sa.Connection, amounts: Mapping[str, int]) -> set[str]:
     """The pods with a provider that can host and fits all ``amounts``."""
-    parameters = {name: value for name, value in candidates_arguments(amounts, 0).items() if name != "b_limit"}
-    return {row.pod for row in _pods_statement(len(amounts))(connection, parameters) if row.pod is not None}
+    rows = _pods_statement(len(amounts))(connection, amount_arguments(amounts))
+    return {row.pod for row in rows if row.pod is not None}
 
 
 @functools.lru_cache(maxsize=16)

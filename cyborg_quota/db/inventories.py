@@ -18,7 +18,7 @@ from __future__ import annotations
 import decimal
 import functools
 import secrets
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
@@ -164,7 +164,7 @@ def ids_of(connection: sa.Connection, keys: Iterable[Key]) -> dict[Key, int]:
 
 _PLACES: Final = ListStatement(
     lambda size: (
-        sa.select(_row.id, _row.provider_id, _row.resource, _provider.pod)
+        sa.select(_row.id, _row.provider_id, _row.resource, _row.free, _provider.pod)
         .select_from(inventories.join(providers_table, _provider.id == _row.provider_id))
         .where(any_of(_row.provider_id, size))
     )
@@ -189,17 +189,48 @@ def can_host(table: Any, *conditions: sa.ColumnElement[bool]) -> sa.ColumnElemen
     return query.scalar_subquery() != sa.literal_column("0")
 
 
+_MOST_JOINED: Final = 2
+"""The most inventories that are joined: the server then begins with the rarer resource. More of them are counted,
+because the time to plan a join grows exponentially, and MariaDB joins 61 tables at most."""
+
+
+def wanted(size: int) -> sa.Subquery:
+    """The table of this number of claimed amounts: ``resource``, ``amount``. ``amount_arguments``: its parameters.
+
+    SELECT :b_resource_0 AS resource, :b_amount_0 AS amount UNION ALL VALUES (:b_resource_1, :b_amount_1), ...
+    """
+    rows = ", ".join([f"(:b_resource_{index}, :b_amount_{index})" for index in range(1, size)])
+    text = "SELECT :b_resource_0 AS resource, :b_amount_0 AS amount" + (f" UNION ALL VALUES {rows}" if rows else "")
+    columns = (sa.column("resource", sa.String), sa.column("amount", sa.BigInteger))
+    return sa.text(text).columns(*columns).subquery("wanted")
+
+
+def fits_wanted(row: Any, amounts: sa.Subquery) -> sa.ColumnElement[bool]:
+    """Whether an inventory is of a wanted resource, and fits its amount."""
+    amount = amounts.c.amount
+    return sa.and_(row.resource == amounts.c.resource, row.free >= amount, fits_units(amount, row))
+
+
 def fitting(size: int) -> tuple[list[Any], Any, list[sa.ColumnElement[bool]]]:
-    """The inventories of this number of resources of one provider: the tables, their join, and that they all fit."""
-    tables = [inventories.alias(f"inventory_{index}") for index in range(size)]
-    source: Any = tables[0]
+    """The inventories of this number of resources of one provider: the tables, their join, and that they all fit.
+
+    The tables are those of the first resources: at most _MOST_JOINED.
+    """
+    tables = [inventories.alias(f"inventory_{index}") for index in range(min(size, _MOST_JOINED))]
+    first = tables[0]
+    source: Any = first
     conditions = []
     for index, table in enumerate(tables):
         amount = sa.bindparam(f"b_amount_{index}", type_=_row.total.type)
         if index:
-            source = source.join(table, table.c.provider_id == tables[0].c.provider_id)
+            source = source.join(table, table.c.provider_id == first.c.provider_id)
         is_resource = table.c.resource == sa.bindparam(f"b_resource_{index}", type_=_row.resource.type)
         conditions += [is_resource, table.c.free >= amount, fits_units(amount, table.c)]
+    if size > _MOST_JOINED:
+        amounts, other = wanted(size), inventories.alias("other")
+        of_provider = sa.and_(other.c.provider_id == first.c.provider_id, fits_wanted(other.c, amounts))
+        number = sa.select(sa.func.count()).select_from(amounts.join(other, of_provider)).correlate(first)
+        conditions.append(number.scalar_subquery() == sa.literal_column(str(size)))
     return tables, source, conditions
 
 
@@ -224,7 +255,7 @@ def candidates_statement(
     if avoided:
         names = [sa.bindparam(f"b_avoided_{index}", type_=_provider.pod.type) for index in range(avoided)]
         of_pod.append(sa.or_(_provider.pod.is_(None), _provider.pod.not_in(names)))
-    conditions.append(can_host(first.c, *of_pod))
+    conditions.append(can_host(tables[-1].c, *of_pod))  # (last: most providers may lack the second resource)
     if is_equal:
         least, greatest = (sa.select(of(_row.provider_id)).scalar_subquery() for of in (sa.func.min, sa.func.max))
         part = sa.bindparam("b_start", type_=sa.BigInteger) / sa.literal_column(f"{candidates.STARTS}.0")
@@ -240,18 +271,23 @@ def candidates_statement(
     return Statement(query.order_by(keys[order]).limit(sa.bindparam("b_limit", type_=sa.Integer)))
 
 
-def candidates_arguments(amounts: Mapping[str, int], limit: int) -> dict[str, Any]:
-    """The parameters of ``candidates_statement``."""
-    parameters: dict[str, Any] = {"b_limit": limit}
+def amount_arguments(amounts: Mapping[str, int]) -> dict[str, Any]:
+    """The parameters of ``fitting`` and ``wanted``."""
+    parameters: dict[str, Any] = {}
     for index, resource in enumerate(candidates.largest_first(amounts)):
         parameters[f"b_resource_{index}"] = resource
         parameters[f"b_amount_{index}"] = amounts[resource]
     return parameters
 
 
+def candidates_arguments(amounts: Mapping[str, int], limit: int) -> dict[str, Any]:
+    """The parameters of ``candidates_statement``."""
+    return {"b_limit": limit, **amount_arguments(amounts)}
+
+
 def to_candidates(rows: Iterable[Any], amounts: Mapping[str, int]) -> list[Candidate]:
-    """The rows of ``candidates_statement``."""
-    resources = candidates.largest_first(amounts)
+    """The rows of ``candidates_statement``, with the resources that it joins."""
+    resources = candidates.largest_first(amounts)[:_MOST_JOINED]
     if len(resources) == 1:  # the usual claim, without the loops
         name = resources[0]
         return [Candidate(row[0], {name: row[1]}, {name: row[2]}, row[3]) for row in rows]
@@ -263,6 +299,28 @@ def to_candidates(rows: Iterable[Any], amounts: Mapping[str, int]) -> list[Candi
             pod=row[-1],
         )
         for row in rows
+    ]
+
+
+def is_joined(amounts: Mapping[str, int]) -> bool:
+    """Whether ``candidates_statement`` returns the inventories of all these resources."""
+    return len(amounts) <= _MOST_JOINED
+
+
+def _with_all_inventories(
+    connection: sa.Connection, found: Sequence[Candidate], amounts: Mapping[str, int]
+) -> list[Candidate]:
+    """The candidates with the inventories of all resources. One that has changed since and lacks one is left out."""
+    ids: dict[int, dict[str, int]] = {one.provider_id: {} for one in found}
+    free: dict[int, dict[str, int]] = {one.provider_id: {} for one in found}
+    for row in _PLACES.rows(connection, sorted(ids), {}) if found else ():
+        if row.resource in amounts:
+            ids[row.provider_id][row.resource] = row.id
+            free[row.provider_id][row.resource] = row.free
+    return [
+        one._replace(inventory_ids=ids[one.provider_id], free=free[one.provider_id])
+        for one in found
+        if ids[one.provider_id].keys() == amounts.keys()
     ]
 
 
@@ -280,7 +338,7 @@ def find_candidates(
 
     Where more have as much free as the first one, a second query returns random ones of them. ``pod``: only those of
     this pod; None: all. ``avoided``: none of these pods. The index on (resource, free) serves the first resource, and
-    the unique key of the inventories the others.
+    the unique key of the inventories the others. For more than two resources, a further query reads their inventories.
     """
     parameters = candidates_arguments(amounts, limit)
     if pod is not None:
@@ -292,7 +350,8 @@ def find_candidates(
         statement = candidates_statement(len(amounts), order, **how, avoided=len(avoided), seek=seek)
         return to_candidates(statement(connection, {**parameters, **bounds}), amounts)
 
-    return candidates.with_random_equals(read({}), read, amounts, order, limit)
+    found = candidates.with_random_equals(read({}), read, amounts, order, limit)
+    return found if is_joined(amounts) else _with_all_inventories(connection, found, amounts)
 
 
 # --- Administration: the transaction must have locked the provider (resource_providers.advance) ---

@@ -188,11 +188,13 @@ def _insert_of(table: sa.Table, names: tuple[str, ...], size: int) -> Statement:
     )
 
 
-def case_by_value(column: sa.ColumnElement[Any], result: sa.ColumnElement[Any], size: int) -> sa.Case[Any]:
-    """CASE column WHEN :b_0 THEN :b_value_0 ...; a padded list repeats its last pair. See ``update_each``."""
+def case_by_value(
+    column: sa.ColumnElement[Any], result: sa.ColumnElement[Any], size: int, name: str = "value"
+) -> sa.Case[Any]:
+    """CASE column WHEN :b_0 THEN :b_<name>_0 ...; a padded list repeats its last pair. See ``update_each``."""
     return sa.case(
         {
-            sa.bindparam(f"b_{index}", type_=column.type): sa.bindparam(f"b_value_{index}", type_=result.type)
+            sa.bindparam(f"b_{index}", type_=column.type): sa.bindparam(f"b_{name}_{index}", type_=result.type)
             for index in range(size)
         },
         value=column,
@@ -203,7 +205,7 @@ ROWS_PER_STATEMENT: Final = 512
 """For statements that lock: a power of two (see ListStatement), below the length at which MariaDB converts a list to a
 subquery (1,000)."""
 
-_CASES_PER_STATEMENT: Final = 128
+CASES_PER_STATEMENT: Final = 128
 """The most rows of an UPDATE with one value per row: the server compares each row with each value."""
 
 T = TypeVar("T")
@@ -216,7 +218,7 @@ def chunks(values: Sequence[T], size: int = ROWS_PER_STATEMENT) -> Iterable[Sequ
 
 def update_each(connection: sa.Connection, statement: ListStatement, values: Mapping[Any, Any]) -> None:
     """Run an UPDATE with ``case_by_value`` over the keys of ``values``, sorted."""
-    for chunk in chunks(sorted(values), _CASES_PER_STATEMENT):
-        padded = [*chunk, *[chunk[-1]] * (_CASES_PER_STATEMENT - len(chunk))]
+    for chunk in chunks(sorted(values), CASES_PER_STATEMENT):
+        padded = [*chunk, *[chunk[-1]] * (CASES_PER_STATEMENT - len(chunk))]
         parameters = {f"b_value_{index}": values[key] for index, key in enumerate(padded)}
         statement.changed(connection, chunk, parameters)

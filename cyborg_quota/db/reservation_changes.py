@@ -3,32 +3,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock
 from cyborg_quota.db.models import reservation_changes
-from cyborg_quota.db.prepared import ListStatement, any_of
+from cyborg_quota.db.prepared import ListStatement, any_of, insert_many
 from cyborg_quota.db.reservations import Amendment
 
 _change = reservation_changes.c
 
 
-def record(connection: sa.Connection, change: Amendment) -> None:
-    """Record a change, in its transaction."""
-    row = change.row
-    values = {
-        "uuid": change.uuid,
-        "reservation_id": row.id,
-        "generation": row.generation + 1,
-        "state": row.state,
-        "project_before": row.project_id,
-        "project_after": change.project_id,
-        "delta_before": row.delta,
-        "delta_after": change.delta,
-    }
-    connection.execute(sa.insert(reservation_changes).values(created_at=clock.utc_now(), **values))
+def record(connection: sa.Connection, changes: Iterable[Amendment]) -> None:
+    """Record changes, in their transaction."""
+    rows = [
+        {
+            "uuid": change.uuid,
+            "reservation_id": change.row.id,
+            "generation": change.row.generation + 1,
+            "state": change.row.state,
+            "project_before": change.row.project_id,
+            "project_after": change.project_id,
+            "delta_before": change.row.delta,
+            "delta_after": change.delta,
+        }
+        for change in changes
+    ]
+    insert_many(connection, reservation_changes, rows)
 
 
 def is_any_recorded(connection: sa.Connection, uuids: Collection[str]) -> bool:

@@ -10,8 +10,9 @@ pod_claims.py.
 
 from __future__ import annotations
 
+import heapq
 import random
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from oslo_log import log as logging
@@ -33,12 +34,15 @@ from cyborg_quota.types import ANY
 LOG = logging.getLogger(__name__)
 
 _CANDIDATES: Final = 8
-"""The number of providers, besides those that the call has tried or used, among which ANY chooses."""
+"""The number of providers, besides one for each equal claim and those that were tried, among which ANY chooses."""
 
 
 _PODS_ONE_BY_ONE: Final = 2
 """After this number of pods that do not fit, one query finds all pods with a provider that fits."""
 
+
+Search = Callable[[Mapping[str, int], int, Collection[str]], list[Candidate] | None]
+"""Returns up to a number of candidates for these amounts, none in one of these pods. None: not supported."""
 
 ReserveResult = bool | InventoryClaim | None
 """The result of a single-statement reserve: see Dialect.reserve_in_single_statement."""
@@ -179,14 +183,22 @@ class CapacityClaimer:
 
     def has_other_pods(self, pending: Sequence[PendingClaim]) -> bool:
         """Whether a provider has another pod than was read. (``tries_next`` has made the next attempt read again.)"""
-        pods = {item.provider_id: item.counted_pod for item in pending if item.provider_id is not None}
-        keys = [(provider_id, resource) for provider_id in pods for item in pending for resource in item.claim.deltas]
+        placed = [(item.provider_id, item) for item in pending if item.provider_id is not None]
+        pods = {provider_id: item.counted_pod for provider_id, item in placed}
+        keys = [(provider_id, resource) for provider_id, item in placed for resource in item.claim.deltas]
         places = self._database.read_synced(lambda connection: inventories.places_of(connection, keys))
         return any(place.pod != pods[provider_id] for (provider_id, _), place in places.items())
 
-    def raise_refusal(self, pending: Sequence[PendingClaim], *, is_limited: bool, sees_all: bool) -> None:
-        """Raise OverCapacity if, after a synced read, a claim does not fit. Returns if all fit now: retry."""
-        overs = self._database.read_synced(lambda connection: self._violations(connection, pending, is_limited))
+    def raise_refusal(
+        self, pending: Sequence[PendingClaim], refused: Key | None, *, is_limited: bool, sees_all: bool
+    ) -> None:
+        """Raise OverCapacity if, after a synced read, a claim does not fit. Returns if all fit now: retry.
+
+        ``refused``: the inventory that refused; None: ``place`` has found no provider.
+        """
+        overs = self._database.read_synced(
+            lambda connection: self._violations(connection, pending, refused, is_limited=is_limited)
+        )
         if overs:
             raise exceptions.OverCapacity(overs if sees_all else [_redact(over) for over in overs]) from None
 
@@ -215,13 +227,13 @@ class CapacityClaimer:
         if any(item.claim.pod is not None for item in pending):
             self._database.sync_with_cluster(connection)  # a binding must not move because of an outdated read
             for unit in pod_claims.divide(connection, pending):
-                self._place_in_pod(connection, unit, placement, self._limit(pending), avoids_tried=avoids_tried)
+                self._place_in_pod(connection, unit, placement, avoids_tried=avoids_tried)
         anywhere = [item for item in pending if item.claim.provider == ANY and item.claim.pod is None]
-        self._place_all(connection, anywhere, placement, self._limit(pending), avoids_tried=avoids_tried)
+        self._place_all(self._search(connection), anywhere, placement, avoids_tried=avoids_tried)
         return placement
 
     def _place_in_pod(
-        self, connection: Connection, unit: PodUnit, placement: Placement, limit: int, *, avoids_tried: bool
+        self, connection: Connection, unit: PodUnit, placement: Placement, *, avoids_tried: bool
     ) -> None:
         """Place the claims in the first pod that fits all of them.
 
@@ -240,7 +252,7 @@ class CapacityClaimer:
                 continue
             for avoids in (True, False) if has_tried else (False,):
                 attempt = placement.copy()
-                self._place_all(connection, unit.claims, attempt, limit, avoids_tried=avoids, pod=option.pod)
+                self._place_all(self._search(connection, option.pod), unit.claims, attempt, avoids_tried=avoids)
                 if attempt.is_complete:
                     placement.update(attempt)
                     if option.change is not None:
@@ -248,30 +260,70 @@ class CapacityClaimer:
                     return
         placement.is_complete = False
 
+    def _search(self, connection: Connection, pod: str | None = None) -> Search:
+        """Searches among the providers of the pod, or of any (None)."""
+        order, seek = self._selection.order, self._database.dialect.seek_in_free_index
+        return lambda amounts, limit, avoided: inventories.find_candidates(
+            connection, amounts, order, limit, pod, avoided=avoided, seek=seek
+        )
+
     def _place_all(
-        self,
-        connection: Connection,
-        claims: Iterable[PendingClaim],
-        placement: Placement,
-        limit: int,
-        *,
-        avoids_tried: bool,
-        pod: str | None = None,
-    ) -> None:
-        """Place claims with ANY at providers of the pod, or of any (None). ``limit``: the candidates to read."""
-        candidates: dict[frozenset[tuple[str, int]], list[Candidate]] = {}
+        self, search: Search, claims: Iterable[PendingClaim], placement: Placement, *, avoids_tried: bool
+    ) -> bool:
+        """Place claims with ANY, those of equal amounts together. False: ``search`` is not supported."""
+        groups: dict[frozenset[tuple[str, int]], list[PendingClaim]] = {}
         for item in claims:
-            avoided = item.avoided_pods(placement.in_pods) if item.pod_room else set()
-            shape = frozenset([*item.claim.deltas.items(), *((name, 0) for name in avoided)])
-            if shape not in candidates:
-                order, seek = self._selection.order, self._database.dialect.seek_in_free_index
-                candidates[shape] = inventories.find_candidates(
-                    connection, item.claim.deltas, order, limit, pod, avoided=avoided, seek=seek
-                )
-            self._place_anywhere(item, candidates[shape], placement, item.tried if avoids_tried else ())
+            groups.setdefault(frozenset(item.claim.deltas.items()), []).append(item)
+        return all(
+            self._place_equal(
+                search, items, placement, {tried for item in items for tried in item.tried} if avoids_tried else set()
+            )
+            for items in groups.values()
+        )
+
+    def _place_equal(
+        self, search: Search, claims: Sequence[PendingClaim], placement: Placement, tried: set[int]
+    ) -> bool:
+        """Place claims of equal amounts: each takes the best provider that is left. False: as ``_place_all``."""
+        amounts = claims[0].claim.deltas
+        limit = _CANDIDATES + len(claims) + len(tried)
+        waiting = list(reversed(claims))
+        while waiting:
+            avoided = waiting[-1].avoided_pods(placement.in_pods)
+            found = search(amounts, limit, avoided)
+            if found is None:
+                return False
+            heap = [
+                (self._selection.rank(left, amounts), random.random(), left)
+                for left in (_without(one, placement) for one in found if one.provider_id not in tried)
+                if _fits(left, amounts)
+            ]
+            heapq.heapify(heap)
+            while waiting and heap and waiting[-1].avoided_pods(placement.in_pods) == avoided:
+                _, _, chosen = heapq.heappop(heap)
+                self._take(waiting.pop(), chosen, placement)
+                left = chosen._replace(free={name: free - amounts[name] for name, free in chosen.free.items()})
+                if _fits(left, amounts):
+                    heapq.heappush(heap, (self._selection.rank(left, amounts), random.random(), left))
+            if waiting and not heap:  # claims of other amounts use up those that were read, or no more exist
+                if len(found) < limit:
+                    placement.is_complete = False
+                    break
+                limit *= 2
+        return True
+
+    def _take(self, item: PendingClaim, chosen: Candidate, placement: Placement) -> None:
+        item.provider_id, item.counted_pod = chosen.provider_id, chosen.pod
+        places = {
+            (chosen.provider_id, resource): Place(chosen.inventory_ids[resource], chosen.pod)
+            for resource in item.claim.deltas
+        }
+        self._cache.remember({}, places)
+        for key, place in places.items():
+            placement.add(key, place, item.claim.deltas[key[1]])
 
     def _place_in_single_statement(self, connection: Connection, pending: Sequence[PendingClaim]) -> Placement | None:
-        """Place claims with ANY that have equal amounts, with one query. None: not supported, or they do not fit."""
+        """Place claims with ANY that have equal amounts, with one query. None: not supported."""
         amounts = pending[0].claim.deltas
         if any(
             item.claim.provider != ANY
@@ -281,15 +333,15 @@ class CapacityClaimer:
             for item in pending
         ):
             return None
-        limit = self._limit(pending)
-        find = self._database.dialect.find_candidates_in_single_statement
-        candidates = find(connection, amounts, self._selection.order, limit)
-        if candidates is None:
-            return None
+        find, order = self._database.dialect.find_candidates_in_single_statement, self._selection.order
         placement = Placement()
-        for item in pending:
-            self._place_anywhere(item, candidates, placement, item.tried)
-        return placement if placement.is_complete else None
+        is_supported = self._place_all(
+            lambda amounts, limit, _avoided: find(connection, amounts, order, limit),
+            pending,
+            placement,
+            avoids_tried=True,
+        )
+        return placement if is_supported else None
 
     def _place_named(self, connection: Connection, pending: Sequence[PendingClaim], placement: Placement) -> None:
         if not pending:
@@ -309,34 +361,8 @@ class CapacityClaimer:
             raise exceptions.ProviderNotFound(name)
         return {name: stored.id for name, stored in found.items()}
 
-    @staticmethod
-    def _limit(pending: Sequence[PendingClaim]) -> int:
-        """The number of candidates to read: each claim of the call may exclude one of them, or use it up."""
-        tried = {provider_id for item in pending for provider_id in item.tried}
-        return _CANDIDATES + len(pending) + len(tried)
-
-    def _place_anywhere(
-        self, item: PendingClaim, candidates: Iterable[Candidate], placement: Placement, tried: Collection[int]
-    ) -> None:
-        amounts = item.claim.deltas
-        fitting = [one for one in candidates if one.provider_id not in tried]
-        if not placement.is_empty:  # other claims of this call may take from the same inventories
-            left = [_without(one, placement) for one in fitting]
-            fitting = [one for one in left if all(one.free[resource] >= amounts[resource] for resource in amounts)]
-        if not fitting:
-            placement.is_complete = False
-            return
-        chosen = random.choice(self._selection.best(fitting, amounts))
-        item.provider_id, item.counted_pod = chosen.provider_id, chosen.pod
-        places = {
-            (chosen.provider_id, resource): Place(chosen.inventory_ids[resource], chosen.pod) for resource in amounts
-        }
-        self._cache.remember({}, places)
-        for key, place in places.items():
-            placement.add(key, place, amounts[key[1]])
-
     def _violations(
-        self, connection: Connection, pending: Sequence[PendingClaim], is_limited: bool
+        self, connection: Connection, pending: Sequence[PendingClaim], refused: Key | None, *, is_limited: bool
     ) -> list[CapacityOver]:
         """The reasons why the claims do not fit; empty if they fit."""
         named = [item for item in pending if item.claim.provider not in (None, ANY)]
@@ -362,9 +388,12 @@ class CapacityClaimer:
                 over = CapacityOver(record.provider, key[1], amount, rule, *counters)
             elif is_limited and key in drifted:  # (the claim compares with the column ``free``)
                 over = CapacityOver(record.provider, key[1], amount, "its counters have drifted: run `capacity heal`")
-            if over is not None and over not in overs:
+            if over is not None:
                 overs.append(over)
-        if not overs and not self._place(connection, pending, avoids_tried=False).is_complete:
+        overs = list(dict.fromkeys(overs))
+        # Unless the node of a cluster may have read what is outdated, the search for ANY need not be repeated.
+        is_unplaced = refused is None and not named and not self._database.is_galera(connection)
+        if not overs and (is_unplaced or not self._place(connection, pending, avoids_tried=False).is_complete):
             pod_claims.check_named(connection, pending)
             overs = [
                 CapacityOver(None, resource, amount, pod_claims.refusal(item.claim))
@@ -411,8 +440,14 @@ def _add_named(
                 placement.is_complete = False
 
 
+def _fits(candidate: Candidate, amounts: Mapping[str, int]) -> bool:
+    return all(candidate.free[resource] >= amount for resource, amount in amounts.items())
+
+
 def _without(candidate: Candidate, placement: Placement) -> Candidate:
     """The candidate with what would be free after the claims of ``placement``."""
+    if placement.is_empty:
+        return candidate
     taken = {resource: placement.taken((candidate.provider_id, resource)) for resource in candidate.free}
     return candidate._replace(free={resource: free - taken[resource] for resource, free in candidate.free.items()})
 

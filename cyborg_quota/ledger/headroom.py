@@ -95,17 +95,16 @@ class HeadroomReader:
         if provider is None:
             return by_quota
 
-        def work(connection: Connection) -> dict[str | None, list[tuple[tuple[int, ...], int]]]:
+        def work(connection: Connection) -> dict[str | None, int]:
             provider_id = self._find(connection, provider)[0]
             if pod is not None and not pod_claims.is_available(connection, pod):
                 return {}
-            return free_capacity.read_bundles(connection, bundle, provider_id, pod)
+            return free_capacity.count_bundles(connection, bundle, provider_id, pod)
 
-        free = self._database.read(work)
-        number = 0
-        for one, inventories in free.items():
-            at_providers = headroom.bundles_at_providers(bundle, inventories)
-            number += min(at_providers, headroom.how_many(bundle, quotas.in_pod(one)).number)
+        number = sum(
+            min(at_providers, headroom.how_many(bundle, quotas.in_pod(one)).number)
+            for one, at_providers in self._database.read(work).items()
+        )
         return by_quota if by_quota.number <= number else Bundles(number, None)
 
     def _find(self, connection: Connection, provider: str) -> tuple[int | None, str]:
@@ -236,11 +235,13 @@ class HeadroomReader:
 
     def _headrooms(self, state: PathState, limits: PathLimits, resources: Collection[str]) -> dict[str, Headroom]:
         found = {}
+        constraints = headroom.by_resource(limits.constraints)
         for resource in resources:
             if resource in limits.missing:
                 found[resource] = headroom.no_limit_set(limits.missing[resource])
                 continue
-            found[resource] = headroom.compute(state.project_ids, resource, limits.constraints, state.counters)
+            bounds = constraints.get(resource, ())
+            found[resource] = headroom.compute(state.project_ids, resource, bounds, state.counters)
         return found
 
 
@@ -256,8 +257,10 @@ class _Quotas(NamedTuple):
         if pod is None or not self.pod_limits:
             return dict(self.headrooms)
         path, counters = self.state.project_ids, self.state.counters
+        constraints = headroom.by_resource(self.pod_limits)
+        names = {resource: scoped_name(resource, pod) for resource in self.headrooms}
         return {
-            resource: headroom.in_pod(quota, path, scoped_name(resource, pod), self.pod_limits, counters)
+            resource: headroom.in_pod(quota, path, names[resource], constraints.get(names[resource], ()), counters)
             for resource, quota in self.headrooms.items()
         }
 

@@ -165,7 +165,7 @@ class Reserver:
         except (_Refused, CapacityRefused) as refusal:
             self._refuse(request, path, constraints, pending, refusal, in_pods=in_pods)
             return False
-        return self._resolve_duplicate(request, pending)
+        return bool(self._resolve_duplicate(request, pending))
 
     def _bind_and_insert(
         self,
@@ -209,14 +209,13 @@ class Reserver:
         pending: Sequence[PendingClaim],
     ) -> bool:
         """No provider fits: use what the consumers hold already, or raise OverQuota or OverCapacity. False: retry."""
-        if self._resolve_duplicate(request, pending):
-            return True
-        if not any(item.is_charged for item in pending):
+        is_charged = self._resolve_duplicate(request, pending)
+        if is_charged is None and not any(item.is_charged for item in pending):
             for item in pending:
                 if item.refusal is not None:  # (the limit of a pod, and no other pod has room)
                     raise item.refusal
             self._refuse(request, path, constraints, pending, CapacityRefused(None))
-        return False
+        return bool(is_charged)
 
     def _refuse(
         self,
@@ -245,7 +244,9 @@ class Reserver:
                 item.pod_room = room
             return
         if isinstance(refusal, CapacityRefused):
-            self._capacity.raise_refusal(pending, is_limited=request.state == RESERVED, sees_all=request.sees_all)
+            self._capacity.raise_refusal(
+                pending, refusal.key, is_limited=request.state == RESERVED, sees_all=request.sees_all
+            )
 
     def _pod_room(self, request: ReserveRequest, refusal: exceptions.OverQuota) -> dict[tuple[str, str], int]:
         """What the limits per pod permit to the project now, by resource and pod: one read for all pods.
@@ -329,11 +330,12 @@ class Reserver:
             raise exceptions.UsageOverflow(request.project_id, split(name)[0], amounts[name]) from None
         return True
 
-    def _resolve_duplicate(self, request: ReserveRequest, pending: Sequence[PendingClaim]) -> bool:
+    def _resolve_duplicate(self, request: ReserveRequest, pending: Sequence[PendingClaim]) -> bool | None:
         """Look for rows of this call, or of its consumers. True: an earlier attempt of this call was committed.
 
-        False: retry. Claims whose consumers already hold exactly these deltas are marked as charged; overdue
-        reservations of the consumers are expired. Raises ReservationConflict if a consumer holds other deltas.
+        False: overdue reservations of the consumers were expired, retry. None: nothing was changed; claims whose
+        consumers already hold exactly these deltas are marked as charged. Raises ReservationConflict if a consumer
+        holds other deltas.
         """
         consumers = [item.claim.consumer for item in pending if item.claim.consumer is not None]
         uuids = [uuid for item in pending for uuid in item.uuids.values()]
@@ -356,7 +358,7 @@ class Reserver:
         pods = self._pods_of(held) if any(isinstance(item.claim.pod, str) for item in repeated) else {}
         for item in repeated:
             item.use_held(held[item.claim.consumer], pods)
-        return False
+        return None
 
     def _pods_of(self, held: Mapping[str | None, Sequence[transitions.Row]]) -> dict[int, str | None]:
         """The pods of the providers of these rows, by the id of the provider."""
@@ -423,11 +425,11 @@ def _rows(
             group=item.group,
             state=request.state,
             ttl_microseconds=request.ttl_microseconds,
-            claim_ordinal=None if item.claim.consumer is None else sorted(item.claim.deltas).index(resource) + 1,
+            claim_ordinal=None if item.claim.consumer is None else ordinal,
             source=item.claim.source,
             provider_id=None if item.claim.provider is None else item.provider_id,
             pod=item.counted_pod,
         )
         for item in pending
-        for resource, delta in item.claim.deltas.items()
+        for ordinal, (resource, delta) in enumerate(sorted(item.claim.deltas.items()), 1)
     ]

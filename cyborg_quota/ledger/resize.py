@@ -17,8 +17,9 @@ from typing import Final
 
 from cyborg_quota import exceptions, scopes, transitions, units
 from cyborg_quota.capacity_types import CapacityOver
-from cyborg_quota.db import inventories, new_reservations, reservation_changes, reservations
+from cyborg_quota.db import inventories, new_reservations, reservation_changes, reservations, usages
 from cyborg_quota.db.database import Connection, Database
+from cyborg_quota.db.project_path import ProjectPath
 from cyborg_quota.db.reservations import Amendment
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer, CapacityRefused
 from cyborg_quota.ledger.counters import ChargeRefused, Counting
@@ -26,7 +27,7 @@ from cyborg_quota.ledger.requests import ReserveRequest, ResizeRequest
 from cyborg_quota.ledger.reserve import Reserver, changes_with_bounds
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.transitions import Row
-from cyborg_quota.types import EXPIRED
+from cyborg_quota.types import EXPIRED, Constraint, State
 
 MAX_ATTEMPTS: Final = 200
 """The most attempts of one resize or transfer. An attempt is repeated if other calls have changed what it had read."""
@@ -79,12 +80,7 @@ class Resizer:
         charge = ReserveRequest(request.project_id, (), None, 0, request.sees_all)
         path = self._reserver.path(charge, sorted(growth), is_limited=bool(amounts))
         constraints = self._reserver.constraints(charge, path, amounts, scopes.scoped(amounts))
-        charges = [
-            change
-            for row in rows
-            for name in transitions.counted_names(row)
-            for change in changes_with_bounds(path, constraints, {name: growth[name]}, row.state)
-        ]
+        charges = changes_of_rows(path, constraints, rows, growth)
         changes = [
             Amendment(row, uuids[row.resource], row.project_id, row.usage_id, request.amounts[row.resource])
             for row in rows
@@ -165,6 +161,24 @@ def read_rows(
     return database.read_synced(work)
 
 
+def changes_of_rows(
+    path: ProjectPath, constraints: Sequence[Constraint], rows: Sequence[Row], amounts: Mapping[str, int]
+) -> list[usages.Change]:
+    """The changes, with their bounds, that add these amounts to what the rows of a consumer hold, by their states.
+
+    ``amounts``: by the names of ``transitions.counted_names``.
+    """
+    by_state: dict[State, dict[str, int]] = {}
+    for row in rows:
+        for name in transitions.counted_names(row):
+            by_state.setdefault(row.state, {})[name] = amounts[name]
+    return [
+        change
+        for state, added in by_state.items()
+        for change in changes_with_bounds(path, constraints, added, state)
+    ]
+
+
 def expire_overdue(database: Database, settler: Settler, rows: Sequence[Row]) -> bool:
     """Expire those that are overdue, and raise ReservationExpired. False: they were extended or have ended, retry."""
     uuids = [row.uuid for row in rows if row.overdue]
@@ -175,15 +189,14 @@ def expire_overdue(database: Database, settler: Settler, rows: Sequence[Row]) ->
     return False
 
 
-def amend(connection: Connection, settler: Settler, changes: Iterable[Amendment]) -> None:
+def amend(connection: Connection, settler: Settler, changes: Sequence[Amendment]) -> None:
     """Change the project and the amount of live rows, in order of id, and record it.
 
     Raises ReservationChanged if a row is not as it was read, or is overdue.
     """
-    for change in changes:
-        if not reservations.amend(connection, change, settler.grace):
-            raise ReservationChanged
-        reservation_changes.record(connection, change)
+    if not reservations.amend(connection, changes, settler.grace):
+        raise ReservationChanged
+    reservation_changes.record(connection, changes)
 
 
 def _select(rows: Sequence[Row], request: ResizeRequest) -> list[Row]:
@@ -222,5 +235,6 @@ def _change_capacity(connection: Connection, rows: Sequence[Row], amounts: Mappi
             is_taken = inventories.lock_if_unit_fits(connection, inventory_id, amount)
         if not is_taken:
             raise CapacityRefused(key)
-        if total < 0:
-            inventories.give_back(connection, {key: -total})
+    freed = {key: row.delta - amounts[key[1]] for key, row in keys.items() if row.delta > amounts[key[1]]}
+    if freed:
+        inventories.give_back(connection, freed)

@@ -7,25 +7,25 @@ Loaded by stevedore from the namespace ``cyborg_quota.selections``: [capacity] s
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import ClassVar
 
 from cyborg_quota.db.candidates import Candidate, Order
 
 
 class ProviderSelection(abc.ABC):
-    """Chooses among candidates, of which each fits the whole claim."""
+    """Ranks candidates, of which each fits the whole claim."""
 
     order: ClassVar[Order]
     """The order in which the database returns candidates. ``_CANDIDATES`` of them (capacity_claims.py) are read,
-    and one more for each claim of the call."""
+    and one more for each claim of the call that takes the same amounts."""
 
     @abc.abstractmethod
-    def best(self, candidates: Sequence[Candidate], amounts: Mapping[str, int]) -> Sequence[Candidate]:
-        """The candidates that are best for the claim, all of them equally good.
+    def rank(self, candidate: Candidate, amounts: Mapping[str, int]) -> int:
+        """The candidate with the lowest rank takes the claim. ``amounts``: the claim, by resource.
 
-        The caller takes one of them at random, so that concurrent calls do not all wait for the same inventory.
-        ``amounts``: the claim, by resource. ``candidates`` is not empty, and neither is the result.
+        Among equal ones, one is taken at random, so that concurrent calls do not all wait for the same inventory. This
+        is called again for a candidate that has taken another claim of the call: what is free there is then less.
         """
 
 
@@ -39,10 +39,8 @@ class BestFit(ProviderSelection):
 
     order: ClassVar[Order] = "least free"
 
-    def best(self, candidates: Sequence[Candidate], amounts: Mapping[str, int]) -> Sequence[Candidate]:
-        left = [_left(candidate, amounts) for candidate in candidates]
-        least = min(left)
-        return [candidate for candidate, remains in zip(candidates, left, strict=True) if remains == least]
+    def rank(self, candidate: Candidate, amounts: Mapping[str, int]) -> int:
+        return _left(candidate, amounts)
 
 
 class Spread(ProviderSelection):
@@ -50,10 +48,8 @@ class Spread(ProviderSelection):
 
     order: ClassVar[Order] = "most free"
 
-    def best(self, candidates: Sequence[Candidate], amounts: Mapping[str, int]) -> Sequence[Candidate]:
-        left = [_left(candidate, amounts) for candidate in candidates]
-        most = max(left)
-        return [candidate for candidate, remains in zip(candidates, left, strict=True) if remains == most]
+    def rank(self, candidate: Candidate, amounts: Mapping[str, int]) -> int:
+        return -_left(candidate, amounts)
 
 
 class First(ProviderSelection):
@@ -61,5 +57,5 @@ class First(ProviderSelection):
 
     order: ClassVar[Order] = "provider"
 
-    def best(self, candidates: Sequence[Candidate], amounts: Mapping[str, int]) -> Sequence[Candidate]:  # noqa: ARG002
-        return [min(candidates, key=lambda candidate: candidate.provider_id)]
+    def rank(self, candidate: Candidate, amounts: Mapping[str, int]) -> int:  # noqa: ARG002
+        return candidate.provider_id

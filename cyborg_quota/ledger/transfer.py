@@ -20,8 +20,8 @@ from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from cyborg_quota.ledger.counters import ChargeRefused, Counting
 from cyborg_quota.ledger.project_tree import PathCache
 from cyborg_quota.ledger.requests import ReserveRequest, TransferRequest
-from cyborg_quota.ledger.reserve import Reserver, changes_with_bounds
-from cyborg_quota.ledger.resize import ReservationChanged, amend, expire_overdue, read_rows, repeat
+from cyborg_quota.ledger.reserve import Reserver
+from cyborg_quota.ledger.resize import ReservationChanged, amend, changes_of_rows, expire_overdue, read_rows, repeat
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.transitions import Row
 from cyborg_quota.types import LIVE_STATES
@@ -97,13 +97,8 @@ class Transferrer:
             if constraint.scope == "project" or constraint.project_id not in counting[constraint.resource]
         ]
         charges = [
-            charge
-            for row in rows
-            for name in transitions.counted_names(row)
-            for charge in (
-                *changes_with_bounds(sending, (), {name: -row.delta}, row.state),
-                *changes_with_bounds(path, constraints, {name: row.delta}, row.state),
-            )
+            *changes_of_rows(sending, (), rows, {name: -amount for name, amount in amounts.items()}),
+            *changes_of_rows(path, constraints, rows, amounts),
         ]
         leaves = {resource: (path.nodes(resource) or ())[0] for resource in amounts}
 

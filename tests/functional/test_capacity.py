@@ -27,8 +27,8 @@ ADMIN = base.ADMIN
 class PluggedSelection(selection.BestFit):
     """A plug-in, of which the server does not know how it chooses."""
 
-    def best(self, candidates: Any, amounts: Any) -> Any:
-        return super().best(candidates, amounts)
+    def rank(self, candidate: Any, amounts: Any) -> int:
+        return super().rank(candidate, amounts)
 
 
 class CapacityTestCase(base.LedgerTestCase):

@@ -33,6 +33,8 @@ class TestStaleReads(CapacityTestCase):
                 self.depth -= 1
 
         self.patch(Database, "read_synced", read)
+        self.patch(Database, "is_galera", lambda *_: True)
+        self.patch(Database, "sync_with_cluster", lambda *_: True)
 
     def hide(self, owner: Any, name: str, nothing: object) -> None:
         """Until this function was called in a synced read, it returns ``nothing``."""

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+import re
 import sys
 import types
 from collections.abc import Callable
@@ -12,7 +14,7 @@ import sqlalchemy as sa
 import testscenarios
 
 import cyborg_quota
-from cyborg_quota import ANY, Claim, Inventory
+from cyborg_quota import ANY, Claim, Inventory, exceptions
 from tests import base, clouds, fixtures, hooks
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -47,16 +49,116 @@ class TestAnywhere(base.LedgerTestCase):
 
     scenarios = fixtures.SCENARIOS[:1]  # the loops are the same on each database
 
-    def test_lines_run(self) -> None:
-        """As many candidates are read as there are claims: twice the claims may run four times the lines."""
-        clouds.add_inventories(self.sql, [(f"n{number}", "gpu", 1, 1) for number in range(90)])
+    def lines_of_claims(self, amounts: int) -> list[int]:
+        """The lines of 50 and of 200 claims, each of one of so many different amounts, in turns."""
+        clouds.add_inventories(self.sql, [(f"n{number}", "gpu", 8, 8) for number in range(400)])
+        self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}, provider=ANY))
         lines = []
-        for count in (40, 80):
-            claims = [Claim(f"c{number}", {"gpu": 1}, provider=ANY) for number in range(count)]
+        for count in (50, 200):
+            claims = [Claim(f"c{number}", {"gpu": 1 + number % amounts}, provider=ANY) for number in range(count)]
             uuids: list[str] = []
             lines.append(lines_run(lambda: uuids.extend(self.engine.reserve_many(self.context, claims))))  # noqa: B023
+            self.assert_invariants()
             self.engine.rollback(self.context, uuids)
-        self.assertLess(lines[1] / lines[0], 4.2, lines)
+        return lines
+
+    def test_lines_run(self) -> None:
+        lines = self.lines_of_claims(1)
+        self.assertLess(lines[1] / lines[0], 1.2 * 4, lines)
+
+    def test_lines_run_of_different_amounts(self) -> None:
+        lines = self.lines_of_claims(4)
+        self.assertLess(lines[1] / lines[0], 1.2 * 4, lines)
+
+    def test_claims_of_other_amounts_have_used_up_what_was_read(self) -> None:
+        """The claim of 2 reads the best candidates of 2, which the claims of 1 have filled, and then reads more."""
+        nodes = [*((f"small{number}", 2) for number in range(40)), ("large", 8)]
+        clouds.add_inventories(self.sql, [(name, "gpu", total, total) for name, total in nodes])
+        claims = [Claim(f"c{number}", {"gpu": 1}, provider=ANY) for number in range(80)]
+        self.engine.reserve_many(self.context, [*claims, Claim("last", {"gpu": 2}, provider=ANY)])
+        (row,) = self.engine.get_reservations(self.context, consumer="last")
+        self.assertEqual("large", row.provider)
+        self.assert_invariants()
+
+
+class TestManyResources(base.LedgerTestCase):
+    """One claim of many resources."""
+
+    scenarios = fixtures.SCENARIOS
+
+    def amounts(self, count: int) -> dict[str, int]:
+        amounts = {f"r{number}": 1 + number % 3 for number in range(count)}
+        self.engine.register_resources(amounts)
+        return amounts
+
+    def test_anywhere(self) -> None:
+        """More resources than a server can join. Providers lack one resource, or all of one."""
+        amounts = self.amounts(100)
+        nodes = [(node, name, 8, 8) for node in ("a", "b") for name in amounts]
+        nodes += [("lacks", name, 8, 8) for name in amounts if name != "r50"]
+        nodes += [("full", name, 8, 0 if name == "r50" else 8) for name in amounts]
+        clouds.add_inventories(self.sql, nodes)
+        self.assertEqual(4, self.engine.how_many(base.ADMIN, amounts, "p1", provider=ANY).number)
+        with hooks.recorded_statements(self.engine) as sent:
+            self.engine.reserve(self.context, amounts, provider=ANY, consumer="c0")
+        self.assertEqual(2, len([text for text in sent if "SELECT" in text and "inventories" in text]))
+        self.assertEqual(3, self.engine.how_many(base.ADMIN, amounts, "p1", provider=ANY).number)
+        left = [self.engine.how_many(base.ADMIN, amounts, "p1", provider=node).number for node in ("a", "b")]
+        self.assertEqual([1, 2], sorted(left))
+        for number in range(1, 4):
+            self.engine.reserve(self.context, amounts, provider=ANY, consumer=f"c{number}")
+        self.assertRaises(exceptions.OverCapacity, self.engine.reserve, self.context, amounts, provider=ANY)
+        self.assertEqual(0, self.engine.how_many(base.ADMIN, amounts, "p1", provider=ANY).number)
+        rows = [row for number in range(4) for row in self.engine.get_reservations(self.context, consumer=f"c{number}")]
+        self.assertEqual({"a", "b"}, {row.provider for row in rows})
+        self.assert_invariants()
+
+    def test_units_of_the_third_resource(self) -> None:
+        amounts = self.amounts(3)
+        for node, units in (("a", Inventory(8, min_unit=4)), ("b", Inventory(8, step_size=3))):
+            inventories = {**dict.fromkeys(amounts, Inventory(8)), "r0": units}
+            self.engine.capacity.add_provider(base.ADMIN, node)
+            self.engine.capacity.set_inventories(base.ADMIN, node, inventories)
+        reserve = functools.partial(self.engine.reserve, self.context, provider=ANY, consumer="c")
+        self.assertRaises(exceptions.OverCapacity, reserve, {**amounts, "r0": 2})
+        reserve({**amounts, "r0": 4})
+        self.assertEqual({"a"}, {row.provider for row in self.engine.get_reservations(self.context, consumer="c")})
+
+    def test_statements_of_changes(self) -> None:
+        """A resize and a transfer: one statement changes a hundred rows of reservations, and one records them."""
+        counts = []
+        for count in (2, 100):
+            amounts = self.amounts(count)
+            consumer = f"c{count}"
+            uuids = self.engine.reserve(self.context, amounts, consumer=consumer)
+            self.engine.commit(self.context, uuids[::2])
+            others = {name: 5 - amount for name, amount in amounts.items()}
+            with hooks.recorded_statements(self.engine) as sent:
+                self.engine.resize(self.context, others, consumer=consumer)
+                self.engine.transfer(base.ADMIN, "p2", "p1", consumer=consumer)
+            of_rows = [text for text in sent if re.search(r"(UPDATE|INTO) (reservations|reservation_changes)\b", text)]
+            counts.append(len(of_rows))
+            self.assert_invariants()
+        self.assertEqual([4, 4], counts)
+
+    def test_lines_of_changes(self) -> None:
+        if self.backend != "sqlite":
+            return  # the loops are the same on each database
+        for name in ("resize", "transfer", "how_many"):
+            lines = []
+            for count in (50, 200):
+                amounts = self.amounts(count)
+                self.limits.limits = {(None, resource): 10 for resource in amounts}
+                consumer = f"{name}{count}"
+                self.engine.reserve(self.context, amounts, consumer=consumer)
+                calls: dict[str, Callable[[], object]] = {
+                    "resize": lambda: self.engine.resize(self.context, dict.fromkeys(amounts, 4), consumer=consumer),  # noqa: B023
+                    "transfer": lambda: self.engine.transfer(base.ADMIN, "p2", "p1", consumer=consumer),  # noqa: B023
+                    "how_many": lambda: self.engine.how_many(self.context, amounts),  # noqa: B023
+                }
+                lines.append(lines_run(calls[name]))
+                self.engine.release(base.Context("p2" if name == "transfer" else "p1"), consumer=consumer)
+            self.assertLess(lines[1] / lines[0], 1.2 * 4, (name, lines))
 
 
 class TestRepeat(base.LedgerTestCase):

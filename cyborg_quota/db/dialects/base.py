@@ -136,8 +136,10 @@ class Dialect:
     ) -> list[Candidate] | None:
         """``inventories.find_candidates`` as a transaction of its own, without a round trip for its end.
 
-        None: not supported.
+        None: not supported, or it needs a query more.
         """
+        if not inventories.is_joined(amounts):
+            return None
         parameters = inventories.candidates_arguments(amounts, limit)
 
         def read(bounds: Mapping[str, int]) -> list[Candidate] | None:
