@@ -310,18 +310,18 @@ def is_joined(amounts: Mapping[str, int]) -> bool:
 def _with_all_inventories(
     connection: sa.Connection, found: Sequence[Candidate], amounts: Mapping[str, int]
 ) -> list[Candidate]:
-    """The candidates with the inventories of all resources. One that has changed since and lacks one is left out."""
-    ids: dict[int, dict[str, int]] = {one.provider_id: {} for one in found}
-    free: dict[int, dict[str, int]] = {one.provider_id: {} for one in found}
-    for row in _PLACES.rows(connection, sorted(ids), {}) if found else ():
-        if row.resource in amounts:
+    """The candidates with the inventories of all resources, of which nothing is free if the pod has changed since.
+
+    An inventory that was removed meanwhile has nothing free either.
+    """
+    pods = {one.provider_id: one.pod for one in found}
+    ids = {provider_id: dict.fromkeys(amounts, 0) for provider_id in pods}
+    free = {provider_id: dict.fromkeys(amounts, 0) for provider_id in pods}
+    for row in _PLACES.rows(connection, sorted(pods), {}):
+        if row.resource in amounts and row.pod == pods[row.provider_id]:
             ids[row.provider_id][row.resource] = row.id
             free[row.provider_id][row.resource] = row.free
-    return [
-        one._replace(inventory_ids=ids[one.provider_id], free=free[one.provider_id])
-        for one in found
-        if ids[one.provider_id].keys() == amounts.keys()
-    ]
+    return [one._replace(inventory_ids=ids[one.provider_id], free=free[one.provider_id]) for one in found]
 
 
 def find_candidates(

@@ -275,17 +275,15 @@ class CapacityClaimer:
         for item in claims:
             groups.setdefault(frozenset(item.claim.deltas.items()), []).append(item)
         return all(
-            self._place_equal(
-                search, items, placement, {tried for item in items for tried in item.tried} if avoids_tried else set()
-            )
-            for items in groups.values()
+            self._place_equal(search, items, placement, avoids_tried=avoids_tried) for items in groups.values()
         )
 
     def _place_equal(
-        self, search: Search, claims: Sequence[PendingClaim], placement: Placement, tried: set[int]
+        self, search: Search, claims: Sequence[PendingClaim], placement: Placement, *, avoids_tried: bool
     ) -> bool:
         """Place claims of equal amounts: each takes the best provider that is left. False: as ``_place_all``."""
         amounts = claims[0].claim.deltas
+        tried = {provider_id for item in claims for provider_id in item.tried} if avoids_tried else set()
         limit = _CANDIDATES + len(claims) + len(tried)
         waiting = list(reversed(claims))
         while waiting:

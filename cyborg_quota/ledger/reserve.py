@@ -425,11 +425,12 @@ def _rows(
             group=item.group,
             state=request.state,
             ttl_microseconds=request.ttl_microseconds,
-            claim_ordinal=None if item.claim.consumer is None else ordinal,
+            claim_ordinal=None if item.claim.consumer is None else ordinals[resource],
             source=item.claim.source,
             provider_id=None if item.claim.provider is None else item.provider_id,
             pod=item.counted_pod,
         )
         for item in pending
-        for ordinal, (resource, delta) in enumerate(sorted(item.claim.deltas.items()), 1)
+        for ordinals in [{resource: number for number, resource in enumerate(sorted(item.claim.deltas), 1)}]
+        for resource, delta in item.claim.deltas.items()
     ]

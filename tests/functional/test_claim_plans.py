@@ -119,25 +119,6 @@ class TestSelection(base.LedgerTestCase):
             rows = clouds.rows_read(connection, *search)
         self.assertLess(rows, FEW_NODES // 2 * ROWS_OF_EACH[self.backend])
 
-    def test_a_refusal(self) -> None:
-        """Two resources are free at different providers only: one statement reads the inventories of one of them."""
-        kinds = ("gpu", "fpga")
-        nodes = [
-            (f"node{number}", kind, 8, 8 if number % 2 == index else 0)
-            for number in range(FEW_NODES)
-            for index, kind in enumerate(kinds)
-        ]
-        clouds.add_inventories(self.sql, nodes)
-        clouds.analyze_inventories(self.sql)
-        with clouds.captured() as captured:
-            self.assertRaises(
-                exceptions.OverCapacity, self.engine.reserve, self.context, dict.fromkeys(kinds, 1), provider=ANY
-            )
-        (search,) = [query for query in captured if "inventories" in query[0]]
-        with self.sql.connect() as connection:
-            rows = clouds.rows_read(connection, *search)
-        self.assertLess(rows, FEW_NODES // 2 * ROWS_OF_EACH[self.backend])
-
     def test_a_rare_resource(self) -> None:
         """One node has the other resource. A server begins with it, by its statistics; SQLite does not."""
         nodes = [(f"node{number}", "gpu", 8, 8) for number in range(FEW_NODES)]
