@@ -72,12 +72,23 @@ def backoff(first_seconds: float, longest_seconds: float, ends: float) -> Callab
 
 
 class _Pool:
-    """The engine of this process and its connections, created at first use."""
+    """The engine of this process and its connections, created at first use, and what is known of the server."""
 
-    def __init__(self, url: sa.URL, dialect: dialects.Dialect, settings: DatabaseSettings) -> None:
+    def __init__(
+        self,
+        url: sa.URL,
+        dialect: dialects.Dialect,
+        settings: DatabaseSettings,
+        verify: Callable[[Connection], None] | None,
+    ) -> None:
         self._url = url
         self._dialect = dialect
         self.settings = settings
+        self.verify = verify
+        self.is_galera: bool | None = None
+        self.runs_single_statements: bool | None = None  # unknown before the first connection
+        self.has_written = False
+        self.on_retry: Callable[[str], None] | None = None
         self._lock = threading.Lock()
         self._opened: tuple[sa.Engine, ConnectionCache] | None = None
         self._parents: list[tuple[sa.Engine, ConnectionCache]] = []  # referenced, so that they are not closed
@@ -116,11 +127,6 @@ class Database:
 
     def __init__(self, settings: DatabaseSettings, verify: Callable[[Connection], None] | None = None) -> None:
         self._settings = settings
-        self._verify = verify
-        self._galera: bool | None = None
-        self._runs_single_statements: bool | None = None  # unknown before the first connection
-        self._has_written = False
-        self._on_retry: Callable[[str], None] | None = None
         self._call = _Call()
         try:
             url = sa.make_url(settings.url)
@@ -137,7 +143,7 @@ class Database:
             raise exceptions.ConfigurationError(
                 "[database] connection has more than one @: write %40 in a user name, a password or a parameter."
             )
-        self._pool = _Pool(self._url, self.dialect, settings)
+        self._pool = _Pool(self._url, self.dialect, settings, verify)
 
     @property
     def engine(self) -> sa.Engine:
@@ -161,7 +167,7 @@ class Database:
 
     def observe_retries(self, listener: Callable[[str], None]) -> None:
         """Call ``listener`` with the kind of the error (see errors.kind) before each retry. Call this once, first."""
-        self._on_retry = listener
+        self._pool.on_retry = listener
 
     @property
     def location(self) -> str:
@@ -225,7 +231,7 @@ class Database:
             assert single_statement is not None
             return None if self.is_galera(connection) else single_statement(connection)
 
-        has_single_statement = single_statement is not None and not self._galera
+        has_single_statement = single_statement is not None and not self._pool.is_galera
         return self._run_with_retries(
             synced_work, read=True, single_statement=unless_galera if has_single_statement else None
         )
@@ -248,17 +254,17 @@ class Database:
 
     def is_galera(self, connection: Connection) -> bool:
         """Whether the server is a node of a Galera cluster."""
-        if self._galera is None:
-            self._galera = self.dialect.is_galera(connection)
-        return self._galera
+        if self._pool.is_galera is None:
+            self._pool.is_galera = self.dialect.is_galera(connection)
+        return self._pool.is_galera
 
     def _run_with_retries(self, work: Work[T], *, read: bool, single_statement: Work[T | None] | None = None) -> T:
         began = self._call.began or time.monotonic()
         try:
-            if single_statement is not None and (self._runs_single_statements or self._may_run_single_statements()):
+            if single_statement is not None and self._may_run_single_statements():
                 single_result = self._run_single_statement(single_statement, began)
                 if single_result:
-                    self._has_written = self._has_written or not read
+                    self._pool.has_written = self._pool.has_written or not read
                     return single_result
             try:
                 result = self._run_once(work, read)
@@ -268,7 +274,7 @@ class Database:
                 LOG.debug("Retrying a transaction: %s", errors.reason(error))
                 self._report_retry(error)
                 result = self._retrying(began)(self._run_once, work, read)
-            self._has_written = self._has_written or not read
+            self._pool.has_written = self._pool.has_written or not read
             return result
         except (oslo_exc.DBDuplicateEntry, exceptions.QuotaError):
             raise
@@ -276,9 +282,9 @@ class Database:
             raise errors.translate(error, time.monotonic() - began) from error
 
     def _may_run_single_statements(self) -> bool:
-        if self._runs_single_statements is None and self.dialect.can_run_single_statements(self.engine.dialect):
-            self._runs_single_statements = True
-        return bool(self._runs_single_statements)
+        if self._pool.runs_single_statements is None and self.dialect.can_run_single_statements(self.engine.dialect):
+            self._pool.runs_single_statements = True
+        return bool(self._pool.runs_single_statements)
 
     def _run_single_statement(self, single_statement: Work[T | None], began: float) -> T | None:
         try:
@@ -290,7 +296,7 @@ class Database:
                 raise
             LOG.debug("A single-statement transaction failed, using several statements: %s", errors.reason(error))
             if errors.is_not_executable(error):
-                self._runs_single_statements = False
+                self._pool.runs_single_statements = False
                 self.dialect.report_no_single_statements(errors.reason(error))
             return None
 
@@ -316,12 +322,12 @@ class Database:
             self._report_retry(error)
 
     def _report_retry(self, error: BaseException) -> None:
-        if self._on_retry is not None:
-            self._on_retry(errors.kind(error))
+        if self._pool.on_retry is not None:
+            self._pool.on_retry(errors.kind(error))
 
     def _may_do_again(self, error: BaseException) -> bool:
         """Retry on a read-only server only if this process has written before (a failover); else the URL is wrong."""
-        return errors.may_do_again(error) and (self._has_written or not errors.is_read_only(error))
+        return errors.may_do_again(error) and (self._pool.has_written or not errors.is_read_only(error))
 
     def _is_over(self, began: float) -> bool:
         return time.monotonic() - began >= self._settings.retry_seconds
@@ -375,9 +381,9 @@ class Database:
             connections.put(cached)
 
     def _verify_once(self, connection: Connection) -> None:
-        if (verify := self._verify) is not None:  # (another thread may run it at the same time)
+        if (verify := self._pool.verify) is not None:  # (another thread may run it at the same time)
             verify(connection)
-            self._verify = None
+            self._pool.verify = None
 
     def _time_limits(self, connection: Connection) -> contextlib.AbstractContextManager[None]:
         if self._settings is self._pool.settings:

@@ -125,10 +125,9 @@ class Healer:
     repaired after all its descendants, because its subtree total is the sum of theirs.
     """
 
-    def __init__(self, database: Database, untimed: Database, paths: PathCache) -> None:
-        """``untimed``: the same database without a statement timeout, for the audit of all rows."""
+    def __init__(self, database: Database, paths: PathCache) -> None:
         self._database = database
-        self._untimed = untimed
+        self._untimed = database.untimed
         self._paths = paths
 
     def audit(self) -> list[Drift]:

@@ -69,27 +69,26 @@ class DbQuotaDriver:
         )
         self.namer: Final = Namer(self._database, self.settler)
         self.expirer: Final = Expirer(self._database, self.settler, settings.batch_rows)
-        self.purger: Final = Purger(self._database, self._untimed, settings.batch_rows)
-        self.healer: Final = Healer(self._database, self._untimed, self._paths)
-        self.reservations: Final = Reservations(self._database, self._untimed)
+        self.purger: Final = Purger(self._database, settings.batch_rows)
+        self.healer: Final = Healer(self._database, self._paths)
+        self.reservations: Final = Reservations(self._database)
         # Projects and what they have.
-        self.projects: Final = ProjectReader(self._database, self._untimed)
-        self.usage: Final = UsageReader(self._database, self._untimed, limits)
+        self.projects: Final = ProjectReader(self._database)
+        self.usage: Final = UsageReader(self._database, limits)
         self.headroom: Final = HeadroomReader(self._database, limits, capacity)
         self.metrics: Final = MetricsReader(self._untimed, limits, self.headroom, grace)
         self.thresholds: Final = ThresholdNotifier(
-            self._database, self._untimed, limits, settings.thresholds, least_limit=settings.least_notified_limit
+            self._database, limits, settings.thresholds, least_limit=settings.least_notified_limit
         )
         # Capacity and pods.
         self.providers: Final = ProviderManager(
             self._database,
-            self._untimed,
             self.history,
             settings.thresholds,
             least_capacity=settings.least_notified_capacity,
         )
         self.capacity_reporter: Final = CapacityReporter(self._untimed, limits)
-        self.pods: Final = PodManager(self._database, self._untimed, self.history, settings.pods)
+        self.pods: Final = PodManager(self._database, self.history, settings.pods)
 
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts, limits: LimitDriver) -> DbQuotaDriver:
@@ -121,8 +120,7 @@ class DbQuotaDriver:
 
     def observe_retries(self, listener: Callable[[str], None]) -> None:
         """Call ``listener(reason)`` before each retry of a transaction."""
-        for database in (self._database, self._untimed):
-            database.observe_retries(listener)
+        self._database.observe_retries(listener)
 
     def announce_changes(self, listener: Callable[[RecordedChanges], None] | None) -> None:
         """Call ``listener`` after the commit of each transaction that makes changes of the history."""
@@ -140,4 +138,3 @@ class DbQuotaDriver:
     def close(self) -> None:
         """Close all connections. The next call opens new ones."""
         self._database.close()
-        self._untimed.close()

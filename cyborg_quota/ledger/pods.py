@@ -33,10 +33,9 @@ LOG = logging.getLogger(__name__)
 class PodManager:
     """Adds, changes, measures and removes pods; selects the pod of a project. Shared by threads."""
 
-    def __init__(self, database: Database, untimed: Database, history: History, selection: PodSelection) -> None:
-        """``untimed``: the same database without a statement timeout, for queries of all rows."""
+    def __init__(self, database: Database, history: History, selection: PodSelection) -> None:
         self._database = database
-        self._untimed = untimed
+        self._untimed = database.untimed
         self._history = history
         self._selection = selection
 

@@ -13,10 +13,9 @@ from cyborg_quota.limit_types import Holding
 class ProjectReader:
     """Reads projects."""
 
-    def __init__(self, database: Database, untimed: Database) -> None:
-        """``untimed``: the same database without a statement timeout, for lists of all projects."""
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._untimed = untimed
+        self._untimed = database.untimed
 
     def parent_of(self, project_id: str) -> str | None:
         """The stored parent; None for a root and for an unknown project."""

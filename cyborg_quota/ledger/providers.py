@@ -48,19 +48,17 @@ class ProviderManager:
     def __init__(
         self,
         database: Database,
-        untimed: Database,
         history: History,
         thresholds: Sequence[int],
         *,
         least_capacity: int,
     ) -> None:
-        """``untimed``: the same database without a statement timeout, for queries of all rows.
+        """``least_capacity``: the smallest capacity of an inventory that has thresholds.
 
-        ``least_capacity``: the smallest capacity of an inventory that has thresholds. Use above the capacity is always
-        reported.
+        Use above the capacity is always reported.
         """
         self._database = database
-        self._untimed = untimed
+        self._untimed = database.untimed
         self._history = history
         self._thresholds = sorted(thresholds)
         self._least_capacity = least_capacity

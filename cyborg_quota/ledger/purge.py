@@ -18,10 +18,9 @@ _USAGE_ROWS_PER_PAGE: Final = 10_000
 class Purger:
     """Deletes and merges old reservations. Usage does not change."""
 
-    def __init__(self, database: Database, untimed: Database, batch_rows: int) -> None:
-        """``untimed``: the same database without a statement timeout, to find the rows to merge."""
+    def __init__(self, database: Database, batch_rows: int) -> None:
         self._database = database
-        self._untimed = untimed
+        self._untimed = database.untimed
         self._batch_rows = batch_rows
 
     def purge(self, age_microseconds: int, progress: Callable[[int], None] | None) -> int:

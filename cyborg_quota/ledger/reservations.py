@@ -17,10 +17,9 @@ _SOURCE_ROWS: Final = 256
 class Reservations:
     """The reservations of one ledger."""
 
-    def __init__(self, database: Database, untimed: Database) -> None:
-        """``untimed``: the same database without a statement timeout, for lists of all reservations."""
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._untimed = untimed
+        self._untimed = database.untimed
 
     def read(self, wanted: ReservationFilter) -> list[Reservation]:
         """The reservations that match, oldest first. Raises ReservationNotFound."""

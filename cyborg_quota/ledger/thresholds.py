@@ -39,15 +39,13 @@ class ThresholdNotifier:
     def __init__(
         self,
         database: Database,
-        untimed: Database,
         limits: LimitDriver,
         thresholds: Sequence[int],
         *,
         least_limit: int = 0,
     ) -> None:
-        """``untimed``: the same database without a statement timeout, to read all counters."""
         self._database = database
-        self._untimed = untimed
+        self._untimed = database.untimed
         self._limits = limits
         self._thresholds = sorted(thresholds)
         self._least_limit = least_limit

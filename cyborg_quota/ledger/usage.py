@@ -24,10 +24,9 @@ Key = TypeVar("Key")
 class UsageReader:
     """Reads usage, for display."""
 
-    def __init__(self, database: Database, untimed: Database, limits: LimitDriver) -> None:
-        """``untimed``: the same database without a statement timeout, to read all counters."""
+    def __init__(self, database: Database, limits: LimitDriver) -> None:
         self._database = database
-        self._untimed = untimed
+        self._untimed = database.untimed
         self._limits = limits
 
     def get_usages(

@@ -175,7 +175,7 @@ class TestCallerPaused(base.BackendTestCase):
         def call_and_stop(_number: int, _is_over: Callable[[], bool]) -> None:
             # The server's timeout is then one or two seconds. A caller cannot be suspended inside a single statement.
             engine = self.ledger.make_engine(statement_timeout_seconds=3)
-            hooks.database_of(engine)._runs_single_statements = False
+            hooks.database_of(engine)._pool.runs_single_statements = False
             engine.get_usages(self.hot)
             with hooks.Interleaved(
                 engine, "UPDATE quota_usages", lambda: os.kill(os.getpid(), signal.SIGSTOP), after=True

@@ -263,7 +263,7 @@ class TestWaiting(OutageTestCase):
         schema.sync(Database(fixtures.settings(url)))
         engine = fixtures.make_engine(url)
         self.addCleanup(engine.close)
-        hooks.database_of(engine)._galera = True
+        hooks.database_of(engine)._pool.is_galera = True
         waiting = "SELECT 1 FROM reservations LIMIT 1"
         killing = self.useFixture(hooks.Interleaved(engine, waiting, lambda: kill_all(url)))
         self.assertRaises(exceptions.ReservationNotFound, engine.commit, base.ADMIN, consumer="nobody")

@@ -212,7 +212,7 @@ class TestFunctions(PlanTestCase):
         database = hooks.database_of(engine)
         sa.event.listen(database.engine, "before_cursor_execute", note)
         with mock.patch.object(Database, "_may_run_single_statements", return_value=False):
-            database._runs_single_statements = False
+            database._pool.runs_single_statements = False
             self.attach(engine, f"ordinary {size}")
             uuids = engine.reserve_many(self.context, [Claim("a", {"gpu": 1}), Claim("b", {"gpu": 1})], group="g")
             engine.extend(self.context, uuids, 60)

@@ -180,7 +180,7 @@ class TestSingleStatement(PodTestCase):
             self.skipTest("only MariaDB has Galera clusters")
         database = hooks.database_of(self.engine)
         for known in (True, None):
-            database._galera = known
+            database._pool.is_galera = known
             self.patch(type(database.dialect), "is_galera", lambda *_: True)
             with hooks.recorded_statements(self.engine) as sent:
                 self.assertEqual(self.first, self.select())

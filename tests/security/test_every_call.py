@@ -226,22 +226,19 @@ class EveryCallTestCase(test_limits.LimitsTestCase):
 
     @contextlib.contextmanager
     def listening(self, engine: QuotaEngine) -> Iterator[list[str]]:
-        """Record every statement of the engine's databases, without its values."""
+        """Record every statement of the engine's database, without its values."""
         sent: list[str] = []
 
         def note(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
             is_single = statement.endswith("-- COMMIT")  # the numbers are in its text
             sent.append(re.sub(r"\b\d+\b", "?", statement) if is_single else statement)
 
-        database = hooks.database_of(engine)
-        databases = [database, database.long_transactions, engine._driver._untimed]
-        for database in databases:
-            sa.event.listen(database.engine, "before_cursor_execute", note)
+        sql = hooks.database_of(engine).engine
+        sa.event.listen(sql, "before_cursor_execute", note)
         try:
             yield sent
         finally:
-            for database in databases:
-                sa.event.remove(database.engine, "before_cursor_execute", note)
+            sa.event.remove(sql, "before_cursor_execute", note)
 
     def answer(self, engine: QuotaEngine, on: Any, call: str, context: Any, named: dict[str, Any]) -> Answer:
         with self.listening(engine) as sent:
