@@ -17,7 +17,7 @@ from oslotest import base
 TOP = pathlib.Path(__file__).parents[2]
 PACKAGE = "cyborg_quota"
 parsed = functools.cache(ast.parse)
-MAX_FILE_LINES = 500
+MAX_FILE_LINES = 800
 MAX_FUNCTION_LINES = 70
 
 LEAVES = {
