@@ -36,7 +36,6 @@ DuplicateEntry = oslo_exc.DBDuplicateEntry
 Work = Callable[[Connection], T]
 
 _CONFLICT_WAIT_SHARE: Final = 48
-_USUAL_LIMITS: Final = contextlib.nullcontext()
 
 
 class _Call(threading.local):
@@ -341,7 +340,10 @@ class Database:
                 cached.leave_autocommit()
             if read:
                 self.dialect.read_only_next(connection)
-            with connection.begin(), self._time_limits(connection):
+            with contextlib.ExitStack() as after_commit, connection.begin():
+                if self._settings is not self._pool.settings:
+                    limits = self.dialect.time_limits(connection, self._settings, self._pool.settings)
+                    after_commit.enter_context(limits)
                 self._verify_once(connection)
                 result = work(connection)
                 has_run = True
@@ -384,11 +386,6 @@ class Database:
         if (verify := self._pool.verify) is not None:  # (another thread may run it at the same time)
             verify(connection)
             self._pool.verify = None
-
-    def _time_limits(self, connection: Connection) -> contextlib.AbstractContextManager[None]:
-        if self._settings is self._pool.settings:
-            return _USUAL_LIMITS
-        return self.dialect.time_limits(connection, self._settings, self._pool.settings)
 
     def _acquire(self) -> tuple[ConnectionCache, CachedConnection]:
         _, connections = self._pool.open()

@@ -11,7 +11,7 @@ A charge is a conditional UPDATE. It changes one row; if it changes none, the ch
 ``:max_held`` is the limit minus the amount of the charge, that is the maximum of ``used + reserved`` before the change;
 ``:max_subtree`` likewise (``bounds``).
 ``charge_update_many`` is the same UPDATE for several rows. PostgreSQL's functions contain a third form
-(dialects/postgresql_functions.py). All three must have the same conditions. ``bulk_update`` checks no limits.
+(dialects/postgresql.sql). All three must have the same conditions. ``bulk_update`` checks no limits.
 
 No usage row is locked before that statement. The leaf is charged first and the root last, so that the row that most
 transactions need, the root's, is locked for the shortest time. (On MariaDB, one UPDATE locks all rows by id.)

@@ -13,7 +13,7 @@ from cyborg_quota import QuotaEngine
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.dialects import postgresql_functions as functions
-from cyborg_quota.db.dialects.postgresql import FUNCTIONS
+from cyborg_quota.db.dialects.postgresql_functions import DEFINITIONS
 from tests import base, fixtures
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -56,7 +56,7 @@ class TestFunctions(base.BackendTestCase):
 
     def missing(self) -> list[str]:
         with self.admin.connect() as connection:
-            return functions.missing(connection, FUNCTIONS)
+            return functions.missing(connection)
 
     def make_engine(self) -> QuotaEngine:
         engine = fixtures.make_engine(self.url)
@@ -78,11 +78,11 @@ class TestFunctions(base.BackendTestCase):
     def test_without_the_privilege(self) -> None:
         """A sync reports the privilege, the ledger works without the functions, and a later sync creates them."""
         self.sync()
-        for name in FUNCTIONS:
+        for name in DEFINITIONS:
             self.execute(f"DROP FUNCTION {name}")
         self.revoke()
         self.assertEqual((schema.head(), schema.head()), self.sync())
-        self.assertEqual(list(FUNCTIONS), self.missing())
+        self.assertEqual(list(DEFINITIONS), self.missing())
         self.assertEqual(1, self.log.output.count("lacks privileges to create the functions"))
         self.assertIn("CREATE ON SCHEMA public", self.log.output)
         engine = self.make_engine()
@@ -104,12 +104,12 @@ class TestFunctions(base.BackendTestCase):
         self.execute("REVOKE USAGE ON LANGUAGE plpgsql FROM PUBLIC")
         self.sync()
         self.assertIn("USAGE ON LANGUAGE plpgsql", self.log.output)
-        self.assertEqual(list(FUNCTIONS), self.missing())
+        self.assertEqual(list(DEFINITIONS), self.missing())
         self.attach(self.make_engine())
 
     def test_without_the_privilege_to_call_them(self) -> None:
         self.sync()
-        for name in FUNCTIONS:
+        for name in DEFINITIONS:
             self.execute(f"REVOKE EXECUTE ON FUNCTION {name} FROM PUBLIC, {self.user}")
         self.attach(self.make_engine())
         self.assertEqual(1, self.log.output.count("A function of the ledger cannot be called"))
@@ -128,7 +128,7 @@ class TestFunctions(base.BackendTestCase):
         """They have the caller's privileges, and do not find tables by the caller's search path."""
         self.sync()
         with self.admin.connect() as connection:
-            for name in FUNCTIONS:
+            for name in DEFINITIONS:
                 query = "SELECT prosecdef, pg_get_functiondef(oid) FROM pg_proc WHERE proname = %s"
                 has_owners_rights, text = connection.exec_driver_sql(query, (name,)).one()
                 self.assertFalse(has_owners_rights)

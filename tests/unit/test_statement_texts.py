@@ -20,7 +20,7 @@ from cyborg_quota.db import (
     inventories,
     reservations,
 )
-from cyborg_quota.db.dialects import postgresql
+from cyborg_quota.db.dialects import postgresql_functions
 from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.usages import Change, Node
 from cyborg_quota.types import COMMITTED, RESERVED, ROLLED_BACK
@@ -154,7 +154,7 @@ def statement_by_statement() -> Iterator[tuple[str, Run]]:
 
 def server_functions() -> Iterator[tuple[str, Run]]:
     """PostgreSQL's functions. The text of a released function must not change: its name contains a version."""
-    for name, definition in postgresql.FUNCTIONS.items():
+    for name, definition in postgresql_functions.DEFINITIONS.items():
         yield f"function {name}", lambda c, text=definition: c.exec_driver_sql(text)  # type: ignore[misc]
 
 

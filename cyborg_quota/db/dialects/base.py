@@ -70,9 +70,9 @@ class Dialect:
     def time_limits(
         self, connection: sa.Connection, settings: DatabaseSettings, usual: DatabaseSettings
     ) -> contextlib.AbstractContextManager[None]:
-        """Within the context, which is inside a transaction, its statements have the time limits of ``settings``.
+        """Within the context, statements have the time limits of ``settings``.
 
-        ``usual``: those with which the connection was set up.
+        It begins inside a transaction, and ends after it. ``usual``: the limits with which the connection was set up.
         """
         return contextlib.nullcontext()
 

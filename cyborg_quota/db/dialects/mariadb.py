@@ -112,10 +112,14 @@ class MariaDB(Dialect):
         try:
             set_limits(settings)
             yield
-            set_limits(usual)
         except BaseException:
             connection.invalidate()  # its session has other limits than the next transaction expects
             raise
+        try:
+            set_limits(usual)
+            connection.rollback()  # (the SET has begun a transaction)
+        except Exception:  # what was to be done is done
+            connection.invalidate()
 
     def lock_order(self, change: Change) -> tuple[Any, ...]:
         return (change.node.usage_id,)

@@ -19,7 +19,6 @@ from sqlalchemy.ext.compiler import compiles
 
 from cyborg_quota.db import socket_watchdog, usages
 from cyborg_quota.db.clock import utc_after
-from cyborg_quota.db.dialects import postgresql_capacity as capacity_functions
 from cyborg_quota.db.dialects import postgresql_functions as functions
 from cyborg_quota.db.dialects.base import MIN_BULK_ROWS, Dialect
 from cyborg_quota.db.inventories import InventoryClaim
@@ -34,9 +33,6 @@ from cyborg_quota.types import State
 LOG = logging.getLogger(__name__)
 
 _usage = quota_usages.c
-
-FUNCTIONS: Final = {**functions.DEFINITIONS, **capacity_functions.DEFINITIONS}
-"""The definition of each function of this release, by name."""
 
 _READ_COMMITTED: Final = "TRANSACTION ISOLATION LEVEL READ COMMITTED"
 
@@ -102,9 +98,7 @@ class PostgreSQL(Dialect):
         changes: Sequence[Change],
         claims: Sequence[InventoryClaim] = (),
     ) -> bool | None:
-        if claims:
-            return capacity_functions.claim(connection, rows, self.in_lock_order(changes), claims)
-        return functions.reserve(connection, rows, self.in_lock_order(changes))
+        return functions.reserve(connection, rows, self.in_lock_order(changes), claims)
 
     def read_in_single_statement(
         self, connection: sa.Connection, query: Statement, parameters: Mapping[str, Any]
@@ -131,10 +125,10 @@ class PostgreSQL(Dialect):
         )
 
     def missing_functions(self, connection: sa.Connection) -> list[str]:
-        return functions.missing(connection, FUNCTIONS)
+        return functions.missing(connection)
 
     def create_functions(self, connection: sa.Connection) -> list[str]:
-        return functions.create(connection, FUNCTIONS)
+        return functions.create(connection)
 
     def enter_autocommit(self, connection: sa.Connection) -> None:
         _driver_connection(connection).autocommit = True

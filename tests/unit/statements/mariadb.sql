@@ -3,7 +3,7 @@ PREPARE cyborg_quota_56bcfc5a2a568bf78e53 FROM 'BEGIN NOT ATOMIC IF NOT EXISTS (
 FROM reservations AS holder 
 WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, claim_ordinal) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
 ;
-EXECUTE cyborg_quota_56bcfc5a2a568bf78e53 USING %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, 2, 0, 2, 1, 101, 8, 50, 0, 0, 0 -- COMMIT
+EXECUTE cyborg_quota_56bcfc5a2a568bf78e53 USING %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, 2, 0, 2, 1, 101, 6, 48, 0, 0, 0 -- COMMIT
 ;
 
 -- single statement: reserve two rows
@@ -11,7 +11,7 @@ PREPARE cyborg_quota_d2531254fb509740229e FROM 'BEGIN NOT ATOMIC IF NOT EXISTS (
 FROM reservations AS holder 
 WHERE holder.project_id = ? AND holder.consumer_id IN (?, ?) AND holder.live = 1) THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, claim_ordinal) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?), (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?); IF ROW_COUNT() = 2 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
 ;
-EXECUTE cyborg_quota_d2531254fb509740229e USING %s, %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, %s, 1, %s, %s, 1, 5, %s, %s, 2, 2, 0, 2, 1, 101, 8, 50, 0, 0, 0 -- COMMIT
+EXECUTE cyborg_quota_d2531254fb509740229e USING %s, %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, %s, 1, %s, %s, 1, 5, %s, %s, 2, 2, 0, 2, 1, 101, 6, 48, 0, 0, 0 -- COMMIT
 ;
 
 -- single statement: reserve in a tree
@@ -19,7 +19,7 @@ PREPARE cyborg_quota_91a5e367359aba044afd FROM 'BEGIN NOT ATOMIC IF NOT EXISTS (
 FROM reservations AS holder 
 WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, claim_ordinal) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END), used=(quota_usages.used + CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END), subtree=(quota_usages.subtree + CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END) WHERE quota_usages.id IN (?, ?, ?) AND quota_usages.generation = CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.used + quota_usages.reserved <= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.subtree <= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.used >= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.reserved >= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END AND quota_usages.subtree >= CASE quota_usages.id WHEN ? THEN ? WHEN ? THEN ? WHEN ? THEN ? END; IF ROW_COUNT() = 3 THEN COMMIT; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
 ;
-EXECUTE cyborg_quota_91a5e367359aba044afd USING %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, 1, 2, 2, 0, 3, 0, 1, 0, 2, 0, 3, 0, 1, 2, 2, 2, 3, 2, 1, 2, 3, 1, 101, 2, 102, 3, 103, 1, 8, 2, 4611686018427387904, 3, 4611686018427387904, 1, 50, 2, 60, 3, 60, 1, 0, 2, 0, 3, 0, 1, 0, 2, 0, 3, 0, 1, 0, 2, 0, 3, 0 -- COMMIT
+EXECUTE cyborg_quota_91a5e367359aba044afd USING %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, 1, 2, 2, 0, 3, 0, 1, 0, 2, 0, 3, 0, 1, 2, 2, 2, 3, 2, 1, 2, 3, 1, 101, 2, 102, 3, 103, 1, 6, 2, 4611686018427387904, 3, 4611686018427387904, 1, 48, 2, 58, 3, 58, 1, 0, 2, 0, 3, 0, 1, 0, 2, 0, 3, 0, 1, 0, 2, 0, 3, 0 -- COMMIT
 ;
 
 -- single statement: commit
@@ -47,7 +47,7 @@ PREPARE cyborg_quota_3a086f728cbe5d333782 FROM 'BEGIN NOT ATOMIC IF NOT EXISTS (
 FROM reservations AS holder 
 WHERE holder.project_id = ? AND holder.consumer_id = ? AND holder.live = 1) THEN INSERT INTO reservations (created_at, deleted, uuid, usage_id, project_id, resource, delta, expire, state, consumer_id, group_id, live, claim_ordinal, provider_id) VALUES (UTC_TIMESTAMP(6), false, ?, ?, ?, ?, ?, (UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ''reserved'', ?, ?, 1, ?, ?); IF ROW_COUNT() = 1 THEN UPDATE inventories SET updated_at=UTC_TIMESTAMP(6), used=(inventories.used + ?), free=(inventories.free - ?) WHERE inventories.id = ? AND inventories.free >= ? AND (inventories.min_unit = ? OR inventories.min_unit < ? AND inventories.max_unit >= ? AND ? %% inventories.step_size < 1); IF ROW_COUNT() = 1 THEN UPDATE quota_usages SET updated_at=UTC_TIMESTAMP(6), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?; IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; SELECT 3; END IF; ELSE ROLLBACK; SELECT 2; END IF; ELSE ROLLBACK; SELECT 1; END IF; ELSE ROLLBACK; SELECT 0; END IF; END'
 ;
-EXECUTE cyborg_quota_3a086f728cbe5d333782 USING %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, 5, 4, 4, 7, 4, 2, 2, 2, 2, 2, 0, 2, 1, 101, 8, 50, 0, 0, 0 -- COMMIT
+EXECUTE cyborg_quota_3a086f728cbe5d333782 USING %s, %s, %s, 1, %s, %s, 1, 5, %s, %s, 1, 5, 4, 4, 7, 4, 2, 2, 2, 2, 2, 0, 2, 1, 101, 6, 48, 0, 0, 0 -- COMMIT
 ;
 
 -- claim of capacity
