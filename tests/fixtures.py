@@ -16,8 +16,10 @@ from typing import Any
 
 import fixtures
 import sqlalchemy as sa
+from oslo_config import cfg
 
 from cyborg_quota import Constraint, QuotaEngine
+from cyborg_quota import conf as quota_conf
 from cyborg_quota.db import models, schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.path_state import PathState
@@ -135,6 +137,17 @@ def synced_url(backend: str, pid: int, name: str = "shared") -> str:
         kept_connections.keep(url)
     gc.freeze()  # the imported modules: no collection visits them again
     return url
+
+
+def configuration(**options: object) -> cfg.ConfigOpts:
+    """Our options, as a program without a file has them; ``options``: group__name=value."""
+    conf = cfg.ConfigOpts()
+    quota_conf.register_opts(conf)
+    conf([], default_config_files=[], default_config_dirs=[])
+    for name, value in options.items():
+        group, _, option = name.partition("__")
+        conf.set_override(option, value, group)
+    return conf
 
 
 def settings(url: str, **changes: Any) -> DatabaseSettings:

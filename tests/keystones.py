@@ -10,7 +10,7 @@ from typing import Any
 
 from oslo_config import cfg
 
-from cyborg_quota import conf
+from tests import fixtures
 
 AUTH_URL = "http://keystone.example:5000/v3"
 PASSWORD = "not-to-be-seen"
@@ -21,9 +21,7 @@ def settings(**options: Any) -> cfg.ConfigOpts:
     """Return a configuration with the driver keystone; ``options``: group__name=value."""
     from cyborg_quota.limits import keystone_session
 
-    made = cfg.ConfigOpts()
-    conf.register_opts(made)
-    made([], default_config_files=[], default_config_dirs=[])
+    made = fixtures.configuration()
     keystone_session.register_opts(made)
     values = {
         "limits__driver": "keystone",

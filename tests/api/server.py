@@ -51,18 +51,12 @@ class NamedTokens:
 
 def settings(url: str, **options: Any) -> cfg.ConfigOpts:
     """A configuration with limits in the ledger. ``options``: group__name=value."""
-    conf = cfg.ConfigOpts()
-    cyborg_quota.conf.register_opts(conf)
-    conf([], default_config_files=[], default_config_dirs=[])
     defaults = {
         "database__connection": url,
         "limits__driver": "database",
         "limits__enforcement_model": "strict_hierarchy",
     }
-    for name, value in {**defaults, **options}.items():
-        group, _, option = name.partition("__")
-        conf.set_override(option, value, group=group)
-    return conf
+    return fixtures.configuration(**{**defaults, **options})
 
 
 def make_application(conf: cfg.ConfigOpts, engine: QuotaEngine) -> Application:

@@ -125,13 +125,3 @@ class TestCostOfTheTree(ApplicationTestCase):
         before = self.rows()
         clouds.add_projects(fixtures.plain_engine(self.url), 0, 200)
         self.assertEqual(before, self.rows())
-
-    def test_pages(self) -> None:
-        """In the order of the tree: parents before their children."""
-        found: list[str] = []
-        url = "/v2/quotas/physics/tree?limit=1"
-        while url:
-            answer = self.ask(url).json
-            found += [one["project_id"] for one in answer["tree"]]
-            url = answer["tree_links"][0]["href"] if "tree_links" in answer else ""
-        self.assertEqual(["physics", "higgs", "detector", "simulation"], found)

@@ -62,13 +62,6 @@ class TestTheOneThatBinds(RefusalTestCase):
         error = self.assertRaises(exceptions.OverQuota, self.quotas.reserve, DETECTOR, {"gpu": 13})
         self.assertEqual(["higgs"], [one.project_id for one in error.overs])
 
-    def test_of_each_resource(self) -> None:
-        found = self.check_quota({"gpu": 100, "fpga": 1}, "detector", LEAF)["violations"]
-        self.assertEqual(
-            [("detector", "fpga"), ("detector", "gpu")], [(one["project_id"], one["resource"]) for one in found]
-        )
-
-
 class TestCheckAgreesWithReserve(RefusalTestCase):
     """check grants what a reserve grants, and reports each bound that would refuse it."""
 

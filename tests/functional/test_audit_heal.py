@@ -107,18 +107,6 @@ class TestKinds(DriftTestCase):
 class TestFlat(DriftTestCase):
     """Further cases in a flat cloud."""
 
-    def test_clean_after_many_operations(self) -> None:
-        for number in range(5):
-            claims = [base.claim(f"{number}{name}", gpu=1, fpga=2) for name in "abc"]
-            self.quotas.reserve_many(self.context, claims, group=str(number))
-        self.quotas.commit(self.context, group="0")
-        self.quotas.commit(self.context, group="1")
-        self.quotas.release(self.context, consumer="0a")
-        self.quotas.rollback(self.context, group="2")
-        self.quotas.purge(base.ADMIN, 0)
-        self.assertEqual([], self.quotas.audit(base.ADMIN))
-        self.assertEqual([], self.quotas.heal(base.ADMIN))
-
     def test_an_ended_row_deleted_is_no_drift(self) -> None:
         self.execute("DELETE FROM reservations WHERE state = 'rolled_back'")
         self.assertEqual([], self.engine.audit(base.ADMIN))
@@ -131,14 +119,6 @@ class TestFlat(DriftTestCase):
             [(drift.project_id, drift.resource) for drift in audited],
         )
         self.assertEqual(audited, self.engine.heal(base.ADMIN))
-        self.assert_healed()
-
-    def test_a_usage_row_created_again_before_the_repair(self) -> None:
-        self.execute(f"DELETE FROM quota_usages {ROW}")
-        self.engine.reserve(self.context, {"gpu": 1})
-        self.assertEqual((0, 1), self.figures())
-        self.engine.heal(base.ADMIN)
-        self.assertEqual((3, 3), self.figures())
         self.assert_healed()
 
     def test_everything_deleted(self) -> None:

@@ -184,19 +184,12 @@ class TestClaims(InputTestCase):
         self.assertRaises(expected, self.engine.adopt, base.ADMIN, claims(), "p1")
         self.assert_untouched()
 
-    def test_no_claim(self) -> None:
-        for claims in ([], (), iter(())):
+    def test_no_claims(self) -> None:
+        """Nothing, what is no iterable, and something among them that is no claim."""
+        good = base.claim("a", gpu=1)
+        for claims in ([], (), None, 7, good, [good, None], [good, {"gpu": 1}], [good, ("a", {"gpu": 1})], [good, "a"]):
             self.refused_by_both(exceptions.InvalidClaim, lambda claims=claims: claims)
-
-    def test_no_iterable(self) -> None:
-        for claims in (None, 7, Claim("a", {"gpu": 1})):
-            self.refused_by_both(exceptions.InvalidClaim, lambda claims=claims: claims)
-
-    def test_not_a_claim(self) -> None:
-        for claim in (None, {"gpu": 1}, ("a", {"gpu": 1}), "a"):
-            self.refused_by_both(
-                exceptions.InvalidClaim, lambda claim=claim: [base.claim("a", gpu=1), claim]
-            )
+        self.refused_by_both(exceptions.InvalidClaim, lambda: iter(()))
 
     def test_one_consumer_twice(self) -> None:
         claims = [base.claim("twice", gpu=1), base.claim("b", gpu=1), base.claim("twice", fpga=1)]

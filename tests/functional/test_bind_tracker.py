@@ -98,12 +98,6 @@ class TestReserve(BindTrackerTestCase):
         bind.give_up(unbound)
         self.assertEqual([], self.engine.list_reservations(base.ADMIN))
 
-    def test_again(self) -> None:
-        """The same call, delivered twice: reserved once."""
-        first, second = self.reserve(), self.reserve()
-        self.assertEqual(first[0].uuids, second[0].uuids)
-        self.assertEqual((0, 1), self.figures())
-
     def test_a_refusal_hides_other_projects(self) -> None:
         """Also that of an administrator's bind: the usage of an ancestor's other children is not in it."""
         database = Database(fixtures.settings(self.url))

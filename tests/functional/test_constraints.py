@@ -54,14 +54,6 @@ class TestConstraints(base.LedgerTestCase):
         self.insert("quota_usages", USAGE | {"resource": "GPU"})
         self.insert("quota_usages", USAGE | {"project_id": "P"})
 
-    def test_usages_updated(self) -> None:
-        self.insert("quota_usages", USAGE)
-        for counter in ("reserved", "used", "subtree"):
-            error = self.assertRaises(
-                sa.exc.DBAPIError, self.execute, f"UPDATE quota_usages SET {counter} = -1"
-            )
-            self.assertIn(f"ck_quota_usages_{counter}", str(error.orig))
-
     def test_reservations(self) -> None:
         for column in ("uuid", "usage_id", "project_id", "resource", "delta", "state", "deleted"):
             self.refused("reservations", ROW | {column: None}, column)

@@ -20,7 +20,7 @@ from cyborg_quota.conf import opts
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.limits.config import parse_limits
-from tests import base, hooks
+from tests import base, fixtures, hooks
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
@@ -29,13 +29,8 @@ SECRET = "correct-horse-battery"
 
 def configure(**groups: dict[str, object]) -> cfg.ConfigOpts:
     """Return the options as a program has them, with some of them set."""
-    conf = cfg.ConfigOpts()
-    cyborg_quota.conf.register_opts(conf)
-    conf([], default_config_files=[], default_config_dirs=[])
-    for group, options in groups.items():
-        for name, value in options.items():
-            conf.set_override(name, value, group)
-    return conf
+    options = {f"{group}__{name}": value for group, values in groups.items() for name, value in values.items()}
+    return fixtures.configuration(**options)
 
 
 class TestMakeEngine(oslo_base.BaseTestCase):
@@ -81,12 +76,11 @@ class TestMakeEngine(oslo_base.BaseTestCase):
         self.refused("[limits] driver", "stars", limits={"driver": "stars"})
 
     def test_an_invalid_url(self) -> None:
-        for url in (SECRET, f"mysql+pymysql://u:{SECRET}@host:port/x", f"://{SECRET}", " "):
-            self.refused("[database] connection", database={"connection": url})
-
-    def test_an_unknown_database(self) -> None:
-        """The error is raised when the engine is made, and not at the first attach."""
-        for url in (f"oracle9://u:{SECRET}@host/x", f"mysql+nodriver://u:{SECRET}@host/x"):
+        """The error is raised when the engine is made, not at the first attach; so it is for an unknown database."""
+        for url in (
+            *(SECRET, f"mysql+pymysql://u:{SECRET}@host:port/x", f"://{SECRET}", " "),
+            *(f"oracle9://u:{SECRET}@host/x", f"mysql+nodriver://u:{SECRET}@host/x"),
+        ):
             self.refused("[database] connection", database={"connection": url})
 
     def test_connection_parameters(self) -> None:

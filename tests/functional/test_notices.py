@@ -17,7 +17,7 @@ from cyborg_quota.cmd import expirer, notifications
 from cyborg_quota.db import inventories
 from cyborg_quota.ledger.thresholds import OVER, level
 from cyborg_quota.types import Notice
-from tests import base
+from tests import base, fixtures
 from tests.race.workers import race
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -66,23 +66,6 @@ class TestNotices(base.LedgerTestCase):
         self.assertEqual([], self.take_notices())
         self.limits.limits["p1", "gpu"] = 0
         self.assertEqual([(1000, 0, OVER)], self.take_notices())
-
-    def test_the_first_check_of_many_projects_is_one_line(self) -> None:
-        """It was a warning for each of them."""
-        self.limits.limits[None, "gpu"] = 2
-        for number in range(30):
-            self.engine.reserve(base.ADMIN, {"gpu": 2}, project_id=f"full{number}")
-        settings = cfg.ConfigOpts()
-        quota_conf.register_opts(settings)
-        settings([], default_config_files=[], default_config_dirs=[])
-        log = self.useFixture(fx.FakeLogger(level=logging.INFO, format="%(levelname)s %(message)s"))
-        self.assertEqual(30, expirer.Maintenance(settings, self.engine).notify())
-        (line,) = [line for line in log.output.splitlines() if "crossed" in line]
-        self.assertTrue(line.startswith("WARNING thresholds crossed by 30 projects: 30 at the limit."), line)
-
-    def test_admins_only(self) -> None:
-        self.assertRaises(cyborg_quota.exceptions.NotAuthorized, self.quotas.notices, self.context)
-
 
 class TestCapacityNotices(base.LedgerTestCase):
     def setUp(self) -> None:
@@ -178,12 +161,9 @@ class TestCapacityNotices(base.LedgerTestCase):
             self.add(f"pool{number}", 40)
             self.quotas.reserve(self.context, {"gpu": 40}, provider=f"pool{number}")
         self.quotas.reserve(self.context, {"gpu": 10}, provider="n1")
-        settings = cfg.ConfigOpts()
-        quota_conf.register_opts(settings)
-        settings([], default_config_files=[], default_config_dirs=[])
         log = self.useFixture(fx.FakeLogger(level=logging.INFO, format="%(levelname)s %(message)s"))
         engine = self.make_engine(least_capacity=32)
-        maintenance = expirer.Maintenance(settings, engine)
+        maintenance = expirer.Maintenance(fixtures.configuration(), engine)
         self.assertEqual(13, maintenance.notify())
         line, total = [line for line in log.output.splitlines() if "crossed" in line]
         self.assertTrue(line.startswith("WARNING thresholds crossed by 12 inventories: 12 full."), line)

@@ -339,13 +339,6 @@ class TestHeal(ReconcilerTestCase):
         self.assertEqual((11, 0), self.figures())
         self.assertEqual(11, sum(counts))
 
-    def test_a_few_changes_need_no_force(self) -> None:
-        for number in range(10):
-            self.cloud.bind(f"a{number}")
-        reconciler = self.reconciler(share=0)
-        reconciler.heal(reconciler.find())
-        self.assertEqual((10, 0), self.figures())
-
     def test_every_change_is_logged(self) -> None:
         self.cloud.bind("a")
         self.charge("ghost")

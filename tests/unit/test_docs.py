@@ -130,10 +130,8 @@ class TestNames(base.BaseTestCase):
                 self.assertIn(f"``{name}``", PAGES["doc/source/concepts.rst"])
 
     def test_the_options_of_the_database_and_their_defaults(self) -> None:
-        settings = cfg.ConfigOpts()
-        conf.register_opts(settings)
         self.useFixture(fx.EnvironmentVariable("OS_DATABASE__CONNECTION"))
-        settings([], default_config_files=[], default_config_dirs=[])
+        settings = fixtures.configuration()
         table = table_named("doc/source/configuration.rst", "database-options")
         shown = {row[0]: row[1] for row in table[1:]}
         used = re.search(r"Used are (.*?)\. ", str(conf.database.__doc__), re.DOTALL)

@@ -10,13 +10,12 @@ from typing import Any
 from unittest import mock
 
 import fixtures as fx
-from oslo_config import cfg
 from oslotest import base
 
-from cyborg_quota import conf, exceptions, limits, make_engine
+from cyborg_quota import exceptions, limits, make_engine
 from cyborg_quota.limits import keystone_session
 from cyborg_quota.limits.keystone import KeystoneLimitDriver
-from tests import keystones
+from tests import fixtures, keystones
 from tests.keystones import PASSWORD
 
 
@@ -32,10 +31,7 @@ class TestConfiguration(base.BaseTestCase):
         self.assertIsInstance(engine._driver.limits, KeystoneLimitDriver)
 
     def test_an_untouched_configuration(self) -> None:
-        made = cfg.ConfigOpts()
-        conf.register_opts(made)
-        made([], default_config_files=[], default_config_dirs=[])
-        made.set_override("driver", "keystone", group="limits")
+        made = fixtures.configuration(limits__driver="keystone")
         error = self.assertRaises(exceptions.ConfigurationError, make_engine, made)
         self.assertEqual("[oslo_limit] lacks auth_type: set it to password.", str(error))
 

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from oslo_config import cfg
 from oslotest import base
 
-import cyborg_quota
 from cyborg_quota import exceptions
 from cyborg_quota.integrations.cyborg import mapping
 from cyborg_quota.integrations.cyborg.mapping import ClassNotCounted, ResourceMap, Rule, parse_rule
+from tests import fixtures
 
 COUNTED = ("fpga", "gpu", "gpu.A100")
 
@@ -42,8 +41,6 @@ class TestRules(base.BaseTestCase):
 
 
 class TestResourceMap(base.BaseTestCase):
-    def test_one_class(self) -> None:
-        self.assertEqual({"fpga": 1}, resource_map("FPGA: fpga").deltas(group("FPGA")))
 
     def test_a_model_and_its_family(self) -> None:
         rules = resource_map("PGPU: gpu", "PGPU CUSTOM_A100: gpu.A100")
@@ -93,20 +90,13 @@ class TestResourceMap(base.BaseTestCase):
 
     def test_default(self) -> None:
         """Cyborg's own classes have rules; the default of [quota] resources is charged."""
-        conf = cfg.ConfigOpts()
-        cyborg_quota.conf.register_opts(conf)
-        conf([], default_config_files=[], default_config_dirs=[])
+        conf = fixtures.configuration()
         found = ResourceMap.from_conf(conf)
         self.assertEqual({"fpga": 1}, found.deltas(group("FPGA")))
         self.assertEqual({"gpu": 1}, found.deltas(group("PGPU")))
         self.assertIn("vgpu", str(self.assertRaises(ClassNotCounted, found.deltas, group("VGPU"))))
         conf.set_override("resource_rule", ["nonsense"], "cyborg")
         self.assertRaises(exceptions.ConfigurationError, ResourceMap.from_conf, conf)
-
-    def test_classes_and_traits(self) -> None:
-        found = group("FPGA", "PGPU", A="required", B="forbidden")
-        self.assertEqual(["FPGA", "PGPU"], mapping.classes_of(found))
-        self.assertEqual(["A"], mapping.traits_of(found))
 
     def test_requests_of(self) -> None:
         """As many as Cyborg makes: one for each unit, and two for a Xilinx FPGA."""

@@ -61,14 +61,6 @@ class TestEffect(base.BaseTestCase):
         step = transitions.effect(before, after, delta)  # type: ignore[arg-type]
         self.assertEqual(there, (from_nothing[0] + step[0], from_nothing[1] + step[1]))
 
-    def test_counters_of_each_state(self) -> None:
-        expected = {"reserved": (3, 0), "committed": (0, 3)}
-        for state in STATES:
-            held = transitions.effect(None, state, 3)
-            self.assertEqual(expected.get(state, (0, 0)), held)
-            self.assertTrue(state in LIVE_STATES or held == (0, 0))
-
-
 class TestCurrentAttempt(base.BaseTestCase):
     """The rows that a consumer or a group selects. ``ended_after`` is the highest ID at the time when a row ended."""
 
@@ -87,10 +79,6 @@ class TestCurrentAttempt(base.BaseTestCase):
         for state in LIVE_STATES:
             ended = row(9, consumer="a", state="rolled_back", ended_after=9)
             self.assert_selected([2], ended, row(2, consumer="a", state=state))
-
-    def test_all_ended(self) -> None:
-        first = row(1, consumer="a", state="released", ended_after=1)
-        self.assert_selected([2], first, row(2, consumer="b", state="expired", ended_after=7))
 
     STORED = st.lists(
         st.builds(
