@@ -75,7 +75,7 @@ class QuotaEngine(Queries):
         self.pod_limits: Final = PodLimits(*common, require_reason=require_reason)
         """Limits of projects per pod. They can be changed only if [limits] driver is database."""
         self.monitoring: Final = Monitoring(*common)
-        """Metrics of the ledger, and the election of the process that exports them."""
+        """Metrics of the ledger."""
 
     # --- resources ---
 
@@ -105,7 +105,7 @@ class QuotaEngine(Queries):
         provider: str | None = None,
         pod: str | PodChoice | None = None,
     ) -> list[str]:
-        """Reserve ``deltas`` ({resource: signed amount}) if all limits permit it.
+        """Reserve ``deltas`` ({resource: amount of at least 1}) if all limits permit it.
 
         With a ``provider`` (a UUID, a name, or ANY), the reservation also takes capacity of that provider, all of it
         from one provider. A repeated call with ANY returns the first reservations. With provider ANY and a ``pod``

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table reservations: insert rows, find those of a call, and change their state.
 
-maintenance.py expires, deletes, folds and sums them; history.py lists them.
+maintenance.py deletes, folds and sums them; history.py lists them.
 """
 
 from __future__ import annotations

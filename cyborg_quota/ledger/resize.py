@@ -190,7 +190,7 @@ def expire_overdue(database: Database, settler: Settler, rows: Sequence[Row]) ->
 
 
 def amend(connection: Connection, settler: Settler, changes: Sequence[Amendment]) -> None:
-    """Change the project and the amount of live rows, in order of id, and record it.
+    """Change the project and the amount of live rows, and record it.
 
     Raises ReservationChanged if a row is not as it was read, or is overdue.
     """

@@ -359,11 +359,13 @@ class TestPlaybooks(base.BaseTestCase):
         written = tasks["Write the configuration, which holds the password of the database"]["ansible.builtin.copy"]
         self.assertEqual("0600", written["mode"])
         path = pathlib.Path(self.useFixture(fx.TempDir()).path, "cyborg_quota.conf")
-        path.write_text(written["content"].replace("{{ cyborg_quota_database | replace('$', '$$') }}", "sqlite://"))
+        text = written["content"].replace("{{ cyborg_quota_database | replace('$', '$$') }}", "sqlite://")
+        path.write_text(text.replace("{{ cyborg_region }}", "RegionOne"))
         self.useFixture(fx.EnvironmentVariable("OS_DATABASE__CONNECTION"))
         loaded = loading.load(cfg.ConfigOpts(), ["--config-file", str(path)])
         self.assertEqual(["fpga", "gpu"], loaded.quota.resources)
         self.assertEqual(("sqlite://", "database"), (loaded.database.connection, loaded.limits.driver))
+        self.assertEqual("RegionOne", loaded.cyborg.source)
         self.assertEqual(["cyborg_api", "cyborg_conductor"], [api["hosts"], conductor["hosts"]])
 
     def test_kolla(self) -> None:

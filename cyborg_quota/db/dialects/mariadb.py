@@ -109,17 +109,21 @@ class MariaDB(Dialect):
         if usual.statement_timeout_seconds is None:  # (no connection has limits)
             yield
             return
+        def restore() -> None:
+            if not connection.invalidated:
+                try:
+                    set_limits(usual)
+                    connection.rollback()  # (the SET has begun a transaction)
+                except Exception:  # (the transaction has ended: this must not change its result)
+                    connection.invalidate()
+
         try:
             set_limits(settings)
             yield
-        except BaseException:
-            connection.invalidate()  # its session has other limits than the next transaction expects
+        except Exception:
+            restore()
             raise
-        try:
-            set_limits(usual)
-            connection.rollback()  # (the SET has begun a transaction)
-        except Exception:  # what was to be done is done
-            connection.invalidate()
+        restore()
 
     def lock_order(self, change: Change) -> tuple[Any, ...]:
         return (change.node.usage_id,)
