@@ -192,8 +192,8 @@ class TestFunctions(PlanTestCase):
                 plans = self.plans_of(engine, lambda of=engine, at=size: self.call_every_function(of, str(at)))  # type: ignore[misc]
             called = {name for text in sent for name in re.findall(r"cyborg_quota_\w+_v\d", text)}
             self.assertEqual({"cyborg_quota_reserve_v1", "cyborg_quota_settle_v1"}, called)
-            # Without a provider, 5 (see TestPlannedAgain). With one, the server also changes inventories.
-            self.assertEqual(10, len({plan["Query Text"] for plan in plans}))
+            # Those of TestPlannedAgain, and the UPDATE of inventories.
+            self.assertEqual(6, len({plan["Query Text"] for plan in plans}))
             found = _wrong(plans)
             found |= _wrong(self.plans_of_multi_statement_transaction(engine, size))
             wrong |= {f"{size} rows: {one}" for one in found}

@@ -39,7 +39,7 @@ DECLARE
     claimed integer := 0;
     charged integer := 0;
 BEGIN
-    -- Whether a consumer has live reservations. (One lookup per consumer, so that each uses a unique key: PostgreSQL would
+    -- Whether a consumer has a live claim. (One lookup per consumer, so that each uses a unique key: PostgreSQL would
     -- search `consumer_id = ANY (...)` by the project alone.)
     IF EXISTS (
         SELECT FROM unnest(p_consumers) AS given(name) CROSS JOIN LATERAL (
