@@ -21,7 +21,7 @@ from cyborg_quota.metric_types import LedgerMetrics, ProjectMetrics
 from cyborg_quota.metrics import exporter
 from cyborg_quota.metrics.exporter import LedgerApplication
 from cyborg_quota.pod_types import ResourceUse
-from tests import base, clouds, needs
+from tests import base, clouds, keystones, needs
 from tests.api import server
 from tests.servers import machine, prometheus
 
@@ -170,26 +170,12 @@ class TestReads(oslotest.base.BaseTestCase):
     def test_a_scrape_waits_two_seconds_for_keystone(self) -> None:
         """Keystone accepts connections and does not answer."""
         silent = self.useFixture(SilentServer())
-        conf = server.settings("sqlite://")
-        options = {
-            "auth_type": "password",
-            "auth_url": f"http://127.0.0.1:{silent.port}/v3",
-            "username": "nobody",
-            "password": "secret",
-            "user_domain_id": "default",
-            "system_scope": "all",
-        }
-        from cyborg_quota.limits import keystone_session
-
-        keystone_session.register_opts(conf)
-        conf.set_override("auth_type", "password", group="oslo_limit")
-        from keystoneauth1 import loading
-
-        conf.register_opts(loading.get_auth_plugin_conf_options("password"), group="oslo_limit")
-        for name, value in options.items():
-            conf.set_override(name, value, group="oslo_limit")
-        conf.set_override("project_names", True, group="metrics")
-        conf.set_override("projects", ["*"], group="metrics")
+        conf = keystones.settings(
+            oslo_limit__auth_type="password",
+            oslo_limit__auth_url=f"http://127.0.0.1:{silent.port}/v3",
+            metrics__project_names=True,
+            metrics__projects=["*"],
+        )
         engine = mock.Mock(**{"monitoring.read": lambda *_arguments: metrics_of("a")})
         application = exporter.make_application(conf, engine)
         began = time.monotonic()

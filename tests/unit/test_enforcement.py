@@ -11,7 +11,7 @@ from oslotest import base
 
 from cyborg_quota import enforcement
 from cyborg_quota.exceptions import OverQuota
-from cyborg_quota.types import MAX_AMOUNT, TOTAL, Claim, Constraint, Counters, Over
+from cyborg_quota.types import MAX_AMOUNT, TOTAL, Constraint, Counters, Over
 
 names = st.sampled_from(("p", "root"))
 resources = st.sampled_from(("gpu", "fpga"))
@@ -46,12 +46,6 @@ class TestFindViolations(base.BaseTestCase):
         self.assertEqual(sorted(found), found)
 
 
-class TestRequested(base.BaseTestCase):
-    def test_summed(self) -> None:
-        claims = [Claim("a", {"gpu": 2, "fpga": 1}), Claim(None, {"gpu": 3})]
-        self.assertEqual({"gpu": 5, "fpga": 1}, enforcement.requested(claims))
-
-
 class TestRedact(base.BaseTestCase):
     def test_of_each_resource_the_one_with_the_least_room(self) -> None:
         near, far = Over("mid", "gpu", "subtree", 9, 9, 0, 0, 8), Over("a", "gpu", "subtree", 7, 9, 0, 0, 7)
@@ -82,15 +76,6 @@ class TestOverQuota(base.BaseTestCase):
     """The error that contains them."""
 
     OVERS = (Over("p", "gpu", "project", 5, 1, 4, 1), Over("p", "fpga", "project", 0, 2, 0, 0))
-
-    def test_sorted_data_and_message(self) -> None:
-        error = OverQuota(iter(self.OVERS))
-        self.assertEqual(["fpga", "gpu"], [over.resource for over in error.overs])
-        self.assertEqual(
-            "Quota exceeded: project p, resource fpga: limit 0, used 0, reserved 0, requested 2; "
-            "project p, resource gpu: limit 5, used 4, reserved 1, requested 1",
-            str(error),
-        )
 
     def test_not_changed_by_its_reader(self) -> None:
         over = copy.copy(OverQuota(self.OVERS).overs[0])
