@@ -23,6 +23,7 @@ from cyborg_quota.ledger.settings import DriverSettings
 from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models.strict_hierarchy import StrictHierarchy
+from cyborg_quota.types import ResourceKey
 from tests import base, fixtures, trees
 
 MOST = 10**9
@@ -108,8 +109,9 @@ def floor_workers(url: str, leaves: dict[int, list[str]]) -> dict[str, harness.W
     with database.engine.connect() as connection:
         query = sa.text("SELECT project_id, id FROM quota_usages WHERE resource = 'gpu'")
         ids: dict[str, int] = {row.project_id: row.id for row in connection.execute(query)}
+    gpu = [ResourceKey("gpu")]
     paths = {
-        name: database.read(lambda connection, leaf=name: path_state.read_path(connection, leaf, ["gpu"]))  # type: ignore[misc]
+        name: database.read(lambda connection, leaf=name: path_state.read_path(connection, leaf, gpu))  # type: ignore[misc]
         for name in leaves[3]
     }
     database.close()

@@ -23,6 +23,8 @@ from cyborg_quota.types import (
     LimitRecord,
     Marker,
     RecordedChange,
+    ResourceKey,
+    UsageKey,
 )
 from cyborg_quota.validation import Context
 
@@ -211,7 +213,10 @@ class Administration(Subject):
             self._driver.keeper.set_defaults(checked, author)
         else:
             self._driver.keeper.set_limits(
-                project_id, checked, author, lambda parent_id: self._may_set(context, action, project_id, parent_id)
+                project_id,
+                {ResourceKey(resource): limit for resource, limit in checked.items()},
+                author,
+                lambda parent_id: self._may_set(context, action, project_id, parent_id),
             )
 
     def _may_set(self, context: Context, action: str, project_id: str, parent_id: str | None) -> None:
@@ -292,7 +297,7 @@ class Administration(Subject):
         validation.admin_only(context, "list_over")
         whole, state = self._driver.keeper.whole_tree()
         rows = [
-            TreeRow(TOTAL, None, 0, resource, limit, 0, state.counters[TOTAL, resource].subtree)
+            TreeRow(TOTAL, None, 0, resource, limit, 0, state.counters[UsageKey(TOTAL, resource)].subtree)
             for resource, limit in sorted(state.totals.items())
         ]
         rows += limit_tree.rows(*whole, self._driver.limits.limit_if_missing)

@@ -5,77 +5,69 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
-from cyborg_quota import scopes
-from cyborg_quota.types import MAX_AMOUNT, UNLIMITED, Claim, Constraint, Counters, Over, Scope
+from cyborg_quota.types import MAX_AMOUNT, UNLIMITED, Constraint, Counters, Over, ResourceKey, Scope, UsageKey
 
-
-def requested(claims: Iterable[Claim]) -> dict[str, int]:
-    """The sum of the deltas of each resource."""
-    total: dict[str, int] = {}
-    for claim in claims:
-        for resource, delta in claim.deltas.items():
-            total[resource] = total.get(resource, 0) + delta
-    return total
+Key = TypeVar("Key", str, ResourceKey)
 
 
 def find_violations(
     project_id: str,
     constraints: Iterable[Constraint],
-    counters: Mapping[tuple[str, str], Counters],
-    request: Mapping[str, int],
+    counters: Mapping[UsageKey, Counters],
+    request: Mapping[ResourceKey, int],
 ) -> list[Over]:
     """The constraints that ``request``, charged to ``project_id``, would violate; sorted.
 
-    The keys of ``counters`` are (project_id, resource); the resource may be a scoped name, as in ``request`` and the
-    constraints. The usage of a descendant does not count against a constraint
-    of scope ``project``.
+    The usage of a descendant does not count against a constraint of scope ``project``.
     """
     violations = []
     for constraint in constraints:
-        amount = request.get(constraint.resource, 0)
+        key = constraint.key
+        amount = request.get(key.resource_key, 0)
         if constraint.limit == UNLIMITED or not amount:
             continue
         if constraint.scope == "project" and constraint.project_id != project_id:
             continue
-        now = counters.get((constraint.project_id, constraint.resource), Counters())
+        now = counters.get(key, Counters())
         held = now.used + now.reserved if constraint.scope == "project" else now.subtree
         if held + amount > constraint.limit:
-            resource, pod = scopes.split(constraint.resource)
             violations.append(
                 Over(
                     project_id=constraint.project_id,
-                    resource=resource,
+                    resource=constraint.resource,
                     scope=constraint.scope,
                     limit=constraint.limit,
                     requested=amount,
                     used=now.used,
                     reserved=now.reserved,
                     subtree=None if constraint.scope == "project" else now.subtree,
-                    pod=pod,
+                    pod=constraint.pod or None,
                 )
             )
     return sorted(violations, key=lambda over: (over, over.pod or ""))
 
 
 def room(
-    project_id: str, constraints: Iterable[Constraint], counters: Mapping[tuple[str, str], Counters]
-) -> dict[str, int]:
+    project_id: str, constraints: Iterable[Constraint], counters: Mapping[UsageKey, Counters]
+) -> dict[ResourceKey, int]:
     """The amount that these constraints permit to ``project_id``, by resource; negative where usage exceeds a limit.
 
     A resource that is missing is not limited.
     """
-    left: dict[str, int] = {}
+    left: dict[ResourceKey, int] = {}
     for one in constraints:
         if one.limit == UNLIMITED or (one.scope == "project" and one.project_id != project_id):
             continue
-        now = counters.get((one.project_id, one.resource), Counters())
+        now = counters.get(one.key, Counters())
         free = one.limit - (now.used + now.reserved if one.scope == "project" else now.subtree)
-        left[one.resource] = min(free, left.get(one.resource, free))
+        key = one.key.resource_key
+        left[key] = min(free, left.get(key, free))
     return left
 
 
-def overflowing(counters: Mapping[str, Counters], request: Mapping[str, int]) -> list[str]:
+def overflowing(counters: Mapping[Key, Counters], request: Mapping[Key, int]) -> list[Key]:
     """The resources whose counter would overflow. ``counters`` are those of the charged project, by resource."""
     return sorted(
         resource
@@ -84,32 +76,32 @@ def overflowing(counters: Mapping[str, Counters], request: Mapping[str, int]) ->
     )
 
 
-def limits_by_scope(constraints: Iterable[Constraint]) -> dict[tuple[str, str, Scope], int]:
-    """The lowest limit by (project_id, resource, scope). A key that is missing is unlimited."""
-    lowest: dict[tuple[str, str, Scope], int] = {}
+def limits_by_scope(constraints: Iterable[Constraint]) -> dict[tuple[UsageKey, Scope], int]:
+    """The lowest limit by usage row and scope. A key that is missing is unlimited."""
+    lowest: dict[tuple[UsageKey, Scope], int] = {}
     for constraint in constraints:
         if constraint.limit != UNLIMITED:
-            key = (constraint.project_id, constraint.resource, constraint.scope)
+            key = (constraint.key, constraint.scope)
             lowest[key] = min(constraint.limit, lowest.get(key, constraint.limit))
     return lowest
 
 
 def find_bounds(
     project_id: str,
-    counters: Mapping[tuple[str, str], Counters],
+    counters: Mapping[UsageKey, Counters],
     request: Mapping[str, int],
     *,
     missing: Mapping[str, str],
 ) -> list[Over]:
     """The bounds beside the constraints that would refuse ``request``: no limit, or the width of a counter.
 
-    ``missing``: the project without a limit, by resource. The names of ``request`` are not scoped.
+    ``missing``: the project without a limit, by resource. ``request``: over all pods.
     """
     bounds = []
     for resource, amount in request.items():
-        own = counters.get((project_id, resource), Counters())
+        own = counters.get(UsageKey(project_id, resource), Counters())
         if resource in missing:
-            now = counters.get((missing[resource], resource), Counters())
+            now = counters.get(UsageKey(missing[resource], resource), Counters())
             bounds.append(Over(missing[resource], resource, "project", None, amount, now.used, now.reserved))
             continue
         if overflowing({resource: own}, {resource: amount}):

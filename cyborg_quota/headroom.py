@@ -11,52 +11,54 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
-from cyborg_quota import scopes, units
+from cyborg_quota import units
 from cyborg_quota.capacity_types import FreeInventories
-from cyborg_quota.types import MAX_AMOUNT, UNLIMITED, Constraint, Counters, Headroom
+from cyborg_quota.types import MAX_AMOUNT, UNLIMITED, Constraint, Counters, Headroom, ResourceKey, UsageKey
 
 
 def compute(
     path: Sequence[str],
     resource: str,
     constraints: Iterable[Constraint],
-    counters: Mapping[tuple[str, str], Counters],
+    counters: Mapping[UsageKey, Counters],
 ) -> Headroom:
     """What fits into ``path[0]``. ``path``: the project and its ancestors, leaf first; ``constraints``: of a charge.
 
-    The keys of ``counters`` are (project_id, resource); a missing key is zero.
+    A key that ``counters`` lacks is zero.
     """
     project_id = path[0]
-    own = counters.get((project_id, resource), Counters())
-    bounds = _limits(path, resource, constraints, counters)
+    own = counters.get(UsageKey(project_id, resource), Counters())
+    bounds = _limits(path, ResourceKey(resource), constraints, counters)
     width = MAX_AMOUNT - own.used - own.reserved
     if bounds or width < MAX_AMOUNT:  # else, every amount fits: MAX_AMOUNT is the largest of a reserve
         bounds.append(Headroom(max(0, width), project_id, "counter", MAX_AMOUNT))
     return min(bounds, key=_fits, default=Headroom(None))
 
 
-def by_resource(constraints: Iterable[Constraint]) -> dict[str, list[Constraint]]:
+def by_resource(constraints: Iterable[Constraint]) -> dict[ResourceKey, list[Constraint]]:
     """The constraints of each resource, for callers of ``compute`` and ``in_pod`` with many resources."""
-    found: dict[str, list[Constraint]] = {}
+    found: dict[ResourceKey, list[Constraint]] = {}
     for one in constraints:
-        found.setdefault(one.resource, []).append(one)
+        found.setdefault(one.key.resource_key, []).append(one)
     return found
 
 
 def _limits(
     path: Sequence[str],
-    resource: str,
+    key: ResourceKey,
     constraints: Iterable[Constraint],
-    counters: Mapping[tuple[str, str], Counters],
+    counters: Mapping[UsageKey, Counters],
 ) -> list[Headroom]:
     """The bound of each constraint, nearest to the leaf first."""
     distance: dict[str | None, int] = {project_id: index for index, project_id in enumerate(path)}
     bounds = []
     for constraint in constraints:
         project_id, scope, limit = constraint.project_id, constraint.scope, constraint.limit
-        if constraint.resource != resource or limit == UNLIMITED or (scope == "project" and project_id != path[0]):
+        if (constraint.resource, constraint.pod) != key or limit == UNLIMITED:
             continue
-        now = counters.get((project_id, resource), Counters())
+        if scope == "project" and project_id != path[0]:
+            continue
+        now = counters.get(constraint.key, Counters())
         held = now.used + now.reserved if scope == "project" else now.subtree
         owner = None if scope == "total" else project_id
         bounds.append(Headroom(max(0, limit - held), owner, scope, limit))
@@ -66,18 +68,15 @@ def _limits(
 def in_pod(
     quota: Headroom,
     path: Sequence[str],
-    name: str,
+    key: ResourceKey,
     constraints: Iterable[Constraint],
-    counters: Mapping[tuple[str, str], Counters],
+    counters: Mapping[UsageKey, Counters],
 ) -> Headroom:
-    """What fits into a pod: ``quota``, or what the limits of the pod permit. ``name``: the scoped name of the resource.
-
-    ``quota``: what fits into all pods. ``constraints`` and ``counters`` have scoped names.
-    """
-    least = min(_limits(path, name, constraints, counters), key=_fits, default=quota)
+    """What fits into the pod of ``key``: ``quota`` (what fits into all pods), or what the limits of the pod permit."""
+    least = min(_limits(path, key, constraints, counters), key=_fits, default=quota)
     if least.fits is None or (quota.fits is not None and quota.fits <= least.fits):
         return quota
-    return dataclasses.replace(least, pod=scopes.split(name)[1])
+    return dataclasses.replace(least, pod=key.pod)
 
 
 def no_limit_set(project_id: str) -> Headroom:

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cyborg_quota import exceptions, scopes, validation
+from cyborg_quota import exceptions, validation
 from cyborg_quota.policy import RULE, SEE_PODS
 from cyborg_quota.subject import Subject
-from cyborg_quota.types import LimitRecord
+from cyborg_quota.types import LimitRecord, ResourceKey
 from cyborg_quota.validation import Context
 
 
@@ -40,7 +40,7 @@ class PodLimits(Subject):
         if not validation.is_admin(context):  # before the pod is looked up, so that the error reveals no pod
             self._require_right(context, project_id, self._driver.projects.parent_of(project_id))
         checked = {
-            scopes.scoped_name(validation.check_name("resource", resource), pod): None
+            ResourceKey(validation.check_name("resource", resource), pod): None
             if limit is None
             else validation.check_limit(limit)
             for resource, limit in limits.items()

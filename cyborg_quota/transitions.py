@@ -11,8 +11,17 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal, NamedTuple
 
 from cyborg_quota import exceptions
-from cyborg_quota.scopes import scoped_name
-from cyborg_quota.types import COMMITTED, EXPIRED, LIVE_STATES, RELEASED, RESERVED, ROLLED_BACK, State
+from cyborg_quota.types import (
+    COMMITTED,
+    EXPIRED,
+    LIVE_STATES,
+    RELEASED,
+    RESERVED,
+    ROLLED_BACK,
+    ResourceKey,
+    State,
+    UsageKey,
+)
 
 Call = Literal["commit", "rollback", "release", "extend", "resize", "transfer", "expire"]
 
@@ -137,14 +146,15 @@ def effect(before: State | None, after: State, delta: int) -> tuple[int, int]:
     return reserved, used
 
 
-def amounts(moves: Iterable[Move]) -> dict[tuple[str, str], tuple[int, int]]:
-    """What the moves add to (reserved, used), by project_id and by the name of the counters."""
-    sums: dict[tuple[str, str], tuple[int, int]] = {}
+def amounts(moves: Iterable[Move]) -> dict[UsageKey, tuple[int, int]]:
+    """What the moves add to (reserved, used), by usage row."""
+    sums: dict[UsageKey, tuple[int, int]] = {}
     for row, to in moves:
         reserved, used = effect(row.state, to, row.delta)
-        for name in counted_names(row):
-            before = sums.get((row.project_id, name), (0, 0))
-            sums[row.project_id, name] = before[0] + reserved, before[1] + used
+        for counted in counted_keys(row):
+            key = UsageKey(row.project_id, *counted)
+            before = sums.get(key, (0, 0))
+            sums[key] = before[0] + reserved, before[1] + used
     return sums
 
 
@@ -185,9 +195,10 @@ def _ended_before(row: Row, begin: Row) -> bool:
     return row.ended_after is not None and row.ended_after < begin.id
 
 
-def counted_names(row: Row) -> tuple[str, ...]:
-    """The names of the counters that count the reservation: its resource, and that of its pod, if it has one."""
-    return (row.resource,) if row.pod is None else (row.resource, scoped_name(row.resource, row.pod))
+def counted_keys(row: Row) -> tuple[ResourceKey, ...]:
+    """What counts the reservation: the resource in all pods, and in its pod, if it has one."""
+    key = ResourceKey(row.resource)
+    return (key,) if row.pod is None else (key, ResourceKey(row.resource, row.pod))
 
 
 _id: Final = operator.attrgetter("id")

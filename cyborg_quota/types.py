@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 UNLIMITED: Final = -1
 """The value of a limit that permits any amount. 0 permits nothing: compare limits with ``is None``, not as booleans."""
@@ -52,6 +52,29 @@ TOTAL: Final = " total"
 
 Marker = tuple["str | None", "str | None"]
 """A row of a list: its project (None: the default limits) and its resource (None: the last row of the project)."""
+
+
+class ResourceKey(NamedTuple):
+    """What a counter counts and a limit limits: a resource, in one pod or ("") in all pods."""
+
+    resource: str
+    pod: str = ""
+
+    def __str__(self) -> str:
+        """For a message: ``gpu``, or ``gpu in pod p1``."""
+        return f"{self.resource} in pod {self.pod}" if self.pod else self.resource
+
+
+class UsageKey(NamedTuple):
+    """The key of a usage row and of a limit of a project: the project and the parts of a ResourceKey."""
+
+    project_id: str
+    resource: str
+    pod: str = ""
+
+    @property
+    def resource_key(self) -> ResourceKey:
+        return ResourceKey(self.resource, self.pod)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -109,13 +132,19 @@ class Constraint:
 
     With scope ``project``, used + reserved of the project must not exceed ``limit``. With scope ``subtree``, the sum
     of used + reserved over the project and its descendants must not exceed it. With scope ``total`` (project_id TOTAL),
-    the sum over all projects must not exceed it.
+    the sum over all projects must not exceed it. ``pod``: what they hold in this pod; "": in all.
     """
 
     project_id: str
     resource: str
     limit: int
     scope: Scope = "project"
+    pod: str = ""
+
+    @property
+    def key(self) -> UsageKey:
+        """The usage row that it limits."""
+        return UsageKey(self.project_id, self.resource, self.pod)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

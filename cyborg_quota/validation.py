@@ -333,7 +333,7 @@ def _check_pod_of(claim: Claim) -> str | PodChoice | None:
 
 
 MAX_POD_CHARS: Final = 100
-"""The longest name of a new pod. A counter's name contains those of a pod and of a resource (scopes.py)."""
+"""The longest name of a new pod."""
 
 
 def pod_name(name: object) -> str:

@@ -62,8 +62,8 @@ def add_children(sql: sa.Engine, parent_id: str, count: int, *, first: int = 0) 
     _renew_statistics(sql, "projects", "quota_usages", "project_limits")
 
 
-def add_usages(sql: sa.Engine, keys: Sequence[tuple[str, str]]) -> None:
-    """Add usage rows of these projects and resources, without usage."""
+def add_usages(sql: sa.Engine, keys: Sequence[tuple[str, str, str]]) -> None:
+    """Add usage rows of these projects, resources and pods, without usage."""
     with sql.begin() as connection:
         _insert(connection, models.quota_usages, [_usage(*key) for key in keys])
 
@@ -163,8 +163,9 @@ def _project(project_id: str, parent_id: str | None) -> dict[str, Any]:
     return {"project_id": project_id, "parent_id": parent_id, "generation": 0}
 
 
-def _usage(project_id: str, resource: str) -> dict[str, Any]:
-    return {"project_id": project_id, "resource": resource, "used": 0, "reserved": 0, "subtree": 0, "generation": 0}
+def _usage(project_id: str, resource: str, pod: str = "") -> dict[str, Any]:
+    zeros = {"used": 0, "reserved": 0, "subtree": 0, "generation": 0}
+    return {"project_id": project_id, "resource": resource, "pod": pod, **zeros}
 
 
 def _ended(number: int, turn: int) -> dict[str, Any]:

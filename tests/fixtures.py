@@ -11,7 +11,7 @@ import pathlib
 import shutil
 import tempfile
 import unittest
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import fixtures
@@ -28,7 +28,7 @@ from cyborg_quota.ledger.driver import DbQuotaDriver
 from cyborg_quota.ledger.selection import BestFit, ProviderSelection
 from cyborg_quota.ledger.settings import DriverSettings
 from cyborg_quota.limits.base import LimitDriver
-from cyborg_quota.scopes import is_scoped
+from cyborg_quota.types import ResourceKey
 from tests import invariants, kept_connections, needs, shared_dialects, statement_cache
 
 statement_cache.share()
@@ -206,23 +206,28 @@ class DictLimits(LimitDriver):
         self.subtree_limits: dict[tuple[str, str], int] = {}
 
     def get_constraints(self, path: Sequence[str], resources: Collection[str]) -> list[Constraint]:
+        return self._constraints(path, map(ResourceKey, resources))
+
+    def _constraints(self, path: Sequence[str], keys: Iterable[ResourceKey]) -> list[Constraint]:
         found = []
-        for resource in resources:
-            limit = self.limits.get((path[0], resource), self.limits.get((None, resource)))
+        for key in keys:
+            name = str(key)
+            limit = self.limits.get((path[0], name), self.limits.get((None, name)))
             if limit is not None:
-                found.append(Constraint(path[0], resource, limit))
+                found.append(Constraint(path[0], key.resource, limit, pod=key.pod))
             for project_id in path:
-                if (project_id, resource) in self.subtree_limits:
-                    limit = self.subtree_limits[project_id, resource]
-                    found.append(Constraint(project_id, resource, limit, "subtree"))
+                if (project_id, name) in self.subtree_limits:
+                    limit = self.subtree_limits[project_id, name]
+                    found.append(Constraint(project_id, key.resource, limit, "subtree", key.pod))
         return found
 
-    def get_pod_constraints(self, path: Sequence[str], names: Collection[str]) -> list[Constraint]:
-        return self.get_constraints(path, names)
+    def get_pod_constraints(self, path: Sequence[str], keys: Collection[ResourceKey]) -> list[Constraint]:
+        return self._constraints(path, keys)
 
     def get_pod_limits(self, state: PathState) -> Sequence[Constraint]:
-        names = {name for _, name in [*self.limits, *self.subtree_limits] if is_scoped(name)}
-        return self.get_pod_constraints(state.project_ids, sorted(names))
+        parts = (name.partition(" in pod ") for _, name in [*self.limits, *self.subtree_limits])
+        keys = {ResourceKey(resource, pod) for resource, _, pod in parts if pod}
+        return self._constraints(state.project_ids, sorted(keys))
 
     def get_limits(self, project_ids: Collection[str], resources: Collection[str]) -> Mapping[tuple[str, str], int]:
         return {

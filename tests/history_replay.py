@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, NamedTuple
 
-from cyborg_quota import QuotaEngine, scopes
+from cyborg_quota import QuotaEngine
 from cyborg_quota.db import inventories, limits, overrides, pods, projects, resource_providers, totals
 from cyborg_quota.db.database import Connection
 from cyborg_quota.types import TOTAL, HistoryEntry
@@ -69,9 +69,8 @@ def _ended(connection: Connection, state: State) -> set[Key]:
 def _read(connection: Connection) -> State:
     defaults, own, _ = limits.read_limits(connection)
     state: State = {("limit", None, resource, None, None): limit for resource, limit in defaults.items()}
-    for (project_id, name), limit in own.items():
-        resource, pod = scopes.split(name)
-        state["limit", project_id, resource, pod, None] = limit
+    for key, limit in own.items():
+        state["limit", key.project_id, key.resource, key.pod or None, None] = limit
     for total in totals.read_limits(connection):
         state["limit", TOTAL, total.resource, None, None] = total.limit
     for child, parent in projects.edges(connection).items():

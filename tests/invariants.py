@@ -17,11 +17,12 @@ MULTI_STATEMENTS = 1 << 16
 """The flag of a connection to MariaDB that may send several statements at once."""
 
 
-Key = tuple[str, str]
+Key = tuple[str, str, str]
+"""Of a usage row: project_id, resource, pod."""
 
 
 QUERIES = {
-    "usages": ("quota_usages", "id, project_id, resource, reserved, used, subtree, counted_in_total"),
+    "usages": ("quota_usages", "id, project_id, resource, pod, reserved, used, subtree, counted_in_total"),
     "limits": ("limit_totals WHERE is_enforced = 1", "resource"),
     "rows": (
         "reservations",
@@ -44,7 +45,7 @@ def find_violations(connection: sa.Connection) -> list[str]:
     usages = [usage for usage in usages if usage.project_id != TOTAL]
     pods = {provider.id: provider.pod for provider in found["providers"]}
     parents = {edge.project_id: edge.parent_id for edge in found["edges"]}
-    names = {usage.id: (usage.project_id, usage.resource) for usage in usages}
+    names = {usage.id: (usage.project_id, usage.resource, usage.pod) for usage in usages}
     return (
         _check_rows(rows, names)
         + _check_counters(usages, rows, parents, pods)
@@ -112,7 +113,7 @@ def _check_rows(rows: Sequence[Any], names: Mapping[int, Key]) -> list[str]:
             faults.append(f"reservation {row.id}: deleted, live or deleted_at does not follow {row.state}")
         if is_ended:
             continue
-        if names.get(row.usage_id) != key:
+        if names.get(row.usage_id) != (*key, ""):
             faults.append(f"reservation {row.id}: its usage row is not that of {key}")
         if row.consumer_id is not None:
             if (*key, row.consumer_id) in live:
@@ -132,17 +133,18 @@ def _check_counters(
     used: collections.Counter[Key] = collections.Counter()
     subtree: collections.Counter[Key] = collections.Counter()
     for row in rows:
-        for name in _names(row, pods):
+        for pod in {"", pods.get(row.provider_id, "")}:
+            key = (row.project_id, row.resource, pod)
             if row.state == "reserved":
-                reserved[row.project_id, name] += row.delta
+                reserved[key] += row.delta
             if row.state == "committed":
-                used[row.project_id, name] += row.delta
+                used[key] += row.delta
     for usage in usages:
         for ancestor in _path_to_root(usage.project_id, parents):
-            subtree[ancestor, usage.resource] += usage.used + usage.reserved
+            subtree[ancestor, usage.resource, usage.pod] += usage.used + usage.reserved
     faults = []
     for usage in usages:
-        key = (usage.project_id, usage.resource)
+        key = (usage.project_id, usage.resource, usage.pod)
         for rule, recorded, expected in (
             ("I1 reserved", usage.reserved, reserved.pop(key, 0)),
             ("I2 used", usage.used, used.pop(key, 0)),
@@ -154,18 +156,13 @@ def _check_counters(
     return faults + [f"{key} is charged but has no usage row" for key in sorted(unmatched)]
 
 
-def _names(row: Any, pods: Mapping[int, str]) -> list[str]:
-    """The names of the counters that count a reservation: its resource, and that of the pod of its provider."""
-    return [row.resource, *(f" {pods[one]}\x1f{row.resource}" for one in [row.provider_id] if one in pods)]
-
-
 def _check_totals(
     totals: Sequence[Any], usages: Sequence[Any], parents: Mapping[str, str | None], enforced: set[str]
 ) -> list[str]:
     """The total is the sum of the roots that it counts; if it is enforced, it is the sum of all usage."""
     faults = []
     for total in totals:
-        of_resource = [usage for usage in usages if usage.resource == total.resource]
+        of_resource = [usage for usage in usages if (usage.resource, usage.pod) == (total.resource, "")]
         counted = [usage for usage in of_resource if usage.counted_in_total]
         if total.subtree != sum(usage.subtree for usage in counted):
             faults.append(f"the total of {total.resource} is {total.subtree}, not the sum of what it counts")
@@ -173,7 +170,7 @@ def _check_totals(
             faults.append(f"the total of {total.resource} is {total.subtree}, not the sum of all usage")
         faults += [f"{one.project_id} is counted, but no root" for one in counted if parents.get(one.project_id)]
     resources = {total.resource for total in totals}
-    stray = [one for one in usages if one.counted_in_total and one.resource not in resources]
+    stray = [one for one in usages if one.counted_in_total and (one.pod or one.resource not in resources)]
     faults += [f"{one.project_id} is counted without a total" for one in stray]
     return faults + [f"the total limit of {resource} has no row" for resource in sorted(enforced - resources)]
 

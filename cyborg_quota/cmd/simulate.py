@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from cyborg_quota import exceptions, scopes
+from cyborg_quota import exceptions
 from cyborg_quota.cmd import base, formats
 from cyborg_quota.cmd.db import open_database
 from cyborg_quota.cmd.errors import BadUsage, Located
@@ -114,7 +114,7 @@ def rows(
     # (After the errors, which are one line.)
     if parsed_args.against != LEDGER and (before.overrides or after.overrides):
         command.print_message(_NO_OVERRIDES)
-    if any(scopes.is_scoped(name) for limits in (before, after) for _, name in limits.tree.project_limits):
+    if any(key.pod for limits in (before, after) for key in limits.tree.project_limits):
         command.print_message(_NO_POD_LIMITS)
     if parsed_args.chart is not None:
         _draw(parsed_args, comparison)
@@ -243,9 +243,9 @@ def _draw(parsed_args: argparse.Namespace, comparison: Comparison) -> None:
             formats.OptionalProject(key[0]).human_readable(),
             key[1],
             held=after,
-            limit=comparison.after.limits.limit(*key),
+            limit=comparison.after.limits.limit(*key[:2]),
             before=before,
-            limit_before=comparison.before.limits.limit(*key),
+            limit_before=comparison.before.limits.limit(*key[:2]),
         )
         for key, (before, after) in comparison.series.items()
     ]

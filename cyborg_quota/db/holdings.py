@@ -8,9 +8,9 @@ from collections.abc import Collection, Sequence
 
 import sqlalchemy as sa
 
-from cyborg_quota import scopes
 from cyborg_quota.db import limits, overrides, projects, usages
 from cyborg_quota.limit_types import Holding
+from cyborg_quota.types import UsageKey
 
 
 def is_known(connection: sa.Connection, project_id: str) -> bool:
@@ -51,17 +51,20 @@ def read(connection: sa.Connection, project_ids: Collection[str]) -> list[Holdin
     """
     some = sorted(project_ids)
     own_limits = {
-        (row.project_id, row.resource): row.hard_limit for row in connection.execute(limits.of_projects_query(some))
+        UsageKey(row.project_id, row.resource, row.pod): row.hard_limit
+        for row in connection.execute(limits.of_projects_query(some))
     }
-    held = _held(connection, some, None)
-    if any(scopes.is_scoped(name) for _, name in own_limits):
-        in_pods = _held(connection, some, "")
+    held = _held(connection, some)
+    if any(key.pod for key in own_limits):
+        in_pods = _held(connection, some, in_pods=True)
         held |= {key: in_pods[key] for key in own_limits if key in in_pods}
-    numbers = Counter((row.project_id, row.resource) for row in connection.execute(overrides.of_projects_query(some)))
+    rows = connection.execute(overrides.of_projects_query(some))
+    numbers = Counter(UsageKey(row.project_id, row.resource) for row in rows)
     found = []
     for key in {*held, *own_limits, *numbers}:
-        resource, pod = scopes.split(key[1])
-        found.append(Holding(key[0], resource, *held.get(key, (0, 0)), own_limits.get(key), numbers[key], pod))
+        used, reserved = held.get(key, (0, 0))
+        pod = key.pod or None
+        found.append(Holding(key.project_id, key.resource, used, reserved, own_limits.get(key), numbers[key], pod))
     return sorted(found, key=lambda one: (one.project_id, one.resource, one.pod or ""))
 
 
@@ -76,6 +79,8 @@ def sums(connection: sa.Connection, resources: Collection[str]) -> dict[str, int
     return {resource: int(used) + int(reserved) for resource, used, reserved in rows}
 
 
-def _held(connection: sa.Connection, some: Sequence[str], pod: str | None) -> dict[tuple[str, str], tuple[int, int]]:
-    rows = connection.execute(usages.held_query(some, pod))
-    return {(row.project_id, row.resource): (row.used, row.reserved) for row in rows}
+def _held(
+    connection: sa.Connection, some: Sequence[str], *, in_pods: bool = False
+) -> dict[UsageKey, tuple[int, int]]:
+    rows = connection.execute(usages.held_query(some, in_pods=in_pods))
+    return {UsageKey(row.project_id, row.resource, row.pod): (row.used, row.reserved) for row in rows}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -23,31 +23,35 @@ from cyborg_quota.db import (
 from cyborg_quota.db.database import Connection
 from cyborg_quota.db.models import limit_defaults, project_limits
 from cyborg_quota.db.prepared import insert_many
-from cyborg_quota.types import Page
+from cyborg_quota.types import Page, UsageKey
 
 _NAMES_A_QUERY: Final = 500
+_LIMITS: Final = sa.select(
+    project_limits.c.project_id, project_limits.c.resource, project_limits.c.pod, project_limits.c.hard_limit
+)
 
 
-StoredLimits = tuple[dict[str, int], dict[tuple[str, str], int], dict[str, "str | None"]]
-"""Defaults by resource, limits by (project, resource), parents by project."""
+StoredLimits = tuple[dict[str, int], dict[UsageKey, int], dict[str, "str | None"]]
+"""Defaults by resource, limits of projects (also those per pod), parents by project."""
 
 
 def read_limits(connection: Connection, project_ids: Collection[str] | None = None) -> StoredLimits:
     """All defaults, limits (without overrides) and tree edges, or only those of ``project_ids``."""
     query = sa.select(limit_defaults.c.resource, limit_defaults.c.hard_limit)
     defaults = {row.resource: row.hard_limit for row in connection.execute(query)}
-    query = sa.select(project_limits.c.project_id, project_limits.c.resource, project_limits.c.hard_limit)
     if project_ids is None:
-        limits = {(row.project_id, row.resource): row.hard_limit for row in connection.execute(query)}
-        return defaults, limits, projects.edges(connection)
+        return defaults, _by_key(connection.execute(_LIMITS)), projects.edges(connection)
     limits, parents = {}, {}
     names = sorted(project_ids)
     for start in range(0, len(names), _NAMES_A_QUERY):
         some = names[start : start + _NAMES_A_QUERY]
-        found = connection.execute(query.where(project_limits.c.project_id.in_(some)))
-        limits.update({(row.project_id, row.resource): row.hard_limit for row in found})
+        limits.update(_by_key(connection.execute(of_projects_query(some))))
         parents.update(projects.edges(connection, some))
     return defaults, limits, parents
+
+
+def _by_key(rows: Iterable[Any]) -> dict[UsageKey, int]:
+    return {UsageKey(project_id, resource, pod): limit for project_id, resource, pod, limit in rows}
 
 
 def read_page(connection: Connection, page: Page) -> list[tuple[str | None, str, int]]:
@@ -61,35 +65,33 @@ def read_page(connection: Connection, page: Page) -> list[tuple[str | None, str,
         ]
     rest = dataclasses.replace(page, limit=None if page.limit is None else page.limit - len(found))
     if rest.limit != 0:
-        query = sa.select(project_limits.c.project_id, project_limits.c.resource, project_limits.c.hard_limit)
-        query = query.where(usages.of_pod(None, project_limits.c.resource))
-        rows = connection.execute(paging.of_project_rows(connection, query, project_limits, rest))
+        rows = connection.execute(paging.of_project_rows(connection, _LIMITS, project_limits, rest))
         found += [(row.project_id, row.resource, row.hard_limit) for row in rows]
     return found
 
 
 def read_in_pods(
     connection: Connection, project_id: str | None, pod: str | None, count: int | None, after: str | None
-) -> list[tuple[str, str, int]]:
-    """(project_id, scoped name, limit) of the limits per pod. None: of all projects; in all pods.
+) -> list[tuple[UsageKey, int]]:
+    """The limits per pod. None: of all projects; in all pods.
 
     ``count``: the maximum number of projects. ``after``: only projects after this one. The database sorts the projects;
     the limits of each project are sorted by pod and resource.
     """
     limit = project_limits.c
-    selected = [usages.of_pod(pod or "", limit.resource)]
+    selected = [limit.pod != "" if pod is None else limit.pod == pod]
     if project_id is not None:
         selected.append(limit.project_id == project_id)
     if after is not None:
         selected.append(limit.project_id > after)
-    query = sa.select(limit.project_id, limit.resource, limit.hard_limit).where(*selected)
+    query = _LIMITS.where(*selected)
     if count is not None:
         # One statement: between two, a project of the page could lose its limits.
         page = paging.first_projects(limit.project_id, after or "", count, sa.and_(*selected)).subquery()
         query = query.join(page, page.c.project_id == limit.project_id)
-    rows = connection.execute(query.order_by(limit.project_id))
-    by_project = itertools.groupby(rows, key=lambda row: row.project_id)
-    return [tuple(row) for _, of_project in by_project for row in sorted(of_project)]
+    found = _by_key(connection.execute(query.order_by(limit.project_id))).items()
+    by_project = itertools.groupby(found, key=lambda item: item[0].project_id)
+    return [item for _, some in by_project for item in sorted(some, key=lambda item: (item[0].pod, item[0].resource))]
 
 
 def _page_of_defaults(connection: Connection, page: Page) -> sa.Select[Any]:
@@ -126,28 +128,28 @@ def set_default(connection: Connection, resource: str, limit: int | None) -> Non
     _replace(connection, limit_defaults, key, {"resource": resource}, limit)
 
 
-def set_limit(connection: Connection, project_id: str, resource: str, limit: int | None) -> None:
+def set_limit(connection: Connection, key: UsageKey, limit: int | None) -> None:
     """Set the limit of a project, or remove it (None)."""
-    key = sa.and_(project_limits.c.project_id == project_id, project_limits.c.resource == resource)
-    _replace(connection, project_limits, key, {"project_id": project_id, "resource": resource}, limit)
+    is_key = sa.and_(*(project_limits.c[name] == value for name, value in key._asdict().items()))
+    _replace(connection, project_limits, is_key, key._asdict(), limit)
 
 
 def set_limits(
-    connection: Connection, limits: Mapping[tuple[str, str], int | None], known: Collection[tuple[str, str]]
+    connection: Connection, limits: Mapping[UsageKey, int | None], known: Collection[UsageKey]
 ) -> None:
     """Set many limits (None: remove) in a few statements. ``known`` are those that already exist."""
     insert_many(
         connection,
         project_limits,
         [
-            {"project_id": project_id, "resource": resource, "hard_limit": limit}
-            for (project_id, resource), limit in sorted(limits.items())
-            if limit is not None and (project_id, resource) not in known
+            {**key._asdict(), "hard_limit": limit}
+            for key, limit in sorted(limits.items())
+            if limit is not None and key not in known
         ],
     )
-    for (project_id, resource), limit in sorted(limits.items()):
-        if (project_id, resource) in known:
-            set_limit(connection, project_id, resource, limit)
+    for key, limit in sorted(limits.items()):
+        if key in known:
+            set_limit(connection, key, limit)
 
 
 def _replace(
@@ -198,6 +200,5 @@ def holders_query(after: str, count: int) -> sa.Select[Any]:
 
 
 def of_projects_query(project_ids: Sequence[str]) -> sa.Select[Any]:
-    """The query for the limits of these projects, also those per pod, which have scoped names."""
-    limit = project_limits.c
-    return sa.select(limit.project_id, limit.resource, limit.hard_limit).where(limit.project_id.in_(project_ids))
+    """The query for the limits of these projects, also those per pod."""
+    return _LIMITS.where(project_limits.c.project_id.in_(project_ids))

@@ -8,13 +8,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cyborg_quota import scopes
 from cyborg_quota.db import clock, reservation_changes
 from cyborg_quota.db.models import projects, quota_usages, reservations
 from cyborg_quota.db.new_reservations import new_uuid
 from cyborg_quota.db.prepared import ListStatement, any_of
-from cyborg_quota.db.usages import Node, scoped_expression
-from cyborg_quota.types import COMMITTED, RESERVED, TOTAL, Counters, Drift
+from cyborg_quota.db.usages import COUNTS_ALL_PODS, Node
+from cyborg_quota.types import COMMITTED, RESERVED, TOTAL, Counters, Drift, UsageKey
 
 _row = reservations.c
 _usage = quota_usages.c
@@ -130,8 +129,9 @@ def fold(connection: sa.Connection, group: FoldGroup, age_microseconds: int, lim
 
 _RESERVED = sa.func.sum(sa.case((_row.state == RESERVED, _row.delta), else_=0))
 _USED = sa.func.sum(sa.case((_row.state == COMMITTED, _row.delta), else_=0))
-_NAME_IN_POD = scoped_expression(_row.resource, _row.pod)
-_IS_OF_POD = sa.and_(_usage.project_id == _row.project_id, _usage.resource == _NAME_IN_POD)
+_IS_OF_POD = sa.and_(
+    _usage.project_id == _row.project_id, _usage.pod == _row.pod, _usage.resource == _row.resource
+)
 
 
 def _audit_query() -> sa.CompoundSelect[Any]:
@@ -157,6 +157,7 @@ def _audit_query() -> sa.CompoundSelect[Any]:
         sa.select(
             _usage.project_id,
             _usage.resource,
+            _usage.pod,
             _usage.reserved,
             _usage.used,
             _usage.subtree,
@@ -168,22 +169,27 @@ def _audit_query() -> sa.CompoundSelect[Any]:
             sa.outerjoin(quota_usages, sums, sums.c.usage_id == _usage.id)
             .outerjoin(
                 children,
-                sa.and_(children.c.parent_id == _usage.project_id, children.c.resource == _usage.resource),
+                sa.and_(
+                    children.c.parent_id == _usage.project_id,
+                    children.c.pod == _usage.pod,
+                    children.c.resource == _usage.resource,
+                ),
             )
         )
         .where(sa.or_(_usage.reserved != reserved, _usage.used != used, _usage.subtree != used + reserved + below))
     )
-    orphans = _orphans(_row.resource, sa.outerjoin(reservations, quota_usages, _usage.id == _row.usage_id))
-    in_pods = _orphans(_NAME_IN_POD, reservations.outerjoin(quota_usages, _IS_OF_POD)).where(_row.pod.is_not(None))
+    orphans = _orphans(sa.literal(""), sa.outerjoin(reservations, quota_usages, _usage.id == _row.usage_id))
+    in_pods = _orphans(_row.pod, reservations.outerjoin(quota_usages, _IS_OF_POD)).where(_row.pod.is_not(None))
     return sa.union_all(present, orphans, in_pods, _rowless_parents(children))
 
 
-def _orphans(name: sa.ColumnElement[str], source: sa.FromClause) -> sa.Select[Any]:
+def _orphans(pod: sa.ColumnElement[str], source: sa.FromClause) -> sa.Select[Any]:
+    sums = _RESERVED, _USED, _RESERVED + _USED
     return (
-        sa.select(_row.project_id, name, sa.null(), sa.null(), sa.null(), _RESERVED, _USED, _RESERVED + _USED)
+        sa.select(_row.project_id, _row.resource, pod, sa.null(), sa.null(), sa.null(), *sums)
         .select_from(source)
         .where(_row.live == 1, _usage.id.is_(None))
-        .group_by(_row.project_id, name)
+        .group_by(_row.project_id, _row.resource, pod)
     )
 
 
@@ -191,15 +197,15 @@ def _sums_of_children() -> sa.Subquery:
     """The sum of ``subtree`` over the children of each project; of a total, over the roots that it counts."""
     child = quota_usages.alias("child")
     by_parent = (
-        sa.select(projects.c.parent_id, child.c.resource, sa.func.sum(child.c.subtree).label("subtree"))
+        sa.select(projects.c.parent_id, child.c.resource, child.c.pod, sa.func.sum(child.c.subtree).label("subtree"))
         .select_from(sa.join(projects, child, child.c.project_id == projects.c.project_id))
         .where(projects.c.parent_id.is_not(None))
-        .group_by(projects.c.parent_id, child.c.resource)
+        .group_by(projects.c.parent_id, child.c.resource, child.c.pod)
     )
     counted = (
-        sa.select(sa.literal(TOTAL), child.c.resource, sa.func.sum(child.c.subtree))
+        sa.select(sa.literal(TOTAL), child.c.resource, child.c.pod, sa.func.sum(child.c.subtree))
         .where(child.c.counted_in_total.is_not(None), child.c.project_id != TOTAL)
-        .group_by(child.c.resource)
+        .group_by(child.c.resource, child.c.pod)
     )
     return by_parent.union_all(counted).subquery("children")
 
@@ -207,14 +213,18 @@ def _sums_of_children() -> sa.Subquery:
 def _rowless_parents(children: sa.Subquery) -> sa.Select[Any]:
     return (
         sa.select(
-            children.c.parent_id, children.c.resource, sa.null(), sa.null(), sa.null(), sa.literal(0), sa.literal(0),
-            children.c.subtree,
+            children.c.parent_id, children.c.resource, children.c.pod, sa.null(), sa.null(), sa.null(),
+            sa.literal(0), sa.literal(0), children.c.subtree,
         )
         .select_from(
             sa.outerjoin(
                 children,
                 quota_usages,
-                sa.and_(_usage.project_id == children.c.parent_id, _usage.resource == children.c.resource),
+                sa.and_(
+                    _usage.project_id == children.c.parent_id,
+                    _usage.pod == children.c.pod,
+                    _usage.resource == children.c.resource,
+                ),
             )
         )
         .where(_usage.id.is_(None), children.c.subtree != 0)
@@ -227,27 +237,27 @@ _AUDIT = _audit_query()
 def audit(connection: sa.Connection) -> list[Drift]:
     """Every usage row whose counters differ from its reservations, or whose subtree differs from its parts' sum."""
     drifts = []
-    rowless: dict[tuple[str, str], Counters] = {}
+    rowless: dict[UsageKey, Counters] = {}
     for row in connection.execute(_AUDIT):
+        key = UsageKey(row.project_id, row.resource, row.pod)
         expected = Counters(int(row.true_used), int(row.true_reserved), int(row.true_subtree))
         if row.reserved is not None:
             recorded = Counters(row.used, row.reserved, row.subtree)
-            drifts.append(_drift(row.project_id, row.resource, recorded, expected))
+            drifts.append(_drift(key, recorded, expected))
             continue
         # The query returns a project's own usage and its children's as two rows; add them to one Drift.
-        part = rowless.get((row.project_id, row.resource), Counters())
-        rowless[row.project_id, row.resource] = Counters(
+        part = rowless.get(key, Counters())
+        rowless[key] = Counters(
             used=expected.used + part.used,
             reserved=expected.reserved + part.reserved,
             subtree=expected.subtree + part.subtree,
         )
-    drifts += [_drift(*key, None, expected) for key, expected in rowless.items()]
+    drifts += [_drift(key, None, expected) for key, expected in rowless.items()]
     return sorted(drifts, key=lambda drift: (drift.project_id, drift.resource, drift.pod or ""))
 
 
-def _drift(project_id: str, name: str, recorded: Counters | None, expected: Counters) -> Drift:
-    resource, pod = scopes.split(name)
-    return Drift(project_id, resource, recorded, expected, pod)
+def _drift(key: UsageKey, recorded: Counters | None, expected: Counters) -> Drift:
+    return Drift(key.project_id, key.resource, recorded, expected, key.pod or None)
 
 
 _child = quota_usages.alias("child")
@@ -260,31 +270,33 @@ _SUMS = _ANY_SUMS.where(_row.usage_id == sa.bindparam("b_id"))
 _SUMS_IN_POD = _ANY_SUMS.where(
     _row.usage_id
     == sa.select(_usage.id)
-    .where(_usage.project_id == sa.bindparam("b_project"), _usage.resource == sa.bindparam("b_resource"))
+    .where(
+        _usage.project_id == sa.bindparam("b_project"), COUNTS_ALL_PODS, _usage.resource == sa.bindparam("b_resource")
+    )
     .scalar_subquery(),
     _row.pod == sa.bindparam("b_pod"),
 )
 
+_IS_CHILD_ROW = (_child.c.pod == sa.bindparam("b_pod"), _child.c.resource == sa.bindparam("b_resource"))
 _CHILDREN_TOTAL = (
     sa.select(sa.func.coalesce(sa.func.sum(_child.c.subtree), 0))
     .select_from(sa.join(projects, _child, _child.c.project_id == projects.c.project_id))
-    .where(projects.c.parent_id == sa.bindparam("b_project"), _child.c.resource == sa.bindparam("b_resource"))
+    .where(projects.c.parent_id == sa.bindparam("b_project"), *_IS_CHILD_ROW)
 )
 
 
 def sums_from_reservations(connection: sa.Connection, node: Node) -> tuple[int, int]:
     """(reserved, used), computed from the reservations."""
-    resource, pod = scopes.split(node.resource)
-    if pod is None:
+    if not node.pod:
         row = connection.execute(_SUMS, {"b_id": node.usage_id}).one()
     else:
-        names = {"b_project": node.project_id, "b_resource": resource, "b_pod": pod}
+        names = {"b_project": node.project_id, "b_resource": node.resource, "b_pod": node.pod}
         row = connection.execute(_SUMS_IN_POD, names).one()
     return int(row.reserved), int(row.used)
 
 
 _COUNTED_TOTAL = sa.select(sa.func.coalesce(sa.func.sum(_child.c.subtree), 0)).where(
-    _child.c.resource == sa.bindparam("b_resource"),
+    *_IS_CHILD_ROW,
     _child.c.counted_in_total.is_not(None),
     _child.c.project_id != TOTAL,
 )
@@ -292,7 +304,7 @@ _COUNTED_TOTAL = sa.select(sa.func.coalesce(sa.func.sum(_child.c.subtree), 0)).w
 
 def children_total(connection: sa.Connection, node: Node) -> int:
     """The sum of ``subtree`` over the direct children; of a total, over the roots that it counts."""
-    parameters = {"b_resource": node.resource}
+    parameters = {"b_resource": node.resource, "b_pod": node.pod}
     if node.project_id == TOTAL:
         return int(connection.execute(_COUNTED_TOTAL, parameters).scalar_one())
     return int(connection.execute(_CHILDREN_TOTAL, {**parameters, "b_project": node.project_id}).scalar_one())

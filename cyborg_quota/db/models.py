@@ -46,8 +46,9 @@ quota_usages = sa.Table(
     sa.Column("updated_at", _moment()),
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
     sa.Column("project_id", _name(), nullable=False),
-    # A resource: the row counts all pods. A scoped name (scopes.py): the row counts one pod.
     sa.Column("resource", _name(), nullable=False),
+    # The pod in which the row counts. "": all pods.
+    sa.Column("pod", _name(), nullable=False, server_default=sa.text("''")),
     sa.Column("reserved", sa.Integer, nullable=False),
     sa.Column("used", sa.Integer, nullable=False),
     # used + reserved of the project and all its descendants (I9). 64 bits: a tree of full projects still fits.
@@ -58,7 +59,8 @@ quota_usages = sa.Table(
     sa.Column("notified_level", sa.SmallInteger, nullable=False, server_default="0"),
     # 1: the total of the resource over all projects counts this row, that of a root. See totals.py.
     sa.Column("counted_in_total", sa.SmallInteger),
-    sa.UniqueConstraint("project_id", "resource", name="project_resource"),
+    # (The pod before the resource: whoever reads all that a project holds does not read the rows of the pods.)
+    sa.UniqueConstraint("project_id", "pod", "resource", name="project_pod_resource"),
     sa.CheckConstraint("reserved >= 0", name="reserved"),
     sa.CheckConstraint("used >= 0", name="used"),
     sa.CheckConstraint("subtree >= 0", name="subtree"),
@@ -192,7 +194,8 @@ project_limits = sa.Table(
     sa.Column("created_at", _moment()),
     sa.Column("updated_at", _moment()),
     sa.Column("project_id", _name(), primary_key=True),
-    # A resource, or a scoped name: a limit per pod.
+    # "": over all pods. In the key before the resource, as in quota_usages.
+    sa.Column("pod", _name(), primary_key=True, server_default=sa.text("''")),
     sa.Column("resource", _name(), primary_key=True),
     sa.Column("hard_limit", sa.BigInteger, nullable=False),
     **_MYSQL_TABLE,

@@ -30,10 +30,9 @@ from cyborg_quota.db import dialects, path_state, projects, recounts, usages
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.prepared import ListStatement, chunks
 from cyborg_quota.db.project_path import Total
-from cyborg_quota.types import TOTAL
+from cyborg_quota.types import TOTAL, UsageKey
 
 Edges = Mapping[str, "str | None"]
-Key = tuple[str, str]
 T = TypeVar("T")
 
 
@@ -79,7 +78,7 @@ def place_all(connection: sa.Connection, added: Edges, moved: Edges) -> None:
     rows = {**rows, **counted.count_inserted(connection, rows.keys() - present.keys(), after, rows)}
     projects.set_parents(connection, moved)
     # (The rows that were just inserted are zero, so their usage need not move.)
-    plan = _plan(rows, [key for key in present if key[0] in moved], old_ancestors, new_ancestors, counted)
+    plan = _plan(rows, [key for key in present if key.project_id in moved], old_ancestors, new_ancestors, counted)
     order = _lock_order(connection, rows, plan, before)
     # From here on, charges of these projects wait.
     subtrees = _lock_and_read_subtrees(connection, order)
@@ -107,13 +106,14 @@ def ancestors(project_id: str, edges: Edges) -> list[str]:
 
 
 def _insert_missing_rows(
-    connection: sa.Connection, rows: Mapping[Key, int], moved: Collection[str], above: Mapping[str, Sequence[str]]
-) -> dict[Key, int]:
+    connection: sa.Connection, rows: Mapping[UsageKey, int], moved: Collection[str], above: Mapping[str, Sequence[str]]
+) -> dict[UsageKey, int]:
     """Insert the usage rows that rule 3 requires at the new ancestors. (Rule 2 excludes concurrent inserts.)"""
-    needed = {(ancestor, resource) for owner, resource in rows if owner in moved for ancestor in above[owner]}
+    moving = [key for key in rows if key.project_id in moved]
+    needed = {key._replace(project_id=ancestor) for key in moving for ancestor in above[key.project_id]}
     missing = sorted(needed - set(rows))
     usages.insert_zeros(connection, missing)
-    return {**rows, **usages.row_ids(connection, {owner for owner, _ in missing})}
+    return {**rows, **usages.row_ids(connection, {key.project_id for key in missing})}
 
 
 @dataclasses.dataclass(slots=True)
@@ -124,31 +124,36 @@ class _Counted:
     """
 
     totals: Mapping[str, Total]
-    keys: set[Key] = dataclasses.field(default_factory=set)
+    keys: set[UsageKey] = dataclasses.field(default_factory=set)
     flags: dict[int, bool] = dataclasses.field(default_factory=dict)
 
     def count_inserted(
-        self, connection: sa.Connection, inserted: Collection[Key], after: Edges, rows: Mapping[Key, int]
-    ) -> dict[Key, int]:
+        self, connection: sa.Connection, inserted: Collection[UsageKey], after: Edges, rows: Mapping[UsageKey, int]
+    ) -> dict[UsageKey, int]:
         """Count the inserted rows of roots, which are zero. Returns the rows of the totals."""
-        new = [key for key in inserted if after.get(key[0]) is None and self._is_open(key[1])]
+        new = [key for key in inserted if after.get(key.project_id) is None and self._is_open(key)]
         usages.set_counted_rows(connection, {rows[key]: True for key in new})
         self.keys.update(new)
-        return {(TOTAL, resource): total.node.usage_id for resource, total in self.totals.items()}
+        return {UsageKey(TOTAL, resource): total.node.usage_id for resource, total in self.totals.items()}
 
-    def is_below(self, project_id: str, resource: str, ancestors: Sequence[str], *, becomes_root: bool = False) -> bool:
-        """Whether the total counts the root of a project with these ancestors."""
+    def is_below(self, key: UsageKey, ancestors: Sequence[str], *, becomes_root: bool = False) -> bool:
+        """Whether the total counts the root above this row, whose project has these ancestors."""
         if becomes_root:
-            return self._is_open(resource)
-        return ((ancestors[-1] if ancestors else project_id), resource) in self.keys
+            return self._is_open(key)
+        return (key._replace(project_id=ancestors[-1]) if ancestors else key) in self.keys
 
-    def move(self, usage_id: int, resource: str, *, is_root: bool) -> None:
+    def move(self, usage_id: int, key: UsageKey, *, is_root: bool) -> None:
         """Note whether a moved row is counted."""
-        if resource in self.totals:
-            self.flags[usage_id] = is_root and self._is_open(resource)
+        if self._total(key) is not None:
+            self.flags[usage_id] = is_root and self._is_open(key)
 
-    def _is_open(self, resource: str) -> bool:
-        return resource in self.totals and self.totals[resource].is_open
+    def _is_open(self, key: UsageKey) -> bool:
+        total = self._total(key)
+        return total is not None and total.is_open
+
+    def _total(self, key: UsageKey) -> Total | None:
+        """The total of the resource; None if there is none, or if the row counts one pod."""
+        return None if key.pod else self.totals.get(key.resource)
 
 
 @dataclasses.dataclass(slots=True)
@@ -166,49 +171,51 @@ class _Part:
 
 
 def _plan(
-    rows: Mapping[Key, int],
-    moving: Iterable[Key],
+    rows: Mapping[UsageKey, int],
+    moving: Iterable[UsageKey],
     old_ancestors: Mapping[str, Sequence[str]],
     new_ancestors: Mapping[str, Sequence[str]],
     counted: _Counted,
 ) -> list[_Part]:
     plan = []
-    for project_id, resource in moving:
+    for key in moving:
+        project_id = key.project_id
         carrier = next((above for above in old_ancestors[project_id] if above in old_ancestors), None)
         # The total of an ancestor on both paths does not change.
         old, new = set(old_ancestors[project_id]), set(new_ancestors[project_id])
         path = [project_id, *new_ancestors[project_id]]
-        if counted.is_below(project_id, resource, old_ancestors[project_id]):
+        if counted.is_below(key, old_ancestors[project_id]):
             old.add(TOTAL)
-        if counted.is_below(project_id, resource, path[1:], becomes_root=path[-1] in new_ancestors):
+        if counted.is_below(key, path[1:], becomes_root=path[-1] in new_ancestors):
             new.add(TOTAL)
-        counted.move(rows[project_id, resource], resource, is_root=len(path) == 1)
+        counted.move(rows[key], key, is_root=len(path) == 1)
+        left = (key._replace(project_id=above) for above in old - new)
         plan.append(
             _Part(
-                rows[project_id, resource],
-                None if carrier is None else rows.get((carrier, resource)),
+                rows[key],
+                None if carrier is None else rows.get(key._replace(project_id=carrier)),
                 # (These rows exist, unless one was deleted by hand; heal recreates it.)
-                [rows[above, resource] for above in old - new if (above, resource) in rows],
-                [rows[above, resource] for above in new - old],
+                [rows[above] for above in left if above in rows],
+                [rows[key._replace(project_id=above)] for above in new - old],
             )
         )
     return plan
 
 
 def _lock_order(
-    connection: sa.Connection, rows: Mapping[Key, int], plan: Sequence[_Part], before: Edges
+    connection: sa.Connection, rows: Mapping[UsageKey, int], plan: Sequence[_Part], before: Edges
 ) -> list[list[int]]:
     """The ids of all rows that change, in the common lock order. (_lock_and_read_subtrees sorts each list.)"""
     changing = {part.usage_id for part in plan}.union(*([*part.leaves, *part.enters] for part in plan))
     if dialects.of(connection).update_locks_in_order:
         return [list(chunk) for chunk in chunks(sorted(changing))]
-    by_depth: dict[int, list[tuple[str, str, int]]] = {}
-    for (project_id, resource), usage_id in rows.items():
+    by_depth: dict[int, list[tuple[UsageKey, int]]] = {}
+    for key, usage_id in rows.items():
         if usage_id in changing:
-            height = 1 if project_id == TOTAL else -len(ancestors(project_id, before))
-            by_depth.setdefault(height, []).append((project_id, resource, usage_id))
+            height = 1 if key.project_id == TOTAL else -len(ancestors(key.project_id, before))
+            by_depth.setdefault(height, []).append((key, usage_id))
     return [
-        [usage_id for *_, usage_id in part] for _, level in sorted(by_depth.items()) for part in chunks(sorted(level))
+        [usage_id for _, usage_id in part] for _, level in sorted(by_depth.items()) for part in chunks(sorted(level))
     ]
 
 

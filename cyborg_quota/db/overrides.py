@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from cyborg_quota.db import clock, paging
 from cyborg_quota.db.models import limit_overrides
-from cyborg_quota.types import LimitOverride
+from cyborg_quota.types import LimitOverride, UsageKey
 
 KEPT_SECONDS: Final = 86400
 """An ended override is deleted by a later change, and not before this time: the clocks of a cluster differ."""
@@ -33,11 +33,9 @@ IS_ACTIVE: Final = sa.and_(_column.starts_at <= clock.utc_now(), _HAS_NOT_ENDED)
 
 _LIMITS: Final = sa.select(*_KEY, _column.hard_limit, _column.generation, _column.ordinal)
 
-Key = tuple[str, str]
 
-
-def latest(rows: Iterable[tuple[Key, int, int, int]]) -> dict[Key, int]:
-    """The limit that applies, by (project_id, resource). ``rows``: key, limit, generation and number of overrides."""
+def latest(rows: Iterable[tuple[UsageKey, int, int, int]]) -> dict[UsageKey, int]:
+    """The limit that applies, by its key. ``rows``: key, limit, generation and number of overrides."""
     return {key: limit for key, limit, *_ in sorted(rows, key=lambda row: row[2:])}
 
 
@@ -113,12 +111,12 @@ def _override(row: Any) -> LimitOverride:
     )
 
 
-def active(connection: sa.Connection, project_ids: Collection[str] | None = None) -> dict[Key, int]:
+def active(connection: sa.Connection, project_ids: Collection[str] | None = None) -> dict[UsageKey, int]:
     """The limits that overrides set at this moment."""
     query = _LIMITS.where(IS_ACTIVE)
     if project_ids is not None:
         query = query.where(_column.project_id.in_(sorted(project_ids)))
-    return latest(((row[0], row[1]), row[2], row[3], row[4]) for row in connection.execute(query))
+    return latest((UsageKey(row[0], row[1]), row[2], row[3], row[4]) for row in connection.execute(query))
 
 
 def now(connection: sa.Connection) -> datetime.datetime:

@@ -4,7 +4,8 @@
     SELECT ... WHERE project_id >= :project AND (project_id > :project OR resource > :resource)
     ORDER BY project_id, resource LIMIT :limit
 
-The first condition lets each database use the unique index on (project_id, resource).
+The first condition lets each database use the unique index. (That of usage rows and limits is on (project_id, pod,
+resource); all rows of a page have the same pod.)
 """
 
 from __future__ import annotations
@@ -17,9 +18,15 @@ from cyborg_quota import exceptions
 from cyborg_quota.types import Page
 
 
-def of_project_rows(connection: sa.Connection, query: sa.Select[Any], table: sa.Table, page: Page) -> sa.Select[Any]:
-    """Restrict ``query`` to a page. ``table`` has the columns project_id and resource. Raises MarkerNotFound."""
-    return of_rows(connection, query, table, (table.c.project_id, table.c.resource), page)
+def of_project_rows(
+    connection: sa.Connection, query: sa.Select[Any], table: sa.Table, page: Page, pod: str = ""
+) -> sa.Select[Any]:
+    """Restrict ``query`` to a page of the rows of this pod ("": of all pods together). Raises MarkerNotFound.
+
+    ``table`` has the columns project_id, resource and pod.
+    """
+    columns, in_pod = (table.c.project_id, table.c.resource), table.c.pod == pod
+    return of_rows(connection, query.where(in_pod), table, columns, page, condition=in_pod)
 
 
 def of_rows(
@@ -28,10 +35,12 @@ def of_rows(
     source: sa.FromClause,
     columns: tuple[sa.ColumnElement[str], sa.ColumnElement[str]],
     page: Page,
+    *,
+    condition: sa.ColumnElement[bool] | None = None,
 ) -> sa.Select[Any]:
     """Restrict ``query`` to a page of ``source``, sorted by its owner and resource, ``columns``. Raises MarkerNotFound.
 
-    The owner is a project or a provider.
+    The owner is a project or a provider. ``condition``: of the rows among which the marker is.
     """
     owner, resource = columns
     query = query.order_by(owner, resource).limit(page.limit)
@@ -40,7 +49,7 @@ def of_rows(
     if page.after is None or page.after[0] is None:
         return query
     after_owner, after_resource = page.after
-    is_marker = owner == after_owner
+    is_marker = sa.and_(owner == after_owner, sa.true() if condition is None else condition)
     if after_resource is not None:
         is_marker = sa.and_(is_marker, resource == after_resource)
     require(connection, source, is_marker, page.after)

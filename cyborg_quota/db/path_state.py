@@ -5,12 +5,12 @@
 also at READ COMMITTED. The number of rows that it reads depends on the path, not on the number of projects::
 
     WITH RECURSIVE path (project_id, distance) AS (...)                 -- the project has distance 0
-    SELECT 'path', project_id, NULL, distance, NULL, NULL FROM path
-    UNION ALL SELECT 'usage', project_id, resource, used, reserved, subtree FROM quota_usages on the path
-    UNION ALL SELECT 'limit', project_id, resource, hard_limit, NULL, NULL FROM project_limits on the path
-    UNION ALL SELECT 'override', project_id, resource, hard_limit, generation, ordinal FROM limit_overrides on the path
-    UNION ALL SELECT 'total', ' total', resource, hard_limit, subtree, NULL FROM limit_totals JOIN quota_usages ...
-    UNION ALL SELECT 'default', NULL, resource, hard_limit, NULL, NULL FROM limit_defaults
+    SELECT 'path', project_id, NULL, NULL, distance, NULL, NULL FROM path
+    UNION ALL SELECT 'usage', project_id, resource, pod, used, reserved, subtree FROM quota_usages on the path
+    UNION ALL SELECT 'limit', project_id, resource, pod, hard_limit, NULL, NULL FROM project_limits on the path
+    UNION ALL SELECT 'override', project_id, resource, NULL, hard_limit, generation, ordinal FROM limit_overrides on ...
+    UNION ALL SELECT 'total', ' total', resource, NULL, hard_limit, subtree, NULL FROM limit_totals JOIN ...
+    UNION ALL SELECT 'default', NULL, resource, NULL, hard_limit, NULL, NULL FROM limit_defaults
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 
@@ -29,8 +29,7 @@ from cyborg_quota.db.models import limit_defaults, limit_overrides, limit_totals
 from cyborg_quota.db.models import projects as projects_table
 from cyborg_quota.db.prepared import ListStatement, Statement, any_of, chunks
 from cyborg_quota.db.project_path import ProjectPath, Total
-from cyborg_quota.scopes import is_scoped, prefix_of
-from cyborg_quota.types import TOTAL, Counters
+from cyborg_quota.types import TOTAL, Counters, ResourceKey, UsageKey
 
 _PATH: Final = "path"
 _USAGE: Final = "usage"
@@ -39,6 +38,9 @@ _OVERRIDE: Final = "override"
 _DEFAULT: Final = "default"
 _TOTAL: Final = "total"
 _IS_TOTAL: Final[sa.ColumnElement[str]] = sa.literal_column(f"'{TOTAL}'")
+
+Which = Literal["none", "one", "all"]
+"""Of which pods rows are read, besides those that count all pods."""
 
 Columns = sa.ColumnCollection[str, Any]
 IsRead = Callable[[Columns], sa.ColumnElement[bool]]
@@ -51,23 +53,23 @@ MAX_PROJECTS: Final = 500
 class PathState:
     """A state at one moment. ``project_ids``: the project and its ancestors, leaf first.
 
-    ``counters`` and ``project_limits`` (the limits of the projects, or the overrides in their place that apply at that
-    moment) are keyed by (project_id, resource), ``defaults`` (the default limits) by resource; values that are not
-    stored are missing. ``totals`` has the total limits that are enforced, by resource; what they count is in
-    ``counters``, with the project id TOTAL. The states of ``read_many`` share these mappings.
+    ``project_limits``: the limits of the projects, or the overrides in their place that apply at that moment.
+    ``defaults``: the default limits, by resource. Values that are not stored are missing. ``totals`` has the total
+    limits that are enforced, by resource; what they count is in ``counters``, with the project id TOTAL. The states of
+    ``read_many`` share these mappings.
     """
 
     project_ids: Sequence[str]
-    counters: Mapping[tuple[str, str], Counters]
-    project_limits: Mapping[tuple[str, str], int]
+    counters: Mapping[UsageKey, Counters]
+    project_limits: Mapping[UsageKey, int]
     defaults: Mapping[str, int]
     totals: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @property
     def resources(self) -> list[str]:
         """Every resource that has a default limit, or a limit or a usage row on the path; sorted."""
-        of_projects = {resource for owner, resource in [*self.counters, *self.project_limits] if owner != TOTAL}
-        return sorted({*self.defaults, *(name for name in of_projects if not is_scoped(name))})
+        keys = [*self.counters, *self.project_limits]
+        return sorted({*self.defaults, *(key.resource for key in keys if key.project_id != TOTAL and not key.pod)})
 
 
 def read(connection: sa.Connection, project_id: str, *, pod: str | None = None) -> PathState:
@@ -75,7 +77,7 @@ def read(connection: sa.Connection, project_id: str, *, pod: str | None = None) 
 
     ``pod``: also the rows of this pod, or ("") of every pod. Their number grows with that of the pods.
     """
-    statement = _statement(dialects.of(connection), in_pods=pod is not None)
+    statement = _statement(dialects.of(connection), _which(pod))
     return _single_state(statement(connection, _arguments(pod, b_project=project_id)).all())
 
 
@@ -84,24 +86,27 @@ def read_in_single_statement(
 ) -> PathState | None:
     """As ``read``, as a transaction of its own. None: see Dialect.read_in_single_statement."""
     dialect = dialects.of(connection)
-    statement = _statement(dialect, in_pods=pod is not None)
+    statement = _statement(dialect, _which(pod))
     rows = dialect.read_in_single_statement(connection, statement, _arguments(pod, b_project=project_id))
     return None if rows is None else _single_state(rows)
 
 
 def read_limits(connection: sa.Connection, path: Sequence[str], *, pod: str | None = None) -> PathState:
     """The limits of the projects on ``path``, for a charge of it: as ``read``, without their counters."""
-    statement = _statement_for_limits(dialects.of(connection), in_pods=pod is not None)
+    statement = _statement_for_limits(_which(pod))
     return _state(path, statement.rows(connection, path, _arguments(pod)))
 
 
+def _which(pod: str | None) -> Which:
+    return "none" if pod is None else "one" if pod else "all"
+
+
 def _arguments(pod: str | None, **projects: Any) -> dict[str, Any]:
-    prefix = prefix_of(pod or None)
-    return {**projects, "b_prefix": prefix, "b_chars": len(prefix)}
+    return {**projects, "b_pod": pod} if pod else projects
 
 
 def _single_state(rows: Sequence[Any]) -> PathState:
-    distances = sorted((distance, owner) for kind, owner, _, distance, *_ in rows if kind == _PATH)
+    distances = sorted((distance, owner) for kind, owner, _, _, distance, *_ in rows if kind == _PATH)
     return _state([owner for _, owner in distances], rows)
 
 
@@ -113,7 +118,7 @@ def read_many(
     Each project must have a row in ``projects``; every project with usage rows has one. At most MAX_PROJECTS. ``pod``:
     also the rows of this pod.
     """
-    statement = _statement_for_many(dialects.of(connection), in_pods=pod is not None)
+    statement = _statement_for_many(dialects.of(connection), _which(pod))
     rows = connection.execute(statement, _arguments(pod, b_projects=list(project_ids))).all()
     # (In the rows of the path, the column ``resource`` contains the id of the parent.)
     parents = {row.project_id: row.resource for row in rows if row.kind == _PATH}
@@ -130,7 +135,7 @@ def read_tree(connection: sa.Connection) -> tuple[dict[str, str | None], PathSta
 def read_all(connection: sa.Connection) -> list[PathState]:
     """The states of all projects that have a usage row or a limit of their own, sorted, in one statement."""
     parents, shared = read_tree(connection)
-    names = {project_id for project_id, _ in [*shared.counters, *shared.project_limits]}
+    names = {key.project_id for key in [*shared.counters, *shared.project_limits]}
     return [dataclasses.replace(shared, project_ids=_path(project_id, parents)) for project_id in sorted(names)]
 
 
@@ -143,97 +148,93 @@ def _path(project_id: str, parents: Mapping[str, str | None]) -> list[str]:
 
 def _state(path: Sequence[str], rows: Sequence[Any]) -> PathState:
     counters, limits, defaults, totals = {}, {}, {}, {}
-    active: list[tuple[overrides.Key, int, int, int]] = []
-    for kind, owner, resource, first, second, third in rows:
+    active: list[tuple[UsageKey, int, int, int]] = []
+    for kind, owner, resource, pod, first, second, third in rows:
         if kind == _USAGE:
-            counters[owner, resource] = Counters(first, second, third)
+            counters[UsageKey(owner, resource, pod)] = Counters(first, second, third)
         elif kind == _LIMIT:
-            limits[owner, resource] = first
+            limits[UsageKey(owner, resource, pod)] = first
         elif kind == _OVERRIDE:
-            active.append(((owner, resource), first, second, third))
+            active.append((UsageKey(owner, resource), first, second, third))
         elif kind == _DEFAULT:
             defaults[resource] = first
         elif kind == _TOTAL:
             totals[resource] = first
-            counters[owner, resource] = Counters(subtree=second)
+            counters[UsageKey(owner, resource)] = Counters(subtree=second)
     limits.update(overrides.latest(active))
     return PathState(path, counters, limits, defaults, totals)
 
 
 @functools.cache
-def _statement(dialect: Dialect, *, in_pods: bool) -> Statement:
+def _statement(dialect: Dialect, which: Which) -> Statement:
     path = projects.path_cte()
-    is_read = _on_path(path, dialect, in_pods=in_pods)
-    return Statement(
-        sa.union_all(_columns(_PATH, path.c.project_id, None, path.c.distance), *_counters(is_read), *_limits(is_read))
-    )
+    is_read = _on_path(path, dialect, which)
+    distances = _columns(_PATH, path.c.project_id, None, None, path.c.distance)
+    return Statement(sa.union_all(distances, *_counters(is_read), *_limits(is_read)))
 
 
 @functools.cache
-def _statement_for_limits(dialect: Dialect, *, in_pods: bool) -> ListStatement:
+def _statement_for_limits(which: Which) -> ListStatement:
     def build(size: int) -> sa.Executable:
-        return sa.union_all(
-            *_limits(lambda key: sa.and_(any_of(key["project_id"], size), _of_pods(key, dialect, in_pods=in_pods)))
-        )
+        return sa.union_all(*_limits(lambda key: sa.and_(any_of(key["project_id"], size), _of_pods(key, which))))
 
     return ListStatement(build)
 
 
 @functools.cache
-def _statement_for_many(dialect: Dialect, *, in_pods: bool) -> sa.CompoundSelect[Any]:
+def _statement_for_many(dialect: Dialect, which: Which) -> sa.CompoundSelect[Any]:
     path = projects.paths_cte()
-    is_read = _on_path(path, dialect, in_pods=in_pods)
+    is_read = _on_path(path, dialect, which)
     return sa.union_all(_columns(_PATH, path.c.project_id, path.c.parent_id), *_counters(is_read), *_limits(is_read))
 
 
 @functools.cache
 def _statement_for_all() -> sa.CompoundSelect[Any]:
     def is_read(key: Columns) -> sa.ColumnElement[bool]:
-        return usages.of_pod(None, key["resource"])
+        return _of_pods(key, "none")
 
     edge = projects_table.c
     return sa.union_all(_columns(_PATH, edge.project_id, edge.parent_id), *_counters(is_read), *_limits(is_read))
 
 
-def _on_path(path: sa.CTE, dialect: Dialect, *, in_pods: bool) -> IsRead:
+def _on_path(path: sa.CTE, dialect: Dialect, which: Which) -> IsRead:
     path_ids = sa.select(path.c.project_id)
-    return lambda key: sa.and_(
-        dialect.is_on_path(key["project_id"], path_ids), _of_pods(key, dialect, in_pods=in_pods)
-    )
+    return lambda key: sa.and_(dialect.is_on_path(key["project_id"], path_ids), _of_pods(key, which))
 
 
-def _of_pods(key: Columns, dialect: Dialect, *, in_pods: bool) -> sa.ColumnElement[bool]:
-    """Rows of all pods; ``in_pods``: also those with scoped names that begin with the parameter ``b_prefix``."""
-    is_read = dialect.counts_all_pods(key["resource"])
-    if in_pods:
-        chars: Any = (sa.literal_column("1"), sa.bindparam("b_chars", type_=sa.Integer))
-        is_read |= sa.func.substr(key["resource"], *chars) == sa.bindparam("b_prefix", type_=sa.String)
-    return is_read
+def _of_pods(key: Columns, which: Which) -> sa.ColumnElement[bool]:
+    """The rows that count all pods; and those of the pod ``b_pod`` ("one"), or of each pod ("all")."""
+    if which == "all" or "pod" not in key:  # (an override has no pod)
+        return sa.true()
+    pod: sa.ColumnElement[str] = key["pod"]
+    all_pods: sa.ColumnElement[str] = sa.literal_column("''")
+    return pod.in_([all_pods, sa.bindparam("b_pod")]) if which == "one" else pod == all_pods
 
 
 def _counters(is_read: IsRead) -> list[sa.Select[Any]]:
     """The counters of the rows for which ``is_read`` is true, and the totals."""
     usage = quota_usages.c
-    rows = _columns(_USAGE, usage.project_id, usage.resource, usage.used, usage.reserved, usage.subtree)
+    rows = _columns(_USAGE, usage.project_id, usage.resource, usage.pod, usage.used, usage.reserved, usage.subtree)
     return [
         rows.where(is_read(usage)),
-        _columns(_TOTAL, usage.project_id, usage.resource, limit_totals.c.hard_limit, usage.subtree)
+        _columns(_TOTAL, usage.project_id, usage.resource, None, limit_totals.c.hard_limit, usage.subtree)
         .join_from(limit_totals, quota_usages, usage.resource == limit_totals.c.resource)
-        .where(usage.project_id == _IS_TOTAL, limit_totals.c.is_enforced == sa.literal_column("1")),
+        .where(usage.project_id == _IS_TOTAL, usages.COUNTS_ALL_PODS)
+        .where(limit_totals.c.is_enforced == sa.literal_column("1")),
     ]
 
 
 def _limits(is_read: IsRead) -> list[sa.Select[Any]]:
     """The limits and overrides for which ``is_read`` is true, and the default limits."""
     limit, default, override = project_limits.c, limit_defaults.c, limit_overrides.c
-    limits = _columns(_LIMIT, limit.project_id, limit.resource, limit.hard_limit)
+    limits = _columns(_LIMIT, limit.project_id, limit.resource, limit.pod, limit.hard_limit)
     amounts = override.hard_limit, override.generation, override.ordinal
     return [
         limits.where(is_read(limit)),
-        _columns(_OVERRIDE, override.project_id, override.resource, *amounts).where(
+        _columns(_OVERRIDE, override.project_id, override.resource, None, *amounts).where(
             is_read(override), overrides.IS_ACTIVE
         ),
-        _columns(_DEFAULT, None, default.resource, default.hard_limit),
+        _columns(_DEFAULT, None, default.resource, None, default.hard_limit),
     ]
 
 
@@ -241,6 +242,7 @@ def _columns(
     kind: str,
     project_id: sa.ColumnElement[str] | None,
     resource: sa.ColumnElement[str] | None,
+    pod: sa.ColumnElement[str] | None = None,
     *amounts: sa.ColumnElement[int],
 ) -> sa.Select[Any]:
     """One branch of the union. A column has the same type in all branches."""
@@ -250,6 +252,7 @@ def _columns(
         sa.literal_column(f"'{kind}'").label("kind"),
         (sa.cast(sa.null(), name) if project_id is None else project_id).label("project_id"),
         (sa.cast(sa.null(), name) if resource is None else resource).label("resource"),
+        (sa.cast(sa.null(), name) if pod is None else pod).label("pod"),
         *(
             sa.cast(amount, sa.BigInteger).label(label)
             for label, amount in zip(("value_1", "value_2", "value_3"), padded, strict=True)
@@ -274,13 +277,17 @@ def _path_query(dialect: Dialect, *, is_many: bool) -> sa.CompoundSelect[Any]:
     usage = quota_usages.c
     number = sa.cast(sa.null(), sa.Integer)
     rows = sa.select(
-        usage.project_id, usage.id, usage.resource, usage.generation, usage.counted_in_total
-    ).where(usage.resource.in_(sa.bindparam("b_resources", expanding=True)))
+        usage.project_id, usage.id, usage.resource, usage.pod, usage.generation, usage.counted_in_total
+    ).where(
+        usage.pod.in_(sa.bindparam("b_pods", expanding=True)),
+        usage.resource.in_(sa.bindparam("b_resources", expanding=True)),
+    )
     return sa.union_all(
         sa.select(
             path.c.project_id,
             number.label("id"),
             path.c.parent_id.label("resource"),
+            sa.cast(sa.null(), usage.pod.type).label("pod"),
             number.label("generation"),
             number.label("counted_in_total"),
         ),
@@ -289,22 +296,22 @@ def _path_query(dialect: Dialect, *, is_many: bool) -> sa.CompoundSelect[Any]:
     )
 
 
-def read_path(connection: sa.Connection, project_id: str, resources: Collection[str]) -> ProjectPath:
+def read_path(connection: sa.Connection, project_id: str, keys: Collection[ResourceKey]) -> ProjectPath:
     """Read the current path of ``project_id``. An unknown project is a root."""
     query = _path_query(dialects.of(connection), is_many=False)
-    paths = _read_paths(connection, query, {"b_project": project_id}, [project_id], resources)
+    paths = _read_paths(connection, query, {"b_project": project_id}, [project_id], keys)
     return paths.get(project_id) or ProjectPath([project_id], {})
 
 
 def read_paths(
-    connection: sa.Connection, project_ids: Sequence[str], resources: Collection[str]
+    connection: sa.Connection, project_ids: Sequence[str], keys: Collection[ResourceKey]
 ) -> dict[str, ProjectPath]:
     """The current paths of these projects, by project, in one statement. At most MAX_PROJECTS.
 
     Without the projects that have no row in ``projects``. (Every project with usage rows has one.)
     """
     query = _path_query(dialects.of(connection), is_many=True)
-    return _read_paths(connection, query, {"b_projects": list(project_ids)}, project_ids, resources)
+    return _read_paths(connection, query, {"b_projects": list(project_ids)}, project_ids, keys)
 
 
 def _read_paths(
@@ -312,13 +319,14 @@ def _read_paths(
     query: sa.CompoundSelect[Any],
     parameters: Mapping[str, Any],
     project_ids: Sequence[str],
-    resources: Collection[str],
+    keys: Collection[ResourceKey],
 ) -> dict[str, ProjectPath]:
-    # (Databases do not use the key for an empty list; no resource has an empty name.)
-    rows = connection.execute(query, {**parameters, "b_resources": sorted(resources) or [""]}).all()
+    # (Databases do not use the index for an empty list.)
+    names = {"b_resources": usages.resources_of(keys), "b_pods": usages.pods_of(keys)}
+    rows = connection.execute(query, {**parameters, **names}).all()
     edges = {row.project_id: row for row in rows if row.id is None}
     parents = {project_id: edge.resource for project_id, edge in edges.items()}
-    totals = {row.resource: _total(row) for row in rows if row.project_id == TOTAL}
+    totals = {ResourceKey(row.resource): _total(row) for row in rows if row.project_id == TOTAL}
     by_project: dict[str, list[Any]] = {}
     for row in rows:
         if row.id is not None and row.project_id != TOTAL:
@@ -328,16 +336,17 @@ def _read_paths(
         if project_id not in edges:
             continue
         path = list(dict.fromkeys(_path(project_id, parents)))
-        nodes: dict[str, list[usages.Node]] = {}
+        nodes: dict[ResourceKey, list[usages.Node]] = {}
         counted = {}
         for depth, owner in zip(range(len(path) - 1, -1, -1), path, strict=True):
             for row in by_project.get(owner, ()):
-                nodes.setdefault(row.resource, []).append(
-                    usages.Node(row.id, owner, row.resource, row.generation, depth)
+                key = ResourceKey(row.resource, row.pod)
+                nodes.setdefault(key, []).append(
+                    usages.Node(row.id, owner, row.resource, row.generation, depth, row.pod)
                 )
-                if row.counted_in_total is not None and row.resource in totals:
-                    counted[row.resource] = totals[row.resource]._replace(is_counted=True)
-        usage_rows = {name: tuple(found) for name, found in nodes.items()}
+                if row.counted_in_total is not None and key in totals:
+                    counted[key] = totals[key]._replace(is_counted=True)
+        usage_rows = {key: tuple(found) for key, found in nodes.items()}
         paths[project_id] = ProjectPath(path, usage_rows, {**totals, **counted})
     return paths
 
@@ -351,6 +360,7 @@ def _total(row: Any) -> Total:
 _ZERO_ROW: Final = {
     "project_id": sa.bindparam("b_project"),
     "resource": sa.bindparam("b_resource"),
+    "pod": sa.bindparam("b_pod"),
     "reserved": 0,
     "used": 0,
     "subtree": 0,
@@ -360,31 +370,32 @@ _ZERO_ROW: Final = {
 """The values of a new usage row; ``_zero_row`` returns the parameters."""
 
 
-def _zero_row(project_id: str, resource: str) -> dict[str, Any]:
+def _zero_row(key: UsageKey) -> dict[str, Any]:
     """The parameters of _ZERO_ROW. The first generation is random: see rule 1 in projects.py."""
-    return {"b_project": project_id, "b_resource": resource, "b_generation": generations.first()}
+    project_id, resource, pod = key
+    return {"b_project": project_id, "b_resource": resource, "b_pod": pod, "b_generation": generations.first()}
 
 
-def make_row(connection: sa.Connection, project_id: str, resource: str) -> None:
+def make_row(connection: sa.Connection, key: UsageKey) -> None:
     """Insert a usage row of zeros. The transaction must have locked or added the project (``lock_many``)."""
-    dialects.of(connection).insert_or_ignore(connection, quota_usages, _ZERO_ROW, _zero_row(project_id, resource))
+    dialects.of(connection).insert_or_ignore(connection, quota_usages, _ZERO_ROW, _zero_row(key))
 
 
-def make_rows(connection: sa.Connection, path: ProjectPath, resources: Collection[str]) -> None:
+def make_rows(connection: sa.Connection, path: ProjectPath, keys: Collection[ResourceKey]) -> None:
     """Insert the usage rows that are missing along ``path``. Run this in a separate transaction, before count_root.
 
     It also inserts the project as a root if it does not exist: it may have been removed since ``path`` was read. The
     retry after ConcurrentChange must therefore read the path again.
     """
     leaf = path.project_ids[0]
-    lacking = {(project_id, resource) for resource in path.missing(resources) for project_id in path.lacking(resource)}
+    lacking = {UsageKey(project_id, *key) for key in path.missing(keys) for project_id in path.lacking(key)}
     # A move of the root, which would change whether a total counts it, waits.
-    roots = path.project_ids[-1:] if path.uncounted(resources) else ()
-    projects.lock_or_add(connection, {*(project_id for project_id, _ in lacking), *roots}, leaf)
-    if read_path(connection, leaf, resources).project_ids != path.project_ids:
+    roots = path.project_ids[-1:] if path.uncounted(keys) else ()
+    projects.lock_or_add(connection, {*(key.project_id for key in lacking), *roots}, leaf)
+    if read_path(connection, leaf, keys).project_ids != path.project_ids:
         raise ConcurrentChange
-    for project_id, resource in sorted(lacking):
-        make_row(connection, project_id, resource)
+    for key in sorted(lacking):
+        make_row(connection, key)
 
 
 # --- Totals over all projects: see totals.py ---
@@ -394,18 +405,18 @@ def read_totals(connection: sa.Connection, resources: Collection[str] | None = N
     """The rows of the totals, by resource."""
     usage = quota_usages.c
     query = sa.select(usage.id, usage.resource, usage.generation, usage.counted_in_total).where(
-        usage.project_id == _IS_TOTAL
+        usage.project_id == _IS_TOTAL, usages.COUNTS_ALL_PODS
     )
     if resources is not None:
         query = query.where(usage.resource.in_(sorted(resources)))
     return {row.resource: _total(row) for row in connection.execute(query)}
 
 
-def read_nodes(connection: sa.Connection, project_id: str, resource: str) -> tuple[usages.Node, ...] | None:
-    """The usage row of a project (TOTAL: of the total), and all above it. None if a row does not exist."""
-    if project_id == TOTAL:
-        return tuple(total.node for total in read_totals(connection, [resource]).values()) or None
-    return read_path(connection, project_id, [resource]).nodes(resource)
+def read_nodes(connection: sa.Connection, key: UsageKey) -> tuple[usages.Node, ...] | None:
+    """The usage row with this key, and all above it. None if a row does not exist."""
+    if key.project_id == TOTAL:
+        return tuple(total.node for total in read_totals(connection, [key.resource]).values()) or None
+    return read_path(connection, key.project_id, [key.resource_key]).nodes(key.resource_key)
 
 
 def next_roots(
@@ -419,7 +430,7 @@ def next_roots(
     query = (
         sa.select(usage.id, usage.project_id, usage.generation)
         .select_from(sa.outerjoin(quota_usages, projects_table, project.project_id == usage.project_id))
-        .where(usage.resource == resource, usage.project_id != TOTAL)
+        .where(usages.COUNTS_ALL_PODS, usage.resource == resource, usage.project_id != TOTAL)
         .order_by(usage.project_id)
         .limit(limit)
     )
@@ -432,12 +443,12 @@ def next_roots(
     return [usages.Node(row.id, row.project_id, resource, row.generation, 0) for row in connection.execute(query)]
 
 
-def counted_keys(connection: sa.Connection, project_ids: Iterable[str]) -> set[tuple[str, str]]:
-    """Those usage rows of these projects that a total counts, by (project_id, resource)."""
+def counted_keys(connection: sa.Connection, project_ids: Iterable[str]) -> set[UsageKey]:
+    """Those usage rows of these projects that a total counts."""
     usage = quota_usages.c
     query = sa.select(usage.project_id, usage.resource).where(usage.counted_in_total.is_not(None))
     return {
-        (row.project_id, row.resource)
+        UsageKey(row.project_id, row.resource)
         for names in chunks(sorted(project_ids))
         for row in connection.execute(query.where(usage.project_id.in_(names)))
     }
@@ -445,6 +456,5 @@ def counted_keys(connection: sa.Connection, project_ids: Iterable[str]) -> set[t
 
 def delete_closed_total(connection: sa.Connection, resource: str) -> None:
     """Delete the row of a closed total. It must count no root."""
-    usage = quota_usages.c
-    is_closed = sa.and_(usage.project_id == _IS_TOTAL, usage.counted_in_total.is_(None))
-    connection.execute(sa.delete(quota_usages).where(is_closed, usage.resource == resource))
+    is_closed = quota_usages.c.counted_in_total.is_(None)
+    connection.execute(sa.delete(quota_usages).where(usages.of_total(resource), is_closed))

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from cyborg_quota.db.usages import Node
+from cyborg_quota.types import ResourceKey
 
 
 class Total(NamedTuple):
@@ -21,9 +22,9 @@ class Total(NamedTuple):
 
 
 class ProjectPath:
-    """The path of one project, leaf first, and the usage rows along it, by resource.
+    """The path of one project, leaf first, and the usage rows along it, by resource and pod.
 
-    ``totals``: the totals over all projects, by resource.
+    ``totals``: the totals over all projects (and over all pods), by the same keys.
     """
 
     __slots__ = ("_nodes", "_rows", "project_ids", "totals")
@@ -31,38 +32,38 @@ class ProjectPath:
     def __init__(
         self,
         project_ids: Sequence[str],
-        rows: dict[str, tuple[Node, ...]],
-        totals: Mapping[str, Total] | None = None,
+        rows: dict[ResourceKey, tuple[Node, ...]],
+        totals: Mapping[ResourceKey, Total] | None = None,
     ) -> None:
         self.project_ids = tuple(project_ids)
         self.totals = totals or {}
         self._rows = rows
-        self._nodes = {name: nodes for name, nodes in rows.items() if len(nodes) == len(self.project_ids)}
-        for name, total in self.totals.items():
-            if total.is_counted and name in self._nodes:
-                self._nodes[name] += (total.node,)
+        self._nodes = {key: nodes for key, nodes in rows.items() if len(nodes) == len(self.project_ids)}
+        for key, total in self.totals.items():
+            if total.is_counted and key in self._nodes:
+                self._nodes[key] += (total.node,)
 
-    def nodes(self, resource: str) -> tuple[Node, ...] | None:
+    def nodes(self, key: ResourceKey) -> tuple[Node, ...] | None:
         """The rows to charge, leaf first, with the total that counts the root; None if a row does not exist yet."""
-        return self._nodes.get(resource)
+        return self._nodes.get(key)
 
-    def uncounted(self, resources: Iterable[str]) -> list[str]:
-        """Those of the resources of which a total is open and does not count the root."""
-        totals = ((name, self.totals.get(name)) for name in resources if name in self._nodes)
-        return [name for name, total in totals if total is not None and total.is_open and not total.is_counted]
+    def uncounted(self, keys: Iterable[ResourceKey]) -> list[ResourceKey]:
+        """Those of the keys of which a total is open and does not count the root."""
+        totals = ((key, self.totals.get(key)) for key in keys if key in self._nodes)
+        return [key for key, total in totals if total is not None and total.is_open and not total.is_counted]
 
     @property
-    def resources(self) -> list[str]:
-        """The resources with usage rows along this path, sorted."""
+    def keys(self) -> list[ResourceKey]:
+        """The resources with usage rows along this path, over all pods and in pods; sorted."""
         return sorted(self._rows)
 
-    def lacking(self, resource: str) -> set[str]:
-        """The projects along the path that have no usage row for ``resource``."""
-        return set(self.project_ids) - {node.project_id for node in self._rows.get(resource, ())}
+    def lacking(self, key: ResourceKey) -> set[str]:
+        """The projects along the path that have no usage row of ``key``."""
+        return set(self.project_ids) - {node.project_id for node in self._rows.get(key, ())}
 
-    def missing(self, resources: Iterable[str]) -> list[str]:
-        """Those of the resources that cannot be charged yet: a project along this path has no usage row, or the root is
-        not counted in the total.
+    def missing(self, keys: Iterable[ResourceKey]) -> list[ResourceKey]:
+        """Those of the keys that cannot be charged yet: a project along this path has no usage row, or the root is not
+        counted in the total.
         """
-        lacking = [resource for resource in resources if resource not in self._nodes]
-        return lacking + self.uncounted(resources) if self.totals else lacking
+        lacking = [key for key in keys if key not in self._nodes]
+        return lacking + self.uncounted(keys) if self.totals else lacking

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 
 import sqlalchemy as sa
 
-from cyborg_quota import exceptions, scopes
+from cyborg_quota import exceptions
 from cyborg_quota.db import maintenance, path_state, usages
 from cyborg_quota.db.errors import ConcurrentChange
-from cyborg_quota.types import MAX_AMOUNT, Counters
+from cyborg_quota.types import MAX_AMOUNT, Counters, UsageKey
 
 
 def recount(connection: sa.Connection, node: usages.Node) -> tuple[Counters, Counters]:
@@ -27,7 +27,7 @@ def recount(connection: sa.Connection, node: usages.Node) -> tuple[Counters, Cou
     reserved, used = maintenance.sums_from_reservations(connection, node)
     if used + reserved > MAX_AMOUNT:
         added = used + reserved - before.used - before.reserved
-        raise exceptions.UsageOverflow(node.project_id, scopes.split(node.resource)[0], added)
+        raise exceptions.UsageOverflow(node.project_id, node.resource, added)
     after = Counters(
         used=used,
         reserved=reserved,
@@ -38,14 +38,14 @@ def recount(connection: sa.Connection, node: usages.Node) -> tuple[Counters, Cou
     return before, after
 
 
-def recount_upwards(connection: sa.Connection, keys: Iterable[tuple[str, str]]) -> None:
-    """Recount these rows, by (project_id, resource), and then all above them, because their sums have changed.
+def recount_upwards(connection: sa.Connection, keys: Iterable[UsageKey]) -> None:
+    """Recount these rows, and then all above them, because their sums have changed.
 
     The transaction must have made its other changes. Raises ConcurrentChange, UsageOverflow.
     """
     nodes: set[usages.Node] = set()
-    for project_id, resource in keys:
-        path = path_state.read_nodes(connection, project_id, resource)
+    for key in keys:
+        path = path_state.read_nodes(connection, key)
         if path is None:
             raise ConcurrentChange
         nodes.update(path)

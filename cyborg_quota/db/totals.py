@@ -28,7 +28,7 @@ from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.models import limit_totals
 from cyborg_quota.db.prepared import ListStatement
 from cyborg_quota.db.project_path import ProjectPath
-from cyborg_quota.types import TOTAL, TotalLimit
+from cyborg_quota.types import TOTAL, ResourceKey, TotalLimit, UsageKey
 
 _limit = limit_totals.c
 _SUBTREES: Final = ListStatement(usages.subtrees_query)
@@ -39,7 +39,7 @@ _SUBTREES: Final = ListStatement(usages.subtrees_query)
 
 def open_row(connection: sa.Connection, resource: str) -> None:
     """Insert the row of a total, or open it again. The transaction must be serialized with changes of the tree."""
-    path_state.make_row(connection, TOTAL, resource)
+    path_state.make_row(connection, UsageKey(TOTAL, resource))
     usages.set_open(connection, resource, is_open=True)
 
 
@@ -48,11 +48,11 @@ def close_row(connection: sa.Connection, resource: str) -> None:
     usages.set_open(connection, resource, is_open=False)
 
 
-def count_root(connection: sa.Connection, path: ProjectPath, resources: Collection[str]) -> None:
+def count_root(connection: sa.Connection, path: ProjectPath, keys: Collection[ResourceKey]) -> None:
     """Count the root of ``path`` in the open totals of these resources. path_state.make_rows must have run before."""
-    if uncounted := path.uncounted(resources):
-        roots = [(path.nodes(resource) or ())[-1] for resource in uncounted]
-        set_counted(connection, roots, {name: path.totals[name].node for name in uncounted}, is_counted=True)
+    if uncounted := path.uncounted(keys):
+        roots = [(path.nodes(key) or ())[-1] for key in uncounted]
+        set_counted(connection, roots, {key.resource: path.totals[key].node for key in uncounted}, is_counted=True)
 
 
 def set_counted(
@@ -97,7 +97,7 @@ def read_limits(connection: sa.Connection) -> list[TotalLimit]:
     """All total limits, by resource, with what is counted so far."""
     query = sa.select(_limit.resource, _limit.hard_limit, _limit.is_enforced).order_by(_limit.resource)
     rows = connection.execute(query).all()
-    held = {resource: counters.subtree for (_, resource), counters in usages.read(connection, [TOTAL]).items()}
+    held = {key.resource: counters.subtree for key, counters in usages.read(connection, [TOTAL]).items()}
     return [TotalLimit(row.resource, row.hard_limit, held.get(row.resource, 0), bool(row.is_enforced)) for row in rows]
 
 

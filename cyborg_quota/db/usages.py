@@ -27,14 +27,14 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota import scopes
 from cyborg_quota.db import clock, generations, paging
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.models import quota_usages
 from cyborg_quota.db.prepared import ListStatement, Statement, any_of, case_by_value, chunks, insert_many, update_each
-from cyborg_quota.types import MAX_AMOUNT, TOTAL, Counters, Page
+from cyborg_quota.types import MAX_AMOUNT, TOTAL, Counters, Page, ResourceKey, UsageKey
 
 _usage = quota_usages.c
+_KEY: Final = (_usage.project_id, _usage.resource, _usage.pod)
 _NO_BOUND = 2**62
 """The bound of a change without a limit: no subtree can hold that much. One statement text thus serves all changes."""
 
@@ -48,11 +48,16 @@ class Node:
     resource: str
     generation: int
     depth: int
+    pod: str = ""
 
     @property
-    def lock_order(self) -> tuple[int, str, str]:
+    def key(self) -> UsageKey:
+        return UsageKey(self.project_id, self.resource, self.pod)
+
+    @property
+    def lock_order(self) -> tuple[int, str, str, str]:
         """Deepest first, then by name. Dialect.lock_order overrides it on MariaDB (by id)."""
-        return -self.depth, self.project_id, self.resource
+        return -self.depth, self.project_id, self.resource, self.pod
 
 
 @dataclasses.dataclass(slots=True)
@@ -246,48 +251,55 @@ def lock_usage_row(connection: sa.Connection, node: Node) -> bool:
     return connection.execute(_LOCK_ROW, {"b_id": node.usage_id, "b_generation": node.generation}).rowcount == 1
 
 
+COUNTS_ALL_PODS: Final = _usage.pod == sa.literal_column("''")
+"""The rows that count all pods."""
+
+_COUNTERS = sa.select(*_KEY, _usage.used, _usage.reserved, _usage.subtree)
+
+
 def read(
     connection: sa.Connection,
     project_ids: Collection[str] | None = None,
-    resources: Collection[str] | None = None,
-) -> dict[tuple[str, str], Counters]:
-    """Counters by (project_id, resource), sorted. None: all, but no totals, or no names of pods. One snapshot."""
-    query = sa.select(_usage.project_id, _usage.resource, _usage.used, _usage.reserved, _usage.subtree)
+    keys: Collection[ResourceKey] | None = None,
+) -> dict[UsageKey, Counters]:
+    """Counters, sorted. None: all, but no totals, or of no single pod. One snapshot."""
     of_projects = _usage.project_id != TOTAL if project_ids is None else _usage.project_id.in_(sorted(project_ids))
-    query = query.where(of_projects)
-    query = query.where(of_pod(None) if resources is None else _usage.resource.in_(sorted(resources)))
-    rows = connection.execute(query).all()
-    counters = {(row.project_id, row.resource): Counters(row.used, row.reserved, row.subtree) for row in rows}
-    return dict(sorted(counters.items()))
+    query = _COUNTERS.where(of_projects, COUNTS_ALL_PODS if keys is None else _may_be(keys))
+    return dict(sorted(_counters(connection, query).items()))
 
 
-def of_pod(pod: str | None, resource: sa.ColumnElement[str] = _usage.resource) -> sa.ColumnElement[bool]:
-    """The rows of one pod; "": those of any pod; None: those that count all pods."""
-    if not pod:
-        pattern = f"{scopes.prefix_of(None)}%"
-        return resource.not_like(pattern) if pod is None else resource.like(pattern)
-    prefix = scopes.prefix_of(pod)
-    # (Not LIKE: a name may contain its wildcards.)
-    return sa.func.substr(resource, 1, len(prefix)) == prefix
+def _may_be(keys: Collection[ResourceKey]) -> sa.ColumnElement[bool]:
+    """The rows of these keys, and others: of each of their resources in each of their pods."""
+    return sa.and_(_usage.pod.in_(pods_of(keys)), _usage.resource.in_(resources_of(keys)))
+
+
+def resources_of(keys: Collection[ResourceKey]) -> list[str]:
+    """The values of the column ``resource`` in a query of these keys. (No resource has an empty name.)"""
+    return sorted({key.resource for key in keys}) or [""]
+
+
+def pods_of(keys: Collection[ResourceKey]) -> list[str]:
+    """The values of the column ``pod`` in a query of these keys."""
+    return sorted({key.pod for key in keys}) or [""]
+
+
+def _counters(connection: sa.Connection, query: sa.Select[Any]) -> dict[UsageKey, Counters]:
+    return {
+        UsageKey(project_id, resource, pod): Counters(used, reserved, subtree)
+        for project_id, resource, pod, used, reserved, subtree in connection.execute(query)
+    }
 
 
 def read_page(
-    connection: sa.Connection, project_id: str | None, page: Page, pod: str | None = None
-) -> dict[tuple[str, str], Counters]:
-    """Counters by (project_id, resource), of one project or of all, as the database sorts the names.
+    connection: sa.Connection, project_id: str | None, page: Page, pod: str = ""
+) -> dict[UsageKey, Counters]:
+    """The counters in this pod ("": in all), of one project or of all, as the database sorts the names.
 
-    ``pod``: those of this pod, by scoped names. Raises MarkerNotFound.
+    Raises MarkerNotFound.
     """
-    query = sa.select(_usage.project_id, _usage.resource, _usage.used, _usage.reserved, _usage.subtree)
-    query = query.where(_usage.project_id != TOTAL if project_id is None else _usage.project_id == project_id)
-    query = query.where(of_pod(pod))
-    rows = connection.execute(paging.of_project_rows(connection, query, quota_usages, page))
-    return {(row.project_id, row.resource): Counters(row.used, row.reserved, row.subtree) for row in rows}
-
-
-def scoped_expression(resource: sa.ColumnElement[str], pod: sa.ColumnElement[str]) -> sa.ColumnElement[str]:
-    """``scopes.scoped_name`` as SQL."""
-    return sa.literal(scopes.prefix_of(None)) + pod + sa.literal(scopes.SEPARATOR) + resource
+    of_projects = _usage.project_id != TOTAL if project_id is None else _usage.project_id == project_id
+    query = paging.of_project_rows(connection, _COUNTERS.where(of_projects), quota_usages, page, pod)
+    return _counters(connection, query)
 
 
 def along(nodes: Sequence[Node], reserved: int, used: int) -> list[Change]:
@@ -349,12 +361,13 @@ def set_counters(connection: sa.Connection, usage_id: int, counters: Counters) -
 
 _LEVELS = sa.select(
     _usage.project_id, _usage.resource, _usage.used, _usage.reserved, _usage.subtree, _usage.notified_level
-).where(of_pod(None)).order_by(_usage.project_id, _usage.resource)
+).where(COUNTS_ALL_PODS).order_by(_usage.project_id, _usage.resource)
 _SET_LEVEL_IF = (
     sa.update(quota_usages)
     .where(
         _usage.project_id == sa.bindparam("b_project"),
         _usage.resource == sa.bindparam("b_resource"),
+        COUNTS_ALL_PODS,
         _usage.notified_level == sa.bindparam("b_before"),
     )
     .values(notified_level=sa.bindparam("b_now"))
@@ -394,25 +407,25 @@ def delete_zeros(connection: sa.Connection, project_id: str) -> int:
 # Statements over many rows, for moves (moves.py).
 
 _ROWS_OF = ListStatement(
-    lambda size: sa.select(_usage.id, _usage.project_id, _usage.resource).where(any_of(_usage.project_id, size))
+    lambda size: sa.select(_usage.id, *_KEY).where(any_of(_usage.project_id, size))
 )
 
 
-def row_ids(connection: sa.Connection, project_ids: Iterable[str]) -> dict[tuple[str, str], int]:
-    """The ids of all usage rows of these projects, by (project_id, resource)."""
+def row_ids(connection: sa.Connection, project_ids: Iterable[str]) -> dict[UsageKey, int]:
+    """The ids of all usage rows of these projects."""
     return {
-        (row.project_id, row.resource): row.id
+        UsageKey(row.project_id, row.resource, row.pod): row.id
         for names in chunks(sorted(project_ids))
         for row in _ROWS_OF.rows(connection, names, {})
     }
 
 
-def insert_zeros(connection: sa.Connection, keys: Iterable[tuple[str, str]]) -> None:
-    """Insert usage rows of zeros, by (project_id, resource). The transaction must have locked the projects."""
+def insert_zeros(connection: sa.Connection, keys: Iterable[UsageKey]) -> None:
+    """Insert usage rows of zeros. The transaction must have locked the projects."""
     zeros = {"reserved": 0, "used": 0, "subtree": 0}
     rows = [
-        {"project_id": project_id, "resource": resource, "generation": generations.first(), **zeros}
-        for project_id, resource in keys
+        {**key._asdict(), "generation": generations.first(), **zeros}
+        for key in keys
     ]
     insert_many(connection, quota_usages, rows)
 
@@ -453,16 +466,21 @@ def subtrees_query(size: int) -> sa.Select[Any]:
 
 def lock_order_columns(*, by_id: bool) -> list[sa.ColumnElement[Any]]:
     """The columns by which ``subtrees_query`` is sorted: the id, or the names."""
-    return [_usage.id] if by_id else [_usage.project_id, _usage.resource]
+    return [_usage.id] if by_id else list(_KEY)
 
 
 # The totals over all projects: see totals.py.
 
 
+def of_total(resource: str) -> sa.ColumnElement[bool]:
+    """The row of the total of a resource."""
+    return sa.and_(_usage.project_id == TOTAL, COUNTS_ALL_PODS, _usage.resource == resource)
+
+
 def set_open(connection: sa.Connection, resource: str, *, is_open: bool) -> None:
     """Open or close the total of a resource. Does nothing if it is open or closed already, or has no row."""
     is_changing = _usage.counted_in_total.is_(None) if is_open else _usage.counted_in_total.is_not(None)
-    _set_counted_in_total(connection, is_open, _usage.project_id == TOTAL, _usage.resource == resource, is_changing)
+    _set_counted_in_total(connection, is_open, of_total(resource), is_changing)
 
 
 def set_counted(connection: sa.Connection, root: Node, *, is_counted: bool) -> bool:
@@ -500,7 +518,8 @@ def holders_query(after: str, count: int) -> sa.Select[Any]:
     return paging.first_projects(_usage.project_id, after, count, _IS_HELD)
 
 
-def held_query(project_ids: Sequence[str] | None, pod: str | None = None) -> sa.Select[Any]:
-    """The query for the rows of these projects (None: of all) that are not zero. ``pod``: see of_pod."""
-    query = sa.select(_usage.project_id, _usage.resource, _usage.used, _usage.reserved).where(_IS_HELD, of_pod(pod))
+def held_query(project_ids: Sequence[str] | None, *, in_pods: bool = False) -> sa.Select[Any]:
+    """The query for the rows of these projects (None: of all) that are not zero, over all pods or ``in_pods``."""
+    query = sa.select(*_KEY, _usage.used, _usage.reserved)
+    query = query.where(_IS_HELD, _usage.pod != "" if in_pods else COUNTS_ALL_PODS)
     return query if project_ids is None else query.where(_usage.project_id.in_(project_ids))

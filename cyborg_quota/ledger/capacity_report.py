@@ -13,7 +13,7 @@ from cyborg_quota.db import totals as total_limits
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.limits.database import DatabaseLimitDriver
-from cyborg_quota.types import UNLIMITED, Counters, TotalLimit
+from cyborg_quota.types import UNLIMITED, Counters, TotalLimit, UsageKey
 
 Key = tuple[str, str]
 """(project_id, resource)"""
@@ -39,7 +39,7 @@ class CapacityReporter:
         names = sorted({record.resource for record in records}.union(resources))
         found = self._limits.get_limits(tops, names)
         limits = {(top, name): found.get((top, name), self._limits.missing_limit) for top in tops for name in names}
-        held = {key: self._held(counters.get(key, _EMPTY)) for key in limits}
+        held = {key: self._held(counters.get(UsageKey(*key), _EMPTY)) for key in limits}
         totals = {one.resource: one for one in self._untimed.read(total_limits.read_limits) if one.is_enforced}
         reports = [
             _report(name, [one for one in records if one.resource == name], limits, held, totals.get(name))
@@ -47,14 +47,14 @@ class CapacityReporter:
         ]
         return [report for report in reports if report.providers or report.promised > 0]
 
-    def _tops(self, connection: Connection) -> tuple[list[str], Mapping[Key, Counters]]:
+    def _tops(self, connection: Connection) -> tuple[list[str], Mapping[UsageKey, Counters]]:
         """The projects whose limits no other limit includes, and the counters of all projects."""
         counters = usages.read(connection)
-        known = {project_id for project_id, _ in counters}
+        known = {key.project_id for key in counters}
         parents: Mapping[str, str | None] = {}
         if isinstance(self._limits, DatabaseLimitDriver):
             _, limits, parents = limit_tables.read_limits(connection)
-            known |= {project_id for project_id, _ in (*limits, *overrides.active(connection))}
+            known |= {key.project_id for key in (*limits, *overrides.active(connection))}
         elif self._limits.bounds_subtree:
             parents = projects.edges(connection)
         known |= parents.keys()

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from oslo_log import log as logging
 
-from cyborg_quota import scopes, transitions
+from cyborg_quota import transitions
 from cyborg_quota.db import dialects, maintenance, path_state, recounts, usages
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.ledger.project_tree import PathCache
 from cyborg_quota.transitions import Move
-from cyborg_quota.types import TOTAL, Drift
+from cyborg_quota.types import TOTAL, Drift, ResourceKey, UsageKey
 
 LOG = logging.getLogger(__name__)
 
@@ -34,10 +34,9 @@ class ChargeRefused(Exception):
 class RowsMissing(Exception):
     """The usage row of a live reservation does not exist: create it, and retry."""
 
-    def __init__(self, project_id: str, resource: str) -> None:
-        self.project_id = project_id
-        self.resource = resource
-        super().__init__(project_id, resource)
+    def __init__(self, key: UsageKey) -> None:
+        self.key = key
+        super().__init__(key)
 
 
 class Counting:
@@ -60,17 +59,17 @@ class Counting:
         except ConcurrentChange:
             raise ChargeRefused from None
 
-    def _count(self, amounts: Mapping[tuple[str, str], tuple[int, int]]) -> None:
-        paths = {key: self._nodes(*key) for key, amount in amounts.items() if any(amount)}
+    def _count(self, amounts: Mapping[UsageKey, tuple[int, int]]) -> None:
+        paths = {key: self._nodes(key) for key, amount in amounts.items() if any(amount)}
         changes = [change for key, nodes in paths.items() for change in usages.along(nodes, *amounts[key])]
         self._charge(changes, singly=self._singly)
 
-    def _nodes(self, project_id: str, resource: str) -> tuple[usages.Node, ...]:
-        nodes = self._paths.known(project_id, resource)
+    def _nodes(self, key: UsageKey) -> tuple[usages.Node, ...]:
+        nodes = self._paths.known(key)
         if nodes is None:
-            nodes = self._paths.read(self._connection, project_id, [resource]).nodes(resource)
+            nodes = self._paths.read(self._connection, key.project_id, [key.resource_key]).nodes(key.resource_key)
         if nodes is None:
-            raise RowsMissing(project_id, resource)
+            raise RowsMissing(key)
         return nodes
 
     def _charge(self, changes: Iterable[usages.Change], *, singly: bool) -> None:
@@ -102,7 +101,7 @@ class Counting:
                 raise ChargeRefused
             if not usages.lock_usage_row(self._connection, change.node):
                 raise ConcurrentChange
-            drifted.append((change.node.project_id, change.node.resource))
+            drifted.append(change.node.key)
         recounts.recount_upwards(self._connection, drifted)
 
 
@@ -113,8 +112,7 @@ class _RowToRepair:
     """
 
     height: int
-    project_id: str
-    resource: str
+    key: UsageKey
 
 
 class Healer:
@@ -139,23 +137,22 @@ class Healer:
         rows = set()
         orphans = set()
         for drift in self.audit():
-            name = scopes.name_of(drift.resource, drift.pod)
+            key = ResourceKey(drift.resource, drift.pod or "")
             if drift.project_id == TOTAL:
-                rows.add(_RowToRepair(1, TOTAL, name))
+                rows.add(_RowToRepair(1, UsageKey(TOTAL, *key)))
                 continue
             self._paths.forget(drift.project_id)  # the cached path may contain a deleted row
-            path = self._paths.get(drift.project_id, [name])
+            path = self._paths.get(drift.project_id, [key])
             depth = len(path.project_ids) - 1
             for distance, project_id in enumerate(path.project_ids):
-                rows.add(_RowToRepair(distance - depth, project_id, name))
-            if name in path.totals:
-                rows.add(_RowToRepair(1, TOTAL, name))
+                rows.add(_RowToRepair(distance - depth, UsageKey(project_id, *key)))
+            if key in path.totals:
+                rows.add(_RowToRepair(1, UsageKey(TOTAL, *key)))
             if drift.recorded is None and drift.pod is None:
-                orphans.add((drift.project_id, name))
+                orphans.add(UsageKey(drift.project_id, *key))
         healed = []
         for row in sorted(rows):
-            is_orphan = (row.project_id, row.resource) in orphans
-            drift_healed = self._heal(row.project_id, row.resource, is_orphan)
+            drift_healed = self._heal(row.key, is_orphan=row.key in orphans)
             if drift_healed is not None:
                 LOG.info("Counters repaired: %s", drift_healed)
                 healed.append(drift_healed)
@@ -163,18 +160,18 @@ class Healer:
                 progress(1)
         return healed
 
-    def _heal(self, project_id: str, resource: str, is_orphan: bool) -> Drift | None:
-        name, pod = scopes.split(resource)
+    def _heal(self, key: UsageKey, *, is_orphan: bool) -> Drift | None:
+        project_id, resource, pod = key
 
         def work(connection: Connection) -> Drift | None:
             if project_id == TOTAL:
-                path_state.make_row(connection, TOTAL, resource)  # (Somebody may have deleted it by hand.)
-            nodes = path_state.read_nodes(connection, project_id, resource)
+                path_state.make_row(connection, key)  # (Somebody may have deleted it by hand.)
+            nodes = path_state.read_nodes(connection, key)
             if not nodes or not usages.lock_usage_row(connection, nodes[0]):
                 raise ConcurrentChange
             if is_orphan:
                 maintenance.link(connection, nodes[0].usage_id, project_id, resource)
             before, after = recounts.recount(connection, nodes[0])
-            return None if before == after else Drift(project_id, name, before, after, pod)
+            return None if before == after else Drift(project_id, resource, before, after, pod or None)
 
         return self._database.write(work)

@@ -23,8 +23,18 @@ from cyborg_quota.ledger import pod_claims
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from cyborg_quota.limits.base import LimitDriver, PathLimits
 from cyborg_quota.metric_types import ProjectMetrics
-from cyborg_quota.scopes import is_scoped, scoped_name, split
-from cyborg_quota.types import ANY, UNLIMITED, Constraint, Counters, Headroom, Over, Usage, UsageRecord
+from cyborg_quota.types import (
+    ANY,
+    UNLIMITED,
+    Constraint,
+    Counters,
+    Headroom,
+    Over,
+    ResourceKey,
+    Usage,
+    UsageKey,
+    UsageRecord,
+)
 
 
 class HeadroomReader:
@@ -72,9 +82,10 @@ class HeadroomReader:
         state = self._state(project_id, pod)
         limits = self._limits.get_path_limits(state, sorted(request))
         found = enforcement.find_bounds(project_id, state.counters, request, missing=limits.missing)
-        in_pod = {} if pod is None else {scoped_name(resource, pod): amount for resource, amount in request.items()}
+        pods = [""] if pod is None else ["", pod]
+        amounts = {ResourceKey(resource, one): amount for resource, amount in request.items() for one in pods}
         constraints = [*limits.constraints, *self._limits.get_pod_limits(state)]
-        violations = enforcement.find_violations(project_id, constraints, state.counters, {**request, **in_pod})
+        violations = enforcement.find_violations(project_id, constraints, state.counters, amounts)
         found += [over for over in violations if over.resource not in limits.missing]
         shown = sorted(found) if sees_all else enforcement.redact(found, state.project_ids)
         if not shown:
@@ -134,7 +145,7 @@ class HeadroomReader:
         if pod is not None:
             return self._read_detail_in_pod(project_id, resources, pod)
         state = self._state(project_id)
-        held = (name for owner, name in state.counters if owner == project_id and not is_scoped(name))
+        held = (key.resource for key in state.counters if key.project_id == project_id)
         names = sorted({*resources, *held})
         limits = self._limits.get_limits_on_path(state, names)
         headrooms = self._headrooms(state, self._limits.get_path_limits(state, resources), resources)
@@ -145,14 +156,14 @@ class HeadroomReader:
     ) -> UsageRecord:
         """The record of one resource. ``limit`` None: none is set. A resource without a headroom cannot be reserved."""
         project_id = state.project_ids[0]
-        now = state.counters.get((project_id, resource), Counters())
+        now = state.counters.get(UsageKey(project_id, resource), Counters())
         usage = Usage(self._limits.missing_limit if limit is None else limit, now.used, now.reserved)
         return UsageRecord(project_id, resource, usage, headrooms.get(resource, Headroom(0)))
 
     def _read_detail_in_pod(self, project_id: str, resources: Collection[str], pod: str) -> list[UsageRecord]:
         quotas = self._read_quota(project_id, resources, None, pod)
-        held = (split(name) for owner, name in quotas.state.counters if owner == project_id)
-        return quotas.records(pod, {*resources, *(name for name, of in held if of == pod)})
+        held = (key.resource for key in quotas.state.counters if (key.project_id, key.pod) == (project_id, pod))
+        return quotas.records(pod, {*resources, *held})
 
     def _state(self, project_id: str, pod: str | None = None) -> PathState:
         """``pod``: as in path_state.read."""
@@ -200,9 +211,8 @@ class HeadroomReader:
             return []
         held: dict[str, set[str]] = {}
         shared = {id(state.counters): state for state in states}.values()  # states share their mappings
-        for project_id, name in [key for state in shared for key in (*state.counters, *state.project_limits)]:
-            if not is_scoped(name):
-                held.setdefault(project_id, set()).add(name)
+        for key in (key for state in shared for key in (*state.counters, *state.project_limits)):
+            held.setdefault(key.project_id, set()).add(key.resource)
         names = sorted(set(resources).union(*held.values()))
         limits = self._limits.get_limits_on_paths(states, names)
         found = []
@@ -212,7 +222,7 @@ class HeadroomReader:
             headrooms = self._headrooms(state, path_limits, [name for name in own if name in resources])
             for name in own:
                 limit = limits.get((project_id, name), self._limits.missing_limit)
-                now = state.counters.get((project_id, name), Counters())
+                now = state.counters.get(UsageKey(project_id, name), Counters())
                 headroom_now = headrooms.get(name, Headroom(0))
                 fits = None if headroom_now.scope == "counter" else headroom_now.fits
                 bound = None if limit == UNLIMITED else limit
@@ -240,7 +250,7 @@ class HeadroomReader:
             if resource in limits.missing:
                 found[resource] = headroom.no_limit_set(limits.missing[resource])
                 continue
-            bounds = constraints.get(resource, ())
+            bounds = constraints.get(ResourceKey(resource), ())
             found[resource] = headroom.compute(state.project_ids, resource, bounds, state.counters)
         return found
 
@@ -258,21 +268,21 @@ class _Quotas(NamedTuple):
             return dict(self.headrooms)
         path, counters = self.state.project_ids, self.state.counters
         constraints = headroom.by_resource(self.pod_limits)
-        names = {resource: scoped_name(resource, pod) for resource in self.headrooms}
+        keys = {resource: ResourceKey(resource, pod) for resource in self.headrooms}
         return {
-            resource: headroom.in_pod(quota, path, names[resource], constraints.get(names[resource], ()), counters)
+            resource: headroom.in_pod(quota, path, keys[resource], constraints.get(keys[resource], ()), counters)
             for resource, quota in self.headrooms.items()
         }
 
     def records(self, pod: str, resources: Collection[str]) -> list[UsageRecord]:
         """The usage in one pod, the limits that are set there for the project, and what fits."""
         project_id, headrooms = self.state.project_ids[0], self.in_pod(pod)
-        limits = {one.resource: one.limit for one in self.pod_limits if one.project_id == project_id}
+        limits = {one.key: one.limit for one in self.pod_limits}
         records = []
         for resource in sorted(resources):
-            name = scoped_name(resource, pod)
-            now = self.state.counters.get((project_id, name), Counters())
-            usage = Usage(limits.get(name, UNLIMITED), now.used, now.reserved)
+            key = UsageKey(project_id, resource, pod)
+            now = self.state.counters.get(key, Counters())
+            usage = Usage(limits.get(key, UNLIMITED), now.used, now.reserved)
             records.append(UsageRecord(project_id, resource, usage, headrooms.get(resource, Headroom(0)), pod))
         return records
 
@@ -287,19 +297,17 @@ def _moved(state: PathState, parent: PathState, counted_by: Sequence[str]) -> Pa
     ``counted_by``: the project and its present ancestors, whose counters include its own.
     """
     project_id = state.project_ids[0]
-    counters: dict[tuple[str, str], Counters] = {**state.counters, **parent.counters}
+    counters: dict[UsageKey, Counters] = {**state.counters, **parent.counters}
+    held = {key: now.subtree for key, now in state.counters.items() if key.project_id == project_id}
     for owner in parent.project_ids:
         if owner not in counted_by:
-            for resource, held in _subtrees(state.counters, project_id).items():
-                now = counters.get((owner, resource), Counters())
-                counters[owner, resource] = dataclasses.replace(now, subtree=now.subtree + held)
+            for own, amount in held.items():
+                key = own._replace(project_id=owner)
+                now = counters.get(key, Counters())
+                counters[key] = dataclasses.replace(now, subtree=now.subtree + amount)
     return dataclasses.replace(
         state,
         project_ids=[project_id, *parent.project_ids],
         counters=counters,
         project_limits={**state.project_limits, **parent.project_limits},
     )
-
-
-def _subtrees(counters: Mapping[tuple[str, str], Counters], project_id: str) -> dict[str, int]:
-    return {resource: now.subtree for (owner, resource), now in counters.items() if owner == project_id}

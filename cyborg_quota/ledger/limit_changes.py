@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from cyborg_quota import exceptions, scopes
+from cyborg_quota import exceptions
 from cyborg_quota.db import change_log, dialects, moves, overrides, path_state, pods, projects, usages
 from cyborg_quota.db import limits as tables
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
@@ -40,7 +40,9 @@ from cyborg_quota.types import (
     Page,
     RecordedChange,
     RecordedChanges,
+    ResourceKey,
     TotalLimit,
+    UsageKey,
 )
 
 MOST_MOVED_ROWS: Final = 40_000
@@ -60,7 +62,7 @@ class TreePage(NamedTuple):
     """Limits and counters, and projects as (depth, project_id), parents before their children."""
 
     tree: LimitTree
-    counters: Mapping[tuple[str, str], Counters]
+    counters: Mapping[UsageKey, Counters]
     nodes: list[tuple[int, str]]
 
 
@@ -104,7 +106,7 @@ class LimitKeeper:
         def work(connection: Connection) -> TreePage:
             edges = projects.subtree_edges(connection, project_id)
             tree = LimitTree({}, {}, edges, self._limits.initial_limits)
-            counters: dict[tuple[str, str], Counters] = {}
+            counters: dict[UsageKey, Counters] = {}
             nodes = _page(list(limit_tree.walk([project_id], tree.children_of)), limit, after)
             for some in chunks([name for _, name in nodes], BATCH_PROJECTS):
                 tree.defaults, limits, _ = tables.read_limits(connection, some)
@@ -131,11 +133,7 @@ class LimitKeeper:
         ``count``: the maximum number of projects. ``after``: only projects after this one.
         """
         rows = self._database.read(lambda connection: tables.read_in_pods(connection, project_id, pod, count, after))
-        records = []
-        for owner, name, limit in rows:
-            resource, in_pod = scopes.split(name)
-            records.append(LimitRecord(owner, resource, limit, pod=in_pod))
-        return records
+        return [LimitRecord(key.project_id, key.resource, limit, pod=key.pod) for key, limit in rows]
 
     @property
     def overrides(self) -> Overrides:
@@ -151,8 +149,8 @@ class LimitKeeper:
         """The resources for which a limit of the project is set, and the overrides that apply now, by resource."""
 
         def work(connection: Connection) -> tuple[set[str], dict[str, LimitOverride]]:
-            names = {row.resource for row in connection.execute(tables.of_projects_query([project_id]))}
-            own = {name for name in names if not scopes.is_scoped(name)}
+            rows = connection.execute(tables.of_projects_query([project_id]))
+            own = {row.resource for row in rows if not row.pod}
             live, now = overrides.read(connection, [project_id])
             return own, {one.resource: one for one in live if now is not None and one.starts_at <= now}
 
@@ -167,19 +165,22 @@ class LimitKeeper:
             live = overrides.read(connection)
             changes = []
             for resource, limit in sorted(limits.items()):
-                changes += document.put(tree.defaults, resource, limit, None, resource)
+                changes += document.put(tree.defaults, resource, limit, None, ResourceKey(resource))
                 tables.set_default(connection, resource, limit)
-            self._refuse(Timeline(tree, *live), tree.projects, list(limits))
+            self._refuse(Timeline(tree, *live), tree.projects, [*map(ResourceKey, limits)])
             return change_log.record(connection, author, changes)
 
         self._history.announce(self._database.write(work))
 
     def set_limits(
-        self, project_id: str, limits: Mapping[str, int | None], author: Author, allow: Callable[[str | None], None]
+        self,
+        project_id: str,
+        limits: Mapping[ResourceKey, int | None],
+        author: Author,
+        allow: Callable[[str | None], None],
     ) -> None:
         """Set limits of a project, all or none. None removes a limit. Raises LimitRefused, DatabaseUnavailable.
 
-        A limit per pod has a scoped name (scopes.py).
         ``allow`` is called with the parent of the project, and raises if the caller may not set these limits. It may
         read files; therefore it runs before the transaction, and again if the project has moved by then.
         """
@@ -191,9 +192,10 @@ class LimitKeeper:
                 return False, None
             live = overrides.read(connection, {project_id, *tree.projects})
             changes = []
-            for resource, limit in sorted(limits.items()):
-                changes += document.put(tree.project_limits, (project_id, resource), limit, project_id, resource)
-                tables.set_limit(connection, project_id, resource, limit)
+            for counted, limit in sorted(limits.items()):
+                key = UsageKey(project_id, *counted)
+                changes += document.put(tree.project_limits, key, limit, project_id, counted)
+                tables.set_limit(connection, key, limit)
             self._refuse(Timeline(tree, *live), [project_id], list(limits))
             return True, change_log.record(connection, author, changes)
 
@@ -222,7 +224,7 @@ class LimitKeeper:
             self.check_depth(tree, project_id)
             affected = [project_id, *tree.children_of.get(project_id, ())]
             limits = Timeline(tree, *overrides.read(connection))
-            self._refuse(limits, affected, limits.names)
+            self._refuse(limits, affected, limits.keys)
 
         self._tree.place({project_id: parent_id}, author, check)
 
@@ -249,9 +251,9 @@ class LimitKeeper:
                 project_id, f"would make a tree of {levels} levels; at most {MAX_DEPTH} are possible"
             )
 
-    def _refuse(self, limits: Timeline, projects: Collection[str], resources: Collection[str]) -> None:
+    def _refuse(self, limits: Timeline, projects: Collection[str], keys: Collection[ResourceKey]) -> None:
         """Raise LimitRefused if the model forbids these limits, now or when an override begins or ends."""
-        problems = timeline.problems(self._limits.model, limits, projects, resources)
+        problems = timeline.problems(self._limits.model, limits, projects, keys)
         if problems:
             raise exceptions.LimitRefused(problems)
 
@@ -348,7 +350,7 @@ def _write(connection: Connection, before: LimitTree, after: LimitTree, changes:
         elif change.project_id is None:
             tables.set_default(connection, str(change.resource), after.defaults.get(str(change.resource)))
         else:
-            key = (change.project_id, scopes.name_of(str(change.resource), change.pod))
+            key = UsageKey(change.project_id, str(change.resource), change.pod or "")
             changed[key] = after.project_limits.get(key)
     # Lock the usage rows last, so that charges do not wait for the writes before.
     tables.set_limits(connection, changed, before.project_limits)
@@ -361,17 +363,17 @@ def find_problems(limits: DatabaseLimitDriver, after: Timeline, changes: Iterabl
     placed = {change.project_id for change in changes if change.resource is None and change.project_id is not None}
     reasons = _too_deep(tree, placed)
     affected = placed | {child for project_id in placed for child in tree.children_of.get(project_id, ())}
-    names = after.names
-    reasons += timeline.problems(limits.model, after, affected, names)
-    limited: dict[str, set[str]] = {}
+    keys = after.keys
+    reasons += timeline.problems(limits.model, after, affected, keys)
+    limited: dict[ResourceKey, set[str]] = {}
     for change in changes:
         if change.resource is not None:
             project_ids = tree.projects if change.project_id is None else [change.project_id]
-            limited.setdefault(scopes.name_of(change.resource, change.pod), set()).update(project_ids)
-    for resource, limited_ids in sorted(limited.items()):
-        left = limited_ids - affected if resource in names else limited_ids
+            limited.setdefault(ResourceKey(change.resource, change.pod or ""), set()).update(project_ids)
+    for key, limited_ids in sorted(limited.items()):
+        left = limited_ids - affected if key in keys else limited_ids
         if left:
-            reasons += timeline.problems(limits.model, after, left, [resource])
+            reasons += timeline.problems(limits.model, after, left, [key])
     return list(dict.fromkeys(reasons))
 
 

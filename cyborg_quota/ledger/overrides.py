@@ -25,7 +25,7 @@ from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.limits.document import NewOverride
 from cyborg_quota.limits.limit_tree import LimitTree
 from cyborg_quota.limits.timeline import Timeline
-from cyborg_quota.types import Author, LimitOverride, RecordedChange, RecordedChanges
+from cyborg_quota.types import Author, LimitOverride, RecordedChange, RecordedChanges, ResourceKey
 
 _MAX_ATTEMPTS: Final = 20
 
@@ -146,7 +146,7 @@ class Overrides:
         resources: Collection[str],
         changes: Sequence[RecordedChange] = (),
     ) -> None:
-        problems = timeline.problems(self._limits.model, limits, names, sorted(resources))
+        problems = timeline.problems(self._limits.model, limits, names, sorted(map(ResourceKey, resources)))
         if problems:
             raise exceptions.LimitRefused(problems, changes)
 

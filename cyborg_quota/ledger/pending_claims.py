@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from cyborg_quota import exceptions, transitions
-from cyborg_quota.types import ANY, RESERVED, Claim
+from cyborg_quota.types import ANY, RESERVED, Claim, ResourceKey
 
 
 @dataclasses.dataclass(slots=True)
@@ -30,7 +30,7 @@ class PendingClaim:
     provider_id: int | None = None
     counted_pod: str | None = None
     tried: set[int] = dataclasses.field(default_factory=set)
-    pod_room: Mapping[tuple[str, str], int] = dataclasses.field(default_factory=dict)
+    pod_room: Mapping[ResourceKey, int] = dataclasses.field(default_factory=dict)
     refusal: exceptions.OverQuota | None = None
 
     def avoided_pods(self, taken: Mapping[tuple[str, str], int]) -> set[str]:

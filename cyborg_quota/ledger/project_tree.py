@@ -13,14 +13,14 @@ from typing import Final
 
 from oslo_log import log as logging
 
-from cyborg_quota import exceptions, scopes
+from cyborg_quota import exceptions
 from cyborg_quota.db import change_log, moves, overrides, path_state, projects, totals, usages
 from cyborg_quota.db import limits as tables
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.prepared import chunks
 from cyborg_quota.db.project_path import ProjectPath
 from cyborg_quota.ledger.history import History
-from cyborg_quota.types import Author, RecordedChange, RecordedChanges
+from cyborg_quota.types import Author, RecordedChange, RecordedChanges, ResourceKey, UsageKey
 
 LOG = logging.getLogger(__name__)
 
@@ -40,49 +40,49 @@ class PathCache:
         self._database = database
         self._cached_paths: dict[str, ProjectPath] = {}
 
-    def get(self, project_id: str, resources: Collection[str]) -> ProjectPath:
-        """The path of ``project_id``, with usage rows for all ``resources``. Raises DatabaseUnavailable."""
+    def get(self, project_id: str, keys: Collection[ResourceKey]) -> ProjectPath:
+        """The path of ``project_id``, with usage rows for all ``keys``. Raises DatabaseUnavailable."""
         path = self._cached_paths.get(project_id)
-        if path is not None and not path.missing(resources):
+        if path is not None and not path.missing(keys):
             return path
         began = time.monotonic()
         for _ in range(_MAX_ATTEMPTS):
-            path = self._database.read(lambda connection: self.read(connection, project_id, resources))
-            if not path.missing(resources):
+            path = self._database.read(lambda connection: self.read(connection, project_id, keys))
+            if not path.missing(keys):
                 return path
-            self._make(project_id, resources)
+            self._make(project_id, keys)
         raise exceptions.DatabaseUnavailable("the project tree keeps changing", time.monotonic() - began)
 
-    def read(self, connection: Connection, project_id: str, resources: Collection[str]) -> ProjectPath:
+    def read(self, connection: Connection, project_id: str, keys: Collection[ResourceKey]) -> ProjectPath:
         """The path from the cache or the database, for use inside a transaction. Usage rows may be missing."""
         known = self._cached_paths.get(project_id)
-        if known is not None and not known.missing(resources):
+        if known is not None and not known.missing(keys):
             return known
-        wanted = set(resources) | (set(known.resources) if known is not None else set())
+        wanted = set(keys) | (set(known.keys) if known is not None else set())
         path = path_state.read_path(connection, project_id, wanted)
         if len(self._cached_paths) >= _MAX_CACHED_PATHS:
             self._cached_paths.clear()
         self._cached_paths[project_id] = path
         return path
 
-    def read_many(self, connection: Connection, keys: Collection[tuple[str, str]]) -> None:
-        """Cache the missing paths of these (project_id, resource) pairs: one statement for MAX_PROJECTS projects."""
-        missing = [key for key in keys if self.known(*key) is None]
+    def read_many(self, connection: Connection, keys: Collection[UsageKey]) -> None:
+        """Cache the missing paths of these usage rows: one statement for MAX_PROJECTS projects."""
+        missing = [key for key in keys if self.known(key) is None]
         if not missing:
             return
-        unknown = sorted({project_id for project_id, _ in missing})
+        unknown = sorted({key.project_id for key in missing})
         if len(self._cached_paths) + len(unknown) > _MAX_CACHED_PATHS:
             self._cached_paths.clear()
         # (Looked up once: another thread may forget a path at any time.)
         known = [path for path in map(self._cached_paths.get, unknown) if path is not None]
-        resources = {resource for _, resource in missing}.union(*[path.resources for path in known])
+        counted = {key.resource_key for key in missing}.union(*[path.keys for path in known])
         for names in chunks(unknown, path_state.MAX_PROJECTS):
-            self._cached_paths.update(path_state.read_paths(connection, names, resources))
+            self._cached_paths.update(path_state.read_paths(connection, names, counted))
 
-    def known(self, project_id: str, resource: str) -> tuple[usages.Node, ...] | None:
+    def known(self, key: UsageKey) -> tuple[usages.Node, ...] | None:
         """The usage rows to charge, from the project to its root; None if they are not cached."""
-        path = self._cached_paths.get(project_id)
-        return None if path is None else path.nodes(resource)
+        path = self._cached_paths.get(key.project_id)
+        return None if path is None else path.nodes(key.resource_key)
 
     def forget(self, project_id: str) -> None:
         """Remove the path of this project from the cache."""
@@ -92,11 +92,11 @@ class PathCache:
         """Clear the cache."""
         self._cached_paths.clear()
 
-    def _make(self, project_id: str, resources: Collection[str]) -> None:
+    def _make(self, project_id: str, keys: Collection[ResourceKey]) -> None:
         def work(connection: Connection) -> None:
-            path = path_state.read_path(connection, project_id, resources)
-            path_state.make_rows(connection, path, resources)
-            totals.count_root(connection, path, resources)
+            path = path_state.read_path(connection, project_id, keys)
+            path_state.make_rows(connection, path, keys)
+            totals.count_root(connection, path, keys)
 
         self._database.write(work)
         self.forget(project_id)
@@ -183,7 +183,7 @@ class Tree:
             live, _ = overrides.read(connection, [project_id])
             if tables.is_in_use(connection, project_id) or not tables.forget_project(connection, project_id):
                 raise exceptions.ProjectRefused(project_id, "holds resources; release them first")
-            changes = [_unset(*key, limit) for key, limit in sorted(limits.items())]
+            changes = [_unset(key, limit) for key, limit in sorted(limits.items())]
             changes += [
                 RecordedChange("cancel override", project_id, one.resource, one.limit, None, one) for one in live
             ]
@@ -222,6 +222,5 @@ def _place(
     return recorded
 
 
-def _unset(project_id: str, name: str, limit: int) -> RecordedChange:
-    resource, pod = scopes.split(name)
-    return RecordedChange("unset limit", project_id, resource, limit, None, pod=pod)
+def _unset(key: UsageKey, limit: int) -> RecordedChange:
+    return RecordedChange("unset limit", key.project_id, key.resource, limit, None, pod=key.pod or None)

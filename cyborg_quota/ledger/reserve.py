@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from cyborg_quota import enforcement, exceptions, transitions
@@ -29,8 +28,18 @@ from cyborg_quota.ledger.project_tree import PathCache, Tree
 from cyborg_quota.ledger.requests import ReserveRequest
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.limits.base import LimitDriver
-from cyborg_quota.scopes import scoped_name, split
-from cyborg_quota.types import COMMITTED, RESERVED, TOTAL, Claim, Constraint, Counters, Selection, State
+from cyborg_quota.types import (
+    COMMITTED,
+    RESERVED,
+    TOTAL,
+    Claim,
+    Constraint,
+    Counters,
+    ResourceKey,
+    Selection,
+    State,
+    UsageKey,
+)
 
 _MAX_ATTEMPTS: Final = 200
 """The most attempts of one request. One that was refused is repeated if the counters that are read then allow it."""
@@ -51,12 +60,16 @@ class _Refused(Exception):
 
 
 class _ChargePlan(NamedTuple):
-    """The path and the limits of a reserve, its changes of usage rows, and what it takes in pods, by scoped name."""
+    """The path and the limits of a reserve, its changes of usage rows, and what it takes over all pods and in pods."""
 
     path: ProjectPath
     constraints: list[Constraint]
     changes: list[usages.Change]
-    in_pods: Mapping[str, int]
+    amounts: Mapping[ResourceKey, int]
+
+    @property
+    def is_in_pod(self) -> bool:
+        return any(key.pod for key in self.amounts)
 
 
 class Reserver:
@@ -133,17 +146,17 @@ class Reserver:
     def _attempt(self, request: ReserveRequest, pending: Sequence[PendingClaim]) -> bool:
         """Attempt once to charge these claims. False: the tree or the counters have changed, retry."""
         placement = self._capacity.place(pending)
-        plan = self._plan(request, pending, _in_pods(pending) if placement.is_complete else {})
+        plan = self._plan(request, _amounts(pending, in_pods=placement.is_complete))
         if not placement.is_complete:
-            return self._refuse_unplaced(request, plan.path, plan.constraints, pending)
+            return self._refuse_unplaced(request, plan, pending)
         return self._charge_placed(request, pending, placement, plan)
 
     def _charge_placed(
         self, request: ReserveRequest, pending: Sequence[PendingClaim], placement: Placement, plan: _ChargePlan
     ) -> bool:
         """Charge claims of which the providers are chosen. False: as ``_attempt``."""
-        path, constraints, changes, in_pods = plan
-        rows = _rows(request, path, pending)
+        changes = plan.changes
+        rows = _rows(request, plan.path, pending)
 
         def work(connection: Connection) -> ReserveResult:
             if not self._bind_and_insert(connection, request, rows, placement):
@@ -154,7 +167,7 @@ class Reserver:
             return True
 
         single_statement = None  # (claims in pods need several statements)
-        if not in_pods and not placement.binding_changes:
+        if not plan.is_in_pod and not placement.binding_changes:
             single_statement = self._single_statement(request, rows, changes, placement)
         try:
             if placement.is_done(self._database.write(work, single_statement)):
@@ -163,7 +176,7 @@ class Reserver:
         except (DuplicateEntry, BindingChanged):
             pass  # rows of this call or of its consumers may exist already
         except (_Refused, CapacityRefused) as refusal:
-            self._refuse(request, path, constraints, pending, refusal, in_pods=in_pods)
+            self._refuse(request, plan, pending, refusal)
             return False
         return bool(self._resolve_duplicate(request, pending))
 
@@ -182,16 +195,11 @@ class Reserver:
             raise BindingChanged
         return True
 
-    def _plan(
-        self, request: ReserveRequest, pending: Sequence[PendingClaim], in_pods: Mapping[str, int]
-    ) -> _ChargePlan:
-        """What to charge. ``in_pods``: what the claims take in pods, by scoped name."""
-        amounts = enforcement.requested(item.claim for item in pending)
-        path = self.path(request, [*sorted(amounts), *in_pods], is_limited=True)
-        charged = {**amounts, **in_pods} if in_pods else amounts
-        constraints = self.constraints(request, path, charged, in_pods)
-        changes = changes_with_bounds(path, constraints, charged, request.state)
-        return _ChargePlan(path, constraints, changes, in_pods)
+    def _plan(self, request: ReserveRequest, amounts: dict[ResourceKey, int]) -> _ChargePlan:
+        path = self.path(request, sorted(amounts), is_limited=True)
+        constraints = self.constraints(request, path, amounts)
+        changes = changes_with_bounds(path, constraints, amounts, request.state)
+        return _ChargePlan(path, constraints, changes, amounts)
 
     def _after_charge(
         self, request: ReserveRequest, rows: Sequence[new_reservations.NewReservation], placement: Placement
@@ -201,40 +209,26 @@ class Reserver:
         else:
             self._settler.reservation_cache.remember(new_reservations.to_row(row) for row in rows)
 
-    def _refuse_unplaced(
-        self,
-        request: ReserveRequest,
-        path: ProjectPath,
-        constraints: Sequence[Constraint],
-        pending: Sequence[PendingClaim],
-    ) -> bool:
+    def _refuse_unplaced(self, request: ReserveRequest, plan: _ChargePlan, pending: Sequence[PendingClaim]) -> bool:
         """No provider fits: use what the consumers hold already, or raise OverQuota or OverCapacity. False: retry."""
         is_charged = self._resolve_duplicate(request, pending)
         if is_charged is None and not any(item.is_charged for item in pending):
             for item in pending:
                 if item.refusal is not None:  # (the limit of a pod, and no other pod has room)
                     raise item.refusal
-            self._refuse(request, path, constraints, pending, CapacityRefused(None))
+            self._refuse(request, plan, pending, CapacityRefused(None))
         return bool(is_charged)
 
     def _refuse(
-        self,
-        request: ReserveRequest,
-        path: ProjectPath,
-        constraints: Sequence[Constraint],
-        pending: Sequence[PendingClaim],
-        refusal: Exception,
-        *,
-        in_pods: Mapping[str, int] = MappingProxyType({}),
+        self, request: ReserveRequest, plan: _ChargePlan, pending: Sequence[PendingClaim], refusal: Exception
     ) -> None:
         """Raise the reason of a refusal, OverQuota before all others. Returns if the request may fit now: retry."""
-        amounts = {**enforcement.requested(item.claim for item in pending), **in_pods}
         if isinstance(refusal, CapacityRefused) and self._capacity.tries_next(pending, refusal.key):
             return
-        if isinstance(refusal, CapacityRefused) and in_pods and self._capacity.has_other_pods(pending):
+        if isinstance(refusal, CapacityRefused) and plan.is_in_pod and self._capacity.has_other_pods(pending):
             return
         try:
-            if not self.raise_refusal(request, path, constraints, amounts):
+            if not self.raise_refusal(request, plan.path, plan.constraints, plan.amounts):
                 return
         except exceptions.OverQuota as error:
             if not can_move(pending, error):
@@ -248,16 +242,15 @@ class Reserver:
                 pending, refusal.key, is_limited=request.state == RESERVED, sees_all=request.sees_all
             )
 
-    def _pod_room(self, request: ReserveRequest, refusal: exceptions.OverQuota) -> dict[tuple[str, str], int]:
+    def _pod_room(self, request: ReserveRequest, refusal: exceptions.OverQuota) -> dict[ResourceKey, int]:
         """What the limits per pod permit to the project now, by resource and pod: one read for all pods.
 
         A limit that refused and cannot be read, because it was removed or its driver lists none, permits nothing.
         """
         project_id = request.project_id
         state = self._database.read_synced(lambda connection: path_state.read(connection, project_id, pod=""))
-        room = {(over.resource, over.pod): 0 for over in refusal.overs if over.pod is not None}
-        found = enforcement.room(project_id, self._limits.get_pod_limits(state), state.counters)
-        return {**room, **{(split(name)[0], str(split(name)[1])): left for name, left in found.items()}}
+        room = {ResourceKey(over.resource, over.pod): 0 for over in refusal.overs if over.pod is not None}
+        return {**room, **enforcement.room(project_id, self._limits.get_pod_limits(state), state.counters)}
 
     def _single_statement(
         self,
@@ -272,7 +265,7 @@ class Reserver:
         reserve, claims = self._database.dialect.reserve_in_single_statement, placement.inventory_claims
         return lambda connection: reserve(connection, rows, changes, claims)
 
-    def path(self, request: ReserveRequest, resources: Sequence[str], *, is_limited: bool) -> ProjectPath:
+    def path(self, request: ReserveRequest, keys: Sequence[ResourceKey], *, is_limited: bool) -> ProjectPath:
         """The path to charge. If the source of limits reports another parent, the project is moved first.
 
         Calls that no limit can refuse (adoptions, reductions) do not read that source, so an outage of it does not
@@ -282,26 +275,26 @@ class Reserver:
             parent_id = self._limits.parent_of(request.project_id)
             if parent_id is not None:
                 self._tree.follow(request.project_id, parent_id, self._limits.tree_source)
-        return self._paths.get(request.project_id, resources)
+        return self._paths.get(request.project_id, keys)
 
     def constraints(
-        self, request: ReserveRequest, path: ProjectPath, amounts: dict[str, int], in_pods: Collection[str]
+        self, request: ReserveRequest, path: ProjectPath, amounts: Mapping[ResourceKey, int]
     ) -> list[Constraint]:
-        """The limits of these amounts. ``in_pods``: the scoped names among them."""
+        """The limits of these amounts."""
         if request.ttl_microseconds is None or not amounts:
             return []
         project_ids = path.project_ids
-        resources = sorted(set(amounts).difference(in_pods)) if in_pods else sorted(amounts)
-        constraints = self._limits.get_constraints(project_ids, resources)
-        if in_pods:
-            constraints += self._limits.get_pod_constraints(project_ids, sorted(in_pods))
+        keys = sorted(amounts)
+        constraints = self._limits.get_constraints(project_ids, [key.resource for key in keys if not key.pod])
+        if in_pods := [key for key in keys if key.pod]:
+            constraints += self._limits.get_pod_constraints(project_ids, in_pods)
         unknown_projects = {constraint.project_id for constraint in constraints} - set(project_ids)
         if unknown_projects:
             raise exceptions.ConfigurationError(
                 f"The limit driver returned a constraint for {', '.join(sorted(unknown_projects))}, which is not an "
                 f"ancestor of {request.project_id}."
             )
-        counted = [resource for resource in amounts if resource in path.totals] if path.totals else []
+        counted = [key.resource for key in amounts if key in path.totals] if path.totals else []
         return constraints + self._limits.get_total_constraints(counted) if counted else constraints
 
     def raise_refusal(
@@ -309,7 +302,7 @@ class Reserver:
         request: ReserveRequest,
         charged: ProjectPath,
         constraints: Sequence[Constraint],
-        amounts: dict[str, int],
+        amounts: Mapping[ResourceKey, int],
     ) -> bool:
         """Raise OverQuota (with all violations: see ``visible``) or UsageOverflow if the counters explain the refusal.
 
@@ -324,10 +317,10 @@ class Reserver:
         violations = enforcement.find_violations(request.project_id, constraints, counters, amounts)
         if violations:
             raise exceptions.OverQuota(violations) from None
-        own_counters = {name: counters.get((request.project_id, name), Counters()) for name in amounts}
-        for name in enforcement.overflowing(own_counters, amounts):
+        own_counters = {key: counters.get(UsageKey(request.project_id, *key), Counters()) for key in amounts}
+        for key in enforcement.overflowing(own_counters, amounts):
             # (The counter of the resource overflows if that of a pod does; a tenant does not see the pod.)
-            raise exceptions.UsageOverflow(request.project_id, split(name)[0], amounts[name]) from None
+            raise exceptions.UsageOverflow(request.project_id, key.resource, amounts[key]) from None
         return True
 
     def _resolve_duplicate(self, request: ReserveRequest, pending: Sequence[PendingClaim]) -> bool | None:
@@ -371,14 +364,15 @@ def _to_pending(request: ReserveRequest, claim: Claim) -> PendingClaim:
     return PendingClaim(claim, request.project_id, request.group if claim.group is None else claim.group, uuids)
 
 
-def _in_pods(pending: Sequence[PendingClaim]) -> dict[str, int]:
-    """What the claims take in each pod, by scoped name."""
-    amounts: dict[str, int] = {}
+def _amounts(pending: Sequence[PendingClaim], *, in_pods: bool) -> dict[ResourceKey, int]:
+    """What the claims take over all pods, and (``in_pods``) in the pods of their providers."""
+    amounts: dict[ResourceKey, int] = {}
     for item in pending:
-        if item.counted_pod is not None:
-            for resource, delta in item.claim.deltas.items():
-                name = scoped_name(resource, item.counted_pod)
-                amounts[name] = amounts.get(name, 0) + delta
+        pods = ("", item.counted_pod) if in_pods and item.counted_pod is not None else ("",)
+        for resource, delta in item.claim.deltas.items():
+            for pod in pods:
+                key = ResourceKey(resource, pod)
+                amounts[key] = amounts.get(key, 0) + delta
     return amounts
 
 
@@ -392,19 +386,17 @@ def _insert(connection: Connection, request: ReserveRequest, rows: Sequence[new_
 
 
 def changes_with_bounds(
-    path: ProjectPath, constraints: Sequence[Constraint], amounts: dict[str, int], state: State
+    path: ProjectPath, constraints: Sequence[Constraint], amounts: Mapping[ResourceKey, int], state: State
 ) -> list[usages.Change]:
     """The changes of the usage rows on the path, with their bounds. Deepest first: ``charge_all`` sorts by lock order.
     """
     limits_by_scope = enforcement.limits_by_scope(constraints)
     changes = []
-    for resource, amount in amounts.items():
-        for change in usages.along(path.nodes(resource) or (), *transitions.effect(None, state, amount)):
-            project_id = change.node.project_id
-            change.max_held = limits_by_scope.get((project_id, resource, "project"))
-            change.max_subtree = limits_by_scope.get(
-                (project_id, resource, "total" if project_id == TOTAL else "subtree")
-            )
+    for counted, amount in amounts.items():
+        for change in usages.along(path.nodes(counted) or (), *transitions.effect(None, state, amount)):
+            key = UsageKey(change.node.project_id, *counted)
+            change.max_held = limits_by_scope.get((key, "project"))
+            change.max_subtree = limits_by_scope.get((key, "total" if key.project_id == TOTAL else "subtree"))
             changes.append(change)
     return sorted(changes, key=usages.by_depth)
 
@@ -412,8 +404,8 @@ def changes_with_bounds(
 def _rows(
     request: ReserveRequest, path: ProjectPath, pending: Sequence[PendingClaim]
 ) -> list[new_reservations.NewReservation]:
-    leaves = {resource: (path.nodes(resource) or ())[0] for item in pending for resource in item.claim.deltas}
-    usage_ids = {resource: leaf.usage_id for resource, leaf in leaves.items()}
+    resources = {resource for item in pending for resource in item.claim.deltas}
+    usage_ids = {resource: (path.nodes(ResourceKey(resource)) or ())[0].usage_id for resource in resources}
     return [
         new_reservations.NewReservation(
             uuid=item.uuids[resource],

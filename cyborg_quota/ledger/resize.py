@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from cyborg_quota import exceptions, scopes, transitions, units
+from cyborg_quota import exceptions, transitions, units
 from cyborg_quota.capacity_types import CapacityOver
 from cyborg_quota.db import inventories, new_reservations, reservation_changes, reservations, usages
 from cyborg_quota.db.database import Connection, Database
@@ -27,7 +27,7 @@ from cyborg_quota.ledger.requests import ReserveRequest, ResizeRequest
 from cyborg_quota.ledger.reserve import Reserver, changes_with_bounds
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.transitions import Row
-from cyborg_quota.types import EXPIRED, Constraint, State
+from cyborg_quota.types import EXPIRED, Constraint, ResourceKey, State
 
 MAX_ATTEMPTS: Final = 200
 """The most attempts of one resize or transfer. An attempt is repeated if other calls have changed what it had read."""
@@ -74,12 +74,12 @@ class Resizer:
 
     def _write(self, request: ResizeRequest, rows: Sequence[Row], uuids: Mapping[str, str]) -> bool:
         growth = {
-            name: request.amounts[row.resource] - row.delta for row in rows for name in transitions.counted_names(row)
+            key: request.amounts[row.resource] - row.delta for row in rows for key in transitions.counted_keys(row)
         }
-        amounts = {resource: amount for resource, amount in growth.items() if amount > 0}
+        amounts = {key: amount for key, amount in growth.items() if amount > 0}
         charge = ReserveRequest(request.project_id, (), None, 0, request.sees_all)
         path = self._reserver.path(charge, sorted(growth), is_limited=bool(amounts))
-        constraints = self._reserver.constraints(charge, path, amounts, scopes.scoped(amounts))
+        constraints = self._reserver.constraints(charge, path, amounts)
         charges = changes_of_rows(path, constraints, rows, growth)
         changes = [
             Amendment(row, uuids[row.resource], row.project_id, row.usage_id, request.amounts[row.resource])
@@ -162,16 +162,13 @@ def read_rows(
 
 
 def changes_of_rows(
-    path: ProjectPath, constraints: Sequence[Constraint], rows: Sequence[Row], amounts: Mapping[str, int]
+    path: ProjectPath, constraints: Sequence[Constraint], rows: Sequence[Row], amounts: Mapping[ResourceKey, int]
 ) -> list[usages.Change]:
-    """The changes, with their bounds, that add these amounts to what the rows of a consumer hold, by their states.
-
-    ``amounts``: by the names of ``transitions.counted_names``.
-    """
-    by_state: dict[State, dict[str, int]] = {}
+    """The changes, with their bounds, that add these amounts to what the rows of a consumer hold, by their states."""
+    by_state: dict[State, dict[ResourceKey, int]] = {}
     for row in rows:
-        for name in transitions.counted_names(row):
-            by_state.setdefault(row.state, {})[name] = amounts[name]
+        for key in transitions.counted_keys(row):
+            by_state.setdefault(row.state, {})[key] = amounts[key]
     return [
         change
         for state, added in by_state.items()

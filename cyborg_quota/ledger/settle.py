@@ -148,7 +148,7 @@ class Settler:
         """The changes of the counters for these moves; empty if a path is not cached, or is known to be out of date."""
         changes: list[usages.Change] = []
         for key, amount in transitions.amounts(moves).items():
-            nodes = self._paths.known(*key)
+            nodes = self._paths.known(key)
             if nodes is None:
                 return ()
             changes += usages.along(nodes, *amount)
@@ -168,8 +168,7 @@ class Settler:
     def expire(self, connection: Connection, counting: Counting, rows: Sequence[Row]) -> int:
         """Expire those of these rows that are overdue. Returns their number. Raises ConcurrentChange."""
         moves = transitions.decide("expire", rows).moves
-        names = [(row.project_id, name) for row, _ in moves for name in transitions.counted_names(row)]
-        self._paths.read_many(connection, set(names))
+        self._paths.read_many(connection, transitions.amounts(moves))
         self.apply(connection, counting, moves, 0)
         return len(moves)
 
@@ -194,15 +193,16 @@ class Settler:
             except RetryRowByRow:
                 singly = True
             except RowsMissing as missing:
-                where = f"project {missing.project_id} and resource {missing.resource}"
+                key = missing.key
+                where = f"project {key.project_id} and resource {key.resource_key}"
                 LOG.warning(
                     "Project %s has live reservations of %s but no usage row; the row is created. Run: "
                     "cyborg-quota usage heal",
-                    missing.project_id,
-                    missing.resource,
+                    key.project_id,
+                    key.resource_key,
                 )
-                self._paths.forget(missing.project_id)
-                self._paths.get(missing.project_id, [missing.resource])
+                self._paths.forget(key.project_id)
+                self._paths.get(key.project_id, [key.resource_key])
         raise exceptions.DatabaseError(
             f"The usage row of {where} is deleted each time it is created. Stop what deletes rows of quota_usages, and "
             "run: cyborg-quota usage heal"

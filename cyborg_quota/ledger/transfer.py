@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from cyborg_quota import exceptions, scopes, transitions
+from cyborg_quota import exceptions, transitions
 from cyborg_quota.db import history, new_reservations, reservations
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.reservations import Amendment
@@ -24,7 +24,7 @@ from cyborg_quota.ledger.reserve import Reserver
 from cyborg_quota.ledger.resize import ReservationChanged, amend, changes_of_rows, expire_overdue, read_rows, repeat
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.transitions import Row
-from cyborg_quota.types import LIVE_STATES
+from cyborg_quota.types import LIVE_STATES, ResourceKey, UsageKey
 
 
 class _ReceiverHolds(Exception):
@@ -84,23 +84,23 @@ class Transferrer:
         raise plan.error or exceptions.ReservationNotFound.of_holder(request.sender, request.consumer)
 
     def _write(self, request: TransferRequest, rows: Sequence[Row], uuids: Mapping[str, str]) -> bool:
-        amounts = {name: row.delta for row in rows for name in transitions.counted_names(row)}
+        amounts = {key: row.delta for row in rows for key in transitions.counted_keys(row)}
         receiving = ReserveRequest(request.receiver, (), None, 0, sees_all=True)
         path = self._reserver.path(receiving, sorted(amounts), is_limited=True)
         sending = self._paths.get(request.sender, sorted(amounts))
         # The rows above both (the total over all projects, too) do not change: their limits cannot refuse the transfer.
         # If the sender moves meanwhile, the generations of the rows refuse ``sending``, and the call retries.
-        counting = {resource: {node.project_id for node in sending.nodes(resource) or ()} for resource in amounts}
+        unchanged = {UsageKey(node.project_id, *key) for key in amounts for node in sending.nodes(key) or ()}
         constraints = [
             constraint
-            for constraint in self._reserver.constraints(receiving, path, amounts, scopes.scoped(amounts))
-            if constraint.scope == "project" or constraint.project_id not in counting[constraint.resource]
+            for constraint in self._reserver.constraints(receiving, path, amounts)
+            if constraint.scope == "project" or constraint.key not in unchanged
         ]
         charges = [
-            *changes_of_rows(sending, (), rows, {name: -amount for name, amount in amounts.items()}),
+            *changes_of_rows(sending, (), rows, {key: -amount for key, amount in amounts.items()}),
             *changes_of_rows(path, constraints, rows, amounts),
         ]
-        leaves = {resource: (path.nodes(resource) or ())[0] for resource in amounts}
+        leaves = {row.resource: (path.nodes(ResourceKey(row.resource)) or ())[0] for row in rows}
 
         ordinals = {resource: index + 1 for index, resource in enumerate(sorted({row.resource for row in rows}))}
         changes = [

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from oslo_config import cfg
 
 from cyborg_quota import exceptions, plugins
-from cyborg_quota.types import UNLIMITED, Constraint
+from cyborg_quota.types import UNLIMITED, Constraint, ResourceKey
 
 if TYPE_CHECKING:
     from cyborg_quota.db.database import Database
@@ -107,13 +107,19 @@ class LimitDriver(abc.ABC):
         """The total limits over all projects of these resources, with scope ``total``. Called if there are any."""
         return []
 
-    def get_pod_constraints(self, path: Sequence[str], names: Collection[str]) -> list[Constraint]:
-        """The limits per pod of the projects on ``path``, by scoped names (scopes.py). Called for a claim in a pod."""
+    def get_pod_constraints(self, path: Sequence[str], keys: Collection[ResourceKey]) -> list[Constraint]:
+        """The limits of the projects on ``path`` for these resources in pods. Called for a claim in a pod."""
         return []
 
     def get_pod_limits(self, state: PathState) -> Sequence[Constraint]:
-        """All limits per pod of the projects of ``state``; what ``get_pod_constraints`` returns for their names."""
+        """All limits per pod of the projects of ``state``; what ``get_pod_constraints`` returns for their keys."""
         return []
+
+    def get_limits_in_pod(
+        self, project_ids: Collection[str], resources: Collection[str], pod: str
+    ) -> Mapping[tuple[str, str], int]:
+        """The limit in this pod of each (project_id, resource), for display. A missing key is UNLIMITED."""
+        return {}
 
     def get_limits_on_paths(
         self, states: Sequence[PathState], resources: Collection[str]

@@ -16,8 +16,7 @@ from cyborg_quota.db.path_state import PathState
 from cyborg_quota.limits import base
 from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree, effective
 from cyborg_quota.limits.models.base import EnforcementModel
-from cyborg_quota.scopes import is_scoped, split
-from cyborg_quota.types import TOTAL, UNLIMITED, Constraint
+from cyborg_quota.types import TOTAL, UNLIMITED, Constraint, ResourceKey, UsageKey
 
 _MAX_NAMED_PROJECTS: Final = 500
 """For more projects than this, all limits are read."""
@@ -72,39 +71,24 @@ class DatabaseLimitDriver(base.LimitDriver):
     def get_total_constraints(self, resources: Collection[str]) -> list[Constraint]:
         return _total_constraints(self._tables.read(lambda connection: totals.read_enforced(connection, resources)))
 
-    def get_pod_constraints(self, path: Sequence[str], names: Collection[str]) -> list[Constraint]:
-        pods = {split(name)[1] for name in names}
+    def get_pod_constraints(self, path: Sequence[str], keys: Collection[ResourceKey]) -> list[Constraint]:
+        pods = {key.pod for key in keys}
         pod = pods.pop() if len(pods) == 1 else ""
         state = self._tables.read(lambda connection: path_state.read_limits(connection, path, pod=pod))
-        return [constraint for constraint in self.get_pod_limits(state) if constraint.resource in names]
+        return [constraint for constraint in self.get_pod_limits(state) if constraint.key.resource_key in keys]
 
     def get_pod_limits(self, state: PathState) -> Sequence[Constraint]:
-        limits = {key: limit for key, limit in state.project_limits.items() if is_scoped(key[1])}
+        limits = {key: limit for key, limit in state.project_limits.items() if key.pod}
         return self.model.constraints(state.project_ids, limits) if limits else []
 
-    def get_path_limits(self, state: PathState, resources: Collection[str]) -> base.PathLimits:
-        limits = self._path_limits(state, resources)
-        return limits._replace(constraints=[*limits.constraints, *_total_constraints(state.totals)])
+    def get_limits_in_pod(
+        self, project_ids: Collection[str], resources: Collection[str], pod: str
+    ) -> Mapping[tuple[str, str], int]:
+        return self._limits(project_ids, resources, pod)
 
-    def _path_limits(self, state: PathState, resources: Collection[str]) -> base.PathLimits:
-        path = state.project_ids
-        limits: dict[tuple[str, str], int] = {}
-        missing: dict[str, str] = {}
-        for index, project_id in enumerate(path):
-            for resource in resources:
-                limit = effective(
-                    index == len(path) - 1,
-                    state.project_limits.get((project_id, resource)),
-                    state.defaults.get(resource),
-                    self.initial_limits,
-                )
-                if limit is not None:
-                    limits[project_id, resource] = limit
-                elif not self._missing_is_unlimited:
-                    missing.setdefault(resource, project_id)
-        return base.PathLimits(self.model.constraints(path, limits), missing)
-
-    def get_limits(self, project_ids: Collection[str], resources: Collection[str]) -> Mapping[tuple[str, str], int]:
+    def _limits(
+        self, project_ids: Collection[str], resources: Collection[str], pod: str
+    ) -> Mapping[tuple[str, str], int]:
         names = None if len(project_ids) > _MAX_NAMED_PROJECTS else project_ids
 
         def work(connection: Connection) -> LimitTree:
@@ -116,10 +100,36 @@ class DatabaseLimitDriver(base.LimitDriver):
         limits = {}
         for project_id in project_ids:
             for resource in resources:
-                limit = tree.limit(project_id, resource)
+                limit = tree.limit(project_id, resource, pod)
                 if limit is not None:
                     limits[project_id, resource] = limit
         return limits
+
+    def get_path_limits(self, state: PathState, resources: Collection[str]) -> base.PathLimits:
+        limits = self._path_limits(state, resources)
+        return limits._replace(constraints=[*limits.constraints, *_total_constraints(state.totals)])
+
+    def _path_limits(self, state: PathState, resources: Collection[str]) -> base.PathLimits:
+        path = state.project_ids
+        limits: dict[UsageKey, int] = {}
+        missing: dict[str, str] = {}
+        for index, project_id in enumerate(path):
+            for resource in resources:
+                key = UsageKey(project_id, resource)
+                limit = effective(
+                    index == len(path) - 1,
+                    state.project_limits.get(key),
+                    state.defaults.get(resource),
+                    self.initial_limits,
+                )
+                if limit is not None:
+                    limits[key] = limit
+                elif not self._missing_is_unlimited:
+                    missing.setdefault(resource, project_id)
+        return base.PathLimits(self.model.constraints(path, limits), missing)
+
+    def get_limits(self, project_ids: Collection[str], resources: Collection[str]) -> Mapping[tuple[str, str], int]:
+        return self._limits(project_ids, resources, "")
 
     def get_limits_on_path(self, state: PathState, resources: Collection[str]) -> Mapping[str, int]:
         tree = self.tree_of_path(state)

@@ -27,10 +27,19 @@ from typing import Any, Final, Literal
 
 import yaml
 
-from cyborg_quota import exceptions, scopes, validation
+from cyborg_quota import exceptions, validation
 from cyborg_quota.limits.limit_tree import LimitTree
 from cyborg_quota.safe_repr import safe_repr
-from cyborg_quota.types import MAX_LIMIT, MAX_REASON_CHARS, UNLIMITED, LimitOverride, RecordedChange, TotalLimit
+from cyborg_quota.types import (
+    MAX_LIMIT,
+    MAX_REASON_CHARS,
+    UNLIMITED,
+    LimitOverride,
+    RecordedChange,
+    ResourceKey,
+    TotalLimit,
+    UsageKey,
+)
 
 MAX_LEVELS: Final = 64
 """The maximum number of levels of a document, which the reader accepts. (The tree has at most MAX_DEPTH.)"""
@@ -142,7 +151,7 @@ class Document:
     """The contents of a document. ``parents`` has parents before their children. A limit of None is to be removed."""
 
     defaults: Mapping[str, int | None]
-    project_limits: Mapping[tuple[str, str], int | None]
+    project_limits: Mapping[UsageKey, int | None]
     parents: Mapping[str, str | None]
     new_overrides: Sequence[NewOverride] = ()
     totals: Mapping[str, int | None] = dataclasses.field(default_factory=dict)
@@ -151,7 +160,7 @@ class Document:
     def resources(self) -> set[str]:
         """The resources for which the document sets a limit."""
         given = [*self.defaults.items(), *self.totals.items()]
-        given += [(scopes.split(name)[0], limit) for (_, name), limit in self.project_limits.items()]
+        given += [(key.resource, limit) for key, limit in self.project_limits.items()]
         limited = {resource for resource, limit in given if limit is not None}
         return limited | {one.resource for one in self.new_overrides}
 
@@ -210,7 +219,7 @@ def render(value: Mapping[str, Any]) -> str:
 def read(value: object) -> Document:
     """The content of a parsed document. Raises InvalidDocument, which names the first error."""
     top = _validate("", value, "document")
-    project_limits: dict[tuple[str, str], int | None] = {}
+    project_limits: dict[UsageKey, int | None] = {}
     parents: dict[str, str | None] = {}
     new_overrides: list[NewOverride] = []
     locations: dict[str, str] = {}
@@ -226,10 +235,10 @@ def read(value: object) -> Document:
         locations[project_id] = location
         parents[project_id] = parent_id
         for resource, limit in (project.get("limits") or {}).items():
-            project_limits[project_id, resource] = limit
+            project_limits[UsageKey(project_id, resource)] = limit
         for pod, limits in (project.get("pods") or {}).items():
             for resource, limit in (limits or {}).items():
-                project_limits[project_id, scopes.scoped_name(resource, pod)] = limit
+                project_limits[UsageKey(project_id, resource, pod)] = limit
         new_overrides += [
             _override(f"{location}.overrides[{index}]", entry, project_id)
             for index, entry in enumerate(project.get("overrides") or ())
@@ -365,9 +374,8 @@ def write(tree: LimitTree, live: Collection[LimitOverride] = (), totals: Collect
     for one in live:
         spans.setdefault(one.project_id, []).append(_written(one))
     pods: dict[str, dict[str, dict[str, int]]] = {}
-    for (project_id, name), limit in sorted(tree.project_limits.items()):
-        resource, pod = scopes.split(name)
-        of_project = limits if pod is None else pods.setdefault(project_id, {})
+    for (project_id, resource, pod), limit in sorted(tree.project_limits.items(), key=_by_pod):
+        of_project = pods.setdefault(project_id, {}) if pod else limits
         of_project.setdefault(pod or project_id, {})[resource] = limit
 
     def entry(project_id: str) -> dict[str, Any]:
@@ -387,6 +395,11 @@ def write(tree: LimitTree, live: Collection[LimitOverride] = (), totals: Collect
     return {**top, "defaults": dict(sorted(tree.defaults.items())), "projects": [entry(top) for top in tops]}
 
 
+def _by_pod(item: tuple[UsageKey, int]) -> tuple[str, str, str]:
+    project_id, resource, pod = item[0]
+    return project_id, pod, resource
+
+
 def _written(one: LimitOverride) -> dict[str, Any]:
     found: dict[str, Any] = {"resource": one.resource, "limit": one.limit}
     found["from"] = f"{one.starts_at.isoformat()}Z"
@@ -401,23 +414,23 @@ def apply(tree: LimitTree, document: Document) -> tuple[LimitTree, list[Recorded
     after = tree.copy()
     changes = []
     for resource, limit in document.defaults.items():
-        changes += put(after.defaults, resource, limit, None, resource)
-    by_project: dict[str, list[tuple[str, int | None]]] = {}
-    for (project_id, resource), limit in document.project_limits.items():
-        by_project.setdefault(project_id, []).append((resource, limit))
+        changes += put(after.defaults, resource, limit, None, ResourceKey(resource))
+    by_project: dict[str, list[tuple[UsageKey, int | None]]] = {}
+    for key, limit in document.project_limits.items():
+        by_project.setdefault(key.project_id, []).append((key, limit))
     for project_id, parent_id in document.parents.items():
         if project_id not in after.parents:
             changes.append(RecordedChange("add project", project_id, None, None, parent_id))
         elif after.parents[project_id] != parent_id:
             changes.append(RecordedChange("move project", project_id, None, after.parents[project_id], parent_id))
         after.parents[project_id] = parent_id
-        for resource, limit in by_project.get(project_id, ()):
-            changes += put(after.project_limits, (project_id, resource), limit, project_id, resource)
+        for key, limit in by_project.get(project_id, ()):
+            changes += put(after.project_limits, key, limit, key.project_id, key.resource_key)
     return after, changes
 
 
 def put(
-    limits: dict[Any, int], key: Any, limit: int | None, project_id: str | None, resource: str
+    limits: dict[Any, int], key: Any, limit: int | None, project_id: str | None, counted: ResourceKey
 ) -> list[RecordedChange]:
     """Set a limit, or remove it (None). Returns the change, if it is one."""
     before = limits.get(key)
@@ -428,5 +441,4 @@ def put(
     else:
         limits[key] = limit
     action: Literal["set limit", "unset limit"] = "unset limit" if limit is None else "set limit"
-    name, pod = scopes.split(resource)
-    return [RecordedChange(action, project_id, name, before, limit, pod=pod)]
+    return [RecordedChange(action, project_id, counted.resource, before, limit, pod=counted.pod or None)]

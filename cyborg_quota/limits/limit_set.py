@@ -11,7 +11,7 @@ from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree
 from cyborg_quota.limits.models.base import EnforcementModel
 from cyborg_quota.limits.models.flat import Flat
 from cyborg_quota.limits.timeline import Timeline
-from cyborg_quota.types import TOTAL, UNLIMITED, Constraint, LimitOverride
+from cyborg_quota.types import TOTAL, UNLIMITED, Constraint, LimitOverride, UsageKey
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class LimitSet:
         """
         path = self.tree.path(project_id)
         total = [Constraint(TOTAL, resource, self.totals[resource], "total")] if resource in self.totals else []
-        limits = {(name, resource): self.limit(name, resource) for name in path}
+        limits = {UsageKey(name, resource): self.limit(name, resource) for name in path}
         known = {key: limit for key, limit in limits.items() if limit is not None}
-        missing = [Constraint(*key, 0, "subtree") for key, limit in limits.items() if limit is None]
+        missing = [Constraint(key.project_id, resource, 0, "subtree") for key, limit in limits.items() if limit is None]
         return [*path, TOTAL], [*(missing or self.model.constraints(path, known)), *total]

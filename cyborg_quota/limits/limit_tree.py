@@ -9,8 +9,7 @@ from typing import Final
 
 from cyborg_quota import exceptions
 from cyborg_quota.limit_types import TreeRow
-from cyborg_quota.scopes import is_scoped
-from cyborg_quota.types import UNLIMITED, Counters
+from cyborg_quota.types import UNLIMITED, Counters, UsageKey
 
 DEFAULT: Final = "default"
 """The value of [limits] child_initial_limit and root_initial_limit that means the default of the resource."""
@@ -59,10 +58,10 @@ def effective(
 
 @dataclasses.dataclass(slots=True)
 class LimitTree:
-    """Default limits by resource, limits of projects by (project_id, resource), and parents by project."""
+    """Default limits by resource, limits of projects (also those per pod), and parents by project."""
 
     defaults: dict[str, int]
-    project_limits: dict[tuple[str, str], int]
+    project_limits: dict[UsageKey, int]
     parents: dict[str, str | None]
     initial_limits: InitialLimits
     _children: dict[str, list[str]] | None = None
@@ -74,13 +73,12 @@ class LimitTree:
     @property
     def resources(self) -> list[str]:
         """The resources that have a default or a limit of a project over all pods, sorted."""
-        names = {name for _, name in self.project_limits}
-        return sorted({*self.defaults, *(name for name in names if not is_scoped(name))})
+        return sorted({*self.defaults, *(key.resource for key in self.project_limits if not key.pod)})
 
     @property
     def projects(self) -> list[str]:
         """The projects that are in the tree or have a limit, sorted."""
-        return sorted(set(self.parents) | {project_id for project_id, _ in self.project_limits})
+        return sorted(set(self.parents) | {key.project_id for key in self.project_limits})
 
     @property
     def children_of(self) -> Mapping[str, Sequence[str]]:
@@ -120,13 +118,14 @@ class LimitTree:
             count += 1
         return count
 
-    def limit(self, project_id: str, resource: str) -> int | None:
-        """The limit of the project for the resource, or its limit per pod; None if no limit applies."""
-        if is_scoped(resource):  # (it has neither a default nor an initial limit)
-            return self.project_limits.get((project_id, resource))
+    def limit(self, project_id: str, resource: str, pod: str = "") -> int | None:
+        """The limit of the project for the resource, or its limit in this pod; None if no limit applies."""
+        own = self.project_limits.get(UsageKey(project_id, resource, pod))
+        if pod:  # (there is neither a default nor an initial limit)
+            return own
         return effective(
             self.parents.get(project_id) is None,
-            self.project_limits.get((project_id, resource)),
+            own,
             self.defaults.get(resource),
             self.initial_limits,
         )
@@ -141,17 +140,17 @@ def walk(tops: Iterable[str], children_of: Mapping[str, Collection[str]], depth:
 
 def rows(
     tree: LimitTree,
-    counters: Mapping[tuple[str, str], Counters],
+    counters: Mapping[UsageKey, Counters],
     projects: Iterable[tuple[int, str]],
     limit_if_missing: int | None,
 ) -> list[TreeRow]:
     """The limits and usage of these projects, given as (depth, project_id); one row per project and resource."""
-    resources = sorted({*tree.resources, *(name for _, name in counters if not is_scoped(name))})
+    resources = sorted({*tree.resources, *(key.resource for key in counters if not key.pod)})
     found = []
     for depth, name in projects:
         for resource in resources:
             limit = tree.limit(name, resource)
             limit = limit_if_missing if limit is None else limit
-            now = counters.get((name, resource), Counters())
+            now = counters.get(UsageKey(name, resource), Counters())
             found.append(TreeRow(name, tree.parents.get(name), depth, resource, limit, now.used, now.subtree))
     return found

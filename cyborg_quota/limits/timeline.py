@@ -13,7 +13,7 @@ from typing import Final
 
 from cyborg_quota.limits.limit_tree import LimitTree
 from cyborg_quota.limits.models.base import EnforcementModel
-from cyborg_quota.types import LimitOverride
+from cyborg_quota.types import LimitOverride, ResourceKey, UsageKey
 
 _MAX_NAMED: Final = 3
 """The most overrides that one sentence names."""
@@ -38,14 +38,14 @@ class Timeline:
         limits = dict(self.tree.project_limits)
         for one in self.overrides:
             if one.starts_at <= moment < one.until:
-                limits[one.project_id, one.resource] = one.limit
+                limits[UsageKey(one.project_id, one.resource)] = one.limit
         return dataclasses.replace(self.tree, project_limits=limits)
 
     @property
-    def names(self) -> list[str]:
-        """Every resource for which a limit or an override is set, and the scoped names of the limits per pod."""
-        limited = {*self.tree.defaults, *(name for _, name in self.tree.project_limits)}
-        return sorted(limited.union(one.resource for one in self.overrides))
+    def keys(self) -> list[ResourceKey]:
+        """The resources for which a limit or an override is set, and those in pods; sorted."""
+        limited = {*self.tree.defaults, *(one.resource for one in self.overrides)}
+        return sorted({*map(ResourceKey, limited), *(key.resource_key for key in self.tree.project_limits)})
 
     def boundaries(self) -> list[datetime.datetime]:
         """Now, and every later moment at which an override begins or ends; sorted."""
@@ -66,7 +66,7 @@ class Timeline:
 
 
 def problems(
-    model: EnforcementModel, timeline: Timeline, projects: Collection[str], resources: Collection[str]
+    model: EnforcementModel, timeline: Timeline, projects: Collection[str], keys: Collection[ResourceKey]
 ) -> list[str]:
     """The violations at these projects: of the limits without overrides, and at each boundary. Each is listed once.
 
@@ -74,11 +74,11 @@ def problems(
     earlier boundary. The model lists a violation at each project that it involves. Therefore it is asked about the
     project of such an override; or, if that is not one of ``projects``, about those that are related to it.
     """
-    found = model.problems(timeline.tree, projects, resources)
+    found = model.problems(timeline.tree, projects, keys)
     seen = set(found)
     checked = set(projects)
     family = _related(timeline.tree, checked)
-    overrides = [one for one in timeline.overrides if one.resource in resources and one.project_id in family]
+    overrides = [one for one in timeline.overrides if one.project_id in family and ResourceKey(one.resource) in keys]
     relevant = dataclasses.replace(timeline, overrides=overrides)
     changed = relevant.by_boundary()
     for moment in sorted(changed):
@@ -86,7 +86,7 @@ def problems(
         affected = owners & checked
         if others := owners - checked:
             affected |= _related(timeline.tree, others) & checked
-        for problem in model.problems(relevant.at(moment), sorted(affected), resources):
+        for problem in model.problems(relevant.at(moment), sorted(affected), keys):
             if problem not in seen:
                 seen.add(problem)
                 when = "" if moment == timeline.now else f" ({_when(moment, changed[moment], timeline.new_from)})"

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from cyborg_quota import enforcement, exceptions, transitions
 from cyborg_quota.limits.limit_set import LimitSet
 from cyborg_quota.replay.series import Series
-from cyborg_quota.replay.totals import Holder, Key
+from cyborg_quota.replay.totals import Holder
 from cyborg_quota.replay.traces import Event
 from cyborg_quota.types import (
     LIVE_STATES,
@@ -26,6 +26,7 @@ from cyborg_quota.types import (
     Counters,
     Over,
     State,
+    UsageKey,
 )
 
 _NO_COUNTERS: Final = Counters()
@@ -34,7 +35,7 @@ _NO_COUNTERS: Final = Counters()
 class _LiveReservation(NamedTuple):
     """The live reservation of a consumer."""
 
-    key: Key
+    key: UsageKey
     amount: int
     row: transitions.Row
 
@@ -42,7 +43,7 @@ class _LiveReservation(NamedTuple):
 class Simulation:
     """The counters of a ledger under given limits, and what these limits refused.
 
-    The keys of ``refused``, ``bound_by``, ``peak`` and ``counters`` are (project_id, resource); the project TOTAL is
+    The keys of ``refused``, ``bound_by``, ``peak`` and ``counters`` are those of usage rows; the project TOTAL is
     the sum of all projects of the trace. ``peak`` is the largest amount that the limit of the project was compared
     with: its own, or that of its subtree.
 
@@ -57,14 +58,14 @@ class Simulation:
         if begin is not None and limits.overrides:
             moments = reversed(limits.boundaries(begin))
             self._boundaries = [((moment - begin) / datetime.timedelta(seconds=1), moment) for moment in moments]
-        self.refused: Counter[Key] = Counter()
-        self.bound_by: dict[Key, Counter[str]] = {}
-        self.peak: dict[Key, int] = {}
-        self.counters: dict[Key, Counters] = {}
-        self.touched: Sequence[Key] = ()
+        self.refused: Counter[UsageKey] = Counter()
+        self.bound_by: dict[UsageKey, Counter[str]] = {}
+        self.peak: dict[UsageKey, int] = {}
+        self.counters: dict[UsageKey, Counters] = {}
+        self.touched: Sequence[UsageKey] = ()
         self._live: dict[Holder, _LiveReservation] = {}
         self._skipped: set[Holder] = set()
-        self._constraints: dict[Key, tuple[list[Key], list[Constraint]]] = {}
+        self._constraints: dict[UsageKey, tuple[list[UsageKey], list[Constraint]]] = {}
         self.advance(0.0)
 
     def advance(self, time: float) -> None:
@@ -76,10 +77,10 @@ class Simulation:
             self.limits = self._with_overrides.at(moment)
             self._constraints.clear()
 
-    def held(self, key: Key) -> int:
+    def held(self, key: UsageKey) -> int:
         """The amount that the limit of the project is compared with."""
         now = self.counters.get(key, _NO_COUNTERS)
-        return now.subtree if self.limits.model.bounds_subtree or key[0] == TOTAL else now.used + now.reserved
+        return now.subtree if self.limits.model.bounds_subtree or key.project_id == TOTAL else now.used + now.reserved
 
     def add(self, event: Event) -> bool:
         """Apply one event. False: it is a reserve, and was refused. ``touched`` has the keys that it may have changed.
@@ -108,30 +109,30 @@ class Simulation:
 
     def _reserve(self, event: Event, holder: Holder) -> bool:
         self._skipped.discard(holder)
-        key = (event.project_id, event.resource)
+        key = UsageKey(event.project_id, event.resource)
         live = self._live.get(holder)
         if live is not None:
             if (live.key, live.amount) != (key, event.amount):
                 raise exceptions.ReservationConflict(
-                    event.consumer, {live.key[1]: live.amount}, {event.resource: event.amount}
+                    event.consumer, {live.key.resource: live.amount}, {event.resource: event.amount}
                 )
             return True
-        request = {event.resource: event.amount}
+        request = {key.resource_key: event.amount}
         path, constraints = self._path(key)
         violations = enforcement.find_violations(event.project_id, constraints, self.counters, request)
         if violations:
             self._refuse(key, holder, path, violations)
             return False
-        for resource in enforcement.overflowing({event.resource: self.counters.get(key, _NO_COUNTERS)}, request):
-            raise exceptions.UsageOverflow(event.project_id, resource, event.amount)
-        row = transitions.Row(event.line, event.consumer, 0, *key, event.amount, RESERVED, overdue=False)
+        if enforcement.overflowing({key.resource_key: self.counters.get(key, _NO_COUNTERS)}, request):
+            raise exceptions.UsageOverflow(event.project_id, event.resource, event.amount)
+        row = transitions.Row(event.line, event.consumer, 0, *key[:2], event.amount, RESERVED, overdue=False)
         self._live[holder] = _LiveReservation(key, event.amount, row)
         self._charge(key, *transitions.effect(None, RESERVED, event.amount))
         return True
 
-    def _refuse(self, key: Key, holder: Holder, path: Sequence[Key], violations: Iterable[Over]) -> None:
+    def _refuse(self, key: UsageKey, holder: Holder, path: Sequence[UsageKey], violations: Iterable[Over]) -> None:
         def rank(over: Over) -> tuple[int, int]:
-            own = (over.project_id, over.resource)
+            own = UsageKey(over.project_id, over.resource)
             return (over.limit or 0) - self.held(own), path.index(own)
 
         self._skipped.add(holder)
@@ -148,7 +149,7 @@ class Simulation:
         else:
             del self._live[holder]
 
-    def _charge(self, key: Key, reserved: int, used: int) -> None:
+    def _charge(self, key: UsageKey, reserved: int, used: int) -> None:
         """Add to the counters of a project, its ancestors and all projects."""
         now = self.counters.get(key, _NO_COUNTERS)
         self.counters[key] = Counters(now.used + used, now.reserved + reserved, now.subtree)
@@ -158,11 +159,12 @@ class Simulation:
             self.counters[name] = Counters(counters.used, counters.reserved, counters.subtree + used + reserved)
             self.peak[name] = max(self.peak.get(name, 0), self.held(name))
 
-    def _path(self, key: Key) -> tuple[list[Key], list[Constraint]]:
+    def _path(self, key: UsageKey) -> tuple[list[UsageKey], list[Constraint]]:
         known = self._constraints.get(key)
         if known is None:
-            project_ids, constraints = self.limits.constraints(*key)
-            known = self._constraints[key] = ([(project_id, key[1]) for project_id in project_ids], constraints)
+            project_ids, constraints = self.limits.constraints(key.project_id, key.resource)
+            path = [key._replace(project_id=project_id) for project_id in project_ids]
+            known = self._constraints[key] = (path, constraints)
         return known
 
 
@@ -197,7 +199,7 @@ class Comparison:
         self.before = Simulation(before, begin)
         self.after = Simulation(after, begin)
         self._records = records
-        self.series: dict[Key, tuple[Series, Series]] = {}
+        self.series: dict[UsageKey, tuple[Series, Series]] = {}
 
     def add(self, event: Event) -> None:
         """Apply one event to both. Raises the errors of Simulation.add."""
@@ -210,7 +212,7 @@ class Comparison:
                     continue
                 if key not in self.series:
                     self.series[key] = (Series(), Series())
-                is_own = key == (event.project_id, event.resource)
+                is_own = key == UsageKey(event.project_id, event.resource)
                 self.series[key][index].add(event.time, simulation.held(key), refused=int(is_refused and is_own))
 
     def advance(self, time: float) -> None:
@@ -227,19 +229,21 @@ class Comparison:
         keys = {key for run in runs for key in (*run.counters, *run.refused)}
         return sorted((self._outcome(key) for key in keys if not self._is_unlimited_total(key)), key=_badness)
 
-    def _is_unlimited_total(self, key: Key) -> bool:
+    def _is_unlimited_total(self, key: UsageKey) -> bool:
         """Whether the key is that of all projects, and neither run has a total limit of the resource."""
-        return key[0] == TOTAL and all(run.limits.limit(*key) == UNLIMITED for run in (self.before, self.after))
+        return key.project_id == TOTAL and all(
+            run.limits.limit(*key[:2]) == UNLIMITED for run in (self.before, self.after)
+        )
 
-    def _outcome(self, key: Key) -> Outcome:
+    def _outcome(self, key: UsageKey) -> Outcome:
         bound_by = self.after.bound_by.get(key)
         return Outcome(
-            *key,
+            *key[:2],
             self.before.refused[key],
             self.after.refused[key],
             self.before.peak.get(key, 0),
-            self.before.limits.limit(*key),
-            self.after.limits.limit(*key),
+            self.before.limits.limit(*key[:2]),
+            self.after.limits.limit(*key[:2]),
             None if bound_by is None else min(bound_by, key=lambda name: (-bound_by[name], name)),
         )
 

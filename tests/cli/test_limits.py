@@ -188,7 +188,7 @@ class LimitTest(LimitTestCase):
     def check_audit_and_orphans(self) -> None:
         """The pod has a column of its own; the marker of `project orphans` names it too."""
         with sa.create_engine(self.url, poolclass=sa.NullPool).begin() as connection:
-            connection.execute(sa.text("UPDATE quota_usages SET reserved = 2 WHERE resource LIKE ' p1%'"))
+            connection.execute(sa.text("UPDATE quota_usages SET reserved = 2 WHERE pod = 'p1'"))
         (drift,) = self.call("usage", "audit", "-f", "json").json
         self.assertEqual(("p", "gpu", "p1", 2, 3), tuple(drift[name] for name in DRIFT))
         self.good("usage", "heal")

@@ -15,6 +15,7 @@ load_tests = testscenarios.load_tests_apply_scenarios
 USAGE = {
     "project_id": "p",
     "resource": "gpu",
+    "pod": "",
     "reserved": 0,
     "used": 0,
     "subtree": 0,
@@ -48,11 +49,13 @@ class TestConstraints(base.LedgerTestCase):
         self.refused(
             "quota_usages",
             USAGE,
-            "uq_quota_usages_project_resource",
-            "quota_usages.project_id, quota_usages.resource",
+            "uq_quota_usages_project_pod_resource",
+            "quota_usages.project_id, quota_usages.pod, quota_usages.resource",
         )
         self.insert("quota_usages", USAGE | {"resource": "GPU"})
         self.insert("quota_usages", USAGE | {"project_id": "P"})
+        self.insert("quota_usages", USAGE | {"pod": "p1"})
+        self.insert("quota_usages", USAGE | {"pod": "P1"})
 
     def test_reservations(self) -> None:
         for column in ("uuid", "usage_id", "project_id", "resource", "delta", "state", "deleted"):

@@ -17,6 +17,7 @@ from cyborg_quota.limits import document
 from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree
 from cyborg_quota.limits.models.flat import Flat
 from cyborg_quota.limits.models.strict_hierarchy import StrictHierarchy
+from cyborg_quota.types import ResourceKey
 from tests import base, fixtures
 from tests.functional import test_limits
 
@@ -68,9 +69,9 @@ class ImportTestCase(test_limits.LimitsTestCase):
 class SlowModel(StrictHierarchy):
     """An enforcement model that takes as long as in a large cloud."""
 
-    def problems(self, tree: LimitTree, projects: Collection[str], resources: Collection[str]) -> list[str]:
+    def problems(self, tree: LimitTree, projects: Collection[str], keys: Collection[ResourceKey]) -> list[str]:
         time.sleep(1.6)
-        return super().problems(tree, projects, resources)
+        return super().problems(tree, projects, keys)
 
 
 class TestLargeCloud(ImportTestCase):

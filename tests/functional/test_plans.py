@@ -21,6 +21,7 @@ from cyborg_quota import Claim, Inventory, QuotaEngine
 from cyborg_quota.db import new_reservations
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.usages import Change
+from cyborg_quota.types import UsageKey
 from tests import base, fixtures, hooks
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -248,7 +249,7 @@ class TestOnlyTheUniqueKeys(PlanTestCase):
         engine = self.make_engine()
         engine.reserve(self.context, {"gpu": 1})  # the usage row exists
         engine.commit(self.context, engine.reserve(self.context, {"gpu": 1}, consumer="a"))
-        (node,) = engine._driver._paths.known("p1", "gpu")
+        (node,) = engine._driver._paths.known(UsageKey("p1", "gpu"))
         database = hooks.database_of(engine)
 
         def new_row(name: str) -> new_reservations.NewReservation:

@@ -138,7 +138,7 @@ class TestLists(test_pod_limits.PodLimitTestCase):
             self.assertRaises(exceptions.QuotaError, pods.set, ADMIN, wrong, "a", "p1")
         self.assertRaises(exceptions.PodNotFound, self.limit, 1, pod="p9")
         self.assertRaises(exceptions.UnknownResource, pods.set, ADMIN, {"tpu": 1}, "a", "p1")
-        self.assertRaises(exceptions.InvalidName, self.limit, 1, pod="p" * 253)
+        self.assertRaises(exceptions.InvalidName, self.limit, 1, pod="p" * 256)
         self.assertRaises(exceptions.NotAuthorized, pods.set, base.Context("a"), {"gpu": 1}, "a", "p1")
         self.assertRaises(exceptions.NotAuthorized, pods.list, base.Context("a"))
         self.limit(None, pod="p9")

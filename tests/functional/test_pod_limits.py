@@ -124,6 +124,24 @@ class TestEnforcement(PodLimitTestCase):
         mixed = [*claims[:4], Claim("c4", {"gpu": 1}, provider="n2"), Claim("c5", {"gpu": 1})]
         self.quotas.reserve_many(ADMIN, mixed, None, "a")
 
+    def test_long_names(self) -> None:
+        """What headroom says is granted, whatever the lengths of the names of the resource and of the pod."""
+        resource, pod = "r" * 255, "p" * 100
+        self.engine.register_resources([resource])
+        self.admin.set_limits(ADMIN, {resource: -1})
+        self.engine.pods.add(ADMIN, pod)
+        self.engine.capacity.add_provider(ADMIN, "n4", pod=pod)
+        self.engine.capacity.set_inventories(ADMIN, "n4", {resource: Inventory(10)})
+        self.assertEqual(10, self.engine.headroom(ADMIN, "a", provider=ANY)[resource].fits)
+        self.quotas.reserve(ADMIN, {resource: 1}, None, "a", provider=ANY)
+        self.engine.pod_limits.set(ADMIN, {resource: 9}, "a", pod)
+        self.assertEqual(8, self.engine.headroom(ADMIN, "a", provider=ANY)[resource].fits)
+        self.quotas.reserve(ADMIN, {resource: 8}, None, "a", provider=ANY)
+        error = self.assertRaises(
+            exceptions.OverQuota, self.quotas.reserve, ADMIN, {resource: 1}, None, "a", provider=ANY
+        )
+        self.assertEqual([pod], [over.pod for over in error.overs])
+
     def test_the_tree(self) -> None:
         """The limit of a parent counts what its children hold in the pod; a move takes it along."""
         self.limit(4)
@@ -355,7 +373,7 @@ class TestHeadroom(PodLimitTestCase):
 class TestRepair(PodLimitTestCase):
     def test_drift_of_a_pod_is_found_and_repaired(self) -> None:
         self.claim(3, "child")
-        self.execute("UPDATE quota_usages SET reserved = 1 WHERE project_id = 'child' AND resource LIKE ' %'")
+        self.execute("UPDATE quota_usages SET reserved = 1 WHERE project_id = 'child' AND pod = 'p1'")
         (drift,) = self.engine.audit(ADMIN)
         self.assertEqual(Drift("child", "gpu", Counters(0, 1, 3), Counters(0, 3, 3), "p1"), drift)
         self.assertEqual([drift], self.engine.heal(ADMIN))
@@ -363,7 +381,7 @@ class TestRepair(PodLimitTestCase):
 
     def test_a_row_that_is_missing(self) -> None:
         self.claim(3, "child")
-        self.execute("DELETE FROM quota_usages WHERE resource LIKE ' %'")
+        self.execute("DELETE FROM quota_usages WHERE pod = 'p1'")
         self.assertEqual(1, len(self.engine.audit(ADMIN)))
         self.engine.heal(ADMIN)
         self.assert_invariants()
@@ -371,7 +389,7 @@ class TestRepair(PodLimitTestCase):
 
     def test_a_settle_corrects_drift(self) -> None:
         uuids = self.claim(3)
-        self.execute("UPDATE quota_usages SET reserved = 1, subtree = 1 WHERE resource LIKE ' %'")
+        self.execute("UPDATE quota_usages SET reserved = 1, subtree = 1 WHERE pod = 'p1'")
         self.quotas.rollback(base.Context("a"), uuids)
 
     def test_purge_folds_the_claims_of_one_pod(self) -> None:

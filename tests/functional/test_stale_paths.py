@@ -14,6 +14,7 @@ import testscenarios
 from cyborg_quota import exceptions
 from cyborg_quota.db import path_state, usages
 from cyborg_quota.db.database import Connection
+from cyborg_quota.types import ResourceKey
 from tests import base, fixtures, hooks, trees
 from tests.functional.test_limits import LimitsTestCase
 
@@ -130,8 +131,8 @@ class TestCancelledChange(base.LedgerTestCase):
         self.database = hooks.database_of(self.engine)
         projects = [f"p{number}" for number in range(9)]
         self.uuids = [self.quotas.reserve(base.Context(name), {"gpu": 1})[0] for name in projects]
-        paths = [self.database.read(lambda c, name=name: path_state.read_path(c, name, ["gpu"])) for name in projects]  # type: ignore[misc]
-        self.nodes = [(path.nodes("gpu") or ())[0] for path in paths]
+        paths = self.database.read(lambda connection: path_state.read_paths(connection, projects, [ResourceKey("gpu")]))
+        self.nodes = [(paths[name].nodes(ResourceKey("gpu")) or ())[0] for name in projects]
 
     def assert_compared(self, charge: Callable[[list[usages.Change]], object], size: int) -> None:
         """``charge`` refuses rows of which the last, unchanged one has another generation. None: not supported."""

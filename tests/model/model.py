@@ -84,7 +84,7 @@ class Model:
         """The amounts by the names of the counters of the provider's pod; empty if it has none."""
         if provider not in self.pods:
             return {}
-        return {f" {self.pods[provider]}\x1f{resource}": amount for resource, amount in amounts.items()}
+        return {f"{resource} in pod {self.pods[provider]}": amount for resource, amount in amounts.items()}
 
     def path(self, project: str) -> list[str]:
         path = [project]

@@ -16,10 +16,13 @@ from cyborg_quota import exceptions
 from cyborg_quota.db import moves, path_state
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.ledger.counters import Counting
+from cyborg_quota.types import ResourceKey
 from tests import base, fixtures, trees
 from tests.race.interleaving import BackgroundCall
 
 load_tests = testscenarios.load_tests_apply_scenarios
+
+GPU = [ResourceKey("gpu")]
 
 
 class InterleavingTestCase(base.LedgerTestCase):
@@ -64,7 +67,7 @@ class TestFence(InterleavingTestCase):
         making = BackgroundCall(
             lambda: self.database.write(
                 lambda connection: path_state.make_rows(
-                    connection, path_state.read_path(connection, "left", ["gpu"]), ["gpu"]
+                    connection, path_state.read_path(connection, "left", GPU), GPU
                 )
             )
         )

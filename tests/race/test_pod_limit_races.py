@@ -7,6 +7,7 @@ import functools
 import random
 import uuid
 
+import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import ANY, Inventory, QuotaEngine, exceptions
@@ -14,7 +15,6 @@ from cyborg_quota.db import models
 from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models.strict_hierarchy import StrictHierarchy
-from cyborg_quota.scopes import scoped_name
 from tests import base, fixtures
 from tests.race.workers import PATIENT, race
 
@@ -96,10 +96,10 @@ class TestPodLimits(base.LedgerTestCase):
         return refused
 
     def in_pod(self, project_id: str, pod: str) -> int:
-        name = scoped_name("gpu", pod)
         with self.sql.connect() as connection:
             row = models.quota_usages.c
-            query = models.quota_usages.select().where(row.project_id == project_id, row.resource == name)
+            is_row = sa.and_(row.project_id == project_id, row.resource == "gpu", row.pod == pod)
+            query = models.quota_usages.select().where(is_row)
             return int(connection.execute(query).one().subtree)
 
     def test_the_limit_is_reached_and_never_exceeded(self) -> None:

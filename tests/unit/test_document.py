@@ -14,7 +14,7 @@ from oslotest import base
 from cyborg_quota import exceptions
 from cyborg_quota.limits import document
 from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree
-from cyborg_quota.types import MAX_LIMIT, RecordedChange
+from cyborg_quota.types import MAX_LIMIT, RecordedChange, UsageKey
 
 EXAMPLE = """
 defaults: {gpu: 10, fpga: -1}
@@ -51,7 +51,8 @@ class TestRead(base.BaseTestCase):
     def test_an_example(self) -> None:
         found = read(EXAMPLE)
         self.assertEqual({"gpu": 10, "fpga": -1}, found.defaults)
-        self.assertEqual({("atlas", "gpu"): 100, ("physics", "gpu"): 30, ("physics", "fpga"): 0}, found.project_limits)
+        limits = {("atlas", "gpu", ""): 100, ("physics", "gpu", ""): 30, ("physics", "fpga", ""): 0}
+        self.assertEqual(limits, found.project_limits)
         self.assertEqual(
             [("atlas", None), ("physics", "atlas"), ("higgs", "physics"), ("operations", "atlas"), ("alone", None)],
             list(found.parents.items()),
@@ -128,7 +129,7 @@ class TestRead(base.BaseTestCase):
 
     def test_an_alias_may_avoid_repetition(self) -> None:
         found = read("projects: [{id: a, limits: &std {gpu: 1}}, {id: b, limits: *std}]")
-        self.assertEqual({("a", "gpu"): 1, ("b", "gpu"): 1}, found.project_limits)
+        self.assertEqual({("a", "gpu", ""): 1, ("b", "gpu", ""): 1}, found.project_limits)
 
     def test_a_few_lines_that_expand_without_end(self) -> None:
         text = "a: &a [x,x,x,x,x,x,x,x]\n" + "".join(
@@ -199,7 +200,7 @@ class TestFuzz(base.BaseTestCase):
             if project_id not in parents:
                 parents[project_id] = known[above % len(known)]
                 known.append(project_id)
-            limits[project_id, "gpu"] = limit
+            limits[UsageKey(project_id, "gpu")] = limit
         before = LimitTree({"gpu": 1}, limits, parents, InitialLimits())
         text = document.render(document.write(before))
         after, changes = document.apply(before, document.read(document.parse(text)))
@@ -211,11 +212,14 @@ class TestFuzz(base.BaseTestCase):
 class TestApply(base.BaseTestCase):
     def test_unmentioned_projects_stay(self) -> None:
         before = LimitTree(
-            {"gpu": 1}, {("b", "gpu"): 2, ("b", "fpga"): 3}, {"a": None, "b": "a", "c": "b"}, InitialLimits()
+            {"gpu": 1},
+            {UsageKey("b", "gpu"): 2, UsageKey("b", "fpga"): 3},
+            {"a": None, "b": "a", "c": "b"},
+            InitialLimits(),
         )
         after, changes = document.apply(before, read("projects: [{id: b, limits: {gpu: 5, fpga: }}, {id: d}]"))
         self.assertEqual({"a": None, "b": None, "c": "b", "d": None}, after.parents)
-        self.assertEqual(({"gpu": 1}, {("b", "gpu"): 5}), (after.defaults, after.project_limits))
+        self.assertEqual(({"gpu": 1}, {("b", "gpu", ""): 5}), (after.defaults, after.project_limits))
         self.assertEqual(
             [
                 RecordedChange("move project", "b", None, "a", None),

@@ -11,18 +11,19 @@ from oslotest import base
 
 from cyborg_quota import enforcement
 from cyborg_quota.exceptions import OverQuota
-from cyborg_quota.types import MAX_AMOUNT, TOTAL, Constraint, Counters, Over
+from cyborg_quota.types import MAX_AMOUNT, TOTAL, Constraint, Counters, Over, ResourceKey, UsageKey
 
 names = st.sampled_from(("p", "root"))
 resources = st.sampled_from(("gpu", "fpga"))
+pods = st.sampled_from(("", "p1"))
 constraints = st.lists(
-    st.builds(Constraint, names, resources, st.integers(-1, 12), st.sampled_from(("project", "subtree")))
+    st.builds(Constraint, names, resources, st.integers(-1, 12), st.sampled_from(("project", "subtree")), pods)
 )
 figures = st.dictionaries(
-    st.tuples(names, resources),
+    st.builds(UsageKey, names, resources, pods),
     st.builds(Counters, st.integers(0, 6), st.integers(0, 6), st.integers(0, 12)),
 )
-requests = st.dictionaries(resources, st.integers(1, 9))
+requests = st.dictionaries(st.builds(ResourceKey, resources, pods), st.integers(1, 9))
 
 
 class TestFindViolations(base.BaseTestCase):
@@ -30,20 +31,21 @@ class TestFindViolations(base.BaseTestCase):
     def test_agrees_with_the_bounds_of_the_charge(
         self,
         given_constraints: list[Constraint],
-        given_figures: dict[tuple[str, str], Counters],
-        request: dict[str, int],
+        given_figures: dict[UsageKey, Counters],
+        request: dict[ResourceKey, int],
     ) -> None:
         """The violations are found exactly if the conditional UPDATE would refuse the request."""
         limits_by_scope = enforcement.limits_by_scope(given_constraints)
         refuses = False
-        for (project_id, resource, scope), limit in limits_by_scope.items():
-            now = given_figures.get((project_id, resource), Counters())
+        for (key, scope), limit in limits_by_scope.items():
+            now = given_figures.get(key, Counters())
             held = now.subtree if scope == "subtree" else now.used + now.reserved
-            if scope == "subtree" or project_id == "p":
-                refuses |= resource in request and held > limit - request[resource]
+            if scope == "subtree" or key.project_id == "p":
+                counted = key.resource_key
+                refuses |= counted in request and held > limit - request[counted]
         found = enforcement.find_violations("p", given_constraints, given_figures, request)
         self.assertEqual(refuses, bool(found))
-        self.assertEqual(sorted(found), found)
+        self.assertEqual(sorted(found, key=lambda over: (over, over.pod or "")), found)
 
 
 class TestRedact(base.BaseTestCase):

@@ -6,13 +6,13 @@ from __future__ import annotations
 from oslotest import base
 
 from cyborg_quota.headroom import Bundles, compute, how_many
-from cyborg_quota.types import MAX_AMOUNT, TOTAL, Constraint, Counters, Headroom
+from cyborg_quota.types import MAX_AMOUNT, TOTAL, Constraint, Counters, Headroom, UsageKey
 
 PATH = ("leaf", "mid", "top")
 
 
 def fits(*constraints: Constraint, counters: dict[str, Counters] | None = None) -> Headroom:
-    by_key = {(project_id, "gpu"): now for project_id, now in (counters or {}).items()}
+    by_key = {UsageKey(project_id, "gpu"): now for project_id, now in (counters or {}).items()}
     return compute(PATH, "gpu", constraints, by_key)
 
 

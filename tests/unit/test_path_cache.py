@@ -11,10 +11,12 @@ from cyborg_quota.db import path_state
 from cyborg_quota.db.project_path import ProjectPath
 from cyborg_quota.db.usages import Node
 from cyborg_quota.ledger.project_tree import PathCache
+from cyborg_quota.types import ResourceKey, UsageKey
 
 
 def path(*resources: str) -> ProjectPath:
-    return ProjectPath(["p1"], {name: (Node(number, "p1", name, 0, 0),) for number, name in enumerate(resources)})
+    rows = {ResourceKey(name): (Node(number, "p1", name, 0, 0),) for number, name in enumerate(resources)}
+    return ProjectPath(["p1"], rows)
 
 
 class ForgottenByAnotherThread(dict[str, ProjectPath]):
@@ -31,6 +33,6 @@ class TestPathCache(base.BaseTestCase):
         cache = PathCache(mock.Mock())
         cache._cached_paths = ForgottenByAnotherThread(p1=path("fpga"))
         with mock.patch.object(path_state, "read_paths", return_value={"p1": path("fpga", "gpu")}) as read:
-            cache.read_many(mock.Mock(), [("p1", "gpu")])
-        self.assertIsNotNone(cache.known("p1", "gpu"))
-        self.assertLessEqual({"gpu"}, read.call_args.args[2])
+            cache.read_many(mock.Mock(), [UsageKey("p1", "gpu")])
+        self.assertIsNotNone(cache.known(UsageKey("p1", "gpu")))
+        self.assertLessEqual({ResourceKey("gpu")}, read.call_args.args[2])

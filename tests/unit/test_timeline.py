@@ -13,10 +13,11 @@ from cyborg_quota.limits.models.base import EnforcementModel
 from cyborg_quota.limits.models.strict_hierarchy import StrictHierarchy
 from cyborg_quota.limits.models.strict_two_level import StrictTwoLevel
 from cyborg_quota.limits.timeline import Timeline, problems
-from cyborg_quota.types import LimitOverride
+from cyborg_quota.types import LimitOverride, ResourceKey, UsageKey
 
 NOW = datetime.datetime(2026, 12, 1)
 MINUTE = datetime.timedelta(minutes=1)
+GPU = [ResourceKey("gpu")]
 
 
 class CountingModel(StrictHierarchy):
@@ -25,9 +26,9 @@ class CountingModel(StrictHierarchy):
     def __init__(self) -> None:
         self.checked = 0
 
-    def problems(self, tree: LimitTree, projects: Collection[str], resources: Collection[str]) -> list[str]:
+    def problems(self, tree: LimitTree, projects: Collection[str], keys: Collection[ResourceKey]) -> list[str]:
         self.checked += len(projects)
-        return super().problems(tree, projects, resources)
+        return super().problems(tree, projects, keys)
 
 
 def override(number: int, project_id: str, limit: int, begin: int, end: int) -> LimitOverride:
@@ -42,23 +43,23 @@ class TestCost(unittest.TestCase):
         super().setUp()
         self.children = [f"c{number}" for number in range(self.CHILDREN)]
         parents: dict[str, str | None] = {"top": None, **dict.fromkeys(self.children, "top")}
-        limits = {("top", "gpu"): 10**6, **{(child, "gpu"): 1 for child in self.children}}
+        limits = {UsageKey("top", "gpu"): 10**6, **{UsageKey(child, "gpu"): 1 for child in self.children}}
         tree = LimitTree({}, limits, parents, InitialLimits())
         overrides = [override(number, child, 2, -1, number + 1) for number, child in enumerate(self.children)]
         self.timeline = Timeline(tree, overrides, NOW)
         self.model = CountingModel()
 
     def test_change_of_one_limit_checks_one_project_at_each_boundary(self) -> None:
-        self.assertEqual([], problems(self.model, self.timeline, ["c0"], ["gpu"]))
+        self.assertEqual([], problems(self.model, self.timeline, ["c0"], GPU))
         self.assertEqual(1 + len(self.timeline.boundaries()), self.model.checked)
 
     def test_import_checks_each_override_where_it_begins_and_ends(self) -> None:
-        self.assertEqual([], problems(self.model, self.timeline, self.timeline.tree.projects, ["gpu"]))
+        self.assertEqual([], problems(self.model, self.timeline, self.timeline.tree.projects, GPU))
         self.assertEqual(1 + self.CHILDREN + 2 * self.CHILDREN, self.model.checked)
 
     def test_overrides_of_other_families_are_not_checked(self) -> None:
         self.timeline.tree.set_parent("other", None)
-        self.assertEqual([], problems(self.model, self.timeline, ["other"], ["gpu"]))
+        self.assertEqual([], problems(self.model, self.timeline, ["other"], GPU))
         self.assertEqual(1, self.model.checked)
 
 
@@ -77,9 +78,9 @@ class TestEveryViolationIsFound(unittest.TestCase):
             expected = {
                 problem
                 for limits in (timeline.tree, *map(timeline.at, timeline.boundaries()))
-                for problem in model.problems(limits, changed, ["gpu"])
+                for problem in model.problems(limits, changed, GPU)
             }
-            found = {problem.split(" (from ")[0] for problem in problems(model, timeline, changed, ["gpu"])}
+            found = {problem.split(" (from ")[0] for problem in problems(model, timeline, changed, GPU)}
             self.assertEqual(bool(expected), bool(found), seed)
             self.assertLessEqual(found, expected, seed)
             self.assertEqual(expected, found, seed)
@@ -93,7 +94,7 @@ def random_timeline(choice: random.Random) -> Timeline:
     parents: dict[str, str | None] = {names[0]: None}
     for number, name in enumerate(names[1:], start=1):
         parents[name] = choice.choice([None, *names[:number]])
-    limits = {(name, "gpu"): choice.randrange(0, 6) * (8 if parents[name] is None else 1) for name in names}
+    limits = {UsageKey(name, "gpu"): choice.randrange(0, 6) * (8 if parents[name] is None else 1) for name in names}
     overrides = []
     for number in range(choice.randrange(9)):
         begin = choice.randrange(-5, 10)

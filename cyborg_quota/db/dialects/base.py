@@ -222,13 +222,6 @@ class Dialect:
         """``owner IN (SELECT project_id FROM path)``, written so that the database uses the index of ``owner``."""
         return owner.in_(path_ids)
 
-    def counts_all_pods(self, resource: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
-        """``usages.of_pod(None)`` as a range that a key of (project_id, resource) serves.
-
-        Names compare by bytes: a scoped one begins with a blank, and every other name with a character after it.
-        """
-        return resource >= sa.literal_column("'!'")
-
     def by_bytes(self, column: sa.ColumnElement[str]) -> sa.ColumnElement[str]:
         """The column, sorted and compared by its bytes."""
         return column

@@ -156,10 +156,6 @@ class PostgreSQL(Dialect):
         """
         return owner == sa.any_(sa.func.array(path_ids.scalar_subquery(), type_=sa.ARRAY(owner.type)))
 
-    def counts_all_pods(self, resource: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
-        """A filter: the collation of the database decides where its index sorts the blank."""
-        return usages.of_pod(None, resource)
-
     def by_bytes(self, column: sa.ColumnElement[str]) -> sa.ColumnElement[str]:
         """The collation "C" compares bytes."""
         return sa.collate(column, "C")

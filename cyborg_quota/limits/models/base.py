@@ -7,7 +7,7 @@ import abc
 from collections.abc import Collection, Mapping, Sequence
 
 from cyborg_quota.limits.limit_tree import LimitTree
-from cyborg_quota.types import UNLIMITED, Constraint
+from cyborg_quota.types import UNLIMITED, Constraint, ResourceKey, UsageKey
 
 
 class EnforcementModel(abc.ABC):
@@ -17,23 +17,25 @@ class EnforcementModel(abc.ABC):
     """Whether the limit of a project includes the usage of its descendants."""
 
     @abc.abstractmethod
-    def problems(self, tree: LimitTree, projects: Collection[str], resources: Collection[str]) -> list[str]:
+    def problems(self, tree: LimitTree, projects: Collection[str], keys: Collection[ResourceKey]) -> list[str]:
         """The violations of the model in ``tree`` at these projects, as sentences without a full stop.
+
+        ``keys``: of the limits of these resources, over all pods or in one.
 
         A violation that involves several projects is listed at each of them. Other projects are not checked: limits
         that another model permitted there must not prevent a change here. When the limit of one project is set,
         ``tree`` contains only that project, its ancestors, siblings and descendants.
         """
 
-    def constraints(self, path: Sequence[str], limits: Mapping[tuple[str, str], int]) -> list[Constraint]:
-        """The constraints of a charge to ``path[0]``. ``limits``: by (project_id, resource); missing is unlimited.
+    def constraints(self, path: Sequence[str], limits: Mapping[UsageKey, int]) -> list[Constraint]:
+        """The constraints of a charge to ``path[0]``. A limit that is missing is unlimited.
 
         By default, each limit of a project on the path has one of scope ``subtree``, unless it is unlimited.
         """
         return [
-            Constraint(project_id, resource, limit, "subtree")
-            for (project_id, resource), limit in sorted(limits.items())
-            if project_id in path and limit != UNLIMITED
+            Constraint(key.project_id, key.resource, limit, "subtree", key.pod)
+            for key, limit in sorted(limits.items())
+            if key.project_id in path and limit != UNLIMITED
         ]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from cyborg_quota.limits.limit_tree import LimitTree
 from cyborg_quota.limits.models import base
-from cyborg_quota.types import UNLIMITED, Constraint
+from cyborg_quota.types import UNLIMITED, Constraint, ResourceKey, UsageKey
 
 
 class Flat(base.EnforcementModel):
@@ -15,12 +15,12 @@ class Flat(base.EnforcementModel):
 
     bounds_subtree = False
 
-    def problems(self, tree: LimitTree, projects: Collection[str], resources: Collection[str]) -> list[str]:
+    def problems(self, tree: LimitTree, projects: Collection[str], keys: Collection[ResourceKey]) -> list[str]:
         return []
 
-    def constraints(self, path: Sequence[str], limits: Mapping[tuple[str, str], int]) -> list[Constraint]:
+    def constraints(self, path: Sequence[str], limits: Mapping[UsageKey, int]) -> list[Constraint]:
         return [
-            Constraint(project_id, resource, limit)
-            for (project_id, resource), limit in sorted(limits.items())
-            if project_id == path[0] and limit != UNLIMITED
+            Constraint(key.project_id, key.resource, limit, pod=key.pod)
+            for key, limit in sorted(limits.items())
+            if key.project_id == path[0] and limit != UNLIMITED
         ]

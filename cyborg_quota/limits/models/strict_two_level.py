@@ -10,8 +10,7 @@ from collections.abc import Collection
 
 from cyborg_quota.limits.limit_tree import LimitTree
 from cyborg_quota.limits.models import base
-from cyborg_quota.scopes import in_words
-from cyborg_quota.types import UNLIMITED
+from cyborg_quota.types import UNLIMITED, ResourceKey
 
 _LEVELS = 2
 
@@ -19,7 +18,7 @@ _LEVELS = 2
 class StrictTwoLevel(base.EnforcementModel):
     """At most two levels. The usage of a parent and its children together is limited by the limit of the parent."""
 
-    def problems(self, tree: LimitTree, projects: Collection[str], resources: Collection[str]) -> list[str]:
+    def problems(self, tree: LimitTree, projects: Collection[str], keys: Collection[ResourceKey]) -> list[str]:
         problems = []
         pairs = set()
         for project_id in sorted(projects):
@@ -30,13 +29,13 @@ class StrictTwoLevel(base.EnforcementModel):
                 pairs.add((parent_id, project_id))
             pairs |= {(project_id, child) for child in tree.children_of.get(project_id, ())}
         for parent, child in sorted(pairs):
-            for resource in sorted(resources):
-                parent_limit, limit = tree.limit(parent, resource), tree.limit(child, resource)
+            for key in sorted(keys):
+                parent_limit, limit = tree.limit(parent, *key), tree.limit(child, *key)
                 if parent_limit is None or parent_limit == UNLIMITED or limit is None:
                     continue
                 if limit == UNLIMITED or limit > parent_limit:
                     problems.append(
-                        f"the limit of {child} in {in_words(resource)} would be {base.format_limit(limit)}; the limit "
+                        f"the limit of {child} in {key} would be {base.format_limit(limit)}; the limit "
                         f"of its parent {parent} is {parent_limit}"
                     )
         return problems

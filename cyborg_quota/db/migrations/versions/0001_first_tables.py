@@ -49,6 +49,7 @@ def _create_quota_usages() -> None:
         sa.Column("id", sa.Integer, nullable=False, autoincrement=True),
         sa.Column("project_id", column_types.name(), nullable=False),
         sa.Column("resource", column_types.name(), nullable=False),
+        sa.Column("pod", column_types.name(), nullable=False, server_default=sa.text("''")),
         sa.Column("reserved", sa.Integer, nullable=False),
         sa.Column("used", sa.Integer, nullable=False),
         sa.Column("subtree", sa.BigInteger, nullable=False),
@@ -56,7 +57,7 @@ def _create_quota_usages() -> None:
         sa.Column("notified_level", sa.SmallInteger, nullable=False, server_default="0"),
         sa.Column("counted_in_total", sa.SmallInteger),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_quota_usages")),
-        sa.UniqueConstraint("project_id", "resource", name=op.f("uq_quota_usages_project_resource")),
+        sa.UniqueConstraint("project_id", "pod", "resource", name=op.f("uq_quota_usages_project_pod_resource")),
         sa.CheckConstraint("reserved >= 0", name=op.f("ck_quota_usages_reserved")),
         sa.CheckConstraint("used >= 0", name=op.f("ck_quota_usages_used")),
         sa.CheckConstraint("subtree >= 0", name=op.f("ck_quota_usages_subtree")),
@@ -193,9 +194,10 @@ def _create_project_limits() -> None:
         sa.Column("created_at", column_types.moment()),
         sa.Column("updated_at", column_types.moment()),
         sa.Column("project_id", column_types.name(), nullable=False),
+        sa.Column("pod", column_types.name(), nullable=False, server_default=sa.text("''")),
         sa.Column("resource", column_types.name(), nullable=False),
         sa.Column("hard_limit", sa.BigInteger, nullable=False),
-        sa.PrimaryKeyConstraint("project_id", "resource", name=op.f("pk_project_limits")),
+        sa.PrimaryKeyConstraint("project_id", "pod", "resource", name=op.f("pk_project_limits")),
         **column_types.TABLE,
     )
 
