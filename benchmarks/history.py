@@ -57,7 +57,8 @@ def fill(database: Database, count: int) -> None:
     rows = [{"project_id": name, "resource": "gpu", "hard_limit": limit} for name, limit in limits.items()]
     with sql.begin() as connection:
         statement = (
-            "INSERT INTO project_limits (project_id, resource, hard_limit) VALUES (:project_id, :resource, :hard_limit)"
+            "INSERT INTO project_limits (project_id, resource, pod, hard_limit)"
+            " VALUES (:project_id, :resource, '', :hard_limit)"
         )
         connection.execute(sa.text(statement), rows)
 

@@ -46,8 +46,8 @@ class Seeded:
                 f" SELECT {self._name('n - 1')}, 0 FROM ({self._numbers(first, last)}) AS numbers"
             )
             self.execute(
-                "INSERT INTO quota_usages (project_id, resource, reserved, used, subtree, generation)"
-                f" SELECT {self._name('n - 1')}, 'gpu', 0, 0, 0, 0 FROM ({self._numbers(first, last)}) AS numbers"
+                "INSERT INTO quota_usages (project_id, resource, pod, reserved, used, subtree, generation)"
+                f" SELECT {self._name('n - 1')}, 'gpu', '', 0, 0, 0, 0 FROM ({self._numbers(first, last)}) AS numbers"
             )
         self.analyze()
 

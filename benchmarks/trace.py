@@ -84,8 +84,8 @@ def bare(path: pathlib.Path, url: str) -> tuple[int, float]:
         if (project, resource) not in usages:
             usages[project, resource] = int(
                 connection.execute(
-                    "INSERT INTO quota_usages (project_id, resource, reserved, used, subtree, generation)"
-                    " VALUES (?, ?, 0, 0, 0, 0)",
+                    "INSERT INTO quota_usages (project_id, resource, pod, reserved, used, subtree, generation)"
+                    " VALUES (?, ?, '', 0, 0, 0, 0)",
                     (project, resource),
                 ).lastrowid or 0
             )  # fmt: skip

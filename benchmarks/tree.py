@@ -27,6 +27,7 @@ from cyborg_quota.types import ResourceKey
 from tests import base, fixtures, trees
 
 MOST = 10**9
+GPU = [ResourceKey("gpu")]
 LEVELS = (1, 3, 8)
 SIBLINGS = (10, 400, 10_000)
 
@@ -109,9 +110,8 @@ def floor_workers(url: str, leaves: dict[int, list[str]]) -> dict[str, harness.W
     with database.engine.connect() as connection:
         query = sa.text("SELECT project_id, id FROM quota_usages WHERE resource = 'gpu'")
         ids: dict[str, int] = {row.project_id: row.id for row in connection.execute(query)}
-    gpu = [ResourceKey("gpu")]
     paths = {
-        name: database.read(lambda connection, leaf=name: path_state.read_path(connection, leaf, gpu))  # type: ignore[misc]
+        name: database.read(lambda connection, leaf=name: path_state.read_path(connection, leaf, GPU))  # type: ignore[misc]
         for name in leaves[3]
     }
     database.close()

@@ -39,7 +39,8 @@ def add_projects(sql: sa.Engine, first: int, last: int, *, history: int = 0) -> 
         _insert(connection, models.projects, [_project(*edge) for edge in parents.items()])
         _insert(connection, models.quota_usages, [_usage(parent, name) for parent in parents for name in RESOURCES])
         limits = [
-            {"project_id": one, "resource": "gpu", "hard_limit": 1 if one[0] == "p" else 10**6} for one in parents
+            {"project_id": one, "resource": "gpu", "pod": "", "hard_limit": 1 if one[0] == "p" else 10**6}
+            for one in parents
         ]
         _insert(connection, models.project_limits, limits)
         _insert(
@@ -56,7 +57,7 @@ def add_children(sql: sa.Engine, parent_id: str, count: int, *, first: int = 0) 
     with sql.begin() as connection:
         _insert(connection, models.projects, [_project(name, parent_id) for name in names])
         _insert(connection, models.quota_usages, [_usage(name, resource) for name in names for resource in RESOURCES])
-        limits = [{"project_id": name, "resource": "gpu", "hard_limit": 1} for name in names]
+        limits = [{"project_id": name, "resource": "gpu", "pod": "", "hard_limit": 1} for name in names]
         _insert(connection, models.project_limits, limits)
     add_limit_records(sql, names)
     _renew_statistics(sql, "projects", "quota_usages", "project_limits")

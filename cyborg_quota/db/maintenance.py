@@ -178,7 +178,7 @@ def _audit_query() -> sa.CompoundSelect[Any]:
         )
         .where(sa.or_(_usage.reserved != reserved, _usage.used != used, _usage.subtree != used + reserved + below))
     )
-    orphans = _orphans(sa.literal(""), sa.outerjoin(reservations, quota_usages, _usage.id == _row.usage_id))
+    orphans = _orphans(sa.literal_column("''"), sa.outerjoin(reservations, quota_usages, _usage.id == _row.usage_id))
     in_pods = _orphans(_row.pod, reservations.outerjoin(quota_usages, _IS_OF_POD)).where(_row.pod.is_not(None))
     return sa.union_all(present, orphans, in_pods, _rowless_parents(children))
 
@@ -189,7 +189,7 @@ def _orphans(pod: sa.ColumnElement[str], source: sa.FromClause) -> sa.Select[Any
         sa.select(_row.project_id, _row.resource, pod, sa.null(), sa.null(), sa.null(), *sums)
         .select_from(source)
         .where(_row.live == 1, _usage.id.is_(None))
-        .group_by(_row.project_id, _row.resource, pod)
+        .group_by(_row.project_id, _row.resource, _row.pod)
     )
 
 
@@ -245,7 +245,7 @@ def audit(connection: sa.Connection) -> list[Drift]:
             recorded = Counters(row.used, row.reserved, row.subtree)
             drifts.append(_drift(key, recorded, expected))
             continue
-        # The query returns a project's own usage and its children's as two rows; add them to one Drift.
+        # The query returns a project's usage in each pod and its children's as several rows; add them to one Drift.
         part = rowless.get(key, Counters())
         rowless[key] = Counters(
             used=expected.used + part.used,

@@ -48,7 +48,7 @@ quota_usages = sa.Table(
     sa.Column("project_id", _name(), nullable=False),
     sa.Column("resource", _name(), nullable=False),
     # The pod in which the row counts. "": all pods.
-    sa.Column("pod", _name(), nullable=False, server_default=sa.text("''")),
+    sa.Column("pod", _name(), nullable=False),
     sa.Column("reserved", sa.Integer, nullable=False),
     sa.Column("used", sa.Integer, nullable=False),
     # used + reserved of the project and all its descendants (I9). 64 bits: a tree of full projects still fits.
@@ -195,7 +195,7 @@ project_limits = sa.Table(
     sa.Column("updated_at", _moment()),
     sa.Column("project_id", _name(), primary_key=True),
     # "": over all pods. In the key before the resource, as in quota_usages.
-    sa.Column("pod", _name(), primary_key=True, server_default=sa.text("''")),
+    sa.Column("pod", _name(), primary_key=True),
     sa.Column("resource", _name(), primary_key=True),
     sa.Column("hard_limit", sa.BigInteger, nullable=False),
     **_MYSQL_TABLE,

@@ -48,7 +48,7 @@ class TestClocks(base.LedgerTestCase):
     def assert_overrides_begin_and_end(self) -> None:
         """Only the clock of the database decides when an override begins and ends, on every host."""
         early, slow, right = self.workers
-        self.execute("INSERT INTO project_limits (project_id, resource, hard_limit) VALUES ('p', 'gpu', 2)")
+        self.execute("INSERT INTO project_limits (project_id, resource, pod, hard_limit) VALUES ('p', 'gpu', '', 2)")
         # One that ends long before the slow host thinks that it begins, made by that host; and one far in the future.
         slow.call("override", 7, 0, 300)
         early.call("override", 5, 300, 500)

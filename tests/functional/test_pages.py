@@ -80,11 +80,12 @@ class TestPages(PagesTestCase):
     def setUp(self) -> None:
         super().setUp()
         with self.sql.begin() as connection:
+            zeros = {"pod": "", "used": 0, "reserved": 0, "subtree": 0, "generation": 0}
             for table, columns in (
-                ("quota_usages", {"resource": "gpu", "used": 0, "reserved": 0, "subtree": 0, "generation": 0}),
-                ("quota_usages", {"resource": "fpga", "used": 0, "reserved": 0, "subtree": 0, "generation": 0}),
-                ("project_limits", {"resource": "gpu", "hard_limit": 5}),
-                ("project_limits", {"resource": "fpga", "hard_limit": 5}),
+                ("quota_usages", {"resource": "gpu", **zeros}),
+                ("quota_usages", {"resource": "fpga", **zeros}),
+                ("project_limits", {"resource": "gpu", "pod": "", "hard_limit": 5}),
+                ("project_limits", {"resource": "fpga", "pod": "", "hard_limit": 5}),
                 ("projects", {"generation": 0}),
             ):
                 names = ["project_id", *columns]
