@@ -73,7 +73,8 @@ class LargeImportTestCase(test_limits.LimitsTestCase):
         # Locks (on PostgreSQL one list for each of two depths), amounts, generations.
         self.assertLessEqual(len(statements) - first, 2 * pieces + 4)
         others = [statement for statement in statements[first:] if "quota_usages" not in statement]
-        self.assertEqual([], [statement for statement in others if not statement.startswith("SET")])  # (after the COMMIT)
+        # (A SET comes after the COMMIT.)
+        self.assertEqual([], [statement for statement in others if not statement.startswith("SET")])
 
 
 def changes_usages(statement: str) -> bool:
