@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import testscenarios
@@ -11,7 +12,7 @@ from fixtures import MonkeyPatch
 from cyborg_quota import ANY, Claim, Inventory, exceptions
 from cyborg_quota.ledger import selection
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer
-from tests import base, clouds
+from tests import base, clouds, fixtures, hooks
 from tests.functional.test_capacity import ADMIN, CapacityTestCase, PluggedSelection
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -117,3 +118,28 @@ class TestAny(CapacityTestCase):
         self.engine.reserve(self.context, {"gpu": 8}, provider=ANY, consumer="c")
         self.assertEqual(("n2", 2), (self.provider_of("c"), len(finds)))
         self.assert_invariants()
+
+
+class TestLocked(CapacityTestCase):
+    """Another session holds the lock of the only provider, n1, which has 8 gpu."""
+
+    scenarios = fixtures.SCENARIOS[1:]
+
+    def test_a_claim_that_fits_only_at_a_locked_provider_waits(self) -> None:
+        """It is not refused: a refusal means that no provider could have taken it."""
+        is_placed = threading.Event()
+        original = CapacityClaimer.place
+
+        def place(claimer: CapacityClaimer, pending: Any) -> Any:
+            placement = original(claimer, pending)
+            is_placed.set()
+            return placement
+
+        self.useFixture(MonkeyPatch("cyborg_quota.ledger.capacity_claims.CapacityClaimer.place", place))
+        caller = threading.Thread(target=lambda: self.claim(8, ANY))
+        with hooks.row_locks(self.sql).begin() as holder:
+            holder.exec_driver_sql("UPDATE inventories SET used = used")
+            caller.start()
+            self.assertTrue(is_placed.wait(60))
+        caller.join(60)
+        self.assertEqual(8, self.used())

@@ -39,13 +39,19 @@ _POSTGRESQL = [item for item in SingleStatementTestCase.scenarios if item[1]["ba
 
 
 class TestAttach(SingleStatementTestCase):
-    def test_reserve_commit_and_rollback(self) -> None:
+    def assert_attach(self, *amounts: dict[str, int]) -> None:
+        """Reserve and commit the first amounts, reserve and roll back the second, reserve the third."""
+        committed, rolled_back, reserved = amounts
+        self.quotas.rollback(self.context, self.quotas.reserve(self.context, committed))  # the rows are made
         with hooks.recorded_statements(self.engine) as sent:
-            self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 2}, consumer="a"))
-            self.quotas.rollback(self.context, self.quotas.reserve(self.context, {"gpu": 3}))
-            self.quotas.reserve(self.context, {"gpu": 4})
+            self.quotas.commit(self.context, self.quotas.reserve(self.context, committed, consumer="a"))
+            self.quotas.rollback(self.context, self.quotas.reserve(self.context, rolled_back))
+            self.quotas.reserve(self.context, reserved, consumer="b")
         self.assert_single_statements(sent, 5)
-        self.assertEqual((2, 4), self.figures())
+        self.assertEqual((committed["gpu"], reserved["gpu"]), self.figures())
+
+    def test_one_and_two_resources(self) -> None:
+        self.assert_attach({"fpga": 1, "gpu": 2}, {"gpu": 4}, {"gpu": 5, "fpga": 6})
 
     def test_eight_consumers(self) -> None:
         claims = [Claim(f"arq {number}", {"gpu": 1}) for number in range(8)]
@@ -55,27 +61,10 @@ class TestAttach(SingleStatementTestCase):
         self.assert_single_statements(sent, 2)
         self.assertEqual((8, 0), self.figures())
 
-    def test_two_resources(self) -> None:
-        self.engine.rollback(
-            self.context, self.engine.reserve(self.context, {"fpga": 1, "gpu": 1})
-        )  # the rows are made
-        with hooks.recorded_statements(self.engine) as sent:
-            uuids = self.quotas.reserve(self.context, {"fpga": 1, "gpu": 2}, consumer="a")
-            self.quotas.commit(self.context, uuids)
-            self.quotas.rollback(self.context, self.quotas.reserve(self.context, {"fpga": 3, "gpu": 4}))
-            self.quotas.reserve(self.context, {"gpu": 5, "fpga": 6}, consumer="b")
-        self.assert_single_statements(sent, 5)
-        self.assertEqual((2, 5), self.figures())
-
     def test_in_a_tree(self) -> None:
         trees.plant(self.database, {"top": None, "middle": "top", "p1": "middle"})
         self.limits.subtree_limits["top", "gpu"] = 9
-        self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}))  # the ancestors' rows
-        with hooks.recorded_statements(self.engine) as sent:
-            self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 2}, consumer="a"))
-            self.quotas.rollback(self.context, self.quotas.reserve(self.context, {"gpu": 3}))
-            self.quotas.reserve(self.context, {"gpu": 4})
-        self.assert_single_statements(sent, 5)
+        self.assert_attach({"gpu": 2}, {"gpu": 3}, {"gpu": 4})
         with self.sql.connect() as connection:
             self.assertEqual({"p1": 6, "middle": 6, "top": 6}, trees.subtrees(connection, "gpu"))
 

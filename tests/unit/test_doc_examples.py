@@ -35,41 +35,7 @@ class TestReadme(base.BaseTestCase):
         self.assertEqual(table(page), table(readme))
 
 
-class TestRunner(base.BaseTestCase):
-    """The runner itself: a difference is found."""
-
-    PAGE = """
-.. run: cyborg-quota db sync
-
-.. save: new.yaml
-
-.. code-block:: yaml
-
-   defaults: {gpu: 4}
-
-.. not run: it needs a server
-
-.. code-block:: console
-
-   $ systemctl restart something
-
-.. code-block:: console
-
-   $ cyborg-quota db version -f value -c needed
-   a1c0
-   $ cyborg-quota db purge -f value
-
-Text.
-"""
-
-    def test_an_old_output_is_found(self) -> None:
-        with doc_examples.surroundings() as directory:
-            session = doc_examples.Session(directory)
-            outputs = [session.run(step) for step in doc_examples.steps("page", self.PAGE)]
-        self.assertEqual([None, None], outputs[:2])
-        self.assertNotEqual("a1c0", outputs[2])
-        self.assertEqual("0", outputs[3])
-
+class TestNormalized(base.BaseTestCase):
     def test_what_may_differ(self) -> None:
         for one, other in (
             ("| seconds  | 0.08  |", "| seconds | 12.5 |"),

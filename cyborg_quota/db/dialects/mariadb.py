@@ -113,7 +113,7 @@ class MariaDB(Dialect):
             if not connection.invalidated:
                 try:
                     set_limits(usual)
-                    connection.rollback()  # (the SET has begun a transaction)
+                    connection.commit()  # (the SET has begun a transaction)
                 except Exception:  # (the transaction has ended: this must not change its result)
                     connection.invalidate()
 
