@@ -12,14 +12,6 @@ from tests import fixtures
 
 
 class TestAgainst(base.BaseTestCase):
-    def test_the_interval_excludes_outliers_of_nine_rounds(self) -> None:
-        ratios = [1.0, 9.0, 0.9, 1.1, 0.1, 1.2, 0.8, 1.0, 1.0]
-        self.assertEqual((0.8, 1.2), against.interval(ratios))
-
-    def test_the_interval_of_few_rounds_has_all_of_them(self) -> None:
-        self.assertEqual((0.5, 2.0), against.interval([1.0, 2.0, 0.5, 1.0, 1.0]))
-        self.assertEqual((0.5, 2.0), against.interval([1.0, 2.0, 0.5, 1.0, 1.0, 1.0]))
-
     def test_each_environment_creates_its_schema_and_runs_its_code(self) -> None:
         url = fixtures.fresh_url("sqlite", "against")
         against.sync(sys.executable, url)

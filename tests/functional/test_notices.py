@@ -8,11 +8,9 @@ from typing import Any
 
 import fixtures as fx
 import testscenarios
-from oslo_config import cfg
 
 import cyborg_quota
 from cyborg_quota import Claim, Inventory
-from cyborg_quota import conf as quota_conf
 from cyborg_quota.cmd import expirer, notifications
 from cyborg_quota.db import inventories
 from cyborg_quota.ledger.thresholds import OVER, level
@@ -214,9 +212,7 @@ class TestNotifier(base.BackendTestCase):
         import oslo_messaging
         from oslo_messaging.notify import _impl_test
 
-        conf = cfg.ConfigOpts()
-        quota_conf.register_opts(conf)
-        conf([], project="cyborg_quota", default_config_files=[])
+        conf = fixtures.configuration()
         self.assertIsNone(notifications.make_sender(conf))
         conf.set_override("notifications", True, "notices")
         oslo_messaging.get_notification_transport(conf)  # registers its options

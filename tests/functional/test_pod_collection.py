@@ -10,10 +10,8 @@ from typing import Any
 
 import fixtures as fx
 import testscenarios
-from oslo_config import cfg
 
 from cyborg_quota import Inventory, exceptions
-from cyborg_quota import conf as quota_conf
 from cyborg_quota.cmd import expirer
 from cyborg_quota.db import models
 from cyborg_quota.pod_types import CollectedPod, ResourceUse
@@ -176,9 +174,7 @@ class TestDue(CollectionTestCase):
             self.assertEqual([usage] * 2, [self.stored()[pod] for pod in ("p2", "p3")])
 
     def test_how_often_the_service_searches(self) -> None:
-        settings = cfg.ConfigOpts()
-        quota_conf.register_opts(settings)
-        settings([], default_config_files=[], default_config_dirs=[])
+        settings = fixtures.configuration()
         for interval, spacing in ((86400, 60), (300, 60), (10, 10)):
             settings.set_override("collect_interval", interval, "pods")
             self.assertEqual(spacing, expirer._collect_spacing(settings))
@@ -189,9 +185,7 @@ class TestDue(CollectionTestCase):
             connection.exec_driver_sql(f"UPDATE {table} SET {column} = '{year}-01-01 00:00:00.000000'")
 
     def test_the_periodic_job(self) -> None:
-        settings = cfg.ConfigOpts()
-        quota_conf.register_opts(settings)
-        settings([], default_config_files=[], default_config_dirs=[])
+        settings = fixtures.configuration()
         log = self.useFixture(fx.FakeLogger())
         maintenance = expirer.Maintenance(settings, self.engine)
         self.patch(maintenance, "_read_endpoint", self.read_one_of_two)
@@ -239,9 +233,7 @@ class TestNotices(CollectionTestCase):
         self.assertEqual(1, sum(race(*[lambda: len(self.pods.notices(ADMIN))] * 4)))
 
     def test_they_are_logged(self) -> None:
-        settings = cfg.ConfigOpts()
-        quota_conf.register_opts(settings)
-        settings([], default_config_files=[], default_config_dirs=[])
+        settings = fixtures.configuration()
         log = self.useFixture(fx.FakeLogger(format="%(levelname)s %(message)s"))
         self.measure("p1", gpu=8)
         self.assertEqual(1, expirer.Maintenance(settings, self.engine).notify())

@@ -14,6 +14,7 @@ from oslotest import base
 
 from cyborg_quota import conf
 from cyborg_quota.conf import cyborg, opts
+from tests import fixtures
 
 ROOT = pathlib.Path(__file__).parents[2]
 INPUT = ROOT / "etc/cyborg_quota/config-generator.conf"
@@ -64,9 +65,7 @@ class SampleTest(base.BaseTestCase):
         read = cfg.ConfigOpts()
         conf.register_opts(read)
         read(["--config-file", str(SAMPLE)], default_config_files=[], default_config_dirs=[])
-        untouched = cfg.ConfigOpts()
-        conf.register_opts(untouched)
-        untouched([], default_config_files=[], default_config_dirs=[])
+        untouched = fixtures.configuration()
         for group in OUR_GROUPS:
             self.assertEqual(dict(untouched[group].items()), dict(read[group].items()))
 

@@ -6,11 +6,10 @@ from __future__ import annotations
 import threading
 from unittest import mock
 
-from oslo_config import cfg
 from oslotest import base
 
-from cyborg_quota import conf as quota_conf
 from cyborg_quota.integrations.cyborg import periodic
+from tests import fixtures
 
 LONG_SECONDS = 60.0
 
@@ -18,11 +17,7 @@ LONG_SECONDS = 60.0
 class TestUpkeep(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.conf = cfg.ConfigOpts()
-        quota_conf.register_opts(self.conf)
-        self.conf([])
-        self.conf.set_override("reconcile_interval", 0, group="cyborg")
-        self.conf.set_override("bind_expire", 3, group="cyborg")
+        self.conf = fixtures.configuration(cyborg__reconcile_interval=0, cyborg__bind_expire=3)
         self.tracker = mock.MagicMock()
         self.repair = mock.MagicMock(is_healing=True)
         self.upkeep = periodic.Upkeep(self.conf, self.tracker, self.repair)
