@@ -147,7 +147,7 @@ def effect(before: State | None, after: State, delta: int) -> tuple[int, int]:
 
 
 def amounts(moves: Iterable[Move]) -> dict[UsageKey, tuple[int, int]]:
-    """What the moves add to (reserved, used), by usage row."""
+    """The amounts that the moves add to reserved and used, by usage row."""
     sums: dict[UsageKey, tuple[int, int]] = {}
     for row, to in moves:
         reserved, used = effect(row.state, to, row.delta)
@@ -196,7 +196,7 @@ def _ended_before(row: Row, begin: Row) -> bool:
 
 
 def counted_keys(row: Row) -> tuple[ResourceKey, ...]:
-    """What counts the reservation: the resource in all pods, and in its pod, if it has one."""
+    """The counters of the reservation: the resource in all pods, and in its pod, if it has one."""
     key = ResourceKey(row.resource)
     return (key,) if row.pod is None else (key, ResourceKey(row.resource, row.pod))
 

@@ -55,7 +55,7 @@ Marker = tuple["str | None", "str | None"]
 
 
 class ResourceKey(NamedTuple):
-    """What a counter counts and a limit limits: a resource, in one pod or ("") in all pods."""
+    """What a counter or a limit is for: a resource, in one pod or ("") in all pods."""
 
     resource: str
     pod: str = ""

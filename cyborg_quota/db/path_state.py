@@ -40,7 +40,7 @@ _TOTAL: Final = "total"
 _IS_TOTAL: Final[sa.ColumnElement[str]] = sa.literal_column(f"'{TOTAL}'")
 
 Which = Literal["none", "one", "all"]
-"""Of which pods rows are read, besides those that count all pods."""
+"""The pods whose rows are read, besides the rows that count all pods."""
 
 Columns = sa.ColumnCollection[str, Any]
 IsRead = Callable[[Columns], sa.ColumnElement[bool]]

@@ -20,7 +20,6 @@ from cyborg_quota.db import (
     inventories,
     reservations,
 )
-from cyborg_quota.db.dialects import postgresql_functions
 from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.usages import Change, Node
 from cyborg_quota.types import COMMITTED, RESERVED, ROLLED_BACK
@@ -152,16 +151,10 @@ def statement_by_statement() -> Iterator[tuple[str, Run]]:
     yield "move to rolled back", lambda c: reservations.move(c, [1], RESERVED, ROLLED_BACK, 0)
 
 
-def server_functions() -> Iterator[tuple[str, Run]]:
-    """PostgreSQL's functions. The text of a released function must not change: its name contains a version."""
-    for name, definition in postgresql_functions.DEFINITIONS.items():
-        yield f"function {name}", lambda c, text=definition: c.exec_driver_sql(text)  # type: ignore[misc]
-
-
 GROUPS = {
     "sqlite": (statement_by_statement,),
     "mariadb": (in_single_statement, statement_by_statement),
-    "postgresql": (server_functions, in_single_statement, statement_by_statement),
+    "postgresql": (in_single_statement, statement_by_statement),
 }
 
 

@@ -136,7 +136,7 @@ class Dialect:
     ) -> list[Candidate] | None:
         """``inventories.find_candidates`` as a transaction of its own, without a round trip for its end.
 
-        None: not supported, or it needs a query more.
+        None: not supported, or a second query is needed.
         """
         if not inventories.is_joined(amounts):
             return None
