@@ -6,10 +6,13 @@ A charge is a conditional UPDATE. It changes one row; if it changes none, the ch
     UPDATE quota_usages SET reserved = reserved + :r, used = used + :u, subtree = subtree + :s
     WHERE id = :id AND generation = :generation            -- the path is still the one that was read
       AND used + reserved <= :max_held AND subtree <= :max_subtree            -- the limits
+      AND now - :until < '1970-01-01'                                         -- until the limits change
       AND used >= :min_used AND reserved >= :min_reserved AND subtree >= :min_subtree
 
 ``:max_held`` is the limit minus the amount of the charge, that is the maximum of ``used + reserved`` before the change;
-``:max_subtree`` likewise (``bounds``).
+``:max_subtree`` likewise (``bounds``). ``:until`` is in microseconds since the epoch. (A charge that waits for the lock
+of its row may compare the time at which it began to wait.)
+
 ``charge_update_many`` is the same UPDATE for several rows. PostgreSQL's functions contain a third form
 (dialects/postgresql.sql). All three must have the same conditions. ``bulk_update`` checks no limits.
 
@@ -37,6 +40,8 @@ _usage = quota_usages.c
 _KEY: Final = (_usage.project_id, _usage.resource, _usage.pod)
 _NO_BOUND = 2**62
 """The bound of a change without a limit: no subtree can hold that much. One statement text thus serves all changes."""
+_NO_END: Final = 2**53
+"""The end, in the year 2255, of limits that do not change. (A greater number would precede the range of dates.)"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,7 +70,8 @@ class Change:
     """The amounts that a transaction adds to one row, and the limits of its counters (None: no limit).
 
     ``max_held`` is the limit of ``used + reserved``, ``max_subtree`` that of ``subtree``. A limit is compared only if
-    its counter grows.
+    its counter grows. ``until``: the time at which these limits end, by the database's clock, in microseconds since the
+    epoch (UTC); None: they do not end. From then on, the change is refused.
     """
 
     node: Node
@@ -74,6 +80,7 @@ class Change:
     subtree: int = 0
     max_held: int | None = None
     max_subtree: int | None = None
+    until: int | None = None
 
     @property
     def grows(self) -> bool:
@@ -88,9 +95,15 @@ class Change:
             self.reserved + other.reserved,
             self.used + other.used,
             self.subtree + other.subtree,
-            min((one.max_held for one in (self, other) if one.max_held is not None), default=None),
-            min((one.max_subtree for one in (self, other) if one.max_subtree is not None), default=None),
+            _least(self.max_held, other.max_held),
+            _least(self.max_subtree, other.max_subtree),
+            _least(self.until, other.until),
         )
+
+
+def _least(*values: int | None) -> int | None:
+    """The least of those that are not None."""
+    return min((value for value in values if value is not None), default=None)
 
 
 by_depth: Final = operator.attrgetter("node.lock_order")
@@ -118,10 +131,16 @@ def _charge_clauses(suffix: str) -> tuple[list[sa.ColumnElement[bool]], dict[str
         _usage.generation == sa.bindparam(f"b_generation{suffix}", type_=_usage.generation.type),
         _usage.used + _usage.reserved <= of("max_held"),
         _usage.subtree <= of("max_subtree"),
+        _is_before(of("until")),
         *(column >= of(f"min_{name}") for name, column in counters.items()),
     ]
     values: dict[str, Any] = {name: column + of(name) for name, column in counters.items()}
     return conditions, {**values, "updated_at": clock.utc_now()}
+
+
+def _is_before(until: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
+    """``now - :until < '1970-01-01'``: a comparison that SQLite, too, makes with the precision of a microsecond."""
+    return clock.utc_after(-until) < sa.literal_column("'1970-01-01'")
 
 
 _CHARGE_ONE = Statement(charge_update())
@@ -136,7 +155,7 @@ def charge(connection: sa.Connection, change: Change) -> bool:
 
 
 _ARGUMENTS: Final = (
-    "id", "generation", "max_held", "max_subtree",
+    "id", "generation", "max_held", "max_subtree", "until",
     "min_used", "min_reserved", "min_subtree", "reserved", "used", "subtree",
 )  # fmt: skip
 
@@ -146,8 +165,8 @@ def _argument_names(suffix: str) -> tuple[str, ...]:
     return tuple(f"b_{name}{suffix}" for name in _ARGUMENTS)
 
 
-def bounds(change: Change) -> tuple[int, int]:
-    """The maximum of ``used + reserved`` and of ``subtree`` before the change: the limit minus the amount.
+def bounds(change: Change) -> tuple[int, int, int]:
+    """The most that ``used + reserved`` and ``subtree`` may be before the change (limit minus amount), and ``until``.
 
     The first one also keeps ``used + reserved`` within the width of its column (MAX_AMOUNT).
     """
@@ -157,6 +176,7 @@ def bounds(change: Change) -> tuple[int, int]:
     return (
         max_held - growth if growth > 0 else _NO_BOUND,
         max_subtree - change.subtree if change.subtree > 0 else _NO_BOUND,
+        _NO_END if change.until is None else change.until,
     )
 
 
@@ -192,6 +212,7 @@ def charge_update_many(size: int) -> sa.Update:
             _usage.generation == by_row("generation"),
             _usage.used + _usage.reserved <= by_row("max_held"),
             _usage.subtree <= by_row("max_subtree"),
+            _is_before(by_row("until")),
             _usage.used >= by_row("min_used"),
             _usage.reserved >= by_row("min_reserved"),
             _usage.subtree >= by_row("min_subtree"),

@@ -6,8 +6,8 @@ The other process is another engine: it sets a total limit, or moves the root of
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from typing import Any
 
 import testscenarios
 
@@ -123,8 +123,8 @@ class Undo(Exception):
     """Rolls back, and carries the result."""
 
 
-class TestCancelledChange(base.LedgerTestCase):
-    """A row whose changes add up to nothing: each form of a charge compares its generation nevertheless."""
+class FormsTestCase(base.LedgerTestCase):
+    """The forms of a charge, called one by one."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -133,6 +133,29 @@ class TestCancelledChange(base.LedgerTestCase):
         self.uuids = [self.quotas.reserve(base.Context(name), {"gpu": 1})[0] for name in projects]
         paths = self.database.read(lambda connection: path_state.read_paths(connection, projects, [ResourceKey("gpu")]))
         self.nodes = [(paths[name].nodes(ResourceKey("gpu")) or ())[0] for name in projects]
+
+    def undone(self, charge: Callable[[Connection, list[usages.Change]], object]) -> Callable[..., object]:
+        """The result of a form of several statements, which is rolled back."""
+
+        def write(changes: list[usages.Change]) -> object:
+            def work(connection: Connection) -> None:
+                raise Undo(charge(connection, changes))
+
+            return self.assertRaises(Undo, self.database.write, work).args[0]
+
+        return write
+
+    def settle(self, changes: list[usages.Change]) -> object:
+        """The result of the form of a single statement. (The portable form is not tried.) None: not supported."""
+        settle, uuids = self.database.dialect.settle_in_single_statement, self.uuids[:2]
+        return self.database.write(
+            lambda _: None if self.backend == "sqlite" else False,
+            lambda connection: settle(connection, uuids, "committed", 0, changes),
+        )
+
+
+class TestCancelledChange(FormsTestCase):
+    """A row whose changes add up to nothing: each form of a charge compares its generation nevertheless."""
 
     def assert_compared(self, charge: Callable[[list[usages.Change]], object], size: int) -> None:
         """``charge`` refuses rows of which the last, unchanged one has another generation. None: not supported."""
@@ -148,24 +171,37 @@ class TestCancelledChange(base.LedgerTestCase):
     def test_several_statements(self) -> None:
         dialect = self.database.dialect
         for charge, size in ((dialect.charge_all, 3), (dialect.charge_bulk, 3), (dialect.charge_bulk, 9)):
-
-            def undone(changes: list[usages.Change], charge: Any = charge) -> object:
-                def work(connection: Connection) -> None:
-                    raise Undo(charge(connection, changes))
-
-                return self.assertRaises(Undo, self.database.write, work).args[0]
-
-            self.assert_compared(undone, size)
+            self.assert_compared(self.undone(charge), size)
 
     def test_a_single_statement(self) -> None:
-        settle, uuids = self.database.dialect.settle_in_single_statement, self.uuids[:2]
-
-        def write(changes: list[usages.Change]) -> object:
-            """False: refused by the server. (The portable form is not tried.)"""
-            return self.database.write(
-                lambda _: None if self.backend == "sqlite" else False,
-                lambda connection: settle(connection, uuids, "committed", 0, changes),
-            )
-
-        self.assert_compared(write, 3)
+        self.assert_compared(self.settle, 3)
         self.assert_invariants()
+
+
+class TestEndOfLimits(FormsTestCase):
+    """The limits of a change end: each form that checks limits then refuses it."""
+
+    def assert_compared(self, charge: Callable[[list[usages.Change]], object], size: int) -> None:
+        changes = [usages.Change(node, -1, 1) for node in self.nodes[:size]]
+        for seconds, is_granted in ((-0.5, False), (60, True)):
+            changes[-1].until = int((time.time() + seconds) * 1e6)
+            self.assertIn(charge(changes), (is_granted, None))
+
+    def test_several_statements(self) -> None:
+        for size in (1, 3):
+            self.assert_compared(self.undone(self.database.dialect.charge_all), size)
+
+    def test_a_single_statement(self) -> None:
+        self.assert_compared(self.settle, 2)
+        self.assert_invariants()
+
+    def test_one_row_in_a_single_statement(self) -> None:
+        self.uuids = self.uuids[:1]
+        self.assert_compared(self.settle, 1)
+        self.assert_invariants()
+
+    def test_ends_that_are_merged(self) -> None:
+        node = self.nodes[0]
+        for ends, least in (((None, None), None), ((5, None), 5), ((None, 5), 5), ((5, 4), 4)):
+            merged = usages.merge(usages.Change(node, 1, until=end) for end in ends)
+            self.assertEqual([usages.Change(node, 2, until=least)], merged)

@@ -4,10 +4,11 @@
 -- they do not depend on the search path. They have the privileges of their caller.
 
 -- Charge usage rows, one after the other: the caller has sorted them in lock order (PostgreSQL guarantees no lock order
--- within an UPDATE of several rows). Returns the number of rows that were charged before one was refused.
+-- within an UPDATE of several rows). The time is that of clock_timestamp(): statement_timestamp() is from before all waits
+-- for locks. Returns the number of rows that were charged before one was refused.
 CREATE FUNCTION @schema@.cyborg_quota_charge_v1(
     p_ids integer[], p_generations integer[], p_reserved bigint[], p_used bigint[], p_subtree bigint[],
-    p_max_held bigint[], p_max_subtree bigint[]
+    p_max_held bigint[], p_max_subtree bigint[], p_until bigint[]
 ) RETURNS integer LANGUAGE plpgsql AS $function$
 BEGIN
     FOR i IN 1 .. cardinality(p_ids) LOOP
@@ -16,6 +17,7 @@ BEGIN
                 updated_at = (statement_timestamp() AT TIME ZONE 'UTC')
             WHERE id = p_ids[i] AND generation = p_generations[i]
                 AND used + reserved <= p_max_held[i] AND subtree <= p_max_subtree[i]
+                AND clock_timestamp() - p_until[i] * interval '1 microsecond' < '1970-01-01 UTC'
                 AND reserved + p_reserved[i] >= 0 AND used + p_used[i] >= 0 AND subtree + p_subtree[i] >= 0;
         IF NOT FOUND THEN
             RETURN i - 1;
@@ -33,7 +35,7 @@ CREATE FUNCTION @schema@.cyborg_quota_reserve_v1(
     p_ordinals smallint[], p_sources text[], p_providers integer[],
     p_inventories integer[], p_units bigint[], p_amounts bigint[],
     p_ids integer[], p_generations integer[], p_reserved bigint[], p_used bigint[], p_subtree bigint[],
-    p_max_held bigint[], p_max_subtree bigint[]
+    p_max_held bigint[], p_max_subtree bigint[], p_until bigint[]
 ) RETURNS boolean LANGUAGE plpgsql AS $function$
 DECLARE
     claimed integer := 0;
@@ -66,7 +68,7 @@ BEGIN
     END LOOP;
     IF claimed = cardinality(p_inventories) THEN
         charged := @schema@.cyborg_quota_charge_v1(
-            p_ids, p_generations, p_reserved, p_used, p_subtree, p_max_held, p_max_subtree
+            p_ids, p_generations, p_reserved, p_used, p_subtree, p_max_held, p_max_subtree, p_until
         );
     END IF;
     IF charged = cardinality(p_ids) THEN
@@ -110,7 +112,7 @@ $function$
 CREATE FUNCTION @schema@.cyborg_quota_settle_v1(
     p_uuids text[], p_state text, p_grace bigint,
     p_ids integer[], p_generations integer[], p_reserved bigint[], p_used bigint[], p_subtree bigint[],
-    p_max_held bigint[], p_max_subtree bigint[]
+    p_max_held bigint[], p_max_subtree bigint[], p_until bigint[]
 ) RETURNS boolean LANGUAGE plpgsql AS $function$
 DECLARE
     settled integer;
@@ -139,7 +141,7 @@ BEGIN
     ELSIF settled < cardinality(p_uuids) THEN
         RAISE SQLSTATE 'QU001' USING MESSAGE = 'a reservation is not in flight';
     ELSIF cardinality(p_ids) > @schema@.cyborg_quota_charge_v1(
-        p_ids, p_generations, p_reserved, p_used, p_subtree, p_max_held, p_max_subtree
+        p_ids, p_generations, p_reserved, p_used, p_subtree, p_max_held, p_max_subtree, p_until
     ) THEN
         RAISE SQLSTATE 'QU001' USING MESSAGE = 'a usage row does not meet the conditions of the charge';
     END IF;

@@ -139,7 +139,7 @@ def _charge_columns(changes: Sequence[Change]) -> Iterable[Sequence[int]]:
             )
             for change in changes
         ],
-        7,
+        8,
     )
 
 

@@ -3,15 +3,15 @@ UPDATE inventories SET updated_at=cyborg_quota_utc_after(0), used=(inventories.u
 ;
 
 -- charge one row
-UPDATE quota_usages SET updated_at=cyborg_quota_utc_after(0), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?
+UPDATE quota_usages SET updated_at=cyborg_quota_utc_after(0), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND cyborg_quota_utc_after(-?) < '1970-01-01' AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?
 ;
 
 -- charge in a tree
-UPDATE quota_usages SET updated_at=cyborg_quota_utc_after(0), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?
+UPDATE quota_usages SET updated_at=cyborg_quota_utc_after(0), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND cyborg_quota_utc_after(-?) < '1970-01-01' AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?
 ;
-UPDATE quota_usages SET updated_at=cyborg_quota_utc_after(0), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?
+UPDATE quota_usages SET updated_at=cyborg_quota_utc_after(0), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND cyborg_quota_utc_after(-?) < '1970-01-01' AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?
 ;
-UPDATE quota_usages SET updated_at=cyborg_quota_utc_after(0), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?
+UPDATE quota_usages SET updated_at=cyborg_quota_utc_after(0), reserved=(quota_usages.reserved + ?), used=(quota_usages.used + ?), subtree=(quota_usages.subtree + ?) WHERE quota_usages.id = ? AND quota_usages.generation = ? AND quota_usages.used + quota_usages.reserved <= ? AND quota_usages.subtree <= ? AND cyborg_quota_utc_after(-?) < '1970-01-01' AND quota_usages.used >= ? AND quota_usages.reserved >= ? AND quota_usages.subtree >= ?
 ;
 
 -- insert 1
