@@ -7,17 +7,19 @@ The transactions that make the changes record them themselves (db/change_log.py)
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from oslo_log import log as logging
 
 from cyborg_quota.db import change_log
-from cyborg_quota.db.database import Database
+from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.limit_types import describe, reason_of
 from cyborg_quota.limits.timeline import shown
 from cyborg_quota.types import TOTAL, HistoryEntry, HistoryFilter, RecordedChange, RecordedChanges
 
 LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 Listener = Callable[[RecordedChanges], None]
 
@@ -32,6 +34,26 @@ class History:
         """``database`` must have no statement timeout: the history may be long."""
         self._database = database
         self.listener: Listener | None = None
+
+    def change(
+        self,
+        database: Database,
+        work: Callable[[Connection], tuple[T, RecordedChanges | None]],
+        *,
+        dry_run: bool = False,
+    ) -> T:
+        """Run ``work`` in one transaction, serialized with all other changes, and announce what it has recorded.
+
+        ``work`` returns a result and what it has recorded. ``dry_run``: it only reads, and nothing waits for it.
+        """
+
+        def serialized(connection: Connection) -> tuple[T, RecordedChanges | None]:
+            change_log.serialize(connection)
+            return work(connection)
+
+        result, recorded = database.read(work) if dry_run else database.write(serialized)
+        self.announce(recorded)
+        return result
 
     def announce(self, recorded: RecordedChanges | None) -> None:
         """Log the committed changes of one transaction, and pass them to the listener. Raises nothing."""

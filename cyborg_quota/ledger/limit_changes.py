@@ -11,21 +11,21 @@ MOST_MOVED_ROWS limits the time for which charges wait.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import change_log, dialects, moves, overrides, path_state, pods, projects, usages
 from cyborg_quota.db import limits as tables
-from cyborg_quota.db.database import Connection, Database, DuplicateEntry
+from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.path_state import PathState
 from cyborg_quota.db.prepared import chunks
 from cyborg_quota.ledger import limit_reading
 from cyborg_quota.ledger import overrides as override_changes
 from cyborg_quota.ledger.history import History
-from cyborg_quota.ledger.overrides import Overrides
-from cyborg_quota.ledger.project_tree import Tree
+from cyborg_quota.ledger.overrides import LimitChanger, Overrides
+from cyborg_quota.ledger.project_tree import Tree, until_stable
 from cyborg_quota.ledger.total_limits import TotalLimits
 from cyborg_quota.limits import document, limit_tree, timeline
 from cyborg_quota.limits.database import DatabaseLimitDriver
@@ -55,8 +55,6 @@ MOST_MOVED_ROWS_OF_ONE_WRITER: Final = 20_000
 BATCH_PROJECTS: Final = 500
 """The number of projects that a query names."""
 
-_MAX_ATTEMPTS: Final = 20
-
 
 class TreePage(NamedTuple):
     """Limits and counters, and projects as (depth, project_id), parents before their children."""
@@ -66,7 +64,7 @@ class TreePage(NamedTuple):
     nodes: list[tuple[int, str]]
 
 
-class LimitKeeper:
+class LimitKeeper(LimitChanger):
     """Sets limits, and adds and moves projects, as the enforcement model allows."""
 
     def __init__(
@@ -77,11 +75,11 @@ class LimitKeeper:
         history: History,
         total_limits: TotalLimits,
     ) -> None:
-        self._database = database
+        super().__init__(database, limits, history)
         self._tree = tree
         self._total_limits = total_limits
-        self._limits = limits
-        self._history = history
+        self.overrides: Final = Overrides(database, limits, history)
+        """Sets, lists and cancels overrides."""
 
     def documented(self) -> tuple[LimitTree, list[LimitOverride], list[TotalLimit]]:
         """All limits and projects, the overrides that have not ended, and the total limits; for an export."""
@@ -135,11 +133,6 @@ class LimitKeeper:
         rows = self._database.read(lambda connection: tables.read_in_pods(connection, project_id, pod, count, after))
         return [LimitRecord(key.project_id, key.resource, limit, pod=key.pod) for key, limit in rows]
 
-    @property
-    def overrides(self) -> Overrides:
-        """Sets, lists and cancels overrides."""
-        return Overrides(self._database, self._limits, self._history)
-
     def path(self, project_id: str) -> tuple[PathState, LimitTree]:
         """The usage and edges of a project and its ancestors, read in one transaction; and their limits."""
         state = self._database.read(lambda connection: path_state.read(connection, project_id))
@@ -159,8 +152,7 @@ class LimitKeeper:
     def set_defaults(self, limits: Mapping[str, int | None], author: Author) -> None:
         """Set the defaults of these resources, all or none. None removes a default. Raises LimitRefused."""
 
-        def work(connection: Connection) -> RecordedChanges | None:
-            change_log.serialize(connection)
+        def work(connection: Connection) -> tuple[None, RecordedChanges | None]:
             tree = self._read(connection)
             live = overrides.read(connection)
             changes = []
@@ -168,9 +160,9 @@ class LimitKeeper:
                 changes += document.put(tree.defaults, resource, limit, None, ResourceKey(resource))
                 tables.set_default(connection, resource, limit)
             self._refuse(Timeline(tree, *live), tree.projects, [*map(ResourceKey, limits)])
-            return change_log.record(connection, author, changes)
+            return None, change_log.record(connection, author, changes)
 
-        self._history.announce(self._database.write(work))
+        self._history.change(self._database, work)
 
     def set_limits(
         self,
@@ -185,29 +177,16 @@ class LimitKeeper:
         read files; therefore it runs before the transaction, and again if the project has moved by then.
         """
 
-        def work(connection: Connection) -> tuple[bool, RecordedChanges | None]:
-            change_log.serialize(connection)
-            tree = LimitTree(*tables.read_family(connection, project_id), self._limits.initial_limits)
-            if tree.parents.get(project_id) != parent_id:
-                return False, None
-            live = overrides.read(connection, {project_id, *tree.projects})
+        def work(connection: Connection, family: Timeline) -> tuple[bool, RecordedChanges | None]:
             changes = []
             for counted, limit in sorted(limits.items()):
                 key = UsageKey(project_id, *counted)
-                changes += document.put(tree.project_limits, key, limit, project_id, counted)
+                changes += document.put(family.tree.project_limits, key, limit, project_id, counted)
                 tables.set_limit(connection, key, limit)
-            self._refuse(Timeline(tree, *live), [project_id], list(limits))
+            self._refuse(family, [project_id], list(limits))
             return True, change_log.record(connection, author, changes)
 
-        began = time.monotonic()
-        for _ in range(_MAX_ATTEMPTS):
-            parent_id = self._database.read(lambda connection: projects.parent_of(connection, project_id))
-            allow(parent_id)
-            is_done, recorded = self._database.write(work)
-            if is_done:
-                self._history.announce(recorded)
-                return
-        raise exceptions.DatabaseUnavailable("the project tree keeps changing", time.monotonic() - began)
+        self._change(functools.partial(self._allowed_parent, project_id, allow), work)
 
     def set_parent(self, project_id: str, parent_id: str | None, author: Author, *, is_new: bool) -> None:
         """Add a project to the tree (``is_new``), or move it. Raises ProjectRefused, LimitRefused."""
@@ -238,9 +217,33 @@ class LimitKeeper:
         Raises LimitRefused, PodNotFound, TotalLimitChanged.
         The total limits follow in transactions of their own: see total_limits.py.
         """
-        changes, recorded = import_document(self._database, self._limits, wanted, author, dry_run=dry_run)
+
+        def work(connection: Connection) -> tuple[list[RecordedChange], RecordedChanges | None]:
+            before = self._read(connection)
+            after, changes = document.apply(before, wanted)
+            _require_pods(connection, changes)
+            live, now = overrides.read(connection)
+            new: list[LimitOverride] = []
+            first = None
+            if wanted.new_overrides:
+                now = overrides.now(connection)
+                first = (change_log.generation(connection), len(changes))
+                new = override_changes.made_by_import(wanted.new_overrides, live, now, first)
+                changes += [override_changes.made(one) for one in new]
+            planned = Timeline(after, [*live, *new], now, first)
+            reasons = find_problems(self._limits, planned, changes) + _too_many(connection, changes)
+            if reasons:
+                raise exceptions.LimitRefused(reasons, changes)
+            if dry_run:
+                return changes, None
+            # Before the moves, which lock usage rows.
+            recorded = change_log.record(connection, author, changes, operation="import")
+            overrides.insert(connection, new)
+            _write(connection, before, after, changes)
+            return changes, recorded
+
+        changes = until_stable(lambda: self._history.change(self._database, work, dry_run=dry_run))
         self._tree.forget_paths()
-        self._history.announce(recorded)
         return changes + self._total_limits.apply(wanted.totals, author, dry_run=dry_run) if wanted.totals else changes
 
     def check_depth(self, tree: LimitTree, project_id: str) -> None:
@@ -250,12 +253,6 @@ class LimitKeeper:
             raise exceptions.ProjectRefused(
                 project_id, f"would make a tree of {levels} levels; at most {MAX_DEPTH} are possible"
             )
-
-    def _refuse(self, limits: Timeline, projects: Collection[str], keys: Collection[ResourceKey]) -> None:
-        """Raise LimitRefused if the model forbids these limits, now or when an override begins or ends."""
-        problems = timeline.problems(self._limits.model, limits, projects, keys)
-        if problems:
-            raise exceptions.LimitRefused(problems)
 
     def _read(self, connection: Connection) -> LimitTree:
         return LimitTree(*tables.read_limits(connection), self._limits.initial_limits)
@@ -269,51 +266,6 @@ def _page(nodes: list[tuple[int, str]], limit: int | None, after: str | None) ->
             raise exceptions.MarkerNotFound((after, None))
         start = places[0] + 1
     return nodes[start:] if limit is None else nodes[start : start + limit]
-
-
-def import_document(
-    database: Database, limits: DatabaseLimitDriver, wanted: Document, author: Author, *, dry_run: bool
-) -> tuple[list[RecordedChange], RecordedChanges | None]:
-    """Make limits and projects equal to ``wanted``. Returns the changes, and the recorded ones.
-
-    ``dry_run``: write nothing.
-
-    Raises LimitRefused with all problems, PodNotFound, DatabaseUnavailable.
-    """
-
-    def work(connection: Connection) -> tuple[list[RecordedChange], RecordedChanges | None]:
-        if not dry_run:
-            change_log.serialize(connection)
-        before = LimitTree(*tables.read_limits(connection), limits.initial_limits)
-        after, changes = document.apply(before, wanted)
-        _require_pods(connection, changes)
-        live, now = overrides.read(connection)
-        new: list[LimitOverride] = []
-        first = None
-        if wanted.new_overrides:
-            now = overrides.now(connection)
-            first = (change_log.generation(connection), len(changes))
-            new = override_changes.made_by_import(wanted.new_overrides, live, now, first)
-            changes += [override_changes.made(one) for one in new]
-        planned = Timeline(after, [*live, *new], now, first)
-        reasons = find_problems(limits, planned, changes) + _too_many(connection, changes)
-        if reasons:
-            raise exceptions.LimitRefused(reasons, changes)
-        if dry_run:
-            return changes, None
-        # Before the moves, which lock usage rows.
-        recorded = change_log.record(connection, author, changes, operation="import")
-        overrides.insert(connection, new)
-        _write(connection, before, after, changes)
-        return changes, recorded
-
-    began = time.monotonic()
-    for _ in range(_MAX_ATTEMPTS):
-        try:
-            return database.read(work) if dry_run else database.write(work)
-        except DuplicateEntry:
-            continue  # a project to be added was charged for the first time meanwhile, which added it
-    raise exceptions.DatabaseUnavailable("the project tree keeps changing", time.monotonic() - began)
 
 
 def _require_pods(connection: Connection, changes: Iterable[RecordedChange]) -> None:

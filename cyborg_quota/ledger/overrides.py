@@ -8,11 +8,11 @@ checks them at every moment, from now on, at which an override of the family beg
 from __future__ import annotations
 
 import collections
+import dataclasses
 import datetime
 import functools
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final
+from typing import TypeVar
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import change_log, projects
@@ -20,6 +20,7 @@ from cyborg_quota.db import limits as limit_tables
 from cyborg_quota.db import overrides as tables
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.ledger.history import History
+from cyborg_quota.ledger.project_tree import until_stable
 from cyborg_quota.limits import timeline
 from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.limits.document import NewOverride
@@ -27,16 +28,67 @@ from cyborg_quota.limits.limit_tree import LimitTree
 from cyborg_quota.limits.timeline import Timeline
 from cyborg_quota.types import Author, LimitOverride, RecordedChange, RecordedChanges, ResourceKey
 
-_MAX_ATTEMPTS: Final = 20
+T = TypeVar("T")
+
+MayCancel = Callable[[str, "str | None"], bool]
 
 
-class Overrides:
-    """The overrides of one ledger with the limit driver ``database``."""
+class LimitChanger:
+    """Changes limits of projects with the limit driver ``database``, as the enforcement model allows."""
 
     def __init__(self, database: Database, limits: DatabaseLimitDriver, history: History) -> None:
         self._database = database
         self._limits = limits
         self._history = history
+
+    def _change(
+        self,
+        find_parents: Callable[[], Mapping[str, str | None]],
+        work: Callable[[Connection, Timeline], tuple[T, RecordedChanges | None]],
+        *,
+        dry_run: bool = False,
+    ) -> T:
+        """Run ``work`` in a transaction (see History.change), with the limits of these projects and their families.
+
+        ``find_parents`` returns the projects with their parents, and raises if the caller may not change their limits.
+        It may read files; therefore it runs before the transaction, and again if one of them has moved by then. Raises
+        DatabaseUnavailable.
+        """
+
+        def attempt() -> T | None:
+            parents = find_parents()
+
+            def in_family(connection: Connection) -> tuple[T | None, RecordedChanges | None]:
+                tree = LimitTree(*limit_tables.read_family(connection, *parents), self._limits.initial_limits)
+                if any(tree.parents.get(name) != parent_id for name, parent_id in parents.items()):
+                    return None, None
+                return work(connection, Timeline(tree, *tables.read(connection, {*parents, *tree.projects})))
+
+            return self._history.change(self._database, in_family, dry_run=dry_run)
+
+        return until_stable(attempt)
+
+    def _allowed_parent(self, project_id: str, allow: Callable[[str | None], None]) -> dict[str, str | None]:
+        """The project and its parent. ``allow`` is called with the parent."""
+        parent_id = self._database.read(lambda connection: projects.parent_of(connection, project_id))
+        allow(parent_id)
+        return {project_id: parent_id}
+
+    def _refuse(
+        self,
+        limits: Timeline,
+        names: Collection[str],
+        keys: Collection[ResourceKey],
+        changes: Sequence[RecordedChange] = (),
+    ) -> None:
+        """Raise LimitRefused if the model forbids these limits, now or when an override begins or ends."""
+        problems = timeline.problems(self._limits.model, limits, names, keys)
+        if problems:
+            raise exceptions.LimitRefused(problems, changes)
+
+
+class Overrides(LimitChanger):
+    """The overrides of one ledger with the limit driver ``database``."""
 
     def read(
         self, project_id: str | None, limit: int | None, after: tuple[int, int] | None, resource: str | None
@@ -61,12 +113,7 @@ class Overrides:
         InvalidRequest, DatabaseUnavailable.
         """
 
-        def work(connection: Connection) -> tuple[list[LimitOverride], RecordedChanges | None] | None:
-            if not dry_run:
-                change_log.serialize(connection)
-            tree = LimitTree(*limit_tables.read_family(connection, project_id), self._limits.initial_limits)
-            if tree.parents.get(project_id) != parent_id:
-                return None
+        def work(connection: Connection, family: Timeline) -> tuple[list[LimitOverride], RecordedChanges | None]:
             now = tables.now(connection)
             generation = change_log.generation(connection)
             new = [
@@ -74,60 +121,38 @@ class Overrides:
                 for number, (resource, limit) in enumerate(sorted(limits.items()))
             ]
             check_span(span[0] or now, span[1], now)
-            live, _ = tables.read(connection, {project_id, *tree.projects})
             changes = [made(one) for one in new]
-            self._refuse(Timeline(tree, [*live, *new], now, (generation, 0)), [project_id], limits, changes)
+            after = Timeline(family.tree, [*family.overrides, *new], now, (generation, 0))
+            self._refuse(after, [project_id], sorted(map(ResourceKey, limits)), changes)
             if dry_run:
                 return new, None
             tables.insert(connection, new)
             return new, change_log.record(connection, author, changes)
 
-        began = time.monotonic()
-        for _ in range(_MAX_ATTEMPTS):
-            parent_id = self._database.read(lambda connection: projects.parent_of(connection, project_id))
-            allow(parent_id)
-            result = self._database.read(work) if dry_run else self._database.write(work)
-            if result is not None:
-                self._history.announce(result[1])
-                return result[0]
-        raise exceptions.DatabaseUnavailable("the project tree keeps changing", time.monotonic() - began)
+        return self._change(functools.partial(self._allowed_parent, project_id, allow), work, dry_run=dry_run)
 
-    def cancel(
-        self, ids: Collection[str], author: Author, may_cancel: Callable[[str, str | None], bool]
-    ) -> list[LimitOverride]:
+    def cancel(self, ids: Collection[str], author: Author, may_cancel: MayCancel) -> list[LimitOverride]:
         """Cancel these overrides, all or none.
 
         ``may_cancel`` gets the project of an override and its parent. If it is False, the error is that of an unknown
         id. Raises OverrideNotFound, LimitRefused, DatabaseUnavailable.
         """
 
-        def work(connection: Connection) -> tuple[list[LimitOverride], RecordedChanges | None] | None:
-            change_log.serialize(connection)
-            if any(projects.parent_of(connection, name) != parent_id for name, parent_id in parents.items()):
-                return None
-            tree = LimitTree(*limit_tables.read_family(connection, *parents), self._limits.initial_limits)
-            live, now = tables.read(connection, {*parents, *tree.projects})
-            by_id = {one.id: one for one in live}
+        def work(connection: Connection, family: Timeline) -> tuple[list[LimitOverride], RecordedChanges | None]:
+            by_id = {one.id: one for one in family.overrides}
             for override_id in ids:
                 if override_id not in by_id:
                     raise exceptions.OverrideNotFound(override_id)
             ended = [by_id[override_id] for override_id in sorted(set(ids))]
-            left = [one for one in live if one not in ended]
-            names, resources = {one.project_id for one in ended}, {one.resource for one in ended}
-            self._refuse(Timeline(tree, left, now), names, resources)
+            left = [one for one in family.overrides if one not in ended]
+            keys = sorted({ResourceKey(one.resource) for one in ended})
+            self._refuse(dataclasses.replace(family, overrides=left), {one.project_id for one in ended}, keys)
             tables.delete(connection, ended)
             return ended, change_log.record(connection, author, [cancelled(one) for one in ended])
 
-        began = time.monotonic()
-        for _ in range(_MAX_ATTEMPTS):
-            parents = self._parents(ids, may_cancel)
-            result = self._database.write(work) if parents else ([], None)
-            if result is not None:
-                self._history.announce(result[1])
-                return result[0]
-        raise exceptions.DatabaseUnavailable("the project tree keeps changing", time.monotonic() - began)
+        return self._change(lambda: self._parents(ids, may_cancel), work)
 
-    def _parents(self, ids: Collection[str], may_cancel: Callable[[str, str | None], bool]) -> dict[str, str | None]:
+    def _parents(self, ids: Collection[str], may_cancel: MayCancel) -> dict[str, str | None]:
         """The parents of the projects of these overrides. Raises OverrideNotFound for the first that is unknown or
         that the caller may not cancel. Both cases run the same statements and evaluate the rule once (I8).
         """
@@ -138,17 +163,6 @@ class Overrides:
                 raise exceptions.OverrideNotFound(override_id)
             parents[project_id] = parent_id
         return parents
-
-    def _refuse(
-        self,
-        limits: Timeline,
-        names: Collection[str],
-        resources: Collection[str],
-        changes: Sequence[RecordedChange] = (),
-    ) -> None:
-        problems = timeline.problems(self._limits.model, limits, names, sorted(map(ResourceKey, resources)))
-        if problems:
-            raise exceptions.LimitRefused(problems, changes)
 
 
 def _project_of(connection: Connection, override_id: str) -> tuple[str | None, str | None]:

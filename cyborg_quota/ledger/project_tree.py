@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 from oslo_log import log as logging
 
@@ -24,6 +24,8 @@ from cyborg_quota.types import Author, RecordedChange, RecordedChanges, Resource
 
 LOG = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _MAX_CACHED_PATHS: Final = 20_000
 """The maximum number of cached paths. When it is reached, the cache is cleared."""
 
@@ -31,6 +33,19 @@ _MAX_ATTEMPTS: Final = 20
 
 Check = Callable[[Connection], None]
 """Runs inside the transaction of a change. Raises ProjectRefused or LimitRefused if the change is not allowed."""
+
+
+def until_stable(attempt: Callable[[], T | None]) -> T:
+    """The first result of ``attempt`` that is not None: the tree has not changed. Raises DatabaseUnavailable."""
+    began = time.monotonic()
+    for _ in range(_MAX_ATTEMPTS):
+        try:
+            result = attempt()
+        except DuplicateEntry:
+            continue  # a project to be added was charged for the first time meanwhile, which added it
+        if result is not None:
+            return result
+    raise exceptions.DatabaseUnavailable("the project tree keeps changing", time.monotonic() - began)
 
 
 class PathCache:
@@ -127,18 +142,14 @@ class Tree:
         Adds projects and parents that are not known. ``operation``: see HistoryEntry. Raises ProjectRefused,
         DatabaseUnavailable, and the errors of ``check``.
         """
-        began = time.monotonic()
-        for _ in range(_MAX_ATTEMPTS):
-            try:
-                recorded = self._database.write(
-                    lambda connection: _place(connection, wanted, author, check=check, operation=operation)
-                )
-            except DuplicateEntry:
-                continue  # a project to be added was charged for the first time meanwhile, which added it
-            self._paths.forget_all()
-            self._history.announce(recorded)
-            return
-        raise exceptions.DatabaseUnavailable("the project tree keeps changing", time.monotonic() - began)
+
+        def work(connection: Connection) -> tuple[bool, RecordedChanges | None]:
+            if check is not None:
+                check(connection)
+            return True, _place(connection, wanted, author, operation)
+
+        until_stable(lambda: self._history.change(self._database, work))
+        self._paths.forget_all()
 
     def forget_paths(self) -> None:
         """Clear the path cache, because the tree has changed."""
@@ -169,8 +180,7 @@ class Tree:
     def remove(self, project_id: str, author: Author) -> None:
         """Remove a project that holds no resources and has no children. Raises ProjectRefused."""
 
-        def work(connection: Connection) -> RecordedChanges | None:
-            change_log.serialize(connection)
+        def work(connection: Connection) -> tuple[None, RecordedChanges | None]:
             edges = projects.edges(connection)
             if project_id not in edges:
                 raise exceptions.ProjectRefused(project_id, "is not known")
@@ -188,24 +198,15 @@ class Tree:
                 RecordedChange("cancel override", project_id, one.resource, one.limit, None, one) for one in live
             ]
             changes.append(RecordedChange("remove project", project_id, None, edges[project_id], None))
-            return change_log.record(connection, author, changes)
+            return None, change_log.record(connection, author, changes)
 
-        recorded = self._database.write(work)
+        self._history.change(self._database, work)
         self._paths.forget_all()
-        self._history.announce(recorded)
 
 
 def _place(
-    connection: Connection,
-    wanted: Mapping[str, str | None],
-    author: Author,
-    *,
-    check: Check | None,
-    operation: str | None,
+    connection: Connection, wanted: Mapping[str, str | None], author: Author, operation: str | None
 ) -> RecordedChanges | None:
-    change_log.serialize(connection)
-    if check is not None:
-        check(connection)
     named = {*wanted, *(parent_id for parent_id in wanted.values() if parent_id is not None)}
     before = projects.edges_above(connection, named)
     changes = [
