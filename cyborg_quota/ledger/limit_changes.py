@@ -151,18 +151,7 @@ class LimitKeeper(LimitChanger):
 
     def set_defaults(self, limits: Mapping[str, int | None], author: Author) -> None:
         """Set the defaults of these resources, all or none. None removes a default. Raises LimitRefused."""
-
-        def work(connection: Connection) -> tuple[None, RecordedChanges | None]:
-            tree = self._read(connection)
-            live = overrides.read(connection)
-            changes = []
-            for resource, limit in sorted(limits.items()):
-                changes += document.put(tree.defaults, resource, limit, None, ResourceKey(resource))
-                tables.set_default(connection, resource, limit)
-            self._refuse(Timeline(tree, *live), tree.projects, [*map(ResourceKey, limits)])
-            return None, change_log.record(connection, author, changes)
-
-        self._history.change(self._database, work)
+        self._apply(Document(dict(sorted(limits.items())), {}, {}), author)
 
     def set_limits(
         self,
@@ -217,7 +206,13 @@ class LimitKeeper(LimitChanger):
         Raises LimitRefused, PodNotFound, TotalLimitChanged.
         The total limits follow in transactions of their own: see total_limits.py.
         """
+        changes = self._apply(wanted, author, operation="import", dry_run=dry_run)
+        self._tree.forget_paths()
+        return changes + self._total_limits.apply(wanted.totals, author, dry_run=dry_run) if wanted.totals else changes
 
+    def _apply(
+        self, wanted: Document, author: Author, *, operation: str | None = None, dry_run: bool = False
+    ) -> list[RecordedChange]:
         def work(connection: Connection) -> tuple[list[RecordedChange], RecordedChanges | None]:
             before = self._read(connection)
             after, changes = document.apply(before, wanted)
@@ -237,14 +232,12 @@ class LimitKeeper(LimitChanger):
             if dry_run:
                 return changes, None
             # Before the moves, which lock usage rows.
-            recorded = change_log.record(connection, author, changes, operation="import")
+            recorded = change_log.record(connection, author, changes, operation=operation)
             overrides.insert(connection, new)
             _write(connection, before, after, changes)
             return changes, recorded
 
-        changes = until_stable(lambda: self._history.change(self._database, work, dry_run=dry_run))
-        self._tree.forget_paths()
-        return changes + self._total_limits.apply(wanted.totals, author, dry_run=dry_run) if wanted.totals else changes
+        return until_stable(lambda: self._history.change(self._database, work, dry_run=dry_run))
 
     def check_depth(self, tree: LimitTree, project_id: str) -> None:
         """Raise ProjectRefused if the tree would be deeper than MAX_DEPTH."""
