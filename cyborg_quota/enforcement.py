@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares a request with the constraints. Pure: the caller reads the counters."""
+"""Compares a request with the constraints: the one computation of what is left. Pure: the caller reads the counters."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Final
 
 from cyborg_quota.types import MAX_AMOUNT, UNLIMITED, Constraint, Counters, Over, ResourceKey, Scope, UsageKey
 
-Key = TypeVar("Key", str, ResourceKey)
+TOO_MUCH: Final = 2**63
+"""An amount that every limit refuses."""
 
 
 def find_violations(
@@ -24,56 +25,42 @@ def find_violations(
     """
     violations = []
     for constraint in constraints:
-        key = constraint.key
-        amount = request.get(key.resource_key, 0)
-        if constraint.limit == UNLIMITED or not amount:
-            continue
-        if constraint.scope == "project" and constraint.project_id != project_id:
+        key, scope, limit = constraint.key, constraint.scope, constraint.limit
+        amount, is_own = request.get(key.resource_key, 0), scope in ("project", "counter")
+        if limit == UNLIMITED or not amount or (is_own and key.project_id != project_id):
             continue
         now = counters.get(key, Counters())
-        held = now.used + now.reserved if constraint.scope == "project" else now.subtree
-        if held + amount > constraint.limit:
-            violations.append(
-                Over(
-                    project_id=constraint.project_id,
-                    resource=constraint.resource,
-                    scope=constraint.scope,
-                    limit=constraint.limit,
-                    requested=amount,
-                    used=now.used,
-                    reserved=now.reserved,
-                    subtree=None if constraint.scope == "project" else now.subtree,
-                    pod=constraint.pod or None,
-                )
-            )
+        if (now.used + now.reserved if is_own else now.subtree) + amount > limit:
+            subtree, pod = None if is_own else now.subtree, key.pod or None
+            over = Over(*key[:2], scope, limit, amount, now.used, now.reserved, subtree, pod)
+            violations.append(over)
     return sorted(violations, key=lambda over: (over, over.pod or ""))
 
 
-def room(
-    project_id: str, constraints: Iterable[Constraint], counters: Mapping[UsageKey, Counters]
-) -> dict[ResourceKey, int]:
-    """The amount that these constraints permit to ``project_id``, by resource; negative where usage exceeds a limit.
+def widths(project_id: str, keys: Iterable[ResourceKey]) -> list[Constraint]:
+    """The width of the counters of a project, which bounds what is charged to it as a limit does."""
+    return [Constraint(project_id, key.resource, MAX_AMOUNT, "counter", key.pod) for key in keys]
 
-    A resource that is missing is not limited.
+
+def find_refusals(
+    project_id: str,
+    constraints: Iterable[Constraint],
+    counters: Mapping[UsageKey, Counters],
+    request: Mapping[ResourceKey, int],
+    missing: Mapping[str, str],
+) -> list[Over]:
+    """All that would refuse ``request``: also a limit that is not set, and the width of a counter; sorted.
+
+    ``missing``: the project without a limit, by resource.
     """
-    left: dict[ResourceKey, int] = {}
-    for one in constraints:
-        if one.limit == UNLIMITED or (one.scope == "project" and one.project_id != project_id):
-            continue
-        now = counters.get(one.key, Counters())
-        free = one.limit - (now.used + now.reserved if one.scope == "project" else now.subtree)
-        key = one.key.resource_key
-        left[key] = min(free, left.get(key, free))
-    return left
-
-
-def overflowing(counters: Mapping[Key, Counters], request: Mapping[Key, int]) -> list[Key]:
-    """The resources whose counter would overflow. ``counters`` are those of the charged project, by resource."""
-    return sorted(
-        resource
-        for resource, amount in request.items()
-        if (now := counters.get(resource, Counters())).used + now.reserved + amount > MAX_AMOUNT
-    )
+    bounds = [*constraints, *widths(project_id, (key for key in request if not key.pod))]
+    found = find_violations(project_id, bounds, counters, request)
+    found = [over for over in found if over.resource not in missing]
+    for resource, owner in missing.items():
+        if amount := request.get(ResourceKey(resource), 0):
+            now = counters.get(UsageKey(owner, resource), Counters())
+            found.append(Over(owner, resource, "project", None, amount, now.used, now.reserved))
+    return sorted(found)
 
 
 def limits_by_scope(constraints: Iterable[Constraint]) -> dict[tuple[UsageKey, Scope], int]:
@@ -86,27 +73,19 @@ def limits_by_scope(constraints: Iterable[Constraint]) -> dict[tuple[UsageKey, S
     return lowest
 
 
-def find_bounds(
-    project_id: str,
-    counters: Mapping[UsageKey, Counters],
-    request: Mapping[str, int],
-    *,
-    missing: Mapping[str, str],
-) -> list[Over]:
-    """The bounds beside the constraints that would refuse ``request``: no limit, or the width of a counter.
+def find_binding(violations: Iterable[Over], path: Sequence[str]) -> dict[str, Over]:
+    """Of each resource the violation that determines what fits into the project ``path[0]``: that with the least room.
 
-    ``missing``: the project without a limit, by resource. ``request``: over all pods.
+    Where several leave the same, it is the one nearest to the project; that of all pods, then of one; a limit, then the
+    width of a counter.
     """
-    bounds = []
-    for resource, amount in request.items():
-        own = counters.get(UsageKey(project_id, resource), Counters())
-        if resource in missing:
-            now = counters.get(UsageKey(missing[resource], resource), Counters())
-            bounds.append(Over(missing[resource], resource, "project", None, amount, now.used, now.reserved))
-            continue
-        if overflowing({resource: own}, {resource: amount}):
-            bounds.append(Over(project_id, resource, "counter", MAX_AMOUNT, amount, own.used, own.reserved))
-    return bounds
+    distance = {project_id: index for index, project_id in enumerate(path)}
+
+    def order(over: Over) -> tuple[int, bool, bool, int, str, str]:
+        nearness = distance.get(over.project_id, len(path))
+        return room(over), over.pod is not None, over.scope == "counter", nearness, over.scope, over.pod or ""
+
+    return {over.resource: over for over in sorted(violations, key=order)[::-1]}
 
 
 def redact(violations: Iterable[Over], path: Sequence[str]) -> list[Over]:
@@ -116,25 +95,15 @@ def redact(violations: Iterable[Over], path: Sequence[str]) -> list[Over]:
     appears reveals what its project holds. It is the one that the headroom names. Of another project, it has no
     counters; of ``path[0]``, it has no total of the subtree, which shows the usage of other projects.
     """
-    distance = {project_id: index for index, project_id in enumerate(path)}
-
-    def order(over: Over) -> tuple[int, bool, bool, int, str, str]:
-        nearness = distance.get(over.project_id, len(path))
-        # (Of equal bounds, limits come first, as in headroom.py.)
-        return _room(over), over.pod is not None, over.scope == "counter", nearness, over.scope, over.pod or ""
-
-    binding: dict[str, Over] = {}
-    for over in sorted(violations, key=order):
-        binding.setdefault(over.resource, over)
     return sorted(
         dataclasses.replace(over, subtree=None)
         if over.project_id == path[0]
         else dataclasses.replace(over, used=None, reserved=None, subtree=None)
-        for over in binding.values()
+        for over in find_binding(violations, path).values()
     )
 
 
-def _room(over: Over) -> int:
+def room(over: Over) -> int:
     """The largest amount that the violated constraint would permit."""
     held = (over.used or 0) + (over.reserved or 0) if over.subtree is None else over.subtree
     return max(0, (over.limit or 0) - held)

@@ -11,77 +11,36 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
-from cyborg_quota import units
+from cyborg_quota import enforcement, units
 from cyborg_quota.capacity_types import FreeInventories
-from cyborg_quota.types import MAX_AMOUNT, UNLIMITED, Constraint, Counters, Headroom, ResourceKey, UsageKey
+from cyborg_quota.types import MAX_AMOUNT, Constraint, Counters, Headroom, ResourceKey, UsageKey
 
 
 def compute(
     path: Sequence[str],
-    resource: str,
+    resources: Iterable[str],
     constraints: Iterable[Constraint],
     counters: Mapping[UsageKey, Counters],
-) -> Headroom:
-    """What fits into ``path[0]``. ``path``: the project and its ancestors, leaf first; ``constraints``: of a charge.
+    *,
+    missing: Mapping[str, str],
+    pod: str | None = None,
+) -> dict[str, Headroom]:
+    """What fits into ``path[0]``, by resource: what the bound leaves that refuses a request of too much.
 
-    A key that ``counters`` lacks is zero.
+    ``path``: the project and its ancestors, leaf first; ``constraints``: of a charge. A key that ``counters`` lacks is
+    zero. ``missing``: the project without a limit, by resource; nothing fits then (a reserve raises LimitNotSet).
+    ``pod``: what fits there.
     """
-    project_id = path[0]
-    own = counters.get(UsageKey(project_id, resource), Counters())
-    bounds = _limits(path, ResourceKey(resource), constraints, counters)
-    width = MAX_AMOUNT - own.used - own.reserved
-    if bounds or width < MAX_AMOUNT:  # else, every amount fits: MAX_AMOUNT is the largest of a reserve
-        bounds.append(Headroom(max(0, width), project_id, "counter", MAX_AMOUNT))
-    return min(bounds, key=_fits, default=Headroom(None))
-
-
-def by_resource(constraints: Iterable[Constraint]) -> dict[ResourceKey, list[Constraint]]:
-    """The constraints of each resource, for callers of ``compute`` and ``in_pod`` with many resources."""
-    found: dict[ResourceKey, list[Constraint]] = {}
-    for one in constraints:
-        found.setdefault(one.key.resource_key, []).append(one)
-    return found
-
-
-def _limits(
-    path: Sequence[str],
-    key: ResourceKey,
-    constraints: Iterable[Constraint],
-    counters: Mapping[UsageKey, Counters],
-) -> list[Headroom]:
-    """The bound of each constraint, nearest to the leaf first."""
-    distance: dict[str | None, int] = {project_id: index for index, project_id in enumerate(path)}
-    bounds = []
-    for constraint in constraints:
-        project_id, scope, limit = constraint.project_id, constraint.scope, constraint.limit
-        if (constraint.resource, constraint.pod) != key or limit == UNLIMITED:
-            continue
-        if scope == "project" and project_id != path[0]:
-            continue
-        now = counters.get(constraint.key, Counters())
-        held = now.used + now.reserved if scope == "project" else now.subtree
-        owner = None if scope == "total" else project_id
-        bounds.append(Headroom(max(0, limit - held), owner, scope, limit))
-    return sorted(bounds, key=lambda bound: (distance.get(bound.bound_by, len(path)), bound.scope))
-
-
-def in_pod(
-    quota: Headroom,
-    path: Sequence[str],
-    key: ResourceKey,
-    constraints: Iterable[Constraint],
-    counters: Mapping[UsageKey, Counters],
-) -> Headroom:
-    """What fits into the pod of ``key``: ``quota`` (what fits into all pods), or what the limits of the pod permit."""
-    least = min(_limits(path, key, constraints, counters), key=_fits, default=quota)
-    if least.fits is None or (quota.fits is not None and quota.fits <= least.fits):
-        return quota
-    return dataclasses.replace(least, pod=key.pod)
-
-
-def no_limit_set(project_id: str) -> Headroom:
-    """Nothing fits, because this project of the path has no limit (a reserve raises LimitNotSet)."""
-    return Headroom(0, project_id, "project", None)
+    request = {ResourceKey(resource, one): enforcement.TOO_MUCH for resource in resources for one in ("", pod or "")}
+    overs = enforcement.find_refusals(path[0], constraints, counters, request, missing)
+    # Without limits and usage, every amount fits: MAX_AMOUNT is the largest of a reserve.
+    limited = {over.resource for over in overs if over.scope != "counter" or over.used or over.reserved}
+    fits = dict.fromkeys((key.resource for key in request), Headroom(None))
+    for resource, over in enforcement.find_binding(overs, path).items():
+        if resource in limited:
+            owner = None if over.scope == "total" else over.project_id
+            fits[resource] = Headroom(enforcement.room(over), owner, over.scope, over.limit, pod=over.pod)
+    return fits
 
 
 def at_providers(
@@ -92,7 +51,7 @@ def at_providers(
     ``quotas``: what fits into each pod, and the inventories there; ``quota``: what fits into all.
     """
     by_pod = [at_provider(one, inventories, provider) for one, inventories in quotas]
-    best = max(by_pod, key=_fits, default=at_provider(quota, (), provider))
+    best = max(by_pod, key=lambda one: one.fits or 0, default=at_provider(quota, (), provider))
     return dataclasses.replace(best, free_total=sum(one.free_total or 0 for one in by_pod))
 
 
@@ -138,8 +97,3 @@ def how_many(bundle: Mapping[str, int], headrooms: Mapping[str, Headroom]) -> Bu
         counts[resource] = (MAX_AMOUNT if fits is None else fits) // amount
     resource = min(counts, key=counts.__getitem__)
     return Bundles(counts[resource], resource, headrooms[resource])
-
-
-def _fits(bound: Headroom) -> int:
-    assert bound.fits is not None
-    return bound.fits

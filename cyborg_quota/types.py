@@ -45,7 +45,7 @@ STATES: Final[tuple[State, ...]] = (RESERVED, COMMITTED, ROLLED_BACK, EXPIRED, R
 LIVE_STATES: Final[frozenset[str]] = frozenset({RESERVED, COMMITTED})
 """The states that count towards usage. An overdue reservation counts until it is expired."""
 
-Scope = Literal["project", "subtree", "total"]
+Scope = Literal["project", "subtree", "total", "counter"]
 
 TOTAL: Final = " total"
 """In place of a project: the total over all projects. (The name of a project does not begin with a blank.)"""
@@ -132,7 +132,8 @@ class Constraint:
 
     With scope ``project``, used + reserved of the project must not exceed ``limit``. With scope ``subtree``, the sum
     of used + reserved over the project and its descendants must not exceed it. With scope ``total`` (project_id TOTAL),
-    the sum over all projects must not exceed it. ``pod``: what they hold in this pod; "": in all.
+    the sum over all projects must not exceed it. Scope ``counter``, which no limit driver returns, is as ``project``:
+    the width of the counter. ``pod``: what they hold in this pod; "": in all.
     """
 
     project_id: str

@@ -63,11 +63,10 @@ class HeadroomReader:
             return name, free_capacity.read(connection, resources, provider_id, pod)
 
         name, free = self._database.read(work)
+        in_pods = {one: quotas.in_pod(one) for by_pod in free.values() for one in by_pod}
         return {
             resource: headroom.at_providers(
-                [(quotas.in_pod(one)[resource], inventories) for one, inventories in free[resource].items()],
-                quota,
-                name,
+                [(in_pods[one][resource], inventories) for one, inventories in free[resource].items()], quota, name
             )
             for resource, quota in quotas.in_pod(pod).items()
         }
@@ -81,17 +80,13 @@ class HeadroomReader:
         """
         state = self._state(project_id, pod)
         limits = self._limits.get_path_limits(state, sorted(request))
-        found = enforcement.find_bounds(project_id, state.counters, request, missing=limits.missing)
-        pods = [""] if pod is None else ["", pod]
+        quotas = _Quotas(state, limits, self._limits.get_pod_limits(state), sorted(request))
+        pods = ("", pod or "")
         amounts = {ResourceKey(resource, one): amount for resource, amount in request.items() for one in pods}
-        constraints = [*limits.constraints, *self._limits.get_pod_limits(state)]
-        violations = enforcement.find_violations(project_id, constraints, state.counters, amounts)
-        found += [over for over in violations if over.resource not in limits.missing]
-        shown = sorted(found) if sees_all else enforcement.redact(found, state.project_ids)
-        if not shown:
-            return []
-        quotas = _Quotas(state, self._headrooms(state, limits, sorted(request)), self._limits.get_pod_limits(state))
-        headrooms = quotas.in_pod(pod)
+        constraints = [*limits.constraints, *quotas.pod_limits]
+        found = enforcement.find_refusals(project_id, constraints, state.counters, amounts, limits.missing)
+        shown = found if sees_all else enforcement.redact(found, state.project_ids)
+        headrooms = quotas.in_pod(pod) if shown else {}
         return [dataclasses.replace(over, fits=headrooms[over.resource].fits) for over in shown]
 
     def count_bundles(
@@ -134,8 +129,8 @@ class HeadroomReader:
     ) -> _Quotas:
         # The pod of a provider is read later: the limits and the usage in every pod may be needed.
         state = self._state(project_id, "" if pod is None and provider is not None else pod)
-        quotas = self._headrooms(state, self._limits.get_path_limits(state, resources), resources)
-        return _Quotas(state, quotas, self._limits.get_pod_limits(state))
+        limits = self._limits.get_path_limits(state, resources)
+        return _Quotas(state, limits, self._limits.get_pod_limits(state), resources)
 
     def read_detail(self, project_id: str, resources: Collection[str], pod: str | None = None) -> list[UsageRecord]:
         """The usage and the headroom of one project, both of the same moment, by resource. ``pod``: within this pod.
@@ -148,7 +143,7 @@ class HeadroomReader:
         held = (key.resource for key in state.counters if key.project_id == project_id)
         names = sorted({*resources, *held})
         limits = self._limits.get_limits_on_path(state, names)
-        headrooms = self._headrooms(state, self._limits.get_path_limits(state, resources), resources)
+        headrooms = _Quotas(state, self._limits.get_path_limits(state, resources), (), resources).in_pod(None)
         return [self._record(state, name, limits.get(name), headrooms) for name in names]
 
     def _record(
@@ -195,10 +190,12 @@ class HeadroomReader:
             for state, path_limits in zip(states, self._limits.get_limits_of_paths(states, resources), strict=True):
                 project_id = state.project_ids[0]
                 own = sorted(wanted[project_id])
-                headrooms = self._headrooms(state, path_limits, [name for name in own if name in resources])
+                pod_limits = () if pod is None else self._limits.get_pod_limits(state)
+                quotas = _Quotas(state, path_limits, pod_limits, [name for name in own if name in resources])
                 if pod is not None:
-                    yield from _Quotas(state, headrooms, self._limits.get_pod_limits(state)).records(pod, own)
+                    yield from quotas.records(pod, own)
                     continue
+                headrooms = quotas.in_pod(None)
                 for name in own:
                     yield self._record(state, name, limits.get((project_id, name)), headrooms)
 
@@ -219,7 +216,7 @@ class HeadroomReader:
         for state, path_limits in zip(states, self._limits.get_limits_of_paths(states, resources), strict=True):
             project_id = state.project_ids[0]
             own = sorted(held.get(project_id, ()))
-            headrooms = self._headrooms(state, path_limits, [name for name in own if name in resources])
+            headrooms = _Quotas(state, path_limits, (), [name for name in own if name in resources]).in_pod(None)
             for name in own:
                 limit = limits.get((project_id, name), self._limits.missing_limit)
                 now = state.counters.get(UsageKey(project_id, name), Counters())
@@ -243,36 +240,21 @@ class HeadroomReader:
         counted_by = path_state.read_path(connection, project_id, []).project_ids
         return _moved(state, parent, counted_by)
 
-    def _headrooms(self, state: PathState, limits: PathLimits, resources: Collection[str]) -> dict[str, Headroom]:
-        found = {}
-        constraints = headroom.by_resource(limits.constraints)
-        for resource in resources:
-            if resource in limits.missing:
-                found[resource] = headroom.no_limit_set(limits.missing[resource])
-                continue
-            bounds = constraints.get(ResourceKey(resource), ())
-            found[resource] = headroom.compute(state.project_ids, resource, bounds, state.counters)
-        return found
-
 
 class _Quotas(NamedTuple):
-    """The headrooms of a project by resource, and the limits per pod that may reduce them in a pod."""
+    """What bounds these resources of a project, over all pods and in pods."""
 
     state: PathState
-    headrooms: Mapping[str, Headroom]
+    limits: PathLimits
     pod_limits: Sequence[Constraint]
+    resources: Collection[str]
 
     def in_pod(self, pod: str | None) -> dict[str, Headroom]:
         """The headrooms in one pod, by resource; None: in no pod."""
-        if pod is None or not self.pod_limits:
-            return dict(self.headrooms)
-        path, counters = self.state.project_ids, self.state.counters
-        constraints = headroom.by_resource(self.pod_limits)
-        keys = {resource: ResourceKey(resource, pod) for resource in self.headrooms}
-        return {
-            resource: headroom.in_pod(quota, path, keys[resource], constraints.get(keys[resource], ()), counters)
-            for resource, quota in self.headrooms.items()
-        }
+        limits, state = self.limits, self.state
+        constraints = [*limits.constraints, *self.pod_limits]
+        path, counters = state.project_ids, state.counters
+        return headroom.compute(path, self.resources, constraints, counters, missing=limits.missing, pod=pod)
 
     def records(self, pod: str, resources: Collection[str]) -> list[UsageRecord]:
         """The usage in one pod, the limits that are set there for the project, and what fits."""

@@ -34,7 +34,6 @@ from cyborg_quota.types import (
     TOTAL,
     Claim,
     Constraint,
-    Counters,
     ResourceKey,
     Selection,
     State,
@@ -249,8 +248,13 @@ class Reserver:
         """
         project_id = request.project_id
         state = self._database.read_synced(lambda connection: path_state.read(connection, project_id, pod=""))
-        room = {ResourceKey(over.resource, over.pod): 0 for over in refusal.overs if over.pod is not None}
-        return {**room, **enforcement.room(project_id, self._limits.get_pod_limits(state), state.counters)}
+        limits = self._limits.get_pod_limits(state)
+        all_of_it = {limit.key.resource_key: enforcement.TOO_MUCH for limit in limits}
+        overs = enforcement.find_violations(project_id, limits, state.counters, all_of_it)
+        rooms = {ResourceKey(over.resource, over.pod): 0 for over in refusal.overs if over.pod is not None}
+        for over in sorted(overs, key=enforcement.room, reverse=True):
+            rooms[ResourceKey(over.resource, str(over.pod))] = enforcement.room(over)
+        return rooms
 
     def _single_statement(
         self,
@@ -317,10 +321,10 @@ class Reserver:
         violations = enforcement.find_violations(request.project_id, constraints, counters, amounts)
         if violations:
             raise exceptions.OverQuota(violations) from None
-        own_counters = {key: counters.get(UsageKey(request.project_id, *key), Counters()) for key in amounts}
-        for key in enforcement.overflowing(own_counters, amounts):
+        widths = enforcement.widths(request.project_id, amounts)
+        for over in enforcement.find_violations(request.project_id, widths, counters, amounts):
             # (The counter of the resource overflows if that of a pod does; a tenant does not see the pod.)
-            raise exceptions.UsageOverflow(request.project_id, key.resource, amounts[key]) from None
+            raise exceptions.UsageOverflow(request.project_id, over.resource, over.requested) from None
         return True
 
     def _resolve_duplicate(self, request: ReserveRequest, pending: Sequence[PendingClaim]) -> bool | None:

@@ -123,7 +123,8 @@ class Simulation:
         if violations:
             self._refuse(key, holder, path, violations)
             return False
-        if enforcement.overflowing({key.resource_key: self.counters.get(key, _NO_COUNTERS)}, request):
+        width = enforcement.widths(event.project_id, request)
+        if enforcement.find_violations(event.project_id, width, self.counters, request):
             raise exceptions.UsageOverflow(event.project_id, event.resource, event.amount)
         row = transitions.Row(event.line, event.consumer, 0, *key[:2], event.amount, RESERVED, overdue=False)
         self._live[holder] = _LiveReservation(key, event.amount, row)

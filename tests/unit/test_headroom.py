@@ -13,15 +13,15 @@ PATH = ("leaf", "mid", "top")
 
 def fits(*constraints: Constraint, counters: dict[str, Counters] | None = None) -> Headroom:
     by_key = {UsageKey(project_id, "gpu"): now for project_id, now in (counters or {}).items()}
-    return compute(PATH, "gpu", constraints, by_key)
+    return compute(PATH, ["gpu"], constraints, by_key, missing={})["gpu"]
 
 
 class TestRule(base.BaseTestCase):
     def test_a_project_with_the_id_none(self) -> None:
         """Its id is not that of the total limit, which has no project and is the farthest bound."""
         constraints = [Constraint("top", "gpu", 5, "subtree"), Constraint(TOTAL, "gpu", 5, "total")]
-        found = compute(("leaf", "None", "top"), "gpu", constraints, {})
-        self.assertEqual(Headroom(5, "top", "subtree", 5), found)
+        found = compute(("leaf", "None", "top"), ["gpu"], constraints, {}, missing={})
+        self.assertEqual({"gpu": Headroom(5, "top", "subtree", 5)}, found)
 
     def test_a_limit_takes_precedence_over_the_width(self) -> None:
         """As in the error of a reserve."""

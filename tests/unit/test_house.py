@@ -54,7 +54,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "enforcement": {"exceptions", "types"},
     "history_visibility": {"types"},
     "units": {"exceptions", "types", "capacity_types"},
-    "headroom": {"types", "capacity_types", "units"},
+    "headroom": {"types", "capacity_types", "units", "enforcement"},
     "paging": {"exceptions", "safe_repr", "types", "validation"},
     "conf": set(),
     "db": LEAVES,
