@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
 from cyborg_quota import exceptions, paging, policy, validation
-from cyborg_quota.history_visibility import hide_pod, without_others
+from cyborg_quota.history_visibility import without_others
 from cyborg_quota.limit_types import Holding, TreeRow
 from cyborg_quota.limits import limit_tree
 from cyborg_quota.safe_repr import safe_repr
@@ -462,9 +462,7 @@ class Administration(Subject):
         if is_admin:
             return entries
         assert project_id is not None
-        if not self._authority.allows(context, policy.SEE_PODS, project_id):
-            entries = [hide_pod(entry) for entry in entries]
-        return [without_others(entry) for entry in entries]
+        return [without_others(entry) for entry in self._authority.visible(context, project_id, entries)]
 
     def purge_history(self, context: Context, older_than_seconds: int) -> int:
         """Delete older entries of the history, and those of overrides that ended before. Returns their number."""

@@ -95,13 +95,10 @@ def _event(recorded: RecordedChanges, change: RecordedChange) -> Event:
         action, verb = "create", "created"
     attachment: dict[str, Any] = {
         "operation": recorded.operation,
-        "project_id": change.project_id,
-        "resource": change.resource,
+        **change.names,
         "before": change.before,
         "after": change.after,
     }
-    if change.pod is not None:
-        attachment["pod"] = change.pod
     if (one := change.override) is not None:
         attachment |= {"from": f"{one.starts_at.isoformat()}Z", "until": f"{one.until.isoformat()}Z"}
     payload = _payload(recorded, action, _target(kind, change.project_id, change.resource), attachment, change)

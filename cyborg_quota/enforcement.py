@@ -107,8 +107,3 @@ def room(over: Over) -> int:
     """The largest amount that the violated constraint would permit."""
     held = (over.used or 0) + (over.reserved or 0) if over.subtree is None else over.subtree
     return max(0, (over.limit or 0) - held)
-
-
-def hide_pods(violations: Iterable[Over]) -> list[Over]:
-    """The violations without the names of pods."""
-    return [over if over.pod is None else dataclasses.replace(over, pod="") for over in violations]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from oslo_log import log as logging
 
-from cyborg_quota import enforcement, exceptions, validation
+from cyborg_quota import exceptions, validation
 from cyborg_quota.administration import Administration
 from cyborg_quota.capacity import Capacity
 from cyborg_quota.capacity_types import CapacityDrift
@@ -146,7 +146,7 @@ class QuotaEngine(Queries):
                 ReserveRequest(project_id, checked, named, ttl, sees_all=validation.is_admin(context))
             )
         except exceptions.OverQuota as error:
-            raise self._visible(context, project_id, error) from None
+            raise exceptions.OverQuota(self._authority.visible(context, project_id, error.overs)) from None
         LOG.debug("Project %s reserved %s", project_id, uuids)
         return uuids
 
@@ -297,14 +297,7 @@ class QuotaEngine(Queries):
         try:
             self._driver.resizer.resize(ResizeRequest(project_id, name, checked, before, is_admin))
         except exceptions.OverQuota as error:
-            raise self._visible(context, project_id, error) from None
-
-    def _visible(self, context: Context, project_id: str, error: exceptions.OverQuota) -> exceptions.OverQuota:
-        """The error without the names of pods, unless the context may see them."""
-        is_pod_named = any(over.pod is not None for over in error.overs)
-        if not is_pod_named or self._authority.allows(context, SEE_PODS, project_id):
-            return error
-        return exceptions.OverQuota(enforcement.hide_pods(error.overs))
+            raise exceptions.OverQuota(self._authority.visible(context, project_id, error.overs)) from None
 
     def transfer(self, context: Context, to_project: str, project_id: str | None = None, *, consumer: str) -> None:
         """Transfer all that a consumer holds in ``project_id`` to ``to_project``, whose limits apply. Admin only.
@@ -376,9 +369,7 @@ class QuotaEngine(Queries):
         validation.admin_only(context, "audit")
         return [*self._driver.healer.audit(), *self._driver.providers.audit()]
 
-    def heal(
-        self, context: Context, *, progress: Callable[[int], None] | None = None
-    ) -> list[Drift | CapacityDrift]:
+    def heal(self, context: Context, *, progress: Callable[[int], None] | None = None) -> list[Drift | CapacityDrift]:
         """Repair the counters that ``audit`` reports, without blocking other calls. Admin only.
 
         Returns the counters before and after. ``progress`` is called for each row that was checked.

@@ -12,8 +12,3 @@ def without_others(entry: HistoryEntry) -> HistoryEntry:
     """The entry without what the users of its project may not see: the author and other projects (I8)."""
     entry = dataclasses.replace(entry, user_id=None, user_project_id=None, request_id=None)
     return entry if entry.resource is not None else dataclasses.replace(entry, before=None, after=None)
-
-
-def hide_pod(entry: HistoryEntry) -> HistoryEntry:
-    """The entry without the name of a pod: "" in its place."""
-    return entry if entry.pod is None else dataclasses.replace(entry, pod="")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from cyborg_quota.types import MAX_REASON_CHARS, UNLIMITED, Author, RecordedChange, Value
+from cyborg_quota.types import MAX_REASON_CHARS, UNLIMITED, Author, RecordedChange, UsageKey, Value
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,17 +34,15 @@ class TreeRow:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Holding:
-    """What a project holds of one resource: its usage, its own limit (None: no limit is set for it), and the number of
-    its overrides that have not ended. ``pod``: that of a limit per pod, with the usage in this pod.
+    """The usage of a project, its own limit (None: no limit is set for it), and the number of its overrides that have
+    not ended.
     """
 
-    project_id: str
-    resource: str
+    key: UsageKey
     used: int
     reserved: int
     limit: int | None
     overrides: int = 0
-    pod: str | None = None
 
 
 def reason_of(author: Author, change: RecordedChange) -> str | None:

@@ -8,15 +8,20 @@ rules, only RULE, SEE_PODS and FITS_RULE also apply to programs that call the en
 from __future__ import annotations
 
 import copy
+import dataclasses
 import threading
 import time
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 from oslo_config import cfg
 
 from cyborg_quota import exceptions, forks, validation
+from cyborg_quota.types import Headroom, HistoryEntry, Over
 from cyborg_quota.validation import Context
+
+Named = TypeVar("Named", Headroom, HistoryEntry, Over)
+"""A record that may have the name of a pod."""
 
 RULE: Final = "cyborg_quota:limit:set"
 DEFAULT: Final = "is_admin:True or ((role:admin or role:manager) and project_id:%(parent_id)s)"
@@ -214,9 +219,13 @@ class Policy:
         """Whether the rule allows the context to do this with the project; an admin's context always."""
         return validation.is_admin(context) or self.permits(rule, context, project_id)
 
-    def permits(
-        self, rule: str, context: Context, project_id: str | None = None, parent_id: str | None = None
-    ) -> bool:
+    def visible(self, context: Context, project_id: str, records: Sequence[Named]) -> list[Named]:
+        """The records that a user gets: without the names of pods, unless the context may see those of the project."""
+        if not any(one.pod for one in records) or self.allows(context, SEE_PODS, project_id):
+            return list(records)
+        return hide_pods(records)
+
+    def permits(self, rule: str, context: Context, project_id: str | None = None, parent_id: str | None = None) -> bool:
         """Whether the rule allows the call, also for an admin's context. Raises ConfigurationError for a bad file."""
         if self._conf is None:
             return validation.is_admin(context)
@@ -265,6 +274,11 @@ class Policy:
         enforcer = copy.copy(self._loader)  # (a load replaces the rules of the loader, and not those of the copies)
         enforcer.use_conf = False  # it does not load the rules itself
         return _LoadedRules(enforcer, {}, began)
+
+
+def hide_pods(records: Iterable[Named]) -> list[Named]:
+    """The records, with "" in place of the name of a pod."""
+    return [dataclasses.replace(one, pod="") if one.pod else one for one in records]
 
 
 def make_enforcer(conf: cfg.ConfigOpts) -> Any:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 
 from cyborg_quota import exceptions, paging, validation
@@ -68,10 +67,8 @@ class Queries(Subject):
         project_id = validation.project_of(context, project_id)
         place = self._place(context, project_id, provider, pod)
         found = self._driver.headroom.read(project_id, self.resources, *place)
-        is_pod_named = any(one.pod is not None for one in found.values())
-        if not is_pod_named or self._authority.allows(context, SEE_PODS, project_id):
-            return found
-        return {name: one if one.pod is None else dataclasses.replace(one, pod="") for name, one in found.items()}
+        shown = self._authority.visible(context, project_id, list(found.values()))
+        return dict(zip(found, shown, strict=True))
 
     def how_many(
         self,

@@ -76,6 +76,11 @@ class UsageKey(NamedTuple):
     def resource_key(self) -> ResourceKey:
         return ResourceKey(self.resource, self.pod)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it counts the whole resource, not what is in one pod."""
+        return not self.pod
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Resource:
@@ -141,6 +146,11 @@ class Constraint:
     limit: int
     scope: Scope = "project"
     pod: str = ""
+
+    @classmethod
+    def of(cls, key: UsageKey, limit: int, scope: Scope = "project") -> Constraint:
+        """The constraint of this usage row."""
+        return cls(key.project_id, key.resource, limit, scope, key.pod)
 
     @property
     def key(self) -> UsageKey:
@@ -293,20 +303,17 @@ class Reservation:
 class Drift:
     """A usage row whose counters differ from the sums of the reservations and of the children.
 
-    ``recorded`` is None if there are live reservations but no usage row. ``pod``: of the counters of one pod.
+    ``recorded`` is None if there are live reservations but no usage row.
     """
 
-    project_id: str
-    resource: str
+    key: UsageKey
     recorded: Counters | None
     expected: Counters
-    pod: str | None = None
 
     def __str__(self) -> str:
         recorded = "no row" if self.recorded is None else self.recorded
-        owner = "all projects" if self.project_id == TOTAL else f"project {self.project_id}"
-        pod = "" if self.pod is None else f" in pod {self.pod}"
-        return f"{owner}, resource {self.resource}{pod}: {recorded}, should be {self.expected}"
+        owner = "all projects" if self.key.project_id == TOTAL else f"project {self.key.project_id}"
+        return f"{owner}, resource {self.key.resource_key}: {recorded}, should be {self.expected}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -415,6 +422,27 @@ class RecordedChange:
     pod: str | None = None
     provider: str | None = None
     provider_uuid: str | None = None
+
+    @classmethod
+    def of_limit(
+        cls, project_id: str | None, key: ResourceKey, before: int | None, after: int | None
+    ) -> RecordedChange:
+        """The change of a limit of a project, or of a default (None)."""
+        action = "unset limit" if after is None else "set limit"
+        return cls(action, project_id, key.resource, before, after, pod=key.pod or None)
+
+    @property
+    def names(self) -> dict[str, str | None]:
+        """The project and the resource; and the pod, if there is one."""
+        names = {"project_id": self.project_id, "resource": self.resource}
+        return names if self.pod is None else {**names, "pod": self.pod}
+
+    @property
+    def place(self) -> str | None:
+        """The resource, with its pod; or the pod that was changed. In words."""
+        if self.resource is not None:
+            return f"resource {ResourceKey(self.resource, self.pod or '')}"
+        return None if self.pod is None else f"pod {self.pod}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

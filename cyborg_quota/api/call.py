@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from cyborg_quota import validation
 from cyborg_quota.engine import QuotaEngine
-from cyborg_quota.policy import SEE_PODS, Policy
+from cyborg_quota.policy import SEE_PODS, Named, Policy, hide_pods
 from cyborg_quota.validation import Context
 
 Item = TypeVar("Item")
@@ -71,6 +71,10 @@ class Call:
     def allows(self, rule: str, project_id: str | None = None, parent_id: str | None = None) -> bool:
         """Whether the policy allows the caller to do this."""
         return self.policy.permits(rule, self.context, project_id, parent_id)
+
+    def visible(self, records: Sequence[Named]) -> list[Named]:
+        """The records, without the names of pods unless the caller may see them."""
+        return list(records) if self.sees_pods else hide_pods(records)
 
     @property
     def sees_pods(self) -> bool:

@@ -29,7 +29,7 @@ _DESCRIPTIONS: Final = {
     403: "The policy does not allow the call.",
     404: "There is no such object, or the caller may not see it.",
     406: "The microversion is not supported.",
-    409: "The limits, the project tree or their source do not permit the change, or no pod passes the filters.",
+    409: "The limits, the project tree, their source or the filters do not permit the call.",
     413: "The body is too large.",
     415: "The body is not JSON.",
     500: "An internal error.",

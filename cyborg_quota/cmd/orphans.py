@@ -11,6 +11,7 @@ from typing import Any
 from cyborg_quota.cmd import base, formats, paging, projects
 from cyborg_quota.cmd.errors import REFUSED, BadUsage
 from cyborg_quota.limit_types import Holding
+from cyborg_quota.types import UsageKey
 
 COLUMNS = ("project_id", "resource", "used", "reserved", "limit", "overrides", "pod")
 
@@ -35,13 +36,13 @@ class Orphans(base.Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         holdings = [
             (
-                one.project_id,
-                one.resource,
+                one.key.project_id,
+                one.key.resource,
                 one.used,
                 one.reserved,
                 formats.OptionalLimit(one.limit),
                 one.overrides,
-                formats.Optional(one.pod),
+                formats.Optional(one.key.pod or None),
             )
             for one in itertools.islice(self._orphans(parsed_args), parsed_args.limit)
         ]
@@ -56,14 +57,14 @@ class Orphans(base.Lister):
         project_id, *names = parsed_args.marker or [""]
         if len(names) > 2:
             raise BadUsage("--marker takes the project, the resource and the pod of a row.")
-        last = [*names, ""][:2] if names else None
+        last = UsageKey(project_id, *names) if names else None
         # The marker's own project may have more rows if the marker names a resource.
         holders = [project_id] if last else administration.list_holders(self.context, project_id)
         with base.progress_bar(None, "projects") as progress:
             while holders:
                 for one in administration.list_holdings(self.context, directory.unknown(holders)):
-                    is_after = last is None or one.project_id != project_id or [one.resource, one.pod or ""] > last
-                    if is_after and parsed_args.resource in (None, one.resource):
+                    is_after = last is None or one.key.project_id != project_id or one.key > last
+                    if is_after and parsed_args.resource in (None, one.key.resource):
                         yield one
                 progress(len(holders))
                 holders = administration.list_holders(self.context, holders[-1])

@@ -123,7 +123,7 @@ def new_projects_notice(shell: Shell, changes: Iterable[RecordedChange], *, dry_
     new = [project_id for project_id in added if project_id in limited]
     for start in range(0, len(new), _MAX_HOLDINGS):
         batch = new[start : start + _MAX_HOLDINGS]
-        held = {one.project_id for one in shell.engine.administration.list_holdings(shell.context, batch)}
+        held = {one.key.project_id for one in shell.engine.administration.list_holdings(shell.context, batch)}
         limited -= held
     new = [project_id for project_id in new if project_id in limited]
     if not new:

@@ -221,8 +221,8 @@ def _row(drift: Drift | CapacityDrift) -> tuple[Any, ...]:
         return (formats.Optional(None), drift.resource, *values, drift.provider, formats.Optional(None))
     for counter in _COUNTERS:
         values += [formats.Optional(_counter(counters, counter)) for counters in (drift.recorded, drift.expected)]
-    places = formats.Optional(None), formats.Optional(drift.pod)
-    return (formats.OptionalProject(drift.project_id), drift.resource, *values, *places)
+    places = formats.Optional(None), formats.Optional(drift.key.pod or None)
+    return (formats.OptionalProject(drift.key.project_id), drift.key.resource, *values, *places)
 
 
 def _counter(counters: Counters | None, name: str) -> int | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table ``changes``: the history of limits, overrides, the project tree, providers, inventories and pods.
+"""The table ``changes``: the history of limits, overrides, the project tree and capacity.
 
 A transaction that changes one of them calls ``serialize`` first and ``record`` before it locks usage rows. Each entry
 has the generation of the fence row in that transaction, and its number within the transaction. These two numbers order
@@ -11,6 +11,7 @@ measurement.
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,6 +37,13 @@ FENCE: Final = "changes"
 
 _PURGED_GENERATIONS: Final = 1000
 _column = changes.c
+_OBJECT: Final = tuple(
+    field.name for field in dataclasses.fields(RecordedChange) if field.name in _column and field.name != "action"
+)
+"""The columns that say what has changed: fields of RecordedChange and of HistoryEntry."""
+_FILTERS: Final = tuple(
+    field.name for field in dataclasses.fields(HistoryFilter) if field.name in _column and field.name != "provider"
+)
 _newest_first = (_column.generation.desc(), _column.ordinal.desc())
 
 
@@ -78,11 +86,7 @@ def _rows_of(recorded: RecordedChanges) -> Iterable[dict[str, Any]]:
             "operation": recorded.operation,
             "action": action,
             "subject": subject,
-            "project_id": change.project_id,
-            "resource": change.resource,
-            "pod": change.pod,
-            "provider": change.provider,
-            "provider_uuid": change.provider_uuid,
+            **{name: getattr(change, name) for name in _OBJECT},
             "override_id": None if one is None else one.id,
             # (Prepared statements take no dates: see prepared.py.)
             "starts_at": None if one is None else one.starts_at.isoformat(" ", "microseconds"),
@@ -110,7 +114,7 @@ def read(
     begins. Raises MarkerNotFound if there is no such entry; one of another project is not known either (I8).
     """
     query = sa.select(changes).order_by(*_newest_first).limit(limit)
-    for name in ("subject", "project_id", "resource", "pod", "user_id"):
+    for name in _FILTERS:
         value = getattr(wanted, name)
         if value is not None:
             query = query.where(_column[name] == value)
@@ -156,11 +160,7 @@ def _entry(row: Any) -> HistoryEntry:
         request_id=row.request_id,
         action=f"{row.action} {row.subject}",
         operation=row.operation,
-        project_id=row.project_id,
-        resource=row.resource,
-        pod=row.pod,
-        provider=row.provider,
-        provider_uuid=row.provider_uuid,
+        **{name: getattr(row, name) for name in _OBJECT},
         override_id=row.override_id,
         starts_at=row.starts_at,
         until=row.ends_at,

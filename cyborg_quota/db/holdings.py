@@ -45,27 +45,19 @@ def holders(connection: sa.Connection, after: str, count: int) -> list[str]:
 
 
 def read(connection: sa.Connection, project_ids: Collection[str]) -> list[Holding]:
-    """The usage, the limits (also those per pod) and the numbers of overrides of these projects.
-
-    Sorted by project, resource and pod.
-    """
+    """The usage, all limits and the numbers of overrides of these projects, sorted by their keys."""
     some = sorted(project_ids)
-    own_limits = {
-        UsageKey(row.project_id, row.resource, row.pod): row.hard_limit
-        for row in connection.execute(limits.of_projects_query(some))
-    }
+    own_limits = limits.of_projects(connection, some)
     held = _held(connection, some)
-    if any(key.pod for key in own_limits):
-        in_pods = _held(connection, some, in_pods=True)
-        held |= {key: in_pods[key] for key in own_limits if key in in_pods}
+    if not all(key.is_whole for key in own_limits):
+        parts = _held(connection, some, whole=False)
+        held |= {key: parts[key] for key in own_limits if key in parts}
     rows = connection.execute(overrides.of_projects_query(some))
     numbers = Counter(UsageKey(row.project_id, row.resource) for row in rows)
-    found = []
-    for key in {*held, *own_limits, *numbers}:
-        used, reserved = held.get(key, (0, 0))
-        pod = key.pod or None
-        found.append(Holding(key.project_id, key.resource, used, reserved, own_limits.get(key), numbers[key], pod))
-    return sorted(found, key=lambda one: (one.project_id, one.resource, one.pod or ""))
+    return [
+        Holding(key, *held.get(key, (0, 0)), own_limits.get(key), numbers[key])
+        for key in sorted({*held, *own_limits, *numbers})
+    ]
 
 
 def sums(connection: sa.Connection, resources: Collection[str]) -> dict[str, int]:
@@ -79,8 +71,6 @@ def sums(connection: sa.Connection, resources: Collection[str]) -> dict[str, int
     return {resource: int(used) + int(reserved) for resource, used, reserved in rows}
 
 
-def _held(
-    connection: sa.Connection, some: Sequence[str], *, in_pods: bool = False
-) -> dict[UsageKey, tuple[int, int]]:
-    rows = connection.execute(usages.held_query(some, in_pods=in_pods))
-    return {UsageKey(row.project_id, row.resource, row.pod): (row.used, row.reserved) for row in rows}
+def _held(connection: sa.Connection, some: Sequence[str], *, whole: bool = True) -> dict[UsageKey, tuple[int, int]]:
+    rows = connection.execute(usages.held_query(some, whole=whole))
+    return {UsageKey(*key): (used, reserved) for *key, used, reserved in rows}

@@ -45,7 +45,7 @@ def read_limits(connection: Connection, project_ids: Collection[str] | None = No
     names = sorted(project_ids)
     for start in range(0, len(names), _NAMES_A_QUERY):
         some = names[start : start + _NAMES_A_QUERY]
-        limits.update(_by_key(connection.execute(of_projects_query(some))))
+        limits.update(of_projects(connection, some))
         parents.update(projects.edges(connection, some))
     return defaults, limits, parents
 
@@ -134,9 +134,7 @@ def set_limit(connection: Connection, key: UsageKey, limit: int | None) -> None:
     _replace(connection, project_limits, is_key, key._asdict(), limit)
 
 
-def set_limits(
-    connection: Connection, limits: Mapping[UsageKey, int | None], known: Collection[UsageKey]
-) -> None:
+def set_limits(connection: Connection, limits: Mapping[UsageKey, int | None], known: Collection[UsageKey]) -> None:
     """Set many limits (None: remove) in a few statements. ``known`` are those that already exist."""
     insert_many(
         connection,
@@ -199,6 +197,6 @@ def holders_query(after: str, count: int) -> sa.Select[Any]:
     return paging.first_projects(project_limits.c.project_id, after, count)
 
 
-def of_projects_query(project_ids: Sequence[str]) -> sa.Select[Any]:
-    """The query for the limits of these projects, also those per pod."""
-    return _LIMITS.where(project_limits.c.project_id.in_(project_ids))
+def of_projects(connection: Connection, project_ids: Sequence[str]) -> dict[UsageKey, int]:
+    """The limits of these projects, also those per pod."""
+    return _by_key(connection.execute(_LIMITS.where(project_limits.c.project_id.in_(project_ids))))

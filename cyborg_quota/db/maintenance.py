@@ -129,9 +129,7 @@ def fold(connection: sa.Connection, group: FoldGroup, age_microseconds: int, lim
 
 _RESERVED = sa.func.sum(sa.case((_row.state == RESERVED, _row.delta), else_=0))
 _USED = sa.func.sum(sa.case((_row.state == COMMITTED, _row.delta), else_=0))
-_IS_OF_POD = sa.and_(
-    _usage.project_id == _row.project_id, _usage.pod == _row.pod, _usage.resource == _row.resource
-)
+_IS_OF_POD = sa.and_(_usage.project_id == _row.project_id, _usage.pod == _row.pod, _usage.resource == _row.resource)
 
 
 def _audit_query() -> sa.CompoundSelect[Any]:
@@ -166,8 +164,7 @@ def _audit_query() -> sa.CompoundSelect[Any]:
             (used + reserved + below).label("true_subtree"),
         )
         .select_from(
-            sa.outerjoin(quota_usages, sums, sums.c.usage_id == _usage.id)
-            .outerjoin(
+            sa.outerjoin(quota_usages, sums, sums.c.usage_id == _usage.id).outerjoin(
                 children,
                 sa.and_(
                     children.c.parent_id == _usage.project_id,
@@ -243,7 +240,7 @@ def audit(connection: sa.Connection) -> list[Drift]:
         expected = Counters(int(row.true_used), int(row.true_reserved), int(row.true_subtree))
         if row.reserved is not None:
             recorded = Counters(row.used, row.reserved, row.subtree)
-            drifts.append(_drift(key, recorded, expected))
+            drifts.append(Drift(key, recorded, expected))
             continue
         # The query returns a project's usage in each pod and its children's as several rows; add them to one Drift.
         part = rowless.get(key, Counters())
@@ -252,19 +249,15 @@ def audit(connection: sa.Connection) -> list[Drift]:
             reserved=expected.reserved + part.reserved,
             subtree=expected.subtree + part.subtree,
         )
-    drifts += [_drift(key, None, expected) for key, expected in rowless.items()]
-    return sorted(drifts, key=lambda drift: (drift.project_id, drift.resource, drift.pod or ""))
-
-
-def _drift(key: UsageKey, recorded: Counters | None, expected: Counters) -> Drift:
-    return Drift(key.project_id, key.resource, recorded, expected, key.pod or None)
+    drifts += [Drift(key, None, expected) for key, expected in rowless.items()]
+    return sorted(drifts, key=lambda drift: drift.key)
 
 
 _child = quota_usages.alias("child")
 
-_ANY_SUMS = sa.select(
-    sa.func.coalesce(_RESERVED, 0).label("reserved"), sa.func.coalesce(_USED, 0).label("used")
-).where(_row.state.in_((RESERVED, COMMITTED)))
+_ANY_SUMS = sa.select(sa.func.coalesce(_RESERVED, 0).label("reserved"), sa.func.coalesce(_USED, 0).label("used")).where(
+    _row.state.in_((RESERVED, COMMITTED))
+)
 _SUMS = _ANY_SUMS.where(_row.usage_id == sa.bindparam("b_id"))
 # (Through the usage row of all pods, so that the index on usage_id serves it.)
 _SUMS_IN_POD = _ANY_SUMS.where(

@@ -152,8 +152,8 @@ class _Counted:
         return total is not None and total.is_open
 
     def _total(self, key: UsageKey) -> Total | None:
-        """The total of the resource; None if there is none, or if the row counts one pod."""
-        return None if key.pod else self.totals.get(key.resource)
+        """The total of the resource; None if there is none, or if the row does not count the whole resource."""
+        return self.totals.get(key.resource) if key.is_whole else None
 
 
 @dataclasses.dataclass(slots=True)

@@ -22,9 +22,9 @@ class Total(NamedTuple):
 
 
 class ProjectPath:
-    """The path of one project, leaf first, and the usage rows along it, by resource and pod.
+    """The path of one project, leaf first, and the usage rows along it, by key.
 
-    ``totals``: the totals over all projects (and over all pods), by the same keys.
+    ``totals``: the totals over all projects, by the same keys.
     """
 
     __slots__ = ("_nodes", "_rows", "project_ids", "totals")
@@ -54,7 +54,7 @@ class ProjectPath:
 
     @property
     def keys(self) -> list[ResourceKey]:
-        """The resources with usage rows along this path, over all pods and in pods; sorted."""
+        """The keys of the usage rows along this path, sorted."""
         return sorted(self._rows)
 
     def lacking(self, key: ResourceKey) -> set[str]:

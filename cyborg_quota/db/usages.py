@@ -311,9 +311,7 @@ def _counters(connection: sa.Connection, query: sa.Select[Any]) -> dict[UsageKey
     }
 
 
-def read_page(
-    connection: sa.Connection, project_id: str | None, page: Page, pod: str = ""
-) -> dict[UsageKey, Counters]:
+def read_page(connection: sa.Connection, project_id: str | None, page: Page, pod: str = "") -> dict[UsageKey, Counters]:
     """The counters in this pod ("": in all), of one project or of all, as the database sorts the names.
 
     Raises MarkerNotFound.
@@ -380,9 +378,11 @@ def set_counters(connection: sa.Connection, usage_id: int, counters: Counters) -
     )
 
 
-_LEVELS = sa.select(
-    _usage.project_id, _usage.resource, _usage.used, _usage.reserved, _usage.subtree, _usage.notified_level
-).where(COUNTS_ALL_PODS).order_by(_usage.project_id, _usage.resource)
+_LEVELS = (
+    sa.select(_usage.project_id, _usage.resource, _usage.used, _usage.reserved, _usage.subtree, _usage.notified_level)
+    .where(COUNTS_ALL_PODS)
+    .order_by(_usage.project_id, _usage.resource)
+)
 _SET_LEVEL_IF = (
     sa.update(quota_usages)
     .where(
@@ -427,9 +427,7 @@ def delete_zeros(connection: sa.Connection, project_id: str) -> int:
 
 # Statements over many rows, for moves (moves.py).
 
-_ROWS_OF = ListStatement(
-    lambda size: sa.select(_usage.id, *_KEY).where(any_of(_usage.project_id, size))
-)
+_ROWS_OF = ListStatement(lambda size: sa.select(_usage.id, *_KEY).where(any_of(_usage.project_id, size)))
 
 
 def row_ids(connection: sa.Connection, project_ids: Iterable[str]) -> dict[UsageKey, int]:
@@ -444,10 +442,7 @@ def row_ids(connection: sa.Connection, project_ids: Iterable[str]) -> dict[Usage
 def insert_zeros(connection: sa.Connection, keys: Iterable[UsageKey]) -> None:
     """Insert usage rows of zeros. The transaction must have locked the projects."""
     zeros = {"reserved": 0, "used": 0, "subtree": 0}
-    rows = [
-        {**key._asdict(), "generation": generations.first(), **zeros}
-        for key in keys
-    ]
+    rows = [{**key._asdict(), "generation": generations.first(), **zeros} for key in keys]
     insert_many(connection, quota_usages, rows)
 
 
@@ -524,6 +519,7 @@ def _set_counted_in_total(connection: sa.Connection, flag: bool, *conditions: sa
     update = sa.update(quota_usages).where(*conditions).values(values)
     return connection.execute(update, generations.random_step()).rowcount
 
+
 # Queries for holdings.py.
 
 _IS_HELD: Final = sa.or_(_usage.used > 0, _usage.reserved > 0)
@@ -539,8 +535,8 @@ def holders_query(after: str, count: int) -> sa.Select[Any]:
     return paging.first_projects(_usage.project_id, after, count, _IS_HELD)
 
 
-def held_query(project_ids: Sequence[str] | None, *, in_pods: bool = False) -> sa.Select[Any]:
-    """The query for the rows of these projects (None: of all) that are not zero, over all pods or ``in_pods``."""
+def held_query(project_ids: Sequence[str] | None, *, whole: bool = True) -> sa.Select[Any]:
+    """The query for the rows of these projects (None: of all) that are not zero; not ``whole``: those of pods."""
     query = sa.select(*_KEY, _usage.used, _usage.reserved)
-    query = query.where(_IS_HELD, _usage.pod != "" if in_pods else COUNTS_ALL_PODS)
+    query = query.where(_IS_HELD, COUNTS_ALL_PODS if whole else _usage.pod != "")
     return query if project_ids is None else query.where(_usage.project_id.in_(project_ids))

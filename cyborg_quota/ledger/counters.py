@@ -18,7 +18,7 @@ from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.ledger.project_tree import PathCache
 from cyborg_quota.transitions import Move
-from cyborg_quota.types import TOTAL, Drift, ResourceKey, UsageKey
+from cyborg_quota.types import TOTAL, Drift, UsageKey
 
 LOG = logging.getLogger(__name__)
 
@@ -137,19 +137,19 @@ class Healer:
         rows = set()
         orphans = set()
         for drift in self.audit():
-            key = ResourceKey(drift.resource, drift.pod or "")
-            if drift.project_id == TOTAL:
-                rows.add(_RowToRepair(1, UsageKey(TOTAL, *key)))
+            owner, key = drift.key.project_id, drift.key.resource_key
+            if owner == TOTAL:
+                rows.add(_RowToRepair(1, drift.key))
                 continue
-            self._paths.forget(drift.project_id)  # the cached path may contain a deleted row
-            path = self._paths.get(drift.project_id, [key])
+            self._paths.forget(owner)  # the cached path may contain a deleted row
+            path = self._paths.get(owner, [key])
             depth = len(path.project_ids) - 1
             for distance, project_id in enumerate(path.project_ids):
                 rows.add(_RowToRepair(distance - depth, UsageKey(project_id, *key)))
             if key in path.totals:
                 rows.add(_RowToRepair(1, UsageKey(TOTAL, *key)))
-            if drift.recorded is None and drift.pod is None:
-                orphans.add(UsageKey(drift.project_id, *key))
+            if drift.recorded is None and drift.key.is_whole:
+                orphans.add(drift.key)
         healed = []
         for row in sorted(rows):
             drift_healed = self._heal(row.key, is_orphan=row.key in orphans)
@@ -161,17 +161,15 @@ class Healer:
         return healed
 
     def _heal(self, key: UsageKey, *, is_orphan: bool) -> Drift | None:
-        project_id, resource, pod = key
-
         def work(connection: Connection) -> Drift | None:
-            if project_id == TOTAL:
+            if key.project_id == TOTAL:
                 path_state.make_row(connection, key)  # (Somebody may have deleted it by hand.)
             nodes = path_state.read_nodes(connection, key)
             if not nodes or not usages.lock_usage_row(connection, nodes[0]):
                 raise ConcurrentChange
             if is_orphan:
-                maintenance.link(connection, nodes[0].usage_id, project_id, resource)
+                maintenance.link(connection, nodes[0].usage_id, key.project_id, key.resource)
             before, after = recounts.recount(connection, nodes[0])
-            return None if before == after else Drift(project_id, resource, before, after, pod or None)
+            return None if before == after else Drift(key, before, after)
 
         return self._database.write(work)

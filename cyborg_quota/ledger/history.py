@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The history of limits, the tree, capacity and pods: announces changes, lists and purges the history.
+"""The history of limits, the tree and capacity: announces changes, lists and purges the history.
 
 The transactions that make the changes record them themselves (db/change_log.py).
 """
@@ -105,10 +105,8 @@ def _sentence(change: RecordedChange) -> str:
         names.append("total over all projects" if change.project_id == TOTAL else f"project {change.project_id}")
     elif change.resource is not None:
         names.append("default")
-    if change.resource is not None:
-        names.append(f"resource {change.resource}" + ("" if change.pod is None else f" in pod {change.pod}"))
-    elif change.pod is not None:
-        names.append(f"pod {change.pod}")
+    if change.place is not None:
+        names.append(change.place)
     if (one := change.override) is not None:
         names.append(f"override {one.id} from {shown(one.starts_at)} until {shown(one.until)}")
     return f"{change.action}, {', '.join(names)}: {describe(change.before, change.after)}"

@@ -142,8 +142,7 @@ class LimitKeeper(LimitChanger):
         """The resources for which a limit of the project is set, and the overrides that apply now, by resource."""
 
         def work(connection: Connection) -> tuple[set[str], dict[str, LimitOverride]]:
-            rows = connection.execute(tables.of_projects_query([project_id]))
-            own = {row.resource for row in rows if not row.pod}
+            own = {key.resource for key in tables.of_projects(connection, [project_id]) if key.is_whole}
             live, now = overrides.read(connection, [project_id])
             return own, {one.resource: one for one in live if now is not None and one.starts_at <= now}
 

@@ -193,7 +193,10 @@ class Tree:
             live, _ = overrides.read(connection, [project_id])
             if tables.is_in_use(connection, project_id) or not tables.forget_project(connection, project_id):
                 raise exceptions.ProjectRefused(project_id, "holds resources; release them first")
-            changes = [_unset(key, limit) for key, limit in sorted(limits.items())]
+            changes = [
+                RecordedChange.of_limit(project_id, key.resource_key, limit, None)
+                for key, limit in sorted(limits.items())
+            ]
             changes += [
                 RecordedChange("cancel override", project_id, one.resource, one.limit, None, one) for one in live
             ]
@@ -221,7 +224,3 @@ def _place(
     except moves.BelowItself as error:
         raise exceptions.ProjectRefused(error.project_id, "cannot lie below itself") from None
     return recorded
-
-
-def _unset(key: UsageKey, limit: int) -> RecordedChange:
-    return RecordedChange("unset limit", key.project_id, key.resource, limit, None, pod=key.pod or None)

@@ -46,7 +46,7 @@ class ProviderCache:
         return known if len(known) == len(found) else None
 
     def remember(self, providers: Mapping[str, int], inventories: Mapping[Key, Place]) -> None:
-        """Store ids, and the pods of inventories, that were just read."""
+        """Store what was just read."""
         if len(self._providers) > _MAX_ENTRIES:
             self._providers.clear()
         if len(self._inventories) > _MAX_ENTRIES:

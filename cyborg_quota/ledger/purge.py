@@ -60,7 +60,7 @@ class Purger:
             after = page[-1]
 
     def _fold(self, group: maintenance.FoldGroup, age_microseconds: int, progress: Callable[[int], None]) -> int:
-        """Fold the old committed rows of one usage row, provider and pod. Returns the number of rows removed."""
+        """Fold the old committed rows of one group. Returns the number of rows removed."""
         rows = max(_MIN_ROWS_TO_FOLD, self._batch_rows)
 
         def work(connection: Connection) -> int:

@@ -23,7 +23,7 @@ import datetime
 import functools
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import yaml
 
@@ -440,5 +440,4 @@ def put(
         del limits[key]
     else:
         limits[key] = limit
-    action: Literal["set limit", "unset limit"] = "unset limit" if limit is None else "set limit"
-    return [RecordedChange(action, project_id, counted.resource, before, limit, pod=counted.pod or None)]
+    return [RecordedChange.of_limit(project_id, counted, before, limit)]

@@ -58,7 +58,7 @@ def effective(
 
 @dataclasses.dataclass(slots=True)
 class LimitTree:
-    """Default limits by resource, limits of projects (also those per pod), and parents by project."""
+    """Default limits by resource, limits of projects by key, and parents by project."""
 
     defaults: dict[str, int]
     project_limits: dict[UsageKey, int]
@@ -72,8 +72,8 @@ class LimitTree:
 
     @property
     def resources(self) -> list[str]:
-        """The resources that have a default or a limit of a project over all pods, sorted."""
-        return sorted({*self.defaults, *(key.resource for key in self.project_limits if not key.pod)})
+        """The resources that have a default or a limit of a project for the whole resource, sorted."""
+        return sorted({*self.defaults, *(key.resource for key in self.project_limits if key.is_whole)})
 
     @property
     def projects(self) -> list[str]:
@@ -145,7 +145,7 @@ def rows(
     limit_if_missing: int | None,
 ) -> list[TreeRow]:
     """The limits and usage of these projects, given as (depth, project_id); one row per project and resource."""
-    resources = sorted({*tree.resources, *(key.resource for key in counters if not key.pod)})
+    resources = sorted({*tree.resources, *(key.resource for key in counters if key.is_whole)})
     found = []
     for depth, name in projects:
         for resource in resources:

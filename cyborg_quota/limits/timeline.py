@@ -43,7 +43,7 @@ class Timeline:
 
     @property
     def keys(self) -> list[ResourceKey]:
-        """The resources for which a limit or an override is set, and those in pods; sorted."""
+        """The keys for which a limit or an override is set, sorted."""
         limited = {*self.tree.defaults, *(one.resource for one in self.overrides)}
         return sorted({*map(ResourceKey, limited), *(key.resource_key for key in self.tree.project_limits)})
 

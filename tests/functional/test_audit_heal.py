@@ -10,7 +10,7 @@ import testscenarios
 
 from cyborg_quota import Claim, exceptions
 from cyborg_quota.ledger.project_tree import PathCache
-from cyborg_quota.types import Counters, Drift
+from cyborg_quota.types import Counters, Drift, UsageKey
 from tests import base, fixtures, hooks, trees
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -96,10 +96,10 @@ class TestKinds(DriftTestCase):
     def assert_reported_and_healed(self, statement: str, recorded: Counters | None, expected: Counters) -> None:
         self.execute(statement)
 
-        self.assertEqual([Drift("p1", "gpu", recorded, expected)], self.engine.audit(base.ADMIN))
+        self.assertEqual([Drift(UsageKey("p1", "gpu"), recorded, expected)], self.engine.audit(base.ADMIN))
         (healed,) = self.engine.heal(base.ADMIN)
 
-        self.assertEqual(Drift("p1", "gpu", recorded or Counters(0, 0, 0), expected), healed)
+        self.assertEqual(Drift(UsageKey("p1", "gpu"), recorded or Counters(0, 0, 0), expected), healed)
         self.assertEqual((expected.used, expected.reserved), self.figures())
         self.assert_healed()
 
@@ -116,7 +116,7 @@ class TestFlat(DriftTestCase):
         audited = self.engine.audit(base.ADMIN)
         self.assertEqual(
             [("p1", "fpga"), ("p1", "gpu"), ("p2", "gpu")],
-            [(drift.project_id, drift.resource) for drift in audited],
+            [drift.key[:2] for drift in audited],
         )
         self.assertEqual(audited, self.engine.heal(base.ADMIN))
         self.assert_healed()
@@ -147,23 +147,26 @@ class TestTree(DriftTestCase):
         """Of a row whose total differs from its parts, the audit reports each; the repair begins with the child."""
         root, gpus = Counters(1, 0, 10), "WHERE project_id = 'root' AND resource = 'gpu'"
         saved = hooks.SavedRows(self.sql, ["reservations", "quota_usages"])
-        child = Drift("p1", "gpu", Counters(3, 2, 25), TRUE)
-        lost = Drift("p1", "gpu", TRUE, Counters(0, 2, 2))
+        child = Drift(UsageKey("p1", "gpu"), Counters(3, 2, 25), TRUE)
+        lost = Drift(UsageKey("p1", "gpu"), TRUE, Counters(0, 2, 2))
         cases: dict[str, tuple[list[Drift], list[Drift]]] = {}
         for statement, recorded in (
-            (f"UPDATE quota_usages SET used = 9, reserved = 9 {ROW}", Drift("p1", "gpu", Counters(9, 9, 5), TRUE)),
-            (f"UPDATE quota_usages SET subtree = 99 {gpus}", Drift("root", "gpu", Counters(1, 0, 99), root)),
-            (f"UPDATE quota_usages SET subtree = 0 {gpus}", Drift("root", "gpu", Counters(1, 0, 0), root)),
+            (
+                f"UPDATE quota_usages SET used = 9, reserved = 9 {ROW}",
+                Drift(UsageKey("p1", "gpu"), Counters(9, 9, 5), TRUE),
+            ),
+            (f"UPDATE quota_usages SET subtree = 99 {gpus}", Drift(UsageKey("root", "gpu"), Counters(1, 0, 99), root)),
+            (f"UPDATE quota_usages SET subtree = 0 {gpus}", Drift(UsageKey("root", "gpu"), Counters(1, 0, 0), root)),
         ):
             cases[statement] = [recorded], [recorded]
         cases[f"UPDATE quota_usages SET subtree = 25 {ROW}"] = (
-            [child, Drift("root", "gpu", root, Counters(1, 0, 30))],
+            [child, Drift(UsageKey("root", "gpu"), root, Counters(1, 0, 30))],
             [child],
         )
         # The total of the root agreed with the child's counters; it follows the repair of the child.
         cases["DELETE FROM reservations WHERE consumer_id = 'held' AND resource = 'gpu'"] = (
             [lost],
-            [lost, Drift("root", "gpu", root, Counters(1, 0, 7))],
+            [lost, Drift(UsageKey("root", "gpu"), root, Counters(1, 0, 7))],
         )
         for statement, (audited, healed) in cases.items():
             with self.subTest(statement):
@@ -176,12 +179,12 @@ class TestTree(DriftTestCase):
         """A limit on the subtree is compared with the total of an unused root: its loss must be detected."""
         saved = hooks.SavedRows(self.sql, ["reservations", "quota_usages"])
         for expected in (
-            Drift("p1", "gpu", None, TRUE),
-            Drift("root", "gpu", None, Counters(1, 0, 10)),
-            Drift("root", "fpga", None, Counters(0, 0, 1)),
+            Drift(UsageKey("p1", "gpu"), None, TRUE),
+            Drift(UsageKey("root", "gpu"), None, Counters(1, 0, 10)),
+            Drift(UsageKey("root", "fpga"), None, Counters(0, 0, 1)),
         ):
             saved.put_back()
-            key = f"project_id = '{expected.project_id}' AND resource = '{expected.resource}'"
+            key = f"project_id = '{expected.key.project_id}' AND resource = '{expected.key.resource}'"
             self.execute(f"DELETE FROM quota_usages WHERE {key}")
             self.assertIn(expected, self.engine.audit(base.ADMIN))
             self.engine.heal(base.ADMIN)
@@ -201,18 +204,14 @@ CALLS = {
 class TestCallsOnDrift(DriftTestCase):
     """A counter that is too low for a call does not make it fail: the row is recounted."""
 
-    scenarios = testscenarios.multiply_scenarios(
-        fixtures.SCENARIOS, [(call, {"call": call}) for call in CALLS]
-    )
+    scenarios = testscenarios.multiply_scenarios(fixtures.SCENARIOS, [(call, {"call": call}) for call in CALLS])
     call = ""
     parents = {"root": None, "p1": "root"}
 
     def make_call(self) -> None:
         named, _ = CALLS[self.call]
         if self.call == "expire":
-            self.execute(
-                "UPDATE reservations SET expire = '2001-01-01 00:00:00' WHERE consumer_id = 'flying'"
-            )
+            self.execute("UPDATE reservations SET expire = '2001-01-01 00:00:00' WHERE consumer_id = 'flying'")
             self.assertEqual(1, self.engine.expire(base.ADMIN))
         else:
             getattr(self.engine, self.call)(self.context, **named)
@@ -221,13 +220,13 @@ class TestCallsOnDrift(DriftTestCase):
         self.execute("UPDATE quota_usages SET used = 0, reserved = 0 WHERE project_id = 'p1'")
         self.make_call()
         self.assertEqual(CALLS[self.call][1], self.figures())
-        self.assertNotIn("gpu", {drift.resource for drift in self.engine.audit(base.ADMIN)})
+        self.assertNotIn("gpu", {drift.key.resource for drift in self.engine.audit(base.ADMIN)})
 
     def test_all_too_low(self) -> None:
         self.execute("UPDATE quota_usages SET used = 0, reserved = 0, subtree = 0")
         self.make_call()
         self.assertEqual(CALLS[self.call][1], self.figures())
-        drifted = {(drift.project_id, drift.resource) for drift in self.engine.audit(base.ADMIN)}
+        drifted = {drift.key[:2] for drift in self.engine.audit(base.ADMIN)}
         self.assertEqual(set(), drifted & {("p1", "gpu"), ("root", "gpu")})
 
     def test_healed_afterwards(self) -> None:

@@ -11,6 +11,7 @@ import testscenarios
 from cyborg_quota import exceptions
 from cyborg_quota.administration import MAX_LISTED_PROJECTS
 from cyborg_quota.limit_types import Holding
+from cyborg_quota.types import UsageKey
 from tests import base
 from tests.functional import test_limits
 
@@ -67,12 +68,12 @@ class TestHoldings(test_limits.LimitsTestCase):
         names = ["used", "reserved", "limited", "was used", "in the tree", "unknown", "overridden", "later", "ended"]
         self.assertEqual(
             [
-                Holding("later", "gpu", 0, 0, None, 1),
-                Holding("limited", "fpga", 0, 0, 0),
-                Holding("limited", "gpu", 0, 0, 7),
-                Holding("overridden", "fpga", 0, 0, None, 1),
-                Holding("reserved", "gpu", 0, 1, None),
-                Holding("used", "gpu", 2, 0, None, 2),
+                Holding(UsageKey("later", "gpu"), 0, 0, None, 1),
+                Holding(UsageKey("limited", "fpga"), 0, 0, 0),
+                Holding(UsageKey("limited", "gpu"), 0, 0, 7),
+                Holding(UsageKey("overridden", "fpga"), 0, 0, None, 1),
+                Holding(UsageKey("reserved", "gpu"), 0, 1, None),
+                Holding(UsageKey("used", "gpu"), 2, 0, None, 2),
             ],
             self.admin.list_holdings(base.ADMIN, names),
         )
@@ -84,9 +85,9 @@ class TestHoldings(test_limits.LimitsTestCase):
         self.engine.pod_limits.set(base.ADMIN, {"gpu": 4}, "used", "p1")
         self.assertEqual(
             [
-                Holding("only in a pod", "gpu", 0, 0, 3, pod="p1"),
-                Holding("used", "gpu", 2, 0, None, 2),
-                Holding("used", "gpu", 0, 0, 4, pod="p1"),
+                Holding(UsageKey("only in a pod", "gpu", "p1"), 0, 0, 3),
+                Holding(UsageKey("used", "gpu"), 2, 0, None, 2),
+                Holding(UsageKey("used", "gpu", "p1"), 0, 0, 4),
             ],
             self.admin.list_holdings(base.ADMIN, ["used", "only in a pod"]),
         )

@@ -17,7 +17,7 @@ import testscenarios
 from cyborg_quota import ANY, SELECT, Claim, Headroom, Inventory, exceptions
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from cyborg_quota.limits.models.flat import Flat
-from cyborg_quota.types import Counters, Drift
+from cyborg_quota.types import Counters, Drift, UsageKey
 from tests import base, clouds, fixtures
 from tests.functional import test_limits
 
@@ -375,7 +375,7 @@ class TestRepair(PodLimitTestCase):
         self.claim(3, "child")
         self.execute("UPDATE quota_usages SET reserved = 1 WHERE project_id = 'child' AND pod = 'p1'")
         (drift,) = self.engine.audit(ADMIN)
-        self.assertEqual(Drift("child", "gpu", Counters(0, 1, 3), Counters(0, 3, 3), "p1"), drift)
+        self.assertEqual(Drift(UsageKey("child", "gpu", "p1"), Counters(0, 1, 3), Counters(0, 3, 3)), drift)
         self.assertEqual([drift], self.engine.heal(ADMIN))
         self.assert_invariants()
 

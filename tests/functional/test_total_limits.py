@@ -23,7 +23,7 @@ from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models.flat import Flat
 from cyborg_quota.limits.noop import NoopLimitDriver
-from cyborg_quota.types import TOTAL, Notice, TotalLimit
+from cyborg_quota.types import TOTAL, Notice, TotalLimit, UsageKey
 from tests import base, clouds, fixtures, history_replay, hooks
 from tests.functional import test_limits
 
@@ -377,7 +377,7 @@ class TestTree(TotalTestCase):
         self.set_total(20)
         self.execute(f"UPDATE quota_usages SET subtree = 17 WHERE project_id = '{TOTAL}'")
         (drift,) = self.engine.audit(ADMIN)
-        self.assertEqual((TOTAL, "gpu", 6), (drift.project_id, drift.resource, drift.expected.subtree))
+        self.assertEqual((UsageKey(TOTAL, "gpu"), 6), (drift.key, drift.expected.subtree))
         self.assertEqual([drift.expected], [one.expected for one in self.engine.heal(ADMIN)])
         self.assert_invariants()
         self.execute("UPDATE quota_usages SET subtree = subtree + 2, used = used + 2 WHERE project_id = 'child'")

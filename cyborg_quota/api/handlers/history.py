@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 
 from cyborg_quota.api.call import Call, Json, moment
 from cyborg_quota.api.errors import Refused
-from cyborg_quota.history_visibility import hide_pod, without_others
+from cyborg_quota.history_visibility import without_others
 from cyborg_quota.types import HistoryEntry
 
 
@@ -23,9 +24,7 @@ def get_history(call: Call) -> Json:
     )
     if not call.is_admin:
         entries = [without_others(entry) for entry in entries]
-    if not call.sees_pods:
-        entries = [hide_pod(entry) for entry in entries]
-    return call.page("history", entries, _change, lambda entry: entry.id)
+    return call.page("history", call.visible(entries), _change, lambda entry: entry.id)
 
 
 def parse_time(name: str, text: str) -> datetime.datetime:
@@ -37,21 +36,8 @@ def parse_time(name: str, text: str) -> datetime.datetime:
 
 
 def _change(entry: HistoryEntry) -> Json:
-    return {
-        "id": entry.id,
-        "at": moment(entry.at),
-        "action": entry.action,
-        "operation": entry.operation,
-        "project_id": entry.project_id,
-        "resource": entry.resource,
-        "pod": entry.pod,
-        "before": entry.before,
-        "after": entry.after,
-        "override_id": entry.override_id,
-        "start": moment(entry.starts_at),
-        "until": moment(entry.until),
-        "reason": entry.reason,
-        "user_id": entry.user_id,
-        "user_project_id": entry.user_project_id,
-        "request_id": entry.request_id,
-    }
+    change = dataclasses.asdict(entry)
+    for name in ("provider", "provider_uuid"):
+        del change[name]
+    change.update(at=moment(entry.at), start=moment(change.pop("starts_at")), until=moment(entry.until))
+    return change

@@ -53,12 +53,12 @@ def _not_default(call: Call, project_ids: list[str]) -> list[Json]:
     """Those of the projects that have limits of their own or overrides, in this order."""
     by_project: dict[str, list[Holding]] = {}
     for holding in call.engine.administration.list_holdings(call.elevated, project_ids):
-        if (holding.limit is not None and holding.pod is None) or holding.overrides:
-            by_project.setdefault(holding.project_id, []).append(holding)
+        if (holding.limit is not None and holding.key.is_whole) or holding.overrides:
+            by_project.setdefault(holding.key.project_id, []).append(holding)
     return [
         {
             "project_id": project_id,
-            "quota": {one.resource: one.limit for one in by_project[project_id] if one.limit is not None},
+            "quota": {one.key.resource: one.limit for one in by_project[project_id] if one.limit is not None},
             "overrides": sum(one.overrides for one in by_project[project_id]),
         }
         for project_id in project_ids

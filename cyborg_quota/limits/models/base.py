@@ -20,7 +20,7 @@ class EnforcementModel(abc.ABC):
     def problems(self, tree: LimitTree, projects: Collection[str], keys: Collection[ResourceKey]) -> list[str]:
         """The violations of the model in ``tree`` at these projects, as sentences without a full stop.
 
-        ``keys``: of the limits of these resources, over all pods or in one.
+        ``keys``: of these limits.
 
         A violation that involves several projects is listed at each of them. Other projects are not checked: limits
         that another model permitted there must not prevent a change here. When the limit of one project is set,
@@ -33,7 +33,7 @@ class EnforcementModel(abc.ABC):
         By default, each limit of a project on the path has one of scope ``subtree``, unless it is unlimited.
         """
         return [
-            Constraint(key.project_id, key.resource, limit, "subtree", key.pod)
+            Constraint.of(key, limit, "subtree")
             for key, limit in sorted(limits.items())
             if key.project_id in path and limit != UNLIMITED
         ]

@@ -20,7 +20,7 @@ class Flat(base.EnforcementModel):
 
     def constraints(self, path: Sequence[str], limits: Mapping[UsageKey, int]) -> list[Constraint]:
         return [
-            Constraint(key.project_id, key.resource, limit, pod=key.pod)
+            Constraint.of(key, limit)
             for key, limit in sorted(limits.items())
             if key.project_id == path[0] and limit != UNLIMITED
         ]
