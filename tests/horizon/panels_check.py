@@ -26,6 +26,14 @@ from cyborg_quota.integrations.horizon.admin import forms, tables, tabs  # noqa:
 REQUESTS = RequestFactory()
 
 
+def tab_of(slug: str, api: client.QuotaClient) -> Any:
+    """A tab of the cloud, which is not part of a page."""
+    [kind] = [one for one in tabs.QuotasTabs.tabs if one.slug == slug]
+    made = kind.__new__(kind)
+    made.request, made.tab_group = mock.Mock(_cyborg_quota_client=api, GET={}), mock.Mock(kwargs={})
+    return made
+
+
 class TestLimits(unittest.TestCase):
     """The form is shown with fpga and gpu, and sent when the service has other resources."""
 
@@ -36,7 +44,7 @@ class TestLimits(unittest.TestCase):
             data |= {f"limit_{resource}": changes.get(resource, shown), f"initial-limit_{resource}": shown}
         query = QueryDict(mutable=True)
         query.update(data)
-        initial = {"project_id": "p", "limits": now, "in_effect": now}
+        initial = {"ids": {"project_id": "p"}, "limits": now, "in_effect": now}
         return kind(REQUESTS.post("/x"), query, initial=initial)
 
     def changed(self, kind: Any, now: dict[str, int | None], **changes: str) -> dict[str, int]:
@@ -67,7 +75,7 @@ class TestLimits(unittest.TestCase):
         self.assertEqual(["limit_gpu"], list(form.errors))
 
     def test_an_override_is_named(self) -> None:
-        initial = {"project_id": "p", "limits": {"fpga": 2, "gpu": 20}, "in_effect": {"fpga": 2, "gpu": 25}}
+        initial = {"ids": {"project_id": "p"}, "limits": {"fpga": 2, "gpu": 20}, "in_effect": {"fpga": 2, "gpu": 25}}
         text = str(forms.SetLimitsForm(REQUESTS.get("/x"), initial=initial))
         self.assertEqual(1, text.count("override is in effect"))
         self.assertIn("gpu (an override is in effect: 25)", text)
@@ -101,24 +109,21 @@ class TestClient(unittest.TestCase):
 
     def client(self, *answers: Any) -> tuple[client.QuotaClient, mock.Mock]:
         made = client.QuotaClient.__new__(client.QuotaClient)
-        call = mock.Mock(side_effect=answers)
-        made._call = call
+        call = made.call = mock.Mock(side_effect=answers)
         return made, call
 
     def test_pages_of_the_capacity(self) -> None:
         first = {"capacity": [{"provider": "n/1", "resource": "gpu"}], "capacity_links": [{"rel": "next"}]}
         api, call = self.client(first, {"capacity": []})
-        found, has_more = api.capacity(1, None)
+        found, has_more = api.listed("capacity", "/quota_capacity", {}, 1, None)
         self.assertTrue(has_more)
         self.assertEqual("n%2F1/gpu", client.capacity_marker(found[0]))
-        self.assertEqual(([], False), api.capacity(1, "n%2F1/gpu"))
+        self.assertEqual(([], False), api.listed("capacity", "/quota_capacity", {}, 1, "n%2F1/gpu"))
         self.assertEqual({"limit": 1, "marker": "n%2F1/gpu"}, call.call_args.kwargs["params"])
 
     def test_one_inventory_shows_that_there_is_capacity(self) -> None:
-        tab = tabs.CapacityTab.__new__(tabs.CapacityTab)
         api, call = self.client({"capacity": [{}]})
-        tab.request = mock.Mock(_cyborg_quota_client=api)
-        self.assertTrue(tab.has_rows())
+        self.assertEqual([{}], tab_of("capacity", api).read(limit=1))
         self.assertEqual({"limit": 1}, call.call_args.kwargs["params"])
 
     def test_limits_without_overrides(self) -> None:
@@ -128,9 +133,14 @@ class TestClient(unittest.TestCase):
             self.assertEqual(expected, api.limits_without_overrides("p"))
 
     def test_the_reason_of_a_cancellation(self) -> None:
-        api, call = self.client(None)
-        api.cancel_override("p", "13-0", "the end")
-        self.assertEqual({"reason": "the end"}, call.call_args.kwargs["params"])
+        api, call = self.client(None, None)
+        ids = {"project_id": "p", "override_id": "13-0"}
+        for reason, sent in (("the end", {"reason": "the end"}), ("", {})):
+            form = forms.CancelOverrideForm(mock.Mock(), {"reason": reason}, initial={"ids": ids})
+            self.assertTrue(form.is_valid())
+            with mock.patch("horizon.messages.success"):
+                self.assertTrue(form.handle(mock.Mock(_cyborg_quota_client=api), form.cleaned_data))
+            self.assertEqual(mock.call("DELETE", forms.CancelOverrideForm.path, ids, params=sent), call.call_args)
 
 
 class TestExpiredToken(unittest.TestCase):
@@ -145,12 +155,11 @@ class TestExpiredToken(unittest.TestCase):
         for body in ({"errors": [{"status": 401, "detail": "no"}]}, {"error": {"code": 401, "message": "no"}}):
             answer = mock.Mock(status_code=401, json=mock.Mock(return_value=body))
             self.api._session.request.return_value = answer
-            self.assertRaises(errors.QuotaUnauthorized, self.api.pods)
-            tab = tabs.PodsTab.__new__(tabs.PodsTab)
-            tab.request = mock.Mock(_cyborg_quota_client=self.api)
+            self.assertRaises(errors.QuotaUnauthorized, self.api.quota, client.DEFAULTS)
+            tab = tab_of("pods", self.api)
             with mock.patch("horizon.messages.error"):
                 self.assertRaises(exceptions.NotAuthorized, tab.rows_or_none)
-            form = forms.UnsetLimitsForm(tab.request, {"reason": ""}, initial={"project_id": "p"})
+            form = forms.UnsetLimitsForm(tab.request, {"reason": ""}, initial={"ids": {"project_id": "p"}})
             self.assertTrue(form.is_valid())
             self.assertRaises(errors.QuotaUnauthorized, form.handle, tab.request, form.cleaned_data)
 

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from django.conf import settings
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+from horizon import exceptions as horizon_exceptions
 from keystoneauth1 import exceptions as keystone_exceptions
 from keystoneauth1 import session, token_endpoint
 from openstack_auth import utils as auth_utils
@@ -20,6 +22,11 @@ SERVICE_TYPE: Final = "accelerator"
 TIMEOUT_SECONDS: Final = 30.0
 _VERSION: Final = "/v2"
 _ATTRIBUTE: Final = "_cyborg_quota_client"
+DEFAULTS: Final = "/quota_defaults"
+PROJECT: Final = "/quotas/{project_id}"
+IN_FLIGHT: Final = "/quota_reservations?state=reserved&project_id={project_id}"
+"""The project is named: without it, an admin would get the reservations of all projects."""
+NOT_RETRIEVED: Final = gettext_lazy("Unable to retrieve the accelerator quota: %(exc)s")
 
 Json = dict[str, Any]
 
@@ -32,8 +39,20 @@ def of(request: Any) -> QuotaClient:
     return client
 
 
+def attempt(request: Any, load: Callable[[], Any], message: Any = NOT_RETRIEVED) -> Any:
+    """The result of ``load``; None, with a message, if the service refuses."""
+    try:
+        return load()
+    except Exception:
+        horizon_exceptions.handle(request, message)
+    return None
+
+
 class QuotaClient:
-    """Calls of the REST API. Each raises QuotaAPIError."""
+    """Calls of the REST API. Each raises QuotaAPIError.
+
+    ``path`` is below the version. ``ids``: what replaces the names in it, such as ``{project_id}``.
+    """
 
     def __init__(self, request: Any) -> None:
         endpoint = str(base.url_for(request, SERVICE_TYPE)).rstrip("/")
@@ -46,94 +65,42 @@ class QuotaClient:
             timeout=TIMEOUT_SECONDS,
         )
 
+    def quota(self, path: str, ids: Mapping[str, str] | None = None) -> Json:
+        """What the service says of each resource, by resource. A limit is None if none is set."""
+        return dict(sorted(self.call("GET", path, ids)["quota"].items()))
+
     def usage(self, project_id: str) -> list[rows.ResourceUsage]:
         """The limit, the usage and the headroom of each resource."""
-        quota = self._call("GET", _project(project_id, "/detail"))["quota"]
-        return [rows.ResourceUsage.read(resource, one) for resource, one in sorted(quota.items())]
-
-    def set_limits(self, project_id: str, limits: Mapping[str, int], reason: str, *, force: bool) -> None:
-        """Set limits of a project; those of other resources stay."""
-        body = {"quota": dict(limits), **_reason(reason), **({"force": True} if force else {})}
-        self._call("PUT", _project(project_id), json=body)
-
-    def unset_limits(self, project_id: str, reason: str) -> None:
-        """Remove all limits of a project, so that the defaults apply."""
-        self._call("DELETE", _project(project_id), params=_reason(reason))
-
-    def limits(self, project_id: str) -> dict[str, int | None]:
-        """The limits of a project, own or default; None: no limit is set."""
-        return dict(sorted(self._call("GET", _project(project_id))["quota"].items()))
+        quota = self.quota(f"{PROJECT}/detail", {"project_id": project_id})
+        return [rows.ResourceUsage.read(resource, one) for resource, one in quota.items()]
 
     def limits_without_overrides(self, project_id: str) -> dict[str, int | None]:
         """The limits that apply to a project while none of its overrides does; None: no limit is set."""
-        defaults = self._call("GET", _project(project_id, "/defaults"))["quota"]
-        listed = self._call("GET", "/quotas", params={"project_id": project_id})["quotas"]
+        defaults = self.quota(f"{PROJECT}/defaults", {"project_id": project_id})
+        listed = self.call("GET", "/quotas", params={"project_id": project_id})["quotas"]
         own = listed[0]["quota"] if listed else {}
         return dict(sorted({**defaults, **own}.items()))
 
-    def default_limits(self) -> dict[str, int | None]:
-        """The default limits of all projects; None: no limit is set."""
-        return dict(sorted(self._call("GET", "/quota_defaults")["quota"].items()))
-
-    def set_default_limits(self, limits: Mapping[str, int], reason: str) -> None:
-        """Set default limits; those of other resources stay."""
-        self._call("PUT", "/quota_defaults", json={"quota": dict(limits), **_reason(reason)})
-
-    def overrides(self, project_id: str) -> list[Json]:
-        """The overrides of a project that have not ended."""
-        return list(self._call("GET", _project(project_id, "/overrides"))["overrides"])
-
-    def add_override(
-        self, project_id: str, limits: Mapping[str, int], start: str | None, until: str, reason: str
-    ) -> None:
-        """Set limits for a span of time. The times are in RFC 3339."""
-        span = {"until": until, **({"start": start} if start else {})}
-        body = {"override": {"quota": dict(limits), **span}, **_reason(reason)}
-        self._call("POST", _project(project_id, "/overrides"), json=body)
-
-    def cancel_override(self, project_id: str, override_id: str, reason: str) -> None:
-        """Cancel an override."""
-        path = _project(project_id, f"/overrides/{urllib.parse.quote(override_id, safe='')}")
-        self._call("DELETE", path, params=_reason(reason))
-
-    def history(self, project_id: str, limit: int, marker: str | None) -> tuple[list[Json], bool]:
-        """A page of the changes of the limits, newest first, and whether there are more."""
-        return self._page("history", _project(project_id, "/history"), limit, marker)
-
-    def tree(self, project_id: str, limit: int, marker: str | None) -> tuple[list[Json], bool]:
-        """A page of the project and the projects below it, and whether there are more."""
-        return self._page("tree", _project(project_id, "/tree"), limit, marker)
-
-    def in_flight(self, project_id: str, limit: int, marker: str | None) -> tuple[list[Json], bool]:
-        """A page of the reservations in flight of one project, and whether there are more."""
-        return self._page(
-            "reservations", "/quota_reservations", limit, marker, project_id=project_id, state="reserved"
-        )
-
-    def totals(self) -> list[Json]:
-        """The total limits over all projects, and what all projects hold."""
-        quota = self._call("GET", "/quota_totals")["quota"]
-        return [{"resource": resource, **total} for resource, total in sorted(quota.items())]
-
-    def capacity(self, limit: int, marker: str | None) -> tuple[list[Json], bool]:
-        """A page of the inventories of the providers, and whether there are more. Marker: see capacity_marker."""
-        return self._page("capacity", "/quota_capacity", limit, marker)
-
-    def pods(self) -> list[Json]:
-        """The pods, with their last measurements."""
-        return list(self._call("GET", "/quota_pods")["pods"])
-
-    def _page(
-        self, name: str, path: str, limit: int, marker: str | None, **query: str
+    def listed(
+        self, name: str, path: str, ids: Mapping[str, str], limit: int | None = None, marker: str | None = None
     ) -> tuple[list[Json], bool]:
-        parameters = {**query, "limit": limit, **({"marker": marker} if marker else {})}
-        answer = self._call("GET", path, params=parameters)
+        """A list, or a page of ``limit`` rows after the marker; and whether there are more."""
+        query = {key: value for key, value in (("limit", limit), ("marker", marker)) if value}
+        answer = self.call("GET", path, ids, params=query)
         return list(answer[name]), bool(answer.get(f"{name}_links"))
 
-    def _call(self, method: str, path: str, **options: Any) -> Any:
+    def change(self, method: str, path: str, ids: Mapping[str, str], **changes: Any) -> None:
+        """Change limits. What is empty or false is not sent."""
+        given = {name: value for name, value in changes.items() if value}
+        self.call(method, path, ids, **{"params" if method == "DELETE" else "json": given})
+
+    def call(self, method: str, path: str, ids: Mapping[str, str] | None = None, **options: Any) -> Any:
+        """Make a call; returns the answer. ``options``: as for a request of keystoneauth."""
+        quoted = {name: urllib.parse.quote(value, safe="") for name, value in (ids or {}).items()}
+        url = self._endpoint + path.format(**quoted)
         try:
             answer = self._session.request(
-                self._endpoint + path, method, headers={"Accept": "application/json"}, raise_exc=False, **options
+                url, method, headers={"Accept": "application/json"}, raise_exc=False, **options
             )
         except keystone_exceptions.ClientException as error:
             raise errors.QuotaAPIError(None, _("The quota service cannot be reached.")) from error
@@ -145,14 +112,6 @@ class QuotaClient:
 def capacity_marker(inventory: Json) -> str:
     """The marker of the page after this inventory."""
     return "/".join(urllib.parse.quote(inventory[name], safe="") for name in ("provider", "resource"))
-
-
-def _project(project_id: str, part: str = "") -> str:
-    return f"/quotas/{urllib.parse.quote(project_id, safe='')}{part}"
-
-
-def _reason(reason: str) -> dict[str, str]:
-    return {"reason": reason} if reason else {}
 
 
 def _error(answer: Any) -> errors.QuotaAPIError:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from cyborg_quota.types import UNLIMITED
 
@@ -31,11 +31,6 @@ class ResourceUsage:
         """The state, from the answer of the service."""
         names = ("limit", "in_use", "reserved", "fits", "bound_by")
         return cls(resource, **{name: detail[name] for name in names})
-
-    @property
-    def id(self) -> str:
-        """The name of the row."""
-        return self.resource
 
     @property
     def is_limited(self) -> bool:
@@ -103,20 +98,9 @@ def replace_words(text: str, words: Mapping[str, str]) -> str:
     return re.sub(r"[\w-]+", lambda found: words.get(found[0], found[0]), text)
 
 
-class Identified(Protocol):
-    """An object with an id."""
-
-    @property
-    def id(self) -> str:
-        """The id."""
-
-
-Item = TypeVar("Item", bound=Identified)
-
-
 def page_of(
-    items: Sequence[Item], size: int, after: str | None = None, before: str | None = None
-) -> tuple[Sequence[Item], bool, bool]:
+    items: Sequence[Project], size: int, after: str | None = None, before: str | None = None
+) -> tuple[Sequence[Project], bool, bool]:
     """The page after the item with the id ``after``, or before that with the id ``before``.
 
     Returns the page, and whether there are items before and after it. An id that is not in the list (the project was

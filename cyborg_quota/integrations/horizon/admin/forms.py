@@ -20,15 +20,22 @@ class _QuotaForm(forms.SelfHandlingForm):
     """A form that makes one call. ``done``: what is shown if the service accepts it."""
 
     done: Any
+    method = "DELETE"
+    path = client.PROJECT
+    reason = forms.CharField(
+        label=_("Reason"), max_length=MAX_REASON_CHARS, required=False, help_text=_("For the history of the limits.")
+    )
 
-    def send(self, api: client.QuotaClient, data: dict[str, Any]) -> None:
-        """Make the call."""
-        raise NotImplementedError
+    def body(self, data: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        """What is sent, besides the reason."""
+        return {}
 
     def handle(self, request: Any, data: dict[str, Any]) -> bool:
         """Make the call. Returns whether the service accepted it; if not, the form shows why."""
         try:
-            self.send(client.of(request), data)
+            client.of(request).change(
+                self.method, self.path, self.initial["ids"], reason=data["reason"], **self.body(data)
+            )
         except errors.QuotaUnauthorized:
             raise
         except errors.QuotaAPIError as error:
@@ -36,13 +43,6 @@ class _QuotaForm(forms.SelfHandlingForm):
             return False
         messages.success(request, self.done)
         return True
-
-
-def reason_field() -> Any:
-    """The field for the reason of a change."""
-    return forms.CharField(
-        label=_("Reason"), max_length=MAX_REASON_CHARS, required=False, help_text=_("For the history of the limits.")
-    )
 
 
 def limit_field(label: Any, **options: Any) -> Any:
@@ -59,7 +59,7 @@ class LimitsForm(_QuotaForm):
     has that of its resource.
     """
 
-    reason = reason_field()
+    method = "PUT"
 
     def __init__(self, request: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(request, *args, **kwargs)
@@ -83,6 +83,10 @@ class LimitsForm(_QuotaForm):
     def changed_limits(self, data: dict[str, Any]) -> dict[str, int]:
         """The limits that the user changed since the form was shown."""
         return {resource: data[name] for name, resource in self._resources.items() if name in self.changed_data}
+
+    def body(self, data: dict[str, Any]) -> dict[str, Any]:
+        """The changed limits; and whether they are forced, if the form asks that."""
+        return {"quota": self.changed_limits(data), "force": data.get("force")}
 
     def clean(self) -> Any:
         """Refuse a form without a change, and a change of a limit that does not exist any more."""
@@ -110,31 +114,18 @@ class SetLimitsForm(LimitsForm):
         text = _("%(resource)s (an override is in effect: %(limit)s)")
         return str(text % {"resource": resource, "limit": texts.limit(limit)})
 
-    def send(self, api: client.QuotaClient, data: dict[str, Any]) -> None:
-        """Set them."""
-        limits = self.changed_limits(data)
-        api.set_limits(self.initial["project_id"], limits, data["reason"], force=data["force"])
-
 
 class UnsetLimitsForm(_QuotaForm):
     """Removes all limits of a project, so that the defaults apply."""
 
     done = _("The limits were removed.")
-    reason = reason_field()
-
-    def send(self, api: client.QuotaClient, data: dict[str, Any]) -> None:
-        """Remove them."""
-        api.unset_limits(self.initial["project_id"], data["reason"])
 
 
 class SetDefaultsForm(LimitsForm):
     """Sets default limits."""
 
     done = _("The default limits were set.")
-
-    def send(self, api: client.QuotaClient, data: dict[str, Any]) -> None:
-        """Set them."""
-        api.set_default_limits(self.changed_limits(data), data["reason"])
+    path = client.DEFAULTS
 
 
 def _time_field(label: Any, help_text: Any, *, required: bool) -> Any:
@@ -150,29 +141,26 @@ class AddOverrideForm(_QuotaForm):
     """Sets the limit of a resource for a span of time."""
 
     done = _("The override was added.")
+    method = "POST"
+    path = f"{client.PROJECT}/overrides"
+    field_order = ("resource", "limit", "start", "until")
     resource = forms.ChoiceField(label=_("Resource"))
     limit = limit_field(_("Limit"), help_text=_("-1 means unlimited."))
     start = _time_field(_("From"), _("Without it, the limit applies at once."), required=False)
     until = _time_field(_("Until"), "", required=True)
-    reason = reason_field()
 
     def __init__(self, request: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(request, *args, **kwargs)
         self.fields["resource"].choices = [(name, name) for name in self.initial["resources"]]
 
-    def send(self, api: client.QuotaClient, data: dict[str, Any]) -> None:
-        """Set it. The times of the form are in the time zone of the user."""
-        start = data["start"] and data["start"].isoformat()
-        limits, until = {data["resource"]: data["limit"]}, data["until"].isoformat()
-        api.add_override(self.initial["project_id"], limits, start, until, data["reason"])
+    def body(self, data: dict[str, Any]) -> dict[str, Any]:
+        """The override. The times of the form are in the time zone of the user."""
+        times = {name: data[name].isoformat() for name in ("start", "until") if data[name]}
+        return {"override": {"quota": {data["resource"]: data["limit"]}, **times}}
 
 
 class CancelOverrideForm(_QuotaForm):
     """Cancels an override."""
 
     done = _("The override was cancelled.")
-    reason = reason_field()
-
-    def send(self, api: client.QuotaClient, data: dict[str, Any]) -> None:
-        """Cancel it."""
-        api.cancel_override(self.initial["project_id"], self.initial["override_id"], data["reason"])
+    path = f"{client.PROJECT}/overrides/{{override_id}}"

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of the panel."""
+"""The tables of the panel, and their links to forms."""
 
 from __future__ import annotations
 
-from typing import Any
+import operator
+from typing import Any, Final
 
 from django.urls import reverse
 from django.utils.translation import gettext_lazy as _
@@ -11,52 +12,39 @@ from horizon import tables
 
 from cyborg_quota.integrations.horizon import client, texts
 from cyborg_quota.integrations.horizon.tables import (
-    JsonTable,
-    LimitsTable,
-    PagedTable,
-    ReservationsTable,
-    ResourcesTable,
+    LIMIT_COLUMNS,
+    column,
+    make_table,
+    reservations_table,
+    resources_table,
     time_column,
 )
 
-INDEX = "horizon:admin:accelerator_quotas:index"
-DETAIL = "horizon:admin:accelerator_quotas:detail"
-SET = "horizon:admin:accelerator_quotas:set"
-SET_DEFAULTS = "horizon:admin:accelerator_quotas:set_defaults"
-UNSET = "horizon:admin:accelerator_quotas:unset"
-OVERRIDE = "horizon:admin:accelerator_quotas:override"
-CANCEL_OVERRIDE = "horizon:admin:accelerator_quotas:cancel_override"
+URLS: Final = "horizon:admin:accelerator_quotas:"
+INDEX: Final = f"{URLS}index"
+DETAIL: Final = f"{URLS}detail"
 
 
-class _ProjectLink(tables.LinkAction):
-    """A link to a form of a project: that of the row, or that of the page."""
+class _FormLink(tables.LinkAction):
+    """A link to a form, which is about what the page is about, and about the row if it is in one."""
 
     classes = ("ajax-modal",)
 
     def get_link_url(self, datum: Any = None) -> str:
-        """The URL of the form."""
-        project_id = self.table.kwargs["project_id"] if datum is None else datum.id
-        return str(reverse(self.url, args=[project_id]))
+        """The URL of the form, which has the name of the link."""
+        row = {} if datum is None else {self.table.id_name: self.table.get_object_id(datum)}
+        return str(reverse(f"{URLS}{self.name}", kwargs={**self.table.kwargs, **row}))
 
 
-class SetLimits(_ProjectLink):
-    name = "set"
-    verbose_name = _("Set Limits")
-    url = SET
-    icon = "pencil"
+def _form_link(name: str, title: Any, **options: Any) -> Any:
+    return type(name, (_FormLink,), {"name": name, "verbose_name": title, **options})
 
 
-class AddOverride(_ProjectLink):
-    name = "override"
-    verbose_name = _("Add Override")
-    url = OVERRIDE
-    icon = "plus"
-
-
-class UnsetLimits(_ProjectLink):
-    name = "unset"
-    verbose_name = _("Return to Defaults")
-    url = UNSET
+SetLimits = _form_link("set", _("Set Limits"), icon="pencil")
+AddOverride = _form_link("override", _("Add Override"), icon="plus")
+UnsetLimits = _form_link("unset", _("Return to Defaults"))
+SetDefaults = _form_link("set_defaults", _("Set Default Limits"), icon="pencil")
+CancelOverride = _form_link("cancel_override", _("Cancel Override"), classes=("ajax-modal", "btn-danger"))
 
 
 class ProjectFilter(tables.FilterAction):
@@ -69,149 +57,9 @@ class ProjectFilter(tables.FilterAction):
     )
 
 
-class ProjectsTable(tables.DataTable):
-    """Every project."""
-
-    name = tables.WrappingColumn("name", verbose_name=_("Project"), link=DETAIL)
-    quota = tables.Column(texts.bars, verbose_name=_("Quota"), sortable=False)
-    id = tables.WrappingColumn("id", verbose_name=_("Project ID"), classes=("hidden-xs",))
-
-    class Meta:
-        name = "projects"
-        verbose_name = _("Projects")
-        pagination_param = "project_marker"
-        prev_pagination_param = "prev_project_marker"
-        table_actions = (ProjectFilter,)
-        row_actions = (SetLimits, AddOverride, UnsetLimits)
-        row_actions_dropdown_template = "accelerator_quota/_row_actions.html"
-        table_actions_template = "accelerator_quota/_filter.html"
-        multi_select = False
-
-
-class SetDefaults(tables.LinkAction):
-    name = "set_defaults"
-    verbose_name = _("Set Default Limits")
-    url = SET_DEFAULTS
-    classes = ("ajax-modal",)
-    icon = "pencil"
-
-
-class DefaultsTable(LimitsTable):
-    """The limits of projects without limits of their own."""
-
-    class Meta:
-        name = "defaults"
-        verbose_name = _("Default Limits")
-        table_actions = (SetDefaults,)
-        multi_select = False
-
-
-class TotalsTable(LimitsTable):
-    """The total limits over all projects."""
-
-    held = tables.Column("held", verbose_name=_("Held by All Projects"))
-
-    class Meta:
-        name = "totals"
-        verbose_name = _("Total Limits")
-
-
-class CapacityTable(PagedTable):
-    """The inventories of the providers."""
-
-    tab = "quotas__capacity"
-    provider = tables.WrappingColumn("provider", verbose_name=_("Provider"))
-    resource = tables.Column("resource", verbose_name=_("Resource"))
-    total = tables.Column("total", verbose_name=_("Total"))
-    held_back = tables.Column("reserved", verbose_name=_("Held Back"))
-    capacity = tables.Column("capacity", verbose_name=_("Capacity"))
-    in_use = tables.Column("in_use", verbose_name=_("In Use"))
-    free = tables.Column("free", verbose_name=_("Free"))
-
-    def get_object_id(self, datum: Any) -> str:
-        """The id of a row: the marker of the page after it."""
-        return client.capacity_marker(datum)
-
-    class Meta:
-        name = "capacity"
-        verbose_name = _("Capacity")
-        pagination_param = "capacity_marker"
-
-
 def _pod_usage(pod: Any) -> str:
     usage = pod["usage"] or {}
     return ", ".join(f"{name}: {use['in_use']} / {use['capacity']}" for name, use in sorted(usage.items())) or "-"
-
-
-class PodsTable(JsonTable):
-    """The pods, with their last measurements."""
-
-    key = "name"
-    name = tables.Column("name", verbose_name=_("Pod"))
-    zone = tables.Column("availability_zone", verbose_name=_("Availability Zone"))
-    state = tables.Column("state", verbose_name=_("State"))
-    usage = tables.Column(_pod_usage, verbose_name=_("In Use / Capacity"))
-    measured_at = time_column("measured_at", _("Measured"))
-
-    class Meta:
-        name = "pods"
-        verbose_name = _("Pods")
-
-
-class ProjectResourcesTable(ResourcesTable):
-    """The table of the project's own panel, with the actions of an admin."""
-
-    class Meta(ResourcesTable.Meta):
-        table_actions = (SetLimits, AddOverride)
-        multi_select = False
-
-
-class CancelOverride(tables.LinkAction):
-    """A link to the form that cancels the override of the row."""
-
-    name = "cancel"
-    verbose_name = _("Cancel Override")
-    classes = ("ajax-modal", "btn-danger")
-
-    def get_link_url(self, datum: Any) -> str:
-        """The URL of the form."""
-        return str(reverse(CANCEL_OVERRIDE, args=[self.table.kwargs["project_id"], datum["id"]]))
-
-
-class OverridesTable(LimitsTable):
-    """The overrides of a project that have not ended."""
-
-    key = "id"
-    start = time_column("start", _("From"))
-    until = time_column("until", _("Until"))
-    reason = tables.Column("reason", verbose_name=_("Reason"))
-
-    class Meta:
-        name = "overrides"
-        verbose_name = _("Overrides")
-        table_actions = (AddOverride,)
-        row_actions = (CancelOverride,)
-        multi_select = False
-
-
-class HistoryTable(PagedTable):
-    """The changes of the limits of a project, newest first."""
-
-    tab = "quota__history"
-    at = time_column("at", _("At"))
-    action = tables.Column("action", verbose_name=_("Change"))
-    resource = tables.Column(texts.resource_in_pod, verbose_name=_("Resource"))
-    before = tables.Column(lambda change: texts.changed(change["before"]), verbose_name=_("Before"))
-    after = tables.Column(lambda change: texts.changed(change["after"]), verbose_name=_("After"))
-    start = time_column("start", _("From"))
-    until = time_column("until", _("Until"))
-    reason = tables.Column("reason", verbose_name=_("Reason"))
-    user = tables.WrappingColumn("user_id", verbose_name=_("User"))
-
-    class Meta:
-        name = "history"
-        verbose_name = _("History")
-        pagination_param = "history_marker"
 
 
 def _indented(node: Any) -> str:
@@ -237,23 +85,103 @@ def _node_quota(node: Any) -> str:
     return "; ".join(map(str, figures)) or "-"
 
 
-class TreeTable(PagedTable):
-    """The project and the projects below it. Parents come before children."""
+# --- of the cloud ---
 
-    tab = "quota__tree"
-    key = "project_id"
-    name = tables.Column(_indented, verbose_name=_("Project"), link=_node_url, sortable=False)
-    quota = tables.Column(_node_quota, verbose_name=_("Quota"), sortable=False)
+ProjectsTable = make_table(
+    "projects",
+    _("Projects"),
+    {
+        "name": column(_("Project"), kind=tables.WrappingColumn, link=DETAIL),
+        "quota": column(_("Quota"), texts.bars, sortable=False),
+        "id": column(_("Project ID"), kind=tables.WrappingColumn, classes=("hidden-xs",)),
+    },
+    key=operator.attrgetter("id"),
+    pagination_param="project_marker",
+    prev_pagination_param="prev_project_marker",
+    table_actions=(ProjectFilter,),
+    row_actions=(SetLimits, AddOverride, UnsetLimits),
+    row_actions_dropdown_template="accelerator_quota/_row_actions.html",
+    table_actions_template="accelerator_quota/_filter.html",
+)
+DefaultsTable = make_table(
+    "defaults",
+    _("Default Limits"),
+    LIMIT_COLUMNS,
+    key=operator.itemgetter("resource"),
+    table_actions=(SetDefaults,),
+)
+TotalsTable = make_table(
+    "totals",
+    _("Total Limits"),
+    {**LIMIT_COLUMNS, "held": _("Held by All Projects")},
+    key=operator.itemgetter("resource"),
+)
+CapacityTable = make_table(
+    "capacity",
+    _("Capacity"),
+    {
+        "provider": column(_("Provider"), kind=tables.WrappingColumn),
+        "resource": _("Resource"),
+        "total": _("Total"),
+        "reserved": _("Held Back"),
+        "capacity": _("Capacity"),
+        "in_use": _("In Use"),
+        "free": _("Free"),
+    },
+    key=client.capacity_marker,
+    tab="quotas__capacity",
+    pagination_param="capacity_marker",
+)
+PodsTable = make_table(
+    "pods",
+    _("Pods"),
+    {
+        "name": _("Pod"),
+        "availability_zone": _("Availability Zone"),
+        "state": _("State"),
+        "usage": column(_("In Use / Capacity"), _pod_usage),
+        "measured_at": time_column(_("Measured")),
+    },
+    key=operator.itemgetter("name"),
+)
 
-    class Meta:
-        name = "tree"
-        verbose_name = _("Project Tree")
-        pagination_param = "tree_marker"
+# --- of one project ---
 
-
-class ProjectReservationsTable(ReservationsTable):
-    """The table of the project's own panel, in a tab."""
-
-    tab = "quota__reservations"
-
-    Meta = ReservationsTable.Meta
+ProjectResourcesTable = resources_table(table_actions=(SetLimits, AddOverride))
+OverridesTable = make_table(
+    "overrides",
+    _("Overrides"),
+    {**LIMIT_COLUMNS, "start": time_column(_("From")), "until": time_column(_("Until")), "reason": _("Reason")},
+    id_name="override_id",
+    table_actions=(AddOverride,),
+    row_actions=(CancelOverride,),
+)
+ProjectReservationsTable = reservations_table(tab="quota__reservations")
+HistoryTable = make_table(
+    "history",
+    _("History"),
+    {
+        "at": time_column(_("At")),
+        "action": _("Change"),
+        "resource": column(_("Resource"), texts.resource_in_pod),
+        "before": column(_("Before"), lambda change: texts.changed(change["before"])),
+        "after": column(_("After"), lambda change: texts.changed(change["after"])),
+        "start": time_column(_("From")),
+        "until": time_column(_("Until")),
+        "reason": _("Reason"),
+        "user_id": column(_("User"), kind=tables.WrappingColumn),
+    },
+    tab="quota__history",
+    pagination_param="history_marker",
+)
+TreeTable = make_table(
+    "tree",
+    _("Project Tree"),
+    {
+        "name": column(_("Project"), _indented, link=_node_url, sortable=False),
+        "quota": column(_("Quota"), _node_quota, sortable=False),
+    },
+    key=operator.itemgetter("project_id"),
+    tab="quota__tree",
+    pagination_param="tree_marker",
+)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from django.core.cache import cache
@@ -16,50 +15,44 @@ from cyborg_quota.integrations.horizon.admin import projects, tables
 
 CONFIGURED_SECONDS: Final = 300
 """How long Horizon remembers that there are totals, capacity or pods. It asks each time if there are none."""
-TEMPLATE: Final = "accelerator_quota/_table.html"
 
 
 class _Tab(tabs.TableTab):
-    """A tab with one table, whose rows are those of ``read``."""
+    """A tab with one table. ``path``: the call of the REST API that lists its rows.
 
-    template_name = TEMPLATE
+    ``is_optional``: it is shown only where the service has what it shows.
+    """
+
+    template_name = "accelerator_quota/_table.html"
     preload = False
+    path = ""
+    is_optional = False
+    _has_more = False
+    _has_prev = False
 
     def __init_subclass__(cls) -> None:
         """Name the method that returns the rows as Horizon expects it, by the table."""
         for table in cls.table_classes:
             setattr(cls, f"get_{table._meta.name}_data", cls.rows_or_none)
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._has_more = False
-        self._has_prev = False
-
-    @property
-    def project_id(self) -> str:
-        """The project of the page."""
-        return str(self.tab_group.kwargs["project_id"])
-
     @property
     def quota_api(self) -> client.QuotaClient:
         """The REST API."""
         return client.of(self.request)
 
-    def read(self) -> list[Any]:
-        """The rows."""
-        raise NotImplementedError
+    def read(self, limit: int | None = None) -> list[Any]:
+        """The rows of the page that the request asks for, or at most ``limit`` rows."""
+        [table] = self.table_classes
+        page: tuple[Any, ...] = ()
+        if table.tab:
+            size = limit or functions.get_page_size(self.request)
+            page = (size, self.request.GET.get(table._meta.pagination_param))
+        found, self._has_more = self.quota_api.listed(table._meta.name, self.path, self.tab_group.kwargs, *page)
+        return found
 
     def rows_or_none(self) -> list[Any]:
         """The rows; none, with a message, if the service refuses."""
-        return list(self.attempt(self.read))
-
-    def attempt(self, load: Callable[[], Any]) -> Any:
-        """The result of ``load``; an empty list, with a message, if the service refuses."""
-        try:
-            return load()
-        except Exception:
-            exceptions.handle(self.request, _("Unable to retrieve the accelerator quota: %(exc)s"))
-        return []
+        return client.attempt(self.request, self.read) or []
 
     def has_prev_data(self, table: Any) -> bool:  # noqa: ARG002
         """Whether there is a page before."""
@@ -69,20 +62,26 @@ class _Tab(tabs.TableTab):
         """Whether there is a next page."""
         return self._has_more
 
-
-class _PagedTab(_Tab):
-    """A tab with a table of which the service returns pages."""
-
-    def read_page(self, limit: int, marker: str | None) -> tuple[list[client.Json], bool]:
-        """The rows after the marker, and whether there are more."""
-        raise NotImplementedError
-
-    def read(self) -> list[Any]:
-        """The rows of the page that the request asks for."""
-        [table] = self.table_classes
-        marker = self.request.GET.get(table._meta.pagination_param)
-        found, self._has_more = self.read_page(functions.get_page_size(self.request), marker)
+    def allowed(self, request: Any) -> bool:
+        """Whether there is anything to show, in the region of the user."""
+        key = f"cyborg_quota_has_{self.slug}_{request.user.services_region}"
+        if not self.is_optional or cache.get(key):
+            return True
+        try:
+            found = bool(self.read(limit=1))
+        except Exception:
+            exceptions.handle(request, ignore=True)
+            return False
+        if found:
+            cache.set(key, True, CONFIGURED_SECONDS)
         return found
+
+
+def _tab(table: Any, path: str, base: type[_Tab] = _Tab, **options: Any) -> Any:
+    """A tab with the name of its table, unless ``options`` give another one."""
+    meta = table._meta
+    named = {"name": meta.verbose_name, "slug": meta.name, "table_classes": (table,), "path": path}
+    return type(meta.name, (base,), {**named, **options})
 
 
 class ProjectsTab(_Tab):
@@ -93,7 +92,7 @@ class ProjectsTab(_Tab):
     table_classes = (tables.ProjectsTable,)
     preload = True
 
-    def read(self) -> list[Any]:
+    def read(self, limit: int | None = None) -> list[Any]:  # noqa: ARG002
         """The rows."""
         table = self._tables[tables.ProjectsTable._meta.name]
         action = table._meta._filter_action
@@ -109,85 +108,26 @@ class ProjectsTab(_Tab):
         return [rows.Project(one.id, one.name, self.quota_api.usage(one.id)) for one in page]
 
 
-class DefaultsTab(_Tab):
-    """The default limits."""
+class _ByResource(_Tab):
+    """A tab whose rows are the resources; of each, the service says the limit, or more."""
 
-    name = _("Defaults")
-    slug = "defaults"
-    table_classes = (tables.DefaultsTable,)
-
-    def read(self) -> list[Any]:
+    def read(self, limit: int | None = None) -> list[Any]:  # noqa: ARG002
         """The rows."""
-        return [{"resource": name, "limit": limit} for name, limit in self.quota_api.default_limits().items()]
-
-
-class _OptionalTab(_Tab):
-    """A tab that is shown only where the service has what it shows."""
-
-    def has_rows(self) -> bool:
-        """Whether the service has any."""
-        return bool(self.read())
-
-    def allowed(self, request: Any) -> bool:
-        """Whether there is anything to show, in the region of the user."""
-        key = f"cyborg_quota_has_{self.slug}_{request.user.services_region}"
-        if cache.get(key):
-            return True
-        try:
-            found = self.has_rows()
-        except Exception:
-            exceptions.handle(request, ignore=True)
-            return False
-        if found:
-            cache.set(key, True, CONFIGURED_SECONDS)
-        return found
-
-
-class TotalsTab(_OptionalTab):
-    """The total limits over all projects."""
-
-    name = _("Totals")
-    slug = "totals"
-    table_classes = (tables.TotalsTable,)
-
-    def read(self) -> list[Any]:
-        """The rows."""
-        return self.quota_api.totals()
-
-
-class CapacityTab(_PagedTab, _OptionalTab):
-    """The inventories of the providers."""
-
-    name = _("Capacity")
-    slug = "capacity"
-    table_classes = (tables.CapacityTable,)
-
-    def has_rows(self) -> bool:
-        """Whether there is an inventory."""
-        return bool(self.read_page(1, None)[0])
-
-    def read_page(self, limit: int, marker: str | None) -> tuple[list[client.Json], bool]:
-        """The inventories."""
-        return self.quota_api.capacity(limit, marker)
-
-
-class PodsTab(_OptionalTab):
-    """The pods."""
-
-    name = _("Pods")
-    slug = "pods"
-    table_classes = (tables.PodsTable,)
-
-    def read(self) -> list[Any]:
-        """The rows."""
-        return self.quota_api.pods()
+        quota = self.quota_api.quota(self.path)
+        return [{"resource": name, **(one if isinstance(one, dict) else {"limit": one})} for name, one in quota.items()]
 
 
 class QuotasTabs(tabs.TabGroup):
     """The tabs of the cloud."""
 
     slug = "quotas"
-    tabs = (ProjectsTab, DefaultsTab, TotalsTab, CapacityTab, PodsTab)
+    tabs = (
+        ProjectsTab,
+        _tab(tables.DefaultsTable, client.DEFAULTS, _ByResource, name=_("Defaults")),
+        _tab(tables.TotalsTable, "/quota_totals", _ByResource, name=_("Totals"), is_optional=True),
+        _tab(tables.CapacityTable, "/quota_capacity", is_optional=True),
+        _tab(tables.PodsTable, "/quota_pods", is_optional=True),
+    )
     sticky = True
 
 
@@ -200,70 +140,35 @@ class UsageTab(_Tab):
     template_name = "accelerator_quota/_usage_tab.html"
     preload = True
 
-    def read(self) -> list[Any]:
+    def read(self, limit: int | None = None) -> list[Any]:  # noqa: ARG002
         """The rows."""
-        return self.quota_api.usage(self.project_id)
+        return self.quota_api.usage(self.tab_group.kwargs["project_id"])
 
     def get_context_data(self, request: Any, **kwargs: Any) -> Any:
         """The table, and the figures of the bars."""
         context = super().get_context_data(request, **kwargs)
-        context["usages"] = context["table"].data
-        return context
+        return {**context, "usages": context["table"].data}
 
 
-class OverridesTab(_Tab):
-    """The overrides of the project."""
-
-    name = _("Overrides")
-    slug = "overrides"
-    table_classes = (tables.OverridesTable,)
-
-    def read(self) -> list[Any]:
-        """The rows."""
-        return self.quota_api.overrides(self.project_id)
-
-
-class ReservationsTab(_PagedTab):
-    """The reservations in flight of the project."""
-
-    name = _("Reservations in Flight")
-    slug = "reservations"
-    table_classes = (tables.ProjectReservationsTable,)
-
-    def read_page(self, limit: int, marker: str | None) -> tuple[list[client.Json], bool]:
-        """The reservations."""
-        return self.quota_api.in_flight(self.project_id, limit, marker)
-
-
-class HistoryTab(_PagedTab):
-    """The changes of the limits."""
-
-    name = _("History")
-    slug = "history"
-    table_classes = (tables.HistoryTable,)
-
-    def read_page(self, limit: int, marker: str | None) -> tuple[list[client.Json], bool]:
-        """The changes."""
-        return self.quota_api.history(self.project_id, limit, marker)
-
-
-class TreeTab(_PagedTab):
+class _TreeTab(_Tab):
     """The project and the projects below it."""
 
-    name = _("Project Tree")
-    slug = "tree"
-    table_classes = (tables.TreeTable,)
-
-    def read_page(self, limit: int, marker: str | None) -> tuple[list[client.Json], bool]:
+    def read(self, limit: int | None = None) -> list[Any]:
         """The projects, with their names."""
-        nodes, has_more = self.quota_api.tree(self.project_id, limit, marker)
-        names = self.attempt(lambda: projects.names(self.request)) or {}
-        return [{**node, "name": names.get(node["project_id"], node["project_id"])} for node in nodes], has_more
+        nodes = super().read(limit)
+        names = client.attempt(self.request, lambda: projects.names(self.request)) or {}
+        return [{**node, "name": names.get(node["project_id"], node["project_id"])} for node in nodes]
 
 
 class ProjectTabs(tabs.DetailTabsGroup):
     """The tabs of one project."""
 
     slug = "quota"
-    tabs = (UsageTab, OverridesTab, ReservationsTab, HistoryTab, TreeTab)
+    tabs = (
+        UsageTab,
+        _tab(tables.OverridesTable, f"{client.PROJECT}/overrides"),
+        _tab(tables.ProjectReservationsTable, client.IN_FLIGHT),
+        _tab(tables.HistoryTable, f"{client.PROJECT}/history"),
+        _tab(tables.TreeTable, f"{client.PROJECT}/tree", _TreeTab),
+    )
     sticky = True

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from django import shortcuts
-from django.urls import reverse, reverse_lazy
+from django.urls import reverse
 from django.utils.translation import gettext_lazy as _
 from horizon import exceptions, forms, tabs
 
@@ -39,10 +39,8 @@ class DetailView(tabs.TabbedTableView):
 
     def get_context_data(self, **kwargs: Any) -> Any:
         """The name of the project."""
-        context = super().get_context_data(**kwargs)
-        context["project_name"] = projects.name(self.request, self.kwargs["project_id"])
-        context["url"] = reverse(tables.INDEX)
-        return context
+        name = projects.name(self.request, self.kwargs["project_id"])
+        return {**super().get_context_data(**kwargs), "project_name": name, "url": reverse(tables.INDEX)}
 
 
 class _FormView(forms.ModalFormView):
@@ -56,47 +54,35 @@ class _FormView(forms.ModalFormView):
         """The initial values, from the service. Without them, the user is back at the list, with the reason."""
         if not hasattr(self, "_initial"):
             try:
-                self._initial = self.load(client.of(self.request))
+                self._initial = {"ids": dict(self.kwargs), **self.load(client.of(self.request))}
             except Exception:
-                message = _("Unable to retrieve the accelerator quota: %(exc)s")
-                exceptions.handle(self.request, message, redirect=reverse(tables.INDEX))
+                exceptions.handle(self.request, client.NOT_RETRIEVED, redirect=reverse(tables.INDEX))
         return self._initial
 
-    def load(self, api: client.QuotaClient) -> Any:
-        """The initial values."""
-        raise NotImplementedError
+    def load(self, api: client.QuotaClient) -> dict[str, Any]:  # noqa: ARG002
+        """The initial values, besides the ids of the path."""
+        return {}
 
     def get_context_data(self, **kwargs: Any) -> Any:
-        """What the form shows beside its fields."""
-        context = super().get_context_data(**kwargs)
-        context["modal_header"] = self.get_header()
-        context["submit_url"] = self.request.path
-        context["submit_label"] = self.page_title
-        context["description"] = self.description
-        return context
-
-    def get_header(self) -> str:
-        """The title of the form."""
-        return str(self.page_title)
-
-
-class _ProjectFormView(_FormView):
-    def get_header(self) -> str:
-        """The title of the form, with the name of the project."""
-        return f"{self.page_title}: {projects.name(self.request, self.kwargs['project_id'])}"
+        """What the form shows beside its fields. The title has the name of the project."""
+        title, project_id = str(self.page_title), self.kwargs.get("project_id")
+        shown = {
+            "modal_header": f"{title}: {projects.name(self.request, project_id)}" if project_id else title,
+            "submit_url": self.request.path,
+            "submit_label": self.page_title,
+            "description": self.description,
+        }
+        return {**super().get_context_data(**kwargs), **shown}
 
     def get_success_url(self) -> str:
-        """The page of the project."""
-        return str(reverse(tables.DETAIL, args=[self.kwargs["project_id"]]))
+        """The page of the project, or the list of all."""
+        project_id = self.kwargs.get("project_id")
+        return str(reverse(tables.DETAIL, args=[project_id]) if project_id else reverse(tables.INDEX))
 
     get_cancel_url = get_success_url
 
-    def load(self, api: client.QuotaClient) -> Any:  # noqa: ARG002
-        """The ids of the path: of the project, and of what the form is about."""
-        return dict(self.kwargs)
 
-
-class SetLimitsView(_ProjectFormView):
+class SetLimitsView(_FormView):
     """Set limits of a project."""
 
     form_class = quota_forms.SetLimitsForm
@@ -107,14 +93,13 @@ class SetLimitsView(_ProjectFormView):
         _("A limit is refused if it does not agree with the limits of the projects above or below this one."),
     )
 
-    def load(self, api: client.QuotaClient) -> Any:
+    def load(self, api: client.QuotaClient) -> dict[str, Any]:
         """The present limits, without and with overrides."""
-        project_id = self.kwargs["project_id"]
-        limits, in_effect = api.limits_without_overrides(project_id), api.limits(project_id)
-        return {**super().load(api), "limits": limits, "in_effect": in_effect}
+        limits = api.limits_without_overrides(self.kwargs["project_id"])
+        return {"limits": limits, "in_effect": api.quota(client.PROJECT, self.kwargs)}
 
 
-class UnsetLimitsView(_ProjectFormView):
+class UnsetLimitsView(_FormView):
     """Remove all limits of a project."""
 
     form_class = quota_forms.UnsetLimitsForm
@@ -127,15 +112,14 @@ class SetDefaultsView(_FormView):
 
     form_class = quota_forms.SetDefaultsForm
     page_title = _("Set Default Limits")
-    success_url = reverse_lazy(tables.INDEX)
     description = (_("The limits of projects without limits of their own. -1 means unlimited."),)
 
-    def load(self, api: client.QuotaClient) -> Any:
+    def load(self, api: client.QuotaClient) -> dict[str, Any]:
         """The present default limits."""
-        return {"limits": api.default_limits()}
+        return {"limits": api.quota(client.DEFAULTS)}
 
 
-class AddOverrideView(_ProjectFormView):
+class AddOverrideView(_FormView):
     """Set a limit for a span of time."""
 
     form_class = quota_forms.AddOverrideForm
@@ -145,12 +129,12 @@ class AddOverrideView(_ProjectFormView):
         _("The times are in your time zone."),
     )
 
-    def load(self, api: client.QuotaClient) -> Any:
+    def load(self, api: client.QuotaClient) -> dict[str, Any]:
         """The resources."""
-        return {**super().load(api), "resources": list(api.limits(self.kwargs["project_id"]))}
+        return {"resources": list(api.quota(client.PROJECT, self.kwargs))}
 
 
-class CancelOverrideView(_ProjectFormView):
+class CancelOverrideView(_FormView):
     """Cancel an override."""
 
     form_class = quota_forms.CancelOverrideForm
