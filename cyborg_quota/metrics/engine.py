@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from cyborg_quota import exceptions
 from cyborg_quota.engine import QuotaEngine
-from cyborg_quota.metrics.recorder import recorder
+from cyborg_quota.metrics.setup import recorder
 from cyborg_quota.types import Claim
 from cyborg_quota.validation import Context
 
@@ -58,13 +58,11 @@ class MeasuredEngine(QuotaEngine):
 
     def reserve_many(self, context: Context, claims: Iterable[Claim], *args: Any, **kwargs: Any) -> list[str]:
         claims = claims if isinstance(claims, list) else list(claims)
-        result = FAILED
+        result = GRANTED
         began = time.perf_counter()
         try:
-            uuids = super().reserve_many(context, claims, *args, **kwargs)
-            result = GRANTED
-            return uuids
-        except exceptions.QuotaError as error:
+            return super().reserve_many(context, claims, *args, **kwargs)
+        except BaseException as error:
             result = result_of(error)
             raise
         finally:

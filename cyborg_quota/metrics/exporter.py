@@ -55,7 +55,7 @@ class LedgerApplication:
             began = time.monotonic()
             if began - self._read_at >= self._max_age_seconds:
                 metrics = self._engine.monitoring.read(validation.admin_context(), self._projects)
-                self._text = gauges.projects_text(metrics.projects) + gauges.ledger_text(metrics)
+                self._text = gauges.ledger_text(metrics)
                 self._read_at = time.monotonic()
                 project_ids = sorted({row.project_id for row in metrics.projects})
                 if self._names is not None and project_ids and began - self._names_read_at >= NAMES_SECONDS:

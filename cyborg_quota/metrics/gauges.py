@@ -31,67 +31,49 @@ def escape(value: str) -> str:
     return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
-def projects_text(rows: Iterable[ProjectMetrics]) -> str:
-    """The gauges of projects."""
-    labelled = [(f'{{project_id="{escape(row.project_id)}",resource="{escape(row.resource)}"}}', row) for row in rows]
-    lines: list[str] = []
-    for name, help_text, value_of in _OF_PROJECT:
-        if labelled:
-            lines += _head(f"cyborg_quota_{name}", help_text)
-            lines += [
-                f"cyborg_quota_{name}{labels} {value}"
-                for labels, row in labelled
-                if (value := value_of(row)) is not None
-            ]
-    return _join(lines)
+def ledger_text(metrics: LedgerMetrics) -> str:
+    """The gauges of projects, of capacity, of pods and of the state of the ledger."""
+    projects = [(_labels(project_id=row.project_id, resource=row.resource), row) for row in metrics.projects]
+    capacity = [(_labels(resource=key[0], pod=key[1]), use) for key, use in sorted(metrics.capacity.items())]
+    ages = [(_labels(pod=pod), age) for pod, age in sorted(metrics.measurement_ages.items())]
+    families = [
+        _family(name, help_text, [(labels, value_of(row)) for labels, row in projects])
+        for name, help_text, value_of in _OF_PROJECT
+    ]
+    families += [
+        # (A gauge must not be named _total, says promtool. The name is that of a quantity here, not of a counter.)
+        _family(
+            "capacity_total",
+            "What providers can host, by the pod of the provider.",
+            [(labels, use[0]) for labels, use in capacity],
+            kind="untyped",
+        ),
+        _family("capacity_used", "How much of that is in use.", [(labels, use[1]) for labels, use in capacity]),
+        _family(
+            "pod_measurement_age_seconds", "The time since the last measurement of a pod, or since it was added.", ages
+        ),
+        _family(
+            "oldest_overdue_seconds",
+            "How long ago the reservation that is longest overdue became so; 0: none is.",
+            [("", metrics.oldest_overdue_seconds)],
+        ),
+        _family("schema_info", "The revision of the schema of the ledger.", [(_labels(revision=metrics.revision), 1)]),
+    ]
+    return "".join(families)
 
 
 def names_text(names: Mapping[str, str]) -> str:
     """The names of projects by id, as labels of a series with the value 1."""
-    lines = [
-        f'cyborg_quota_project_info{{project_id="{escape(project_id)}",project_name="{escape(name)}"}} 1'
-        for project_id, name in sorted(names.items())
-    ]
-    head = _head("cyborg_quota_project_info", "The name of a project in Keystone.") if lines else []
-    return _join([*head, *lines])
+    series = [(_labels(project_id=project_id, project_name=name), 1) for project_id, name in sorted(names.items())]
+    return _family("project_info", "The name of a project in Keystone.", series)
 
 
-def ledger_text(metrics: LedgerMetrics) -> str:
-    """The gauges of capacity, of pods and of the state of the ledger."""
-    lines: list[str] = []
-    if metrics.capacity:
-        for name, help_text, index in (
-            ("cyborg_quota_capacity_total", "What providers can host, by the pod of the provider.", 0),
-            ("cyborg_quota_capacity_used", "How much of that is in use.", 1),
-        ):
-            # (A gauge must not be named _total, says promtool. The name is that of a quantity here, not of a counter.)
-            lines += _head(name, help_text, "untyped" if name.endswith("_total") else "gauge")
-            lines += [
-                f'{name}{{resource="{escape(resource)}",pod="{escape(pod)}"}} {use[index]}'
-                for (resource, pod), use in sorted(metrics.capacity.items())
-            ]
-    if metrics.measurement_ages:
-        name = "cyborg_quota_pod_measurement_age_seconds"
-        lines += _head(name, "The time since the last measurement of a pod, or since it was added.")
-        lines += [f'{name}{{pod="{escape(pod)}"}} {age}' for pod, age in sorted(metrics.measurement_ages.items())]
-    lines += gauge(
-        "cyborg_quota_oldest_overdue_seconds",
-        "How long ago the reservation that is longest overdue became so; 0: none is.",
-        metrics.oldest_overdue_seconds,
-    )
-    name = "cyborg_quota_schema_info"
-    lines += [*_head(name, "The revision of the schema of the ledger."), f'{name}{{revision="{metrics.revision}"}} 1']
-    return _join(lines)
+def _labels(**values: str) -> str:
+    return "{" + ",".join(f'{name}="{escape(value)}"' for name, value in values.items()) + "}"
 
 
-def gauge(name: str, help_text: str, value: float) -> list[str]:
-    """The lines of a gauge without labels."""
-    return [*_head(name, help_text), f"{name} {value}"]
-
-
-def _head(name: str, help_text: str, kind: str = "gauge") -> list[str]:
-    return [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"]
-
-
-def _join(lines: Iterable[str]) -> str:
-    return "".join(f"{line}\n" for line in lines)
+def _family(name: str, help_text: str, series: Iterable[tuple[str, float | None]], kind: str = "gauge") -> str:
+    """The series of a metric, given as (labels, value), with its head. A value None has no series."""
+    lines = [f"cyborg_quota_{name}{labels} {value}\n" for labels, value in series if value is not None]
+    head = f"# HELP cyborg_quota_{name} {help_text}\n# TYPE cyborg_quota_{name} {kind}\n"
+    return "".join([head, *lines]) if lines else ""

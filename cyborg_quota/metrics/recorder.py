@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 import prometheus_client
 
@@ -44,21 +43,12 @@ class Recorder:
             buckets=_BUCKETS,
             registry=self.registry,
         )
-        self._children: dict[tuple[str, ...], Any] = {}
 
     def record(self, call: str, seconds: float, resources: Iterable[str] = (), result: str = "") -> None:
         """Count a call, and its duration; a reserve once for each of its resources, with its result."""
-        # (prometheus_client finds the child of a metric by its labels under a lock, which takes as long as to count.)
-        observe = self._children.get((call,))
-        if observe is None:
-            observe = self._children[(call,)] = self._durations.labels(call).observe
-        observe(seconds)
+        self._durations.labels(call).observe(seconds)
         for resource in resources:
-            key = (resource, result)
-            count = self._children.get(key)
-            if count is None:
-                count = self._children[key] = self._reserves.labels(resource, result).inc
-            count()
+            self._reserves.labels(resource, result).inc()
 
     def count_retry(self, reason: str) -> None:
         """Count a retry of a transaction."""
@@ -67,9 +57,3 @@ class Recorder:
     def gauge(self, name: str, help_text: str) -> prometheus_client.Gauge:
         """A gauge of this process, which has no series before its value is set."""
         return prometheus_client.Gauge(name, help_text, registry=self.registry)
-
-
-@functools.cache
-def recorder() -> Recorder:
-    """The recorder of this process: a metric exists once in a process."""
-    return Recorder()

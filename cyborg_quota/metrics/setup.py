@@ -6,6 +6,7 @@ The only module of this package that others import.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 from oslo_config import cfg
@@ -66,12 +67,13 @@ def serve_counters(conf: cfg.ConfigOpts) -> None:
     LOG.warning("The counters of this process are not served: no address in [metrics] listen is free (%s).", reasons)
 
 
+@functools.cache
 def recorder() -> Recorder:
-    """The recorder of this process. Raises ConfigurationError."""
+    """The recorder of this process, in which a metric exists once. Raises ConfigurationError."""
     try:
-        from cyborg_quota.metrics import recorder as module
+        from cyborg_quota.metrics.recorder import Recorder
     except ImportError:
         raise exceptions.ConfigurationError(
             "[metrics] listen is set, and needs prometheus_client: install cyborg_quota[metrics]."
         ) from None
-    return module.recorder()
+    return Recorder()

@@ -15,7 +15,6 @@ from prometheus_client import generate_latest
 
 import cyborg_quota
 from cyborg_quota import exceptions
-from cyborg_quota.metrics import recorder as recorders
 from cyborg_quota.metrics import setup
 from cyborg_quota.metrics.engine import MeasuredEngine, result_of
 from tests import base, hooks
@@ -28,8 +27,8 @@ class TestCounters(server.ApiTestCase):
     options = {"metrics__listen": ["127.0.0.1:1"]}
 
     def setUp(self) -> None:
-        recorders.recorder.cache_clear()
-        self.addCleanup(recorders.recorder.cache_clear)
+        setup.recorder.cache_clear()
+        self.addCleanup(setup.recorder.cache_clear)
         super().setUp()
         self.assertIsInstance(self.engine, MeasuredEngine)
 
@@ -91,8 +90,8 @@ class TestCounters(server.ApiTestCase):
 class TestServer(oslo_base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        recorders.recorder.cache_clear()
-        self.addCleanup(recorders.recorder.cache_clear)
+        setup.recorder.cache_clear()
+        self.addCleanup(setup.recorder.cache_clear)
 
     def serve(self, *addresses: str) -> list[str]:
         """Serve at the first of these addresses that is free; returns what is logged."""
@@ -131,8 +130,8 @@ class TestServer(oslo_base.BaseTestCase):
     def test_without_the_library(self) -> None:
         conf = server.settings("sqlite://", metrics__listen=["127.0.0.1:1"])
         with mock.patch.dict("sys.modules", {"prometheus_client": None}):
-            sys.modules.pop("cyborg_quota.metrics.recorder")
-            vars(cyborg_quota.metrics).pop("recorder")
+            sys.modules.pop("cyborg_quota.metrics.recorder", None)
+            vars(cyborg_quota.metrics).pop("recorder", None)
             error = self.assertRaises(exceptions.ConfigurationError, setup.engine_class, conf)
         self.assertIn("cyborg_quota[metrics]", str(error))
 
