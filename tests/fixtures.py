@@ -27,8 +27,8 @@ from cyborg_quota.db.settings import DatabaseSettings
 from cyborg_quota.ledger.driver import DbQuotaDriver
 from cyborg_quota.ledger.selection import BestFit, ProviderSelection
 from cyborg_quota.ledger.settings import DriverSettings
-from cyborg_quota.limits.base import LimitDriver
-from cyborg_quota.types import ResourceKey
+from cyborg_quota.limits.base import LimitDriver, PathLimits
+from cyborg_quota.types import UNLIMITED, ResourceKey, UsageKey
 from tests import invariants, kept_connections, needs, shared_dialects, statement_cache
 
 statement_cache.share()
@@ -202,17 +202,19 @@ class DictLimits(LimitDriver):
         return cls()
 
     def __init__(self) -> None:
-        self.limits: dict[tuple[str | None, str], int] = {}
+        self.own: dict[tuple[str | None, str], int] = {}
         self.subtree_limits: dict[tuple[str, str], int] = {}
 
-    def get_constraints(self, path: Sequence[str], resources: Collection[str]) -> list[Constraint]:
-        return self._constraints(path, map(ResourceKey, resources))
+    def bounds(self, states: Sequence[PathState], resources: Collection[str]) -> list[PathLimits]:
+        parts = (name.partition(" in pod ") for _, name in [*self.own, *self.subtree_limits])
+        keys = [*map(ResourceKey, resources), *sorted({ResourceKey(name, pod) for name, _, pod in parts if pod})]
+        return [PathLimits(self._constraints(state.project_ids, keys)) for state in states]
 
     def _constraints(self, path: Sequence[str], keys: Iterable[ResourceKey]) -> list[Constraint]:
         found = []
         for key in keys:
             name = str(key)
-            limit = self.limits.get((path[0], name), self.limits.get((None, name)))
+            limit = self.own.get((path[0], name), self.own.get((None, name)))
             if limit is not None:
                 found.append(Constraint(path[0], key.resource, limit, pod=key.pod))
             for project_id in path:
@@ -221,21 +223,10 @@ class DictLimits(LimitDriver):
                     found.append(Constraint(project_id, key.resource, limit, "subtree", key.pod))
         return found
 
-    def get_pod_constraints(self, path: Sequence[str], keys: Collection[ResourceKey]) -> list[Constraint]:
-        return self._constraints(path, keys)
+    def limits(self, states: Sequence[PathState], resources: Collection[str]) -> Mapping[UsageKey, int]:
+        keys = [UsageKey(state.project_ids[0], resource) for state in states for resource in resources]
+        return {key: self.own.get(key[:2], self.own.get((None, key.resource), UNLIMITED)) for key in keys}
 
-    def get_pod_limits(self, state: PathState) -> Sequence[Constraint]:
-        parts = (name.partition(" in pod ") for _, name in [*self.limits, *self.subtree_limits])
-        keys = {ResourceKey(resource, pod) for resource, _, pod in parts if pod}
-        return self._constraints(state.project_ids, sorted(keys))
-
-    def get_limits(self, project_ids: Collection[str], resources: Collection[str]) -> Mapping[tuple[str, str], int]:
-        return {
-            (constraint.project_id, constraint.resource): constraint.limit
-            for project_id in project_ids
-            for constraint in self.get_constraints([project_id], resources)
-            if constraint.scope == "project"
-        }
 
 
 def make_engine(

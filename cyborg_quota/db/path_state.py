@@ -92,7 +92,7 @@ def read_in_single_statement(
 
 
 def read_limits(connection: sa.Connection, path: Sequence[str], *, pod: str | None = None) -> PathState:
-    """The limits of the projects on ``path``, for a charge of it: as ``read``, without their counters."""
+    """The limits of the projects on ``path``, and the totals: as ``read``, without the counters of the projects."""
     statement = _statement_for_limits(_which(pod))
     return _state(path, statement.rows(connection, path, _arguments(pod)))
 
@@ -126,17 +126,30 @@ def read_many(
     return [dataclasses.replace(shared, project_ids=_path(project_id, parents)) for project_id in project_ids]
 
 
-def read_tree(connection: sa.Connection) -> tuple[dict[str, str | None], PathState]:
+def read_tree(connection: sa.Connection, pod: str | None = None) -> tuple[dict[str, str | None], PathState]:
     """The parents of all projects, and a state with the counters and limits of all, in one statement."""
-    rows = connection.execute(_statement_for_all()).all()
+    rows = connection.execute(_statement_for_all(_which(pod)), _arguments(pod)).all()
     return {row.project_id: row.resource for row in rows if row.kind == _PATH}, _state([], rows)
 
 
-def read_all(connection: sa.Connection) -> list[PathState]:
-    """The states of all projects that have a usage row or a limit of their own, sorted, in one statement."""
-    parents, shared = read_tree(connection)
-    names = {key.project_id for key in [*shared.counters, *shared.project_limits]}
-    return [dataclasses.replace(shared, project_ids=_path(project_id, parents)) for project_id in sorted(names)]
+def read_states(
+    connection: sa.Connection, project_ids: Collection[str] | None = None, pod: str | None = None
+) -> list[PathState]:
+    """The states of these projects, sorted, in one statement; as ``read_many``, but of any number.
+
+    None: of all projects that have a usage row or a limit of their own.
+    """
+    if project_ids is not None and len(project_ids) <= MAX_PROJECTS:
+        return read_many(connection, sorted(project_ids), pod)
+    parents, shared = read_tree(connection, pod)
+    if project_ids is None:
+        project_ids = {key.project_id for key in [*shared.counters, *shared.project_limits]} - {TOTAL}
+    return states_of(shared, parents, project_ids)
+
+
+def states_of(shared: PathState, parents: Mapping[str, str | None], project_ids: Iterable[str]) -> list[PathState]:
+    """The states of these projects, sorted, from what ``read_tree`` returns."""
+    return [dataclasses.replace(shared, project_ids=_path(project_id, parents)) for project_id in sorted(project_ids)]
 
 
 def _path(project_id: str, parents: Mapping[str, str | None]) -> list[str]:
@@ -170,7 +183,7 @@ def _statement(dialect: Dialect, which: Which) -> Statement:
     path = projects.path_cte()
     is_read = _on_path(path, dialect, which)
     distances = _columns(_PATH, path.c.project_id, None, None, path.c.distance)
-    return Statement(sa.union_all(distances, *_counters(is_read), *_limits(is_read)))
+    return Statement(sa.union_all(distances, _counters(is_read), *_limits(is_read)))
 
 
 @functools.cache
@@ -185,16 +198,16 @@ def _statement_for_limits(which: Which) -> ListStatement:
 def _statement_for_many(dialect: Dialect, which: Which) -> sa.CompoundSelect[Any]:
     path = projects.paths_cte()
     is_read = _on_path(path, dialect, which)
-    return sa.union_all(_columns(_PATH, path.c.project_id, path.c.parent_id), *_counters(is_read), *_limits(is_read))
+    return sa.union_all(_columns(_PATH, path.c.project_id, path.c.parent_id), _counters(is_read), *_limits(is_read))
 
 
 @functools.cache
-def _statement_for_all() -> sa.CompoundSelect[Any]:
+def _statement_for_all(which: Which) -> sa.CompoundSelect[Any]:
     def is_read(key: Columns) -> sa.ColumnElement[bool]:
-        return _of_pods(key, "none")
+        return _of_pods(key, which)
 
     edge = projects_table.c
-    return sa.union_all(_columns(_PATH, edge.project_id, edge.parent_id), *_counters(is_read), *_limits(is_read))
+    return sa.union_all(_columns(_PATH, edge.project_id, edge.parent_id), _counters(is_read), *_limits(is_read))
 
 
 def _on_path(path: sa.CTE, dialect: Dialect, which: Which) -> IsRead:
@@ -211,22 +224,16 @@ def _of_pods(key: Columns, which: Which) -> sa.ColumnElement[bool]:
     return pod.in_([all_pods, sa.bindparam("b_pod")]) if which == "one" else pod == all_pods
 
 
-def _counters(is_read: IsRead) -> list[sa.Select[Any]]:
-    """The counters of the rows for which ``is_read`` is true, and the totals."""
+def _counters(is_read: IsRead) -> sa.Select[Any]:
+    """The counters of the rows for which ``is_read`` is true."""
     usage = quota_usages.c
     rows = _columns(_USAGE, usage.project_id, usage.resource, usage.pod, usage.used, usage.reserved, usage.subtree)
-    return [
-        rows.where(is_read(usage)),
-        _columns(_TOTAL, usage.project_id, usage.resource, None, limit_totals.c.hard_limit, usage.subtree)
-        .join_from(limit_totals, quota_usages, usage.resource == limit_totals.c.resource)
-        .where(usage.project_id == _IS_TOTAL, usages.COUNTS_ALL_PODS)
-        .where(limit_totals.c.is_enforced == sa.literal_column("1")),
-    ]
+    return rows.where(is_read(usage))
 
 
 def _limits(is_read: IsRead) -> list[sa.Select[Any]]:
-    """The limits and overrides for which ``is_read`` is true, and the default limits."""
-    limit, default, override = project_limits.c, limit_defaults.c, limit_overrides.c
+    """The limits and overrides for which ``is_read`` is true, the totals and the default limits."""
+    limit, default, override, usage = project_limits.c, limit_defaults.c, limit_overrides.c, quota_usages.c
     limits = _columns(_LIMIT, limit.project_id, limit.resource, limit.pod, limit.hard_limit)
     amounts = override.hard_limit, override.generation, override.ordinal
     return [
@@ -234,6 +241,10 @@ def _limits(is_read: IsRead) -> list[sa.Select[Any]]:
         _columns(_OVERRIDE, override.project_id, override.resource, None, *amounts).where(
             is_read(override), overrides.IS_ACTIVE
         ),
+        _columns(_TOTAL, usage.project_id, usage.resource, None, limit_totals.c.hard_limit, usage.subtree)
+        .join_from(limit_totals, quota_usages, usage.resource == limit_totals.c.resource)
+        .where(usage.project_id == _IS_TOTAL, usages.COUNTS_ALL_PODS)
+        .where(limit_totals.c.is_enforced == sa.literal_column("1")),
         _columns(_DEFAULT, None, default.resource, None, default.hard_limit),
     ]
 

@@ -85,14 +85,6 @@ def set_counted(
 # --- The limits ---
 
 
-def read_enforced(connection: sa.Connection, resources: Collection[str]) -> dict[str, int]:
-    """The total limits that are enforced, by resource."""
-    query = sa.select(_limit.resource, _limit.hard_limit).where(
-        _limit.resource.in_(sorted(resources)), _limit.is_enforced == 1
-    )
-    return {row.resource: row.hard_limit for row in connection.execute(query)}
-
-
 def read_limits(connection: sa.Connection) -> list[TotalLimit]:
     """All total limits, by resource, with what is counted so far."""
     query = sa.select(_limit.resource, _limit.hard_limit, _limit.is_enforced).order_by(_limit.resource)

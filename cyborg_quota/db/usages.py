@@ -395,10 +395,10 @@ _SET_LEVEL_IF = (
 )
 
 
-def read_notified_levels(connection: sa.Connection) -> dict[tuple[str, str], tuple[Counters, int]]:
+def read_notified_levels(connection: sa.Connection) -> dict[UsageKey, tuple[Counters, int]]:
     """The counters and the last notified level of every usage row that counts all pods."""
     return {
-        (project_id, resource): (Counters(used, reserved, subtree), level)
+        UsageKey(project_id, resource): (Counters(used, reserved, subtree), level)
         for project_id, resource, used, reserved, subtree, level in connection.execute(_LEVELS)
     }
 

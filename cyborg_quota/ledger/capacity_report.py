@@ -7,16 +7,13 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from cyborg_quota.capacity_types import InventoryRecord, NotServed, ResourceReport
-from cyborg_quota.db import inventories, overrides, projects, usages
-from cyborg_quota.db import limits as limit_tables
+from cyborg_quota.db import inventories, path_state
 from cyborg_quota.db import totals as total_limits
 from cyborg_quota.db.database import Connection, Database
+from cyborg_quota.db.path_state import PathState
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.limits.database import DatabaseLimitDriver
-from cyborg_quota.types import UNLIMITED, Counters, TotalLimit, UsageKey
-
-Key = tuple[str, str]
-"""(project_id, resource)"""
+from cyborg_quota.types import TOTAL, UNLIMITED, Counters, TotalLimit, UsageKey
 
 _EMPTY: Final = Counters()
 
@@ -35,11 +32,10 @@ class CapacityReporter:
         Raises LimitsUnavailable.
         """
         records = list(self._untimed.read(inventories.read).values())
-        tops, counters = self._untimed.read(self._tops)
+        states = self._untimed.read(self._tops)
         names = sorted({record.resource for record in records}.union(resources))
-        found = self._limits.get_limits(tops, names)
-        limits = {(top, name): found.get((top, name), self._limits.missing_limit) for top in tops for name in names}
-        held = {key: self._held(counters.get(UsageKey(*key), _EMPTY)) for key in limits}
+        limits = self._limits.limits(states, names)
+        held = {key: self._held(state.counters.get(key, _EMPTY)) for state in states[:1] for key in limits}
         totals = {one.resource: one for one in self._untimed.read(total_limits.read_limits) if one.is_enforced}
         reports = [
             _report(name, [one for one in records if one.resource == name], limits, held, totals.get(name))
@@ -47,20 +43,16 @@ class CapacityReporter:
         ]
         return [report for report in reports if report.providers or report.promised > 0]
 
-    def _tops(self, connection: Connection) -> tuple[list[str], Mapping[UsageKey, Counters]]:
-        """The projects whose limits no other limit includes, and the counters of all projects."""
-        counters = usages.read(connection)
-        known = {key.project_id for key in counters}
-        parents: Mapping[str, str | None] = {}
-        if isinstance(self._limits, DatabaseLimitDriver):
-            _, limits, parents = limit_tables.read_limits(connection)
-            known |= {key.project_id for key in (*limits, *overrides.active(connection))}
-        elif self._limits.bounds_subtree:
-            parents = projects.edges(connection)
-        known |= parents.keys()
-        if not self._limits.bounds_subtree:
-            parents = {}
-        return sorted(project_id for project_id in known if parents.get(project_id) is None), counters
+    def _tops(self, connection: Connection) -> list[PathState]:
+        """The states of the projects whose limits no other limit includes. They share the counters of all projects."""
+        parents, shared = path_state.read_tree(connection)
+        bounds_subtree = self._limits.bounds_subtree
+        tops = {key.project_id for key in shared.counters} - {TOTAL}
+        if bounds_subtree or isinstance(self._limits, DatabaseLimitDriver):
+            tops |= parents.keys() | {key.project_id for key in shared.project_limits}
+        if bounds_subtree:
+            tops = {project_id for project_id in tops if parents.get(project_id) is None}
+        return path_state.states_of(shared, parents, tops)
 
     def _held(self, counters: Counters) -> int:
         return counters.subtree if self._limits.bounds_subtree else counters.used + counters.reserved
@@ -69,8 +61,8 @@ class CapacityReporter:
 def _report(
     resource: str,
     records: Iterable[InventoryRecord],
-    limits: Mapping[Key, int],
-    held: Mapping[Key, int],
+    limits: Mapping[UsageKey, int],
+    held: Mapping[UsageKey, int],
     total: TotalLimit | None,
 ) -> ResourceReport:
     records = list(records)
@@ -100,7 +92,7 @@ def _promised(limits: Collection[int], total: TotalLimit | None) -> int:
 
 
 def _not_served(
-    resource: str, limits: Mapping[Key, int], held: Mapping[Key, int], free: int, total: TotalLimit | None
+    resource: str, limits: Mapping[UsageKey, int], held: Mapping[UsageKey, int], free: int, total: TotalLimit | None
 ) -> list[NotServed]:
     """The projects with a limit whose remaining amount is not free. An unlimited project was promised no number.
 

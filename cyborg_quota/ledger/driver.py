@@ -52,7 +52,6 @@ class DbQuotaDriver:
     def __init__(self, settings: DriverSettings, limits: LimitDriver) -> None:
         self._database = Database(settings.database, verify=schema.check)
         self._untimed = self._database.untimed  # for full scans (audit, list)
-        limits.use(self._database)
         self._paths = PathCache(self._database)
         providers = ProviderCache()
         grace = int(settings.expire_grace_seconds * MICROSECONDS)

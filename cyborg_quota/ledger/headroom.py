@@ -26,7 +26,6 @@ from cyborg_quota.metric_types import ProjectMetrics
 from cyborg_quota.types import (
     ANY,
     UNLIMITED,
-    Constraint,
     Counters,
     Headroom,
     Over,
@@ -79,12 +78,11 @@ class HeadroomReader:
         ``pod``: considers the limits in this pod too.
         """
         state = self._state(project_id, pod)
-        limits = self._limits.get_path_limits(state, sorted(request))
-        quotas = _Quotas(state, limits, self._limits.get_pod_limits(state), sorted(request))
+        limits = self._bounds(state, sorted(request))
+        quotas = _Quotas(state, limits, sorted(request))
         pods = ("", pod or "")
         amounts = {ResourceKey(resource, one): amount for resource, amount in request.items() for one in pods}
-        constraints = [*limits.constraints, *quotas.pod_limits]
-        found = enforcement.find_refusals(project_id, constraints, state.counters, amounts, limits.missing)
+        found = enforcement.find_refusals(project_id, limits.constraints, state.counters, amounts, limits.missing)
         shown = found if sees_all else enforcement.redact(found, state.project_ids)
         headrooms = quotas.in_pod(pod) if shown else {}
         return [dataclasses.replace(over, fits=headrooms[over.resource].fits) for over in shown]
@@ -129,8 +127,7 @@ class HeadroomReader:
     ) -> _Quotas:
         # The pod of a provider is read later: the limits and the usage in every pod may be needed.
         state = self._state(project_id, "" if pod is None and provider is not None else pod)
-        limits = self._limits.get_path_limits(state, resources)
-        return _Quotas(state, limits, self._limits.get_pod_limits(state), resources)
+        return _Quotas(state, self._bounds(state, resources), resources)
 
     def read_detail(self, project_id: str, resources: Collection[str], pod: str | None = None) -> list[UsageRecord]:
         """The usage and the headroom of one project, both of the same moment, by resource. ``pod``: within this pod.
@@ -142,23 +139,20 @@ class HeadroomReader:
         state = self._state(project_id)
         held = (key.resource for key in state.counters if key.project_id == project_id)
         names = sorted({*resources, *held})
-        limits = self._limits.get_limits_on_path(state, names)
-        headrooms = _Quotas(state, self._limits.get_path_limits(state, resources), (), resources).in_pod(None)
-        return [self._record(state, name, limits.get(name), headrooms) for name in names]
-
-    def _record(
-        self, state: PathState, resource: str, limit: int | None, headrooms: Mapping[str, Headroom]
-    ) -> UsageRecord:
-        """The record of one resource. ``limit`` None: none is set. A resource without a headroom cannot be reserved."""
-        project_id = state.project_ids[0]
-        now = state.counters.get(UsageKey(project_id, resource), Counters())
-        usage = Usage(self._limits.missing_limit if limit is None else limit, now.used, now.reserved)
-        return UsageRecord(project_id, resource, usage, headrooms.get(resource, Headroom(0)))
+        limits = self._limits.limits([state], names)
+        return _Quotas(state, self._bounds(state, resources), resources).records("", names, limits)
 
     def _read_detail_in_pod(self, project_id: str, resources: Collection[str], pod: str) -> list[UsageRecord]:
         quotas = self._read_quota(project_id, resources, None, pod)
         held = (key.resource for key in quotas.state.counters if (key.project_id, key.pod) == (project_id, pod))
-        return quotas.records(pod, {*resources, *held})
+        return quotas.records(pod, {*resources, *held}, quotas.limits)
+
+    def _bounds(self, state: PathState, resources: Collection[str]) -> PathLimits:
+        """What limits a charge. Raises InvalidName for a project that the source of limits does not know."""
+        (limits,) = self._limits.bounds([state], resources)
+        if isinstance(limits.error, exceptions.InvalidName):
+            raise limits.error
+        return limits
 
     def _state(self, project_id: str, pod: str | None = None) -> PathState:
         """``pod``: as in path_state.read."""
@@ -186,18 +180,11 @@ class HeadroomReader:
         project_ids = sorted(wanted)
         for start in range(0, len(project_ids), path_state.MAX_PROJECTS):
             states = self._read_states(project_ids[start : start + path_state.MAX_PROJECTS], pod)
-            limits = self._limits.get_limits_on_paths(states, names) if pod is None else {}
-            for state, path_limits in zip(states, self._limits.get_limits_of_paths(states, resources), strict=True):
-                project_id = state.project_ids[0]
-                own = sorted(wanted[project_id])
-                pod_limits = () if pod is None else self._limits.get_pod_limits(state)
-                quotas = _Quotas(state, path_limits, pod_limits, [name for name in own if name in resources])
-                if pod is not None:
-                    yield from quotas.records(pod, own)
-                    continue
-                headrooms = quotas.in_pod(None)
-                for name in own:
-                    yield self._record(state, name, limits.get((project_id, name)), headrooms)
+            limits = self._limits.limits(states, names) if pod is None else {}
+            for state, bounds in zip(states, self._limits.bounds(states, resources), strict=True):
+                own = wanted[state.project_ids[0]]
+                quotas = _Quotas(state, bounds, [name for name in own if name in resources])
+                yield from quotas.records(pod or "", own, limits if pod is None else quotas.own_limits)
 
     def metrics_of(self, states: Sequence[PathState], resources: Collection[str]) -> list[ProjectMetrics]:
         """The values of each resource that the projects of ``states`` hold or have a limit of.
@@ -211,14 +198,14 @@ class HeadroomReader:
         for key in (key for state in shared for key in (*state.counters, *state.project_limits)):
             held.setdefault(key.project_id, set()).add(key.resource)
         names = sorted(set(resources).union(*held.values()))
-        limits = self._limits.get_limits_on_paths(states, names)
+        limits = self._limits.limits(states, names)
         found = []
-        for state, path_limits in zip(states, self._limits.get_limits_of_paths(states, resources), strict=True):
+        for state, bounds in zip(states, self._limits.bounds(states, resources), strict=True):
             project_id = state.project_ids[0]
             own = sorted(held.get(project_id, ()))
-            headrooms = _Quotas(state, path_limits, (), [name for name in own if name in resources]).in_pod(None)
+            headrooms = _Quotas(state, bounds, [name for name in own if name in resources]).in_pod(None)
             for name in own:
-                limit = limits.get((project_id, name), self._limits.missing_limit)
+                limit = limits[UsageKey(project_id, name)]
                 now = state.counters.get(UsageKey(project_id, name), Counters())
                 headroom_now = headrooms.get(name, Headroom(0))
                 fits = None if headroom_now.scope == "counter" else headroom_now.fits
@@ -241,31 +228,36 @@ class HeadroomReader:
         return _moved(state, parent, counted_by)
 
 
+
 class _Quotas(NamedTuple):
     """What bounds these resources of a project, over all pods and in pods."""
 
     state: PathState
     limits: PathLimits
-    pod_limits: Sequence[Constraint]
     resources: Collection[str]
+
+    @property
+    def own_limits(self) -> dict[UsageKey, int]:
+        return {one.key: one.limit for one in self.limits.constraints}
 
     def in_pod(self, pod: str | None) -> dict[str, Headroom]:
         """The headrooms in one pod, by resource; None: in no pod."""
         limits, state = self.limits, self.state
-        constraints = [*limits.constraints, *self.pod_limits]
         path, counters = state.project_ids, state.counters
-        return headroom.compute(path, self.resources, constraints, counters, missing=limits.missing, pod=pod)
+        return headroom.compute(path, self.resources, limits.constraints, counters, missing=limits.missing, pod=pod)
 
-    def records(self, pod: str, resources: Collection[str]) -> list[UsageRecord]:
-        """The usage in one pod, the limits that are set there for the project, and what fits."""
+    def records(self, pod: str, resources: Collection[str], limits: Mapping[UsageKey, int]) -> list[UsageRecord]:
+        """The usage in one pod ("": in all), the limits of the project there, and what fits.
+
+        A resource without a headroom cannot be reserved.
+        """
         project_id, headrooms = self.state.project_ids[0], self.in_pod(pod)
-        limits = {one.key: one.limit for one in self.pod_limits}
         records = []
         for resource in sorted(resources):
             key = UsageKey(project_id, resource, pod)
             now = self.state.counters.get(key, Counters())
             usage = Usage(limits.get(key, UNLIMITED), now.used, now.reserved)
-            records.append(UsageRecord(project_id, resource, usage, headrooms.get(resource, Headroom(0)), pod))
+            records.append(UsageRecord(project_id, resource, usage, headrooms.get(resource, Headroom(0)), pod or None))
         return records
 
 

@@ -37,17 +37,7 @@ class MetricsReader:
             capacity = {**elsewhere, **free_capacity.sums_by_pod(connection)}
             overdue = history.oldest_overdue(connection, self._grace).total_seconds()
             revision = schema.checked_revision(connection)
-            return self._states(connection, project_ids), LedgerMetrics([], capacity, ages, overdue, revision)
+            return path_state.read_states(connection, project_ids), LedgerMetrics([], capacity, ages, overdue, revision)
 
         states, metrics = self._untimed.read(work)
         return dataclasses.replace(metrics, projects=self._headroom.metrics_of(states, resources))
-
-    def _states(self, connection: Connection, project_ids: Collection[str] | None) -> Sequence[PathState]:
-        if project_ids is None:
-            return path_state.read_all(connection)
-        names = sorted(project_ids)
-        return [
-            state
-            for start in range(0, len(names), path_state.MAX_PROJECTS)
-            for state in path_state.read_many(connection, names[start : start + path_state.MAX_PROJECTS])
-        ]

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from cyborg_quota import enforcement, exceptions, transitions
 from cyborg_quota.db import new_reservations, path_state, reservations, resource_providers, usages
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
+from cyborg_quota.db.path_state import PathState
 from cyborg_quota.db.project_path import ProjectPath
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer, CapacityRefused, Placement, ReserveResult
 from cyborg_quota.ledger.pending_claims import PendingClaim, can_move
@@ -28,6 +29,7 @@ from cyborg_quota.ledger.project_tree import PathCache, Tree
 from cyborg_quota.ledger.requests import ReserveRequest
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.limits.base import LimitDriver
+from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.types import (
     COMMITTED,
     RESERVED,
@@ -248,7 +250,8 @@ class Reserver:
         """
         project_id = request.project_id
         state = self._database.read_synced(lambda connection: path_state.read(connection, project_id, pod=""))
-        limits = self._limits.get_pod_limits(state)
+        (bounds,) = self._limits.bounds([state], ())
+        limits = [limit for limit in bounds.constraints if limit.pod]
         all_of_it = {limit.key.resource_key: enforcement.TOO_MUCH for limit in limits}
         overs = enforcement.find_violations(project_id, limits, state.counters, all_of_it)
         rooms = {ResourceKey(over.resource, over.pod): 0 for over in refusal.overs if over.pod is not None}
@@ -287,19 +290,24 @@ class Reserver:
         """The limits of these amounts."""
         if request.ttl_microseconds is None or not amounts:
             return []
-        project_ids = path.project_ids
-        keys = sorted(amounts)
-        constraints = self._limits.get_constraints(project_ids, [key.resource for key in keys if not key.pod])
-        if in_pods := [key for key in keys if key.pod]:
-            constraints += self._limits.get_pod_constraints(project_ids, in_pods)
-        unknown_projects = {constraint.project_id for constraint in constraints} - set(project_ids)
+        state = self.charge_state(path, {key.pod for key in amounts if key.pod})
+        (limits,) = self._limits.bounds([state], sorted(key.resource for key in amounts if not key.pod))
+        if limits.error is not None:
+            raise limits.error
+        unknown_projects = {constraint.project_id for constraint in limits.constraints} - {*path.project_ids, TOTAL}
         if unknown_projects:
             raise exceptions.ConfigurationError(
                 f"The limit driver returned a constraint for {', '.join(sorted(unknown_projects))}, which is not an "
                 f"ancestor of {request.project_id}."
             )
-        counted = [key.resource for key in amounts if key in path.totals] if path.totals else []
-        return constraints + self._limits.get_total_constraints(counted) if counted else constraints
+        return [constraint for constraint in limits.constraints if constraint.key.resource_key in amounts]
+
+    def charge_state(self, path: ProjectPath, pods: Collection[str]) -> PathState:
+        """The limits of a path, and of it in these pods, if they are stored in the ledger's database; no counters."""
+        if not isinstance(self._limits, DatabaseLimitDriver):
+            return PathState(path.project_ids, {}, {}, {})
+        pod = None if not pods else next(iter(pods)) if len(pods) == 1 else ""
+        return self._database.read(lambda connection: path_state.read_limits(connection, path.project_ids, pod=pod))
 
     def raise_refusal(
         self,

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from cyborg_quota.db import usages
-from cyborg_quota.db.database import Database
+from cyborg_quota.db import path_state, usages
+from cyborg_quota.db.database import Connection, Database
+from cyborg_quota.db.path_state import PathState
 from cyborg_quota.limits.base import LimitDriver
-from cyborg_quota.types import TOTAL, UNLIMITED, Counters, Notice
+from cyborg_quota.types import TOTAL, UNLIMITED, Counters, Notice, UsageKey
 
 OVER: Final = 101
 """The level of usage above the limit. Thresholds are at most 100 percent."""
@@ -52,14 +53,18 @@ class ThresholdNotifier:
 
     def notices(self) -> list[Notice]:
         """The crossings since the last run on any host. Each is returned on one host only."""
-        rows = self._untimed.read(usages.read_notified_levels)
-        projects = {key: row for key, row in rows.items() if key[0] != TOTAL}
-        limits = dict(self._limits.get_limits({key[0] for key in projects}, {key[1] for key in projects}))
-        if totals := [resource for owner, resource in rows if owner == TOTAL]:
-            limits |= {(TOTAL, one.resource): one.limit for one in self._limits.get_total_constraints(totals)}
+
+        def read(connection: Connection) -> tuple[dict[UsageKey, tuple[Counters, int]], list[PathState]]:
+            return usages.read_notified_levels(connection), path_state.read_states(connection)
+
+        rows, states = self._untimed.read(read)
+        limits = dict(self._limits.limits(states, {key.resource for key in rows}))
+        for bounds in self._limits.bounds(states[:1], ()):  # (any project is below the totals)
+            limits |= {one.key: one.limit for one in bounds.constraints if one.scope == "total"}
         notices = []
-        for (project_id, resource), (counters, notified) in rows.items():
-            limit = limits.get((project_id, resource), UNLIMITED)
+        for key, (counters, notified) in rows.items():
+            project_id, resource, _ = key
+            limit = limits.get(key, UNLIMITED)
             held = counters.subtree if project_id == TOTAL else self._held(counters)
             current = level(held, limit, self._thresholds, self._least_limit)
             if current != notified and self._claim(project_id, resource, notified, current):

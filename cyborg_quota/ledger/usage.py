@@ -3,20 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import path_state, usages
-from cyborg_quota.db.database import Database
+from cyborg_quota.db.database import Connection, Database
+from cyborg_quota.db.path_state import PathState
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.types import UNLIMITED, Counters, Page, Usage, UsageKey, UsageRecord
 
 LOG = logging.getLogger(__name__)
-
-Key = TypeVar("Key")
 
 
 class UsageReader:
@@ -34,36 +32,40 @@ class UsageReader:
         state = self._database.read(lambda connection: path_state.read(connection, project_id))
         held = {key.resource for key in state.counters if key.project_id == project_id}
         names = sorted(held.union(resources))
-        limits = _look_up(lambda: self._limits.get_limits_on_path(state, names), allow_unknown=allow_unknown_limits)
-        counters = {name: state.counters.get(UsageKey(project_id, name), Counters()) for name in names}
-        return {name: _usage(counters[name], limits, name, self._limits.missing_limit) for name in names}
+        limits = _look_up(lambda: self._limits.limits([state], names), allow_unknown=allow_unknown_limits)
+        keys = [UsageKey(project_id, name) for name in names]
+        return {key.resource: _usage(key, state.counters.get(key, Counters()), limits) for key in keys}
 
     def list_usages(
         self, project_id: str | None, page: Page, *, allow_unknown_limits: bool = False, pod: str | None = None
     ) -> list[UsageRecord]:
         """A page of the usage of all projects, or of one, as the database sorts them. Raises MarkerNotFound."""
-        rows = self._untimed.read(lambda connection: usages.read_page(connection, project_id, page, pod or ""))
-        project_ids, resources = {key.project_id for key in rows}, {key.resource for key in rows}
+
+        def read(connection: Connection) -> tuple[dict[UsageKey, Counters], list[PathState]]:
+            rows = usages.read_page(connection, project_id, page, pod or "")
+            return rows, path_state.read_states(connection, {key.project_id for key in rows}, pod)
+
+        rows, states = self._untimed.read(read)
+        resources = {key.resource for key in rows}
         limits = _look_up(
-            lambda: self._limits.get_limits(project_ids, resources)
-            if pod is None
-            else self._limits.get_limits_in_pod(project_ids, resources, pod),
+            lambda: self._limits.limits(states, resources) if pod is None else self._limits_in_pods(states),
             allow_unknown=allow_unknown_limits,
         )
-        missing = self._limits.missing_limit if pod is None else UNLIMITED  # (in a pod, there need not be one)
         return [
-            UsageRecord(*key[:2], usage=_usage(counters, limits, key[:2], missing), pod=pod)
-            for key, counters in rows.items()
+            UsageRecord(*key[:2], usage=_usage(key, counters, limits), pod=pod) for key, counters in rows.items()
         ]
 
+    def _limits_in_pods(self, states: Sequence[PathState]) -> Mapping[UsageKey, int]:
+        return {one.key: one.limit for limits in self._limits.bounds(states, ()) for one in limits.constraints}
 
-def _usage(counters: Counters, limits: Mapping[Key, int] | None, key: Key, missing: int) -> Usage:
-    """``limits`` None: unknown. ``missing``: what applies where none is set."""
-    limit = None if limits is None else limits.get(key, missing)
+
+def _usage(key: UsageKey, counters: Counters, limits: Mapping[UsageKey, int] | None) -> Usage:
+    """``limits`` None: unknown. (In a pod, there need not be a limit.)"""
+    limit = None if limits is None else limits.get(key, UNLIMITED)
     return Usage(limit=limit, used=counters.used, reserved=counters.reserved)
 
 
-def _look_up(limits: Callable[[], Mapping[Key, int]], *, allow_unknown: bool) -> Mapping[Key, int] | None:
+def _look_up(limits: Callable[[], Mapping[UsageKey, int]], *, allow_unknown: bool) -> Mapping[UsageKey, int] | None:
     """The limits. If they are unavailable: None (``allow_unknown``), or raises LimitsUnavailable."""
     try:
         return limits()

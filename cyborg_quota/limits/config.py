@@ -5,13 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from oslo_config import cfg
 
 from cyborg_quota import exceptions, validation
 from cyborg_quota.limits import base
-from cyborg_quota.types import UNLIMITED, Constraint
+from cyborg_quota.types import UNLIMITED, Constraint, UsageKey
+
+if TYPE_CHECKING:
+    from cyborg_quota.db.path_state import PathState
 
 
 class ConfigLimitDriver(base.LimitDriver):
@@ -26,17 +29,17 @@ class ConfigLimitDriver(base.LimitDriver):
     def from_conf(cls, conf: cfg.ConfigOpts) -> ConfigLimitDriver:
         return cls(parse_limits(conf.limits.limits))
 
-    def get_constraints(self, path: Sequence[str], resources: Collection[str]) -> list[Constraint]:
+    def bounds(self, states: Sequence[PathState], resources: Collection[str]) -> list[base.PathLimits]:
+        limits = {resource: self._limits[resource] for resource in resources if resource in self._limits}
         return [
-            Constraint(path[0], resource, self._limits[resource]) for resource in resources if resource in self._limits
+            base.PathLimits([Constraint(state.project_ids[0], *limit) for limit in limits.items()]) for state in states
         ]
 
-    def get_limits(self, project_ids: Collection[str], resources: Collection[str]) -> Mapping[tuple[str, str], int]:
+    def limits(self, states: Sequence[PathState], resources: Collection[str]) -> Mapping[UsageKey, int]:
         return {
-            (project_id, resource): self._limits[resource]
-            for project_id in project_ids
+            UsageKey(state.project_ids[0], resource): self._limits.get(resource, UNLIMITED)
+            for state in states
             for resource in resources
-            if resource in self._limits
         }
 
     def defaults(self) -> Mapping[str, int]:

@@ -9,26 +9,19 @@ from typing import Final
 from oslo_config import cfg
 
 from cyborg_quota import exceptions, plugins
-from cyborg_quota.db import limits as tables
-from cyborg_quota.db import overrides, path_state, totals
-from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.path_state import PathState
 from cyborg_quota.limits import base
 from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree, effective
 from cyborg_quota.limits.models.base import EnforcementModel
-from cyborg_quota.types import TOTAL, UNLIMITED, Constraint, ResourceKey, UsageKey
-
-_MAX_NAMED_PROJECTS: Final = 500
-"""For more projects than this, all limits are read."""
+from cyborg_quota.types import TOTAL, UNLIMITED, Constraint, UsageKey
 
 HINT: Final = "Set one: cyborg-quota limit set --default {resource}=10 (-1 is unlimited)."
 
 
 class DatabaseLimitDriver(base.LimitDriver):
-    """Defaults, limits of projects, overrides, and an enforcement model. Two short reads per reserve.
+    """Defaults, limits of projects, overrides, and an enforcement model. Reads nothing: a state has all of them.
 
-    No limit is cached, so that an override begins and ends on time by the clock of the database: a reserve applies the
-    limits of the moment of its look-up.
+    An override begins and ends on time by the clock of the database, at the moment of which the state is.
     """
 
     def __init__(
@@ -38,12 +31,10 @@ class DatabaseLimitDriver(base.LimitDriver):
         *,
         missing_is_unlimited: bool = False,
     ) -> None:
-        self._database: Database | None = None
-        self._missing_is_unlimited = missing_is_unlimited
         self.model = model
         self.initial_limits = initial_limits
         self.bounds_subtree = model.bounds_subtree
-        self.missing_limit = UNLIMITED if missing_is_unlimited else 0
+        self.limit_if_missing = UNLIMITED if missing_is_unlimited else None
 
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts) -> DatabaseLimitDriver:
@@ -53,103 +44,47 @@ class DatabaseLimitDriver(base.LimitDriver):
             missing_is_unlimited=conf.limits.missing == "unlimited",
         )
 
-    def use(self, database: Database) -> None:
-        self._database = database
+    def bounds(self, states: Sequence[PathState], resources: Collection[str]) -> list[base.PathLimits]:
+        in_pods: dict[str, dict[UsageKey, int]] = {}
+        for stored in {id(state.project_limits): state.project_limits for state in states}.values():
+            for key, limit in stored.items():
+                if key.pod:
+                    in_pods.setdefault(key.project_id, {})[key] = limit
+        return [self._bounds(state, resources, in_pods) for state in states]
 
-    @property
-    def _tables(self) -> Database:
-        assert self._database is not None, "use() must be called first"
-        return self._database
-
-    def get_constraints(self, path: Sequence[str], resources: Collection[str]) -> list[Constraint]:
-        state = self._tables.read(lambda connection: path_state.read_limits(connection, path))
-        limits = self._path_limits(state, resources)
-        for resource in limits.missing:
-            raise exceptions.LimitNotSet(resource, HINT.format(resource=resource))
-        return list(limits.constraints)
-
-    def get_total_constraints(self, resources: Collection[str]) -> list[Constraint]:
-        return _total_constraints(self._tables.read(lambda connection: totals.read_enforced(connection, resources)))
-
-    def get_pod_constraints(self, path: Sequence[str], keys: Collection[ResourceKey]) -> list[Constraint]:
-        pods = {key.pod for key in keys}
-        pod = pods.pop() if len(pods) == 1 else ""
-        state = self._tables.read(lambda connection: path_state.read_limits(connection, path, pod=pod))
-        return [constraint for constraint in self.get_pod_limits(state) if constraint.key.resource_key in keys]
-
-    def get_pod_limits(self, state: PathState) -> Sequence[Constraint]:
-        limits = {key: limit for key, limit in state.project_limits.items() if key.pod}
-        return self.model.constraints(state.project_ids, limits) if limits else []
-
-    def get_limits_in_pod(
-        self, project_ids: Collection[str], resources: Collection[str], pod: str
-    ) -> Mapping[tuple[str, str], int]:
-        return self._limits(project_ids, resources, pod)
-
-    def _limits(
-        self, project_ids: Collection[str], resources: Collection[str], pod: str
-    ) -> Mapping[tuple[str, str], int]:
-        names = None if len(project_ids) > _MAX_NAMED_PROJECTS else project_ids
-
-        def work(connection: Connection) -> LimitTree:
-            found = LimitTree(*tables.read_limits(connection, names), self.initial_limits)
-            found.project_limits.update(overrides.active(connection, names))
-            return found
-
-        tree = self._tables.long_transactions.read(work)
-        limits = {}
-        for project_id in project_ids:
-            for resource in resources:
-                limit = tree.limit(project_id, resource, pod)
-                if limit is not None:
-                    limits[project_id, resource] = limit
-        return limits
-
-    def get_path_limits(self, state: PathState, resources: Collection[str]) -> base.PathLimits:
-        limits = self._path_limits(state, resources)
-        return limits._replace(constraints=[*limits.constraints, *_total_constraints(state.totals)])
-
-    def _path_limits(self, state: PathState, resources: Collection[str]) -> base.PathLimits:
-        path = state.project_ids
+    def _bounds(
+        self, state: PathState, resources: Collection[str], in_pods: Mapping[str, Mapping[UsageKey, int]]
+    ) -> base.PathLimits:
         limits: dict[UsageKey, int] = {}
         missing: dict[str, str] = {}
-        for index, project_id in enumerate(path):
+        for index, project_id in enumerate(state.project_ids):
+            limits.update(in_pods.get(project_id, {}))
             for resource in resources:
-                key = UsageKey(project_id, resource)
-                limit = effective(
-                    index == len(path) - 1,
-                    state.project_limits.get(key),
-                    state.defaults.get(resource),
-                    self.initial_limits,
-                )
+                limit = self._limit(state, index, resource)
                 if limit is not None:
-                    limits[key] = limit
-                elif not self._missing_is_unlimited:
+                    limits[UsageKey(project_id, resource)] = limit
+                elif self.limit_if_missing is None:
                     missing.setdefault(resource, project_id)
-        return base.PathLimits(self.model.constraints(path, limits), missing)
+        totals = [Constraint(TOTAL, *total, "total") for total in state.totals.items()]
+        error = next((exceptions.LimitNotSet(name, HINT.format(resource=name)) for name in missing), None)
+        return base.PathLimits([*self.model.constraints(state.project_ids, limits), *totals], missing, error)
 
-    def get_limits(self, project_ids: Collection[str], resources: Collection[str]) -> Mapping[tuple[str, str], int]:
-        return self._limits(project_ids, resources, "")
+    def limits(self, states: Sequence[PathState], resources: Collection[str]) -> Mapping[UsageKey, int]:
+        found = {}
+        for state in states:
+            for resource in resources:
+                limit = self._limit(state, 0, resource)
+                shown = self.limit_if_missing or 0 if limit is None else limit
+                found[UsageKey(state.project_ids[0], resource)] = shown
+        return found
 
-    def get_limits_on_path(self, state: PathState, resources: Collection[str]) -> Mapping[str, int]:
-        tree = self.tree_of_path(state)
-        limits = {resource: tree.limit(state.project_ids[0], resource) for resource in resources}
-        return {resource: limit for resource, limit in limits.items() if limit is not None}
-
-    def get_limits_on_paths(
-        self, states: Sequence[PathState], resources: Collection[str]
-    ) -> Mapping[tuple[str, str], int]:
-        return {
-            (state.project_ids[0], resource): limit
-            for state in states
-            for resource, limit in self.get_limits_on_path(state, resources).items()
-        }
+    def _limit(self, state: PathState, index: int, resource: str) -> int | None:
+        """The limit of a project on the path, over all pods; None if there is none."""
+        path = state.project_ids
+        own = state.project_limits.get(UsageKey(path[index], resource))
+        return effective(index == len(path) - 1, own, state.defaults.get(resource), self.initial_limits)
 
     def tree_of_path(self, state: PathState) -> LimitTree:
         """The limits of a project and its ancestors."""
         parents = dict(zip(state.project_ids, [*state.project_ids[1:], None], strict=True))
         return LimitTree(dict(state.defaults), dict(state.project_limits), parents, self.initial_limits)
-
-
-def _total_constraints(limits: Mapping[str, int]) -> list[Constraint]:
-    return [Constraint(TOTAL, resource, limit, "total") for resource, limit in limits.items()]

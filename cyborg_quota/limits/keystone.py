@@ -6,14 +6,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from oslo_config import cfg
 
 from cyborg_quota import exceptions
 from cyborg_quota.limits import base
 from cyborg_quota.limits.cache import Cache
-from cyborg_quota.types import UNLIMITED, Constraint, Scope
+from cyborg_quota.types import UNLIMITED, Constraint, Scope, UsageKey
 
 if TYPE_CHECKING:
     from cyborg_quota.db.path_state import PathState
@@ -76,6 +76,14 @@ class CachedKeystone:
         return self._cache.get("all limits", lambda: self._client.all_limits(service))
 
 
+class _Level(NamedTuple):
+    """A project or a domain, the scope of its limits, and those that are set for it."""
+
+    owner: str
+    scope: Scope
+    limits: Limits
+
+
 class KeystoneLimitDriver(base.LimitDriver):
     """Enforces Keystone's registered limits, project limits and domain limits; model flat or strict_two_level.
 
@@ -100,7 +108,7 @@ class KeystoneLimitDriver(base.LimitDriver):
         self._make_keystone = make_keystone
         self._names = dict(names or {})
         self._refuses_missing = refuses_missing
-        self.missing_limit = 0 if refuses_missing else UNLIMITED
+        self.limit_if_missing = None if refuses_missing else UNLIMITED
         self._service_name = service_name
         self._keystone_by_pid: dict[int, CachedKeystone] = {}
 
@@ -141,81 +149,76 @@ class KeystoneLimitDriver(base.LimitDriver):
         project = keystone.project(project_id)
         return None if project is None else project.domain_id
 
-    def get_constraints(self, path: Sequence[str], resources: Collection[str]) -> list[Constraint]:
-        keystone = self._keystone()
-        defaults = self._defaults(keystone, resources)
-        if not defaults:
-            return []
-        project_id = path[0]
-        if not keystone.is_two_level():
-            return _constraints(project_id, keystone.limits_of_project(project_id), defaults)
-        project = keystone.project(project_id)
-        if project is None:
-            raise exceptions.InvalidName("project", project_id, "Keystone does not know it")
-        if project.domain_id is None:
-            return _constraints(project_id, keystone.limits_of_domain(project_id), defaults, "subtree")
-        constraints = _constraints(project_id, keystone.limits_of_project(project_id), defaults)
-        if project.domain_id in path:
-            domain_limits = keystone.limits_of_domain(project.domain_id)
-            constraints += _constraints(project.domain_id, domain_limits, defaults, "subtree")
-        return constraints
+    def bounds(self, states: Sequence[PathState], resources: Collection[str]) -> list[base.PathLimits]:
+        """See LimitDriver. For many projects, in a few requests, and with the domains that the ledger has stored.
 
-    def get_limits(self, project_ids: Collection[str], resources: Collection[str]) -> Mapping[tuple[str, str], int]:
-        """See LimitDriver. ``project_ids`` may contain domains. 0: no limit is registered, and reserves fail."""
-        keystone = self._keystone()
-        registered = keystone.registered()
-        limits: Mapping[str, Limits]
-        if len(project_ids) <= _MAX_SINGLE_REQUESTS:
-            limits = {project_id: self._limits_of(keystone, project_id) for project_id in project_ids}
-        else:
-            limits = keystone.all_limits()
-        limits_by_key = {}
-        for resource in resources:
-            name = self._names.get(resource, resource)
-            default = registered.get(name)
-            for project_id in project_ids:
-                if default is not None:
-                    limit = limits.get(project_id, {}).get((name, default.region_id), default.default)
-                    limits_by_key[project_id, resource] = limit
-                elif self._refuses_missing:
-                    limits_by_key[project_id, resource] = 0
-        return limits_by_key
-
-    def get_limits_of_paths(self, states: Sequence[PathState], resources: Collection[str]) -> list[base.PathLimits]:
-        """As LimitDriver says, but in a few requests, and with the domains that the ledger has stored.
-
-        A project that Keystone has moved to another domain since its last charge is limited by its previous domain. A
-        project that Keystone has deleted does not make the call fail: it lacks all limits or, among many projects, has
-        the default ones.
+        A project that Keystone has moved to another domain since its last charge is then limited by its previous
+        domain, and one that Keystone has deleted has the default limits. Otherwise, a deleted one lacks all limits.
         """
-        if len(states) <= _MAX_SINGLE_REQUESTS:
-            return [self._path_limits(state, resources) for state in states]
         keystone = self._keystone()
-        registered = keystone.registered()
+        registered = keystone.registered() if resources else {}
         names = {resource: self._names.get(resource, resource) for resource in resources}
         defaults = {resource: (name, registered[name]) for resource, name in names.items() if name in registered}
-        unregistered = set(resources) - set(defaults) if self._refuses_missing else set()
-        limits, is_two_level = keystone.all_limits(), keystone.is_two_level()
-        return [
-            base.PathLimits(
-                _constraints_of_path(state.project_ids, limits, defaults, is_two_level=is_two_level),
-                dict.fromkeys(unregistered, state.project_ids[0]),
-            )
-            for state in states
-        ]
+        missing = [resource for resource in resources if resource not in defaults and self._refuses_missing]
+        hints = ((name, self._how_to_register(keystone, names[name])) for name in missing)
+        error = next((exceptions.LimitNotSet(*hint) for hint in hints), None)
+        is_listed = len(states) > _MAX_SINGLE_REQUESTS
+        found = []
+        for state in states:
+            project_id = state.project_ids[0]
+            levels = self._levels(keystone, state.project_ids, is_listed=is_listed) if defaults else []
+            if levels is None:
+                unknown = exceptions.InvalidName("project", project_id, "Keystone does not know it")
+                found.append(base.PathLimits([], dict.fromkeys(resources, project_id), error or unknown))
+                continue
+            constraints = [
+                Constraint(owner, resource, limits.get((name, default.region_id), default.default), scope)
+                for owner, scope, limits in levels
+                for resource, (name, default) in defaults.items()
+            ]
+            found.append(base.PathLimits(constraints, dict.fromkeys(missing, project_id), error))
+        return found
 
-    def _path_limits(self, state: PathState, resources: Collection[str]) -> base.PathLimits:
-        try:
-            return self.get_path_limits(state, resources)
-        except exceptions.InvalidName:
-            return base.PathLimits([], dict.fromkeys(resources, state.project_ids[0]))
+    def limits(self, states: Sequence[PathState], resources: Collection[str]) -> Mapping[UsageKey, int]:
+        keystone = self._keystone()
+        registered = keystone.registered() if resources else {}
+        found = {}
+        for state in states:
+            path = state.project_ids
+            levels = self._levels(keystone, path, is_listed=len(states) > _MAX_SINGLE_REQUESTS)
+            own = levels[0].limits if levels else {}
+            for resource in resources:
+                name = self._names.get(resource, resource)
+                default = registered.get(name)
+                found[UsageKey(path[0], resource)] = (
+                    self.limit_if_missing or 0
+                    if default is None
+                    else own.get((name, default.region_id), default.default)
+                )
+        return found
 
-    def _limits_of(self, keystone: CachedKeystone, project_id: str) -> Limits:
-        if keystone.is_two_level():
-            project = keystone.project(project_id)
-            if project is not None and project.domain_id is None:
-                return keystone.limits_of_domain(project_id)
-        return keystone.limits_of_project(project_id)
+    def _levels(self, keystone: CachedKeystone, path: Sequence[str], *, is_listed: bool) -> list[_Level] | None:
+        """The project of the path, and its domain under strict_two_level. None: Keystone does not know the project.
+
+        ``is_listed``: from the limits of all projects. The domain is then the stored parent; a root is a domain.
+        """
+        project_id = path[0]
+        if not keystone.is_two_level():
+            own = keystone.all_limits().get(project_id, {}) if is_listed else keystone.limits_of_project(project_id)
+            return [_Level(project_id, "project", own)]
+        if is_listed:
+            limits = keystone.all_limits()
+            own = limits.get(project_id, {})
+            above = [_Level(path[1], "subtree", limits.get(path[1], {}))] if path[1:] else []
+            return [_Level(project_id, "project" if above else "subtree", own), *above]
+        project = keystone.project(project_id)
+        if project is None:
+            return None
+        domain_id = project.domain_id
+        if domain_id is None:
+            return [_Level(project_id, "subtree", keystone.limits_of_domain(project_id))]
+        above = [_Level(domain_id, "subtree", keystone.limits_of_domain(domain_id))] if domain_id in path else []
+        return [_Level(project_id, "project", keystone.limits_of_project(project_id)), *above]
 
     def _keystone(self) -> CachedKeystone:
         """The object of this process. It uses no lock, because a fork may happen while another thread holds it.
@@ -227,18 +230,6 @@ class KeystoneLimitDriver(base.LimitDriver):
         keystone = self._keystone_by_pid.get(pid)
         return keystone if keystone is not None else self._keystone_by_pid.setdefault(pid, self._make_keystone())
 
-    def _defaults(self, keystone: CachedKeystone, resources: Collection[str]) -> dict[str, tuple[str, RegisteredLimit]]:
-        """{resource: (its name in Keystone, its registered limit)}, without resources that are unlimited."""
-        registered = keystone.registered()
-        defaults = {}
-        for resource in resources:
-            name = self._names.get(resource, resource)
-            if name in registered:
-                defaults[resource] = (name, registered[name])
-            elif self._refuses_missing:
-                raise exceptions.LimitNotSet(resource, self._how_to_register(keystone, name))
-        return defaults
-
     def _how_to_register(self, keystone: CachedKeystone, name: str) -> str:
         service = keystone.service()
         region = f" --region {service.region_id}" if service.region_id is not None else ""
@@ -246,29 +237,3 @@ class KeystoneLimitDriver(base.LimitDriver):
             f"Register one in Keystone: openstack registered limit create --service "
             f"{self._service_name or service.service_id}{region} --default-limit N {name}"
         )
-
-
-def _constraints(
-    project_id: str, limits: Limits, defaults: Mapping[str, tuple[str, RegisteredLimit]], scope: Scope = "project"
-) -> list[Constraint]:
-    return [
-        Constraint(project_id, resource, limits.get((name, default.region_id), default.default), scope)
-        for resource, (name, default) in defaults.items()
-    ]
-
-
-def _constraints_of_path(
-    path: Sequence[str],
-    limits: Mapping[str, Limits],
-    defaults: Mapping[str, tuple[str, RegisteredLimit]],
-    *,
-    is_two_level: bool,
-) -> list[Constraint]:
-    """The constraints of ``path[0]``, whose domain is its stored parent. A root is a domain, or has no children."""
-    own = limits.get(path[0], {})
-    if not is_two_level:
-        return _constraints(path[0], own, defaults)
-    if len(path) == 1:
-        return _constraints(path[0], own, defaults, "subtree")
-    above = limits.get(path[1], {})
-    return _constraints(path[0], own, defaults) + _constraints(path[1], above, defaults, "subtree")

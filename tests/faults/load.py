@@ -328,7 +328,7 @@ class Ledger(fixtures.Fixture):
     def make_engine(self, url: str | None = None, **changes: Any) -> QuotaEngine:
         """Return an engine with the limits of the test."""
         limits = our_fixtures.DictLimits()
-        limits.limits.update({(None, resource): most for resource, most in self.limits.items()})
+        limits.own.update({(None, resource): most for resource, most in self.limits.items()})
         return our_fixtures.make_engine(url or self.url, limits, **changes)
 
     def crew(

@@ -207,7 +207,7 @@ class TestCallerIdle(base.LedgerTestCase):
 
     def test_between_two_calls(self) -> None:
         """No call leaves a transaction open, and the connection serves the next call."""
-        self.limits.limits[None, "gpu"] = 2
+        self.limits.own[None, "gpu"] = 2
         calls: dict[str, Callable[[QuotaEngine], object]] = {
             "reserve": lambda engine: engine.reserve(self.context, {"gpu": 1}, consumer="c"),
             "again": lambda engine: engine.reserve(self.context, {"gpu": 1}, consumer="c"),

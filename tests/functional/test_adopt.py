@@ -17,7 +17,7 @@ class TestAdopt(base.LedgerTestCase):
     CLAIMS = [base.claim("a", gpu=2), base.claim("b", gpu=1, fpga=1)]
 
     def test_ignores_limits(self) -> None:
-        self.limits.limits[None, "gpu"] = 0
+        self.limits.own[None, "gpu"] = 0
         uuids = self.quotas.adopt(base.ADMIN, self.CLAIMS, "p1", group="g")
         self.assertEqual(["committed"] * 3, self.states(*uuids))
         self.assertEqual([(3, 0), (1, 0)], [self.figures(), self.figures(resource="fpga")])

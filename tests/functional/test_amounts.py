@@ -38,7 +38,7 @@ class TestOverflow(base.LedgerTestCase):
         self.assertEqual((0, 0), self.figures(resource="fpga"))
 
     def test_under_a_limit_that_is_larger(self) -> None:
-        self.limits.limits[None, "gpu"] = 2**40
+        self.limits.own[None, "gpu"] = 2**40
         self.quotas.reserve(self.context, {"gpu": MAX_AMOUNT})
         self.assert_overflow(self.quotas.reserve, self.context, {"gpu": 1})
 

@@ -55,7 +55,7 @@ class TestAttachment(base.LedgerTestCase):
 
     def test_over_quota(self) -> None:
         """The block is not run."""
-        self.limits.limits[None, "gpu"] = 1
+        self.limits.own[None, "gpu"] = 1
         with self.assertRaisesRegex(exceptions.OverQuota, "gpu"), self.attachment():
             self.fail("the block ran")
         self.assert_charged(0, 0)
@@ -112,7 +112,7 @@ class TestAttachment(base.LedgerTestCase):
         with self.assertRaisesRegex(exceptions.OverQuota, "gpu"), self.attachment() as uuids:
             self.make_overdue(*uuids)
             self.quotas.expire(base.ADMIN)
-            self.limits.limits[None, "gpu"] = 1
+            self.limits.own[None, "gpu"] = 1
         self.assert_charged(0, 0)
 
     def test_released_in_the_block(self) -> None:

@@ -248,7 +248,7 @@ class TestReserveOnDrift(DriftTestCase):
     """A reserve relies on the counters, and creates missing rows."""
 
     def test_used_too_high(self) -> None:
-        self.limits.limits[None, "gpu"] = 9
+        self.limits.own[None, "gpu"] = 9
         self.execute(f"UPDATE quota_usages SET used = 9 {ROW}")
         self.assertRaises(exceptions.OverQuota, self.engine.reserve, self.context, {"gpu": 1})
         self.engine.heal(base.ADMIN)

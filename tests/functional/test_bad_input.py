@@ -158,7 +158,7 @@ class TestDeltas(InputTestCase):
         class Kind(str, enum.Enum):
             GPU = "gpu"
 
-        self.limits.limits[None, "gpu"] = 1
+        self.limits.own[None, "gpu"] = 1
         error = self.assertRaises(
             exceptions.OverQuota, self.quotas.reserve, self.context, {Kind.GPU: 1}
         )

@@ -51,7 +51,7 @@ class TestReserve(BindTrackerTestCase):
         self.assertEqual({("i1", "p1", "reserved")}, {(row.group, row.project_id, row.state) for row in rows})
 
     def test_all_or_nothing(self) -> None:
-        self.limits.limits[None, "gpu"] = 1
+        self.limits.own[None, "gpu"] = 1
         self.assertRaises(exceptions.OverQuota, self.reserve, "a1", "a2")
         self.assertEqual((0, 0), self.figures())
 
@@ -59,27 +59,27 @@ class TestReserve(BindTrackerTestCase):
         """Both are charged; either of them can refuse."""
         both = [make_request("a1", gpu=1, **{"gpu.A100": 1})]
         for limited in ("gpu", "gpu.A100"):
-            self.limits.limits = {(None, limited): 0}
+            self.limits.own = {(None, limited): 0}
             error = self.assertRaises(exceptions.OverQuota, self.tracker.reserve_binds, both)
             self.assertEqual([limited], [over.resource for over in error.overs])
-        self.limits.limits = {}
+        self.limits.own = {}
         self.tracker.reserve_binds(both)["a1"].commit(bound)
         self.assertEqual([(1, 0), (1, 0)], [self.figures(resource=name) for name in ("gpu", "gpu.A100")])
 
     def test_two_instances(self) -> None:
         """All or none of them, each charged to its own group."""
-        self.limits.limits[None, "gpu"] = 1
+        self.limits.own[None, "gpu"] = 1
         requests = [make_request("a1"), make_request("a2", "i2")]
         self.assertRaises(exceptions.OverQuota, self.tracker.reserve_binds, requests)
         self.assertEqual([], self.engine.list_reservations(base.ADMIN))
-        self.limits.limits[None, "gpu"] = 2
+        self.limits.own[None, "gpu"] = 2
         self.tracker.reserve_binds(requests)
         rows = self.engine.list_reservations(base.ADMIN)
         self.assertEqual([("a1", "i1"), ("a2", "i2")], [(row.consumer, row.group) for row in rows])
 
     def test_two_projects_second_refused(self) -> None:
         """What was reserved for the first project is rolled back."""
-        self.limits.limits["p2", "gpu"] = 0
+        self.limits.own["p2", "gpu"] = 0
         requests = [make_request("a1"), make_request("a2", caller=Caller("p2"))]
         self.assertRaises(exceptions.OverQuota, self.tracker.reserve_binds, requests)
         self.assertEqual((0, 0), self.figures())
@@ -141,7 +141,7 @@ class TestSettling(BindTrackerTestCase):
 
     def test_expired_and_over_the_limit(self) -> None:
         """The caller must detach the accelerator."""
-        self.limits.limits[None, "gpu"] = 1
+        self.limits.own[None, "gpu"] = 1
         (bind,) = self.reserve()
         self.make_overdue(*bind.uuids)
         self.quotas.expire(base.ADMIN)

@@ -86,7 +86,7 @@ class TestClaims(CapacityTestCase):
 
     def test_refused_claims_of_different_amounts_take_nothing(self) -> None:
         """The amounts that one inventory gives to the claims of a call are given back together (C1)."""
-        self.limits.limits[None, "gpu"] = 6
+        self.limits.own[None, "gpu"] = 6
         cases = {"quota": (exceptions.OverQuota, (1, 2, 4)), "capacity": (exceptions.OverCapacity, (1, 2, 6))}
         for pod in (None, "east"):
             if pod is not None:
@@ -94,12 +94,12 @@ class TestClaims(CapacityTestCase):
                 self.capacity.set_pod(ADMIN, "n1", pod)
             for name, (error, amounts) in cases.items():
                 if name == "capacity":
-                    self.limits.limits[None, "gpu"] = 100
+                    self.limits.own[None, "gpu"] = 100
                 claims = [Claim(f"{name}{amount}", {"gpu": amount}, provider="n1") for amount in amounts]
                 self.quotas.rollback(self.context, self.quotas.reserve_many(self.context, claims[:2]))
                 self.assertRaises(error, self.quotas.reserve_many, self.context, claims)
                 self.assertEqual(((0, 0), 0), (self.figures(), self.used()), (name, pod))
-            self.limits.limits[None, "gpu"] = 6
+            self.limits.own[None, "gpu"] = 6
 
     def test_settled_by_another_process(self) -> None:
         uuids = self.claim(3)
@@ -141,7 +141,7 @@ class TestClaims(CapacityTestCase):
         self.assertEqual(((0, 17), 8, 4), (self.figures(), self.used(), self.used(resource="fpga")))
 
     def test_the_quota_is_reported_first(self) -> None:
-        self.limits.limits[None, "gpu"] = 5
+        self.limits.own[None, "gpu"] = 5
         for provider in ("n1", ANY):
             self.assertRaises(exceptions.OverQuota, self.claim, 9, provider)
             self.claim(3, provider, consumer=provider)

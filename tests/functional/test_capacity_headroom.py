@@ -44,13 +44,13 @@ class TestHeadroom(CapacityTestCase):
         """The quota permits 7; in steps of 3, that is 6. With a quota of 6, it is the quota that binds."""
         self.set("n1", gpu=Inventory(8, min_unit=2, step_size=3))
         self.set("n2", gpu=Inventory(0))
-        self.limits.limits["p1", "gpu"] = 7
+        self.limits.own["p1", "gpu"] = 7
         self.assertEqual(Headroom(6, ANY, "provider", None, 8), self.headroom())
-        self.limits.limits["p1", "gpu"] = 6
+        self.limits.own["p1", "gpu"] = 6
         self.assertEqual(Headroom(6, "p1", "project", 6, 8), self.headroom())
-        self.limits.limits["p1", "gpu"] = 2
+        self.limits.own["p1", "gpu"] = 2
         self.assertEqual(2, self.headroom().fits)
-        self.limits.limits["p1", "gpu"] = 1
+        self.limits.own["p1", "gpu"] = 1
         self.assertEqual(Headroom(0, ANY, "provider", None, 8), self.headroom())
 
     def test_an_inventory_below_its_use(self) -> None:
@@ -62,7 +62,7 @@ class TestHeadroom(CapacityTestCase):
     def test_a_user_gets_quota_only(self) -> None:
         """Not even whether the provider exists."""
         user = base.Context("p1")
-        self.limits.limits["p1", "gpu"] = 40
+        self.limits.own["p1", "gpu"] = 40
         for provider in (ANY, "n1", "n9"):
             self.assertEqual(Headroom(40, "p1", "project", 40), self.headroom(provider, user))
             self.assertEqual(Bundles(40, "gpu"), self.engine.how_many(user, {"gpu": 1}, provider=provider))
@@ -74,7 +74,7 @@ class TestHeadroom(CapacityTestCase):
         self.assertEqual(Bundles(4, None), count({"gpu": 3}, provider=ANY))
         self.assertEqual(Bundles(2, None), count({"gpu": 3}, provider="n2"))
         self.assertEqual(Bundles(MAX_AMOUNT // 3, "gpu"), count({"gpu": 3}))
-        self.limits.limits["p1", "gpu"] = 5
+        self.limits.own["p1", "gpu"] = 5
         self.assertEqual(Bundles(1, "gpu"), count({"gpu": 3, "fpga": 1}, provider=ANY))
         for bundle in ({}, {"gpu": 0}, {"gpu": -1}, {"nothing": 1}):
             self.assertRaises(exceptions.QuotaError, count, bundle, provider=ANY)

@@ -346,7 +346,7 @@ class TestShared(base.LedgerTestCase):
 
     def test_threads(self) -> None:
         """8 threads, 10 cycles each: no charge is lost, and nothing is left in flight."""
-        self.limits.limits[None, "gpu"] = 8
+        self.limits.own[None, "gpu"] = 8
         start = threading.Barrier(8)
         errors: list[BaseException] = []
 

@@ -91,7 +91,7 @@ class TestSweep(ExpiryTestCase):
         self.assertEqual(["committed", "rolled_back"], self.states(*uuids))
 
     def test_makes_room(self) -> None:
-        self.limits.limits[None, "gpu"] = 2
+        self.limits.own[None, "gpu"] = 2
         self.make_swept(2)
         self.assertRaises(exceptions.OverQuota, self.quotas.reserve, self.context, {"gpu": 1})
         self.quotas.expire(base.ADMIN)

@@ -148,7 +148,7 @@ class TestManyResources(base.LedgerTestCase):
             lines = []
             for count in (50, 200):
                 amounts = self.amounts(count)
-                self.limits.limits = {(None, resource): 10 for resource in amounts}
+                self.limits.own = {(None, resource): 10 for resource in amounts}
                 consumer = f"{name}{count}"
                 self.engine.reserve(self.context, amounts, consumer=consumer)
                 calls: dict[str, Callable[[], object]] = {

@@ -24,7 +24,7 @@ load_tests = testscenarios.load_tests_apply_scenarios
 class TestNotices(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.limits.limits["p1", "gpu"] = 20
+        self.limits.own["p1", "gpu"] = 20
 
     def take_notices(self) -> list[tuple[int, int, int]]:
         """Return (held, before, now) of each notice since the previous call."""
@@ -47,9 +47,9 @@ class TestNotices(base.LedgerTestCase):
     def test_a_lowered_limit_that_leaves_a_project_over(self) -> None:
         self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 10}))
         self.assertEqual([], self.take_notices())
-        self.limits.limits["p1", "gpu"] = 9
+        self.limits.own["p1", "gpu"] = 9
         self.assertEqual([(10, 0, OVER)], self.take_notices())
-        self.limits.limits["p1", "gpu"] = 10
+        self.limits.own["p1", "gpu"] = 10
         self.assertEqual([(10, OVER, 95)], self.take_notices())
 
     def test_several_hosts_report_it_once(self) -> None:
@@ -59,10 +59,10 @@ class TestNotices(base.LedgerTestCase):
         self.assertEqual(1, sum(counts))
 
     def test_unlimited_and_zero(self) -> None:
-        self.limits.limits["p1", "gpu"] = -1
+        self.limits.own["p1", "gpu"] = -1
         self.quotas.reserve(self.context, {"gpu": 1000})
         self.assertEqual([], self.take_notices())
-        self.limits.limits["p1", "gpu"] = 0
+        self.limits.own["p1", "gpu"] = 0
         self.assertEqual([(1000, 0, OVER)], self.take_notices())
 
 class TestCapacityNotices(base.LedgerTestCase):

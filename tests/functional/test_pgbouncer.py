@@ -61,7 +61,7 @@ class PgBouncerTestCase(base.LedgerTestCase):
         self.engine = self.make_engine()
         self.quotas = fixtures.Checked(self.engine, self.direct_url)  # type: ignore[assignment]
         self.database = hooks.database_of(self.engine)
-        self.limits.limits[None, "gpu"] = 20
+        self.limits.own[None, "gpu"] = 20
 
     def make_engine(self, **changes: object) -> Any:
         is_transaction = self.is_option_set and self.pool_mode == "transaction"

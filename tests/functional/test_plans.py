@@ -65,7 +65,7 @@ class PlanTestCase(base.BackendTestCase):
         self.execute("ALTER TABLE quota_usages SET (autovacuum_enabled = off)")
         self.context = base.Context("p1")
         self.limits = fixtures.DictLimits()
-        self.limits.limits[None, "gpu"] = 1_000
+        self.limits.own[None, "gpu"] = 1_000
 
     def execute(self, statement: str) -> None:
         with self.sql.connect() as connection:

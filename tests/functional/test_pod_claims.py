@@ -159,13 +159,13 @@ class TestBinding(PodClaimTestCase):
         """A quota refusal comes first."""
         self.add("p1", 4)
         self.add("p2", 9)
-        self.limits.limits["tenant1", "gpu"] = 4
+        self.limits.own["tenant1", "gpu"] = 4
         for amount in (5, 99):
             self.assertRaises(exceptions.OverQuota, self.claim, amount)
         self.assertEqual([], self.history())
         self.claim(3)
         self.assertRaises(exceptions.OverQuota, self.claim, 9)
-        self.limits.limits["tenant1", "gpu"] = 99
+        self.limits.own["tenant1", "gpu"] = 99
         self.assertEqual(
             "The claim does not fit: any provider, resource gpu: requested 10: "
             "no pod that the project may use has a provider that can take gpu=10",

@@ -193,8 +193,8 @@ class TestHeal(ReconcilerTestCase):
         return [difference.arq for difference in reconciler.heal(reconciler.find(), **named)]  # type: ignore[arg-type]
 
     def test_each_kind(self) -> None:
-        self.limits.limits[None, "gpu"] = 0  # limits do not undo an attachment
-        self.limits.limits["p2", "gpu"] = 9
+        self.limits.own[None, "gpu"] = 0  # limits do not undo an attachment
+        self.limits.own["p2", "gpu"] = 9
         self.cloud.bind("free")
         self.charge("ghost", "p2")
         self.cloud.bind("other")
@@ -215,7 +215,7 @@ class TestHeal(ReconcilerTestCase):
         for arq in ("a", "b", "overdue"):
             uuids = self.quotas.reserve(self.context, {"gpu": 1, "gpu.A100": 1}, consumer=arq)
             self.cloud.bind(arq, gpu=1, **{"gpu.A100": 1})
-        self.limits.limits[None, "gpu"] = 0
+        self.limits.own[None, "gpu"] = 0
         self.make_overdue(*uuids)
         self.assertEqual(["a", "b", "overdue"], self.heal())
         self.assertEqual([(3, 0), (3, 0)], [self.figures(resource=name) for name in ("gpu", "gpu.A100")])

@@ -8,6 +8,7 @@ import traceback
 import testscenarios
 
 from cyborg_quota import UNLIMITED, Claim, Constraint, Over, Usage, exceptions
+from cyborg_quota.limits.base import PathLimits
 from tests import base
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -29,7 +30,7 @@ class TestLimits(base.LedgerTestCase):
         )
 
     def test_the_example_of_the_specification(self) -> None:
-        self.limits.limits[None, "fpga"] = 5
+        self.limits.own[None, "fpga"] = 5
         self.hold(fpga=3)
         uuids = self.quotas.reserve(self.context, {"fpga": 2})
         self.assertEqual((3, 2), self.figures(resource="fpga"))
@@ -49,7 +50,7 @@ class TestLimits(base.LedgerTestCase):
         self.assertIn("limit 5, used 5, reserved 0, requested 1", str(error))
 
     def test_all_violations_are_named_and_sorted(self) -> None:
-        self.limits.limits.update({(None, "gpu"): 1, (None, "fpga"): 0, (None, "gpu.A100"): 7})
+        self.limits.own.update({(None, "gpu"): 1, (None, "fpga"): 0, (None, "gpu.A100"): 7})
 
         error = self.refused({"gpu.A100": 8, "gpu": 2, "fpga": 1})
 
@@ -59,24 +60,24 @@ class TestLimits(base.LedgerTestCase):
             self.assertIn(f"resource {resource}:", str(error))
 
     def test_only_violations_are_named(self) -> None:
-        self.limits.limits.update({(None, "gpu"): 1, (None, "fpga"): 9})
+        self.limits.own.update({(None, "gpu"): 1, (None, "fpga"): 9})
         error = self.refused({"gpu": 2, "fpga": 1})
         self.assertEqual(["gpu"], [over.resource for over in error.overs])
 
     def test_a_refusal_has_no_internal_exception(self) -> None:
         """The traceback must not contain an internal exception."""
-        self.limits.limits[None, "gpu"] = 0
+        self.limits.own[None, "gpu"] = 0
         error = self.refused({"gpu": 1})
         self.assertNotIn("_Refused", "".join(traceback.format_exception(error)))
 
     def test_none_of_the_resources_is_charged(self) -> None:
-        self.limits.limits[None, "gpu"] = 1
+        self.limits.own[None, "gpu"] = 1
         self.refused({"fpga": 3, "gpu": 2})
         self.assertEqual((0, 0), self.figures(resource="fpga"))
         self.assertEqual([], self.quotas.list_reservations(base.ADMIN))
 
     def test_none_of_the_claims_is_charged(self) -> None:
-        self.limits.limits[None, "gpu"] = 3
+        self.limits.own[None, "gpu"] = 3
         claims = [base.claim("a", gpu=2), base.claim("b", gpu=2, fpga=1)]
 
         error = self.assertRaises(
@@ -88,12 +89,12 @@ class TestLimits(base.LedgerTestCase):
         self.assertEqual((0, 0), self.figures())
 
     def test_zero_is_a_limit(self) -> None:
-        self.limits.limits[None, "gpu"] = 0
+        self.limits.own[None, "gpu"] = 0
         self.assertEqual(0, self.refused({"gpu": 1}).overs[0].limit)
         self.assertEqual(Usage(0, 0, 0), self.quotas.get_usages(self.context)["gpu"])
 
     def test_unlimited(self) -> None:
-        self.limits.limits[None, "gpu"] = UNLIMITED
+        self.limits.own[None, "gpu"] = UNLIMITED
         self.quotas.reserve(self.context, {"gpu": 1000000})
         usage = self.quotas.get_usages(self.context)["gpu"]
         self.assertEqual((UNLIMITED, 1000000, None), (usage.limit, usage.reserved, usage.available))
@@ -102,7 +103,7 @@ class TestLimits(base.LedgerTestCase):
         """No new reserve is granted; existing reservations can be settled and released (I6)."""
         held = self.hold(gpu=4)
         first, second = (self.quotas.reserve(self.context, {"gpu": 2}) for _ in range(2))
-        self.limits.limits[None, "gpu"] = 3
+        self.limits.own[None, "gpu"] = 3
 
         self.assertEqual(-5, self.quotas.get_usages(self.context)["gpu"].available)
         self.refused({"gpu": 1})
@@ -115,27 +116,27 @@ class TestLimits(base.LedgerTestCase):
 
     def test_expiry_passes_any_limit(self) -> None:
         (uuid,) = self.quotas.reserve(self.context, {"gpu": 4})
-        self.limits.limits[None, "gpu"] = 0
+        self.limits.own[None, "gpu"] = 0
         self.make_overdue(uuid)
         self.assertEqual(1, self.quotas.expire(base.ADMIN))
         self.assertEqual((0, 0), self.figures())
 
     def test_a_limit_beyond_all_integers(self) -> None:
-        self.limits.limits[None, "gpu"] = 2**80
+        self.limits.own[None, "gpu"] = 2**80
         self.limits.subtree_limits["p1", "gpu"] = 2**80
         self.quotas.reserve(self.context, {"gpu": 1})
         self.assertEqual((0, 1), self.figures())
 
     def test_the_tighter_of_two_constraints(self) -> None:
-        self.limits.limits[None, "gpu"] = 5
+        self.limits.own[None, "gpu"] = 5
         self.limits.subtree_limits["p1", "gpu"] = 3
         error = self.refused({"gpu": 4})
         self.assertEqual([("subtree", 3)], [(over.scope, over.limit) for over in error.overs])
         self.quotas.reserve(self.context, {"gpu": 3})
 
     def test_a_constraint_on_an_unrelated_project_is_an_error(self) -> None:
-        self.limits.get_constraints = lambda path, resources: [  # type: ignore[method-assign]
-            Constraint("p2", "gpu", 5)
+        self.limits.bounds = lambda states, resources: [  # type: ignore[method-assign]
+            PathLimits([Constraint("p2", "gpu", 5)])
         ]
         self.assertRaises(
             exceptions.ConfigurationError, self.quotas.reserve, self.context, {"gpu": 1}
@@ -159,7 +160,7 @@ class TestCheck(base.LedgerTestCase):
         return found
 
     def test_over(self) -> None:
-        self.limits.limits.update({(None, "gpu"): 2, (None, "fpga"): 0})
+        self.limits.own.update({(None, "gpu"): 2, (None, "fpga"): 0})
         self.quotas.reserve(self.context, {"gpu": 1})
         found = self.both({"gpu": 2, "fpga": 1})
         self.assertEqual(
@@ -221,7 +222,7 @@ class TestShapes(base.LedgerTestCase):
         self.assertEqual(2, len(uuids))
 
     def test_usages(self) -> None:
-        self.limits.limits[None, "gpu"] = 9
+        self.limits.own[None, "gpu"] = 9
         self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 3}))
         self.quotas.reserve(self.context, {"gpu": 2, "fpga": 1})
 
@@ -241,7 +242,7 @@ class TestShapes(base.LedgerTestCase):
     def test_usage_list(self) -> None:
         for name in ("p2", "p1"):
             self.quotas.reserve(base.Context(name), {"gpu": 1, "fpga": 2})
-        self.limits.limits["p2", "gpu"] = 6
+        self.limits.own["p2", "gpu"] = 6
         found = [
             (u.project_id, u.resource, u.usage.limit) for u in self.quotas.list_usages(base.ADMIN)
         ]

@@ -103,7 +103,7 @@ class TestResize(ResizeTestCase):
         self.assertEqual(1, self.quotas.expire(ADMIN))
 
     def test_all_or_nothing_over_quota(self) -> None:
-        self.limits.limits["p1", "gpu"] = 6
+        self.limits.own["p1", "gpu"] = 6
         self.limits.subtree_limits["root", "fpga"] = 4
         self.hold(gpu=2, fpga=3)
         self.hold("other", gpu=1)
@@ -116,7 +116,7 @@ class TestResize(ResizeTestCase):
 
     def test_a_reduction_ignores_limits(self) -> None:
         self.hold(gpu=6)
-        self.limits.limits["p1", "gpu"] = 1
+        self.limits.own["p1", "gpu"] = 1
         self.limits.subtree_limits["root", "gpu"] = 0
         self.resize(gpu=3)
         self.assertEqual((3, 0), self.figures())
@@ -138,7 +138,7 @@ class TestResize(ResizeTestCase):
         self.capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(2, min_unit=2, max_unit=8, step_size=2)})
         self.resize(gpu=6)
         self.refuse(exceptions.OverCapacity, self.resize, gpu=8)
-        self.limits.limits["p1", "gpu"] = 1
+        self.limits.own["p1", "gpu"] = 1
         self.refuse(exceptions.OverQuota, self.resize, gpu=8)  # reported first
         self.assertEqual([], self.capacity.audit(ADMIN))
         self.quotas.release(self.context, consumer="c")
@@ -301,12 +301,12 @@ class TestTransfer(ResizeTestCase):
     def test_the_limits_of_the_receiver(self) -> None:
         self.hold(gpu=3)
         self.quotas.rollback(base.Context("p2"), self.quotas.reserve(base.Context("p2"), {"gpu": 1}))
-        self.limits.limits["p1", "gpu"] = 0
+        self.limits.own["p1", "gpu"] = 0
         self.limits.subtree_limits["root", "gpu"] = 1  # above both: its total does not change
-        self.limits.limits["p2", "gpu"] = 2
+        self.limits.own["p2", "gpu"] = 2
         error = self.refuse(exceptions.OverQuota, self.transfer)
         self.assertEqual(["p2"], [over.project_id for over in error.overs])
-        self.limits.limits["p2", "gpu"] = 3
+        self.limits.own["p2", "gpu"] = 3
         self.limits.subtree_limits["side", "gpu"] = 2
         error = self.assertRaises(exceptions.OverQuota, self.transfer, "side")
         self.assertEqual([("side", 0)], [(over.project_id, over.subtree) for over in error.overs])
@@ -317,9 +317,9 @@ class TestTransfer(ResizeTestCase):
         """A project is split: its ancestor's total does not change, but its own limit applies."""
         self.hold(gpu=3)
         self.limits.subtree_limits["root", "gpu"] = 1
-        self.limits.limits["root", "gpu"] = 2
+        self.limits.own["root", "gpu"] = 2
         self.refuse(exceptions.OverQuota, self.transfer, "root")
-        self.limits.limits["root", "gpu"] = 3
+        self.limits.own["root", "gpu"] = 3
         self.transfer("root")
         self.assertEqual([(0, 0), (3, 0)], [self.figures("p1"), self.figures("root")])
         self.transfer("p2", project_id="root")

@@ -21,7 +21,7 @@ class TestRetry(base.LedgerTestCase):
         self.assertEqual((0, 4), self.figures())
 
     def test_at_the_limit(self) -> None:
-        self.limits.limits[None, "gpu"] = 3
+        self.limits.own[None, "gpu"] = 3
         first = self.quotas.reserve(self.context, {"gpu": 3}, consumer="a")
         self.assertEqual(first, self.quotas.reserve(self.context, {"gpu": 3}, consumer="a"))
 
@@ -61,7 +61,7 @@ class TestLostCommit(base.LedgerTestCase):
 
     def test_reserve_at_the_limit(self) -> None:
         """The retry finds the limit reached, by its own first attempt."""
-        self.limits.limits[None, "gpu"] = 2
+        self.limits.own[None, "gpu"] = 2
         lost = self.lose()
         self.quotas.reserve(self.context, {"gpu": 2})
         self.assertEqual((1, (0, 2)), (lost.lost, self.figures()))

@@ -25,7 +25,7 @@ class SingleStatementTestCase(base.LedgerTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.limits.limits[None, "gpu"] = 10
+        self.limits.own[None, "gpu"] = 10
         self.quotas.rollback(self.context, self.quotas.reserve(self.context, {"gpu": 1}))  # the usage rows exist
         self.database = hooks.database_of(self.engine)
 
@@ -78,7 +78,7 @@ class TestAttach(SingleStatementTestCase):
                 [(name, f"g{name}", f"s{name}")], [(one.consumer, one.group, one.source) for one in stored]
             )
             self.engine.commit(self.context, consumer=name)
-            self.limits.limits[None, "gpu"] = 11 + number
+            self.limits.own[None, "gpu"] = 11 + number
 
     def test_a_claims_own_group(self) -> None:
         claims = [Claim("a", {"gpu": 1}, "one"), Claim("b", {"gpu": 1}, "two"), Claim("c", {"gpu": 1})]
@@ -185,7 +185,7 @@ class TestPrepared(SingleStatementTestCase):
 
     def test_many_shapes(self) -> None:
         """A connection prepares a bounded number of statements; further shapes use the multi-statement transaction."""
-        self.limits.limits[None, "gpu"] = 10_000
+        self.limits.own[None, "gpu"] = 10_000
         for size in range(1, 17):
             for consumers in (True, False):
                 claims = [Claim(f"{size} {number}" if consumers else None, {"gpu": 1}) for number in range(size)]

@@ -161,7 +161,7 @@ class TestAncestors(base.LedgerTestCase):
         self.assertEqual((0, 1, None), (over.used, over.reserved, over.subtree))
 
     def test_only_the_constraint_that_binds_is_shown(self) -> None:
-        self.limits.limits["p1", "gpu"] = 1
+        self.limits.own["p1", "gpu"] = 1
         overs = self.refused(self.context).overs
         self.assertEqual([("p1", 0, 0)], [(over.project_id, over.used, over.reserved) for over in overs])
         self.assertEqual(["p1", "root"], [over.project_id for over in self.refused(base.ADMIN).overs])

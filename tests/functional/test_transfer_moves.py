@@ -69,7 +69,7 @@ class TestSenderMoves(base.LedgerTestCase):
 
     def test_the_receiver_has_moved_with_the_sender(self) -> None:
         """Another process has moved them, while this one has the path of the sender in its cache."""
-        self.limits.limits["root", "gpu"] = 5
+        self.limits.own["root", "gpu"] = 5
         self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 3}, consumer="c"))
         trees.move(self.database, "root", "side")
         self.transfer("root")

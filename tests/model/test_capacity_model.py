@@ -146,7 +146,7 @@ class CapacityHistories(test_model.Histories):
     def set_pod_limit(self, project: str, host: str, limit: int, is_subtree: bool) -> None:
         """The counters of a pod are compared after every step, so that it is correct at once."""
         (name,) = self.model.in_pod(host, {"gpu": 0})
-        (self.limits.subtree_limits if is_subtree else self.limits.limits)[project, name] = limit
+        (self.limits.subtree_limits if is_subtree else self.limits.own)[project, name] = limit
 
     @stateful.initialize(inventories=st.tuples(INVENTORIES, INVENTORIES, INVENTORIES))
     def begin_with_providers(self, inventories: tuple[Inventory, Inventory, Inventory]) -> None:

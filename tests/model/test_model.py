@@ -53,7 +53,7 @@ class Histories(stateful.RuleBasedStateMachine):
         self.database = Database(fixtures.settings(ledger.url))
         trees.plant(self.database, TREE)
         self.model = Model(TREE)
-        self.model.limits = self.limits.limits  # type: ignore[assignment]
+        self.model.limits = self.limits.own  # type: ignore[assignment]
         self.model.subtree_limits = self.limits.subtree_limits
 
     def teardown(self) -> None:
@@ -90,12 +90,12 @@ class Histories(stateful.RuleBasedStateMachine):
     @stateful.initialize(limits=st.tuples(st.integers(2, 5), st.integers(3, 7)))
     def begin_limited(self, limits: tuple[int, int]) -> None:
         for project in TREE:
-            self.limits.limits[project, "gpu"] = limits[0]
+            self.limits.own[project, "gpu"] = limits[0]
         self.limits.subtree_limits["root", "gpu"] = limits[1]
 
     @stateful.rule(project=PROJECTS, resource=RESOURCES, limit=LIMITS)
     def set_limit(self, project: str, resource: str, limit: int) -> None:
-        self.limits.limits[project, resource] = limit
+        self.limits.own[project, resource] = limit
 
     @stateful.rule(project=PROJECTS, resource=RESOURCES, limit=LIMITS)
     def set_subtree_limit(self, project: str, resource: str, limit: int) -> None:

@@ -92,7 +92,7 @@ class PodHistories(stateful.RuleBasedStateMachine):
         self.engine = fixtures.make_engine(self.ledger.url, limits)
         self.quotas: Any = fixtures.Checked(self.engine, self.ledger.url)
         for project in ("film", "lab"):
-            limits.limits[project, "gpu"] = LIMIT
+            limits.own[project, "gpu"] = LIMIT
         self.pods = self.engine.pods
         self.claims: list[ModelClaim] = []
         self.consumers = 0

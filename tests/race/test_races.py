@@ -56,7 +56,7 @@ def reserve_until_refused(engine: QuotaEngine, context: base.Context) -> int:
 
 class TestLimitRace(RaceTestCase):
     def test_exactly_the_limit_is_admitted(self) -> None:
-        self.limits.limits[None, "gpu"] = LIMIT
+        self.limits.own[None, "gpu"] = LIMIT
         contexts = [base.Context(f"p{turn}") for turn in range(3)]
         turns = [[functools.partial(reserve_until_refused, self.engine, one)] * PROCESSES for one in contexts]
         for context, admitted in zip(contexts, race_in_turns(turns), strict=True):
@@ -113,7 +113,7 @@ class TestFirstUseRace(RaceTestCase):
 
 class TestDeliveryRace(RaceTestCase):
     def test_one_call_delivered_eight_times_is_charged_once(self) -> None:
-        self.limits.limits[None, "gpu"] = 3
+        self.limits.own[None, "gpu"] = 3
         contexts = [base.Context(f"p{turn}") for turn in range(5)]
         claims = [Claim("a", {"gpu": 1}), Claim("b", {"gpu": 2, "fpga": 1})]
         calls = [functools.partial(self.engine.reserve_many, context, claims, group="g") for context in contexts]

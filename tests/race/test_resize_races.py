@@ -148,14 +148,14 @@ class TestInterleavings(ResizeRaceTestCase):
 
     def test_a_resize_and_a_reserve_at_the_limit(self) -> None:
         """4 and 3 exceed 5: one of them is refused."""
-        self.limits.limits["p1", "gpu"] = LIMIT
+        self.limits.own["p1", "gpu"] = LIMIT
         for _, *answers in self.interleaved(resize, CALLS["reserve"]):
             self.assertEqual(["OverQuota", "ok"], sorted(answers))
         for _, *answers in self.interleaved(CALLS["reserve"], resize):
             self.assertEqual(["OverQuota", "ok"], sorted(answers))
 
     def test_a_transfer_and_a_reserve_at_the_limit(self) -> None:
-        self.limits.limits["p2", "gpu"] = LIMIT - 1
+        self.limits.own["p2", "gpu"] = LIMIT - 1
 
         def reserve(engine: QuotaEngine, consumer: str) -> object:
             return engine.reserve(ADMIN, {"gpu": 3}, project_id="p2", consumer=f"{consumer} more")
@@ -259,7 +259,7 @@ class TestNaive(ResizeRaceTestCase):
             self.assertEqual(is_naive, bool(self.faults()), self.faults())
 
     def test_a_growth_that_reads_before_it_writes(self) -> None:
-        self.limits.limits["p1", "gpu"] = LIMIT
+        self.limits.own["p1", "gpu"] = LIMIT
         sql = sa.create_engine(self.url, isolation_level="AUTOCOMMIT")
         self.addCleanup(sql.dispose)
 
@@ -302,7 +302,7 @@ class TestProcesses(ResizeRaceTestCase):
 
     def test_exactly_the_capacity_or_the_limit_is_held(self) -> None:
         for limit, capacity in ((60, 1000), (1000, 60)):
-            self.limits.limits["p1", "gpu"] = limit
+            self.limits.own["p1", "gpu"] = limit
             self.engine.capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(capacity, max_unit=1000)})
             for number in range(self.PROCESSES):
                 self.engine.reserve(ADMIN, {"gpu": 1}, project_id="p1", consumer=f"c{number}", provider="n1")

@@ -44,7 +44,14 @@ class DriverTestCase(base.BaseTestCase):
         return KeystoneLimitDriver(answers, **changes)
 
     def constraints(self, *path: str, resources: tuple[str, ...] = ("gpu",)) -> list[Constraint]:
-        return self.driver.get_constraints(path or ("p1",), resources)
+        (limits,) = self.driver.bounds([PathState(path or ("p1",), {}, {}, {})], resources)
+        if limits.error is not None:
+            raise limits.error
+        return list(limits.constraints)
+
+    def shown(self, *projects: str, resources: tuple[str, ...] = ("gpu",)) -> dict[tuple[str, ...], int]:
+        states = (PathState([name], {}, {}, {}) for name in projects)
+        return {key[:2]: limit for key, limit in self.driver.limits([*states], resources).items()}
 
     def unavailable(self) -> str:
         """Return the reason of the error; neither it nor the log contains the password."""
@@ -97,9 +104,8 @@ class TestTwoLevels(DriverTestCase):
     def test_an_unknown_project_is_an_error(self) -> None:
         error = self.assertRaises(exceptions.InvalidName, self.constraints, "gone")
         self.assertIn("'gone': Keystone does not know it", str(error))
-        asked = len(self.keystone.paths)
         self.assertRaises(exceptions.InvalidName, self.constraints, "gone")
-        self.assertEqual(asked, len(self.keystone.paths), "that, too, is an answer")
+        self.assertEqual(1, "".join(self.keystone.paths).count("/projects/gone"), "that, too, is an answer")
 
     def test_the_model_may_change(self) -> None:
         self.assertEqual("dom", self.driver.parent_of("p1"))
@@ -132,13 +138,13 @@ class TestMissing(DriverTestCase):
         self.driver = self.make_driver(refuses_missing=False)
         self.assertEqual([], self.constraints("p1", resources=("gpu.A100",)))
         self.assertEqual([Constraint("p1", "gpu", 10)], self.constraints("p1", resources=("gpu.A100", "gpu")))
-        self.assertEqual({("p1", "gpu"): 10}, self.driver.get_limits(["p1"], ["gpu", "gpu.A100"]))
+        self.assertEqual(
+            {("p1", "gpu"): 10, ("p1", "gpu.A100"): UNLIMITED}, self.shown("p1", resources=("gpu", "gpu.A100"))
+        )
         self.assertEqual(UNLIMITED, self.driver.limit_if_missing)
 
     def test_refused_resources_are_shown_as_zero(self) -> None:
-        self.assertEqual(
-            {("p1", "gpu"): 10, ("p1", "gpu.A100"): 0}, self.driver.get_limits(["p1"], ["gpu", "gpu.A100"])
-        )
+        self.assertEqual({("p1", "gpu"): 10, ("p1", "gpu.A100"): 0}, self.shown("p1", resources=("gpu", "gpu.A100")))
         self.assertIsNone(self.driver.limit_if_missing)
 
 
@@ -150,7 +156,7 @@ class TestNamesAndRegions(DriverTestCase):
         self.assertEqual(
             [Constraint("p1", "gpu", 5), Constraint("p1", "fpga", 4)], self.constraints(resources=("gpu", "fpga"))
         )
-        self.assertEqual({("p2", "gpu"): 6}, self.driver.get_limits(["p2"], ["gpu"]))
+        self.assertEqual({("p2", "gpu"): 6}, self.shown("p2"))
 
     def test_another_regions_limits_do_not_count(self) -> None:
         self.keystone.register("gpu", 99, "RegionTwo")
@@ -236,24 +242,24 @@ class TestCosts(DriverTestCase):
         self.keystone.set_limit("p7", "gpu", 3)
         self.keystone.set_limit("dom", "gpu", 8)
         projects = [f"p{number}" for number in range(1000)]
-        limits = self.driver.get_limits([*projects, "dom"], ["gpu", "fpga"])
+        limits = self.shown(*projects, "dom", resources=("gpu", "fpga"))
         self.assertEqual(2002, len(limits))
         self.assertEqual((3, 10, 8), (limits["p7", "gpu"], limits["p8", "gpu"], limits["dom", "gpu"]))
-        self.assertEqual(3, len(self.keystone.paths))
+        self.assertEqual(4, len(self.keystone.paths))
 
     def test_one_project_is_not_a_list_of_all(self) -> None:
         self.keystone.set_limit("p1", "gpu", 3)
-        self.assertEqual({("p1", "gpu"): 3}, self.driver.get_limits(["p1"], ["gpu"]))
+        self.assertEqual({("p1", "gpu"): 3}, self.shown("p1"))
         self.assertNotIn("/limits?service_id=service-1", self.keystone.paths)
 
     def test_one_domain(self) -> None:
         self.keystone.model = "strict_two_level"
         self.keystone.set_limit("dom", "gpu", 8)
-        self.assertEqual({("dom", "gpu"): 8}, self.driver.get_limits(["dom"], ["gpu"]))
+        self.assertEqual({("dom", "gpu"): 8}, self.shown("dom"))
 
     def test_nothing_to_look_up(self) -> None:
-        self.assertEqual([], self.driver.get_constraints(("p1",), []))
-        self.assertEqual({}, self.driver.get_limits([], ["gpu"]))
+        self.assertEqual([], self.constraints(resources=()))
+        self.assertEqual({}, self.shown())
 
 
 class TestFaults(DriverTestCase):
@@ -323,11 +329,11 @@ class TestManyPaths(DriverTestCase):
     def assert_same(self, *paths: tuple[str, ...]) -> None:
         states = [PathState(path, {}, {}, {}) for path in paths]
         resources = ["fpga", "gpu", "tpu"]
-        single = [self.driver.get_path_limits(state, resources) for state in states]
+        single = [limits for state in states for limits in self.driver.bounds([state], resources)]
         self.assertEqual([{"tpu": path[0]} for path in paths], [each.missing for each in single])
         driver = self.make_driver()
         before = len(self.keystone.paths)
-        many = driver.get_limits_of_paths(states, resources)
+        many = driver.bounds(states, resources)
         asked = [path.partition("?")[0] for path in self.keystone.paths[before:]]
         self.assertEqual([each.missing for each in single], [each.missing for each in many])
         self.assertEqual([set(each.constraints) for each in single], [set(each.constraints) for each in many])
@@ -346,6 +352,6 @@ class TestManyPaths(DriverTestCase):
         self.keystone.model = "strict_two_level"
         del self.keystone.projects["p1"]
         states = [PathState(path, {}, {}, {}) for path in (["p1", "dom"], ["p2", "dom"])]
-        deleted, other = self.driver.get_limits_of_paths(states, ["gpu"])
-        self.assertEqual(([], {"gpu": "p1"}), (deleted.constraints, deleted.missing))
-        self.assertEqual([Constraint("p2", "gpu", 10), Constraint("dom", "gpu", 8, "subtree")], other.constraints)
+        found = [(limits.constraints, limits.missing) for limits in self.driver.bounds(states, ["gpu"])]
+        other = [Constraint("p2", "gpu", 10), Constraint("dom", "gpu", 8, "subtree")]
+        self.assertEqual([([], {"gpu": "p1"}), (other, {})], found)

@@ -93,7 +93,7 @@ class TestSockets(base.BaseTestCase):
                 **options,
             )
         )
-        error = self.assertRaises(exceptions.LimitsUnavailable, driver.get_constraints, ("p1",), ("gpu",))
+        error = self.assertRaises(exceptions.LimitsUnavailable, driver.parent_of, "p1")
         self.assertNotIn(PASSWORD, str(error))
         self.assertNotIn(PASSWORD, self.log.output)
         return error

@@ -12,8 +12,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 from oslo_config import cfg
 
-from cyborg_quota import Constraint
+from cyborg_quota import UNLIMITED, Constraint
+from cyborg_quota.db.path_state import PathState
 from cyborg_quota.limits import base
+from cyborg_quota.types import UsageKey
 
 OPTS = [cfg.StrOpt("file", default="/etc/cyborg_quota/limits.json", help="Where each project's limits are.")]
 
@@ -29,15 +31,13 @@ class FileLimitDriver(base.LimitDriver):
         conf.register_opts(OPTS, group="limits")
         return cls(conf.limits.file)
 
-    def get_constraints(self, path: Sequence[str], resources: Collection[str]) -> list[Constraint]:
-        limits = self.get_limits(path[:1], resources)
-        return [Constraint(project_id, resource, limit) for (project_id, resource), limit in limits.items()]
+    def bounds(self, states: Sequence[PathState], resources: Collection[str]) -> list[base.PathLimits]:
+        return [self._bounds(self.limits([state], resources)) for state in states]
 
-    def get_limits(self, project_ids: Collection[str], resources: Collection[str]) -> Mapping[tuple[str, str], int]:
+    def _bounds(self, limits: Mapping[UsageKey, int]) -> base.PathLimits:
+        return base.PathLimits([Constraint(key.project_id, key.resource, limit) for key, limit in limits.items()])
+
+    def limits(self, states: Sequence[PathState], resources: Collection[str]) -> Mapping[UsageKey, int]:
         stored = json.loads(self._path.read_text())
-        return {
-            (project_id, resource): int(stored[project_id][resource])
-            for project_id in project_ids
-            for resource in resources
-            if resource in stored.get(project_id, {})
-        }
+        keys = [UsageKey(state.project_ids[0], resource) for state in states for resource in resources]
+        return {key: int(stored.get(key.project_id, {}).get(key.resource, UNLIMITED)) for key in keys}
