@@ -145,7 +145,7 @@ class HeadroomReader:
     def _read_detail_in_pod(self, project_id: str, resources: Collection[str], pod: str) -> list[UsageRecord]:
         quotas = self._read_quota(project_id, resources, None, pod)
         held = (key.resource for key in quotas.state.counters if (key.project_id, key.pod) == (project_id, pod))
-        return quotas.records(pod, {*resources, *held}, quotas.limits)
+        return quotas.records(pod, {*resources, *held}, quotas.own_limits)
 
     def _bounds(self, state: PathState, resources: Collection[str]) -> PathLimits:
         """What limits a charge. Raises InvalidName for a project that the source of limits does not know."""
