@@ -18,6 +18,7 @@ from cyborg_quota.types import (
     RELEASED,
     RESERVED,
     ROLLED_BACK,
+    InventoryKey,
     ResourceKey,
     State,
     UsageKey,
@@ -158,12 +159,12 @@ def amounts(moves: Iterable[Move]) -> dict[UsageKey, tuple[int, int]]:
     return sums
 
 
-def capacity_freed(moves: Iterable[Move]) -> dict[tuple[int, str], int]:
-    """The capacity that the moves give back, by (provider_id, resource): that of the reservations that end."""
-    freed: dict[tuple[int, str], int] = {}
+def capacity_freed(moves: Iterable[Move]) -> dict[InventoryKey, int]:
+    """The capacity that the moves give back: that of the reservations that end."""
+    freed: dict[InventoryKey, int] = {}
     for row, to in moves:
         if row.provider_id is not None and to not in LIVE_STATES:
-            key = (row.provider_id, row.resource)
+            key = InventoryKey(row.provider_id, row.resource)
             freed[key] = freed.get(key, 0) + row.delta
     return freed
 

@@ -82,6 +82,13 @@ class UsageKey(NamedTuple):
         return not self.pod
 
 
+class InventoryKey(NamedTuple):
+    """The key of an inventory: the id of a provider, and a resource."""
+
+    provider_id: int
+    resource: str
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Resource:
     """A countable resource, identified by its name: ``fpga``, ``gpu``, ``gpu.A100``."""

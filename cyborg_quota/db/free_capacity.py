@@ -16,10 +16,12 @@ import sqlalchemy as sa
 from cyborg_quota.capacity_types import CapacityDrift, FreeInventories
 from cyborg_quota.db import clock, reservations
 from cyborg_quota.db import resource_providers as providers
-from cyborg_quota.db.inventories import ELSEWHERE, Key, amount_arguments, fits_wanted, fitting, wanted
+from cyborg_quota.db.candidates import amount_arguments, fits_wanted, fitting, wanted
+from cyborg_quota.db.inventories import ELSEWHERE
 from cyborg_quota.db.models import inventories, resource_providers
 from cyborg_quota.db.prepared import Statement
 from cyborg_quota.pod_types import ResourceUse
+from cyborg_quota.types import InventoryKey
 
 _row = inventories.c
 _provider = resource_providers.c
@@ -153,12 +155,12 @@ def _audit_query() -> sa.CompoundSelect[Any]:
 _AUDIT = _audit_query()
 
 
-def audit(connection: sa.Connection) -> dict[Key, CapacityDrift]:
+def audit(connection: sa.Connection) -> dict[InventoryKey, CapacityDrift]:
     """Every inventory whose counters differ from its reservations (C1)."""
     rows = connection.execute(_AUDIT).all()
     names = providers.names(connection, [row.provider_id for row in rows])
     return {
-        (row.provider_id, row.resource): CapacityDrift(
+        InventoryKey(row.provider_id, row.resource): CapacityDrift(
             provider=names.get(row.provider_id, str(row.provider_id)),
             resource=row.resource,
             recorded=row.used,
@@ -168,14 +170,14 @@ def audit(connection: sa.Connection) -> dict[Key, CapacityDrift]:
     }
 
 
-def drifted(connection: sa.Connection, provider_ids: Collection[int]) -> set[Key]:
+def drifted(connection: sa.Connection, provider_ids: Collection[int]) -> set[InventoryKey]:
     """The inventories of these providers whose column ``free`` does not follow from their other counters."""
     is_wrong = _row.free != _row.capacity - _row.used - ELSEWHERE
     query = sa.select(_row.provider_id, _row.resource).where(_row.provider_id.in_(sorted(provider_ids)), is_wrong)
-    return {(provider_id, resource) for provider_id, resource in connection.execute(query)}
+    return {InventoryKey(*row) for row in connection.execute(query)}
 
 
-def recount(connection: sa.Connection, key: Key) -> tuple[int, int] | None:
+def recount(connection: sa.Connection, key: InventoryKey) -> tuple[int, int] | None:
     """Set the counters of one inventory to the sum of its reservations. Returns ``used`` before and after.
 
     The first statement locks the row; the second one then sees all that the transactions which held it have committed.

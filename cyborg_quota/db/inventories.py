@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table inventories: claim and give back capacity, change inventories, and find providers that fit.
+"""The table inventories: claim and give back capacity, and change inventories.
 
 A claim is one conditional UPDATE per row, which checks the units and the capacity and takes the amount. A row count of
 0 means that the claim was refused, or that the inventory was removed::
@@ -16,9 +16,8 @@ Callers lock inventories in the order of their ids, after reservations and befor
 from __future__ import annotations
 
 import decimal
-import functools
 import secrets
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
@@ -26,12 +25,11 @@ from oslo_log import log as logging
 
 from cyborg_quota import units
 from cyborg_quota.capacity_types import Inventory, InventoryRecord
-from cyborg_quota.db import candidates, clock, paging, resource_providers
-from cyborg_quota.db.candidates import Candidate, Order
+from cyborg_quota.db import clock, paging, resource_providers
 from cyborg_quota.db.models import inventories
 from cyborg_quota.db.models import resource_providers as providers_table
 from cyborg_quota.db.prepared import ListStatement, Statement, any_of
-from cyborg_quota.types import Page
+from cyborg_quota.types import InventoryKey, Page
 
 LOG = logging.getLogger(__name__)
 
@@ -39,11 +37,6 @@ _row = inventories.c
 _provider = providers_table.c
 ELSEWHERE: Final = sa.func.coalesce(_row.used_elsewhere, 0)
 
-Key = tuple[int, str]
-"""The id of a provider, and a resource: the key of an inventory."""
-
-Seek = Callable[[sa.Select[Any], Any], sa.Select[Any]]
-"""Changes a query of equally good inventories: see Dialect.seek_in_free_index."""
 
 class InventoryClaim(NamedTuple):
     """What one call takes from one inventory, by claims of the same amount; ``total`` is their sum."""
@@ -137,221 +130,41 @@ def lock_if_unit_fits(connection: sa.Connection, inventory_id: int, amount: int)
     return _LOCK_IF_UNIT_FITS(connection, {"b_inventory": inventory_id, "b_amount": amount}).rowcount == 1
 
 
-def give_back(connection: sa.Connection, amounts: Mapping[Key, int]) -> None:
+def give_back(connection: sa.Connection, amounts: Mapping[InventoryKey, int]) -> None:
     """Subtract the amounts of ended reservations. Never refused: a drifted counter, below the amount, becomes 0."""
     ids = ids_of(connection, amounts)
     for key in amounts.keys() - ids.keys():
-        name = resource_providers.text_of(connection, key[0])
-        LOG.warning("%s has no inventory of %s, to which a claim could give back.", name, key[1])
-    for key, inventory_id in sorted(ids.items(), key=lambda item: item[1]):
+        name = resource_providers.text_of(connection, key.provider_id)
+        LOG.warning("%s has no inventory of %s, to which a claim could give back.", name, key.resource)
+    for key, inventory_id in ids.items():
         if _GIVE_BACK(connection, {"b_inventory": inventory_id, "b_total": amounts[key]}).rowcount == 0:
-            name = resource_providers.text_of(connection, key[0])
-            LOG.warning("%s: a claim that ended exceeds its use of %s: run `cyborg-quota capacity heal`", name, key[1])
+            name = resource_providers.text_of(connection, key.provider_id)
+            ended = "%s: a claim that ended exceeds its use of %s: run `cyborg-quota capacity heal`"
+            LOG.warning(ended, name, key.resource)
             _EMPTY(connection, {"b_inventory": inventory_id})
-
-
-_IDS: Final = ListStatement(
-    lambda size: sa.select(_row.id, _row.provider_id, _row.resource).where(any_of(_row.provider_id, size))
-)
-
-
-def ids_of(connection: sa.Connection, keys: Iterable[Key]) -> dict[Key, int]:
-    """The ids of those of these inventories that exist."""
-    wanted = set(keys)
-    rows = _IDS.rows(connection, sorted({key[0] for key in wanted}), {})
-    return {key: row.id for row in rows if (key := (row.provider_id, row.resource)) in wanted}
 
 
 _PLACES: Final = ListStatement(
     lambda size: (
-        sa.select(_row.id, _row.provider_id, _row.resource, _row.free, _provider.pod)
+        sa.select(_row.id, _row.provider_id, _row.resource, _provider.pod)
         .select_from(inventories.join(providers_table, _provider.id == _row.provider_id))
         .where(any_of(_row.provider_id, size))
     )
 )
 
 
-def places_of(connection: sa.Connection, keys: Iterable[Key]) -> dict[Key, Place]:
+def places_of(connection: sa.Connection, keys: Iterable[InventoryKey]) -> dict[InventoryKey, Place]:
     """Those of these inventories that exist."""
     wanted = set(keys)
-    rows = _PLACES.rows(connection, sorted({key[0] for key in wanted}), {})
-    return {key: Place(row.id, row.pod) for row in rows if (key := (row.provider_id, row.resource)) in wanted}
+    rows = _PLACES.rows(connection, sorted({key.provider_id for key in wanted}), {})
+    places = {InventoryKey(row.provider_id, row.resource): Place(row.id, row.pod) for row in rows}
+    return {key: place for key, place in places.items() if key in wanted}
 
 
-# --- Selection of a provider ---
-
-
-def can_host(table: Any, *conditions: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
-    """Whether the provider of an inventory can host, and meets these conditions."""
-    # A subquery, not a join: MariaDB would begin with all providers, and sort. Not "= 1": PostgreSQL would expect that
-    # one row in 200 matches, and sort all that fit instead of reading the index until the first match.
-    query = sa.select(_provider.can_host).where(_provider.id == table.provider_id, *conditions)
-    return query.scalar_subquery() != sa.literal_column("0")
-
-
-_MOST_JOINED: Final = 2
-"""The most inventories that are joined: the server then begins with the rarer resource. More of them are counted,
-because the time to plan a join grows exponentially, and MariaDB joins 61 tables at most."""
-
-
-def wanted(size: int) -> sa.Subquery:
-    """The table of this number of claimed amounts: ``resource``, ``amount``. ``amount_arguments``: its parameters.
-
-    SELECT :b_resource_0 AS resource, :b_amount_0 AS amount UNION ALL VALUES (:b_resource_1, :b_amount_1), ...
-    """
-    rows = ", ".join([f"(:b_resource_{index}, :b_amount_{index})" for index in range(1, size)])
-    text = "SELECT :b_resource_0 AS resource, :b_amount_0 AS amount" + (f" UNION ALL VALUES {rows}" if rows else "")
-    columns = (sa.column("resource", sa.String), sa.column("amount", sa.BigInteger))
-    return sa.text(text).columns(*columns).subquery("wanted")
-
-
-def fits_wanted(row: Any, amounts: sa.Subquery) -> sa.ColumnElement[bool]:
-    """Whether an inventory is of a wanted resource, and fits its amount."""
-    amount = amounts.c.amount
-    return sa.and_(row.resource == amounts.c.resource, row.free >= amount, fits_units(amount, row))
-
-
-def fitting(size: int) -> tuple[list[Any], Any, list[sa.ColumnElement[bool]]]:
-    """The inventories of this number of resources of one provider: the tables, their join, and that they all fit.
-
-    The tables are those of the first resources: at most _MOST_JOINED.
-    """
-    tables = [inventories.alias(f"inventory_{index}") for index in range(min(size, _MOST_JOINED))]
-    first = tables[0]
-    source: Any = first
-    conditions = []
-    for index, table in enumerate(tables):
-        amount = sa.bindparam(f"b_amount_{index}", type_=_row.total.type)
-        if index:
-            source = source.join(table, table.c.provider_id == first.c.provider_id)
-        is_resource = table.c.resource == sa.bindparam(f"b_resource_{index}", type_=_row.resource.type)
-        conditions += [is_resource, table.c.free >= amount, fits_units(amount, table.c)]
-    if size > _MOST_JOINED:
-        amounts, other = wanted(size), inventories.alias("other")
-        of_provider = sa.and_(other.c.provider_id == first.c.provider_id, fits_wanted(other.c, amounts))
-        number = sa.select(sa.func.count()).select_from(amounts.join(other, of_provider)).correlate(first)
-        conditions.append(number.scalar_subquery() == sa.literal_column(str(size)))
-    return tables, source, conditions
-
-
-def pod_of(table: Any) -> sa.Label[str | None]:
-    """The pod of the provider of an inventory."""
-    return sa.select(_provider.pod).where(_provider.id == table.provider_id).scalar_subquery().label("pod")
-
-
-@functools.lru_cache(maxsize=64)
-def candidates_statement(
-    size: int, order: Order, *, in_pod: bool = False, avoided: int = 0, is_equal: bool = False, seek: Seek | None = None
-) -> Statement:
-    """The query of ``find_candidates`` for this number of resources. ``candidates_arguments``: its parameters.
-
-    ``in_pod``: only providers of the pod with the name ``b_pod``. ``avoided``: none of the pods with the names
-    ``b_avoided_0``, ``b_avoided_1``, ... ``is_equal``: only those with ``b_free`` units, from a random provider on.
-    ``seek``: Dialect.seek_in_free_index.
-    """
-    tables, source, conditions = fitting(size)
-    first = tables[0]
-    of_pod = [_provider.pod == sa.bindparam("b_pod", type_=_provider.pod.type)] if in_pod else []
-    if avoided:
-        names = [sa.bindparam(f"b_avoided_{index}", type_=_provider.pod.type) for index in range(avoided)]
-        of_pod.append(sa.or_(_provider.pod.is_(None), _provider.pod.not_in(names)))
-    conditions.append(can_host(tables[-1].c, *of_pod))  # (last: most providers may lack the second resource)
-    if is_equal:
-        least, greatest = (sa.select(of(_row.provider_id)).scalar_subquery() for of in (sa.func.min, sa.func.max))
-        part = sa.bindparam("b_start", type_=sa.BigInteger) / sa.literal_column(f"{candidates.STARTS}.0")
-        start = sa.cast(least + (greatest - least) * part, sa.BigInteger)
-        free = sa.bindparam("b_free", type_=_row.free.type)
-        conditions += [first.c.free == free, first.c.provider_id >= start]
-        order = "provider"
-    keys = {"least free": first.c.free, "most free": first.c.free.desc(), "provider": first.c.provider_id}
-    columns = [column for table in tables for column in (table.c.id, table.c.free)]
-    query = sa.select(first.c.provider_id, *columns, pod_of(first.c)).select_from(source).where(*conditions)
-    if is_equal and size == 1 and seek is not None:
-        query = seek(query, first)
-    return Statement(query.order_by(keys[order]).limit(sa.bindparam("b_limit", type_=sa.Integer)))
-
-
-def amount_arguments(amounts: Mapping[str, int]) -> dict[str, Any]:
-    """The parameters of ``fitting`` and ``wanted``."""
-    parameters: dict[str, Any] = {}
-    for index, resource in enumerate(candidates.largest_first(amounts)):
-        parameters[f"b_resource_{index}"] = resource
-        parameters[f"b_amount_{index}"] = amounts[resource]
-    return parameters
-
-
-def candidates_arguments(amounts: Mapping[str, int], limit: int) -> dict[str, Any]:
-    """The parameters of ``candidates_statement``."""
-    return {"b_limit": limit, **amount_arguments(amounts)}
-
-
-def to_candidates(rows: Iterable[Any], amounts: Mapping[str, int]) -> list[Candidate]:
-    """The rows of ``candidates_statement``, with the resources that it joins."""
-    resources = candidates.largest_first(amounts)[:_MOST_JOINED]
-    if len(resources) == 1:  # the usual claim, without the loops
-        name = resources[0]
-        return [Candidate(row[0], {name: row[1]}, {name: row[2]}, row[3]) for row in rows]
-    return [
-        Candidate(
-            provider_id=row[0],
-            inventory_ids=dict(zip(resources, row[1:-1:2], strict=True)),
-            free=dict(zip(resources, row[2:-1:2], strict=True)),
-            pod=row[-1],
-        )
-        for row in rows
-    ]
-
-
-def is_joined(amounts: Mapping[str, int]) -> bool:
-    """Whether ``candidates_statement`` returns the inventories of all these resources."""
-    return len(amounts) <= _MOST_JOINED
-
-
-def _with_all_inventories(
-    connection: sa.Connection, found: Sequence[Candidate], amounts: Mapping[str, int]
-) -> list[Candidate]:
-    """The candidates with the inventories of all resources, of which nothing is free if the pod has changed since.
-
-    An inventory that was removed meanwhile has nothing free either.
-    """
-    pods = {one.provider_id: one.pod for one in found}
-    ids = {provider_id: dict.fromkeys(amounts, 0) for provider_id in pods}
-    free = {provider_id: dict.fromkeys(amounts, 0) for provider_id in pods}
-    for row in _PLACES.rows(connection, sorted(pods), {}):
-        if row.resource in amounts and row.pod == pods[row.provider_id]:
-            ids[row.provider_id][row.resource] = row.id
-            free[row.provider_id][row.resource] = row.free
-    return [one._replace(inventory_ids=ids[one.provider_id], free=free[one.provider_id]) for one in found]
-
-
-def find_candidates(
-    connection: sa.Connection,
-    amounts: Mapping[str, int],
-    order: Order,
-    limit: int,
-    pod: str | None = None,
-    *,
-    avoided: Collection[str] = (),
-    seek: Seek | None = None,
-) -> list[Candidate]:
-    """Up to ``limit`` providers that can host and fit all ``amounts``, in ``order`` of the first resource.
-
-    Where more have as much free as the first one, a second query returns random ones of them. ``pod``: only those of
-    this pod; None: all. ``avoided``: none of these pods. The index on (resource, free) serves the first resource, and
-    the unique key of the inventories the others. For more than two resources, a further query reads their inventories.
-    """
-    parameters = candidates_arguments(amounts, limit)
-    if pod is not None:
-        parameters["b_pod"] = pod
-    parameters.update({f"b_avoided_{index}": name for index, name in enumerate(sorted(avoided))})
-
-    def read(bounds: Mapping[str, int]) -> list[Candidate]:
-        how = {"in_pod": pod is not None, "is_equal": bool(bounds)}
-        statement = candidates_statement(len(amounts), order, **how, avoided=len(avoided), seek=seek)
-        return to_candidates(statement(connection, {**parameters, **bounds}), amounts)
-
-    found = candidates.with_random_equals(read({}), read, amounts, order, limit)
-    return found if is_joined(amounts) else _with_all_inventories(connection, found, amounts)
+def ids_of(connection: sa.Connection, keys: Iterable[InventoryKey]) -> dict[InventoryKey, int]:
+    """The ids of those of these inventories that exist, in the order in which they are locked."""
+    places = places_of(connection, keys)
+    return {key: place.inventory_id for key, place in sorted(places.items(), key=lambda item: item[1].inventory_id)}
 
 
 # --- Administration: the transaction must have locked the provider (resource_providers.advance) ---
@@ -400,8 +213,8 @@ def _ratio(values: dict[str, Any]) -> dict[str, Any]:
 
 def set_used_elsewhere(connection: sa.Connection, provider_id: int, amounts: Mapping[str, int]) -> None:
     """Set what is used elsewhere, by resource. Like a claim, it does not change the generation of the provider."""
-    ids = ids_of(connection, [(provider_id, resource) for resource in amounts])
-    for (_, resource), inventory_id in sorted(ids.items(), key=lambda item: item[1]):
+    ids = ids_of(connection, [InventoryKey(provider_id, resource) for resource in amounts])
+    for (_, resource), inventory_id in ids.items():
         amount = amounts[resource]
         connection.execute(
             sa.update(inventories)
@@ -469,7 +282,7 @@ def read(
     provider_ids: Collection[int] | None = None,
     resources: Collection[str] | None = None,
     page: Page = _WHOLE_LIST,
-) -> dict[Key, InventoryRecord]:
+) -> dict[InventoryKey, InventoryRecord]:
     """The inventories, by provider name and resource. One statement, thus one snapshot with the generations.
 
     ``page``: its marker is (name of the provider, resource). Raises MarkerNotFound.
@@ -480,7 +293,7 @@ def read(
     if resources is not None:
         query = query.where(_row.resource.in_(sorted(resources)))
     return {
-        (row.provider_id, row.resource): InventoryRecord(
+        InventoryKey(row.provider_id, row.resource): InventoryRecord(
             provider=row.name,
             resource=row.resource,
             total=row.total,

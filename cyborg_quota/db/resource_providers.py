@@ -168,3 +168,26 @@ def is_any_of_pod(connection: sa.Connection, pod: str) -> bool:
     """Whether providers belong to the pod."""
     query = sa.select(sa.literal(1)).where(_row.pod == pod).limit(1)
     return connection.execute(query).first() is not None
+
+
+# Expressions for the search of a provider: see candidates.py.
+
+
+def hosts(provider_id: sa.ColumnElement[int], *, in_pod: bool, avoided: int) -> sa.ColumnElement[bool]:
+    """Whether the provider can host; and, with ``in_pod``, is in the pod ``b_pod``.
+
+    ``avoided``: and is in none of this number of pods, ``b_avoided_0``, ``b_avoided_1``, ...
+    """
+    conditions = [_row.pod == sa.bindparam("b_pod", type_=_row.pod.type)] if in_pod else []
+    if avoided:
+        names = [sa.bindparam(f"b_avoided_{index}", type_=_row.pod.type) for index in range(avoided)]
+        conditions.append(sa.or_(_row.pod.is_(None), _row.pod.not_in(names)))
+    # A subquery, not a join: MariaDB would begin with all providers, and sort. Not "= 1": PostgreSQL would expect that
+    # one row in 200 matches, and sort all that fit instead of reading the index until the first match.
+    query = sa.select(_row.can_host).where(_row.id == provider_id, *conditions)
+    return query.scalar_subquery() != sa.literal_column("0")
+
+
+def pod_of(provider_id: sa.ColumnElement[int]) -> sa.Label[str | None]:
+    """The pod of the provider."""
+    return sa.select(_row.pod).where(_row.id == provider_id).scalar_subquery().label("pod")

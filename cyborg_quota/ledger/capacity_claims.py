@@ -19,17 +19,17 @@ from oslo_log import log as logging
 
 from cyborg_quota import exceptions, units
 from cyborg_quota.capacity_types import CapacityOver
-from cyborg_quota.db import free_capacity, inventories, resource_providers
+from cyborg_quota.db import candidates, free_capacity, inventories, resource_providers
 from cyborg_quota.db.candidates import Candidate
 from cyborg_quota.db.database import Connection, Database
-from cyborg_quota.db.inventories import InventoryClaim, Key, Place
+from cyborg_quota.db.inventories import InventoryClaim, Place
 from cyborg_quota.ledger import pod_claims
 from cyborg_quota.ledger.pending_claims import PendingClaim
 from cyborg_quota.ledger.pod_claims import BindingChange, PodUnit
 from cyborg_quota.ledger.pod_selection import PodSelection
 from cyborg_quota.ledger.provider_cache import ProviderCache
 from cyborg_quota.ledger.selection import ProviderSelection
-from cyborg_quota.types import ANY
+from cyborg_quota.types import ANY, InventoryKey
 
 LOG = logging.getLogger(__name__)
 
@@ -41,8 +41,8 @@ _PODS_ONE_BY_ONE: Final = 2
 """After this number of pods that do not fit, one query finds all pods with a provider that fits."""
 
 
-Search = Callable[[Mapping[str, int], int, Collection[str]], list[Candidate] | None]
-"""Returns up to a number of candidates for these amounts, none in one of these pods. None: not supported."""
+Search = Callable[[Mapping[str, int], int, Collection[str]], list[Candidate]]
+"""Returns up to a number of candidates for these amounts, none in one of these pods."""
 
 ReserveResult = bool | InventoryClaim | None
 """The result of a single-statement reserve: see Dialect.reserve_in_single_statement."""
@@ -51,7 +51,7 @@ ReserveResult = bool | InventoryClaim | None
 class CapacityRefused(Exception):
     """An inventory refused a claim: roll back. ``key``: the inventory; None: no provider was found."""
 
-    def __init__(self, key: Key | None) -> None:
+    def __init__(self, key: InventoryKey | None) -> None:
         self.key = key
         super().__init__(key)
 
@@ -66,17 +66,17 @@ class Placement:
     def __init__(self) -> None:
         self.is_complete = True
         self.binding_changes: list[BindingChange] = []
-        self._ids: dict[Key, int] = {}
-        self._totals: dict[tuple[Key, int], int] = {}
-        self._taken: dict[Key, int] = {}  # the sums of ``_totals``: a call of n claims asks for n * n of them
+        self._ids: dict[InventoryKey, int] = {}
+        self._totals: dict[tuple[InventoryKey, int], int] = {}
+        self._taken: dict[InventoryKey, int] = {}  # the sums of ``_totals``: a call of n claims asks for n * n of them
         self.in_pods: dict[tuple[str, str], int] = {}
 
-    def add(self, key: Key, place: Place, amount: int) -> None:
+    def add(self, key: InventoryKey, place: Place, amount: int) -> None:
         self._ids[key] = place.inventory_id
         self._totals[key, amount] = self._totals.get((key, amount), 0) + amount
         self._taken[key] = self._taken.get(key, 0) + amount
         if place.pod is not None:
-            in_pod = key[1], place.pod
+            in_pod = key.resource, place.pod
             self.in_pods[in_pod] = self.in_pods.get(in_pod, 0) + amount
 
     def copy(self) -> Placement:
@@ -91,7 +91,7 @@ class Placement:
         self._ids, self._totals = other._ids, other._totals
         self._taken, self.in_pods = other._taken, other.in_pods
 
-    def taken(self, key: Key) -> int:
+    def taken(self, key: InventoryKey) -> int:
         """What the claims take from this inventory."""
         return self._taken.get(key, 0)
 
@@ -101,7 +101,7 @@ class Placement:
         return not self._ids
 
     @property
-    def claims(self) -> list[tuple[InventoryClaim, Key]]:
+    def claims(self) -> list[tuple[InventoryClaim, InventoryKey]]:
         """The changes of the inventories, in the order of their ids, in which every transaction locks them."""
         return sorted(
             (InventoryClaim(self._ids[key], amount, total), key) for (key, amount), total in self._totals.items()
@@ -144,10 +144,7 @@ class CapacityClaimer:
             return NO_PLACEMENT
         if (cached := self._place_cached(pending)) is not None:
             return cached
-        placement = self._database.read(
-            lambda connection: self._place(connection, pending),
-            lambda connection: self._place_in_single_statement(connection, pending),
-        )
+        placement = self._database.read(lambda connection: self._place(connection, pending))
         if not placement.is_complete and any(item.tried for item in pending):
             for item in pending:
                 item.tried.clear()
@@ -165,7 +162,7 @@ class CapacityClaimer:
             if not take(connection, change):
                 raise CapacityRefused(key)
 
-    def tries_next(self, pending: Sequence[PendingClaim], refused: Key | None) -> bool:
+    def tries_next(self, pending: Sequence[PendingClaim], refused: InventoryKey | None) -> bool:
         """Whether a retry may choose another provider than that of the inventory ``refused``: claims with ANY chose it.
 
         If a claim that names this provider takes of the same inventory, no other choice helps: see ``raise_refusal``.
@@ -185,12 +182,12 @@ class CapacityClaimer:
         """Whether a provider has another pod than was read. (``tries_next`` has made the next attempt read again.)"""
         placed = [(item.provider_id, item) for item in pending if item.provider_id is not None]
         pods = {provider_id: item.counted_pod for provider_id, item in placed}
-        keys = [(provider_id, resource) for provider_id, item in placed for resource in item.claim.deltas]
+        keys = [InventoryKey(provider_id, resource) for provider_id, item in placed for resource in item.claim.deltas]
         places = self._database.read_synced(lambda connection: inventories.places_of(connection, keys))
         return any(place.pod != pods[provider_id] for (provider_id, _), place in places.items())
 
     def raise_refusal(
-        self, pending: Sequence[PendingClaim], refused: Key | None, *, is_limited: bool, sees_all: bool
+        self, pending: Sequence[PendingClaim], refused: InventoryKey | None, *, is_limited: bool, sees_all: bool
     ) -> None:
         """Raise OverCapacity if, after a synced read, a claim does not fit. Returns if all fit now: retry.
 
@@ -262,26 +259,25 @@ class CapacityClaimer:
 
     def _search(self, connection: Connection, pod: str | None = None) -> Search:
         """Searches among the providers of the pod, or of any (None)."""
-        order, seek = self._selection.order, self._database.dialect.seek_in_free_index
-        return lambda amounts, limit, avoided: inventories.find_candidates(
-            connection, amounts, order, limit, pod, avoided=avoided, seek=seek
+        order = self._selection.order
+        return lambda amounts, limit, avoided: candidates.find_candidates(
+            connection, amounts, order, limit, pod, avoided=avoided
         )
 
     def _place_all(
         self, search: Search, claims: Iterable[PendingClaim], placement: Placement, *, avoids_tried: bool
-    ) -> bool:
-        """Place claims with ANY, those of equal amounts together. False: ``search`` is not supported."""
+    ) -> None:
+        """Place claims with ANY, those of equal amounts together."""
         groups: dict[frozenset[tuple[str, int]], list[PendingClaim]] = {}
         for item in claims:
             groups.setdefault(frozenset(item.claim.deltas.items()), []).append(item)
-        return all(
-            self._place_equal(search, items, placement, avoids_tried=avoids_tried) for items in groups.values()
-        )
+        for items in groups.values():
+            self._place_equal(search, items, placement, avoids_tried=avoids_tried)
 
     def _place_equal(
         self, search: Search, claims: Sequence[PendingClaim], placement: Placement, *, avoids_tried: bool
-    ) -> bool:
-        """Place claims of equal amounts: each takes the best provider that is left. False: as ``_place_all``."""
+    ) -> None:
+        """Place claims of equal amounts: each takes the best provider that is left."""
         amounts = claims[0].claim.deltas
         tried = {provider_id for item in claims for provider_id in item.tried} if avoids_tried else set()
         limit = _CANDIDATES + len(claims) + len(tried)
@@ -289,8 +285,6 @@ class CapacityClaimer:
         while waiting:
             avoided = waiting[-1].avoided_pods(placement.in_pods)
             found = search(amounts, limit, avoided)
-            if found is None:
-                return False
             heap = [
                 (self._selection.rank(left, amounts), random.random(), left)
                 for left in (_without(one, placement) for one in found if one.provider_id not in tried)
@@ -308,38 +302,16 @@ class CapacityClaimer:
                     placement.is_complete = False
                     break
                 limit *= 2
-        return True
 
     def _take(self, item: PendingClaim, chosen: Candidate, placement: Placement) -> None:
         item.provider_id, item.counted_pod = chosen.provider_id, chosen.pod
         places = {
-            (chosen.provider_id, resource): Place(chosen.inventory_ids[resource], chosen.pod)
+            InventoryKey(chosen.provider_id, resource): Place(chosen.inventory_ids[resource], chosen.pod)
             for resource in item.claim.deltas
         }
         self._cache.remember({}, places)
         for key, place in places.items():
-            placement.add(key, place, item.claim.deltas[key[1]])
-
-    def _place_in_single_statement(self, connection: Connection, pending: Sequence[PendingClaim]) -> Placement | None:
-        """Place claims with ANY that have equal amounts, with one query. None: not supported."""
-        amounts = pending[0].claim.deltas
-        if any(
-            item.claim.provider != ANY
-            or item.claim.pod is not None
-            or item.pod_room
-            or item.claim.deltas != amounts
-            for item in pending
-        ):
-            return None
-        find, order = self._database.dialect.find_candidates_in_single_statement, self._selection.order
-        placement = Placement()
-        is_supported = self._place_all(
-            lambda amounts, limit, _avoided: find(connection, amounts, order, limit),
-            pending,
-            placement,
-            avoids_tried=True,
-        )
-        return placement if is_supported else None
+            placement.add(key, place, item.claim.deltas[key.resource])
 
     def _place_named(self, connection: Connection, pending: Sequence[PendingClaim], placement: Placement) -> None:
         if not pending:
@@ -360,15 +332,15 @@ class CapacityClaimer:
         return {name: stored.id for name, stored in found.items()}
 
     def _violations(
-        self, connection: Connection, pending: Sequence[PendingClaim], refused: Key | None, *, is_limited: bool
+        self, connection: Connection, pending: Sequence[PendingClaim], refused: InventoryKey | None, *, is_limited: bool
     ) -> list[CapacityOver]:
         """The reasons why the claims do not fit; empty if they fit."""
         named = [item for item in pending if item.claim.provider not in (None, ANY)]
         found = self._find(connection, named) if named else {}
         records = inventories.read(connection, set(found.values())) if found else {}
-        totals: dict[Key, int] = {}
+        totals: dict[InventoryKey, int] = {}
         rows = [
-            (item, (found[str(item.claim.provider)], resource), amount)
+            (item, InventoryKey(found[str(item.claim.provider)], resource), amount)
             for item in named
             for resource, amount in item.claim.deltas.items()
         ]
@@ -380,12 +352,14 @@ class CapacityClaimer:
             record = records.get(key)
             over = None
             if record is None:
-                over = CapacityOver(str(item.claim.provider), key[1], amount, "the provider has no inventory of it")
+                name = str(item.claim.provider)
+                over = CapacityOver(name, key.resource, amount, "the provider has no inventory of it")
             elif is_limited and (rule := units.violated_rule(amount, totals[key], record)) is not None:
                 counters = (record.capacity, record.used, record.used_elsewhere)
-                over = CapacityOver(record.provider, key[1], amount, rule, *counters)
+                over = CapacityOver(record.provider, key.resource, amount, rule, *counters)
             elif is_limited and key in drifted:  # (the claim compares with the column ``free``)
-                over = CapacityOver(record.provider, key[1], amount, "its counters have drifted: run `capacity heal`")
+                rule = "its counters have drifted: run `capacity heal`"
+                over = CapacityOver(record.provider, key.resource, amount, rule)
             if over is not None:
                 overs.append(over)
         overs = list(dict.fromkeys(overs))
@@ -406,33 +380,40 @@ class CapacityClaimer:
         keys = {key for _, key in placement.claims}
         if not keys:
             return
-        records = self._database.read(lambda connection: inventories.read(connection, {key[0] for key in keys}))
+        provider_ids = {key.provider_id for key in keys}
+        records = self._database.read(lambda connection: inventories.read(connection, provider_ids))
         for key in sorted(keys & records.keys()):
             if records[key].free < 0:
                 LOG.warning(
                     "Adopted claims exceed the capacity of provider %s: %s of %s in use, capacity %s.",
                     records[key].provider,
                     records[key].used + records[key].used_elsewhere,
-                    key[1],
+                    key.resource,
                     records[key].capacity,
                 )
 
 
-def _keys(pending: Iterable[PendingClaim], found: Mapping[str, int]) -> list[Key]:
+def _keys(pending: Iterable[PendingClaim], found: Mapping[str, int]) -> list[InventoryKey]:
     """The inventories of claims that name a provider. ``found``: the ids of the providers."""
-    return [(found[str(item.claim.provider)], resource) for item in pending for resource in item.claim.deltas]
+    return [
+        InventoryKey(found[str(item.claim.provider)], resource) for item in pending for resource in item.claim.deltas
+    ]
 
 
 def _add_named(
-    pending: Iterable[PendingClaim], found: Mapping[str, int], places: Mapping[Key, Place], placement: Placement
+    pending: Iterable[PendingClaim],
+    found: Mapping[str, int],
+    places: Mapping[InventoryKey, Place],
+    placement: Placement,
 ) -> None:
     """Add claims that name a provider to ``placement``, which is incomplete if there is no inventory."""
     for item in pending:
         item.provider_id = found[str(item.claim.provider)]
         for resource, amount in item.claim.deltas.items():
-            place = places.get((item.provider_id, resource))
+            key = InventoryKey(item.provider_id, resource)
+            place = places.get(key)
             if place is not None:
-                placement.add((item.provider_id, resource), place, amount)
+                placement.add(key, place, amount)
                 item.counted_pod = place.pod
             else:
                 placement.is_complete = False
@@ -446,7 +427,7 @@ def _without(candidate: Candidate, placement: Placement) -> Candidate:
     """The candidate with what would be free after the claims of ``placement``."""
     if placement.is_empty:
         return candidate
-    taken = {resource: placement.taken((candidate.provider_id, resource)) for resource in candidate.free}
+    taken = {resource: placement.taken(InventoryKey(candidate.provider_id, resource)) for resource in candidate.free}
     return candidate._replace(free={resource: free - taken[resource] for resource, free in candidate.free.items()})
 
 

@@ -7,7 +7,8 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from cyborg_quota.db.inventories import Key, Place
+from cyborg_quota.db.inventories import Place
+from cyborg_quota.types import InventoryKey
 
 _MAX_ENTRIES: Final = 50_000
 """The most entries of each kind. When it is exceeded, that cache is cleared."""
@@ -26,7 +27,7 @@ class ProviderCache:
 
     def __init__(self) -> None:
         self._providers: dict[str, tuple[int, float]] = {}
-        self._inventories: dict[Key, Place] = {}
+        self._inventories: dict[InventoryKey, Place] = {}
 
     def provider_ids(self, names: Collection[str]) -> dict[str, int] | None:
         """The ids of the providers with these names or UUIDs; None unless all of them are cached."""
@@ -39,13 +40,13 @@ class ProviderCache:
             found[name] = entry[0]
         return found
 
-    def places(self, keys: Collection[Key]) -> dict[Key, Place] | None:
+    def places(self, keys: Collection[InventoryKey]) -> dict[InventoryKey, Place] | None:
         """These inventories; None unless all of them are cached."""
         found = {key: self._inventories.get(key) for key in keys}
         known = {key: place for key, place in found.items() if place is not None}
         return known if len(known) == len(found) else None
 
-    def remember(self, providers: Mapping[str, int], inventories: Mapping[Key, Place]) -> None:
+    def remember(self, providers: Mapping[str, int], inventories: Mapping[InventoryKey, Place]) -> None:
         """Store what was just read."""
         if len(self._providers) > _MAX_ENTRIES:
             self._providers.clear()

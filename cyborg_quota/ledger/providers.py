@@ -35,7 +35,7 @@ from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.resource_providers import StoredProvider
 from cyborg_quota.ledger.history import History
 from cyborg_quota.ledger.thresholds import OVER, level
-from cyborg_quota.types import Author, Page, RecordedChange, RecordedChanges, Value
+from cyborg_quota.types import Author, InventoryKey, Page, RecordedChange, RecordedChanges, Value
 
 LOG = logging.getLogger(__name__)
 
@@ -198,9 +198,9 @@ class ProviderManager:
             provider_id, provider = self._lock(connection, name, generation)
             before = inventories.read(connection, [provider_id], changes)
             resources = changes.keys() | used_elsewhere.keys()
-            present = inventories.ids_of(connection, [(provider_id, resource) for resource in resources])
-            known = sorted(present, key=lambda key: present[key])
-            for resource in (*(key[1] for key in known), *sorted(changes.keys() - {key[1] for key in known})):
+            present = inventories.ids_of(connection, [InventoryKey(provider_id, resource) for resource in resources])
+            known = [key.resource for key in present]
+            for resource in (*known, *sorted(changes.keys() - set(known))):
                 if resource in changes:
                     inventories.set_inventory(connection, provider_id, resource, changes[resource])
                 if resource in used_elsewhere:

@@ -27,7 +27,7 @@ from cyborg_quota.ledger.requests import ReserveRequest, ResizeRequest
 from cyborg_quota.ledger.reserve import Reserver, changes_with_bounds
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.transitions import Row
-from cyborg_quota.types import EXPIRED, Constraint, ResourceKey, State
+from cyborg_quota.types import EXPIRED, Constraint, InventoryKey, ResourceKey, State
 
 MAX_ATTEMPTS: Final = 200
 """The most attempts of one resize or transfer. An attempt is repeated if other calls have changed what it had read."""
@@ -114,7 +114,7 @@ class Resizer:
             if row.provider_id is None:
                 continue
             amount = request.amounts[row.resource]
-            record = records.get((row.provider_id, row.resource))
+            record = records.get(InventoryKey(row.provider_id, row.resource))
             if record is None:
                 overs.append(CapacityOver(None, row.resource, amount, "the provider has no inventory of it"))
                 continue
@@ -219,12 +219,12 @@ def _check_held(rows: Iterable[Row], request: ResizeRequest) -> None:
 
 def _change_capacity(connection: Connection, rows: Sequence[Row], amounts: Mapping[str, int]) -> None:
     """Take or give back the capacity of rows with a provider, in lock order. Raises CapacityRefused."""
-    keys = {(row.provider_id, row.resource): row for row in rows if row.provider_id is not None}
+    keys = {InventoryKey(row.provider_id, row.resource): row for row in rows if row.provider_id is not None}
     ids = inventories.ids_of(connection, keys)
     for key in keys.keys() - ids.keys():
         raise CapacityRefused(key)
-    for key, inventory_id in sorted(ids.items(), key=lambda item: item[1]):
-        amount = amounts[key[1]]
+    for key, inventory_id in ids.items():
+        amount = amounts[key.resource]
         total = amount - keys[key].delta
         if total > 0:
             is_taken = inventories.claim(connection, inventories.InventoryClaim(inventory_id, amount, total))
@@ -232,6 +232,6 @@ def _change_capacity(connection: Connection, rows: Sequence[Row], amounts: Mappi
             is_taken = inventories.lock_if_unit_fits(connection, inventory_id, amount)
         if not is_taken:
             raise CapacityRefused(key)
-    freed = {key: row.delta - amounts[key[1]] for key, row in keys.items() if row.delta > amounts[key[1]]}
+    freed = {key: row.delta - amounts[key.resource] for key, row in keys.items() if row.delta > amounts[key.resource]}
     if freed:
         inventories.give_back(connection, freed)

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import ANY, exceptions
-from cyborg_quota.db import inventories
+from cyborg_quota.db import candidates, models
 from cyborg_quota.db.candidates import Order
 from tests import base, clouds, fixtures, hooks
 
@@ -56,10 +56,9 @@ class TestSelection(base.LedgerTestCase):
 
     def rows_read(self, amounts: Mapping[str, int], order: Order, number: int = 9) -> int:
         """The rows that are read to find ``number`` candidates, of 9 that are wanted."""
-        seek = self.database.dialect.seek_in_free_index
         with clouds.captured() as captured:
             found = self.database.read(
-                lambda connection: inventories.find_candidates(connection, amounts, order, 9, seek=seek)
+                lambda connection: candidates.find_candidates(connection, amounts, order, 9)
             )
         self.assertEqual(number, len(found))
         self.assertGreater(len(captured), 0)
@@ -77,7 +76,7 @@ class TestSelection(base.LedgerTestCase):
             for amount in AMOUNTS:
                 for order in ORDERS:
                     self.assertLess(self.rows_read({"gpu": amount}, order), most, (amount, order))
-        row = inventories.inventories.c
+        row = models.inventories.c
         by_total = sa.select(row.id).where(row.resource == "gpu").order_by(row.total).limit(1)
         scan = str(by_total.compile(self.sql, compile_kwargs={"literal_binds": True}))
         with self.sql.connect() as connection:

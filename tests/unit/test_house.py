@@ -248,9 +248,11 @@ DB_LEVELS = (
     {"history", "holdings", "limits", "schema"},
     {"database"},
     {
+        "candidates",
         "change_log",
         "connect",
         "connection_cache",
+        "free_capacity",
         "moves",
         "path_state",
         "pod_bindings",
@@ -262,7 +264,6 @@ DB_LEVELS = (
     },
     {"dialects"},
     {
-        "free_capacity",
         "inventories",
         "maintenance",
         "new_reservations",
@@ -274,7 +275,7 @@ DB_LEVELS = (
         "resource_providers",
         "usages",
     },
-    {"candidates", "clock", "errors", "generations", "models", "paging", "prepared", "settings", "socket_watchdog"},
+    {"clock", "errors", "generations", "models", "paging", "prepared", "settings", "socket_watchdog"},
 )
 DECIDES_BY_DATABASE = re.compile(
     r"dialect\.name|get_backend_name|get_driver_name|is_mariadb|is_mysql|is_sqlite|is_postgresql"

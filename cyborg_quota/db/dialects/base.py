@@ -13,8 +13,7 @@ from typing import Any, ClassVar, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import inventories, usages
-from cyborg_quota.db.candidates import Candidate, Order, with_random_equals
+from cyborg_quota.db import usages
 from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.prepared import Statement
@@ -130,27 +129,6 @@ class Dialect:
         Raises DBDuplicateEntry if a UUID, or a live reservation of the same consumer, exists.
         """
         return None
-
-    def find_candidates_in_single_statement(
-        self, connection: sa.Connection, amounts: Mapping[str, int], order: Order, limit: int
-    ) -> list[Candidate] | None:
-        """``inventories.find_candidates`` as a transaction of its own, without a round trip for its end.
-
-        None: not supported, or a second query is needed.
-        """
-        if not inventories.is_joined(amounts):
-            return None
-        parameters = inventories.candidates_arguments(amounts, limit)
-
-        def read(bounds: Mapping[str, int]) -> list[Candidate] | None:
-            seek = self.seek_in_free_index
-            query = inventories.candidates_statement(len(amounts), order, is_equal=bool(bounds), seek=seek)
-            rows = self.read_in_single_statement(connection, query, {**parameters, **bounds})
-            return None if rows is None else inventories.to_candidates(rows, amounts)
-
-        if (found := read({})) is None:
-            return None
-        return with_random_equals(found, lambda bounds: read(bounds) or [], amounts, order, limit)
 
     @staticmethod
     def seek_in_free_index(query: sa.Select[Any], _table: Any) -> sa.Select[Any]:
