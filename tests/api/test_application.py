@@ -95,12 +95,12 @@ class TestErrors(ApplicationTestCase):
     def test_a_slow_body_occupies_no_slot(self) -> None:
         """In Cyborg's API: a member who sends a body slowly does not keep others from the ledger."""
         seen: list[bool] = []
-        guard = LedgerGuard(lambda: True, lambda: True)
+        guard = LedgerGuard(lambda: True, lambda: None)
 
         class Body(io.BytesIO):
             def read(self, *size: int | None) -> bytes:
-                seen.append(guard.take_slot(wait=False))
-                guard.free_slot()
+                seen.append(guard._slots.acquire(blocking=False))
+                guard._slots.release()
                 return super().read(*size)
 
         with mock.patch.object(ledger_guard, "_SLOTS", 1):

@@ -181,9 +181,9 @@ class TestCyborg(RestoreTestCase):
         self.attach("e")
         self.restore()
         with fixtures_.FakeLogger(level=logging.ERROR) as log:
-            self.assertIsNone(binds["c"].extend(60))
+            self.assertTrue(binds["c"].extend(60))
             binds["a"].commit(lambda: True)
-            binds["b"].give_up(lambda: False)
+            binds["b"].give_up()
             self.assertTrue(charger.release("e", "p1"))
         self.assertEqual("", log.output)
         binds["c"].commit(lambda: True)

@@ -28,6 +28,14 @@ class RepairTestCase(ReconcilerTestCase):
     def make_repair(self, *, is_healing: bool = True) -> Repair:
         return Repair(self.make_reconciler, is_healing=is_healing)
 
+    def after_failure(self, repair: Repair) -> None:
+        """Have the thread compare all, and wait for its end."""
+        with mock.patch.object(repair_module, "SOON_SECONDS", 0.01):
+            repair.want_all()
+            if repair._thread is not None:
+                repair._thread.join(LONG_SECONDS)
+        self.assertIsNone(repair._thread)
+
     def bind(self, *arqs: str) -> None:
         """Bind and charge."""
         self.engine.adopt(base.ADMIN, [Claim(arq, {"gpu": 1}, source="east") for arq in arqs], "p1")
@@ -58,7 +66,8 @@ class TestTurns(RepairTestCase):
         ):
             self.assertFalse(repair.run())
         self.assertEqual(["all", "lately"], [self.compared(repair), self.compared(repair)])
-        repair.compare_all_next()
+        with mock.patch.object(repair, "start"):
+            repair.want_all()
         self.assertEqual(["all", "lately"], [self.compared(repair), self.compared(repair)])
 
     def test_a_repair_that_failed(self) -> None:
@@ -79,7 +88,7 @@ class TestTurns(RepairTestCase):
         self.assertTrue(repair.run())
         self.cloud.arqs.clear()
         self.cloud.others.clear()
-        self.assertTrue(repair.after_failure())
+        self.after_failure(repair)
         self.assertEqual((0, 0), self.figures())
 
     def test_a_wrong_database(self) -> None:
@@ -89,7 +98,7 @@ class TestTurns(RepairTestCase):
         repair = self.make_repair()
         with self.assertLogs(repair_module.LOG.logger, "ERROR") as logged:
             for _ in range(2):
-                self.assertTrue(repair.after_failure())
+                self.after_failure(repair)
         self.assertIn("The ledger was not repaired: Cyborg's records have shrunk: 20 of the 20", logged.output[1])
         self.assertEqual((MANY, 0), self.figures())
 
@@ -106,7 +115,7 @@ class TestTurns(RepairTestCase):
         """With reconcile_heal = false."""
         self.cloud.bind("a")
         repair = self.make_repair(is_healing=False)
-        self.assertTrue(repair.after_failure())
+        self.after_failure(repair)
         with self.assertLogs(repair_module.LOG.logger, "WARNING") as logged:
             repair.run(compare_all=True)
         self.assertIn("ARQ a: not charged; charged nothing, attached p1 gpu=1", logged.output[0])
@@ -132,6 +141,51 @@ class TestTurns(RepairTestCase):
         self.meanwhile = lambda: None
         repair.run()
         self.assertEqual((MANY, 0), self.figures())
+
+
+class TestThread(RepairTestCase):
+    scenarios = fixtures.SCENARIOS[:1]
+
+    def setUp(self) -> None:
+        super().setUp()
+        for name in ("SOON_SECONDS", "RETRY_SECONDS"):
+            patch = mock.patch.object(repair_module, name, 0.01)
+            patch.start()
+            self.addCleanup(patch.stop)
+
+    def test_until_all_is_done(self) -> None:
+        """It waits until the ledger is reachable, and repeats a comparison that failed."""
+        reached, reconciler = mock.Mock(side_effect=[False, True, True, True, True]), self.make_reconciler()
+        made = mock.Mock(side_effect=[exceptions.DatabaseUnreachable("gone", 6.0), reconciler, reconciler, reconciler])
+        repair = Repair(made, reached, is_healing=True)
+        self.cloud.bind("a")
+        self.after_failure(repair)
+        self.assertEqual((3, 2), (reached.call_count, made.call_count))
+        self.assertEqual((1, 0), self.figures())
+        self.after_failure(repair)  # a thread that has ended is started again
+        self.assertEqual((4, 3), (reached.call_count, made.call_count))
+
+    def test_wanted_again_during_a_comparison(self) -> None:
+        """A release failed after the comparison had seen its charge."""
+        began, may_end = threading.Event(), threading.Event()
+
+        def wait() -> Reconciler:
+            began.set()
+            may_end.wait(LONG_SECONDS)
+            return self.make_reconciler()
+
+        made = mock.Mock(side_effect=wait)
+        repair = Repair(made, is_healing=True)
+        self.assertTrue(repair.start())
+        thread = repair._thread
+        assert thread is not None
+        self.assertTrue(began.wait(LONG_SECONDS))
+        self.assertFalse(repair.start(compare_all=True))
+        self.assertEqual((1, True), (made.call_count, thread.is_alive()))
+        repair.want_all()
+        may_end.set()
+        thread.join(LONG_SECONDS)
+        self.assertEqual(2, made.call_count)
 
 
 class TestTwoConductors(RepairTestCase):

@@ -62,10 +62,6 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "db.socket_watchdog._Watcher": lambda: socket_watchdog._Watcher(60.0),
     "limits.cache.Cache": make_cache,
     "limits.keystone_client.KeystoneClient": lambda: keystone_client.KeystoneClient(mock.Mock(), connect=mock.Mock()),
-    "integrations.cyborg.bind_tracker.BindTracker": make_tracker,
-    "integrations.cyborg.bind_tracker.BindReservation": lambda: bind_tracker.BindReservation(
-        mock.Mock(), mock.Mock(), []
-    ),
     "integrations.cyborg.ledger_guard.LedgerGuard": of_tracker("guard"),
     "integrations.cyborg.repair.Repair": lambda: repair.Repair(mock.Mock(), is_healing=True),
     "policy.Policy": policy.Policy,
@@ -222,16 +218,12 @@ class TestState(base.BaseTestCase):
             return status_of_child(evaluate)
 
     def test_of_the_bind_tracker(self) -> None:
-        """The child must not extend the binds of the parent, nor wait for its lock."""
+        """The child must not extend the binds of the parent."""
         charger = bind_tracker.BindTracker(mock.Mock(), bind_expire_seconds=60)
         flight = mock.Mock()
-        charger._running.add(flight)
-
-        def is_empty() -> bool:
-            return not charger._lock.locked() and not charger._running
-
-        self.assertEqual(0, self.fork_while_held(charger._lock, is_empty))
-        self.assertEqual({flight}, charger._running)
+        charger.running.add(flight)
+        self.assertEqual(0, self.fork_while_held(charger.guard._lock, lambda: not charger.running))
+        self.assertEqual({flight}, charger.running)
 
     def test_of_the_socket_watchdog(self) -> None:
         watcher = socket_watchdog._Watcher(60.0)

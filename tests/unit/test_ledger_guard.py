@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls through the circuit breaker, and the thread that probes and starts a repair."""
+"""Calls through the circuit breaker, when it opens and closes, and the thread that probes."""
 
 from __future__ import annotations
 
@@ -13,38 +13,33 @@ from oslotest import base
 
 from cyborg_quota import exceptions
 from cyborg_quota.integrations.cyborg import bind_tracker, ledger_guard
-from cyborg_quota.integrations.cyborg.ledger_guard import LedgerAwaited, LedgerBusy, LedgerGuard, LedgerOffline
+from cyborg_quota.integrations.cyborg.ledger_guard import LedgerGuard, LedgerNotCalled
 
 SOON = 20.0
 
 
 class Ledger:
-    """A ledger whose state is set by the test: available or not, with or without something to repair."""
+    """A ledger whose state is set by the test: available or not."""
 
     def __init__(self) -> None:
         self.answers: Iterator[bool] = iter(())
-        self.left: list[bool] = []
-        self.repaired = threading.Event()
         self.pings = 0
+        self.now = 0.0
 
     def ping(self) -> bool:
         self.pings += 1
         return next(self.answers, True)
 
-    def repair(self) -> bool:
-        self.repaired.set()
-        return self.left.pop() if self.left else True
-
 
 class GuardTestCase(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        for name in ("PROBE_SECONDS", "REPAIR_SECONDS"):
-            patch = mock.patch.object(ledger_guard, name, 0.01)
-            patch.start()
-            self.addCleanup(patch.stop)
+        patch = mock.patch.object(ledger_guard, "PROBE_SECONDS", 0.01)
+        patch.start()
+        self.addCleanup(patch.stop)
         self.ledger = Ledger()
-        self.guard = LedgerGuard(self.ledger.ping, self.ledger.repair)
+        self.want_repair = mock.Mock()
+        self.guard = LedgerGuard(self.ledger.ping, self.want_repair)
         self.addCleanup(self.guard.close)
         self.calls = 0
 
@@ -55,11 +50,11 @@ class GuardTestCase(base.BaseTestCase):
 
         self.assertRaises(type(error), self.guard.call, call)
 
-    def wait_for_end(self) -> None:
-        thread = self.guard._thread
-        if thread is not None:
-            thread.join(SOON)
-        self.assertIsNone(self.guard._thread)
+    def wait_until_closed(self) -> None:
+        deadline = time.monotonic() + SOON
+        while self.guard.is_open and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self.assertFalse(self.guard.is_open)
 
 
 UNREACHABLE = exceptions.DatabaseUnreachable("connection refused", 6.0)
@@ -83,7 +78,7 @@ class TestGuard(GuardTestCase):
     def test_nothing_is_called_while_it_is_open(self) -> None:
         self.ledger.answers = iter([False] * 1000)
         self.fail(UNREACHABLE)
-        error = self.assertRaises(LedgerOffline, self.guard.call, self.fail, UNREACHABLE)
+        error = self.assertRaises(LedgerNotCalled, self.guard.call, self.fail, UNREACHABLE)
         self.assertEqual(1, self.calls)
         self.assertIsInstance(error, exceptions.DatabaseUnavailable)
         self.assertNotIsInstance(error, exceptions.DatabaseUnreachable)
@@ -93,56 +88,39 @@ class TestGuard(GuardTestCase):
     def test_closed_by_the_first_probe_that_reaches_it(self) -> None:
         self.ledger.answers = iter([False, False, True])
         self.fail(UNREACHABLE)
-        self.wait_for_end()
-        self.assertEqual((3, False), (self.ledger.pings, self.guard.is_open))
-        self.assertTrue(self.ledger.repaired.is_set())
+        self.wait_until_closed()
+        self.assertEqual((3, 1), (self.ledger.pings, self.want_repair.call_count))
         self.assertEqual(7, self.guard.call(lambda value: value, 7))
 
-    def test_repaired_until_all_is_done(self) -> None:
-        self.ledger.left = [True, False, False]
-        self.guard.want_repair()
-        self.wait_for_end()
-        self.assertEqual(([], 0), (self.ledger.left, self.ledger.pings))
-        self.ledger.repaired.clear()
-        self.guard.want_repair()  # a thread that has ended is started again
-        self.assertTrue(self.ledger.repaired.wait(SOON))
+    def test_a_late_failure_of_an_earlier_outage(self) -> None:
+        """It began before the probe that closed the breaker, and ends after it."""
 
-    def test_wanted_again_during_a_repair(self) -> None:
-        """A release failed after the repair had compared it."""
-        calls: list[int] = []
-
-        def repair() -> bool:
-            calls.append(1)
-            if len(calls) == 1:
-                self.guard.want_repair()
-            return True
-
-        with mock.patch.object(self.guard, "_repair", repair):
-            self.guard.want_repair()
-            self.wait_for_end()
-        self.assertEqual(2, len(calls))
-
-    def test_probed_while_a_repair_is_blocked(self) -> None:
-        """A repair may wait for another database; this must not keep the breaker open after an outage."""
-        is_begun, may_end = threading.Event(), threading.Event()
-        self.addCleanup(may_end.set)
-
-        def repair() -> bool:
-            is_begun.set()
-            may_end.wait(SOON)
-            return True
-
-        with mock.patch.object(self.guard, "_repair", repair):
-            self.guard.want_repair()
-            self.assertTrue(is_begun.wait(SOON))
+        def outlast() -> None:
             self.fail(UNREACHABLE)
-            deadline = time.monotonic() + SOON
-            while self.guard.is_open and time.monotonic() < deadline:
-                time.sleep(0.01)
-            self.assertFalse(self.guard.is_open)
-            self.assertFalse(may_end.is_set())
-            may_end.set()
-            self.wait_for_end()
+            self.wait_until_closed()
+            raise UNREACHABLE
+
+        self.assertRaises(exceptions.DatabaseUnreachable, self.guard.call, outlast)
+        self.assertEqual((False, 1), (self.guard.is_open, self.want_repair.call_count))
+
+    def test_retry_after(self) -> None:
+        """After the next probe, in whole seconds; never immediately."""
+        with mock.patch.object(ledger_guard, "PROBE_SECONDS", 2.0):
+            guard = LedgerGuard(self.ledger.ping, self.want_repair, lambda: self.ledger.now)
+            self.addCleanup(guard.close)
+            self.ledger.now = 18.0
+            self.assertRaises(exceptions.DatabaseUnreachable, guard.call, mock.Mock(side_effect=UNREACHABLE))
+            for now, seconds in ((18.0, 3), (19.5, 2), (20.0, 1), (25.0, 1)):
+                self.ledger.now = now
+                error = self.assertRaises(LedgerNotCalled, guard.call, self.fail)
+                self.assertEqual(seconds, error.retry_after_seconds)
+            self.assertIn("it became unreachable 7 s ago", str(error))
+
+    def test_a_thread_that_cannot_be_started(self) -> None:
+        """Nothing would close the breaker: it stays closed, and the next call waits again."""
+        with mock.patch.object(threading.Thread, "start", side_effect=RuntimeError):
+            self.fail(UNREACHABLE)
+        self.assertFalse(self.guard.is_open)
 
     def test_probed_directly(self) -> None:
         """A call that may wait for ever probes first."""
@@ -153,15 +131,14 @@ class TestGuard(GuardTestCase):
 
     def test_closed_permanently(self) -> None:
         self.guard.close()
-        self.guard.want_repair()
-        self.assertIsNone(self.guard._thread)
+        self.fail(UNREACHABLE)
+        self.assertFalse(self.guard.is_open)
 
     def test_a_probe_that_raises(self) -> None:
         """It counts as a probe that did not reach the ledger, and probing continues."""
         with mock.patch.object(self.guard, "_ping", side_effect=[RuntimeError("no memory"), True]):
             self.fail(UNREACHABLE)
-            self.wait_for_end()
-        self.assertFalse(self.guard.is_open)
+            self.wait_until_closed()
 
 
 class TestSlots(GuardTestCase):
@@ -172,7 +149,7 @@ class TestSlots(GuardTestCase):
         self.assertRaises(exceptions.DatabaseUnreachable, self.guard.call_in_slot, mock.Mock(side_effect=UNREACHABLE))
         self.assertTrue(self.guard.is_open)
         with mock.patch.object(self.guard, "_slots") as slots:
-            self.assertRaises(LedgerOffline, self.guard.call_in_slot, self.fail, UNREACHABLE)
+            self.assertRaises(LedgerNotCalled, self.guard.call_in_slot, self.fail, UNREACHABLE)
         self.assertEqual((0, 0), (slots.acquire.call_count, self.calls))
 
     def nested(self, levels: int) -> int:
@@ -192,23 +169,22 @@ class TestSlots(GuardTestCase):
         self.ledger.answers = iter([False] * 1000)
         with mock.patch.object(ledger_guard, "_SLOT_SECONDS", 0.01):
             with self.guard._is_checking:
-                error = self.assertRaises(LedgerBusy, self.nested, ledger_guard._SLOTS + 1)
+                error = self.assertRaises(LedgerNotCalled, self.nested, ledger_guard._SLOTS + 1)
             self.assertGreaterEqual(error.retry_after_seconds, 1)
             self.assertFalse(self.guard.is_open)
-            self.assertRaises(LedgerOffline, self.nested, ledger_guard._SLOTS + 1)
+            self.assertRaises(LedgerNotCalled, self.nested, ledger_guard._SLOTS + 1)
             self.assertTrue(self.guard.is_open)
 
     def test_shared_with_releases(self) -> None:
-        """Releases and calls of the REST API together occupy two threads of a web server."""
-        engine = mock.Mock()
+        """Releases and calls of the REST API together occupy two threads of a web server; a third one pings."""
+        engine = mock.Mock(**{"ping.return_value": False})
         tracker = bind_tracker.BindTracker(engine, bind_expire_seconds=60)
         self.addCleanup(tracker.guard.close)
         with mock.patch.object(ledger_guard, "_SLOT_SECONDS", 0.01):
             for _ in range(ledger_guard._SLOTS):
-                self.assertTrue(tracker.guard.take_slot())
+                self.assertTrue(tracker.guard._slots.acquire(blocking=False))
             self.assertFalse(tracker.release("a1", "p1"))
-            tracker.guard.free_slot()
-            self.assertTrue(tracker.release("a1", "p1"))
+        self.assertEqual((1, 0), (engine.ping.call_count, engine.release.call_count))
 
     def test_a_request_that_has_waited(self) -> None:
         """It waited for a lock: the reason of the next failure is not an outage."""
@@ -217,7 +193,7 @@ class TestSlots(GuardTestCase):
         self.addCleanup(tracker.guard.close)
         with bind_tracker.one_request():
             self.assertRaises(exceptions.DatabaseUnavailable, tracker.call, engine.release)
-            error = self.assertRaises(LedgerAwaited, tracker.call, engine.release)
+            error = self.assertRaises(LedgerNotCalled, tracker.call, engine.release)
         self.assertIn("this request has already waited", str(error))
         self.assertEqual(1, engine.release.call_count)
 

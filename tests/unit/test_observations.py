@@ -14,7 +14,7 @@ from oslotest import base
 
 from cyborg_quota import exceptions
 from cyborg_quota.integrations.cyborg import diff, observations, reconciler
-from cyborg_quota.integrations.cyborg.diff import Attached, Charge, Difference, Record, Report
+from cyborg_quota.integrations.cyborg.diff import Attached, Difference, Record, Report
 from cyborg_quota.types import COMMITTED, RESERVED, Reservation
 from tests.unit.test_reconcile_diff import compare
 
@@ -64,13 +64,12 @@ class Records:
 
 def in_memory(ledger: Ledger, records: Records) -> Report:
     """What a comparison of all rows at once finds."""
-    charges: dict[str, list[Charge]] = {}
+    charges: dict[str, list[Reservation]] = {}
     in_flight = set()
     for number in range(len(ledger.rows)):
         row = ledger.reservation(number)
         if row.consumer is not None and row.state == COMMITTED:
-            charge = Charge(row.uuid, row.project_id, row.resource, row.delta, row.source)
-            charges.setdefault(row.consumer, []).append(charge)
+            charges.setdefault(row.consumer, []).append(row)
         elif row.consumer is not None:
             in_flight.add(row.consumer)
     return compare(
@@ -157,7 +156,6 @@ class TestObservations(base.BaseTestCase):
             for module, kind in (
                 (sys.modules[__name__], Reservation),
                 (sys.modules[__name__], Attached),
-                (observations, Charge),
                 (diff, Difference),
             )
         ]

@@ -8,23 +8,28 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from oslotest import base as plain
 
 from cyborg_quota.integrations.cyborg import diff
-from cyborg_quota.integrations.cyborg.diff import Attached, Charge, Observation, Record, Report, format_amounts
+from cyborg_quota.integrations.cyborg.diff import Attached, Observation, Record, Report, format_amounts
+from cyborg_quota.types import COMMITTED, Reservation
+
+
+def charge(uuid: str, project_id: str, resource: str, delta: int, source: str | None = None) -> Reservation:
+    return Reservation(uuid, project_id, resource, delta, COMMITTED, None, None, None, None, None, source)
 
 
 def observe(
-    charges: Mapping[str, Sequence[Charge]], in_flight: Collection[str], bound: Collection[Attached]
+    charges: Mapping[str, Sequence[Reservation]], in_flight: Collection[str], bound: Collection[Attached]
 ) -> Iterator[Observation]:
     """Join these in memory, as observations.py does for any number of them."""
     attached = {one.arq: one for one in bound}
     for arq in sorted({*charges, *in_flight, *attached}):
         one = attached.get(arq)
-        bind = (Charge("in flight", "p1", "gpu", 1, "another source"),) if arq in in_flight else ()
+        bind = (charge("in flight", "p1", "gpu", 1, "another source"),) if arq in in_flight else ()
         record = None if one is None else Record(arq, one.project_id, one)
         yield Observation(arq, tuple(charges.get(arq, ())), bind, record)
 
 
 def compare(
-    charges: Mapping[str, Sequence[Charge]],
+    charges: Mapping[str, Sequence[Reservation]],
     in_flight: Collection[str],
     bound: Collection[Attached],
     resources: Collection[str],
@@ -36,29 +41,29 @@ def compare(
 class TestCompare(plain.BaseTestCase):
     """The comparison, without a ledger."""
 
-    def problems(self, charges: dict[str, list[Charge]], *attached: Attached, in_flight: str = "") -> list[str]:
+    def problems(self, charges: dict[str, list[Reservation]], *attached: Attached, in_flight: str = "") -> list[str]:
         report = compare(charges, {in_flight}, attached, ("gpu", "gpu.A100"))
         return [difference.problem for difference in report.differences]
 
     def test_kinds(self) -> None:
         bound = Attached("a", "p1", "i", {"gpu": 1, "gpu.A100": 1})
-        both = [Charge("1", "p1", "gpu", 1), Charge("2", "p1", "gpu.A100", 1)]
+        both = [charge("1", "p1", "gpu", 1), charge("2", "p1", "gpu.A100", 1)]
         self.assertEqual([], self.problems({"a": both}, bound))
         self.assertEqual(["not charged"], self.problems({}, bound))
         self.assertEqual(["not attached"], self.problems({"a": both}))
         self.assertEqual(["wrong amount"], self.problems({"a": both[:1]}, bound))
-        self.assertEqual(["wrong amount"], self.problems({"a": [*both, Charge("3", "p1", "fpga", 1)]}, bound))
-        self.assertEqual(["wrong amount"], self.problems({"a": [Charge("1", "p1", "gpu", 2), both[1]]}, bound))
-        self.assertEqual(["wrong project"], self.problems({"a": [Charge("1", "p2", "gpu", 1)]}, bound))
-        self.assertEqual(["wrong project"], self.problems({"a": [*both, Charge("3", "p2", "gpu", 1)]}, bound))
+        self.assertEqual(["wrong amount"], self.problems({"a": [*both, charge("3", "p1", "fpga", 1)]}, bound))
+        self.assertEqual(["wrong amount"], self.problems({"a": [charge("1", "p1", "gpu", 2), both[1]]}, bound))
+        self.assertEqual(["wrong project"], self.problems({"a": [charge("1", "p2", "gpu", 1)]}, bound))
+        self.assertEqual(["wrong project"], self.problems({"a": [*both, charge("3", "p2", "gpu", 1)]}, bound))
 
     def test_not_committed(self) -> None:
         """Bound, and its reservation is still in flight; a reservation of another source or project is not compared."""
         bound = Record("a", "p1", Attached("a", "p1", "i", {"gpu": 1}))
-        own = Charge("1", "p1", "gpu", 1, "east")
+        own = charge("1", "p1", "gpu", 1, "east")
         [left] = diff.compare([Observation("a", (), (own,))], ("gpu",), "east", most=9).differences
         self.assertEqual(("not attached", (own,), True), (left.problem, left.charges, left.is_missing))
-        others = Charge("2", "p1", "gpu", 1, "west"), Charge("3", "p2", "gpu", 1, "east")
+        others = charge("2", "p1", "gpu", 1, "west"), charge("3", "p2", "gpu", 1, "east")
         [found] = diff.compare([Observation("a", (), (own, *others), bound)], ("gpu",), "east", most=9).differences
         self.assertEqual(("not committed", (own,), True), (found.problem, found.charges, found.is_own))
         for seen in (Observation("a", (), others, bound), Observation("a", (), (own,), Record("a", "p1"))):
@@ -66,21 +71,21 @@ class TestCompare(plain.BaseTestCase):
 
     def test_changing(self) -> None:
         """Between two states, a charged ARQ may be attached or not."""
-        charge = (Charge("1", "p1", "gpu", 1),)
+        own = (charge("1", "p1", "gpu", 1),)
         for record, problems in ((Record("a", "p1"), ["not attached"]), (Record("a", "p1", None, True), [])):
-            report = diff.compare([Observation("a", charge, (), record)], ("gpu",), None, most=9)
+            report = diff.compare([Observation("a", own, (), record)], ("gpu",), None, most=9)
             self.assertEqual(problems, [one.problem for one in report.differences])
             self.assertEqual((0, False), (report.missing, report.is_empty))
 
     def test_not_counted(self) -> None:
         bound = Attached("a", "p1", "i", {})
         self.assertEqual([], self.problems({}, bound))
-        self.assertEqual(["wrong amount"], self.problems({"a": [Charge("1", "p1", "gpu", 1)]}, bound))
+        self.assertEqual(["wrong amount"], self.problems({"a": [charge("1", "p1", "gpu", 1)]}, bound))
 
     def test_by_a_removed_rule(self) -> None:
         """No rule has its resource any more. If Cyborg does not know the ARQ, any charge may be right."""
-        old = Charge("1", "p1", "vgpu", 1)
-        new = Charge("2", "p1", "gpu", 1)
+        old = charge("1", "p1", "vgpu", 1)
+        new = charge("2", "p1", "gpu", 1)
         bound = Attached("a", "p1", "i", {"gpu": 1})
         self.assertEqual(["wrong amount"], self.problems({"a": [old]}, bound))
         self.assertEqual(["wrong amount"], self.problems({"a": [old, new]}, bound))
@@ -94,7 +99,7 @@ class TestCompare(plain.BaseTestCase):
 
     def test_compared(self) -> None:
         bound = [Attached(arq, "p1", "i", {"gpu": 1}) for arq in "abc"]
-        charges = {arq: [Charge(arq, "p1", "gpu" if arq < "e" else "fpga", 1)] for arq in "cde"}
+        charges = {arq: [charge(arq, "p1", "gpu" if arq < "e" else "fpga", 1)] for arq in "cde"}
         report = compare(charges, (), bound, ("gpu",))
         self.assertEqual(4, report.compared)
         self.assertEqual(["a", "b", "d"], [difference.arq for difference in report.differences])
@@ -102,7 +107,7 @@ class TestCompare(plain.BaseTestCase):
     def test_counts_of_one_source(self) -> None:
         """Of a shared ledger: the guards against a wrong database count the charges of the compared source only."""
         sources = {"own": "east", "lost": "east", "other": "west", "theirs": "west", "nobody's": None}
-        charges = {arq: [Charge(arq, "p1", "gpu", 1, source)] for arq, source in sources.items()}
+        charges = {arq: [charge(arq, "p1", "gpu", 1, source)] for arq, source in sources.items()}
         bound = [Attached(arq, "p1", "i", {"gpu": 1}) for arq in ("own", "other", "free")]
         report = compare(charges, (), bound, ("gpu",), "east")
         self.assertEqual((2, 1, 1), (report.charged, report.attached, report.missing))
@@ -110,7 +115,7 @@ class TestCompare(plain.BaseTestCase):
     def test_charged_without_a_source(self) -> None:
         """Correctly, by another program: it is no difference, and is counted."""
         charges = {
-            arq: [Charge(arq, "p1", "gpu", 1, "east" if arq == "own" else None)] for arq in ("own", "old", "hand")
+            arq: [charge(arq, "p1", "gpu", 1, "east" if arq == "own" else None)] for arq in ("own", "old", "hand")
         }
         bound = [Attached(arq, "p1", "i", {"gpu": 1}) for arq in ("own", "old", "free")]
         self.assertEqual(1, compare(charges, (), bound, ("gpu",), "east").unclaimed)
@@ -119,7 +124,7 @@ class TestCompare(plain.BaseTestCase):
     def test_a_bounded_number_is_kept(self) -> None:
         """Of each kind; the guards of a repair know the number of all."""
         charges = {
-            arq: [Charge(arq, "p1", "gpu", 1, None if arq > "l2" else "east")] for arq in ("l0", "l1", "l2", "n0", "n1")
+            arq: [charge(arq, "p1", "gpu", 1, None if arq > "l2" else "east")] for arq in ("l0", "l1", "l2", "n0", "n1")
         }
         bound = [Attached(f"c{number}", "p1", "i", {"gpu": 1}) for number in range(4)]
         report = diff.compare(observe(charges, (), bound), ("gpu",), "east", most=2)

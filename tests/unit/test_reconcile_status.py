@@ -10,7 +10,8 @@ import types
 from oslotest import base
 
 from cyborg_quota.cmd.reconcile import Reconcile
-from cyborg_quota.integrations.cyborg.diff import Attached, Charge, Difference, Report
+from cyborg_quota.integrations.cyborg.diff import Attached, Difference, Report
+from tests.unit.test_reconcile_diff import charge
 
 
 class TestStatus(base.BaseTestCase):
@@ -32,7 +33,7 @@ class TestStatus(base.BaseTestCase):
 
     def test_more_than_are_listed(self) -> None:
         """Differences that a run cannot repair, and those that it leaves to the next one."""
-        lost = Difference("not attached", "a", (Charge("1", "p1", "gpu", 1),), None)
+        lost = Difference("not attached", "a", (charge("1", "p1", "gpu", 1),), None)
         self.reset()._report_others(Report(1, [lost]))
         self.assertEqual((0, ""), self.result())
         self.reset()._report_others(Report(1, [], unclaimed=2))

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Sequence
 
 from oslo_log import log as logging
@@ -16,30 +18,29 @@ _NO_PROVIDER = (exceptions.OverCapacity, exceptions.ProviderNotFound)
 """Errors of an adoption whose provider has been removed, or has no inventory any more."""
 
 
-def adopt(engine: QuotaEngine, attached: Sequence[Attached], source: str | None) -> dict[str, list[str]]:
-    """Charge ARQs of one project, and the capacity of their providers; returns {arq: reservation UUIDs}.
+def adopt(engine: QuotaEngine, attached: Sequence[Attached], source: str | None) -> None:
+    """Charge ARQs of one project, and the capacity of their providers.
 
     Where the provider is not imported with all resources of an ARQ, only the quota is charged. Raises what
     ``QuotaEngine.adopt`` raises.
     """
     context = validation.admin_context()
-    found: dict[tuple[tuple[str, ...], tuple[str, ...]], str | None] = {}
-    claims = []
-    for arq in attached:
-        key = (arq.providers, tuple(sorted(arq.deltas)))
-        if key not in found:
-            found[key] = engine.capacity.find_provider(context, *key) if arq.providers else None
-        claims.append(Claim(arq.arq, arq.deltas, group=arq.instance, source=source, provider=found[key]))
+    find_provider = functools.cache(lambda *key: engine.capacity.find_provider(context, *key))
+    claims = [
+        Claim(
+            arq.arq,
+            arq.deltas,
+            group=arq.instance,
+            source=source,
+            provider=find_provider(arq.providers, tuple(sorted(arq.deltas))) if arq.providers else None,
+        )
+        for arq in attached
+    ]
     try:
-        return _adopt(engine, claims, attached[0].project_id)
+        engine.adopt(context, claims, attached[0].project_id)
     except _NO_PROVIDER as error:
-        if not any(found.values()):
+        if not any(claim.provider for claim in claims):
             raise
         LOG.warning("%s The quota of the accelerators there is charged without their capacity.", error)
-    without = [Claim(arq.arq, arq.deltas, group=arq.instance, source=source) for arq in attached]
-    return _adopt(engine, without, attached[0].project_id)
-
-
-def _adopt(engine: QuotaEngine, claims: Sequence[Claim], project_id: str | None) -> dict[str, list[str]]:
-    uuids = iter(engine.adopt(validation.admin_context(), claims, project_id))
-    return {claim.consumer or "": [next(uuids) for _ in claim.deltas] for claim in claims}
+        claims = [dataclasses.replace(claim, provider=None) for claim in claims]
+        engine.adopt(context, claims, attached[0].project_id)

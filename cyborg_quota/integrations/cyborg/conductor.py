@@ -16,7 +16,7 @@ from oslo_service import service
 from cyborg_quota import exceptions, validation
 from cyborg_quota.integrations.cyborg import arq_records, bind_tracker, cyborg_host, errors, periodic, process_state
 from cyborg_quota.integrations.cyborg import objects as quota_objects
-from cyborg_quota.integrations.cyborg.bind_tracker import BindRequest, BindReservation, Caller
+from cyborg_quota.integrations.cyborg.bind_tracker import BindRequest, Caller
 from cyborg_quota.integrations.cyborg.ledger_guard import LedgerNotCalled
 from cyborg_quota.integrations.cyborg.mapping import classes_of
 from cyborg_quota.metrics import setup as metrics
@@ -82,17 +82,16 @@ def apply_patch(context: Any, patch_list: Mapping[str, Any], valid_fields: Mappi
     token = quota_objects.RESERVATIONS.set(reservations)
     try:
         objects.ExtARQ.apply_patch(context, patch_list, valid_fields)
-    except exception.ARQBadState:
-        # The states allowed a bind when the reservations were made, so another delivery of this call is binding with
-        # the same reservations. Which of the other ARQs it will still bind is unknown. If those were rolled back here,
-        # another request could take the quota, and this call's binds would be detached. So they are left alone; the
-        # reservations that the other delivery does not use expire.
+    except BaseException as error:
         for reservation in reservations.values():
-            if not reservation.goes_on:
+            # ARQBadState: the states allowed a bind when the reservations were made, so another delivery of this call
+            # is binding with the same reservations. Which of the other ARQs it will still bind is unknown. If those
+            # were rolled back here, another request could take the quota, and this call's binds would be detached. So
+            # they are left alone; the reservations that the other delivery does not use expire.
+            if isinstance(error, exception.ARQBadState) and not reservation.goes_on:
                 reservation.leave()
-        raise
-    except BaseException:
-        _give_up(reservations)
+            elif not reservation.goes_on:
+                reservation.give_up()
         raise
     finally:
         quota_objects.RESERVATIONS.reset(token)
@@ -126,13 +125,6 @@ def _provider(fields: Mapping[str, Any], deltas: Mapping[str, int]) -> str | Non
             ", ".join(deltas),
         )
     return provider
-
-
-def _give_up(reservations: Mapping[str, BindReservation]) -> None:
-    """Roll back the reservations of ARQs whose bind did not start because an earlier ARQ of the PATCH failed."""
-    for arq, reservation in reservations.items():
-        if not reservation.goes_on:
-            reservation.give_up(lambda arq=arq: arq_records.is_bound(arq))  # type: ignore[misc]
 
 
 def serve(argv: list[str]) -> None:

@@ -7,6 +7,8 @@ import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
 
+from cyborg_quota.types import Reservation
+
 Kind = Literal["lost", "changed", "foreign"]
 """The kind of a difference.
 
@@ -40,17 +42,6 @@ class Attached:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Charge:
-    """A live reservation of an ARQ. ``source``: the service that made it; None if it was not recorded."""
-
-    uuid: str
-    project_id: str
-    resource: str
-    delta: int
-    source: str | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Record:
     """An ARQ of Cyborg. ``attached`` None: it is not bound. ``is_changing``: its bind or delete is in progress."""
 
@@ -69,8 +60,8 @@ class Observation:
     """
 
     arq: str
-    charges: tuple[Charge, ...] = ()
-    in_flight: tuple[Charge, ...] = ()
+    charges: tuple[Reservation, ...] = ()
+    in_flight: tuple[Reservation, ...] = ()
     record: Record | None = None
 
     @property
@@ -88,7 +79,7 @@ class Difference:
 
     problem: Problem
     arq: str
-    charges: tuple[Charge, ...]
+    charges: tuple[Reservation, ...]
     attached: Attached | None
     is_own: bool = True
     is_missing: bool = False
@@ -104,7 +95,7 @@ class Difference:
     def identity(self) -> tuple[object, ...]:
         """Equal for two observations of the same difference: the same charges and the same attachment."""
         attached = None if self.attached is None else (self.attached.project_id, self.attached.instance)
-        return self.arq, self.problem, self.charges, attached
+        return self.arq, self.problem, *(charge.uuid for charge in self.charges), attached
 
     def __str__(self) -> str:
         charged, attached = format_amounts(self.before), format_amounts(self.after)
@@ -217,7 +208,7 @@ def compare(
     return Report(compared, differences, charged, own, missing, not records, omitted, unclaimed)
 
 
-def _uncommitted(seen: Observation, source: str | None) -> tuple[Charge, ...]:
+def _uncommitted(seen: Observation, source: str | None) -> tuple[Reservation, ...]:
     """The reservations of an ARQ that is bound: the conductor that bound it could not commit them, or will do so.
 
     Or those of a deleted one. Others may belong to a bind that begins now; they expire.
@@ -229,7 +220,7 @@ def _uncommitted(seen: Observation, source: str | None) -> tuple[Charge, ...]:
     return tuple(own)
 
 
-def _problem(held: Sequence[Charge], attached: Attached | None) -> Problem | None:
+def _problem(held: Sequence[Reservation], attached: Attached | None) -> Problem | None:
     if attached is None:
         return "not attached" if held else None
     if attached.project_id is None:
@@ -244,7 +235,7 @@ def _problem(held: Sequence[Charge], attached: Attached | None) -> Problem | Non
     return "wrong amount"
 
 
-def _sums(charges: Iterable[Charge]) -> dict[tuple[str, str], int]:
+def _sums(charges: Iterable[Reservation]) -> dict[tuple[str, str], int]:
     sums: dict[tuple[str, str], int] = {}
     for charge in charges:
         key = charge.project_id, charge.resource

@@ -75,13 +75,15 @@ class _Quota:
 
     def _refuse(self: Any, context: Any, error: Exception) -> None:
         """Detach an ARQ that is bound but cannot be charged. Nova does not know of the bind yet."""
+        LOG.error("ARQ %s was bound but cannot be charged; detaching it: %s", self.arq.uuid, error)
+        handle_id, self.attach_handle_id, self.deployable_id = self.attach_handle_id, None, None
         try:
-            self.quota_detach(context, error)
+            self.update_check_state(context, constants.ARQ_BIND_FAILED)
+            if handle_id:
+                self._deallocate_attach_handle(context, handle_id, self.arq.hostname)
         except BaseException:
             process_state.bind_tracker().guard.want_repair()  # while the ARQ is bound, it must be charged
             raise
-        finally:
-            self._reservation.leave()
 
     def _give_up(self: Any) -> None:
         if self._reservation is None:
@@ -91,15 +93,7 @@ class _Quota:
             # the call has bound the ARQ. The next comparison commits the reservation of a bound ARQ; others expire.
             self._reservation.leave()
         else:
-            self._reservation.give_up(lambda: False)
-
-    def quota_detach(self: Any, context: Any, error: Exception) -> None:
-        """Mark the bind as failed, and free the attach handle of a bound ARQ that cannot be charged."""
-        LOG.error("ARQ %s was bound but cannot be charged; detaching it: %s", self.arq.uuid, error)
-        handle_id, self.attach_handle_id, self.deployable_id = self.attach_handle_id, None, None
-        self.update_check_state(context, constants.ARQ_BIND_FAILED)
-        if handle_id:
-            self._deallocate_attach_handle(context, handle_id, self.arq.hostname)
+            self._reservation.give_up()
 
     @classmethod
     def delete_by_uuid(cls, context: Any, arq_uuid_list: Any) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Final, TypeVar
 
 from cyborg_quota import QuotaEngine, exceptions, validation
-from cyborg_quota.integrations.cyborg.diff import Charge, Observation, Record, Records
+from cyborg_quota.integrations.cyborg.diff import Observation, Record, Records
 from cyborg_quota.types import RESERVED, Reservation
 
 Item = Reservation | Record
@@ -65,7 +65,14 @@ def _join(rows: Iterable[Reservation], records: Iterable[Record]) -> Iterator[Ob
     reserved = _in_order((str(row.consumer), row) for row in rows)
     known = _in_order((record.arq, record) for record in records)
     for arq, group in itertools.groupby(heapq.merge(reserved, known, key=_key), key=_key):
-        yield _observation(arq, [item for _, item in group])
+        items = [item for _, item in group]
+        live = [item for item in items if isinstance(item, Reservation)]
+        yield Observation(
+            arq,
+            tuple(row for row in live if row.state != RESERVED),
+            tuple(row for row in live if row.state == RESERVED),
+            next((item for item in items if isinstance(item, Record)), None),
+        )
 
 
 def _in_order(items: Iterable[tuple[str, Item]]) -> Iterator[tuple[str, Item]]:
@@ -76,16 +83,3 @@ def _in_order(items: Iterable[tuple[str, Item]]) -> Iterator[tuple[str, Item]]:
             raise exceptions.QuotaError(f"The database does not sort names by their bytes: {last!a} before {key!a}.")
         last = key
         yield key, item
-
-
-def _observation(arq: str, items: Iterable[Item]) -> Observation:
-    record: Record | None = None
-    charges: list[Charge] = []
-    in_flight: list[Charge] = []
-    for item in items:
-        if isinstance(item, Record):
-            record = item
-        else:
-            charge = Charge(item.uuid, item.project_id, item.resource, item.delta, item.source)
-            (in_flight if item.state == RESERVED else charges).append(charge)
-    return Observation(arq, tuple(charges), tuple(in_flight), record)

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import functools
 import random
-import threading
 import time
 from collections.abc import Callable
 from typing import Final
@@ -37,52 +35,29 @@ class Upkeep:
         # A random delay, so that conductors started together do not all reconcile at the same time.
         interval = conf.cyborg.reconcile_interval
         self._reconcile_at = now + random.uniform(0, interval) if interval else float("inf")
-        self._threads: dict[str, threading.Thread] = {}
 
     def turn(self) -> float:
         """Run the work that is due; returns the seconds until the next call."""
         self._try("The reservations of running binds could not be extended.", self._tracker.extend_running)
-        now = time.monotonic()
-        # At each turn: also a short outage, in which an API could not release, is followed by a comparison of all. And
-        # listing all reservations has no statement timeout.
-        if not self._tracker.guard.reaches():
-            self._repair.compare_all_next()
-            return self._pause
-        if now >= self._expire_at:
-            self._expire_at = now + float(self._conf.quota.expire_interval)
-            self._try("Overdue reservations could not be expired.", self._expire)
-        self._compare(now)
-        return self._pause
-
-    def _compare(self, now: float) -> None:
-        """Compare the ledger with Cyborg's records: all of them, or those that changed lately."""
-        is_all = now >= self._reconcile_at
-        if not is_all and now < self._repair_at:
-            return
-        if not self._start("comparison with Cyborg", functools.partial(self._repair.run, compare_all=is_all)):
-            return
-        if is_all:
-            self._reconcile_at = now + float(self._conf.cyborg.reconcile_interval)
-        if self._repair.is_healing:
-            self._repair_at = now + float(self._conf.cyborg.reconcile_seconds)
-
-    def _start(self, name: str, work: Callable[[], object]) -> bool:
-        """Run ``work`` in a thread. Returns False, without any effect, if the last thread of this name still runs.
-
-        For work that waits for other services, because the caller must extend running binds in time.
-        """
-        former = self._threads.get(name)
-        if former is not None and former.is_alive():
-            return False
-        thread = threading.Thread(target=self._try, args=(f"The {name} failed.", work), name=name, daemon=True)
-        self._threads[name] = thread
-        self._try(f"The {name} could not be started.", thread.start)
-        return True
-
-    @property
-    def _pause(self) -> float:
+        # At each turn: also a short outage, in which an API could not release, opens the breaker, and is followed by a
+        # comparison of all.
+        if self._tracker.guard.reaches():
+            now = time.monotonic()
+            if now >= self._expire_at:
+                self._expire_at = now + float(self._conf.quota.expire_interval)
+                self._try("Overdue reservations could not be expired.", self._expire)
+            self._compare(now)
         quota, cyborg = self._conf.quota, self._conf.cyborg
         return float(min(_TURN_SECONDS, quota.expire_interval, cyborg.reconcile_seconds, cyborg.bind_expire / 6))
+
+    def _compare(self, now: float) -> None:
+        """Start a comparison of the ledger with Cyborg's records: all of them, or those that changed lately."""
+        is_all = now >= self._reconcile_at
+        if (is_all or now >= self._repair_at) and self._repair.start(compare_all=is_all):
+            if is_all:
+                self._reconcile_at = now + float(self._conf.cyborg.reconcile_interval)
+            if self._repair.is_healing:
+                self._repair_at = now + float(self._conf.cyborg.reconcile_seconds)
 
     @staticmethod
     def _try(failed: str, work: Callable[[], object]) -> None:

@@ -47,7 +47,7 @@ def bind_tracker() -> BindTracker:
         cyborg_quota.make_engine(conf()),
         bind_expire_seconds=conf().cyborg.bind_expire,
         source=mapping.source(conf()),
-        repair=lambda: repair().after_failure(),
+        want_repair=lambda: repair().want_all(),
     )
     atexit.register(tracker.guard.close)
     return tracker
@@ -56,7 +56,7 @@ def bind_tracker() -> BindTracker:
 @functools.cache
 def repair() -> Repair:
     """The repair of the ledger by this process."""
-    return Repair(_reconciler, is_healing=conf().cyborg.reconcile_heal)
+    return Repair(_reconciler, bind_tracker().guard.reaches, is_healing=conf().cyborg.reconcile_heal)
 
 
 def _reconciler() -> Reconciler:

@@ -7,10 +7,11 @@ while they are read. After a repair, the repaired ARQs are read again, because t
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 from oslo_log import log as logging
@@ -26,9 +27,7 @@ from cyborg_quota.integrations.cyborg.diff import (
     format_amounts,
 )
 from cyborg_quota.integrations.cyborg.observations import in_pages, observations, observations_of
-from cyborg_quota.integrations.cyborg.reach import Reach, reach_of
-from cyborg_quota.integrations.cyborg.source_claim import SourceClaim
-from cyborg_quota.types import RESERVED, Reservation
+from cyborg_quota.types import RESERVED
 
 LOG = logging.getLogger(__name__)
 
@@ -120,7 +119,12 @@ class Reconciler:
         for record in self._records.changed_lately(_LATELY_SECONDS + self._grace):
             if record.project_id is not None:
                 arqs.setdefault(record.project_id, set()).add(record.arq)
-        for row in self._in_flight():
+        in_flight = in_pages(
+            lambda after: self._engine.list_reservations(self._admin, state=RESERVED, limit=_PAGE_ROWS, after=after),
+            _PAGE_ROWS,
+            lambda row: row.uuid,
+        )
+        for row in in_flight:
             if row.consumer is not None and row.source == self._source:
                 arqs.setdefault(row.project_id, set()).add(row.consumer)
         return self._find(lambda: observations_of(self._engine, self._records, arqs))
@@ -138,28 +142,36 @@ class Reconciler:
     def _compare(self, observed: Iterable[Observation]) -> Report:
         return compare(observed, self._resources, self._source, most=_MOST_DIFFERENCES)
 
-    def _in_flight(self) -> Iterator[Reservation]:
-        return in_pages(
-            lambda after: self._engine.list_reservations(self._admin, state=RESERVED, limit=_PAGE_ROWS, after=after),
-            _PAGE_ROWS,
-            lambda row: row.uuid,
-        )
-
     def claim_source(self, replaced: str | None = None, *, force: bool = False) -> int:
         """Set the source of live charges whose source is ``replaced`` and that are of an ARQ; returns how many.
 
         None: of charges without a source. Correct only if no other service makes charges without one. A name: of those
-        that this Cyborg made before its source was changed. Correct only if no other Cyborg uses that name. Raises
-        RecordsShrunk before anything is changed, unless ``force`` is given: with a wrong database of Cyborg, the
-        charges of all ARQs would be claimed, and the next repair would release them as not attached.
+        that this Cyborg made before its source was changed. Correct only if no other Cyborg uses that name. A charge
+        that ends meanwhile is skipped. Raises RecordsShrunk before anything is changed, unless ``force`` is given: with
+        a wrong database of Cyborg, the charges of all ARQs would be claimed, and the next repair would release them as
+        not attached.
         """
-        claim = SourceClaim(self._engine, self._records, replaced, self._resources)
         if not force:
-            consumers, lost = claim.count()
-            is_empty = bool(lost) and next(iter(self._records.all()), None) is None
-            if is_empty or _has_shrunk(lost, consumers):
-                raise RecordsShrunk(lost, consumers, is_empty=is_empty, command="--claim-source")
-        return claim.set_source(str(self._source))
+            bound = collections.Counter(is_bound for is_bound, _ in self._claimable(replaced))
+            is_empty = bound[False] > 0 and next(iter(self._records.all()), None) is None
+            if is_empty or _has_shrunk(bound[False], bound.total()):
+                raise RecordsShrunk(bound[False], bound.total(), is_empty=is_empty, command="--claim-source")
+        count, uuids = 0, (uuid for _, some in self._claimable(replaced) for uuid in some)
+        while batch := list(itertools.islice(uuids, _PAGE_ROWS)):
+            count += self._engine.set_source(self._admin, batch, str(self._source), replaced=replaced)
+        return count
+
+    def _claimable(self, source: str | None) -> Iterator[tuple[bool, list[str]]]:
+        """Yield, for each consumer with charges to be claimed, whether it is a bound ARQ, and the charges' UUIDs.
+
+        They have this source, and their ARQ is bound, or their resource is one that accelerators are charged as.
+        """
+        for seen in observations(self._engine, self._records):
+            is_bound = seen.attached is not None
+            live = (*seen.charges, *seen.in_flight)
+            uuids = [one.uuid for one in live if one.source == source and (is_bound or one.resource in self._resources)]
+            if uuids:
+                yield is_bound, uuids
 
     def heal(
         self,
@@ -179,18 +191,24 @@ class Reconciler:
         if not force:
             self._check(report, wanted, is_automatic=is_automatic)
         repaired: list[Difference] = []
-        adopted: dict[str, list[str]] = {}
-        failures: list[Exception] = []
         try:
-            for batch in _batches(wanted):
-                for difference in self._repair(batch, adopted, failures):
-                    repaired.append(difference)
-                    self._log_repair(difference)
-                if progress is not None:
-                    progress(len(batch))
+            self._repair_all(wanted, repaired, progress)
         finally:
-            self._recheck(repaired, adopted)
+            self._recheck(repaired)
         return sorted(repaired, key=lambda difference: difference.arq)
+
+    def _recheck(self, repaired: Sequence[Difference]) -> None:
+        """Correct repairs that met a concurrent change: an ARQ charged but just unbound, or released but just bound.
+
+        A bind that runs now settles its reservation itself.
+        """
+        for start in range(0, len(repaired), _PAGE_ROWS):
+            arqs: dict[str, set[str]] = {}
+            for one in repaired[start : start + _PAGE_ROWS]:
+                for project_id, _ in (*one.before, *one.after):
+                    arqs.setdefault(project_id, set()).add(one.arq)
+            report = self._compare(observations_of(self._engine, self._records, arqs))
+            self._repair_all([one for one in report.differences if one.is_own and one.problem != "not committed"], [])
 
     def _check(self, report: Report, wanted: Sequence[Difference], *, is_automatic: bool) -> None:
         is_all = is_automatic and report.attached == 0 and report.charged > 1
@@ -202,94 +220,52 @@ class Reconciler:
         if changes > max(_FREE_CHANGES, report.compared * self._share / 100):
             raise TooManyChanges(changes, report.compared, self._share)
 
-    def _repair(
-        self, batch: Sequence[Difference], adopted: dict[str, list[str]], failures: list[Exception]
-    ) -> Sequence[Difference]:
-        """Commit; or release the wrong charges, then make the right ones: two transactions, which may be repeated.
+    def _repair_all(
+        self, differences: Iterable[Difference], repaired: list[Difference], progress: Progress | None = None
+    ) -> None:
+        """Repair, and add what was changed to ``repaired``."""
+        failures: list[Exception] = []
+        for batch in _batches(differences):
+            for done in self._repair(batch, failures):
+                repaired.append(done)
+                if done.problem != "released, not charged":
+                    LOG.info(
+                        "Repaired: ARQ %s (%s): was charged %s, is charged %s",
+                        done.arq,
+                        done.problem,
+                        format_amounts(done.before),
+                        format_amounts(done.after),
+                    )
+            if progress is not None:
+                progress(len(batch))
+
+    def _repair(self, batch: Sequence[Difference], failures: list[Exception]) -> Sequence[Difference]:
+        """Release the wrong charges, then make the right ones: two transactions, which may be repeated.
 
         Returns the differences that were changed. If an ARQ cannot be charged because it was bound again concurrently,
         or if the database refuses its repair, the others are still repaired; its old charge may have been released by
-        then. If a lock is not granted, only the ARQs of its project are not repaired.
+        then. If a lock is not granted, only the ARQs of its project are not repaired. ``failures``: the errors of the
+        database until now.
         """
         is_released = False
         try:
-            charges = [charge.uuid for difference in batch for charge in difference.charges]
-            if batch[0].problem == "not committed":
-                if self._commit(charges, is_alone=len(batch) == 1):
-                    return batch
-            elif charges:
+            charges = [charge.uuid for one in batch if one.problem != "not committed" for charge in one.charges]
+            if charges:
                 self._engine.release(self._admin, charges)
                 is_released = True
-            attached = [
-                difference.attached for difference in batch if difference.attached is not None and difference.after
-            ]
+            attached = [one.attached for one in batch if one.attached is not None and one.after]
             if attached:
-                adopted.update(adoption.adopt(self._engine, attached, self._source))
+                adoption.adopt(self._engine, attached, self._source)  # commits what is only reserved
         except (*_OVERTAKEN, exceptions.DatabaseError) as error:
-            if reach_of(error) is Reach.CALL and len(batch) > 1:
-                return [done for difference in batch for done in self._repair([difference], adopted, failures)]
-            _raise_if_general(error, failures)
+            if len(batch) > 1 and not isinstance(error, exceptions.DatabaseUnavailable):
+                return [done for difference in batch for done in self._repair([difference], failures)]
+            failures += [error] * isinstance(error, exceptions.DatabaseError)
+            if isinstance(error, exceptions.DatabaseUnreachable) or len(failures) >= _MOST_FAILURES:
+                raise
             for difference in batch:
                 LOG.warning("Not repaired%s: %s: %s", ", only released" if is_released else "", difference, error)
             return [dataclasses.replace(one, problem="released, not charged") for one in batch] if is_released else []
         return batch
-
-    def _commit(self, reservations: list[str], *, is_alone: bool) -> bool:
-        """Commit; returns False if the only ARQ of the batch must be charged again, because its reservation expired."""
-        try:
-            self._engine.commit(self._admin, reservations)
-        except exceptions.ReservationExpired:
-            if not is_alone:
-                raise
-            return False
-        return True
-
-    @staticmethod
-    def _log_repair(difference: Difference) -> None:
-        if difference.problem == "released, not charged":
-            return  # logged by _repair
-        LOG.info(
-            "Repaired: ARQ %s (%s): was charged %s, is charged %s",
-            difference.arq,
-            difference.problem,
-            format_amounts(difference.before),
-            format_amounts(difference.after),
-        )
-
-    def _recheck(self, repaired: Sequence[Difference], adopted: Mapping[str, list[str]]) -> None:
-        """Correct repairs that met a concurrent change: an ARQ charged but just unbound, or released but just bound."""
-        if not repaired:
-            return
-        records = self._records.of([difference.arq for difference in repaired])
-        failures: list[Exception] = []
-        for difference in repaired:
-            now = records[difference.arq].attached if difference.arq in records else None
-            try:
-                if difference.arq in adopted and (
-                    now is None or now.project_id != getattr(difference.attached, "project_id", None)
-                ):
-                    self._engine.release(self._admin, adopted[difference.arq])
-                    LOG.info("ARQ %s was unbound during the repair; its charge was released.", difference.arq)
-                elif difference.attached is None and now is not None and now.project_id is not None and now.deltas:
-                    adoption.adopt(self._engine, [now], self._source)
-                    LOG.info(
-                        "ARQ %s was bound during the repair; charged %s.", difference.arq, format_amounts(now.wanted)
-                    )
-            except (*_OVERTAKEN, exceptions.DatabaseError) as error:
-                _raise_if_general(error, failures)
-                change = "unbound" if difference.arq in adopted else "bound"
-                repair = "released" if difference.arq in adopted else "charged"
-                LOG.warning(
-                    "ARQ %s was %s during the repair, but could not be %s: %s", difference.arq, change, repair, error
-                )
-
-
-def _raise_if_general(error: exceptions.QuotaError, failures: list[Exception]) -> None:
-    """Raise the error if the other repairs would fail too. ``failures``: the errors of the database until now."""
-    if not isinstance(error, _OVERTAKEN):
-        failures.append(error)
-    if reach_of(error) is Reach.LEDGER or len(failures) >= _MOST_FAILURES:
-        raise error
 
 
 def _has_shrunk(lost: int, charged: int) -> bool:
@@ -297,16 +273,13 @@ def _has_shrunk(lost: int, charged: int) -> bool:
 
 
 def _batches(differences: Iterable[Difference]) -> Iterator[list[Difference]]:
-    """Split into batches of at most _BATCH_ROWS, each of one project, to commit or not, ordered by instance."""
+    """Split into batches of at most _BATCH_ROWS, each of one project, ordered by instance."""
 
-    def sort_key(difference: Difference) -> tuple[tuple[str, bool], str]:
-        is_uncommitted = difference.problem == "not committed"
+    def sort_key(difference: Difference) -> tuple[str, str]:
         if difference.attached is None:
-            return (difference.charges[0].project_id, is_uncommitted), ""
-        return (str(difference.attached.project_id), is_uncommitted), str(difference.attached.instance)
+            return difference.charges[0].project_id, ""
+        return str(difference.attached.project_id), str(difference.attached.instance)
 
-    in_order = sorted(differences, key=sort_key)
-    for _, group in itertools.groupby(in_order, key=lambda difference: sort_key(difference)[0]):
-        of_project = list(group)
-        for start in range(0, len(of_project), _BATCH_ROWS):
-            yield of_project[start : start + _BATCH_ROWS]
+    for _, group in itertools.groupby(sorted(differences, key=sort_key), key=lambda one: sort_key(one)[0]):
+        while batch := list(itertools.islice(group, _BATCH_ROWS)):
+            yield batch
