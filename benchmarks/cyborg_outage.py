@@ -142,9 +142,7 @@ def own_seconds(cloud: Cloud) -> float:
     log.propagate = False
     conf = loading.load(cfg.ConfigOpts(), ["--config-file", str(cloud.conf_file)])
     conf.set_override("connection", UNREACHABLE, group="database")
-    tracker = BindTracker(
-        cyborg_quota.make_engine(conf), bind_expire_seconds=60, source="outage"
-    )
+    tracker = BindTracker(cyborg_quota.make_engine(conf), bind_expire_seconds=60)
     with one_request():
         assert not tracker.release("first", "project")  # it opens the breaker
     began = time.monotonic()

@@ -86,17 +86,13 @@ def doctor():
     for version in ("15.0.1", "16.0.1", "18.0.0", "17.0.0.0rc1", "unknown"):
         with of_version(version):
             found[f"version {version}"] = error_of()
-    for module, names in (*compatibility._RECORD_NAMES.items(), *compatibility._SERVICE_NAMES.items()):
-        for name in names:
-            with missing(module, name):
-                found[f"without {module}.{name}"] = error_of()
-    for call in (*compatibility._RECORD_CALLS, *compatibility._SERVICE_CALLS):
-        with missing(call.module, call.name):
-            found[f"without {call.module}.{call.name}"] = error_of()
-        if call.positional or call.keywords:
-            with other_signature(call.module, call.name):
-                found[f"other arguments of {call.module}.{call.name}"] = error_of()
-    for name in compatibility._STATUSES:
+    for part in compatibility.SERVICE_PARTS:
+        with missing(part.module, part.name):
+            found[f"without {part.module}.{part.name}"] = error_of()
+        if part.positional or part.keywords:
+            with other_signature(part.module, part.name):
+                found[f"other arguments of {part.module}.{part.name}"] = error_of()
+    for name in compatibility.STATUSES:
         with mock.patch.object(getattr(exception, name), "code", 418):
             found[f"other status of {name}"] = error_of()
     with mock.patch.object(rpcapi.ConductorAPI, "__init__", own_name):
@@ -105,7 +101,7 @@ def doctor():
     del rpcapi.ConductorAPI.__init__
     found["ConductorAPI without an own __init__"] = error_of()
     rpcapi.ConductorAPI.__init__ = kept
-    for name in compatibility._STATUSES:
+    for name in compatibility.STATUSES:
         code = getattr(exception, name).code
         made = type(name, (exception.CyborgException,), {"code": code, "__init__": own_arguments})
         with mock.patch.object(exception, name, made):
@@ -126,7 +122,7 @@ def doctor():
         found["a registry that keeps its own objects"] = error_of(objects.install)
     found["our objects, registered"] = error_of(objects.install)
     found["REST API"] = error_of(compatibility.check_rest_api)
-    for call in compatibility._REST_CALLS:
+    for call in compatibility.REST_PARTS:
         with missing(call.module, call.name):
             found[f"without {call.module}.{call.name}"] = error_of(compatibility.check_rest_api)
     return found

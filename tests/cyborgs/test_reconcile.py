@@ -262,7 +262,7 @@ class TestErrors(quota.QuotaTestCase):
 
     def test_not_cyborgs_database(self) -> None:
         result = self.error_line(f"[database]\nconnection = sqlite:///{self.directory}/empty.sqlite\n", 1)
-        self.assertIn("no such table: device_profiles", result)
+        self.assertIn("no such table: extended_accelerator_requests", result)
 
     def test_no_such_dialect(self) -> None:
         result = self.error_line(f"[database]\nconnection = none+such://cyborg:{PASSWORD}@127.0.0.1/cyborg\n", 1)

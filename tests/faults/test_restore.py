@@ -10,10 +10,10 @@ from collections.abc import Callable
 import fixtures as fixtures_
 import testscenarios
 
-from cyborg_quota import QuotaEngine, exceptions
+from cyborg_quota import Claim, QuotaEngine, exceptions
 from cyborg_quota.attachment import attachment
 from cyborg_quota.capacity_types import Inventory
-from cyborg_quota.integrations.cyborg.bind_tracker import BindRequest, BindTracker, Caller
+from cyborg_quota.integrations.cyborg.bind_tracker import BindTracker, Caller
 from cyborg_quota.integrations.cyborg.reconciler import Reconciler
 from tests import base, fixtures, invariants, needs
 from tests.faults import backups
@@ -177,7 +177,7 @@ class TestCyborg(RestoreTestCase):
         """A bind in progress is charged; a rollback or an unbind of a lost reservation is no error."""
         charger = BindTracker(self.quotas, bind_expire_seconds=60)
         self.back_up()
-        binds = charger.reserve_binds([BindRequest(arq, "i1", Caller("p1"), {"gpu": 1}) for arq in ("a", "b", "c")])
+        binds = charger.reserve_binds([(Caller("p1"), Claim(arq, {"gpu": 1})) for arq in ("a", "b", "c")])
         self.attach("e")
         self.restore()
         with fixtures_.FakeLogger(level=logging.ERROR) as log:

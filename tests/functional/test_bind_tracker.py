@@ -8,10 +8,10 @@ from unittest import mock
 
 import testscenarios
 
-from cyborg_quota import exceptions
+from cyborg_quota import Claim, exceptions
 from cyborg_quota.db.database import Database
 from cyborg_quota.integrations.cyborg import bind_tracker
-from cyborg_quota.integrations.cyborg.bind_tracker import BindRequest, BindReservation, BindTracker, Caller
+from cyborg_quota.integrations.cyborg.bind_tracker import BindReservation, BindTracker, Caller
 from tests import base, fixtures, trees
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -19,8 +19,8 @@ load_tests = testscenarios.load_tests_apply_scenarios
 USER = Caller("p1")
 
 
-def make_request(arq: str, instance: str = "i1", caller: Caller = USER, **deltas: int) -> BindRequest:
-    return BindRequest(arq, instance, caller, deltas or {"gpu": 1})
+def make_request(arq: str, instance: str = "i1", caller: Caller = USER, **deltas: int) -> tuple[Caller, Claim]:
+    return caller, Claim(arq, deltas or {"gpu": 1}, group=instance)
 
 
 def bound() -> bool:
@@ -92,7 +92,7 @@ class TestReserve(BindTrackerTestCase):
         self.assertEqual([(1, 0), (1, 0)], [self.figures(project_id) for project_id in ("p1", "p2")])
 
     def test_not_counted(self) -> None:
-        bind = self.tracker.reserve_binds([BindRequest("a1", "i1", USER, {})])["a1"]
+        bind = self.tracker.reserve_binds([(USER, Claim("a1", {}))])["a1"]
         self.assertTrue(bind.is_settled)
         bind.commit(unbound)
         bind.give_up()

@@ -111,14 +111,8 @@ def used_names() -> dict[str, set[str]]:
 
 
 def listed_names() -> set[str]:
-    names = {
-        f"{module}.{name}"
-        for table in (compatibility._RECORD_NAMES, compatibility._SERVICE_NAMES)
-        for module, members in table.items()
-        for name in members
-    }
-    names |= {f"{call.module}.{call.name}" for call in (*compatibility._RECORD_CALLS, *compatibility._SERVICE_CALLS)}
-    return names | {f"cyborg.common.exception.{name}" for name in compatibility._STATUSES}
+    names = {f"{part.module}.{part.name}" for part in compatibility.SERVICE_PARTS}
+    return names | {f"cyborg.common.exception.{name}" for name in compatibility.STATUSES}
 
 
 class TestListedNames(base.BaseTestCase):

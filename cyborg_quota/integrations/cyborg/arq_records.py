@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from cyborg import context as cyborg_context
@@ -143,81 +143,65 @@ class Records:
     def __post_init__(self) -> None:
         self._db = db_api.get_instance()
         self._context = admin_context()
+        self._groups: dict[int, list[Mapping[str, str]]] = {}
+        self._classes: dict[int, str | None] = {}
+        self._amounts: dict[tuple[int, int, str | None], dict[str, int]] = {}
 
     def all(self) -> Iterator[Record]:
         """Every ARQ, in the order of their UUIDs. One query per page of PAGE_ROWS ARQs."""
         found = in_pages(
             lambda last: _query(_page_after, self._context, last or ""), PAGE_ROWS, lambda record: str(record.uuid)
         )
-        yield from self._records(found, self._charged_as())
+        return map(self._record, found)
 
     def of(self, arqs: Collection[str]) -> dict[str, Record]:
         """Those of these ARQs that Cyborg has, by UUID."""
-        charged_as, uuids, found = self._charged_as(), sorted(arqs), {}
+        uuids, found = sorted(arqs), {}
         for start in range(0, len(uuids), PAGE_ROWS):
             page = _query(self._db.extarq_list, self._context, uuid_range=uuids[start : start + PAGE_ROWS])
-            found.update({one.arq: one for one in self._records(page, charged_as)})
+            found.update({record.uuid: self._record(record) for record in page})
         return found
 
     def changed_lately(self, seconds: float) -> list[Record]:
         """The ARQs that were changed within this time, by the clocks of Cyborg's hosts."""
         now = datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)
         page = _query(_changed_since, self._context, now - datetime.timedelta(seconds=seconds))
-        return list(self._records(page, self._charged_as())) if page else []
+        return list(map(self._record, page))
 
     def groups(self) -> list[Mapping[str, str]]:
         """All groups of all device profiles."""
         return [group for profile in self._groups_by_id().values() for group in profile]
 
-    def _records(self, page: Iterable[Any], charged_as: _ChargedAs) -> Iterator[Record]:
-        for record in page:
-            attached = None
-            if record.state == constants.ARQ_BOUND:
-                names = (record.device_rp_uuid, record.hostname) if self.claims_capacity else ()
-                providers = tuple(str(name) for name in names if name)
-                amounts = charged_as(record)
-                attached = Attached(record.uuid, record.project_id, record.instance_uuid, amounts, providers)
-            yield Record(record.uuid, record.project_id, attached, record.state not in _SETTLED)
+    def _record(self, record: Any) -> Record:
+        attached = None
+        if record.state == constants.ARQ_BOUND:
+            names = (record.device_rp_uuid, record.hostname) if self.claims_capacity else ()
+            providers = tuple(str(name) for name in names if name)
+            amounts = self._charged_as(record)
+            attached = Attached(record.uuid, record.project_id, record.instance_uuid, amounts, providers)
+        return Record(record.uuid, record.project_id, attached, record.state not in _SETTLED)
 
-    def _charged_as(self) -> _ChargedAs:
-        groups = self._groups_by_id()
-        classes: dict[int, str] = {}
-        if any(len(classes_of(group)) > 1 for profile in groups.values() for group in profile):
+    def _charged_as(self, record: Any) -> dict[str, int]:
+        """The amounts to charge for a bound ARQ. Cached for each device profile group and resource class."""
+        if record.device_profile_id not in self._groups:
+            self._groups = self._groups_by_id()  # the first one, or one that was created while the ARQs were read
+        group = self._groups[record.device_profile_id][record.device_profile_group_id]
+        resource_class = self._class_of(record.deployable_id) if len(classes_of(group)) > 1 else None
+        key = (record.device_profile_id, record.device_profile_group_id, resource_class)
+        if key not in self._amounts:
+            try:
+                self._amounts[key] = self.resource_map.deltas(group, resource_class)
+            except ClassNotCounted as error:
+                self.uncounted[error.resource_class] = error.reason
+                self._amounts[key] = {}
+        return self._amounts[key]
+
+    def _class_of(self, deployable_id: int) -> str | None:
+        if deployable_id not in self._classes:
             rows = _query(self._db.attribute_get_by_filter, self._context, {"key": "rc"})
-            classes = {row.deployable_id: row.value for row in rows}
-        return _ChargedAs(self.resource_map, groups, classes, self.uncounted, self._groups_by_id)
+            self._classes = {deployable_id: None, **{row.deployable_id: row.value for row in rows}}
+        return self._classes[deployable_id]
 
     def _groups_by_id(self) -> dict[int, list[Mapping[str, str]]]:
         profiles = _query(self._db.device_profile_list, self._context)
         return {profile.id: _groups(profile) for profile in profiles}
-
-
-class _ChargedAs:
-    """Computes the amounts to charge for a bound ARQ. Cached for each device profile group and resource class."""
-
-    def __init__(
-        self,
-        resource_map: ResourceMap,
-        groups: Mapping[int, list[Mapping[str, str]]],
-        classes: Mapping[int, str],
-        uncounted: dict[str, str],
-        read_groups: Callable[[], Mapping[int, list[Mapping[str, str]]]],
-    ) -> None:
-        self._map = resource_map
-        self._read_groups = read_groups
-        self._groups = groups
-        self._classes = classes
-        self._uncounted = uncounted
-        self._known: dict[tuple[int, int, str | None], dict[str, int]] = {}
-
-    def __call__(self, record: Any) -> dict[str, int]:
-        key = (record.device_profile_id, record.device_profile_group_id, self._classes.get(record.deployable_id))
-        if key not in self._known:
-            if record.device_profile_id not in self._groups:
-                self._groups = self._read_groups()  # this profile was created while the ARQs were read page by page
-            try:
-                self._known[key] = self._map.deltas(self._groups[key[0]][key[1]], key[2])
-            except ClassNotCounted as error:
-                self._uncounted[error.resource_class] = error.reason
-                self._known[key] = {}
-        return self._known[key]

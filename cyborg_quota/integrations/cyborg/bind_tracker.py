@@ -59,26 +59,13 @@ class Caller:
     is_admin: ClassVar[bool] = False
 
 
-@dataclasses.dataclass(frozen=True)
-class BindRequest:
-    """The amounts to reserve for the bind of one ARQ. Empty ``deltas``: the ARQ is not counted.
-
-    ``provider``: the provider whose capacity the bind claims, or None.
-    """
-
-    arq: str
-    instance: str
-    caller: Caller
-    deltas: dict[str, int]
-    provider: str | None = None
-
-
 class BindReservation:
     """The reservations of the bind of one ARQ. Its methods may be called repeatedly."""
 
-    def __init__(self, tracker: BindTracker, request: BindRequest, uuids: list[str]) -> None:
+    def __init__(self, tracker: BindTracker, caller: Caller, claim: Claim, uuids: list[str]) -> None:
         self._tracker = tracker
-        self.request = request
+        self.caller = caller
+        self.claim = claim
         self.uuids = uuids
         self.extended = time.monotonic()
         self.is_settled = not uuids
@@ -102,7 +89,7 @@ class BindReservation:
             LOG.error(
                 "ARQ %s is bound, and its reservation could not be committed: %s The next comparison with Cyborg's "
                 "records does it.",
-                self.request.arq,
+                self.claim.consumer,
                 error,
             )
             self._tracker.guard.want_repair()
@@ -110,20 +97,20 @@ class BindReservation:
             self.leave()
 
     def _commit(self, is_bound: Callable[[], bool]) -> None:
-        engine, call, caller = self._tracker.engine, self._tracker.call, self.request.caller
+        engine, call, caller = self._tracker.engine, self._tracker.call, self.caller
         try:
             call(engine.commit, caller, self.uuids)
             return
         except _LOST as lost:
             LOG.warning(
                 "ARQ %s is bound, but its reservation was lost: %s Reserving and committing it again.",
-                self.request.arq,
+                self.claim.consumer,
                 lost,
             )
         call(roll_back_rest, engine, caller, self.uuids)
         if not is_bound():
             return
-        self.uuids = self._tracker.reserve_requests([self.request])
+        self.uuids = call(engine.reserve_many, caller, [self.claim], self._tracker.ttl)
         call(engine.commit, caller, self.uuids)
         if not is_bound():
             call(engine.release, caller, self.uuids)
@@ -133,15 +120,15 @@ class BindReservation:
         if self.is_settled:
             return
         try:
-            self._tracker.call(self._tracker.engine.rollback, self.request.caller, self.uuids)
+            self._tracker.call(self._tracker.engine.rollback, self.caller, self.uuids)
         except (exceptions.ReservationCommitted, exceptions.ReservationNotFound) as error:
             # Another delivery of the same call committed it; if the ARQ is not bound in the end, the next comparison
             # releases it. Or the database was restored from a backup without this reservation.
-            LOG.info("The reservation of ARQ %s is not rolled back: %s", self.request.arq, error)
+            LOG.info("The reservation of ARQ %s is not rolled back: %s", self.claim.consumer, error)
         except exceptions.QuotaError as error:
             LOG.error(
                 "ARQ %s is not bound, but its reservation could not be rolled back: %s It will expire.",
-                self.request.arq,
+                self.claim.consumer,
                 error,
             )
         self.leave()
@@ -157,15 +144,15 @@ class BindReservation:
         Returns False if the ledger was unavailable, or the rows of the project are locked.
         """
         try:
-            self._tracker.call(self._tracker.engine.extend, self.request.caller, self.uuids, ttl_seconds)
+            self._tracker.call(self._tracker.engine.extend, self.caller, self.uuids, ttl_seconds)
         except _LOST as lost:
             LOG.warning(
                 "The reservation of ARQ %s was lost during its bind, which will reserve again: %s",
-                self.request.arq,
+                self.claim.consumer,
                 lost,
             )
         except exceptions.QuotaError as error:
-            LOG.error("The reservation of ARQ %s could not be extended: %s", self.request.arq, error)
+            LOG.error("The reservation of ARQ %s could not be extended: %s", self.claim.consumer, error)
             return not isinstance(error, exceptions.DatabaseUnavailable)
         self.extended = time.monotonic()
         return True
@@ -174,7 +161,6 @@ class BindReservation:
 class BindTracker:
     """Charges and releases ARQs, and tracks the binds in progress in this process. Shared by its threads.
 
-    :param source: recorded with each charge; see Claim.source.
     :param want_repair: has all charges compared with Cyborg's records, because a call of the ledger failed.
     """
 
@@ -183,13 +169,11 @@ class BindTracker:
         engine: QuotaEngine,
         *,
         bind_expire_seconds: int,
-        source: str | None = None,
         want_repair: Callable[[], None] = lambda: None,
     ) -> None:
         self.engine = engine
-        self._source = source
         self.guard = LedgerGuard(engine.ping, want_repair)
-        self._ttl = bind_expire_seconds
+        self.ttl = bind_expire_seconds
         self._admin = validation.admin_context()
         self.renew_after_fork()
         forks.register(self)
@@ -211,35 +195,30 @@ class BindTracker:
                 waits.append(error)
             raise
 
-    def reserve_binds(self, requests: Iterable[BindRequest]) -> dict[str, BindReservation]:
+    def reserve_binds(self, binds: Iterable[tuple[Caller, Claim]]) -> dict[str, BindReservation]:
         """Reserve for all ARQs of a call, all or none; returns {arq: reservation}. Raises what reserve_many does.
 
-        One transaction per project. Nova's calls have one project. In an administrator's call with several, a refusal
-        of one project rolls back the reservations of the projects before it.
+        The consumer of a claim is its ARQ; without deltas, the ARQ is not counted. One transaction per project. Nova's
+        calls have one project. In an administrator's call with several, a refusal of one project rolls back the
+        reservations of the projects before it.
         """
-        together: dict[Caller, list[BindRequest]] = {}
-        for request in requests:
-            together.setdefault(request.caller, []).append(request)
+        together: dict[Caller, list[Claim]] = {}
+        for caller, claim in binds:
+            together.setdefault(caller, []).append(claim)
         made: dict[str, BindReservation] = {}
         try:
-            for group in together.values():
-                uuids = iter(self.reserve_requests(group))
-                made.update({one.arq: BindReservation(self, one, [next(uuids) for _ in one.deltas]) for one in group})
+            for caller, claims in together.items():
+                counted = [claim for claim in claims if claim.deltas]
+                uuids = iter(self.call(self.engine.reserve_many, caller, counted, self.ttl) if counted else ())
+                for claim in claims:
+                    reservation = BindReservation(self, caller, claim, [next(uuids) for _ in claim.deltas])
+                    made[str(claim.consumer)] = reservation
         except BaseException:
             for reservation in made.values():
                 reservation.give_up()
             raise
         self.running.update(reservation for reservation in made.values() if not reservation.is_settled)
         return made
-
-    def reserve_requests(self, requests: list[BindRequest]) -> list[str]:
-        """Reserve for requests of one caller; returns the reservation UUIDs in the order of the requests."""
-        claims = [
-            Claim(one.arq, one.deltas, group=one.instance, source=self._source, provider=one.provider)
-            for one in requests
-            if one.deltas
-        ]
-        return self.call(self.engine.reserve_many, requests[0].caller, claims, self._ttl) if claims else []
 
     def release(self, arq: str, project_id: str | None) -> bool:
         """Release the charge of an unbound or deleted ARQ. May be repeated. Raises nothing.
@@ -269,7 +248,7 @@ class BindTracker:
         """
         locked = set[str]()
         for reservation in list(self.running):
-            project_id = reservation.request.caller.project_id
-            is_due = time.monotonic() - reservation.extended > self._ttl / 3
-            if is_due and project_id not in locked and not self.guard.is_open and not reservation.extend(self._ttl):
+            project_id = reservation.caller.project_id
+            is_due = time.monotonic() - reservation.extended > self.ttl / 3
+            if is_due and project_id not in locked and not self.guard.is_open and not reservation.extend(self.ttl):
                 locked.add(project_id)

@@ -13,8 +13,9 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
+import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from cyborg_quota import exceptions
@@ -26,15 +27,15 @@ TESTED_TEXT: Final = " and ".join(map(str, TESTED))
 
 
 @dataclasses.dataclass(frozen=True)
-class Call:
-    """A function or class of Cyborg, the number of positional arguments and the keywords that it is called with.
+class Part:
+    """A part of Cyborg; for a function or class, the positional arguments and the keywords that it is called with.
 
-    ``positional`` includes ``self``.
+    ``positional``: their number, with ``self``; None: it is not called, or its arguments do not matter.
     """
 
     module: str
     name: str
-    positional: int
+    positional: int | None = None
     keywords: tuple[str, ...] = ()
 
 
@@ -46,51 +47,49 @@ _MANAGER: Final = "cyborg.conductor.manager"
 _RPCAPI: Final = "cyborg.conductor.rpcapi"
 _VERSIONS: Final = "cyborg.api.controllers.v2.versions"
 _MODULES: Final = "cyborg.api, cyborg.conductor and cyborg.objects"
-_PROGRAMS: Final = "cyborg.cmd"
-"""The package of Cyborg's programs, which selects the backend of oslo.service when it is imported."""
 
 _RECORD_CALLS: Final = (
-    Call("cyborg.context", "get_admin_context", 0),
-    Call("cyborg.db.api", "get_instance", 0),
-    Call(_DB, "Connection.extarq_list", 2, ("uuid_range", "project_id")),
-    Call(_DB, "model_query", 2),
-    Call(_DB, "Connection.extarq_get", 3, ("project_id",)),
-    Call(_DB, "Connection.device_profile_get_by_id", 3),
-    Call(_DB, "Connection.device_profile_list", 2),
-    Call(_DB, "Connection.deployable_get_by_rp_uuid", 3),
-    Call(_DB, "Connection.attribute_get_by_deployable_id", 3),
-    Call(_DB, "Connection.attribute_get_by_filter", 3),
+    Part("cyborg.context", "get_admin_context", 0),
+    Part("cyborg.db.api", "get_instance", 0),
+    Part(_DB, "Connection.extarq_list", 2, ("uuid_range", "project_id")),
+    Part(_DB, "model_query", 2),
+    Part(_DB, "Connection.extarq_get", 3, ("project_id",)),
+    Part(_DB, "Connection.device_profile_get_by_id", 3),
+    Part(_DB, "Connection.device_profile_list", 2),
+    Part(_DB, "Connection.deployable_get_by_rp_uuid", 3),
+    Part(_DB, "Connection.attribute_get_by_deployable_id", 3),
+    Part(_DB, "Connection.attribute_get_by_filter", 3),
 )
 _SERVICE_CALLS: Final = (
-    Call("cyborg.common.service", "prepare_service", 1),
-    Call("cyborg.common.service", "RPCService", 3),
-    Call("cyborg.common.utils", "factory_register", 2),
-    Call("cyborg.objects", "register_all", 0),
-    Call("cyborg.objects.base", "CyborgObjectRegistry.register", 1),
-    Call("cyborg.api.hooks", "ConductorAPIHook", 0),
-    Call("cyborg.api.app", "setup_app", 0),
-    Call(_MANAGER, "ConductorManager.init_host", 1),
-    Call(_MANAGER, "ConductorManager.periodic_tasks", 2, ("raise_on_error",)),
-    Call(_MANAGER, "ConductorManager.arq_apply_patch", 4),
-    Call(_RPCAPI, "ConductorAPI.arq_apply_patch", 4),
-    Call(_RPCAPI, "ConductorAPI.arq_create", 4),
-    Call(_DB, "Connection.extarq_list", 2, ("project_id", "instance_uuid", "limit")),
-    Call(_EXTARQ, "ExtARQ.apply_patch", 3),
-    Call(_EXTARQ, "ExtARQ.factory", 1),
-    Call(_EXTARQ, "ExtARQ.start_bind_job", 3),
-    Call(_EXTARQ, "ExtARQ.bind", 3),
-    Call(_EXTARQ, "ExtARQ.unbind", 2),
-    Call(_EXTARQ, "ExtARQ.destroy", 2),
-    Call(_EXTARQ, "ExtARQ.update_check_state", 3),
-    Call(_EXTARQ, "ExtARQ._deallocate_attach_handle", 4),
-    Call(_EXTARQ, "ExtARQ.delete_by_uuid", 2),
-    Call(_EXTARQ, "ExtARQ.delete_by_instance", 2),
-    Call(_FPGA, "FPGAExtARQ.start_bind_job", 3),
-    Call(_FPGA, "FPGAExtARQ.bind", 3),
+    Part("cyborg.common.service", "prepare_service", 1),
+    Part("cyborg.common.service", "RPCService", 3),
+    Part("cyborg.common.utils", "factory_register", 2),
+    Part("cyborg.objects", "register_all", 0),
+    Part("cyborg.objects.base", "CyborgObjectRegistry.register", 1),
+    Part("cyborg.api.hooks", "ConductorAPIHook", 0),
+    Part("cyborg.api.app", "setup_app", 0),
+    Part(_MANAGER, "ConductorManager.init_host", 1),
+    Part(_MANAGER, "ConductorManager.periodic_tasks", 2, ("raise_on_error",)),
+    Part(_MANAGER, "ConductorManager.arq_apply_patch", 4),
+    Part(_RPCAPI, "ConductorAPI.arq_apply_patch", 4),
+    Part(_RPCAPI, "ConductorAPI.arq_create", 4),
+    Part(_DB, "Connection.extarq_list", 2, ("project_id", "instance_uuid", "limit")),
+    Part(_EXTARQ, "ExtARQ.apply_patch", 3),
+    Part(_EXTARQ, "ExtARQ.factory", 1),
+    Part(_EXTARQ, "ExtARQ.start_bind_job", 3),
+    Part(_EXTARQ, "ExtARQ.bind", 3),
+    Part(_EXTARQ, "ExtARQ.unbind", 2),
+    Part(_EXTARQ, "ExtARQ.destroy", 2),
+    Part(_EXTARQ, "ExtARQ.update_check_state", 3),
+    Part(_EXTARQ, "ExtARQ._deallocate_attach_handle", 4),
+    Part(_EXTARQ, "ExtARQ.delete_by_uuid", 2),
+    Part(_EXTARQ, "ExtARQ.delete_by_instance", 2),
+    Part(_FPGA, "FPGAExtARQ.start_bind_job", 3),
+    Part(_FPGA, "FPGAExtARQ.bind", 3),
 )
-_REST_CALLS: Final = (
-    Call(_VERSIONS, "min_version_string", 0),
-    Call(_VERSIONS, "max_version_string", 0),
+REST_PARTS: Final = (
+    Part(_VERSIONS, "min_version_string", 0),
+    Part(_VERSIONS, "max_version_string", 0),
 )
 _COLUMNS: Final = {
     "ExtArq": (
@@ -132,7 +131,17 @@ _SERVICE_NAMES: Final = {
     "cyborg.objects.arq": ("ARQ.uuid", "ARQ.project_id", "ARQ.hostname"),
     _EXTARQ: ("ExtARQ.arq", "ExtARQ.attach_handle_id", "ExtARQ.deployable_id"),
 }
-_STATUSES: Final = {"Forbidden": 403, "Conflict": 409, "ServiceUnavailable": 503, "InvalidParameterValue": 400}
+
+
+def _parts(names: dict[str, tuple[str, ...]], calls: tuple[Part, ...]) -> tuple[Part, ...]:
+    return (*(Part(module, name) for module, members in names.items() for name in members), *calls)
+
+
+RECORD_PARTS: Final = _parts(_RECORD_NAMES, _RECORD_CALLS)
+"""What reads Cyborg's records uses."""
+SERVICE_PARTS: Final = RECORD_PARTS + _parts(_SERVICE_NAMES, _SERVICE_CALLS)
+"""What the conductor and the API use."""
+STATUSES: Final = {"Forbidden": 403, "Conflict": 409, "ServiceUnavailable": 503, "InvalidParameterValue": 400}
 """{error class of Cyborg: its HTTP status}, for the errors that the integration raises."""
 
 
@@ -158,7 +167,7 @@ def is_tested(version_text: str) -> bool:
 
 def check_records() -> None:
     """Check that commands can read the records of this Cyborg. Raises ConfigurationError."""
-    _refuse_first(_problems(_RECORD_CALLS, _RECORD_NAMES))
+    _refuse_first(_problems(RECORD_PARTS))
 
 
 def check_services() -> None:
@@ -171,7 +180,7 @@ def check_rest_api() -> None:
 
     Cyborg's controllers can be imported only after its objects are registered, so check_services cannot do this.
     """
-    _refuse_first(_problems(_REST_CALLS, {}))
+    _refuse_first(_problems(REST_PARTS))
 
 
 def check_conductor() -> None:
@@ -180,7 +189,7 @@ def check_conductor() -> None:
     Call it before anything imports oslo.service, which selects its backend once, by default eventlet's. Cyborg's
     programs select that with threads and worker processes.
     """
-    _refuse_first(_conductor_problems())
+    _refuse_first(itertools.chain(_problems([Part("cyborg.cmd", "__name__")]), _service_problems()))
 
 
 def check_registered(*replacements: type[Any]) -> None:
@@ -222,36 +231,22 @@ def _major(version_text: str) -> int | None:
     return None if number is None else int(number[0])
 
 
-def _conductor_problems() -> Iterator[str]:
-    try:
-        importlib.import_module(_PROGRAMS)
-    except Exception as error:
-        yield f"{_PROGRAMS} cannot be imported ({_one_line(error)})"
-    yield from _service_problems()
-
-
 def _service_problems() -> Iterator[str]:
     if importlib.util.find_spec("cyborg") is None or importlib.util.find_spec("cyborg.wsgi") is None:
         yield "cyborg.wsgi is missing"
-    yield from _problems(_RECORD_CALLS, _RECORD_NAMES)
-    yield from _problems(_SERVICE_CALLS, _SERVICE_NAMES)
+    yield from _problems(SERVICE_PARTS)
     yield from _status_problems()
     yield from _replacement_problems()
 
 
-def _problems(calls: tuple[Call, ...], names: dict[str, tuple[str, ...]]) -> Iterator[str]:
-    for module, members in names.items():
-        for name in members:
-            _, problem = _find_member(module, name)
-            if problem:
-                yield problem
-    for call in calls:
-        member, problem = _find_member(call.module, call.name)
+def _problems(parts: Iterable[Part]) -> Iterator[str]:
+    for part in parts:
+        member, problem = _find_member(part.module, part.name)
         if problem:
             yield problem
-        elif not _accepts(member, call):
-            arguments = [*["..."] * call.positional, *(f"{name}=..." for name in call.keywords)]
-            yield f"{call.module}.{call.name} does not take ({', '.join(arguments)})"
+        elif part.positional is not None and not _accepts(member, part.positional, part.keywords):
+            arguments = [*["..."] * part.positional, *(f"{name}=..." for name in part.keywords)]
+            yield f"{part.module}.{part.name} does not take ({', '.join(arguments)})"
 
 
 def _find_member(module: str, name: str) -> tuple[Any, str]:
@@ -267,9 +262,9 @@ def _find_member(module: str, name: str) -> tuple[Any, str]:
     return member, ""
 
 
-def _accepts(member: Any, call: Call) -> bool:
+def _accepts(member: Any, positional: int, keywords: Iterable[str]) -> bool:
     try:
-        inspect.signature(member).bind(*[None] * call.positional, **dict.fromkeys(call.keywords))
+        inspect.signature(member).bind(*[None] * positional, **dict.fromkeys(keywords))
     except (TypeError, ValueError):  # ValueError: it has no signature
         return False
     return True
@@ -278,17 +273,16 @@ def _accepts(member: Any, call: Call) -> bool:
 def _status_problems() -> Iterator[str]:
     from cyborg.common import exception
 
-    for name, status in _STATUSES.items():
-        if getattr(getattr(exception, name, None), "code", None) != status:
-            yield f"cyborg.common.exception.{name} does not have HTTP status {status}"
+    for name, status in STATUSES.items():
         options = {"retry_after": 1} if status == 503 else {}
         try:
-            made = getattr(exception, name)("A sentence.", **options)
-            is_kept = str(made) == "A sentence." and options.items() <= getattr(made, "kwargs", {}).items()
+            made: Any = getattr(exception, name)("A sentence.", **options)
+            is_right = (made.code, str(made)) == (status, "A sentence.") and options.items() <= made.kwargs.items()
         except Exception:
-            is_kept = False
-        if not is_kept:
-            yield f"cyborg.common.exception.{name} cannot be made of a text{' and retry_after' if options else ''}"
+            is_right = False
+        if not is_right:
+            arguments = "a text and retry_after" if options else "a text"
+            yield f"cyborg.common.exception.{name} cannot be made of {arguments}, or does not have HTTP status {status}"
 
 
 def _replacement_problems() -> Iterator[str]:

@@ -13,12 +13,19 @@ from oslo_config import cfg
 from oslo_log import log as logging
 from oslo_service import service
 
-from cyborg_quota import exceptions, validation
-from cyborg_quota.integrations.cyborg import arq_records, bind_tracker, cyborg_host, errors, periodic, process_state
+from cyborg_quota import Claim, exceptions, validation
+from cyborg_quota.integrations.cyborg import (
+    arq_records,
+    bind_tracker,
+    cyborg_host,
+    errors,
+    mapping,
+    periodic,
+    process_state,
+)
 from cyborg_quota.integrations.cyborg import objects as quota_objects
-from cyborg_quota.integrations.cyborg.bind_tracker import BindRequest, Caller
+from cyborg_quota.integrations.cyborg.bind_tracker import Caller
 from cyborg_quota.integrations.cyborg.ledger_guard import LedgerNotCalled
-from cyborg_quota.integrations.cyborg.mapping import classes_of
 from cyborg_quota.metrics import setup as metrics
 
 LOG = logging.getLogger(__name__)
@@ -66,15 +73,14 @@ def apply_patch(context: Any, patch_list: Mapping[str, Any], valid_fields: Mappi
     from cyborg import objects  # imported late: objects.ExtARQ is the registered replacement
 
     arqs = [uuid for uuid, patch in patch_list.items() if patch[0]["op"] == "add"]
-    requests = [
-        _bind_request(context, uuid, group, valid_fields[uuid])
-        for uuid, group in arq_records.groups_to_bind(context, arqs)
+    binds = [
+        _bind(context, uuid, group, valid_fields[uuid]) for uuid, group in arq_records.groups_to_bind(context, arqs)
     ]
     try:
-        reservations = process_state.bind_tracker().reserve_binds(requests)
+        reservations = process_state.bind_tracker().reserve_binds(binds)
     except exceptions.QuotaError:
         # Nova does not show the reason to its user. An operator can find it in this log by the server's UUID.
-        instances = sorted({request.instance for request in requests})
+        instances = sorted({str(claim.group) for _, claim in binds})
         LOG.info(
             "Accelerator requests %s of instances %s are not bound; the next message gives the reason.", arqs, instances
         )
@@ -97,19 +103,14 @@ def apply_patch(context: Any, patch_list: Mapping[str, Any], valid_fields: Mappi
         quota_objects.RESERVATIONS.reset(token)
 
 
-def _bind_request(context: Any, arq: str, group: Mapping[str, str], fields: Mapping[str, Any]) -> BindRequest:
-    has_several_classes = len(classes_of(group)) > 1
+def _bind(context: Any, arq: str, group: Mapping[str, str], fields: Mapping[str, Any]) -> tuple[Caller, Claim]:
+    has_several_classes = len(mapping.classes_of(group)) > 1
     resource_class = arq_records.class_of_provider(context, fields["device_rp_uuid"]) if has_several_classes else None
+    deltas, conf = process_state.resource_map().deltas(group, resource_class), process_state.conf()
+    provider = _provider(fields, deltas) if deltas and conf.cyborg.claim_capacity else None
+    claim = Claim(arq, deltas, group=fields["instance_uuid"], source=mapping.source(conf), provider=provider)
     # Cyborg determines the project of the ARQ in the same way.
-    project_id = fields.get("project_id", context.project_id)
-    deltas = process_state.resource_map().deltas(group, resource_class)
-    return BindRequest(
-        arq=arq,
-        instance=fields["instance_uuid"],
-        caller=Caller(project_id),
-        deltas=deltas,
-        provider=_provider(fields, deltas) if deltas and process_state.conf().cyborg.claim_capacity else None,
-    )
+    return Caller(fields.get("project_id", context.project_id)), claim
 
 
 def _provider(fields: Mapping[str, Any], deltas: Mapping[str, int]) -> str | None:

@@ -46,7 +46,6 @@ def bind_tracker() -> BindTracker:
     tracker = BindTracker(
         cyborg_quota.make_engine(conf()),
         bind_expire_seconds=conf().cyborg.bind_expire,
-        source=mapping.source(conf()),
         want_repair=lambda: repair().want_all(),
     )
     atexit.register(tracker.guard.close)

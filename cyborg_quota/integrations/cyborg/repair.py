@@ -7,6 +7,7 @@ deleted ARQ leaves no row in Cyborg that could be looked at. Does not import Cyb
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -74,8 +75,8 @@ class Repair:
         with self._lock:
             if self._thread is not None:
                 return False
-            arguments = (delay_seconds, compare_all)
-            self._thread = threading.Thread(target=self._run_until_done, args=arguments, name="repair", daemon=True)
+            run = functools.partial(self._run_until_done, delay_seconds, compare_all)
+            self._thread = threading.Thread(target=run, name="cyborg-quota-repair", daemon=True)
             try:
                 self._thread.start()
             except RuntimeError:  # the process is ending, or may start no more threads
