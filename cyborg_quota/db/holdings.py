@@ -15,13 +15,10 @@ from cyborg_quota.types import UsageKey
 
 def is_known(connection: sa.Connection, project_id: str) -> bool:
     """Whether the project is in the tree, has a usage row, or has a limit of its own or an override."""
-    queries = (
-        projects.of_project_query(project_id),
-        usages.of_project_query(project_id),
-        limits.of_project_query(project_id),
-        overrides.of_project_query(project_id),
-    )
-    return any(connection.execute(query).first() for query in queries)
+    if projects.edges(connection, [project_id]) or limits.of_projects(connection, [project_id]):
+        return True
+    queries = (usages.of_project_query(project_id), overrides.of_projects_query([project_id]))
+    return any(connection.execute(query.limit(1)).first() for query in queries)
 
 
 def holders(connection: sa.Connection, after: str, count: int) -> list[str]:

@@ -116,7 +116,7 @@ def read_family(connection: Connection, *project_ids: str) -> StoredLimits:
     family: set[str] = set()
     for project_id in project_ids:
         path = path_state.read_path(connection, project_id, []).project_ids
-        family |= projects.subtree_of(connection, project_id).union(path)
+        family |= projects.subtree_edges(connection, project_id).keys() | set(path)
         if len(path) > 1:
             family |= projects.children_of(connection, path[1])
     return read_limits(connection, family)
@@ -184,12 +184,6 @@ def forget_project(connection: Connection, project_id: str) -> bool:
 
 
 # Queries for holdings.py.
-
-
-def of_project_query(project_id: str) -> sa.Select[Any]:
-    """The query for one limit of a project, if it has any."""
-    limit = project_limits.c
-    return sa.select(limit.project_id).where(limit.project_id == project_id).limit(1)
 
 
 def holders_query(after: str, count: int) -> sa.Select[Any]:

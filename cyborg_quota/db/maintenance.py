@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
 from cyborg_quota.db import clock, reservation_changes
+from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.models import projects, quota_usages, reservations
 from cyborg_quota.db.new_reservations import new_uuid
 from cyborg_quota.db.prepared import ListStatement, any_of
@@ -25,15 +25,15 @@ _OLD_ENDED = sa.select(_row.id).where(_row.deleted_at <= clock.utc_after(-_AGE))
 _DELETE_ENDED = ListStatement(lambda size: sa.delete(reservations).where(any_of(_row.id, size), _row.live.is_(None)))
 
 
-def purge_ended(connection: sa.Connection, age_microseconds: int, limit: int) -> int | None:
+def purge_ended(connection: sa.Connection, age_microseconds: int, limit: int) -> int:
     """Delete up to ``limit`` rows that ended longer ago than the age. Returns their number.
 
-    None: another purge deleted some of them concurrently. Roll back, or they would be counted twice.
+    Raises ConcurrentChange if another purge deleted some of them, which would be counted twice.
     """
     ids = connection.execute(_OLD_ENDED, {"b_age": age_microseconds, "b_limit": limit}).scalars().all()
     reservation_changes.delete_of(connection, sorted(ids))
     if _DELETE_ENDED.changed(connection, sorted(ids), {}) != len(ids):
-        return None
+        raise ConcurrentChange
     return len(ids)
 
 
@@ -44,20 +44,9 @@ _LOOSE = sa.and_(
     _row.group_id.is_(None),
     sa.func.coalesce(_row.updated_at, _row.created_at) <= clock.utc_after(-_AGE),
 )
-_CAN_FOLD = sa.func.count() > 1
-_FOLDABLE_USAGE_ROWS = (
-    sa.select(_row.usage_id)
-    .where(_row.usage_id > sa.bindparam("b_after", type_=sa.Integer), _LOOSE)
-    .group_by(_row.usage_id)
-    .having(_CAN_FOLD)
-    .order_by(_row.usage_id)
-    .limit(_LIMIT)
-)
+_GROUP = (_row.usage_id, _row.provider_id, _row.pod)
 _FOLDABLE = (
-    sa.select(_row.usage_id, _row.provider_id, _row.pod)
-    .where(_row.usage_id == sa.bindparam("b_usage_id"), _LOOSE)
-    .group_by(_row.usage_id, _row.provider_id, _row.pod)
-    .having(_CAN_FOLD)
+    sa.select(*_GROUP).where(_LOOSE).group_by(*_GROUP).having(sa.func.count() > 1).order_by(_row.usage_id).limit(_LIMIT)
 )
 _TO_FOLD = (
     sa.select(_row.id, _row.project_id, _row.resource, _row.delta)
@@ -83,25 +72,16 @@ FoldGroup = tuple[int, int | None, str | None]
 """Rows that can be folded into one: the ids of their usage row and of their provider, and the pod that counts them."""
 
 
-def foldable_usage_rows(connection: sa.Connection, age_microseconds: int, after: int, limit: int) -> Sequence[int]:
-    """The ids of the usage rows above ``after`` for which ``foldable`` may return a group: the first ``limit``."""
-    parameters = {"b_age": age_microseconds, "b_after": after, "b_limit": limit}
-    return connection.execute(_FOLDABLE_USAGE_ROWS, parameters).scalars().all()
+def foldable(connection: sa.Connection, age_microseconds: int, limit: int) -> list[FoldGroup]:
+    """The first ``limit`` groups of several old committed reservations without consumer and group."""
+    rows = connection.execute(_FOLDABLE, {"b_age": age_microseconds, "b_limit": limit})
+    return [(row.usage_id, row.provider_id, row.pod) for row in rows]
 
 
-def foldable(connection: sa.Connection, usage_id: int, age_microseconds: int) -> list[FoldGroup]:
-    """The groups of several old committed reservations without consumer and group.
-
-    Their number depends on the number of providers and pods, not on the number of reservations.
-    """
-    parameters = {"b_usage_id": usage_id, "b_age": age_microseconds}
-    return [(row.usage_id, row.provider_id, row.pod) for row in connection.execute(_FOLDABLE, parameters)]
-
-
-def fold(connection: sa.Connection, group: FoldGroup, age_microseconds: int, limit: int) -> int | None:
+def fold(connection: sa.Connection, group: FoldGroup, age_microseconds: int, limit: int) -> int:
     """Replace up to ``limit`` reservations of a group by one row with their sum, which preserves I2.
 
-    Returns by how many rows the table shrank. None: one was released concurrently, and the caller must roll back.
+    Returns by how many rows the table shrank. Raises ConcurrentChange if one was released meanwhile.
     """
     usage_id, provider_id, pod = group
     parameters = {"b_usage_id": usage_id, "b_provider_id": provider_id, "b_pod": pod, "b_age": age_microseconds}
@@ -109,7 +89,7 @@ def fold(connection: sa.Connection, group: FoldGroup, age_microseconds: int, lim
     if len(rows) < 2:
         return 0
     if _DELETE_LOOSE.changed(connection, [row.id for row in rows], {}) != len(rows):
-        return None
+        raise ConcurrentChange
     values = {
         "uuid": new_uuid(),
         "created_at": clock.utc_now(),

@@ -26,6 +26,7 @@ from typing import TypeVar
 
 import sqlalchemy as sa
 
+from cyborg_quota import exceptions
 from cyborg_quota.db import dialects, path_state, projects, recounts, usages
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.prepared import ListStatement, chunks
@@ -36,20 +37,12 @@ Edges = Mapping[str, "str | None"]
 T = TypeVar("T")
 
 
-class BelowItself(Exception):
-    """A project would be its own ancestor."""
-
-    def __init__(self, project_id: str) -> None:
-        self.project_id = project_id
-        super().__init__(project_id)
-
-
 def place_all(connection: sa.Connection, added: Edges, moved: Edges) -> None:
     """Insert the projects ``added``, and move the existing projects ``moved``, below their parents (None: roots).
 
     The transaction must already be serialized with other tree changes (see limits.py). Raises DBDuplicateEntry if an
     added project was inserted concurrently, ConcurrentChange if an edge changed concurrently, and
-    BelowItself.
+    ProjectRefused if a project would be its own ancestor.
     """
     projects.insert(connection, added)
     placed = {**added, **moved}
@@ -58,7 +51,7 @@ def place_all(connection: sa.Connection, added: Edges, moved: Edges) -> None:
     after = {**before, **placed}
     for project_id in placed:
         if project_id in ancestors(project_id, after):
-            raise BelowItself(project_id)
+            raise exceptions.ProjectRefused(project_id, "cannot lie below itself")
     if not moved:
         return
     new_ancestors = {project_id: ancestors(project_id, after) for project_id in moved}

@@ -161,16 +161,11 @@ def forget_project(connection: sa.Connection, project_id: str) -> None:
 # Queries for holdings.py.
 
 
-def of_project_query(project_id: str) -> sa.Select[Any]:
-    """The query for one override of a project that has not ended, if it has any."""
-    return sa.select(_column.project_id).where(_column.project_id == project_id, _HAS_NOT_ENDED).limit(1)
-
-
 def holders_query(after: str, count: int) -> sa.Select[Any]:
-    """The query for the first ``count`` projects with such overrides and with an id greater than ``after``."""
+    """The query for the first ``count`` projects with such overrides (see of_projects_query) after this id."""
     return paging.first_projects(_column.project_id, after, count, _HAS_NOT_ENDED)
 
 
 def of_projects_query(project_ids: Sequence[str]) -> sa.Select[Any]:
-    """The query for such overrides of these projects."""
+    """The query for the overrides of these projects that have not ended."""
     return sa.select(*_KEY).where(_column.project_id.in_(project_ids), _HAS_NOT_ENDED)

@@ -31,8 +31,6 @@ from cyborg_quota.db.prepared import ListStatement, any_of, case_by_value, chunk
 MAX_DEPTH: Final = 64
 """The greatest depth of the tree. It also ends the walk to the root in a cycle that was made by hand."""
 
-_ROWS_A_STATEMENT: Final = 100
-
 
 def path_cte() -> sa.CTE:
     """WITH RECURSIVE path (project_id, parent_id, distance): the project ``:b_project`` (distance 0) and its ancestors.
@@ -47,9 +45,9 @@ def path_cte() -> sa.CTE:
         _parent_of(leaf_id).label("parent_id"),
         sa.literal_column("0").label("distance"),
     ).cte("path", recursive=True)
-    step = sa.select(
-        leaf.c.parent_id, _parent_of(leaf.c.parent_id), leaf.c.distance + sa.literal_column("1")
-    ).where(leaf.c.parent_id.is_not(None), leaf.c.distance < sa.literal_column(str(MAX_DEPTH)))
+    step = sa.select(leaf.c.parent_id, _parent_of(leaf.c.parent_id), leaf.c.distance + sa.literal_column("1")).where(
+        leaf.c.parent_id.is_not(None), leaf.c.distance < sa.literal_column(str(MAX_DEPTH))
+    )
     return leaf.union_all(step)
 
 
@@ -65,9 +63,7 @@ def paths_cte() -> sa.CTE:
         .where(projects.c.project_id.in_(sa.bindparam("b_projects", expanding=True)))
         .cte("path", recursive=True)
     )
-    return leaf.union(
-        sa.select(leaf.c.parent_id, _parent_of(leaf.c.parent_id)).where(leaf.c.parent_id.is_not(None))
-    )
+    return leaf.union(sa.select(leaf.c.parent_id, _parent_of(leaf.c.parent_id)).where(leaf.c.parent_id.is_not(None)))
 
 
 def _parent_of(project_id: sa.ColumnElement[str]) -> sa.ScalarSelect[Any]:
@@ -210,23 +206,8 @@ def list_children(connection: sa.Connection, project_id: str, after: str, count:
     Sorted by an expression: to sort by the column, SQLite would read all projects by their ids, and skip those with
     another parent (12,947 steps for a page of 5 children among 20,000 projects).
     """
-    query = sa.select(projects.c.project_id).where(
-        projects.c.parent_id == project_id, projects.c.project_id > after
-    )
+    query = sa.select(projects.c.project_id).where(projects.c.parent_id == project_id, projects.c.project_id > after)
     return list(connection.execute(query.order_by(projects.c.project_id.concat("")).limit(count)).scalars())
-
-
-def subtree_of(connection: sa.Connection, project_id: str) -> set[str]:
-    """The project and its descendants. Runs one query per level and 100 projects."""
-    subtree = {project_id}
-    level = [project_id]
-    while level:
-        chunk, level = level[:_ROWS_A_STATEMENT], level[_ROWS_A_STATEMENT:]
-        below = sa.select(projects.c.project_id).where(projects.c.parent_id.in_(chunk))
-        new = set(connection.execute(below).scalars()) - subtree  # (ends also in a cycle that was made by hand)
-        subtree |= new
-        level += sorted(new)
-    return subtree
 
 
 def subtree_edges(connection: sa.Connection, project_id: str) -> dict[str, str | None]:
@@ -249,8 +230,3 @@ _PARENT = sa.select(projects.c.parent_id).where(projects.c.project_id == sa.bind
 def parent_of(connection: sa.Connection, project_id: str) -> str | None:
     """The parent; None for a root and for an unknown project."""
     return connection.execute(_PARENT, {"b_project": project_id}).scalar_one_or_none()
-
-
-def of_project_query(project_id: str) -> sa.Select[Any]:
-    """The query for the row of a project, if it has one."""
-    return sa.select(projects.c.project_id).where(projects.c.project_id == project_id).limit(1)

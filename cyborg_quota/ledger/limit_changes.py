@@ -206,7 +206,7 @@ class LimitKeeper(LimitChanger):
         The total limits follow in transactions of their own: see total_limits.py.
         """
         changes = self._apply(wanted, author, operation="import", dry_run=dry_run)
-        self._tree.forget_paths()
+        self._tree.paths.forget_all()
         return changes + self._total_limits.apply(wanted.totals, author, dry_run=dry_run) if wanted.totals else changes
 
     def _apply(

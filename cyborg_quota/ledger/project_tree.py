@@ -122,12 +122,8 @@ class Tree:
 
     def __init__(self, database: Database, paths: PathCache, history: History) -> None:
         self._database = database
-        self._paths = paths
+        self.paths: Final = paths
         self._history = history
-
-    def edges(self) -> dict[str, str | None]:
-        """The parent of each known project; None for roots."""
-        return self._database.read(projects.edges)
 
     def place(
         self,
@@ -149,18 +145,14 @@ class Tree:
             return True, _place(connection, wanted, author, operation)
 
         until_stable(lambda: self._history.change(self._database, work))
-        self._paths.forget_all()
-
-    def forget_paths(self) -> None:
-        """Clear the path cache, because the tree has changed."""
-        self._paths.forget_all()
+        self.paths.forget_all()
 
     def follow(self, project_id: str, parent_id: str, source: str | None) -> None:
         """Move a project below the parent that the source of the tree reports, which replaces any other edge.
 
         The history has the previous parent.
         """
-        path = self._database.read(lambda connection: self._paths.read(connection, project_id, []))
+        path = self._database.read(lambda connection: self.paths.read(connection, project_id, []))
         if path.project_ids[1:2] == (parent_id,):
             return
         if path.project_ids[1:]:
@@ -204,7 +196,7 @@ class Tree:
             return None, change_log.record(connection, author, changes)
 
         self._history.change(self._database, work)
-        self._paths.forget_all()
+        self.paths.forget_all()
 
 
 def _place(
@@ -219,8 +211,5 @@ def _place(
     ]
     recorded = change_log.record(connection, author, changes, operation=operation)
     moved = {name: wanted[name] for name in wanted if name in before and before[name] != wanted[name]}
-    try:
-        moves.place_all(connection, {name: wanted.get(name) for name in named - before.keys()}, moved)
-    except moves.BelowItself as error:
-        raise exceptions.ProjectRefused(error.project_id, "cannot lie below itself") from None
+    moves.place_all(connection, {name: wanted.get(name) for name in named - before.keys()}, moved)
     return recorded

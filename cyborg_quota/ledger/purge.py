@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 from cyborg_quota.db import maintenance
-from cyborg_quota.db.database import Connection, Database
-from cyborg_quota.db.errors import ConcurrentChange
+from cyborg_quota.db.database import Database
 
 _MIN_ROWS_TO_FOLD: Final = 2
-_USAGE_ROWS_PER_PAGE: Final = 10_000
+_GROUPS_PER_PAGE: Final = 10_000
 """Large, because the query of each page may read all committed reservations: a database need not use the index."""
 
 
@@ -28,49 +27,30 @@ class Purger:
 
         ``progress`` is called after each batch, with the number of rows removed.
         """
-
-        def delete_batch(connection: Connection) -> int:
-            deleted = maintenance.purge_ended(connection, age_microseconds, self._batch_rows)
-            if deleted is None:
-                raise ConcurrentChange
-            return deleted
-
+        progress = progress or (lambda _: None)
         purged, count = 0, self._batch_rows
         while count == self._batch_rows:
-            count = self._database.write(delete_batch)
-            purged += count
-            if progress is not None:
-                progress(count)
-        for usage_id in self._foldable_usage_rows(age_microseconds):
-            for group in self._untimed.read(
-                lambda connection, usage_id=usage_id: maintenance.foldable(connection, usage_id, age_microseconds)  # type: ignore[misc]
-            ):
-                purged += self._fold(group, age_microseconds, progress or (lambda _: None))
-        return purged
-
-    def _foldable_usage_rows(self, age_microseconds: int) -> Iterator[int]:
-        """The ids of the usage rows that may have rows to fold, read in pages: their number is not bounded."""
-        after = -1
-        while page := self._untimed.read(
-            lambda connection, after=after: maintenance.foldable_usage_rows(  # type: ignore[misc]
-                connection, age_microseconds, after, _USAGE_ROWS_PER_PAGE
+            count = self._database.write(
+                lambda connection: maintenance.purge_ended(connection, age_microseconds, self._batch_rows)
             )
-        ):
-            yield from page
-            after = page[-1]
+            purged += count
+            progress(count)
+        count = _GROUPS_PER_PAGE
+        while count == _GROUPS_PER_PAGE:  # (their number is not bounded; one that is folded is not found again)
+            groups = self._untimed.read(
+                lambda connection: maintenance.foldable(connection, age_microseconds, _GROUPS_PER_PAGE)
+            )
+            purged += sum(self._fold(group, age_microseconds, progress) for group in groups)
+            count = len(groups)
+        return purged
 
     def _fold(self, group: maintenance.FoldGroup, age_microseconds: int, progress: Callable[[int], None]) -> int:
         """Fold the old committed rows of one group. Returns the number of rows removed."""
         rows = max(_MIN_ROWS_TO_FOLD, self._batch_rows)
-
-        def work(connection: Connection) -> int:
-            removed = maintenance.fold(connection, group, age_microseconds, rows)
-            if removed is None:
-                raise ConcurrentChange
-            return removed
-
         total = 0
-        while removed := self._database.write(work):
+        while removed := self._database.write(
+            lambda connection: maintenance.fold(connection, group, age_microseconds, rows)
+        ):
             total += removed
             progress(removed)
         return total

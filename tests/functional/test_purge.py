@@ -212,7 +212,7 @@ class TestFold(PurgeTestCase):
             sizes.append(len(result) if isinstance(result, Sequence) else 1)
             return result
 
-        with mock.patch.object(purge, "_USAGE_ROWS_PER_PAGE", 2), mock.patch.object(Database, "read", counting):
+        with mock.patch.object(purge, "_GROUPS_PER_PAGE", 2), mock.patch.object(Database, "read", counting):
             self.assertEqual(5, self.engine.purge(base.ADMIN, 0))
         self.assertEqual(2, max(sizes))
         self.assert_invariants()

@@ -9,7 +9,7 @@ from concurrent import futures
 import testscenarios
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import moves, projects
+from cyborg_quota.db import projects
 from cyborg_quota.db.database import Database
 from cyborg_quota.ledger import project_tree
 from tests import base, fixtures, trees
@@ -105,7 +105,7 @@ class TestMoves(TreeTestCase):
     def test_a_cycle_is_refused(self) -> None:
         self.quotas.reserve(self.leaf, {"gpu": 1})
         for parent in ("leaf", "left"):
-            self.assertRaises(moves.BelowItself, self.move, "left", parent)
+            self.assertRaises(exceptions.ProjectRefused, self.move, "left", parent)
         self.assertEqual("root", self.parents()["left"])
 
     def parents(self) -> dict[str, str | None]:

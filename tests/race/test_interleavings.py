@@ -13,7 +13,7 @@ from typing import Any
 import testscenarios
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import moves, path_state
+from cyborg_quota.db import path_state
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.ledger.counters import Counting
 from cyborg_quota.types import ResourceKey
@@ -66,9 +66,7 @@ class TestFence(InterleavingTestCase):
         moving, may_end = self.open_transaction(lambda connection: trees.place(connection, "left", "right"))
         making = BackgroundCall(
             lambda: self.database.write(
-                lambda connection: path_state.make_rows(
-                    connection, path_state.read_path(connection, "left", GPU), GPU
-                )
+                lambda connection: path_state.make_rows(connection, path_state.read_path(connection, "left", GPU), GPU)
             )
         )
         self.assertTrue(making.waits, "a usage row was made behind the move's back")
@@ -111,7 +109,7 @@ class TestFence(InterleavingTestCase):
         self.assertTrue(second.waits)
         may_end.set()
         moving.end()
-        self.assertRaises(moves.BelowItself, second.end)
+        self.assertRaises(exceptions.ProjectRefused, second.end)
         self.assert_invariants()
 
 
