@@ -63,7 +63,8 @@ _MOVE = (
     .where(
         _row.digest == sa.bindparam("b_digest"),
         _row.line == _CHECKPOINT,
-        _row.limits == sa.bindparam("b_before"),
+        # (An earlier attempt may have been committed although its answer was lost.)
+        sa.or_(_row.limits == sa.bindparam("b_before"), _row.limits == sa.bindparam("b_terms")),
     )
     .values(position=sa.bindparam("b_position"), limits=sa.bindparam("b_terms"))
 )

@@ -28,41 +28,27 @@ def events(rows: Iterable[history.HistoryRow], begin: datetime.datetime) -> Iter
 
     A resize or a transfer ends one consumer of the trace, and begins another at the same time: UUID-1, UUID-2, ...
     """
-    trace = _Trace(begin)
+    changes: Counter[str] = Counter()
+    line = _HEADER_LINES
     for row in rows:
-        yield from trace.add(row)
+        if row.step == history.TAKE:
+            changes[row.uuid] += 1
+        consumer = f"{row.uuid}-{changes[row.uuid]}" if row.uuid in changes else row.uuid
+        for kind in _kinds(row):
+            line += 1
+            time = (row.moment - begin) / datetime.timedelta(seconds=1)
+            yield Event(line, time, kind, consumer, row.project_id, row.resource, row.delta)
+        if row.step == history.END:
+            changes.pop(row.uuid, None)
 
 
-class _Trace:
-    """The state of a trace while it is written: its last line, and how often each reservation was changed."""
-
-    def __init__(self, begin: datetime.datetime) -> None:
-        self._begin = begin
-        self._changes: Counter[str] = Counter()
-        self._line = _HEADER_LINES
-        self._time = 0.0
-
-    def add(self, row: history.HistoryRow) -> Iterator[Event]:
-        self._time = (row.moment - self._begin) / datetime.timedelta(seconds=1)
-        if row.step == history.RESERVE:
-            yield self._make(row, "reserve")
-        elif row.step == history.COMMIT:
-            yield self._make(row, "commit")
-        elif row.step == history.TAKE:
-            self._changes[row.uuid] += 1
-            yield self._make(row, "reserve")
-            if row.state == COMMITTED:
-                yield self._make(row, "commit")
-        else:
-            is_committed = row.state == (COMMITTED if row.step == history.LEAVE else RELEASED)
-            yield self._make(row, "release" if is_committed else "rollback")
-            if row.step == history.END:
-                self._changes.pop(row.uuid, None)
-
-    def _make(self, row: history.HistoryRow, kind: Kind) -> Event:
-        self._line += 1
-        consumer = f"{row.uuid}-{self._changes[row.uuid]}" if row.uuid in self._changes else row.uuid
-        return Event(self._line, self._time, kind, consumer, row.project_id, row.resource, row.delta)
+def _kinds(row: history.HistoryRow) -> list[Kind]:
+    """The kinds of the events of a row, which happen at the same time."""
+    if row.step in (history.RESERVE, history.TAKE):
+        return ["reserve", "commit"] if row.step == history.TAKE and row.state == COMMITTED else ["reserve"]
+    if row.step == history.COMMIT:
+        return ["commit"]
+    return ["release" if row.state == (COMMITTED if row.step == history.LEAVE else RELEASED) else "rollback"]
 
 
 def database_time(database: Database) -> datetime.datetime:

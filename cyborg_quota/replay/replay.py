@@ -70,14 +70,9 @@ class Position:
 
     def save(self, position: int) -> None:
         """Write a checkpoint: all events up to this line are done."""
-        moved = self._database.write(
-            lambda connection: (
-                replays.move(connection, self._digest, position, self._stored_terms, self._terms)
-                # The first attempt may have been committed although its answer was lost.
-                or replays.move(connection, self._digest, position, self._terms, self._terms)
-            )
-        )
-        if not moved:
+        if not self._database.write(
+            lambda connection: replays.move(connection, self._digest, position, self._stored_terms, self._terms)
+        ):
             raise exceptions.QuotaError("Another run of this replay took over on this database; this run stops.")
         self._stored_terms = self._terms
 

@@ -10,7 +10,7 @@ import dataclasses
 import datetime
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from cyborg_quota import enforcement, exceptions, transitions
 from cyborg_quota.limits.limit_set import LimitSet
@@ -30,14 +30,6 @@ from cyborg_quota.types import (
 )
 
 _NO_COUNTERS: Final = Counters()
-
-
-class _LiveReservation(NamedTuple):
-    """The live reservation of a consumer."""
-
-    key: UsageKey
-    amount: int
-    row: transitions.Row
 
 
 class Simulation:
@@ -63,7 +55,7 @@ class Simulation:
         self.peak: dict[UsageKey, int] = {}
         self.counters: dict[UsageKey, Counters] = {}
         self.touched: Sequence[UsageKey] = ()
-        self._live: dict[Holder, _LiveReservation] = {}
+        self._live: dict[Holder, transitions.Row] = {}
         self._skipped: set[Holder] = set()
         self._constraints: dict[UsageKey, tuple[list[UsageKey], list[Constraint]]] = {}
         self.advance(0.0)
@@ -100,7 +92,7 @@ class Simulation:
             if event.kind == "commit":
                 raise exceptions.ReservationNotFound.of_holder(event.project_id, event.consumer)
             return True
-        plan = transitions.decide(event.kind, [live.row])
+        plan = transitions.decide(event.kind, [live])
         if plan.error is not None:
             raise plan.error
         for move in plan.moves:
@@ -112,10 +104,9 @@ class Simulation:
         key = UsageKey(event.project_id, event.resource)
         live = self._live.get(holder)
         if live is not None:
-            if (live.key, live.amount) != (key, event.amount):
-                raise exceptions.ReservationConflict(
-                    event.consumer, {live.key.resource: live.amount}, {event.resource: event.amount}
-                )
+            held, wanted = {live.resource: live.delta}, {event.resource: event.amount}
+            if held != wanted:
+                raise exceptions.ReservationConflict(event.consumer, held, wanted)
             return True
         request = {key.resource_key: event.amount}
         path, constraints = self._path(key)
@@ -126,8 +117,9 @@ class Simulation:
         width = enforcement.widths(event.project_id, request)
         if enforcement.find_violations(event.project_id, width, self.counters, request):
             raise exceptions.UsageOverflow(event.project_id, event.resource, event.amount)
-        row = transitions.Row(event.line, event.consumer, 0, *key[:2], event.amount, RESERVED, overdue=False)
-        self._live[holder] = _LiveReservation(key, event.amount, row)
+        self._live[holder] = transitions.Row(
+            event.line, event.consumer, 0, *key[:2], event.amount, RESERVED, overdue=False
+        )
         self._charge(key, *transitions.effect(None, RESERVED, event.amount))
         return True
 
@@ -141,12 +133,10 @@ class Simulation:
         self.bound_by.setdefault(key, Counter())[min(violations, key=rank).project_id] += 1
         self.touched = path
 
-    def _move(self, holder: Holder, live: _LiveReservation, state: State) -> None:
-        row = live.row
-        reserved, used = transitions.effect(row.state, state, live.amount)
-        self._charge(live.key, reserved, used)
+    def _move(self, holder: Holder, row: transitions.Row, state: State) -> None:
+        self._charge(UsageKey(row.project_id, row.resource), *transitions.effect(row.state, state, row.delta))
         if state in LIVE_STATES:
-            self._live[holder] = live._replace(row=row._replace(state=state))
+            self._live[holder] = row._replace(state=state)
         else:
             del self._live[holder]
 

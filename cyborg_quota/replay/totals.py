@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from typing import NamedTuple
 
 from cyborg_quota.replay.traces import Event
 
@@ -24,13 +23,6 @@ Holder = tuple[str, str]
 """(project_id, consumer)"""
 
 
-class _Live(NamedTuple):
-    """The live reservation of a consumer."""
-
-    key: Key
-    amount: int
-
-
 @dataclasses.dataclass(slots=True)
 class Tally:
     """The totals of the events that were added, in the order of the trace.
@@ -43,7 +35,7 @@ class Tally:
     by_project: dict[Key, Counter[str]] = dataclasses.field(default_factory=dict)
     held: Counter[Key] = dataclasses.field(default_factory=Counter)
     placed: int = 0
-    _live: dict[Holder, _Live] = dataclasses.field(default_factory=dict)
+    _live: dict[Holder, tuple[Key, int]] = dataclasses.field(default_factory=dict)
     _refused: set[Holder] = dataclasses.field(default_factory=set)
 
     @property
@@ -61,9 +53,7 @@ class Tally:
     def is_repeated(self, event: Event) -> bool:
         """Return whether it is a reserve of exactly what its consumer already holds."""
         held = self._live.get((event.project_id, event.consumer))
-        if event.kind != "reserve" or held is None:
-            return False
-        return (held.key, held.amount) == ((event.project_id, event.resource), event.amount)
+        return event.kind == "reserve" and held == ((event.project_id, event.resource), event.amount)
 
     def add(self, event: Event, *, is_refused: bool = False) -> str:
         """Count one event; returns its outcome."""
@@ -81,13 +71,13 @@ class Tally:
             self._refused.discard(holder)
             if holder not in self._live:
                 key = (event.project_id, event.resource)
-                self._live[holder] = _Live(key, event.amount)
+                self._live[holder] = (key, event.amount)
                 self.held[key] += event.amount
                 self.placed += 1
             return ADMITTED
         if holder in self._refused:
             return SKIPPED
         if holder in self._live and event.kind != "commit":
-            held = self._live.pop(holder)
-            self.held[held.key] -= held.amount
+            key, amount = self._live.pop(holder)
+            self.held[key] -= amount
         return _SETTLED[event.kind]
