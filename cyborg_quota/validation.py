@@ -100,9 +100,8 @@ def check_name(field: str, value: object) -> str:
 
 def check_names(field: str, names: object) -> list[str]:
     """Return the names. Raises InvalidName if it is no collection of names."""
-    if isinstance(names, (str, bytes)) or not _can_be_iterated(names):
-        raise exceptions.InvalidName(field, names, "it must be a list of names")
-    return [check_name(field, name) for name in names]  # type: ignore[attr-defined]
+    error = exceptions.InvalidName(field, names, "it must be a list of names")
+    return [check_name(field, name) for name in _listed(names, error)]
 
 
 def has_only_printable(text: str) -> bool:
@@ -297,10 +296,8 @@ def project_of(context: Context, project_id: str | None) -> str:
 
 def check_claims(claims: Iterable[Claim], known: Mapping[str, Any]) -> list[Claim]:
     """Return the validated claims. Raises InvalidClaim, InvalidDelta, InvalidName, UnknownResource."""
-    if not _can_be_iterated(claims):
-        raise exceptions.InvalidClaim("Claims must be a list of Claim(consumer, deltas).")
     checked: list[Claim] = []
-    for claim in claims:
+    for claim in _listed(claims, exceptions.InvalidClaim("Claims must be a list of Claim(consumer, deltas).")):
         if not isinstance(claim, Claim):
             raise exceptions.InvalidClaim(f"A claim must be a Claim(consumer, deltas), not {type(claim).__name__}.")
         deltas = check_deltas(claim.deltas, known)
@@ -420,24 +417,17 @@ def selection(
 
 def uuid_list(reservations: Iterable[str]) -> list[str]:
     """Return a list of UUIDs. A single string is rejected with InvalidSelection."""
-    if isinstance(reservations, str) or not _can_be_iterated(reservations):
-        raise exceptions.InvalidSelection("Reservations must be a list of UUIDs.")
-    return list(reservations)
+    return _listed(reservations, exceptions.InvalidSelection("Reservations must be a list of UUIDs."))
 
 
 def override_ids(ids: Iterable[str]) -> list[str]:
     """Return a list of the ids of overrides. Raises InvalidRequest."""
-    named = list(ids) if not isinstance(ids, (str, bytes)) and _can_be_iterated(ids) else [None]
-    if not all(isinstance(one, str) for one in named):
-        raise exceptions.InvalidRequest("The ids of overrides must be a list of strings.")
-    return named  # type: ignore[return-value]
+    return _listed(ids, exceptions.InvalidRequest("The ids of overrides must be a list of strings."), str)
 
 
 def resource_list(resources: Iterable[Any]) -> list[Any]:
     """Return a list of resources. A single name is rejected with InvalidRequest."""
-    if isinstance(resources, (str, bytes)) or not _can_be_iterated(resources):
-        raise exceptions.InvalidRequest("Resources must be given as a list.")
-    return list(resources)
+    return _listed(resources, exceptions.InvalidRequest("Resources must be given as a list."))
 
 
 def check_resource_name(resource: object) -> str:
@@ -465,10 +455,15 @@ def row_limit(limit: int | None) -> int | None:
     return limit
 
 
-def _can_be_iterated(value: object) -> bool:
-    """Whether ``iter(value)`` works. A zero-dimensional numpy array has ``__iter__`` but raises TypeError."""
+def _listed(values: object, error: exceptions.QuotaError, kind: type = object) -> list[Any]:
+    """Return a list of the values. Raises ``error`` unless they can be iterated and are of ``kind``; and for a string.
+
+    (A zero-dimensional numpy array has ``__iter__`` but raises TypeError.)
+    """
     try:
-        iter(value)  # type: ignore[call-overload]
-    except TypeError:
-        return False
-    return True
+        found: list[Any] = list(values)  # type: ignore[call-overload]
+    except TypeError as cause:
+        raise error from cause
+    if isinstance(values, (str, bytes)) or not all(isinstance(one, kind) for one in found):
+        raise error
+    return found

@@ -26,6 +26,7 @@ POD_EVENT: Final = "cyborg_quota.pod_threshold"
 
 AnyNotice = Notice | CapacityNotice | PodNotice
 _EVENTS: Final[dict[type[AnyNotice], str]] = {Notice: EVENT, CapacityNotice: CAPACITY_EVENT, PodNotice: POD_EVENT}
+_OWNERS: Final = {None: "(all)", TOTAL: "(total)"}
 Send = Callable[[AnyNotice], None]
 
 SUMMARIZE_ABOVE: Final = 10
@@ -98,17 +99,8 @@ def notify(notice: AnyNotice, send: Send | None, log_level: int | None = None) -
 
 
 def _fields(notice: AnyNotice) -> str:
-    if isinstance(notice, CapacityNotice):
-        names = {"provider": notice.provider or "(all)", "resource": notice.resource}
-        figures = {"capacity": notice.capacity, "used": notice.used}
-    elif isinstance(notice, PodNotice):
-        names = {"pod": notice.pod, "resource": notice.resource}
-        figures = {"capacity": notice.capacity, "used": notice.used}
-    else:
-        project_id = "(total)" if notice.project_id == TOTAL else notice.project_id
-        names = {"project_id": project_id, "resource": notice.resource}
-        figures = {"limit": notice.limit, "held": notice.held}
-    return " ".join(f"{name}={value}" for name, value in {**names, **figures}.items())
+    values = {name: value for name, value in dataclasses.asdict(notice).items() if name not in ("before", "now")}
+    return " ".join(f"{name}={_OWNERS.get(value, value)}" for name, value in values.items())
 
 
 def make_sender(conf: cfg.ConfigOpts) -> Send | None:

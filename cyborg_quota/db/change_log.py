@@ -19,8 +19,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota import exceptions
-from cyborg_quota.db import clock, dialects, prepared
+from cyborg_quota.db import clock, dialects, paging, prepared
 from cyborg_quota.db.models import changes, fences
 from cyborg_quota.limit_types import reason_of
 from cyborg_quota.types import (
@@ -113,11 +112,8 @@ def read(
     """The entries that match, newest first. ``before``: the generation and the number of the entry after which the list
     begins. Raises MarkerNotFound if there is no such entry; one of another project is not known either (I8).
     """
-    query = sa.select(changes).order_by(*_newest_first).limit(limit)
-    for name in _FILTERS:
-        value = getattr(wanted, name)
-        if value is not None:
-            query = query.where(_column[name] == value)
+    conditions = paging.given(*((_column[name], getattr(wanted, name)) for name in _FILTERS))
+    query = sa.select(changes).where(*conditions).order_by(*_newest_first).limit(limit)
     if wanted.provider is not None:
         query = query.where(sa.or_(_column.provider == wanted.provider, _column.provider_uuid == wanted.provider))
     if wanted.since is not None:
@@ -125,7 +121,10 @@ def read(
     if wanted.until is not None:
         query = query.where(_column.created_at < _moment(wanted.until))
     if before is not None:
-        _require_entry(connection, before, wanted.project_id)
+        is_entry = sa.and_(_column.generation == before[0], _column.ordinal == before[1])
+        # (An entry of another project is not known.)
+        is_known = sa.and_(is_entry, *paging.given((_column.project_id, wanted.project_id)))
+        paging.require(connection, changes, is_known, (f"{before[0]}-{before[1]}",))
         is_earlier = sa.and_(_column.generation == before[0], _column.ordinal < before[1])
         query = query.where(sa.or_(_column.generation < before[0], is_earlier))
     return [_entry(row) for row in connection.execute(query)]
@@ -136,13 +135,6 @@ def _moment(moment: datetime.datetime | datetime.timedelta) -> Any:
     if isinstance(moment, datetime.timedelta):
         return clock.utc_after(-(moment // datetime.timedelta(microseconds=1)))
     return moment
-
-
-def _require_entry(connection: sa.Connection, key: tuple[int, int], project_id: str | None) -> None:
-    is_entry = sa.and_(_column.generation == key[0], _column.ordinal == key[1])
-    owner = sa.true() if project_id is None else _column.project_id == project_id
-    if connection.execute(sa.select(sa.literal(1)).select_from(changes).where(is_entry, owner)).first() is None:
-        raise exceptions.MarkerNotFound((f"{key[0]}-{key[1]}",))
 
 
 def read_overrides(connection: sa.Connection, since: datetime.datetime) -> list[HistoryEntry]:

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from cyborg_quota import exceptions
 from cyborg_quota.capacity_types import Allocation
-from cyborg_quota.db import clock, dialects, resource_providers
+from cyborg_quota.db import clock, dialects, paging, resource_providers
 from cyborg_quota.db.models import reservation_changes, reservations
 from cyborg_quota.db.reservations import IS_LIVE_CLAIM, IS_OVERDUE, ROW_COLUMNS
 from cyborg_quota.transitions import Row
@@ -25,6 +25,7 @@ from cyborg_quota.types import COMMITTED, RELEASED, RESERVED, Reservation, Reser
 _row = reservations.c
 _change = reservation_changes.c
 _STREAM_ROWS: Final = 1000
+_ZERO: Final = sa.literal_column("0", sa.Integer)
 
 RESERVE: Final = 0
 LEAVE: Final = 1
@@ -123,18 +124,17 @@ class _Held(NamedTuple):
     delta: sa.ColumnElement[int]
 
 
-class _Order(NamedTuple):
-    """What a change adds to an event: the state at that time, and its place among the events of one moment."""
-
-    state: sa.ColumnElement[str]
-    phase: sa.ColumnElement[int]
-    generation: sa.ColumnElement[int]
-
-
-def _events(moment: sa.ColumnElement[Any], step: int, held: _Held, order: _Order | None = None) -> sa.Select[Any]:
-    """The columns of HistoryRow, and two that order the events of one moment."""
+def _events(
+    moment: sa.ColumnElement[Any],
+    step: int,
+    held: _Held,
+    *,
+    state: sa.ColumnElement[str] = _row.state,
+    phase: sa.ColumnElement[int] | None = None,
+    generation: sa.ColumnElement[int] = _ZERO,
+) -> sa.Select[Any]:
+    """The columns of HistoryRow, and two that order the events of one moment. ``state``: at that time."""
     step_column = sa.literal_column(str(step), sa.Integer)
-    order = order or _Order(_row.state, step_column, sa.literal_column("0", sa.Integer))
     return sa.select(
         moment.label("moment"),
         _row.id.label("id"),
@@ -143,9 +143,9 @@ def _events(moment: sa.ColumnElement[Any], step: int, held: _Held, order: _Order
         held.project_id.label("project_id"),
         _row.resource,
         held.delta.label("delta"),
-        order.state.label("state"),
-        order.phase.label("phase"),
-        order.generation.label("generation"),
+        state.label("state"),
+        (step_column if phase is None else phase).label("phase"),
+        generation.label("generation"),
     )
 
 
@@ -162,15 +162,15 @@ def _change_events(
     moment = _not_before(changes.c.moment, sa.case((is_committed, committed), else_=made))
     is_too_late = sa.and_(_row.state == COMMITTED, sa.not_(is_committed), committed < moment)
     moment = sa.case((is_too_late, committed), else_=moment)
-    order = _Order(
-        state=sa.case((is_committed, COMMITTED), else_=RESERVED),
-        phase=sa.case((is_committed, COMMIT), else_=RESERVE),
-        generation=changes.c.generation,
-    )
+    order: dict[str, Any] = {
+        "state": sa.case((is_committed, COMMITTED), else_=RESERVED),
+        "phase": sa.case((is_committed, COMMIT), else_=RESERVE),
+        "generation": changes.c.generation,
+    }
     source = sa.join(changes, reservations, changes.c.reservation_id == _row.id)
     before = _Held(changes.c.project_before, changes.c.delta_before)
     after = _Held(changes.c.project_after, changes.c.delta_after)
-    return [_events(moment, step, held, order).select_from(source) for step, held in ((LEAVE, before), (TAKE, after))]
+    return [_events(moment, step, held, **order).select_from(source) for step, held in ((LEAVE, before), (TAKE, after))]
 
 
 def _before(first: sa.Subquery, present: _Held) -> _Held:
@@ -262,9 +262,8 @@ def list_by_consumer(
 ) -> list[Reservation]:
     """The live reservations that have a consumer, by consumer and UUID, after this consumer and UUID."""
     consumer = dialects.of(connection).by_bytes(_row.consumer_id)
-    query = _RESERVATIONS.where(_row.live == 1, _row.consumer_id.is_not(None)).order_by(consumer, _row.uuid)
-    if project_id is not None:
-        query = query.where(_row.project_id == project_id)
+    is_wanted = (_row.live == 1, _row.consumer_id.is_not(None), *paging.given((_row.project_id, project_id)))
+    query = _RESERVATIONS.where(*is_wanted).order_by(consumer, _row.uuid)
     if consumers is not None:
         query = query.where(_row.consumer_id.in_(sorted(consumers)))
     if after is not None:
@@ -274,16 +273,14 @@ def list_by_consumer(
 
 def list_reservations(connection: sa.Connection, wanted: ReservationFilter) -> list[Reservation]:
     """The reservations that match, oldest first. Raises ReservationNotFound."""
-    query = _RESERVATIONS.order_by(_row.id)
-    for column, value in (
+    conditions = paging.given(
         (_row.project_id, wanted.project_id),
         (_row.state, wanted.state),
         (_row.consumer_id, wanted.consumer),
         (_row.group_id, wanted.group),
         (_row.resource, wanted.resource),
-    ):
-        if value is not None:
-            query = query.where(column == value)
+    )
+    query = _RESERVATIONS.where(*conditions).order_by(_row.id)
     if wanted.uuids is not None:
         query = query.where(_row.uuid.in_(sorted(wanted.uuids)))
     if wanted.after is not None:
@@ -334,14 +331,10 @@ def list_allocations(
             _row.uuid,
         )
         .select_from(source)
-        .where(IS_LIVE_CLAIM)
+        .where(IS_LIVE_CLAIM, *paging.given((_row.provider_id, provider_id), (_row.resource, resource)))
         .order_by(*order)
         .limit(limit)
     )
-    if provider_id is not None:
-        query = query.where(_row.provider_id == provider_id)
-    if resource is not None:
-        query = query.where(_row.resource == resource)
     if after is not None:
         marker = connection.execute(sa.select(*order).select_from(source).where(_row.uuid == after)).one_or_none()
         if marker is None:

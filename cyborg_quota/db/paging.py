@@ -43,9 +43,7 @@ def of_rows(
     The owner is a project or a provider. ``condition``: of the rows among which the marker is.
     """
     owner, resource = columns
-    query = query.order_by(owner, resource).limit(page.limit)
-    if page.resource is not None:
-        query = query.where(resource == page.resource)
+    query = query.order_by(owner, resource).limit(page.limit).where(*given((resource, page.resource)))
     if page.after is None or page.after[0] is None:
         return query
     after_owner, after_resource = page.after
@@ -64,6 +62,11 @@ def require(
     """Raise MarkerNotFound if no row of ``source`` is the marker."""
     if connection.execute(sa.select(sa.literal(1)).select_from(source).where(is_marker).limit(1)).first() is None:
         raise exceptions.MarkerNotFound(marker)
+
+
+def given(*wanted: tuple[sa.ColumnElement[Any], object]) -> list[sa.ColumnElement[bool]]:
+    """The conditions that these columns have these values; without those whose value is None."""
+    return [column == value for column, value in wanted if value is not None]
 
 
 def first_projects(

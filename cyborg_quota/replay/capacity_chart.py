@@ -61,10 +61,8 @@ def _bars(axes: Any, row: int, report: ResourceReport) -> None:
     if report.oversubscription is not None:
         promised += f" ({report.oversubscription} x), {len(report.not_served)} projects could not be served"
     promised += " \u2192" if is_cut else ""
-    if percent > _INSIDE_PERCENT:
-        axes.text(percent - 1, row + 0.18, promised, fontsize=7, va="center", ha="right", color="white")
-    else:
-        axes.text(percent + 1, row + 0.18, promised, fontsize=7, va="center")
+    place, look = (-1, {"ha": "right", "color": "white"}) if percent > _INSIDE_PERCENT else (1, {})
+    axes.text(percent + place, row + 0.18, promised, fontsize=7, va="center", **look)
 
 
 def _promised_percent(report: ResourceReport) -> float:
