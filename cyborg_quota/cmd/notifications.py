@@ -18,14 +18,19 @@ from cyborg_quota.types import TOTAL, Notice
 
 LOG = logging.getLogger(__name__)
 
-EVENT: Final = "cyborg_quota.threshold"
-
-CAPACITY_EVENT: Final = "cyborg_quota.capacity_threshold"
-
-POD_EVENT: Final = "cyborg_quota.pod_threshold"
-
 AnyNotice = Notice | CapacityNotice | PodNotice
-_EVENTS: Final[dict[type[AnyNotice], str]] = {Notice: EVENT, CapacityNotice: CAPACITY_EVENT, PodNotice: POD_EVENT}
+_EVENTS: Final[dict[type[AnyNotice], str]] = {
+    Notice: "cyborg_quota.threshold",
+    CapacityNotice: "cyborg_quota.capacity_threshold",
+    PodNotice: "cyborg_quota.pod_threshold",
+}
+_SHOWN_BY: Final[dict[type[AnyNotice], tuple[str, str]]] = {
+    Notice: ("projects", "`cyborg-quota limit over` and `usage list` show"),
+    CapacityNotice: ("inventories", "`cyborg-quota capacity inventory list` shows"),
+    PodNotice: ("resources of pods", "`cyborg-quota pod usage show` shows"),
+}
+"""What the notices of a kind are of, and the commands that show them."""
+
 _OWNERS: Final = {None: "(all)", TOTAL: "(total)"}
 Send = Callable[[AnyNotice], None]
 
@@ -55,25 +60,15 @@ def _log_summary(notices: Sequence[AnyNotice], log_level: int) -> None:
     # The highest level first; within a level, "at the limit" is higher than a percentage.
     ordered = sorted(by_level.items(), key=lambda item: (-item[0][0], item[0][1] not in ("at the limit", "full")))
     counts = ", ".join(f"{count} {where}" for (_, where), count in ordered)
-    projects = {notice.project_id for notice in notices if isinstance(notice, Notice)}
-    if projects:
-        LOG.log(
-            log_level,
-            "thresholds crossed by %d projects: %s. (`cyborg-quota limit over` and `usage list` show them; each notice "
-            "is logged at DEBUG.)",
-            len(projects),
-            counts,
-        )
-    else:
-        is_pods = isinstance(notices[0], PodNotice)
-        LOG.log(
-            log_level,
-            "thresholds crossed by %d %s: %s. (`cyborg-quota %s` shows them; each notice is logged at DEBUG.)",
-            len(notices),
-            "resources of pods" if is_pods else "inventories",
-            counts,
-            "pod usage show" if is_pods else "capacity inventory list",
-        )
+    kind, commands = _SHOWN_BY[type(notices[0])]
+    LOG.log(
+        log_level,
+        "thresholds crossed by %d %s: %s. (%s them; each notice is logged at DEBUG.)",
+        len({notice.project_id if isinstance(notice, Notice) else notice for notice in notices}),
+        kind,
+        counts,
+        commands,
+    )
 
 
 def _log_level(notice: AnyNotice) -> int:

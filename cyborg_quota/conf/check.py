@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import glob
 import importlib.metadata
+import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from oslo_config import cfg
@@ -92,11 +94,8 @@ def _in_files(conf: cfg.ConfigOpts) -> Iterator[tuple[str, str, str]]:
 
 
 def _files(conf: cfg.ConfigOpts) -> list[str]:
-    directories: Iterable[str] = conf.config_dir or ()
-    found = list(conf.config_file or ())
-    for directory in directories:
-        found += sorted(entry.path for entry in os.scandir(directory) if entry.name.endswith(".conf"))
-    return found
+    found = [sorted(glob.glob(f"{glob.escape(directory)}/*.conf")) for directory in conf.config_dir or ()]
+    return [*(conf.config_file or ()), *itertools.chain.from_iterable(found)]
 
 
 def _in_environment(environment: Mapping[str, str], known: Mapping[str, set[str]]) -> Iterator[tuple[str, str, str]]:

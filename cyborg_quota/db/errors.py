@@ -17,13 +17,7 @@ class ConcurrentChange(Exception):
     """Data that the transaction had read has changed before it wrote: roll back, and retry the whole transaction."""
 
 
-_TRANSIENT_CLASSES: Final = (
-    oslo_exc.DBDeadlock,
-    oslo_exc.DBConnectionError,
-    ConcurrentChange,
-)
-
-_TRANSIENT_SQLSTATES: Final = frozenset(
+_TRANSIENT: Final = frozenset(
     {
         "40001",  # PostgreSQL: serialization failure
         "40P01",  # PostgreSQL: deadlock
@@ -34,11 +28,6 @@ _TRANSIENT_SQLSTATES: Final = frozenset(
         "25006",  # PostgreSQL: read-only, see is_read_only
         "53300",  # PostgreSQL: too many connections
         "57014",  # PostgreSQL: statement timeout
-    }
-)
-
-_TRANSIENT_MYSQL: Final = frozenset(
-    {
         1020,  # record has changed since last read
         1040,  # too many connections
         1047,  # Galera: the node is not ready (no primary component)
@@ -93,11 +82,9 @@ def may_do_again(error: BaseException) -> bool:
     text = reason(error)
     if _FATAL_TEXT.search(text):
         return False
-    code = _code(error)
     return (
-        isinstance(error, _TRANSIENT_CLASSES)
-        or code in _TRANSIENT_SQLSTATES
-        or code in _TRANSIENT_MYSQL
+        isinstance(error, (oslo_exc.DBDeadlock, oslo_exc.DBConnectionError))
+        or _code(error) in _TRANSIENT
         or bool(_TRANSIENT_TEXT.search(text))
     )
 

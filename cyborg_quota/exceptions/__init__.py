@@ -176,9 +176,9 @@ class ReservationError(QuotaError):
 
     reason = "cannot be used"
 
-    def __init__(self, uuid: str) -> None:
+    def __init__(self, uuid: str | None, text: str | None = None) -> None:
         self.uuid = uuid
-        super().__init__(f"Reservation {safe_repr(uuid)} {self.reason}.")
+        super().__init__(text or f"Reservation {safe_repr(uuid)} {self.reason}.")
 
 
 class ReservationNotFound(ReservationError):
@@ -193,18 +193,16 @@ class ReservationNotFound(ReservationError):
     def of_holder(cls, project_id: str, consumer: str | None, group: str | None = None) -> ReservationNotFound:
         """The error for a consumer or a group."""
         kind, name = ("Group", str(group)) if consumer is None else ("Consumer", consumer)
-        error = cls(name)
-        error.args = (f"{kind} {safe_repr(name)} of project {safe_repr(project_id)} holds no reservation.",)
-        return error
+        return cls(name, f"{kind} {safe_repr(name)} of project {safe_repr(project_id)} holds no reservation.")
 
 
 class ResourceNotHeld(ReservationNotFound):
     """The consumer holds other resources, but not this one. ``uuid`` is None."""
 
     def __init__(self, project_id: str, consumer: str, resource: str) -> None:
-        self.project_id, self.consumer, self.resource, self.uuid = project_id, consumer, resource, None  # type: ignore[assignment]
+        self.project_id, self.consumer, self.resource = project_id, consumer, resource
         who = f"Consumer {safe_repr(consumer)} of project {safe_repr(project_id)}"
-        QuotaError.__init__(self, f"{who} holds no {safe_repr(resource)}. Reserve it for another consumer.")
+        super().__init__(None, f"{who} holds no {safe_repr(resource)}. Reserve it for another consumer.")
 
 
 class ReservationCommitted(ReservationError):
@@ -237,24 +235,20 @@ class ReservationConflict(QuotaError):
     ``held`` and ``requested`` map resources to deltas. ``provider``, ``pod``: the requested one, if only that differs.
     """
 
-    pod: str | None = None
-
     def __init__(
         self, consumer: str, held: Mapping[str, int], requested: Mapping[str, int], *,
-        provider: str | None = None, pod: str | None = None,
+        provider: str | None = None, pod: str | None = None, text: str | None = None,
     ) -> None:  # fmt: skip
-        self.consumer = consumer
-        self.held = dict(held)
-        self.requested = dict(requested)
-        self.provider = provider
-        self.pod = pod
+        self.consumer, self.held, self.requested = consumer, dict(held), dict(requested)
+        self.provider, self.pod = provider, pod
         differs = f"which differs from the request ({amounts(requested)})"
         if provider is not None:
             differs = f"but not at provider {safe_repr(provider)}"
         if pod is not None:
             differs = f"but not in pod {safe_repr(pod)}"
         super().__init__(
-            f"Consumer {safe_repr(consumer)} already holds {amounts(held)}, {differs}. "
+            text
+            or f"Consumer {safe_repr(consumer)} already holds {amounts(held)}, {differs}. "
             "Release or roll back the existing reservations first."
         )
 
@@ -263,12 +257,11 @@ class AmountChanged(ReservationConflict):
     """The consumer does not hold the expected amounts. Nothing was changed. ``held`` and ``requested`` are amounts."""
 
     def __init__(self, consumer: str, held: Mapping[str, int], expected: Mapping[str, int]) -> None:
-        self.consumer, self.held, self.requested, self.provider = consumer, dict(held), dict(expected), None
-        QuotaError.__init__(
-            self,
+        text = (
             f"Consumer {safe_repr(consumer)} holds {amounts(held)}, which differs from the expected amounts "
-            f"({amounts(expected)}). Nothing was changed.",
+            f"({amounts(expected)}). Nothing was changed."
         )
+        super().__init__(consumer, held, expected, text=text)
 
 
 class NameConflict(ReservationConflict):
@@ -278,8 +271,8 @@ class NameConflict(ReservationConflict):
     """
 
     def __init__(self, consumer: str, held: Mapping[str, int], requested: Mapping[str, int], reason: str) -> None:
-        self.consumer, self.held, self.requested, self.provider = consumer, dict(held), dict(requested), None
-        QuotaError.__init__(self, f"The name {safe_repr(consumer)} cannot be given: {reason}. Nothing was changed.")
+        text = f"The name {safe_repr(consumer)} cannot be given: {reason}. Nothing was changed."
+        super().__init__(consumer, held, requested, text=text)
 
 
 # --- limits and the project tree -----------------------------------------------------------------------------
