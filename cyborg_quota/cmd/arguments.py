@@ -10,9 +10,10 @@ import io
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from typing import Any, NoReturn
+from typing import IO, Any, Final, NoReturn
 
 from cyborg_quota.cmd.errors import BAD_USAGE, BadUsage
+from cyborg_quota.surface.operations import Argument
 from cyborg_quota.types import MAX_AMOUNT, MAX_LIMIT
 from cyborg_quota.validation import MAX_EXPIRE_SECONDS
 
@@ -113,54 +114,39 @@ def bundle(text: str) -> dict[str, int]:
     return amounts
 
 
-def add_amounts(
-    parser: argparse.ArgumentParser,
-    *,
-    nargs: str = "+",
-    text: str = "the amount of a resource, as in gpu=2",
-) -> None:
-    """Add the positional argument ``deltas``: the requested amounts. ``text``: its help."""
-    parser.add_argument("deltas", nargs=nargs, type=amount, metavar="RESOURCE=AMOUNT", help=text)
+def amounts(text: str = "the amount of a resource, as in gpu=2", *, nargs: str = "+") -> Argument:
+    """The positional argument ``deltas``: the requested amounts. ``text``: its help."""
+    return Argument("deltas", nargs=nargs, type=amount, metavar="RESOURCE=AMOUNT", help=text)
 
 
-PROJECT_HELP = "the project's ID or, if Keystone is configured, its name"
+PROJECT_HELP: Final = "the project's ID or, if Keystone is configured, its name"
+PROJECT_DOMAIN: Final = Argument(
+    "--project-domain",
+    metavar="DOMAIN",
+    help="the domain of the project (ID or name), for a name that several domains have",
+)
 
 
-def add_project(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
-    """Add --project and --project-domain. The name of a project is resolved before the command runs."""
-    parser.add_argument("--project", required=required, metavar="PROJECT", help=PROJECT_HELP)
-    add_project_domain(parser)
+def project(*, required: bool = False) -> tuple[Argument, ...]:
+    """--project and --project-domain. The name of a project is resolved before the command runs."""
+    option = Argument("--project", dest="project_id", required=required, metavar="PROJECT", help=PROJECT_HELP)
+    return option, PROJECT_DOMAIN
 
 
-def add_project_domain(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--project-domain",
-        metavar="DOMAIN",
-        help="the domain of the project (ID or name), for a name that several domains have",
-    )
+FORCE_PROJECT: Final = Argument(
+    "--force",
+    action="store_true",
+    dest="force_project",
+    help="the project is an ID; do not ask Keystone whether it exists",
+)
+"""For a command whose project Keystone must know, if it is configured."""
 
-
-def add_force(parser: argparse.ArgumentParser) -> None:
-    """Add --force to a command whose project Keystone must know, if it is configured."""
-    parser.add_argument(
-        "--force",
-        action="store_true",
-        dest="force_project",
-        help="the project is an ID; do not ask Keystone whether it exists",
-    )
-    parser.set_defaults(must_exist=True)
-
-
-def add_reason(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--reason",
-        metavar="TEXT",
-        help="why, for `history list`, where the project's users can read it (required by [limits] require_reason)",
-    )
-
-
-def add_capacity_reason(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--reason", metavar="TEXT", help="why, for `history list`")
+REASON: Final = Argument(
+    "--reason",
+    metavar="TEXT",
+    help="why, for `history list`, where the project's users can read it (required by [limits] require_reason)",
+)
+CAPACITY_REASON: Final = Argument("--reason", metavar="TEXT", help="why, for `history list`")
 
 
 _AGE = re.compile(r"([0-9]{1,9})([smhdw])", re.ASCII)
@@ -190,26 +176,29 @@ def moment(text: str) -> datetime.datetime:
     return found if found.utcoffset() is not None else found.replace(tzinfo=datetime.timezone.utc)
 
 
-def add_consumer_and_group(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--consumer", metavar="NAME", help="the consumer that holds the resources: an ARQ's UUID")
-    parser.add_argument("--group", metavar="NAME", help="the group of the consumers: an instance's UUID")
+CONSUMER_AND_GROUP: Final = (
+    Argument("--consumer", metavar="NAME", help="the consumer that holds the resources: an ARQ's UUID"),
+    Argument("--group", metavar="NAME", help="the group of the consumers: an instance's UUID"),
+)
+SELECTION: Final = (
+    Argument("reservations", nargs="*", metavar="UUID", help="the UUIDs of reservations"),
+    *project(),
+    *CONSUMER_AND_GROUP,
+)
+"""The selection of reservations: UUIDs, or --consumer or --group together with --project."""
 
 
-def add_selection(parser: argparse.ArgumentParser) -> None:
-    """Add the selection of reservations: UUIDs, or --consumer or --group together with --project."""
-    parser.add_argument("reservations", nargs="*", metavar="UUID", help="the UUIDs of reservations")
-    add_project(parser)
-    add_consumer_and_group(parser)
-
-
-def selection(parsed: argparse.Namespace) -> dict[str, Any]:
+def selection(
+    reservations: list[str], project_id: str | None, consumer: str | None, group: str | None
+) -> dict[str, Any]:
     """Return the keyword arguments of the engine's commit, rollback, release or extend. Raises BadUsage."""
-    selectors = [name for name in ("reservations", "consumer", "group") if getattr(parsed, name) not in (None, [])]
+    given = {"reservations": reservations or None, "consumer": consumer, "group": group}
+    selectors = [name for name, value in given.items() if value is not None]
     if len(selectors) != 1:
         raise BadUsage("Select the reservations by UUIDs, by --consumer or by --group.")
-    if selectors != ["reservations"] and parsed.project is None:
+    if selectors != ["reservations"] and project_id is None:
         raise BadUsage(f"--{selectors[0]} needs --project: the name is unique only within a project.")
-    return {selectors[0]: getattr(parsed, selectors[0]), "project_id": parsed.project}
+    return {**given, "project_id": project_id}
 
 
 def _abbreviated(text: str) -> str:
@@ -229,3 +218,31 @@ def duration(text: str) -> int:
             f"{_abbreviated(text)}: write a time such as 30d, 12h, 45m or 90s, at most {_MAX_DAYS}d"
         )
     return seconds
+
+
+SINCE: Final = Argument(
+    "--since",
+    type=duration,
+    metavar="TIME",
+    help="only the last TIME of the ledger's history: 30d, 12h, 45m or 90s (default: all that is stored)",
+)
+CHART: Final = Argument(
+    "--chart",
+    metavar="FILE",
+    help="draw the amounts held under both limits, with a panel for each project and resource, as FILE.png or "
+    "FILE.svg (needs cyborg_quota[chart])",
+)
+OUTPUT: Final = Argument("file", nargs="?", metavar="FILE", help="the file to write; - is stdout (default: stdout)")
+
+
+@contextlib.contextmanager
+def output(stdout: IO[str], file: str | None) -> Iterator[IO[str]]:
+    """Open the file of OUTPUT. Raises BadUsage."""
+    if file in (None, "-"):
+        yield stdout
+        return
+    try:
+        with open(str(file), "w", encoding="utf-8", newline="") as target:
+            yield target
+    except OSError as error:
+        raise BadUsage(f"Cannot write {file!a}: {error.strerror}.") from None

@@ -14,9 +14,10 @@ from oslo_config import cfg
 import cyborg_quota
 from cyborg_quota import exceptions
 from cyborg_quota.cmd import formats, projects
-from cyborg_quota.cmd.errors import DONE, one_line
+from cyborg_quota.cmd.errors import DONE, REFUSED, one_line
 from cyborg_quota.conf import loading
 from cyborg_quota.engine import QuotaEngine
+from cyborg_quota.surface.operations import Arguments, Operation, add_to
 from cyborg_quota.validation import Context
 
 if TYPE_CHECKING:
@@ -47,14 +48,17 @@ def progress_bar(total: int | None, unit: str) -> Iterator[Callable[[int], None]
 class _Command(command.Command):
     """Gives a command its configuration and engine. ``example`` is printed at the end of its help.
 
-    ``has_names``: it has the option --names. ``notice``: a line for stderr after the command has succeeded, which
-    take_action may set.
+    ``has_names``: it has the option --names. What take_action may set: ``status``, the exit status; ``notice``, a line
+    for stderr after the command has succeeded; ``refusal``, which is raised after the output.
     """
 
     app: Shell
     example: ClassVar[str] = ""
+    arguments: ClassVar[Arguments] = ()
     has_names: ClassVar[bool] = False
+    status: int = DONE
     notice: str | None = None
+    refusal: exceptions.LimitRefused | None = None
 
     @property
     def conf(self) -> cfg.ConfigOpts:
@@ -72,10 +76,13 @@ class _Command(command.Command):
         """Run the command with the ids of the projects that the arguments name."""
         projects.resolve(self.app, parsed_args)
         self.notice = projects.new_project_notice(self.app, parsed_args)
-        status = int(super().run(parsed_args) or DONE)
+        super().run(parsed_args)
         if self.notice is not None:
             self.print_message(self.notice)
-        return status
+        if self.refusal is not None:
+            self.app.stdout.flush()
+            raise self.refusal
+        return self.status
 
     def print_message(self, text: str) -> None:
         """Print a line beside the output, to stderr."""
@@ -90,27 +97,15 @@ class _Command(command.Command):
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
         if self.has_names:
             parser.add_argument("--names", action="store_true", help="show the names of the projects, from Keystone")
-        self.add_arguments(parser)
+        self.argument_names = add_to(parser, self.arguments)
         return parser
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the arguments of the command. By default, it has none."""
 
 
 class Command(_Command):
     """A command without output."""
 
 
-class _Display(_Command):
-    status: int = DONE
-
-    def run(self, parsed_args: argparse.Namespace) -> int:
-        """Run the command and return ``self.status``, which take_action may set."""
-        super().run(parsed_args)
-        return self.status
-
-
-class Lister(_Display, lister.Lister):
+class Lister(_Command, lister.Lister):
     """A command that prints rows, with the same column names in every format. An empty table prints nothing.
 
     With --names, a table with the column project_id has also the names. ``has_names`` False: no such option.
@@ -134,21 +129,7 @@ class Lister(_Display, lister.Lister):
             return super().produce_output(parsed_args, column_names, rows)
 
 
-class Previewer(Lister):
-    """A command that prints rows, and then raises ``refusal`` if take_action has set it."""
-
-    refusal: exceptions.LimitRefused | None = None
-
-    def run(self, parsed_args: argparse.Namespace) -> int:
-        """Print the rows first, then raise the refusal of the enforcement model."""
-        super().run(parsed_args)
-        if self.refusal is not None:
-            self.app.stdout.flush()
-            raise self.refusal
-        return self.status
-
-
-class ShowOne(_Display, show.ShowOne):
+class ShowOne(_Command, show.ShowOne):
     """A command that prints one object."""
 
     def _load_formatter_plugins(self) -> Any:
@@ -158,3 +139,43 @@ class ShowOne(_Display, show.ShowOne):
         prepare = formats.human if parsed_args.formatter == formats.TABLE else formats.machine
         with formats.known_columns():
             return super().produce_output(parsed_args, column_names, prepare(data))
+
+
+class Run(_Command):
+    """A command that is generated from an operation."""
+
+    operation: ClassVar[Operation]
+    parsed: argparse.Namespace
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the output is a table without a selection of columns."""
+        return self.parsed.formatter == formats.TABLE and not self.parsed.columns
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Any:
+        operation, self.parsed = self.operation, parsed_args
+        given = {name: getattr(parsed_args, name) for name in self.argument_names if name not in projects.RESOLVED}
+        if operation.progress is None:
+            found = operation.call(self, **given)
+        else:
+            with progress_bar(None, operation.progress) as progress:
+                found = operation.call(self, **given, progress=progress)
+        if operation.columns is None:
+            return None
+        column_names, rows = operation.table(found)
+        if operation.refuses and rows:
+            self.status = REFUSED
+        return column_names, rows
+
+
+def generate(operation: Operation) -> type[Run]:
+    """The command of an operation."""
+    kind: Any = Command if operation.columns is None else Lister if operation.is_list else ShowOne
+    fields = {
+        "__doc__": operation.summary,
+        "operation": operation,
+        "arguments": operation.arguments,
+        "example": operation.example,
+        "has_names": kind.has_names and operation.has_names,
+    }
+    return type("Generated", (Run, kind), fields)

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import argparse
 import csv
 import dataclasses
 import decimal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, TextIO
 
 from cyborg_quota import exceptions, units, validation
@@ -16,8 +15,13 @@ from cyborg_quota.capacity_import import CapacityImporter, Change, WantedProvide
 from cyborg_quota.capacity_types import Inventory
 from cyborg_quota.cmd import arguments, base, formats
 from cyborg_quota.cmd.errors import BadUsage
+from cyborg_quota.surface.operations import Argument, Column, Operation, columns
 
-COLUMNS = ("change", "provider", "resource", "before", "after")
+COLUMNS: Final = (
+    *columns("change", "provider"),
+    *columns("resource", "before", cell=formats.Optional),
+    Column("after"),
+)
 _SOURCES: Final = ("placement", "cyborg")
 _REQUIRED: Final = ("provider", "resource", "total")
 _INTEGERS: Final = ("reserved", "min_unit", "max_unit", "step_size")
@@ -32,103 +36,52 @@ class _Provider:
     inventories: dict[str, Inventory] = dataclasses.field(default_factory=dict)
 
 
-class Import(base.Lister):
-    """Add providers and set inventories from a CSV file, Placement or Cyborg.
-
-    The first line of a file names the columns: provider, resource and total, and
-    if needed reserved, min_unit, max_unit, step_size, allocation_ratio, uuid,
-    parent, pod and can_host (true or false; false: a shared pool). An empty cell
-    means the default. A provider that is known keeps its parent, pod and can_host.
-
-    --from placement reads [placement], and --from cyborg reads [accelerator], for
-    the credentials. The resource rules of [cyborg] determine which inventories
-    are imported, and as which resources. The devices of a host are summed at the
-    host, so that a claim of several fits; with --nested they stay providers of
-    their own. Placement also tells what is in use without a reservation here
-    (used_elsewhere). An inventory that Placement or Cyborg no longer has gets the
-    total 0.
-
-    Everything is checked before anything is written. A repeat changes only what
-    differs, and never an allocation. Providers and inventories that the source
-    does not name stay unchanged. Prints the changes.
-    """
-
-    example = (
-        "cyborg-quota capacity import inventory.csv\n"
-        "  cyborg-quota capacity import --from placement --dry-run\n"
-        "  cyborg-quota capacity import --from cyborg --nested"
+def _import(
+    run: base.Run, file: str | None, source: str | None, progress: Callable[[int], object], **given: Any
+) -> list[Change]:
+    if (file is None) == (source is None):
+        raise BadUsage("Give either a CSV file, or --from placement or --from cyborg.")
+    if source is not None:
+        return _import_service(run, source, progress=progress, **given)
+    if given["nested"]:
+        raise BadUsage("--nested needs --from placement or --from cyborg; a file has the column parent.")
+    wanted = _wanted(run, _read(str(file)))
+    importer = CapacityImporter(
+        run.engine.capacity, run.context, run.engine.resources, reason=given["reason"], knows_use=False
     )
+    return importer.run(lambda: wanted, dry_run=given["dry_run"], progress=progress)
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("file", nargs="?", metavar="FILE", help="the CSV file; - is stdin")
-        parser.add_argument("--from", dest="source", choices=_SOURCES, help="the service to read instead of a file")
-        parser.add_argument(
-            "--nested", action="store_true", help="keep the devices of a host as providers of their own"
+
+def _wanted(run: base.Run, providers: dict[str, _Provider]) -> list[WantedProvider]:
+    """The providers, whose parents and pods are known. Raises BadUsage."""
+    known = {name for one in run.engine.capacity.list_providers(run.context) for name in (one.name, one.uuid)}
+    pods = {pod.name for pod in run.engine.pods.list_pods(run.context)}
+    for name, wanted in providers.items():
+        parent, pod = wanted.details["parent"], wanted.details["pod"]
+        if parent is not None and parent not in known:
+            raise BadUsage(f"line {wanted.line}: the parent {parent!a} is not known; put it before its children.")
+        if pod is not None and pod not in pods:
+            raise BadUsage(f"line {wanted.line}: the pod {pod!a} is not known; add it with `pod add`.")
+        known.add(name)
+    return [
+        WantedProvider(
+            name,
+            uuid=wanted.details["uuid"],
+            parent=wanted.details["parent"],
+            pod=wanted.details["pod"],
+            can_host=None if wanted.details["can_host"] is None else wanted.details["can_host"] == "true",
+            inventories=wanted.inventories,
         )
-        arguments.add_capacity_reason(parser)
-        parser.add_argument("--dry-run", action="store_true", help="print the changes, and write nothing")
+        for name, wanted in providers.items()
+    ]
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        if (parsed_args.file is None) == (parsed_args.source is None):
-            raise BadUsage("Give either a CSV file, or --from placement or --from cyborg.")
-        if parsed_args.nested and parsed_args.source is None:
-            raise BadUsage("--nested needs --from placement or --from cyborg; a file has the column parent.")
-        with base.progress_bar(None, "providers") as progress:
-            if parsed_args.source is None:
-                changes = self._import_file(parsed_args, progress)
-            else:
-                changes = self._import_service(parsed_args, progress)
-        return COLUMNS, [
-            (one.change, one.provider, formats.Optional(one.resource), formats.Optional(one.before), one.after)
-            for one in changes
-        ]
 
-    def _import_file(self, parsed_args: argparse.Namespace, progress: Callable[[int], object]) -> list[Change]:
-        providers = _read(parsed_args.file)
-        present = self.engine.capacity.list_providers(self.context)
-        known = {name for provider in present for name in (provider.name, provider.uuid)}
-        pods = {pod.name for pod in self.engine.pods.list_pods(self.context)}
-        for name, wanted in providers.items():
-            parent = wanted.details["parent"]
-            if parent is not None and parent not in known:
-                raise BadUsage(f"line {wanted.line}: the parent {parent!a} is not known; put it before its children.")
-            pod = wanted.details["pod"]
-            if pod is not None and pod not in pods:
-                raise BadUsage(f"line {wanted.line}: the pod {pod!a} is not known; add it with `pod add`.")
-            known.add(name)
-        wanted_providers = [
-            WantedProvider(
-                name,
-                uuid=wanted.details["uuid"],
-                parent=wanted.details["parent"],
-                pod=wanted.details["pod"],
-                can_host=None if wanted.details["can_host"] is None else wanted.details["can_host"] == "true",
-                inventories=wanted.inventories,
-            )
-            for name, wanted in providers.items()
-        ]
-        importer = CapacityImporter(
-            self.engine.capacity, self.context, self.engine.resources, reason=parsed_args.reason, knows_use=False
-        )
-        return importer.run(lambda: wanted_providers, dry_run=parsed_args.dry_run, progress=progress)
-
-    def _import_service(self, parsed_args: argparse.Namespace, progress: Callable[[int], object]) -> list[Change]:
-        try:
-            from cyborg_quota.integrations.inventory import service_import
-        except ImportError as error:
-            raise exceptions.ConfigurationError(
-                f"--from needs {error.name}: install cyborg_quota[keystone]."
-            ) from None
-        return service_import.run(
-            self.conf,
-            self.engine,
-            self.context,
-            parsed_args.source,
-            nested=parsed_args.nested,
-            dry_run=parsed_args.dry_run,
-            reason=parsed_args.reason,
-            progress=progress,
-        )
+def _import_service(run: base.Run, source: str, **given: Any) -> list[Change]:
+    try:
+        from cyborg_quota.integrations.inventory import service_import
+    except ImportError as error:
+        raise exceptions.ConfigurationError(f"--from needs {error.name}: install cyborg_quota[keystone].") from None
+    return service_import.run(run.conf, run.engine, run.context, source, **given)
 
 
 def _read(name: str) -> dict[str, _Provider]:
@@ -196,3 +149,41 @@ def _inventory(row: dict[str, str]) -> Inventory:
     values: dict[str, Any] = {column: number(column) for column in _INTEGERS if row.get(column)}
     ratio: Any = row.get("allocation_ratio") or decimal.Decimal(1)
     return units.check_inventory(row["resource"], Inventory(number("total"), allocation_ratio=ratio, **values))
+
+
+Import = base.generate(
+    Operation(
+        """Add providers and set inventories from a CSV file, Placement or Cyborg.
+
+        The first line of a file names the columns: provider, resource and total, and
+        if needed reserved, min_unit, max_unit, step_size, allocation_ratio, uuid,
+        parent, pod and can_host (true or false; false: a shared pool). An empty cell
+        means the default. A provider that is known keeps its parent, pod and can_host.
+
+        --from placement reads [placement], and --from cyborg reads [accelerator], for
+        the credentials. The resource rules of [cyborg] determine which inventories
+        are imported, and as which resources. The devices of a host are summed at the
+        host, so that a claim of several fits; with --nested they stay providers of
+        their own. Placement also tells what is in use without a reservation here
+        (used_elsewhere). An inventory that Placement or Cyborg no longer has gets the
+        total 0.
+
+        Everything is checked before anything is written. A repeat changes only what
+        differs, and never an allocation. Providers and inventories that the source
+        does not name stay unchanged. Prints the changes.
+        """,
+        "cyborg-quota capacity import inventory.csv\n"
+        "  cyborg-quota capacity import --from placement --dry-run\n"
+        "  cyborg-quota capacity import --from cyborg --nested",
+        _import,
+        (
+            Argument("file", nargs="?", metavar="FILE", help="the CSV file; - is stdin"),
+            Argument("--from", dest="source", choices=_SOURCES, help="the service to read instead of a file"),
+            Argument("--nested", action="store_true", help="keep the devices of a host as providers of their own"),
+            arguments.CAPACITY_REASON,
+            Argument("--dry-run", action="store_true", help="print the changes, and write nothing"),
+        ),
+        COLUMNS,
+        progress="providers",
+    )
+)

@@ -3,330 +3,359 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from cyborg_quota import validation
 from cyborg_quota.cmd import arguments, base, formats, limit_file, limit_preview, paging, projects
 from cyborg_quota.cmd.errors import REFUSED, BadUsage
 from cyborg_quota.limit_types import TreeRow
-from cyborg_quota.types import LimitRecord
+from cyborg_quota.surface.operations import Argument, Arguments, Column, OneOf, Operation, Table, cells, columns
+from cyborg_quota.types import LimitRecord, RecordedChange
 
-COLUMNS = ("project_id", "resource", "limit", "is_own", "source", "until")
-TOTAL_COLUMNS = ("resource", "limit", "held", "available", "is_enforced")
-POD_COLUMNS = ("project_id", "pod", "resource", "limit")
-TREE_POSITION_COLUMNS = ("parent_id", "depth")
-TREE_COLUMNS = ("project_id", *TREE_POSITION_COLUMNS, "resource", "limit", "used", "subtree_used", "available")
-_COLUMNS_HELP = """\
-used is what the project itself has attached. subtree_used is what the project
-and all its descendants have attached or reserved. available is the project's
-own limit minus subtree_used."""
+COLUMNS: Final = cells("project_id", "resource", "limit", "is_own", "source", "until")
+TOTAL_COLUMNS: Final = (
+    *columns("resource", "limit", "held"),
+    Column("available", value=lambda one: one.limit - one.held),
+    Column("is_enforced"),
+)
+POD_COLUMNS: Final = (*columns("project_id", "pod", "resource"), Column("limit", formats.Limit))
+_TREE_POSITION: Final = (Column("parent_id", formats.Optional), Column("depth"))
+_TREE_FIGURES: Final = (
+    Column("resource"),
+    Column("limit", formats.Limit),
+    Column("used"),
+    Column("subtree_used", value=lambda row: row.subtree),
+    Column(
+        "available",
+        value=lambda row: (formats.Optional if row.limit is None else formats.Available)(row.available),
+    ),
+)
+_TREE_HELP: Final = """
+
+        used is what the project itself has attached. subtree_used is what the project
+        and all its descendants have attached or reserved. available is the project's
+        own limit minus subtree_used.
+        """
 
 
-class List(base.Lister):
-    """List the limits that are set: first the defaults, then those of each project.
-
-    With --project, list all limits that apply to the project. source says where
-    each comes from: own (it was set for this project), inherited (the default, or
-    the initial limit of a child), override (it applies until the time of the column
-    until), or the limit driver if that is not `database`. is_own is true if a limit
-    was set for this project, also while an override replaces it. The limit driver
-    keystone needs --project.
-
-    With --total, list the limits over all projects instead. held is used +
-    reserved of all projects. is_enforced is false if `limit set --total` was
-    interrupted: repeat it. Their --marker takes a resource.
-
-    With --pod, list the limits in this pod, or without a name in all pods. Their
-    --marker takes a project, a pod and a resource.
-    """
-
-    example = "cyborg-quota limit list --project P -f json"
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        arguments.add_project(parser)
-        kind = parser.add_mutually_exclusive_group()
-        kind.add_argument("--total", action="store_true", help="list the limits over all projects")
-        kind.add_argument("--pod", metavar="POD", nargs="?", const="", help="list the limits in this pod, or in any")
-        paging.add_paging(parser)
-
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        if parsed_args.total:
-            if parsed_args.project is not None:
-                raise BadUsage("--total cannot be combined with --project.")
-            totals = self.engine.total_limits.list(self.context)
-            selected = paging.page(parsed_args, totals, lambda one: (one.resource,), ("resource",))
-            return TOTAL_COLUMNS, [
-                (one.resource, one.limit, one.held, one.limit - one.held, one.is_enforced) for one in selected
-            ]
-        if parsed_args.pod is not None:
-            return POD_COLUMNS, self._in_pods(parsed_args)
-        limits = self.engine.administration.list_limits(
-            self.context, parsed_args.project, **paging.options(parsed_args)
+def _list(run: base.Run, project_id: str | None, *, total: bool, after: list[str] | None, **given: Any) -> Table:
+    in_pod = given.pop("pod")
+    if total:
+        if project_id is not None:
+            raise BadUsage("--total cannot be combined with --project.")
+        totals = run.engine.total_limits.list(run.context)
+        return Table(
+            TOTAL_COLUMNS, paging.page(totals, lambda one: (one.resource,), ("resource",), after=after, **given)
         )
-        return COLUMNS, [self._row(limit) for limit in limits]
-
-    def _row(self, record: LimitRecord) -> tuple[Any, ...]:
-        driver = self.conf.limits.driver
-        source = driver if driver != "database" else "own" if record.is_own else "inherited"
-        if record.project_id is None and driver == "database":
-            source = "default"
-        until = None
-        if record.override is not None:
-            source, until = "override", formats.timestamp(record.override.until)
-        project_id, limit = formats.Default(record.project_id), formats.Limit(record.limit)
-        return project_id, record.resource, limit, record.is_own, source, until or formats.Optional(None)
-
-    def _in_pods(self, parsed_args: argparse.Namespace) -> list[tuple[Any, ...]]:
-        limits = self.engine.pod_limits.list(self.context, parsed_args.project, parsed_args.pod or None)
-        columns = ("project", "pod", "resource")
-        selected = paging.page(parsed_args, limits, lambda one: (one.project_id, one.pod, one.resource), columns)
-        return [(one.project_id, one.pod, one.resource, formats.Limit(one.limit)) for one in selected]
+    if in_pod is not None:
+        limits = run.engine.pod_limits.list(run.context, project_id, in_pod or None)
+        key = ("project", "pod", "resource")
+        return Table(
+            POD_COLUMNS,
+            paging.page(limits, lambda one: (one.project_id, one.pod, one.resource), key, after=after, **given),
+        )
+    records = run.engine.administration.list_limits(run.context, project_id, after=paging.position(after), **given)
+    return Table(COLUMNS, [_row(run.conf.limits.driver, record) for record in records])
 
 
-def _add_scope(parser: argparse.ArgumentParser) -> None:
-    scope = parser.add_mutually_exclusive_group(required=True)
-    scope.add_argument("--default", action="store_true", help="the default, for projects without a limit of their own")
-    scope.add_argument("--project", metavar="PROJECT", help=f"the limit of one project: {arguments.PROJECT_HELP}")
-    scope.add_argument("--total", action="store_true", help="the limit over all projects together")
-    parser.add_argument(
-        "--pod", metavar="POD", help="with --project: its limit in this pod, in addition to that over all pods"
+def _row(driver: str, record: LimitRecord) -> tuple[Any, ...]:
+    source = driver if driver != "database" else "own" if record.is_own else "inherited"
+    if record.project_id is None and driver == "database":
+        source = "default"
+    until = None
+    if record.override is not None:
+        source, until = "override", record.override.until
+    project_id, limit = formats.Default(record.project_id), formats.Limit(record.limit)
+    return project_id, record.resource, limit, record.is_own, source, formats.timestamp(until)
+
+
+List = base.generate(
+    Operation(
+        """List the limits that are set: first the defaults, then those of each project.
+
+        With --project, list all limits that apply to the project. source says where
+        each comes from: own (it was set for this project), inherited (the default, or
+        the initial limit of a child), override (it applies until the time of the column
+        until), or the limit driver if that is not `database`. is_own is true if a limit
+        was set for this project, also while an override replaces it. The limit driver
+        keystone needs --project.
+
+        With --total, list the limits over all projects instead. held is used +
+        reserved of all projects. is_enforced is false if `limit set --total` was
+        interrupted: repeat it. Their --marker takes a resource.
+
+        With --pod, list the limits in this pod, or without a name in all pods. Their
+        --marker takes a project, a pod and a resource.
+        """,
+        "cyborg-quota limit list --project P -f json",
+        _list,
+        (
+            *arguments.project(),
+            OneOf(
+                Argument("--total", action="store_true", help="list the limits over all projects"),
+                Argument("--pod", metavar="POD", nargs="?", const="", help="list the limits in this pod, or in any"),
+            ),
+            *paging.paging(),
+        ),
+        COLUMNS,
     )
-    arguments.add_project_domain(parser)
+)
+
+_SCOPE: Final[Arguments] = (
+    OneOf(
+        Argument(
+            "--default",
+            dest="project_id",
+            action="store_const",
+            const=None,
+            help="the default, for projects without a limit of their own",
+        ),
+        Argument(
+            "--project",
+            dest="project_id",
+            metavar="PROJECT",
+            help=f"the limit of one project: {arguments.PROJECT_HELP}",
+        ),
+        Argument("--total", action="store_true", help="the limit over all projects together"),
+        required=True,
+    ),
+    Argument("--pod", metavar="POD", help="with --project: its limit in this pod, in addition to that over all pods"),
+    arguments.PROJECT_DOMAIN,
+)
 
 
-def _require_project(parsed_args: argparse.Namespace) -> None:
-    if parsed_args.pod is not None and parsed_args.project is None:
+def _require_project(pod: str | None, project_id: str | None) -> None:
+    if pod is not None and project_id is None:
         raise BadUsage("--pod needs --project: defaults and totals have no limits per pod.")
 
 
-class Set(base.Previewer):
-    """Set limits of one project, of all projects together, or defaults.
+def _set(
+    run: base.Run,
+    *,
+    project_id: str | None,
+    limits: list[tuple[str, int]],
+    pod: str | None,
+    start: datetime.datetime | None,
+    until: datetime.datetime | None,
+    reason: str | None,
+    total: bool,
+    dry_run: bool,
+) -> Sequence[RecordedChange]:
+    """Set the limits. Returns the changes of a dry run."""
+    wanted = arguments.once_each(limits, "limits")
+    _require_project(pod, project_id)
+    has_span = until is not None or start is not None
+    if total and has_span:
+        raise BadUsage("--total cannot be combined with --from and --until.")
+    if total:
+        return _set_total(run, wanted, reason, dry_run=dry_run)
+    if pod is not None and has_span:
+        raise BadUsage("--pod cannot be combined with --from and --until: a limit per pod has no span of time.")
+    if until is None and start is not None:
+        raise BadUsage("--from needs --until.")
+    if until is not None:
+        if project_id is None:
+            raise BadUsage("--until needs --project: a default cannot be set for a span of time.")
+        return _override(run, project_id, wanted, reason, dry_run=dry_run, until=until, start=start)
+    if not dry_run:
+        _write(run, project_id, wanted, pod, reason)
+        return []
+    changes, run.refusal = limit_preview.preview(run.engine, run.context, project_id, wanted, pod)
+    return changes
 
-    All of them are set, or none.
 
-    A limit may be lower than the present usage: then new reservations are
-    refused, and `limit over` lists the project. A limit that [limits]
-    enforcement_model does not allow is refused. With --dry-run, prints what would
-    change, and the reasons for which it would be refused.
+def _set_total(run: base.Run, limits: dict[str, int], reason: str | None, *, dry_run: bool) -> Sequence[RecordedChange]:
+    totals = run.engine.total_limits
+    if dry_run:
+        return totals.preview(run.context, limits)
+    with base.progress_bar(None, "projects") as progress:
+        totals.set(run.context, limits, reason=reason, progress=progress)
+    return []
 
-    With --until (and --from), the limits apply only during that span, in place of
-    the limits that are set without --until.
 
-    With --total, counts what all projects hold, in batches, while other programs
-    reserve; the limits are enforced when the command ends. Repeat the command if
-    it is interrupted.
+def _override(
+    run: base.Run, project_id: str, limits: dict[str, int], reason: str | None, *, dry_run: bool, **span: Any
+) -> Sequence[RecordedChange]:
+    if dry_run:
+        changes, run.refusal = limit_preview.preview_overrides(run.engine, run.context, project_id, limits, **span)
+        return changes
+    made = run.engine.administration.set_overrides(run.context, limits, project_id, **span, reason=reason)
+    if run.notice is not None:
+        run.notice += projects.remedy(f"limit override cancel {' '.join(one.id for one in made)}")
+    return []
 
-    With --pod, the limits apply to what the project holds in this pod, in addition
-    to the limits over all pods. What it holds there already counts.
-    """
 
-    example = (
+def _write(
+    run: base.Run, project_id: str | None, limits: Mapping[str, int | None], pod: str | None, reason: str | None
+) -> None:
+    """Set or unset (None) the limits of a project, or in a pod, or defaults."""
+    if pod is None or project_id is None:
+        run.engine.administration.set_limits(run.context, limits, project_id, reason=reason)
+    else:
+        run.engine.pod_limits.set(run.context, limits, project_id, pod, reason=reason)
+
+
+Set = base.generate(
+    Operation(
+        """Set limits of one project, of all projects together, or defaults.
+
+        All of them are set, or none.
+
+        A limit may be lower than the present usage: then new reservations are
+        refused, and `limit over` lists the project. A limit that [limits]
+        enforcement_model does not allow is refused. With --dry-run, prints what would
+        change, and the reasons for which it would be refused.
+
+        With --until (and --from), the limits apply only during that span, in place of
+        the limits that are set without --until.
+
+        With --total, counts what all projects hold, in batches, while other programs
+        reserve; the limits are enforced when the command ends. Repeat the command if
+        it is interrupted.
+
+        With --pod, the limits apply to what the project holds in this pod, in addition
+        to the limits over all pods. What it holds there already counts.
+        """,
         "cyborg-quota limit set --default gpu=10\n"
         "  cyborg-quota limit set --project P gpu=20 fpga=-1\n"
         "  cyborg-quota limit set --total gpu=2000\n"
         "  cyborg-quota limit set --project P --pod p1 gpu=4\n"
-        "  cyborg-quota limit set --project P gpu=40 --from 2026-12-01T08:00Z --until 2026-12-05T18:00Z"
+        "  cyborg-quota limit set --project P gpu=40 --from 2026-12-01T08:00Z --until 2026-12-05T18:00Z",
+        _set,
+        (
+            *_SCOPE,
+            arguments.FORCE_PROJECT,
+            Argument(
+                "--from",
+                dest="start",
+                type=arguments.moment,
+                metavar="TIME",
+                help="with --until: the limits apply from this time, as in 2026-12-01T08:00Z (default: now)",
+            ),
+            Argument(
+                "--until",
+                type=arguments.moment,
+                metavar="TIME",
+                help="set the limits as overrides, which apply until this time; see `limit override list`",
+            ),
+            arguments.REASON,
+            Argument(
+                "limits",
+                nargs="+",
+                type=arguments.limit,
+                metavar="RESOURCE=LIMIT",
+                help="the limit of a resource, as in gpu=20; -1 is unlimited, 0 allows nothing",
+            ),
+            Argument("--dry-run", action="store_true", help="write nothing; print what would change"),
+        ),
+        limit_file.COLUMNS,
+    )
+)
+
+
+def _unset(
+    run: base.Run,
+    *,
+    project_id: str | None,
+    resources: list[str],
+    pod: str | None,
+    reason: str | None,
+    total: bool,
+) -> None:
+    if total:
+        with base.progress_bar(None, "projects") as progress:
+            run.engine.total_limits.unset(run.context, resources, reason=reason, progress=progress)
+        return
+    _require_project(pod, project_id)
+    limits = {validation.check_name("resource", resource): None for resource in resources}
+    if run.conf.limits.driver == "database":  # another driver refuses the change, and says where limits are set
+        limit_preview.require_set(run.engine, run.context, project_id, limits, pod)
+    _write(run, project_id, limits, pod, reason)
+
+
+Unset = base.generate(
+    Operation(
+        """Remove limits; the inherited limits apply again. All of them are removed, or none.
+
+        Exits with 1 if one of them is not set.
+        """,
+        "cyborg-quota limit unset --project P gpu",
+        _unset,
+        (
+            *_SCOPE,
+            arguments.REASON,
+            Argument("resources", nargs="+", metavar="RESOURCE", help="the resource whose limit is removed"),
+        ),
+    )
+)
+
+
+def _tree(run: base.Run, rows: Sequence[TreeRow], *, is_indented: bool = True, **given: Any) -> Table:
+    """Rows of the project tree. A table indents by depth; other formats have the columns parent_id and depth."""
+    project = Column("project_id", value=lambda row: formats.Indented(row.project_id, row.depth if is_indented else 0))
+    position = () if run.is_short else _TREE_POSITION
+    return Table(
+        (project, *position, *_TREE_FIGURES),
+        paging.page(rows, lambda row: (row.project_id, row.resource), **given),
     )
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        _add_scope(parser)
-        arguments.add_force(parser)
-        parser.set_defaults(reports_new_project=True)
-        parser.add_argument(
-            "--from",
-            dest="start",
-            type=arguments.moment,
-            metavar="TIME",
-            help="with --until: the limits apply from this time, as in 2026-12-01T08:00Z (default: now)",
-        )
-        parser.add_argument(
-            "--until",
-            type=arguments.moment,
-            metavar="TIME",
-            help="set the limits as overrides, which apply until this time; see `limit override list`",
-        )
-        arguments.add_reason(parser)
-        parser.add_argument(
-            "limits",
-            nargs="+",
-            type=arguments.limit,
-            metavar="RESOURCE=LIMIT",
-            help="the limit of a resource, as in gpu=20; -1 is unlimited, 0 allows nothing",
-        )
-        parser.add_argument("--dry-run", action="store_true", help="write nothing; print what would change")
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        limits = arguments.once_each(parsed_args.limits, "limits")
-        _require_project(parsed_args)
-        if parsed_args.total:
-            return self._set_total(parsed_args, limits)
-        if parsed_args.pod is not None and (parsed_args.until is not None or parsed_args.start is not None):
-            raise BadUsage("--pod cannot be combined with --from and --until: a limit per pod has no span of time.")
-        if parsed_args.until is not None:
-            return limit_file.COLUMNS, self._override(parsed_args, limits)
-        if parsed_args.start is not None:
-            raise BadUsage("--from needs --until.")
-        if not parsed_args.dry_run:
-            _set(self, parsed_args, limits)
-            return limit_file.COLUMNS, []
-        changes, self.refusal = limit_preview.preview(
-            self.engine, self.context, parsed_args.project, limits, parsed_args.pod
-        )
-        return limit_file.COLUMNS, [limit_file.change_row(change) for change in changes]
-
-    def _set_total(
-        self, parsed_args: argparse.Namespace, limits: dict[str, int]
-    ) -> tuple[Sequence[str], Iterable[Any]]:
-        if parsed_args.until is not None or parsed_args.start is not None:
-            raise BadUsage("--total cannot be combined with --from and --until.")
-        totals = self.engine.total_limits
-        if parsed_args.dry_run:
-            changes = totals.preview(self.context, limits)
-            return limit_file.COLUMNS, [limit_file.change_row(change) for change in changes]
-        with base.progress_bar(None, "projects") as progress:
-            totals.set(self.context, limits, reason=parsed_args.reason, progress=progress)
-        return limit_file.COLUMNS, []
-
-    def _override(self, parsed_args: argparse.Namespace, limits: dict[str, int]) -> Iterable[Any]:
-        if parsed_args.project is None:
-            raise BadUsage("--until needs --project: a default cannot be set for a span of time.")
-        span: dict[str, Any] = {"until": parsed_args.until, "start": parsed_args.start}
-        if parsed_args.dry_run:
-            changes, self.refusal = limit_preview.preview_overrides(
-                self.engine, self.context, parsed_args.project, limits, **span
-            )
-            return [limit_file.change_row(change) for change in changes]
-        made = self.engine.administration.set_overrides(
-            self.context, limits, parsed_args.project, **span, reason=parsed_args.reason
-        )
-        if self.notice is not None:
-            self.notice += projects.remedy(f"limit override cancel {' '.join(one.id for one in made)}")
-        return []
+Show = base.generate(
+    Operation(
+        f"Show the limits that apply to a project: its own, and those of each ancestor.{_TREE_HELP}",
+        "cyborg-quota limit show --project P",
+        lambda run, project_id, **given: _tree(run, run.engine.administration.path(run.context, project_id), **given),
+        (*paging.paging(), *arguments.project(required=True)),
+        (),
+    )
+)
 
 
-def _set(command: Any, parsed_args: argparse.Namespace, limits: Mapping[str, int | None]) -> None:
-    """Set or unset (None) the limits of the project and the pod of the command line, or defaults."""
-    engine, project, reason = command.engine, parsed_args.project, parsed_args.reason
-    if parsed_args.pod is None:
-        engine.administration.set_limits(command.context, limits, project, reason=reason)
-    else:
-        engine.pod_limits.set(command.context, limits, project, parsed_args.pod, reason=reason)
+def _subtree(run: base.Run, project_id: str | None, depth: int | None, **given: Any) -> Table:
+    rows = run.engine.administration.tree(run.context, project_id)
+    return _tree(run, [row for row in rows if depth is None or row.depth <= depth], **given)
 
 
-class Unset(base.Command):
-    """Remove limits; the inherited limits apply again. All of them are removed, or none.
-
-    Exits with 1 if one of them is not set.
-    """
-
-    example = "cyborg-quota limit unset --project P gpu"
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        _add_scope(parser)
-        arguments.add_reason(parser)
-        parser.add_argument("resources", nargs="+", metavar="RESOURCE", help="the resource whose limit is removed")
-
-    def take_action(self, parsed_args: argparse.Namespace) -> None:
-        if parsed_args.total:
-            with base.progress_bar(None, "projects") as progress:
-                self.engine.total_limits.unset(
-                    self.context, parsed_args.resources, reason=parsed_args.reason, progress=progress
-                )
-            return
-        _require_project(parsed_args)
-        limits = {validation.check_name("resource", resource): None for resource in parsed_args.resources}
-        if self.conf.limits.driver == "database":  # another driver refuses the change, and says where limits are set
-            limit_preview.require_set(self.engine, self.context, parsed_args.project, limits, parsed_args.pod)
-        _set(self, parsed_args, limits)
+Tree = base.generate(
+    Operation(
+        f"Show the project tree, or the subtree of one project, with limits and usage.{_TREE_HELP}",
+        "cyborg-quota limit tree --project physics --depth 1",
+        _subtree,
+        (
+            *paging.paging(),
+            *arguments.project(),
+            Argument(
+                "--depth",
+                type=paging.at_least_zero,
+                metavar="N",
+                help="only N levels below the first one, as in --depth 0 for the roots or the one project",
+            ),
+        ),
+        (),
+    )
+)
 
 
-class _Tree(base.Lister):
-    """Rows of the project tree. A table indents by depth; other formats have the columns parent_id and depth."""
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        paging.add_paging(parser)
-
-    def rows(
-        self, parsed_args: argparse.Namespace, tree_rows: Iterable[TreeRow], *, indented: bool = True
-    ) -> tuple[Sequence[str], list[Any]]:
-        rows = [
-            (
-                formats.Indented(row.project_id, row.depth if indented else 0),
-                formats.Optional(row.parent_id),
-                row.depth,
-                row.resource,
-                formats.Limit(row.limit),
-                row.used,
-                row.subtree,
-                formats.Optional(None) if row.limit is None else formats.Available(row.available),
-            )
-            for row in paging.page(parsed_args, tree_rows, lambda row: (row.project_id, row.resource))
-        ]
-        if parsed_args.formatter != formats.TABLE or parsed_args.columns:
-            return TREE_COLUMNS, rows
-        indexes = [index for index, name in enumerate(TREE_COLUMNS) if name not in TREE_POSITION_COLUMNS]
-        return [TREE_COLUMNS[index] for index in indexes], [[row[index] for index in indexes] for row in rows]
+def _over(run: base.Run, **given: Any) -> Table:
+    exceeded = run.engine.administration.list_over(run.context)
+    run.status = REFUSED if exceeded else run.status  # also if no row is on this page
+    return _tree(run, exceeded, is_indented=False, **given)
 
 
-class _OfProject(_Tree):
-    """A command with --project whose help explains the columns."""
+Over = base.generate(
+    Operation(
+        """List projects whose usage exceeds a limit, for example after it was lowered.
 
-    needs_project: ClassVar[bool] = False
-
-    def get_description(self) -> str:
-        return f"{super().get_description()}\n\n{_COLUMNS_HELP}"
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        super().add_arguments(parser)
-        arguments.add_project(parser, required=self.needs_project)
-
-
-class Show(_OfProject):
-    """Show the limits that apply to a project: its own, and those of each ancestor."""
-
-    example = "cyborg-quota limit show --project P"
-    needs_project = True
-
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        return self.rows(parsed_args, self.engine.administration.path(self.context, parsed_args.project))
-
-
-class Tree(_OfProject):
-    """Show the project tree, or the subtree of one project, with limits and usage."""
-
-    example = "cyborg-quota limit tree --project physics --depth 1"
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        super().add_arguments(parser)
-        parser.add_argument(
-            "--depth",
-            type=paging.at_least_zero,
-            metavar="N",
-            help="only N levels below the first one, as in --depth 0 for the roots or the one project",
-        )
-
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        rows = self.engine.administration.tree(self.context, parsed_args.project)
-        if parsed_args.depth is not None:
-            rows = [row for row in rows if row.depth <= parsed_args.depth]
-        return self.rows(parsed_args, rows)
-
-
-class Over(_Tree):
-    """List projects whose usage exceeds a limit, for example after it was lowered.
-
-    If there are any, prints a row for each limit and exits with 1; otherwise
-    prints nothing and exits with 0. New reservations are refused there until the
-    usage is below the limit again. The row (total) is a total limit over all
-    projects; subtree_used is what all projects have attached or reserved.
-    """
-
-    example = "cyborg-quota limit over -f csv"
-
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        exceeded = self.engine.administration.list_over(self.context)
-        if exceeded:
-            self.status = REFUSED
-        return self.rows(parsed_args, exceeded, indented=False)
+        If there are any, prints a row for each limit and exits with 1; otherwise
+        prints nothing and exits with 0. New reservations are refused there until the
+        usage is below the limit again. The row (total) is a total limit over all
+        projects; subtree_used is what all projects have attached or reserved.
+        """,
+        "cyborg-quota limit over -f csv",
+        _over,
+        paging.paging(),
+        (),
+    )
+)

@@ -3,65 +3,53 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cyborg_quota.cmd import arguments, base, formats, paging
-
-COLUMNS = ("id", "project_id", "resource", "limit", "from", "until", "is_active", "reason")
-
-
-class List(base.Lister):
-    """List the overrides that have not ended, in the order in which they were made.
-
-    Where several overrides of a limit are active, the last one in the list
-    applies. is_active is true between from and until, by the database's clock.
-    """
-
-    example = "cyborg-quota limit override list --project P"
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        arguments.add_project(parser)
-        paging.add_limit(parser)
-        parser.add_argument("--marker", metavar="ID", help="start after the override with this id")
-        paging.add_resource(parser)
-
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        overrides, now = self.engine.administration.list_overrides(
-            self.context,
-            parsed_args.project,
-            limit=parsed_args.limit,
-            after=parsed_args.marker,
-            resource=parsed_args.resource,
-        )
-        return COLUMNS, [
-            (
-                one.id,
-                one.project_id,
-                one.resource,
-                formats.Limit(one.limit),
-                formats.timestamp(one.starts_at),
-                formats.timestamp(one.until),
-                now is not None and one.starts_at <= now,
-                formats.Optional(one.reason),
-            )
-            for one in overrides
-        ]
+from cyborg_quota.surface.operations import Argument, Column, Operation, Table, columns
 
 
-class Cancel(base.Command):
-    """Cancel overrides. All of them are cancelled, or none.
+def _list(run: base.Run, **given: Any) -> Table:
+    overrides, now = run.engine.administration.list_overrides(run.context, **given)
+    shown = (
+        *columns("id", "project_id", "resource"),
+        Column("limit", formats.Limit),
+        Column("from", formats.timestamp, lambda one: one.starts_at),
+        Column("until", formats.timestamp),
+        Column("is_active", value=lambda one: now is not None and one.starts_at <= now),
+        Column("reason", formats.Optional),
+    )
+    return Table(shown, overrides)
 
-    The limits that are set without --until apply again. The project keeps what it
-    holds.
-    """
 
-    example = "cyborg-quota limit override cancel 42-0 --reason 'workshop is over'"
+List = base.generate(
+    Operation(
+        """List the overrides that have not ended, in the order in which they were made.
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("ids", nargs="+", metavar="ID", help="the id, as in `limit override list`")
-        arguments.add_reason(parser)
+        Where several overrides of a limit are active, the last one in the list
+        applies. is_active is true between from and until, by the database's clock.
+        """,
+        "cyborg-quota limit override list --project P",
+        _list,
+        (
+            *arguments.project(),
+            paging.LIMIT,
+            paging.marker("ID", "start after the override with this id"),
+            paging.RESOURCE,
+        ),
+        (),
+    )
+)
 
-    def take_action(self, parsed_args: argparse.Namespace) -> None:
-        self.engine.administration.cancel_overrides(self.context, parsed_args.ids, reason=parsed_args.reason)
+Cancel = base.generate(
+    Operation(
+        """Cancel overrides. All of them are cancelled, or none.
+
+        The limits that are set without --until apply again. The project keeps what it
+        holds.
+        """,
+        "cyborg-quota limit override cancel 42-0 --reason 'workshop is over'",
+        lambda run, **given: run.engine.administration.cancel_overrides(run.context, **given),
+        (Argument("ids", nargs="+", metavar="ID", help="the id, as in `limit override list`"), arguments.REASON),
+    )
+)

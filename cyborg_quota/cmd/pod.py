@@ -5,27 +5,13 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from cyborg_quota.cmd import base, formats, paging
 from cyborg_quota.cmd.errors import BadUsage
 from cyborg_quota.pod_types import POD_STATES, Pod
-
-COLUMNS = ("name", "availability_zone", "affinity", "state", "weight", "threshold", "endpoint")
-
-
-def values(pod: Pod) -> tuple[Any, ...]:
-    """The values of COLUMNS."""
-    return (
-        pod.name,
-        formats.Optional(pod.availability_zone),
-        tags_text(pod.resource_affinity),
-        pod.state,
-        pod.weight,
-        pod.threshold,
-        formats.Optional(pod.endpoint),
-    )
+from cyborg_quota.surface.operations import Argument, Column, OneOf, Operation, columns
 
 
 def tags_text(affinity: Mapping[str, str]) -> str:
@@ -54,151 +40,142 @@ def tags(options: Iterable[list[tuple[str, str]]] | None) -> dict[str, str]:
     return found
 
 
-def add_affinity(parser: argparse.ArgumentParser, help_text: str) -> None:
-    """Add --affinity, which can be repeated."""
-    parser.add_argument("--affinity", action="append", type=tag, metavar="KEY=VALUE", help=help_text)
+COLUMNS: Final = (
+    Column("name"),
+    Column("availability_zone", formats.Optional),
+    Column("affinity", tags_text, lambda pod: pod.resource_affinity),
+    *columns("state", "weight", "threshold"),
+    Column("endpoint", formats.Optional),
+)
+
+NAME: Final = Argument("name", metavar="POD", help="the name of the pod")
 
 
-def add_name(parser: argparse.ArgumentParser) -> None:
-    """Add the name of a pod."""
-    parser.add_argument("name", metavar="POD", help="the name of the pod")
+def affinity(text: str) -> Argument:
+    """--affinity, which can be repeated. ``text``: its help."""
+    return Argument("--affinity", action="append", type=tag, metavar="KEY=VALUE", help=text)
 
 
-class Add(base.ShowOne):
-    """Add a pod: an OpenStack deployment of an availability zone."""
+Add = base.generate(
+    Operation(
+        "Add a pod: an OpenStack deployment of an availability zone.",
+        "cyborg-quota pod add pod1 --zone az1 --affinity purpose=CAD --threshold 90",
+        lambda run, affinity, **given: run.engine.pods.add(run.context, affinity=tags(affinity), **given),
+        (
+            NAME,
+            Argument("--zone", metavar="ZONE", help="its availability zone"),
+            affinity("a tag, for requests that ask for it; a pod with tags serves no request without tags"),
+            Argument("--weight", type=int, default=0, metavar="N", help="higher is preferred (default: 0)"),
+            Argument(
+                "--threshold",
+                type=int,
+                default=100,
+                metavar="PERCENT",
+                help="the percentage of its capacity at which it counts as full (default: 100)",
+            ),
+            Argument(
+                "--endpoint",
+                metavar="CLOUD",
+                help="CLOUD or CLOUD/REGION of clouds.yaml, to measure it by its Placement",
+            ),
+        ),
+        COLUMNS,
+        is_list=False,
+    )
+)
 
-    example = "cyborg-quota pod add pod1 --zone az1 --affinity purpose=CAD --threshold 90"
+List = base.generate(
+    Operation(
+        "List all pods, in the order in which they were added.",
+        "cyborg-quota pod list",
+        lambda run, **given: run.engine.pods.list_pods(run.context, **given),
+        (paging.LIMIT, paging.marker("POD", "start after the pod with this name")),
+        COLUMNS,
+    )
+)
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        add_name(parser)
-        parser.add_argument("--zone", metavar="ZONE", help="its availability zone")
-        add_affinity(parser, "a tag, for requests that ask for it; a pod with tags serves no request without tags")
-        parser.add_argument("--weight", type=int, default=0, metavar="N", help="higher is preferred (default: 0)")
-        parser.add_argument(
-            "--threshold",
-            type=int,
-            default=100,
-            metavar="PERCENT",
-            help="the percentage of its capacity at which it counts as full (default: 100)",
-        )
-        parser.add_argument(
-            "--endpoint",
-            metavar="CLOUD",
-            help="CLOUD or CLOUD/REGION of clouds.yaml, to measure it by its Placement",
-        )
-
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        pod = self.engine.pods.add(
-            self.context,
-            parsed_args.name,
-            zone=parsed_args.zone,
-            affinity=tags(parsed_args.affinity),
-            weight=parsed_args.weight,
-            threshold=parsed_args.threshold,
-            endpoint=parsed_args.endpoint,
-        )
-        return COLUMNS, values(pod)
-
-
-class List(base.Lister):
-    """List all pods, in the order in which they were added."""
-
-    example = "cyborg-quota pod list"
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        paging.add_limit(parser)
-        parser.add_argument("--marker", metavar="POD", help="start after the pod with this name")
-
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        pods = self.engine.pods.list_pods(self.context, limit=parsed_args.limit, after=parsed_args.marker)
-        return COLUMNS, [values(pod) for pod in pods]
-
-
-class Show(base.ShowOne):
-    """Show one pod."""
-
-    example = "cyborg-quota pod show pod1"
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        add_name(parser)
-
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        return COLUMNS, values(self.engine.pods.show(self.context, parsed_args.name))
+Show = base.generate(
+    Operation(
+        "Show one pod.",
+        "cyborg-quota pod show pod1",
+        lambda run, name: run.engine.pods.show(run.context, name),
+        (NAME,),
+        COLUMNS,
+        is_list=False,
+    )
+)
 
 
-class Set(base.ShowOne):
-    """Change a pod. What is not given stays as it is.
-
-    The tags that are given replace all tags of the pod.
-    """
-
-    example = "cyborg-quota pod set pod1 --weight 10 --threshold 85"
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        add_name(parser)
-        parser.add_argument("--state", choices=POD_STATES, help="maintenance, disabled: it gets no new bindings")
-        given = parser.add_mutually_exclusive_group()
-        given.add_argument("--affinity", action="append", type=tag, metavar="KEY=VALUE", help="a tag; may be repeated")
-        given.add_argument("--no-affinity", action="store_true", help="remove all tags")
-        parser.add_argument("--weight", type=int, metavar="N", help="higher is preferred")
-        parser.add_argument("--threshold", type=int, metavar="PERCENT", help="the use at which it counts as full")
-        given = parser.add_mutually_exclusive_group()
-        given.add_argument("--endpoint", metavar="CLOUD", help="CLOUD or CLOUD/REGION of clouds.yaml")
-        given.add_argument("--no-endpoint", action="store_true", help="measure it by the inventories of its providers")
-
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        changes = {
-            name: getattr(parsed_args, name)
-            for name in ("state", "weight", "threshold", "endpoint")
-            if getattr(parsed_args, name) is not None
-        }
-        if parsed_args.no_endpoint:
-            changes["endpoint"] = None
-        if parsed_args.affinity or parsed_args.no_affinity:
-            changes["affinity"] = tags(parsed_args.affinity)
-        return COLUMNS, values(self.engine.pods.change(self.context, parsed_args.name, **changes))
+def _set(run: base.Run, name: str, affinity: Any, *, no_affinity: bool, no_endpoint: bool, **given: Any) -> Pod:
+    changes = {field: value for field, value in given.items() if value is not None}
+    if no_endpoint:
+        changes["endpoint"] = None
+    if affinity or no_affinity:
+        changes["affinity"] = tags(affinity)
+    return run.engine.pods.change(run.context, name, **changes)
 
 
-class _State(base.ShowOne):
-    """Sets the state of a pod."""
+Set = base.generate(
+    Operation(
+        """Change a pod. What is not given stays as it is.
 
-    state: Any
+        The tags that are given replace all tags of the pod.
+        """,
+        "cyborg-quota pod set pod1 --weight 10 --threshold 85",
+        _set,
+        (
+            NAME,
+            Argument("--state", choices=POD_STATES, help="maintenance, disabled: it gets no new bindings"),
+            OneOf(
+                affinity("a tag; may be repeated"),
+                Argument("--no-affinity", action="store_true", help="remove all tags"),
+            ),
+            Argument("--weight", type=int, metavar="N", help="higher is preferred"),
+            Argument("--threshold", type=int, metavar="PERCENT", help="the use at which it counts as full"),
+            OneOf(
+                Argument("--endpoint", metavar="CLOUD", help="CLOUD or CLOUD/REGION of clouds.yaml"),
+                Argument("--no-endpoint", action="store_true", help="measure it by the inventories of its providers"),
+            ),
+        ),
+        COLUMNS,
+        is_list=False,
+    )
+)
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        add_name(parser)
+Drain = base.generate(
+    Operation(
+        """Put a pod into maintenance: it gets no new bindings.
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        return COLUMNS, values(self.engine.pods.change(self.context, parsed_args.name, state=self.state))
+        Its present bindings move to other pods when they are selected the next time.
+        What projects hold in the pod stays there.
+        """,
+        "cyborg-quota pod drain pod1",
+        lambda run, name: run.engine.pods.change(run.context, name, state="maintenance"),
+        (NAME,),
+        COLUMNS,
+        is_list=False,
+    )
+)
 
+Enable = base.generate(
+    Operation(
+        "Make a pod available again.",
+        "cyborg-quota pod enable pod1",
+        lambda run, name: run.engine.pods.change(run.context, name, state="available"),
+        (NAME,),
+        COLUMNS,
+        is_list=False,
+    )
+)
 
-class Drain(_State):
-    """Put a pod into maintenance: it gets no new bindings.
+Remove = base.generate(
+    Operation(
+        """Remove a pod to which no project is bound and no provider belongs.
 
-    Its present bindings move to other pods when they are selected the next time.
-    What projects hold in the pod stays there.
-    """
-
-    example = "cyborg-quota pod drain pod1"
-    state = "maintenance"
-
-
-class Enable(_State):
-    """Make a pod available again."""
-
-    example = "cyborg-quota pod enable pod1"
-    state = "available"
-
-
-class Remove(base.Command):
-    """Remove a pod to which no project is bound and no provider belongs.
-
-    The history of its bindings stays.
-    """
-
-    example = "cyborg-quota pod remove pod1"
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        add_name(parser)
-
-    def take_action(self, parsed_args: argparse.Namespace) -> None:
-        self.engine.pods.remove(self.context, parsed_args.name)
+        The history of its bindings stays.
+        """,
+        "cyborg-quota pod remove pod1",
+        lambda run, name: run.engine.pods.remove(run.context, name),
+        (NAME,),
+    )
+)

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from oslo_config import cfg
 
@@ -14,8 +13,9 @@ from cyborg_quota.cmd import base, formats, paging
 from cyborg_quota.cmd.errors import REFUSED
 from cyborg_quota.pod_collection import COLLECT_SECONDS, ReadEndpoint
 from cyborg_quota.pod_types import PodUsage, ResourceUse
+from cyborg_quota.surface.operations import Argument, Operation, cells, names_of
 
-COLUMNS = ("pod", "resource", "capacity", "used", "measured_at", "age_seconds")
+COLUMNS: Final = cells("pod", "resource", "capacity", "used", "measured_at", "age_seconds")
 
 
 def _rows(usage: PodUsage) -> list[tuple[Any, ...]]:
@@ -45,57 +45,57 @@ def reader(conf: cfg.ConfigOpts, timeout_seconds: float) -> ReadEndpoint:
     return read
 
 
-class Collect(base.Lister):
-    """Measure pods now: how much of each resource they have, and how much is used.
-
-    A pod with an endpoint is measured by its Placement, through clouds.yaml; the
-    resource rules of [cyborg] determine what is counted. Any other pod is measured
-    by the inventories of its providers. A pod that does not answer in time keeps
-    its last figures: age_seconds is their age, error is the reason, and the exit
-    status is 1. Pods that are disabled are measured only if they are named.
-
-    cyborg-quota-expirer measures all pods daily.
-    """
-
-    example = "cyborg-quota pod usage collect"
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("pods", nargs="*", metavar="POD", help="only these pods")
-        parser.add_argument(
-            "--timeout",
-            type=paging.at_least_one,
-            metavar="SECONDS",
-            help=f"the time limit for each pod (default: {COLLECT_SECONDS})",
+def _collect(run: base.Run, pods: list[str], timeout: int | None) -> list[tuple[Any, ...]]:
+    seconds = timeout or COLLECT_SECONDS
+    with base.progress_bar(len(pods) or len(run.engine.pods.list_pods(run.context)), "pods") as progress:
+        collected = run.engine.pods.collect(
+            run.context,
+            pods or None,
+            read_endpoint=reader(run.conf, seconds),
+            timeout_seconds=seconds,
+            progress=progress,
         )
-
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        timeout = parsed_args.timeout or COLLECT_SECONDS
-        total = len(parsed_args.pods) or len(self.engine.pods.list_pods(self.context))
-        with base.progress_bar(total, "pods") as progress:
-            collected = self.engine.pods.collect(
-                self.context,
-                parsed_args.pods or None,
-                read_endpoint=reader(self.conf, timeout),
-                timeout_seconds=timeout,
-                progress=progress,
-            )
-        if any(one.error is not None for one in collected):
-            self.status = REFUSED
-        rows = [(*row, formats.Optional(one.error)) for one in collected for row in _rows(one.usage)]
-        return (*COLUMNS, "error"), rows
+    if any(one.error is not None for one in collected):
+        run.status = REFUSED
+    return [(*row, formats.Optional(one.error)) for one in collected for row in _rows(one.usage)]
 
 
-class Show(base.Lister):
-    """Show the last measurement of each pod, or of one, and how old it is.
+Collect = base.generate(
+    Operation(
+        """Measure pods now: how much of each resource they have, and how much is used.
 
-    A pod without a measurement does not count as full.
-    """
+        A pod with an endpoint is measured by its Placement, through clouds.yaml; the
+        resource rules of [cyborg] determine what is counted. Any other pod is measured
+        by the inventories of its providers. A pod that does not answer in time keeps
+        its last figures: age_seconds is their age, error is the reason, and the exit
+        status is 1. Pods that are disabled are measured only if they are named.
 
-    example = "cyborg-quota pod usage show pod1"
+        cyborg-quota-expirer measures all pods daily.
+        """,
+        "cyborg-quota pod usage collect",
+        _collect,
+        (
+            Argument("pods", nargs="*", metavar="POD", help="only these pods"),
+            Argument(
+                "--timeout",
+                type=paging.at_least_one,
+                metavar="SECONDS",
+                help=f"the time limit for each pod (default: {COLLECT_SECONDS})",
+            ),
+        ),
+        cells(*names_of(COLUMNS), "error"),
+    )
+)
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("name", nargs="?", metavar="POD", help="only this pod")
+Show = base.generate(
+    Operation(
+        """Show the last measurement of each pod, or of one, and how old it is.
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        usages = self.engine.pods.list_usages(self.context, parsed_args.name)
-        return COLUMNS, [row for usage in usages for row in _rows(usage)]
+        A pod without a measurement does not count as full.
+        """,
+        "cyborg-quota pod usage show pod1",
+        lambda run, name: [row for usage in run.engine.pods.list_usages(run.context, name) for row in _rows(usage)],
+        (Argument("name", nargs="?", metavar="POD", help="only this pod"),),
+        COLUMNS,
+    )
+)

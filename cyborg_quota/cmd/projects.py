@@ -2,7 +2,7 @@
 """Names of projects on the command line: resolved with Keystone, if [oslo_limit] has credentials for it.
 
 Commands only declare their arguments (see arguments.py). base.py calls ``resolve`` before a command runs, so that
-take_action finds ids in ``project``, ``parent`` and ``to_project``.
+take_action finds ids in ``project_id``, ``parent_id`` and ``to_project``.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from cyborg_quota.limits.keystone_projects import ProjectDirectory
 
 LOG = logging.getLogger(__name__)
+
+RESOLVED: Final = ("project_domain", "force_project")
+"""Arguments that ``resolve`` uses, and the command does not get."""
 
 ID_COLUMN: Final = "project_id"
 NAME_COLUMN: Final = "project_name"
@@ -49,19 +52,19 @@ def require_directory(shell: Shell, what: str) -> ProjectDirectory:
 
 
 def resolve(shell: Shell, parsed: argparse.Namespace) -> None:
-    """Replace the names in ``project``, ``parent`` and ``to_project`` by ids.
+    """Replace the names in ``project_id``, ``parent_id`` and ``to_project`` by ids.
 
     Raises UnknownProject, AmbiguousProject, BadUsage.
     """
     domain = getattr(parsed, "project_domain", None)
-    given = [name for name in ("project", "parent", "to_project") if getattr(parsed, name, None) is not None]
+    given = [name for name in ("project_id", "parent_id", "to_project") if getattr(parsed, name, None) is not None]
     if domain is not None:
         if not given:
             raise BadUsage("--project-domain needs a project.")
         require_directory(shell, "--project-domain")
     for name in given:
         text = validation.check_name("project_id", getattr(parsed, name))
-        checked = name == "project" and getattr(parsed, "must_exist", False)
+        checked = name == "project_id" and "force_project" in parsed
         if not (checked and parsed.force_project):
             text = _resolve(shell, text, domain, checked=checked)
         setattr(parsed, name, text)
@@ -97,13 +100,13 @@ def new_project_notice(shell: Shell, parsed: argparse.Namespace) -> str | None:
 
     Without Keystone, a mistyped id is not an error: the limit is set for a project that does not exist.
     """
-    if not getattr(parsed, "reports_new_project", False) or parsed.project is None:
+    if "limits" not in parsed or parsed.project_id is None:  # (only `limit set` has limits)
         return None
     if (shell.uses_keystone and not parsed.force_project) or shell.engine.administration.is_known_project(
-        shell.context, parsed.project
+        shell.context, parsed.project_id
     ):
         return None
-    notice = _new(parsed.project)
+    notice = _new(parsed.project_id)
     if getattr(parsed, "dry_run", False) or getattr(parsed, "until", None) is not None:
         return notice  # (`limit set --until` adds the remedy when it knows the ids of the overrides)
     pod = getattr(parsed, "pod", None)

@@ -11,12 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 from cyborg_quota.cmd import base
 from cyborg_quota.cmd.errors import REFUSED
+from cyborg_quota.surface.operations import Argument
 
 if TYPE_CHECKING:
     from cyborg_quota.integrations.cyborg.diff import Difference, Report
     from cyborg_quota.integrations.cyborg.reconciler import Reconciler
 
 COLUMNS = ("arq", "problem", "instance", "source", "charged", "attached")
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 3600:
+        raise argparse.ArgumentTypeError("must be between 0 and 3600")
+    return value
 
 
 class Reconcile(base.Lister):
@@ -41,16 +49,15 @@ class Reconcile(base.Lister):
 
     example = "cyborg-quota reconcile --heal"
     has_names = False
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--heal", action="store_true", help="repair the differences")
-        parser.add_argument(
+    arguments = (
+        Argument("--heal", action="store_true", help="repair the differences"),
+        Argument(
             "--force",
             action="store_true",
             help="repair even if the share of changes is more than [cyborg] reconcile_share allows, or if Cyborg's "
             "records have become fewer; with --claim-source, set the source even if they have become fewer",
-        )
-        parser.add_argument(
+        ),
+        Argument(
             "--claim-source",
             nargs="?",
             const="",
@@ -58,19 +65,20 @@ class Reconcile(base.Lister):
             help="first set [cyborg] source on the charges whose source is FROM, the old name of this Cyborg; without "
             "FROM, on the charges that have none. Do not use it if another Cyborg or program charges the same "
             "resources with the source FROM, or without a source",
-        )
-        parser.add_argument(
+        ),
+        Argument(
             "--grace",
             type=_seconds,
             metavar="SECONDS",
             help="how long a difference must persist (default: [cyborg] reconcile_grace)",
-        )
-        parser.add_argument(
+        ),
+        Argument(
             "--cyborg-config-file",
             action="append",
             metavar="FILE",
             help="Cyborg's configuration; may be repeated (default: [cyborg] config_file, or Cyborg's default files)",
-        )
+        ),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         from cyborg_quota.integrations.cyborg import cyborg_host, diff
@@ -144,10 +152,3 @@ def wait(seconds: float) -> None:
     if sys.stderr.isatty():
         print(f"Found differences; comparing again in {seconds:.0f} s.", file=sys.stderr)
     time.sleep(seconds)
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 <= value <= 3600:
-        raise argparse.ArgumentTypeError("must be between 0 and 3600")
-    return value

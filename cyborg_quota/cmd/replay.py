@@ -15,6 +15,7 @@ from cyborg_quota.cmd import arguments, base, formats
 from cyborg_quota.cmd.db import open_database
 from cyborg_quota.replay.totals import ADMITTED, OUTCOMES, REFUSED
 from cyborg_quota.replay.traces import Trace
+from cyborg_quota.surface.operations import Argument
 from cyborg_quota.types import UNLIMITED
 
 PROJECT_COLUMNS = ("project_id", "resource", "limit", "admitted", "refused", "used", "reserved")
@@ -41,9 +42,9 @@ class Replay(base.ShowOne):
         "cyborg-quota replay trace.csv --limit gpu=50 -f json\n  cyborg-quota replay trace.csv --provider any -f json"
     )
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("trace", metavar="TRACE", help="the CSV file")
-        parser.add_argument(
+    arguments = (
+        Argument("trace", metavar="TRACE", help="the CSV file"),
+        Argument(
             "--limit",
             action="append",
             type=arguments.limit,
@@ -51,18 +52,19 @@ class Replay(base.ShowOne):
             metavar="RESOURCE=N",
             help="the limit of every project in this run, as in gpu=50; may be repeated; replaces the "
             "configured limits (default: the limits of [limits])",
-        )
-        parser.add_argument(
+        ),
+        Argument(
             "--provider",
             metavar="PROVIDER",
             help="the provider of each reserve: any, a name or a UUID (default: count the quota only)",
-        )
-        parser.add_argument(
+        ),
+        Argument(
             "--chart",
             metavar="FILE",
             help="draw usage over time, the limits and the refusals as FILE.png or FILE.svg, with a panel for each "
             "project and resource (needs cyborg_quota[chart])",
-        )
+        ),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         limits = arguments.once_each(parsed_args.limit, "limits")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import shutil
 import tempfile
@@ -13,7 +12,7 @@ from typing import Any, TextIO
 from cyborg_quota import spool
 from cyborg_quota.cmd import arguments, base
 from cyborg_quota.cmd.db import open_database
-from cyborg_quota.cmd.errors import BadUsage
+from cyborg_quota.surface.operations import Operation
 
 
 @contextlib.contextmanager
@@ -37,47 +36,23 @@ def exported(conf: Any, since_seconds: int | None) -> Iterator[tuple[TextIO, Any
         yield file, span  # type: ignore[misc]
 
 
-class Export(base.Command):
-    """Write the history of the ledger as a trace, for `replay` and `limit simulate`.
-
-    A replay of the trace, without limits and on an empty database, ends with the
-    same used and reserved amounts. Each reservation becomes a consumer, named by
-    its UUID. With --since, what was held at that time is reserved at time 0. The
-    trace contains no refused requests, because the ledger does not store them,
-    and nothing that a purge has deleted ([quota] purge_age).
-    """
-
-    example = "cyborg-quota replay export trace.csv --since 30d"
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("file", nargs="?", metavar="FILE", help="the file to write; - is stdout (default: stdout)")
-        add_since(parser)
-
-    def take_action(self, parsed_args: argparse.Namespace) -> None:
-        with exported(self.conf, parsed_args.since) as (trace, _):
-            if parsed_args.file in (None, "-"):
-                shutil.copyfileobj(trace, self.app.stdout)
-                return
-            try:
-                with open(parsed_args.file, "w", encoding="utf-8", newline="") as target:
-                    shutil.copyfileobj(trace, target)
-            except OSError as error:
-                raise BadUsage(f"Cannot write {parsed_args.file!a}: {error.strerror}.") from None
+def _export(run: base.Run, file: str | None, since: int | None) -> None:
+    with exported(run.conf, since) as (trace, _), arguments.output(run.app.stdout, file) as target:
+        shutil.copyfileobj(trace, target)
 
 
-def add_since(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--since",
-        type=arguments.duration,
-        metavar="TIME",
-        help="only the last TIME of the ledger's history: 30d, 12h, 45m or 90s (default: all that is stored)",
+Export = base.generate(
+    Operation(
+        """Write the history of the ledger as a trace, for `replay` and `limit simulate`.
+
+        A replay of the trace, without limits and on an empty database, ends with the
+        same used and reserved amounts. Each reservation becomes a consumer, named by
+        its UUID. With --since, what was held at that time is reserved at time 0. The
+        trace contains no refused requests, because the ledger does not store them,
+        and nothing that a purge has deleted ([quota] purge_age).
+        """,
+        "cyborg-quota replay export trace.csv --since 30d",
+        _export,
+        (arguments.OUTPUT, arguments.SINCE),
     )
-
-
-def add_chart(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--chart",
-        metavar="FILE",
-        help="draw the amounts held under both limits, with a panel for each project and resource, as FILE.png or "
-        "FILE.svg (needs cyborg_quota[chart])",
-    )
+)

@@ -3,137 +3,73 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from cyborg_quota import exceptions
-from cyborg_quota.cmd import base, formats
+from cyborg_quota.cmd import arguments, base, formats
 from cyborg_quota.cmd.db import open_database
 from cyborg_quota.cmd.errors import BadUsage, Located
 from cyborg_quota.cmd.limit_file import read_document
-from cyborg_quota.cmd.replay_export import add_chart, add_since, exported
+from cyborg_quota.cmd.replay_export import exported
+from cyborg_quota.surface.operations import Argument, Column, Operation, columns
 
 if TYPE_CHECKING:
     from cyborg_quota.db.history import Span
     from cyborg_quota.limits.limit_set import LimitSet
-    from cyborg_quota.replay.simulation import Comparison
+    from cyborg_quota.replay.simulation import Comparison, Outcome
     from cyborg_quota.replay.traces import Trace
 
 LEDGER: Final = "ledger"
-COLUMNS = (
-    "project_id",
-    "resource",
-    "refused_before",
-    "refused_after",
-    "peak",
-    "limit_before",
-    "limit_after",
-    "bound_by",
+COLUMNS: Final = (
+    Column("project_id", formats.OptionalProject),
+    *columns("resource", "refused_before", "refused_after", "peak"),
+    *columns("limit_before", "limit_after", cell=formats.Limit),
+    Column("bound_by", formats.OptionalProject),
 )
 _PROGRESS_EVENTS: Final = 1000
 _NO_OVERRIDES: Final = "Overrides are not applied: the times of a trace are relative. Use --against ledger."
 _NO_POD_LIMITS: Final = "Limits per pod are not applied: an event of a trace names no pod."
 
 
-class Simulate(base.Previewer):
-    """Show which claims of a trace other limits would have refused. Writes nothing.
-
-    NEW.yaml has the format of `limit import`; what it does not mention stays as
-    it is now. The trace is run in memory, once under the present limits and once
-    under the new ones. Prints a row for each project and resource, the most
-    refusals first: refused_before and refused_after are the numbers of refused
-    claims, peak is the largest amount that was held under the present limits, and
-    bound_by is the project whose new limit refused most of the claims, or (total).
-    Where limits include the descendants of a project, so does peak. A resource with
-    a total limit has a row (total): what all projects hold together. With --against
-    ledger, each override applies to the events within its span, also one that has
-    ended; no override applies to a trace file, whose times are relative. Limits per
-    pod are not applied. If the enforcement model does not allow the new limits,
-    prints the rows and then the reasons, and exits with 1.
-    """
-
-    example = (
-        "cyborg-quota limit simulate new.yaml --against trace.csv --chart new.svg\n"
-        "  cyborg-quota limit simulate new.yaml --against ledger --since 30d -f json"
-    )
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("file", metavar="NEW.yaml", help="the limits, in the format of `limit import`; - is stdin")
-        parser.add_argument(
-            "--against",
-            required=True,
-            metavar="TRACE|ledger",
-            help="a trace file (see `replay`), or the word ledger for the history of the configured ledger",
-        )
-        add_since(parser)
-        add_chart(parser)
-
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        name = ascii("stdin" if parsed_args.file == "-" else parsed_args.file)
-        try:
-            content = read_document(parsed_args.file)
-            problems: list[str] = []
-            simulated = rows(self, parsed_args, content, problems)
-        except exceptions.InvalidDocument as error:
-            raise Located(name, error) from None
-        if problems:
-            self.refusal = exceptions.LimitRefused(problems)
-        return COLUMNS, simulated
-
-
-def rows(
-    command: base.Lister, parsed_args: argparse.Namespace, content: object, problems: list[str] | None = None
-) -> list[tuple[Any, ...]]:
-    """Simulate a document of limits; returns the rows. ``problems`` gets the reasons why the new limits are refused.
+def outcomes(
+    run: base.Run, content: object, file: str, *, against: str, since: int | None, chart: str | None
+) -> tuple[list[Outcome], list[str]]:
+    """Simulate a document of limits. Returns the records of COLUMNS, and the reasons why the new limits are refused.
 
     Raises InvalidDocument, UnknownResource, BadUsage, TraceError, and Located for an event that is impossible.
     """
-    if parsed_args.since is not None and parsed_args.against != LEDGER:
+    if since is not None and against != LEDGER:
         raise BadUsage("--since needs --against ledger: a trace is read from its start.")
-    if parsed_args.chart is not None:
+    if chart is not None:
         from cyborg_quota.replay import charts
 
-        charts.require(parsed_args.chart)
-    before, after, found = _limit_sets(command, content)
-    if problems is not None:
-        problems += found
-    with _trace(command, parsed_args) as (trace, span):
-        if span is not None and command.conf.limits.driver == "database":
-            before, after = _with_past_overrides(command, before, after, span)
-        comparison = _compare(trace, before, after, span, records=parsed_args.chart is not None)
-    outcomes = comparison.outcomes()
+        charts.require(chart)
+    before, after, problems = _limit_sets(run, content)
+    with _trace(run, against, since) as (trace, span):
+        if span is not None and run.conf.limits.driver == "database":
+            before, after = _with_past_overrides(run, before, after, span)
+        comparison = _compare(trace, before, after, span, records=chart is not None)
+    found = comparison.outcomes()
     limited = {*after.tree.resources, *(one.resource for one in after.overrides), *after.totals}
-    unknown = limited - set(command.conf.quota.resources) - {one.resource for one in outcomes}
+    unknown = limited - set(run.conf.quota.resources) - {one.resource for one in found}
     unknown -= {*before.tree.resources, *(one.resource for one in before.overrides), *before.totals}
     if unknown:
-        raise exceptions.UnknownResource(unknown, command.conf.quota.resources)
+        raise exceptions.UnknownResource(unknown, run.conf.quota.resources)
     # (After the errors, which are one line.)
-    if parsed_args.against != LEDGER and (before.overrides or after.overrides):
-        command.print_message(_NO_OVERRIDES)
+    if against != LEDGER and (before.overrides or after.overrides):
+        run.print_message(_NO_OVERRIDES)
     if any(key.pod for limits in (before, after) for key in limits.tree.project_limits):
-        command.print_message(_NO_POD_LIMITS)
-    if parsed_args.chart is not None:
-        _draw(parsed_args, comparison)
-    return [
-        (
-            formats.OptionalProject(outcome.project_id),
-            outcome.resource,
-            outcome.refused_before,
-            outcome.refused_after,
-            outcome.peak,
-            formats.Limit(outcome.limit_before),
-            formats.Limit(outcome.limit_after),
-            formats.OptionalProject(outcome.bound_by),
-        )
-        for outcome in outcomes
-    ]
+        run.print_message(_NO_POD_LIMITS)
+    if chart is not None:
+        _draw(chart, file, against, comparison)
+    return found, problems
 
 
-def present_limits(command: base.Lister) -> LimitSet:
+def present_limits(run: base.Run) -> LimitSet:
     """The limits that are set, with the overrides that have not ended and the enforced total limits, in memory.
 
     Raises BadUsage for a limit driver that cannot list them.
@@ -142,24 +78,24 @@ def present_limits(command: base.Lister) -> LimitSet:
     from cyborg_quota.limits.database import DatabaseLimitDriver
     from cyborg_quota.limits.limit_set import LimitSet
 
-    driver = DatabaseLimitDriver.from_conf(command.conf)
-    if command.conf.limits.driver != "database":
+    driver = DatabaseLimitDriver.from_conf(run.conf)
+    if run.conf.limits.driver != "database":
         try:
-            limits = command.engine.administration.list_limits(command.context)
+            limits = run.engine.administration.list_limits(run.context)
         except exceptions.InvalidRequest:
             raise BadUsage(
-                f"[limits] driver = {command.conf.limits.driver} cannot list the limits of all projects, which a "
+                f"[limits] driver = {run.conf.limits.driver} cannot list the limits of all projects, which a "
                 "simulation compares with the new ones. Set the driver database, config or noop for this command, as "
                 "in OS_LIMITS__DRIVER=noop."
             ) from None
         return LimitSet.of_every_project({limit.resource: limit.limit for limit in limits})
-    with open_database(command.conf) as database:
+    with open_database(run.conf) as database:
         stored = limit_reading.read_all(database, driver.initial_limits)
     totals = {one.resource: one.limit for one in stored.totals if one.is_enforced}
-    return LimitSet(stored.tree, driver.model, command.conf.limits.missing == "unlimited", stored.overrides, totals)
+    return LimitSet(stored.tree, driver.model, run.conf.limits.missing == "unlimited", stored.overrides, totals)
 
 
-def _limit_sets(command: base.Lister, content: object) -> tuple[LimitSet, LimitSet, list[str]]:
+def _limit_sets(run: base.Run, content: object) -> tuple[LimitSet, LimitSet, list[str]]:
     """The present limits, the new ones, and the sentences with which the enforcement model refuses the new ones."""
     from cyborg_quota.ledger import limit_changes, overrides
     from cyborg_quota.limits import document
@@ -170,15 +106,15 @@ def _limit_sets(command: base.Lister, content: object) -> tuple[LimitSet, LimitS
     from cyborg_quota.replay import export
 
     wanted = document.read(content)
-    before = present_limits(command)
-    driver = DatabaseLimitDriver.from_conf(command.conf)
-    is_database = command.conf.limits.driver == "database"
+    before = present_limits(run)
+    driver = DatabaseLimitDriver.from_conf(run.conf)
+    is_database = run.conf.limits.driver == "database"
     tree, changes = document.apply(before.tree if is_database else LimitTree({}, {}, {}, driver.initial_limits), wanted)
     totals = {resource: limit for resource, limit in {**before.totals, **wanted.totals}.items() if limit is not None}
     after, now = LimitSet(tree, driver.model, before.missing_is_unlimited, before.overrides, totals), None
     first = None
     if wanted.new_overrides or before.overrides:
-        with open_database(command.conf) as database:
+        with open_database(run.conf) as database:
             now = export.database_time(database)
         first = (max((one.made[0] for one in before.overrides), default=0) + 1, 0)
         new = overrides.made_by_import(wanted.new_overrides, before.overrides, now, first)
@@ -187,16 +123,14 @@ def _limit_sets(command: base.Lister, content: object) -> tuple[LimitSet, LimitS
     return before, after, limit_changes.find_problems(driver, Timeline(tree, after.overrides, now, first), changes)
 
 
-def _with_past_overrides(
-    command: base.Lister, before: LimitSet, after: LimitSet, span: Span
-) -> tuple[LimitSet, LimitSet]:
+def _with_past_overrides(run: base.Run, before: LimitSet, after: LimitSet, span: Span) -> tuple[LimitSet, LimitSet]:
     """Both sets with the overrides that applied within the span and have ended, or were cancelled.
 
     No override of them begins before it was made.
     """
     from cyborg_quota.replay import export
 
-    with open_database(command.conf) as database:
+    with open_database(run.conf) as database:
         past = {one.made: one for one in export.past_overrides(database, span.begin)}
     present = {one.made: one for one in before.overrides}
     begun = [dataclasses.replace(one, starts_at=past.get(made, one).starts_at) for made, one in present.items()]
@@ -207,14 +141,14 @@ def _with_past_overrides(
 
 
 @contextlib.contextmanager
-def _trace(command: base.Lister, parsed_args: argparse.Namespace) -> Iterator[tuple[Trace, Span | None]]:
+def _trace(run: base.Run, against: str, since: int | None) -> Iterator[tuple[Trace, Span | None]]:
     """The trace, and the span of time of the ledger's history (None: a file, whose times are relative)."""
     from cyborg_quota.replay.traces import Trace
 
-    if parsed_args.against != LEDGER:
-        yield Trace(parsed_args.against), None
+    if against != LEDGER:
+        yield Trace(against), None
         return
-    with exported(command.conf, parsed_args.since) as (file, span):
+    with exported(run.conf, since) as (file, span):
         yield Trace(file.name), span
 
 
@@ -235,7 +169,7 @@ def _compare(trace: Trace, before: LimitSet, after: LimitSet, span: Span | None,
     return comparison
 
 
-def _draw(parsed_args: argparse.Namespace, comparison: Comparison) -> None:
+def _draw(chart: str, file: str, against: str, comparison: Comparison) -> None:
     from cyborg_quota.replay import charts
 
     panels = [
@@ -249,6 +183,52 @@ def _draw(parsed_args: argparse.Namespace, comparison: Comparison) -> None:
         )
         for key, (before, after) in comparison.series.items()
     ]
-    name = "the ledger" if parsed_args.against == LEDGER else os.path.basename(parsed_args.against)
-    title = f"{os.path.basename(parsed_args.file)} against {name}"
-    charts.draw(parsed_args.chart, title.encode("ascii", "backslashreplace").decode(), panels)
+    name = "the ledger" if against == LEDGER else os.path.basename(against)
+    title = f"{os.path.basename(file)} against {name}"
+    charts.draw(chart, title.encode("ascii", "backslashreplace").decode(), panels)
+
+
+def _simulate(run: base.Run, file: str, **given: Any) -> list[Outcome]:
+    try:
+        found, problems = outcomes(run, read_document(file), file, **given)
+    except exceptions.InvalidDocument as error:
+        raise Located(ascii("stdin" if file == "-" else file), error) from None
+    if problems:
+        run.refusal = exceptions.LimitRefused(problems)
+    return found
+
+
+Simulate = base.generate(
+    Operation(
+        """Show which claims of a trace other limits would have refused. Writes nothing.
+
+        NEW.yaml has the format of `limit import`; what it does not mention stays as
+        it is now. The trace is run in memory, once under the present limits and once
+        under the new ones. Prints a row for each project and resource, the most
+        refusals first: refused_before and refused_after are the numbers of refused
+        claims, peak is the largest amount that was held under the present limits, and
+        bound_by is the project whose new limit refused most of the claims, or (total).
+        Where limits include the descendants of a project, so does peak. A resource with
+        a total limit has a row (total): what all projects hold together. With --against
+        ledger, each override applies to the events within its span, also one that has
+        ended; no override applies to a trace file, whose times are relative. Limits per
+        pod are not applied. If the enforcement model does not allow the new limits,
+        prints the rows and then the reasons, and exits with 1.
+        """,
+        "cyborg-quota limit simulate new.yaml --against trace.csv --chart new.svg\n"
+        "  cyborg-quota limit simulate new.yaml --against ledger --since 30d -f json",
+        _simulate,
+        (
+            Argument("file", metavar="NEW.yaml", help="the limits, in the format of `limit import`; - is stdin"),
+            Argument(
+                "--against",
+                required=True,
+                metavar="TRACE|ledger",
+                help="a trace file (see `replay`), or the word ledger for the history of the configured ledger",
+            ),
+            arguments.SINCE,
+            arguments.CHART,
+        ),
+        COLUMNS,
+    )
+)

@@ -3,22 +3,31 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
-from cyborg_quota import ANY, Headroom, Over, exceptions
+from cyborg_quota import ANY, Headroom, QuotaEngine, exceptions
 from cyborg_quota.capacity_types import CapacityDrift
 from cyborg_quota.cmd import arguments, base, formats, paging
 from cyborg_quota.cmd.errors import REFUSED, BadUsage
+from cyborg_quota.surface.operations import Argument, Column, Operation, Table, cells, columns
 from cyborg_quota.types import MAX_AMOUNT, TOTAL, Counters, Drift, UsageRecord
+from cyborg_quota.validation import Context
 
-COLUMNS = ("project_id", "resource", "limit", "used", "reserved", "available", "fits", "bound_by")
-POD_COLUMNS = ("project_id", "pod", "resource", "limit", "used", "reserved", "available", "fits", "bound_by")
-OVER_COLUMNS = ("project_id", "resource", "scope", "limit", "used", "reserved", "subtree", "requested", "fits", "pod")
-HOW_MANY_COLUMNS = ("how_many", "resource", "fits", "bound_by", "pod")
-_COUNTERS = ("used", "reserved", "subtree")
-DRIFT_COLUMNS = (
+_USAGE_COLUMNS: Final = ("resource", "limit", "used", "reserved", "available", "fits", "bound_by")
+COLUMNS: Final = cells("project_id", *_USAGE_COLUMNS)
+POD_COLUMNS: Final = cells("project_id", "pod", *_USAGE_COLUMNS)
+OVER_COLUMNS: Final = (
+    Column("project_id", formats.OptionalProject),
+    *columns("resource", "scope"),
+    Column("limit", formats.Limit),
+    *columns("used", "reserved", "subtree", cell=formats.Optional),
+    Column("requested"),
+    Column("fits", formats.Available),
+    Column("pod", formats.Optional),
+)
+HOW_MANY_COLUMNS: Final = cells("how_many", "resource", "fits", "bound_by", "pod")
+_COUNTERS: Final = ("used", "reserved", "subtree")
+DRIFT_COLUMNS: Final = cells(
     "project_id",
     "resource",
     *(f"{column}_{counter}" for counter in _COUNTERS for column in ("recorded", "expected")),
@@ -27,65 +36,42 @@ DRIFT_COLUMNS = (
 )
 
 
-class List(base.Lister):
-    """List the usage of projects (used: attached; reserved: not yet attached) and limits.
-
-    available: limit - (used + reserved). fits: the largest amount that a reserve
-    would be granted now, considering the limits of all parents too; bound_by: the
-    project whose limit determines it. A table shows unlimited if no limit does.
-    With --project, lists also the resources of which the project has no usage. If
-    the limit source is unavailable, limits are shown as unknown. A limit that is not
-    set, so that reserves are refused, is shown as not set. (json: null for both.)
-
-    With --pod, lists the usage in this pod, the limits per pod, and what fits there.
-    """
-
-    example = "cyborg-quota usage list --project P -f json"
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        arguments.add_project(parser)
-        parser.add_argument("--pod", metavar="POD", help="only what is held in this pod")
-        paging.add_paging(parser)
-
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        if parsed_args.pod is not None:
-            records = self.engine.list_usages(
-                self.context,
-                parsed_args.project,
-                allow_unknown_limits=True,
-                with_headroom=True,
-                pod=parsed_args.pod,
-                **paging.options(parsed_args),
-            )
-            return POD_COLUMNS, [
-                (record.project_id, record.pod, record.resource, *_usage_columns(record)) for record in records
-            ]
-        if parsed_args.project is None:
-            records = self.engine.list_usages(
-                self.context, allow_unknown_limits=True, with_headroom=True, **paging.options(parsed_args)
-            )
-        else:
-            records = self._of_project(parsed_args.project)
-            records = paging.page(parsed_args, records, lambda record: (record.project_id, record.resource))
-        return COLUMNS, [(record.project_id, record.resource, *_usage_columns(record)) for record in records]
-
-    def _of_project(self, project_id: str) -> list[UsageRecord]:
-        try:
-            return self.engine.get_detail(self.context, project_id)
-        except (exceptions.LimitsUnavailable, exceptions.InvalidName):  # or a project that Keystone does not know
-            usages = self.engine.get_usages(self.context, project_id, allow_unknown_limits=True)
-            return [UsageRecord(project_id, resource, usage) for resource, usage in usages.items()]
+def _list(run: base.Run, project_id: str | None, after: list[str] | None, **given: Any) -> Table:
+    in_pod, engine = given["pod"], run.engine
+    if in_pod is None and project_id is not None:
+        del given["pod"]
+        records = _of_project(engine, run.context, project_id)
+        records = paging.page(records, lambda one: (one.project_id, one.resource), after=after, **given)
+    else:
+        records = engine.list_usages(
+            run.context,
+            project_id,
+            allow_unknown_limits=True,
+            with_headroom=True,
+            after=paging.position(after),
+            **given,
+        )
+    return Table(COLUMNS if in_pod is None else POD_COLUMNS, map(_row, records))
 
 
-def _usage_columns(record: UsageRecord) -> tuple[Any, ...]:
-    usage, headroom = record.usage, record.headroom
+def _of_project(engine: QuotaEngine, context: Context, project_id: str) -> list[UsageRecord]:
+    try:
+        return engine.get_detail(context, project_id)
+    except (exceptions.LimitsUnavailable, exceptions.InvalidName):  # or a project that Keystone does not know
+        usages = engine.get_usages(context, project_id, allow_unknown_limits=True)
+        return [UsageRecord(project_id, resource, usage) for resource, usage in usages.items()]
+
+
+def _row(record: UsageRecord) -> tuple[Any, ...]:
+    usage, headroom, pod = record.usage, record.headroom, () if record.pod is None else (record.pod,)
     limit: formats.Limit | formats.Unknown = formats.Limit(usage.limit)
     available: formats.Available | formats.Unknown | formats.Optional = formats.Available(usage.available)
     if usage.limit is None:
         limit = available = formats.Unknown(None)
     elif headroom is not None and _is_missing(record.project_id, headroom):
         limit, available = formats.Limit(None), formats.Optional(None)
-    return limit, usage.used, usage.reserved, available, *_fits_columns(headroom)
+    amounts = limit, usage.used, usage.reserved, available
+    return record.project_id, *pod, record.resource, *amounts, *_fits_columns(headroom)
 
 
 def _is_missing(project_id: str, headroom: Headroom) -> bool:
@@ -107,112 +93,95 @@ def _is_unlimited(headroom: Headroom) -> bool:
     return headroom.fits is None or (headroom.scope == "counter" and headroom.fits > MAX_AMOUNT // 2)
 
 
-class Check(base.Lister):
-    """Check whether a reserve would be admitted now; writes nothing.
+List = base.generate(
+    Operation(
+        """List the usage of projects (used: attached; reserved: not yet attached) and limits.
 
-    If not, prints a row for each limit or other bound that refuses it and exits with 1;
-    otherwise prints nothing and exits with 0. fits: the largest amount of the
-    resource that would be admitted now. With --how-many, prints how many times
-    these amounts would be admitted in one reserve, and the resource that bounds
-    the number; another reserve may change it at any time. With --provider, each
-    bundle is a claim of its own, which fits on one provider. With --pod, the
-    limits in this pod apply too, and `any` provider is one of this pod. The column
-    pod is empty for a limit over all pods.
-    """
+        available: limit - (used + reserved). fits: the largest amount that a reserve
+        would be granted now, considering the limits of all parents too; bound_by: the
+        project whose limit determines it. A table shows unlimited if no limit does.
+        With --project, lists also the resources of which the project has no usage. If
+        the limit source is unavailable, limits are shown as unknown. A limit that is not
+        set, so that reserves are refused, is shown as not set. (json: null for both.)
 
-    example = "cyborg-quota check --project P gpu=2"
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        arguments.add_project(parser, required=True)
-        arguments.add_amounts(parser, nargs="*")
-        parser.add_argument(
-            "--how-many",
-            type=arguments.bundle,
-            metavar="RESOURCE=AMOUNT[,...]",
-            help="print how many such bundles fit, as in gpu=2,fpga=1",
-        )
-        parser.add_argument(
-            "--provider",
-            metavar="PROVIDER",
-            help="with --how-many: take capacity of this provider (a name or UUID), or of `any` that fit",
-        )
-        parser.add_argument("--pod", metavar="POD", help="consider also the limits per pod of this pod")
-
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        if bool(parsed_args.deltas) == (parsed_args.how_many is not None):
-            raise BadUsage("Give either amounts, as in gpu=2, or --how-many.")
-        if parsed_args.how_many is not None:
-            return HOW_MANY_COLUMNS, [self._how_many(parsed_args)]
-        if parsed_args.provider is not None:
-            raise BadUsage("--provider needs --how-many.")
-        deltas = arguments.once_each(parsed_args.deltas, "amounts")
-        violations = self.engine.check(self.context, deltas, parsed_args.project, pod=parsed_args.pod)
-        rows = [_over_row(violation) for violation in violations]
-        if rows:
-            self.status = REFUSED
-        return OVER_COLUMNS, rows
-
-    def _how_many(self, parsed_args: argparse.Namespace) -> tuple[Any, ...]:
-        project_id, provider, pod = parsed_args.project, parsed_args.provider, parsed_args.pod
-        bundles = self.engine.how_many(self.context, parsed_args.how_many, project_id, provider=provider, pod=pod)
-        resource = formats.Optional(bundles.resource)
-        if bundles.headroom is None:
-            where = "any provider" if provider == ANY else f"provider {provider}"
-            return bundles.number, resource, formats.Optional(None), where, formats.Optional(None)
-        number = formats.Fits(bundles.number, is_unlimited=_is_unlimited(bundles.headroom))
-        return number, resource, *_fits_columns(bundles.headroom), formats.Optional(bundles.headroom.pod)
-
-
-def _over_row(over: Over) -> tuple[Any, ...]:
-    return (
-        formats.OptionalProject(over.project_id),
-        over.resource,
-        over.scope,
-        formats.Limit(over.limit),
-        formats.Optional(over.used),
-        formats.Optional(over.reserved),
-        formats.Optional(over.subtree),
-        over.requested,
-        formats.Available(over.fits),
-        formats.Optional(over.pod),
+        With --pod, lists the usage in this pod, the limits per pod, and what fits there.
+        """,
+        "cyborg-quota usage list --project P -f json",
+        _list,
+        (
+            *arguments.project(),
+            Argument("--pod", metavar="POD", help="only what is held in this pod"),
+            *paging.paging(),
+        ),
+        COLUMNS,
     )
+)
 
 
-class Audit(base.Lister):
-    """Compare the usage counters with the reservations; writes nothing.
-
-    If there are differences, prints a row for each (recorded: the counter;
-    expected: the sum of the reservations) and exits with 1; otherwise prints
-    nothing and exits with 0. A row with a provider is about an inventory of it; a row
-    with a pod is about what the project holds in the pod. `usage heal` repairs the
-    counters.
-    """
-
-    example = "cyborg-quota usage audit -f csv"
-
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        drifts = self.engine.audit(self.context)
-        if drifts:
-            self.status = REFUSED
-        return DRIFT_COLUMNS, [_row(drift) for drift in drifts]
+def _check(
+    run: base.Run, project_id: str, deltas: list[tuple[str, int]], how_many: dict[str, int] | None, **place: Any
+) -> Table:
+    if bool(deltas) == (how_many is not None):
+        raise BadUsage("Give either amounts, as in gpu=2, or --how-many.")
+    if how_many is not None:
+        return Table(HOW_MANY_COLUMNS, [_how_many(run, how_many, project_id, **place)])
+    if place["provider"] is not None:
+        raise BadUsage("--provider needs --how-many.")
+    amounts = arguments.once_each(deltas, "amounts")
+    violations = run.engine.check(run.context, amounts, project_id, pod=place["pod"])
+    run.status = REFUSED if violations else run.status
+    return Table(OVER_COLUMNS, violations)
 
 
-class Heal(base.Lister):
-    """Correct the usage counters that differ from the reservations.
-
-    May run while other programs reserve and commit. Prints a row for each
-    corrected counter, with the old value (recorded) and the new one (expected).
-    Includes the inventories of providers, as `capacity heal` does.
-    """
-
-    example = "cyborg-quota usage heal"
-
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        with base.progress_bar(None, "rows") as progress:
-            return DRIFT_COLUMNS, [_row(drift) for drift in self.engine.heal(self.context, progress=progress)]
+def _how_many(
+    run: base.Run, bundle: dict[str, int], project_id: str, provider: str | None, pod: str | None
+) -> tuple[Any, ...]:
+    bundles = run.engine.how_many(run.context, bundle, project_id, provider=provider, pod=pod)
+    resource = formats.Optional(bundles.resource)
+    if bundles.headroom is None:
+        where = "any provider" if provider == ANY else f"provider {provider}"
+        return bundles.number, resource, formats.Optional(None), where, formats.Optional(None)
+    number = formats.Fits(bundles.number, is_unlimited=_is_unlimited(bundles.headroom))
+    return number, resource, *_fits_columns(bundles.headroom), formats.Optional(bundles.headroom.pod)
 
 
-def _row(drift: Drift | CapacityDrift) -> tuple[Any, ...]:
+Check = base.generate(
+    Operation(
+        """Check whether a reserve would be admitted now; writes nothing.
+
+        If not, prints a row for each limit or other bound that refuses it and exits with 1;
+        otherwise prints nothing and exits with 0. fits: the largest amount of the
+        resource that would be admitted now. With --how-many, prints how many times
+        these amounts would be admitted in one reserve, and the resource that bounds
+        the number; another reserve may change it at any time. With --provider, each
+        bundle is a claim of its own, which fits on one provider. With --pod, the
+        limits in this pod apply too, and `any` provider is one of this pod. The column
+        pod is empty for a limit over all pods.
+        """,
+        "cyborg-quota check --project P gpu=2",
+        _check,
+        (
+            *arguments.project(required=True),
+            arguments.amounts(nargs="*"),
+            Argument(
+                "--how-many",
+                type=arguments.bundle,
+                metavar="RESOURCE=AMOUNT[,...]",
+                help="print how many such bundles fit, as in gpu=2,fpga=1",
+            ),
+            Argument(
+                "--provider",
+                metavar="PROVIDER",
+                help="with --how-many: take capacity of this provider (a name or UUID), or of `any` that fit",
+            ),
+            Argument("--pod", metavar="POD", help="consider also the limits per pod of this pod"),
+        ),
+        OVER_COLUMNS,
+    )
+)
+
+
+def _drift_row(drift: Drift | CapacityDrift) -> tuple[Any, ...]:
     values: list[formats.Optional] = []
     if isinstance(drift, CapacityDrift):
         for counter in _COUNTERS:
@@ -227,3 +196,36 @@ def _row(drift: Drift | CapacityDrift) -> tuple[Any, ...]:
 
 def _counter(counters: Counters | None, name: str) -> int | None:
     return None if counters is None else int(getattr(counters, name))
+
+
+Audit = base.generate(
+    Operation(
+        """Compare the usage counters with the reservations; writes nothing.
+
+        If there are differences, prints a row for each (recorded: the counter;
+        expected: the sum of the reservations) and exits with 1; otherwise prints
+        nothing and exits with 0. A row with a provider is about an inventory of it; a row
+        with a pod is about what the project holds in the pod. `usage heal` repairs the
+        counters.
+        """,
+        "cyborg-quota usage audit -f csv",
+        lambda run: map(_drift_row, run.engine.audit(run.context)),
+        columns=DRIFT_COLUMNS,
+        refuses=True,
+    )
+)
+
+Heal = base.generate(
+    Operation(
+        """Correct the usage counters that differ from the reservations.
+
+        May run while other programs reserve and commit. Prints a row for each
+        corrected counter, with the old value (recorded) and the new one (expected).
+        Includes the inventories of providers, as `capacity heal` does.
+        """,
+        "cyborg-quota usage heal",
+        lambda run, progress: map(_drift_row, run.engine.heal(run.context, progress=progress)),
+        columns=DRIFT_COLUMNS,
+        progress="rows",
+    )
+)

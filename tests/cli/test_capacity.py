@@ -57,7 +57,7 @@ class CapacityTest(base.CliTestCase):
             "1.5",
         )
         (record,) = self.good("capacity", "inventory", "set", "n1", "fpga=9", *options)
-        self.assertEqual(list(capacity.INVENTORY_COLUMNS), list(record))
+        self.assertEqual([column.name for column in capacity.INVENTORY_COLUMNS], list(record))
         self.assertEqual(["n1", "fpga", 9, 1, 2, 6, 2, "1.5", 0, 12, 2, 0], list(record.values()))
         self.assertEqual(2, len(self.good("capacity", "inventory", "list", "--provider", "n1")))
         stale = self.refused(1, "capacity", "inventory", "set", "n1", "fpga=1", "--generation", "1")

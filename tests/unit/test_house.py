@@ -85,11 +85,13 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "": LEAVES | {"conf", "engine", "attachment", "factory", "ledger"},
     "api": LEAVES | {"", "conf", "engine", "administration", "policy", "metrics"},
     "integrations": LEAVES
-    | {"", "conf", "engine", "attachment", "factory", "api", "capacity_import", "keystone_auth", "metrics"},
+    | {"", "conf", "engine", "attachment", "factory", "api", "capacity_import", "keystone_auth", "metrics"}
+    | {"surface"},
     "replay": LEAVES | {"", "engine", "db", "limits"},
+    "surface": set(),
     "cmd": LEAVES
     | {"", "replay", "conf", "engine", "attachment", "factory", "policy", "ledger", "limits", "db", "integrations"}
-    | {"messaging", "capacity_import", "pod_collection", "metrics"},
+    | {"messaging", "capacity_import", "pod_collection", "metrics", "surface"},
 }
 MODULE_IMPORTS = {
     # Reads the configuration and creates the engine, as the applications of the API do.

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How an operation is described, once for each surface that offers it."""
