@@ -11,6 +11,8 @@ from typing import Any, Final
 from openstack import exceptions as sdk
 from osc_lib import exceptions
 
+from cyborg_quota.surface.operations import Argument
+
 SERVICE_TYPE: Final = "accelerator"
 _VERSION: Final = "/v2"
 
@@ -91,17 +93,21 @@ def _message(answer: Any) -> str:
         return f"The service answered HTTP {answer.status_code} {answer.reason}."
 
 
-def add_project(parser: argparse.ArgumentParser, *, optional: bool = True) -> None:
-    """Add the argument <project> and --project-domain."""
-    own = " Default: the project of the token." if optional else ""
-    parser.add_argument(
-        "project", metavar="<project>", nargs="?" if optional else None, help=f"Project (name or ID).{own}"
-    )
-    parser.add_argument(
-        "--project-domain",
-        metavar="<project-domain>",
-        help="Domain of the project (name or ID), if several projects have this name.",
-    )
+_DOMAIN: Final = Argument(
+    "--project-domain",
+    metavar="<project-domain>",
+    help="Domain of the project (name or ID), if several projects have this name.",
+)
+PROJECT: Final = (Argument("project", metavar="<project>", help="Project (name or ID)."), _DOMAIN)
+OWN_PROJECT: Final = (
+    Argument(
+        "project",
+        metavar="<project>",
+        nargs="?",
+        help="Project (name or ID). Default: the project of the token.",
+    ),
+    _DOMAIN,
+)
 
 
 def project_id(manager: Any, parsed: argparse.Namespace) -> str:

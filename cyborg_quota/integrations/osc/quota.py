@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from osc_lib import exceptions
 from osc_lib.cli import format_columns, parseractions
 from osc_lib.command import command
 
-from cyborg_quota.integrations.osc.client import QuotaClient, add_project, project_id, quoted
+from cyborg_quota.integrations.osc.client import OWN_PROJECT, PROJECT, QuotaClient, project_id, quoted
+from cyborg_quota.surface.operations import Argument, Arguments, OneOf, add_to
 
 Table = tuple[tuple[str, ...], Iterable[tuple[Any, ...]]]
 
@@ -20,15 +21,12 @@ class _Quota(command.Command):
     """What all commands share."""
 
     app: Any
+    arguments: ClassVar[Arguments]
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        self.add_arguments(parser)
+        add_to(parser, self.arguments)
         return parser
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the arguments of the command."""
-        raise NotImplementedError
 
     @property
     def client(self) -> QuotaClient:
@@ -40,22 +38,48 @@ class _Quota(command.Command):
         return f"/quotas/{quoted(project_id(self.app.client_manager, parsed))}{part}"
 
 
+_REASON: Final = Argument("--reason", metavar="<reason>", help="Reason for the change, which the history shows.")
+
+
+def _pod(help_text: str) -> Argument:
+    return Argument("--pod", metavar="<pod>", help=help_text)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
+    return int(text)
+
+
+def _paging(what: str, marker: str) -> Arguments:
+    return (
+        Argument("--limit", metavar="<limit>", type=_positive, help=f"Maximum number of {what}."),
+        Argument("--marker", metavar="<marker>", help=f"The {marker} after which the list begins."),
+    )
+
+
 class ShowQuota(_Quota, command.Lister):
     """Show the limits of a project, what it uses, and what fits."""
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        kind = parser.add_mutually_exclusive_group()
-        kind.add_argument(
-            "--usage", action="store_true", help="Also show the usage, what fits, and the limit that determines it."
-        )
-        kind.add_argument(
-            "--default", action="store_true", help="Show the limits that apply to a project without limits of its own."
-        )
-        kind.add_argument(
-            "--total", action="store_true", help="Show the limits over all projects, and what these hold (admin only)."
-        )
-        _add_pod(parser, "Show the limits in this pod only.")
-        add_project(parser)
+    arguments = (
+        OneOf(
+            Argument(
+                "--usage", action="store_true", help="Also show the usage, what fits, and the limit that determines it."
+            ),
+            Argument(
+                "--default",
+                action="store_true",
+                help="Show the limits that apply to a project without limits of its own.",
+            ),
+            Argument(
+                "--total",
+                action="store_true",
+                help="Show the limits over all projects, and what these hold (admin only).",
+            ),
+        ),
+        _pod("Show the limits in this pod only."),
+        *OWN_PROJECT,
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Return the columns and the rows."""
@@ -101,12 +125,13 @@ def _bound(bound: dict[str, Any] | None) -> str | None:
 class ListQuota(_Quota, command.Lister):
     """List the projects that have limits of their own, or limits in one pod (admin only)."""
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
+    arguments = (
+        Argument(
             "--detail", action="store_true", help="Also show the usage and what fits; one more request per project."
-        )
-        _add_pod(parser, "List the projects that have limits in this pod, with these limits.")
-        _add_paging(parser, "projects", marker="project ID")
+        ),
+        _pod("List the projects that have limits in this pod, with these limits."),
+        *_paging("projects", marker="project ID"),
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Return the columns and the rows."""
@@ -128,22 +153,21 @@ class ListQuota(_Quota, command.Lister):
 class SetQuota(_Quota):
     """Set limits of a project, permanently or (with --until) for a span of time; or its limits in one pod."""
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
+    arguments = (
+        Argument(
             "--limit",
             metavar="<resource>=<limit>",
             action=parseractions.KeyValueAction,
             required=True,
             help="New limit of a resource; -1 means unlimited (repeat option to set several).",
-        )
-        parser.add_argument("--from", dest="start", metavar="<time>", help="Start of the time span. Default: now.")
-        parser.add_argument(
-            "--until", metavar="<time>", help="Set the limits until this time only, as in 2027-01-31T08:00:00Z."
-        )
-        _add_reason(parser)
-        parser.add_argument("--force", action="store_true", help="Permit limits below what the project holds.")
-        _add_pod(parser, "Set the limits in this pod.")
-        add_project(parser, optional=False)
+        ),
+        Argument("--from", dest="start", metavar="<time>", help="Start of the time span. Default: now."),
+        Argument("--until", metavar="<time>", help="Set the limits until this time only, as in 2027-01-31T08:00:00Z."),
+        _REASON,
+        Argument("--force", action="store_true", help="Permit limits below what the project holds."),
+        _pod("Set the limits in this pod."),
+        *PROJECT,
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Set the limits."""
@@ -169,14 +193,16 @@ class SetQuota(_Quota):
 class DeleteQuota(_Quota):
     """Remove all limits of a project, so that the defaults apply; or those in one pod; or cancel one override."""
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        kind = parser.add_mutually_exclusive_group()
-        kind.add_argument(
-            "--override", metavar="<override>", help="Cancel this override instead (an ID; see quota history)."
-        )
-        _add_pod(kind, "Remove the limits in this pod instead.")
-        _add_reason(parser)
-        add_project(parser, optional=False)
+    arguments = (
+        OneOf(
+            Argument(
+                "--override", metavar="<override>", help="Cancel this override instead (an ID; see quota history)."
+            ),
+            _pod("Remove the limits in this pod instead."),
+        ),
+        _REASON,
+        *PROJECT,
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Remove the limits."""
@@ -187,15 +213,16 @@ class DeleteQuota(_Quota):
 class CheckQuota(_Quota, command.ShowOne):
     """Check whether a request would be granted now, and which limits would refuse it. Exit status 1: refused."""
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
+    arguments = (
+        Argument(
             "--amount",
             metavar="<resource>=<amount>",
             action=parseractions.KeyValueAction,
             required=True,
             help="Amount of a resource (repeat option to request several together).",
-        )
-        add_project(parser)
+        ),
+        *OWN_PROJECT,
+    )
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         """Run the command; returns the exit status."""
@@ -213,8 +240,7 @@ class CheckQuota(_Quota, command.ShowOne):
 class ShowTree(_Quota, command.Lister):
     """Show a project and the projects below it, as far as the policy allows it."""
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        add_project(parser)
+    arguments = (*OWN_PROJECT,)
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Return the columns and the rows."""
@@ -234,13 +260,14 @@ class ShowTree(_Quota, command.Lister):
 class ShowHistory(_Quota, command.Lister):
     """List the changes of the limits of a project, newest first."""
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--since", metavar="<time>", help="Only changes since this time.")
-        parser.add_argument(
+    arguments = (
+        Argument("--since", metavar="<time>", help="Only changes since this time."),
+        Argument(
             "--long", action="store_true", help="Also list the project and the request ID of the user (admin only)."
-        )
-        _add_paging(parser, "changes", marker="change ID")
-        add_project(parser)
+        ),
+        *_paging("changes", marker="change ID"),
+        *OWN_PROJECT,
+    )
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Return the columns and the rows."""
@@ -252,25 +279,6 @@ class ShowHistory(_Quota, command.Lister):
         if parsed_args.long:
             who |= {"User Project ID": "user_project_id", "Request ID": "request_id"}
         return (*columns, *who), (tuple(one[name] for name in (*names, *who.values())) for one in found)
-
-
-def _add_reason(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--reason", metavar="<reason>", help="Reason for the change, which the history shows.")
-
-
-def _add_pod(parser: argparse._ActionsContainer, help_text: str) -> None:
-    parser.add_argument("--pod", metavar="<pod>", help=help_text)
-
-
-def _add_paging(parser: argparse.ArgumentParser, what: str, marker: str) -> None:
-    parser.add_argument("--limit", metavar="<limit>", type=_positive, help=f"Maximum number of {what}.")
-    parser.add_argument("--marker", metavar="<marker>", help=f"The {marker} after which the list begins.")
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
-    return int(text)
 
 
 def _integers(values: dict[str, str]) -> dict[str, int]:
