@@ -6,9 +6,9 @@ from __future__ import annotations
 import argparse
 import csv
 import datetime
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from cliff import columns
 from cliff.formatters import base
@@ -26,13 +26,15 @@ else:
     _Base = columns.FormattableColumn  # older versions of cliff are not generic
 
 
-class _Column(_Base):
-    """Sorts None last, as cliff does with plain values. ``texts``: what a table shows for some values."""
+class Cell(_Base):
+    """A value, and its text in a table. Sorts None last, as cliff does with plain values."""
 
-    texts: ClassVar[Mapping[Any, str]] = {}
+    def __init__(self, value: Any, text: str) -> None:
+        super().__init__(value)
+        self._text = text
 
     def human_readable(self) -> str:
-        return self.texts.get(self._value, str(self._value))
+        return self._text
 
     def __lt__(self, other: object) -> bool:
         if not isinstance(other, columns.FormattableColumn):
@@ -41,73 +43,45 @@ class _Column(_Base):
         return own_value is not None and (other_value is None or bool(own_value < other_value))
 
 
-class Limit(_Column):
-    """A limit: -1, or ``unlimited`` in a table; null, or ``not set`` in a table, if there is none."""
-
-    texts = {None: "not set", UNLIMITED: "unlimited"}
-
-
-class Available(_Column):
-    """The available amount: null, or ``unlimited`` in a table, if there is no limit."""
-
-    texts = {None: "unlimited"}
+def _shown(texts: Mapping[Any, str]) -> Callable[[Any], Cell]:
+    """A function that makes cells. ``texts``: what a table shows for some values."""
+    return lambda value: Cell(value, texts.get(value, str(value)))
 
 
-class Fits(_Column):
+Limit: Final = _shown({None: "not set", UNLIMITED: "unlimited"})
+"""A limit: -1, or ``unlimited`` in a table; null, or ``not set`` in a table, if there is none."""
+
+Available: Final = _shown({None: "unlimited"})
+"""The available amount: null, or ``unlimited`` in a table, if there is no limit."""
+
+Unknown: Final = _shown({None: "unknown"})
+"""A value that is not available now: null, or ``unknown`` in a table."""
+
+Default: Final = _shown({None: "(default)", TOTAL: "(total)"})
+"""The project of a limit. In a table, ``(default)`` is the default of all projects, otherwise null; ``(total)`` is the
+total over all projects."""
+
+OptionalProject: Final = _shown({None: "", TOTAL: "(total)"})
+"""A project. In a table, ``(total)`` is the total over all projects, and nothing is shown for no project."""
+
+Optional: Final = _shown({None: ""})
+"""A value that may be missing: null, or an empty cell in a table."""
+
+OptionalLimit: Final = _shown({None: "", UNLIMITED: "unlimited"})
+"""A limit that may be missing: null, or an empty cell in a table."""
+
+
+def fits(value: int | None, *, is_unlimited: bool) -> Cell:
     """What fits: a table shows ``unlimited`` if that is so, whatever the exact amount."""
-
-    def __init__(self, value: int | None, *, is_unlimited: bool) -> None:
-        super().__init__(value)
-        self._is_unlimited = is_unlimited
-
-    def human_readable(self) -> str:
-        return "unlimited" if self._is_unlimited else str(self._value)
+    return Cell(value, "unlimited" if is_unlimited else str(value))
 
 
-class Unknown(_Column):
-    """A value that is not available now: null, or ``unknown`` in a table."""
-
-    texts = {None: "unknown"}
-
-
-class Default(_Column):
-    """The project of a limit. In a table, ``(default)`` is the default of all projects, otherwise null; ``(total)`` is
-    the total over all projects.
-    """
-
-    texts = {None: "(default)", TOTAL: "(total)"}
-
-
-class OptionalProject(_Column):
-    """A project. In a table, ``(total)`` is the total over all projects, and nothing is shown for no project."""
-
-    texts = {None: "", TOTAL: "(total)"}
-
-
-class Indented(_Column):
+def indented(value: str, depth: int) -> Cell:
     """A project in a tree; a table indents it by two blanks for each level. The total is as in OptionalProject."""
-
-    def __init__(self, value: str, depth: int) -> None:
-        super().__init__(value)
-        self._depth = depth
-
-    def human_readable(self) -> str:
-        return "  " * self._depth + ("(total)" if self._value == TOTAL else str(self._value))
+    return Cell(value, "  " * depth + ("(total)" if value == TOTAL else value))
 
 
-class Optional(_Column):
-    """A value that may be missing: null, or an empty cell in a table."""
-
-    texts = {None: ""}
-
-
-class OptionalLimit(_Column):
-    """A limit that may be missing: null, or an empty cell in a table."""
-
-    texts = {None: "", UNLIMITED: "unlimited"}
-
-
-def timestamp(value: datetime.datetime | None) -> Optional:
+def timestamp(value: datetime.datetime | None) -> Cell:
     """Format a stored time (naive UTC) as ISO 8601, always with microseconds."""
     return Optional(None if value is None else f"{value.isoformat(timespec='microseconds')}Z")
 
@@ -117,24 +91,13 @@ def machine(row: Iterable[Any]) -> list[Any]:
     return [value.machine_readable() if isinstance(value, columns.FormattableColumn) else value for value in row]
 
 
-class _Printable(_Column):
-    """Wraps another column and escapes control characters in its text."""
-
-    def __init__(self, inner: columns.FormattableColumn[Any]) -> None:
-        super().__init__(inner.machine_readable())
-        self._inner = inner
-
-    def human_readable(self) -> str:
-        return printable(str(self._inner.human_readable()))
-
-
 def human(row: Iterable[Any]) -> list[Any]:
     """A row for a table, with control characters escaped.
 
     The engine allows no control characters in names, but rows written with plain SQL may have them.
     """
     return [
-        _Printable(value)
+        Cell(value.machine_readable(), printable(str(value.human_readable())))
         if isinstance(value, columns.FormattableColumn)
         else printable(value)
         if isinstance(value, str)

@@ -11,26 +11,17 @@ from cyborg_quota.surface.operations import Argument, Column, Operation, Table, 
 from cyborg_quota.types import SUBJECTS, HistoryEntry
 
 
-class _Values(formats.Optional):
-    """The values of a provider, an inventory or a pod; a table shows those that differ from ``other``."""
-
-    def __init__(self, value: Mapping[str, Any], other: Mapping[str, Any] | None) -> None:
-        super().__init__(value)
-        self._other = other
-
-    def human_readable(self) -> str:
-        other = self._other or {}
-        shown = {name: value for name, value in self._value.items() if value != other.get(name)}
-        return ", ".join(f"{name} {value}" for name, value in shown.items())
-
-
-def _value(value: Any, other: Any) -> formats.Optional | formats.OptionalLimit:
+def _value(value: Any, other: Any) -> formats.Cell:
+    """A value before or after a change. Of the values of a provider, an inventory or a pod, a table shows those that
+    differ from ``other``.
+    """
     if isinstance(value, Mapping):
-        return _Values(value, other)
+        others = other or {}
+        return formats.Cell(value, ", ".join(f"{name} {one}" for name, one in value.items() if one != others.get(name)))
     return formats.OptionalLimit(value) if isinstance(value, int) else formats.Optional(value)
 
 
-def _project(entry: HistoryEntry) -> formats.Default | formats.Optional:
+def _project(entry: HistoryEntry) -> formats.Cell:
     return (formats.Default if entry.action.endswith(" limit") else formats.Optional)(entry.project_id)
 
 

@@ -294,7 +294,7 @@ Unset = base.generate(
 
 def _tree(run: base.Run, rows: Sequence[TreeRow], *, is_indented: bool = True, **given: Any) -> Table:
     """Rows of the project tree. A table indents by depth; other formats have the columns parent_id and depth."""
-    project = Column("project_id", value=lambda row: formats.Indented(row.project_id, row.depth if is_indented else 0))
+    project = Column("project_id", value=lambda row: formats.indented(row.project_id, row.depth if is_indented else 0))
     position = () if run.is_short else _TREE_POSITION
     return Table(
         (project, *position, *_TREE_FIGURES),

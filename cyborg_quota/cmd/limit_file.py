@@ -13,7 +13,7 @@ from cyborg_quota.surface.operations import Argument, Column, Operation, Table
 from cyborg_quota.types import TOTAL, RecordedChange
 
 
-def _cell(change: RecordedChange, value: Any) -> formats.Optional | formats.OptionalLimit:
+def _cell(change: RecordedChange, value: Any) -> formats.Cell:
     return (formats.Optional if change.resource is None else formats.OptionalLimit)(value)
 
 

@@ -64,8 +64,7 @@ def _of_project(engine: QuotaEngine, context: Context, project_id: str) -> list[
 
 def _row(record: UsageRecord) -> tuple[Any, ...]:
     usage, headroom, pod = record.usage, record.headroom, () if record.pod is None else (record.pod,)
-    limit: formats.Limit | formats.Unknown = formats.Limit(usage.limit)
-    available: formats.Available | formats.Unknown | formats.Optional = formats.Available(usage.available)
+    limit, available = formats.Limit(usage.limit), formats.Available(usage.available)
     if usage.limit is None:
         limit = available = formats.Unknown(None)
     elif headroom is not None and _is_missing(record.project_id, headroom):
@@ -85,7 +84,7 @@ def _fits_columns(headroom: Headroom | None) -> tuple[Any, Any]:
         return formats.Unknown(None), formats.Unknown(None)
     # The width of a counter is no project's limit.
     bound_by = TOTAL if headroom.scope == "total" else None if headroom.scope == "counter" else headroom.bound_by
-    return formats.Fits(headroom.fits, is_unlimited=_is_unlimited(headroom)), formats.OptionalProject(bound_by)
+    return formats.fits(headroom.fits, is_unlimited=_is_unlimited(headroom)), formats.OptionalProject(bound_by)
 
 
 def _is_unlimited(headroom: Headroom) -> bool:
@@ -141,7 +140,7 @@ def _how_many(
     if bundles.headroom is None:
         where = "any provider" if provider == ANY else f"provider {provider}"
         return bundles.number, resource, formats.Optional(None), where, formats.Optional(None)
-    number = formats.Fits(bundles.number, is_unlimited=_is_unlimited(bundles.headroom))
+    number = formats.fits(bundles.number, is_unlimited=_is_unlimited(bundles.headroom))
     return number, resource, *_fits_columns(bundles.headroom), formats.Optional(bundles.headroom.pod)
 
 
@@ -182,7 +181,7 @@ Check = base.generate(
 
 
 def _drift_row(drift: Drift | CapacityDrift) -> tuple[Any, ...]:
-    values: list[formats.Optional] = []
+    values: list[formats.Cell] = []
     if isinstance(drift, CapacityDrift):
         for counter in _COUNTERS:
             pair = (drift.recorded, drift.expected) if counter == "used" else (None, None)
