@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +17,6 @@ from cyborg_quota.capacity_types import CapacityDrift
 from cyborg_quota.ledger.requests import ReserveRequest, ResizeRequest, TransferRequest
 from cyborg_quota.monitoring import Monitoring
 from cyborg_quota.pod_limits import PodLimits
-from cyborg_quota.pods import Pods
 from cyborg_quota.policy import SEE_PODS, Policy
 from cyborg_quota.queries import Queries
 from cyborg_quota.total_limits import TotalLimits
@@ -34,6 +34,7 @@ from cyborg_quota.validation import Context
 
 if TYPE_CHECKING:  # the command line's help must not load a database
     from cyborg_quota.ledger.driver import DbQuotaDriver
+    from cyborg_quota.pods import Pods
 
 LOG = logging.getLogger(__name__)
 
@@ -68,14 +69,17 @@ class QuotaEngine(Queries):
         """Limits and the project tree. They can be changed only if [limits] driver is database."""
         self.capacity: Final = Capacity(*common)
         """Providers, their inventories, and the claims at them."""
-        self.pods: Final = Pods(*common)
-        """Pods, and the pod of each project."""
         self.total_limits: Final = TotalLimits(*common, require_reason=require_reason)
         """Limits over all projects. They can be changed only if [limits] driver is database."""
         self.pod_limits: Final = PodLimits(*common, require_reason=require_reason)
         """Limits of projects per pod. They can be changed only if [limits] driver is database."""
         self.monitoring: Final = Monitoring(*common)
         """Metrics of the ledger."""
+
+    @functools.cached_property
+    def pods(self) -> Pods:
+        """Pods, and the pod of each project."""
+        return self._driver.pods(self._resources, self._authority)
 
     # --- resources ---
 

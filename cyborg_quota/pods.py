@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pods, the public interface: several OpenStack deployments of one availability zone, and the pod of each project."""
+"""Pods, the public interface: several OpenStack deployments of one availability zone, and the pod of each project.
+
+A selection returns the current binding if its pod is available and below its threshold; that takes one statement.
+Otherwise it ranks the pods and changes the binding in one transaction, which locks the row of the new pod, then the
+binding. If no other pod passes the filters, the binding stays. Concurrent calls for one project get the same pod: the
+unique key of the current binding lets only one insert it, and only one transaction can end the former one.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +15,18 @@ import datetime
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from oslo_log import log as logging
+
 from cyborg_quota import exceptions, pod_collection, validation
-from cyborg_quota.ledger.pod_selection import PodRequest
+from cyborg_quota.db import change_log, free_capacity, overrides, pod_bindings, resource_providers
+from cyborg_quota.db import pods as tables
+from cyborg_quota.db.database import Connection, Database, DuplicateEntry
+from cyborg_quota.db.errors import ConcurrentChange
+from cyborg_quota.db.pod_bindings import BindingKey, StoredBinding
+from cyborg_quota.db.pods import StoredPod
+from cyborg_quota.ledger import pod_claims
+from cyborg_quota.ledger.history import History
+from cyborg_quota.ledger.pod_selection import Candidate, PodRequest, PodSelection, is_at_threshold
 from cyborg_quota.pod_collection import RETRY_SECONDS, ReadEndpoint
 from cyborg_quota.pod_types import (
     POD_STATES,
@@ -20,12 +36,15 @@ from cyborg_quota.pod_types import (
     PodNotice,
     PodState,
     PodUsage,
+    Reason,
     ResourceUse,
 )
 from cyborg_quota.policy import SEE_PODS
 from cyborg_quota.subject import Subject
-from cyborg_quota.types import MAX_AMOUNT
+from cyborg_quota.types import MAX_AMOUNT, RecordedChange, RecordedChanges, Value
 from cyborg_quota.validation import Context
+
+LOG = logging.getLogger(__name__)
 
 _UNCHANGED: Final[Any] = object()
 
@@ -34,8 +53,16 @@ class Pods(Subject):
     """Pods, and which pod serves which project. All calls but ``select`` need an admin's context.
 
     A project is bound to one pod for each zone and each set of tags, until that pod is full, in maintenance or
-    disabled. Tags are strings by name, such as {"purpose": "CAD"}.
+    disabled. Tags are strings by name, such as {"purpose": "CAD"}. Shared by threads.
     """
+
+    def __init__(self, database: Database, history: History, selection: PodSelection, *common: Any) -> None:
+        """``common``: the arguments of Subject."""
+        super().__init__(*common)
+        self._database = database
+        self._untimed = database.untimed
+        self._history = history
+        self._selection = selection
 
     # --- pods ---
 
@@ -65,8 +92,38 @@ class Pods(Subject):
             threshold=_check_integer("threshold", threshold, 1, 100),
             endpoint=_check_endpoint(endpoint),
         )
-        self._driver.pods.add(pod, validation.author_of(context, None))
+        try:
+            self._record(context, "add pod", lambda connection: (None, tables.insert(connection, pod)))
+        except DuplicateEntry:
+            if self._show(pod.name) != pod:  # equal: the answer to the COMMIT of an earlier attempt was lost
+                raise exceptions.PodExists(pod.name) from None
         return pod
+
+    def _record(
+        self, context: Context, action: str, work: Callable[[Connection], tuple[Pod | None, Pod | None]]
+    ) -> Pod | None:
+        """Run ``work``, which changes a pod and returns it before and after, and record that. Returns the latter."""
+        author = validation.author_of(context, None)
+
+        def change(connection: Connection) -> tuple[Pod | None, RecordedChanges | None]:
+            change_log.serialize(connection)
+            before, after = work(connection)
+            pod = before or after
+            if before == after or pod is None:
+                return after, None
+            recorded = RecordedChange(action, None, None, _values(before), _values(after), pod=pod.name)
+            return after, change_log.record(connection, author, [recorded])
+
+        after, recorded = self._database.write(change)
+        self._history.announce(recorded)
+        return after
+
+    @staticmethod
+    def _lock(connection: Connection, name: str) -> StoredPod:
+        stored = tables.lock(connection, name)
+        if stored is None:
+            raise exceptions.PodNotFound(name)
+        return stored
 
     def list_pods(self, context: Context, *, limit: int | None = None, after: str | None = None) -> list[Pod]:
         """All pods, in the order in which they were added.
@@ -74,12 +131,22 @@ class Pods(Subject):
         ``limit``: the maximum number. ``after``: the name of the last pod of the previous page. Raises MarkerNotFound.
         """
         validation.admin_only(context, "list_pods")
-        return self._driver.pods.list_pods(validation.row_limit(limit), validation.optional_name("marker", after))
+        return self._list(validation.row_limit(limit), validation.optional_name("marker", after))
+
+    def _list(self, limit: int | None = None, after: str | None = None) -> list[Pod]:
+        stored = self._database.read_synced(lambda connection: tables.list_pods(connection, limit, after))
+        return [one.pod for one in stored]
 
     def show(self, context: Context, name: str) -> Pod:
         """One pod. Raises PodNotFound."""
         validation.admin_only(context, "show_pod")
-        return self._driver.pods.show(validation.check_name("pod", name))
+        return self._show(validation.check_name("pod", name))
+
+    def _show(self, name: str) -> Pod:
+        stored = self._database.read_synced(lambda connection: tables.find(connection, name))
+        if stored is None:
+            raise exceptions.PodNotFound(name)
+        return stored.pod
 
     def change(
         self,
@@ -116,16 +183,36 @@ class Pods(Subject):
             raise exceptions.InvalidRequest(
                 "Nothing to change: give a state, tags, a weight, a threshold or an endpoint."
             )
-        return self._driver.pods.change(
-            validation.check_name("pod", name),
-            lambda pod: dataclasses.replace(pod, **changes),
-            validation.author_of(context, None),
-        )
+        name = validation.check_name("pod", name)
+
+        def work(connection: Connection) -> tuple[Pod, Pod]:
+            stored = self._lock(connection, name)
+            changed = dataclasses.replace(stored.pod, **changes)
+            tables.update(connection, stored.id, changed)
+            if changed.endpoint != stored.pod.endpoint:
+                tables.forget_usage(connection, stored.id)
+            return stored.pod, changed
+
+        changed = self._record(context, "set pod", work)
+        assert changed is not None
+        return changed
 
     def remove(self, context: Context, name: str) -> None:
         """Remove a pod. The history of its bindings stays. Raises PodNotFound, PodInUse (bindings or providers)."""
         validation.admin_only(context, "remove_pod")
-        self._driver.pods.remove(validation.check_name("pod", name), validation.author_of(context, None))
+        name = validation.check_name("pod", name)
+
+        def work(connection: Connection) -> tuple[Pod, None]:
+            stored = self._lock(connection, name)
+            if pod_bindings.is_bound(connection, name):
+                reason = "projects are bound to it (see `pod binding list --pod`; `pod binding end --pod` ends all)"
+                raise exceptions.PodInUse(name, reason)
+            if resource_providers.is_any_of_pod(connection, name):
+                raise exceptions.PodInUse(name, "providers belong to it (see `capacity provider set NAME --pod OTHER`)")
+            tables.delete(connection, stored.id)
+            return stored.pod, None
+
+        self._record(context, "remove pod", work)
 
     # --- the pod of a project ---
 
@@ -146,15 +233,57 @@ class Pods(Subject):
         InvalidDelta.
         """
         project_id = validation.project_of(context, project_id)
-        pod_request = PodRequest(
+        wanted = PodRequest(
             validation.optional_name("availability_zone", zone),
             validation.check_affinity(affinity),
             None if request is None else validation.check_deltas(request, self._resources),
         )
-        binding = self._driver.pods.select(project_id, pod_request)
+        key = BindingKey.of(project_id, wanted.zone, wanted.affinity)
+        current = self._database.read_synced(
+            lambda connection: pod_bindings.find_current(connection, key),
+            lambda connection: pod_bindings.find_current_in_single_statement(connection, key),
+        )
+        if current is not None and pod_claims.reason_to_move(current, wanted) is None:
+            binding = current.binding
+        else:
+            binding = self._bind(key, lambda connection: self._rebind(connection, key, wanted))
         if self._authority.allows(context, SEE_PODS, project_id):
             return binding
         return dataclasses.replace(binding, pod=None)
+
+    def _bind(self, key: BindingKey, work: Callable[[Connection], Binding]) -> Binding:
+        def decide(connection: Connection) -> Binding:
+            try:
+                return work(connection)
+            except DuplicateEntry:
+                # Another call has created the binding, or an earlier attempt of this one: decide again, with that one.
+                raise ConcurrentChange from None
+
+        binding = self._database.write(decide)
+        LOG.debug("Project %s is bound to pod %s (%s)", key.project_id, binding.pod, binding.reason)
+        return binding
+
+    def _rebind(self, connection: Connection, key: BindingKey, request: PodRequest) -> Binding:
+        current = pod_bindings.find_current(connection, key)
+        reason: Reason | None = "first" if current is None else pod_claims.reason_to_move(current, request)
+        if current is not None and reason is None:
+            return current.binding  # another call has moved it
+        candidates = [Candidate(*stored) for stored in tables.list_pods(connection)]
+        others = (
+            candidate
+            for candidate in self._selection.ranked(candidates, request)
+            if current is None or candidate.id != current.pod_id
+        )
+        best = next(others, None)
+        if best is not None:
+            if not pod_claims.hold(connection, best.id, [request], self._selection):
+                # It has changed since it was read. Do not lock the next one in this transaction: transactions that do
+                # not lock pods in the order of their ids may wait for each other.
+                raise ConcurrentChange
+            return _replace(connection, key, current, best.pod.name, reason or "first")
+        if current is None:
+            raise exceptions.NoPodFits(request.zone, request.affinity)
+        return current.binding
 
     def list_bindings(
         self,
@@ -171,18 +300,22 @@ class Pods(Subject):
         ``limit``: the maximum number. ``after``: the id of the last binding of the previous page.
         """
         validation.admin_only(context, "list_bindings")
-        return self._driver.pods.list_bindings(
-            project_id=validation.optional_name("project_id", project_id),
-            pod=validation.optional_name("pod", pod),
-            history=bool(history),
-            limit=validation.row_limit(limit),
-            after=_check_integer("after", after, 0, MAX_AMOUNT),
+        project_id = validation.optional_name("project_id", project_id)
+        pod = validation.optional_name("pod", pod)
+        limit, after = validation.row_limit(limit), _check_integer("after", after, 0, MAX_AMOUNT)
+        return self._untimed.read_synced(
+            lambda connection: pod_bindings.list_bindings(
+                connection, project_id=project_id, pod=pod, history=bool(history), limit=limit, after=after
+            )
         )
 
     def purge_bindings(self, context: Context, older_than_seconds: int) -> int:
         """Delete the bindings that ended before this time. Returns their number."""
         validation.admin_only(context, "purge_bindings")
-        return self._driver.pods.purge_bindings(validation.age_microseconds(older_than_seconds))
+        age, purged = validation.age_microseconds(older_than_seconds), 0
+        while deleted := self._database.write(lambda connection: pod_bindings.purge(connection, age)):
+            purged += deleted
+        return purged
 
     def move_binding(
         self,
@@ -197,12 +330,18 @@ class Pods(Subject):
         What the project holds stays where it is. Raises PodNotFound, PodNotAvailable.
         """
         validation.admin_only(context, "move_binding")
-        return self._driver.pods.move(
-            validation.check_name("project_id", project_id),
-            validation.optional_name("availability_zone", zone),
-            validation.check_affinity(affinity),
-            validation.check_name("pod", pod),
-        )
+        key, pod = _key(project_id, zone, affinity), validation.check_name("pod", pod)
+
+        def work(connection: Connection) -> Binding:
+            stored = self._lock(connection, pod)
+            if stored.pod.state != "available":
+                raise exceptions.PodNotAvailable(pod, stored.pod.state)
+            current = pod_bindings.find_current(connection, key)
+            if current is not None and current.binding.pod == pod:
+                return current.binding
+            return _replace(connection, key, current, pod, "operator")
+
+        return self._bind(key, work)
 
     def end_binding(
         self,
@@ -213,11 +352,16 @@ class Pods(Subject):
     ) -> None:
         """End the current binding of a project; its next selection creates another. Raises BindingNotFound."""
         validation.admin_only(context, "end_binding")
-        self._driver.pods.end(
-            validation.check_name("project_id", project_id),
-            validation.optional_name("availability_zone", zone),
-            validation.check_affinity(affinity),
-        )
+        key = _key(project_id, zone, affinity)
+
+        def work(connection: Connection) -> None:
+            current = pod_bindings.find_current(connection, key)
+            if current is None:
+                raise exceptions.BindingNotFound(key.project_id)
+            if not pod_bindings.end(connection, current.id):
+                raise ConcurrentChange
+
+        self._database.write(work)
 
     def end_bindings(self, context: Context, pod: str) -> int:
         """End the current bindings to a pod, and return their number.
@@ -226,25 +370,43 @@ class Pods(Subject):
         bound to it again. Raises PodNotFound.
         """
         validation.admin_only(context, "end_bindings")
-        return self._driver.pods.end_bindings(validation.check_name("pod", pod))
+        self._show(pod := validation.check_name("pod", pod))
+        # The first batch that is not full is the last one: the call also ends if selections bind projects again.
+        ended, ids = 0, [0] * pod_bindings.BATCH
+        while len(ids) == pod_bindings.BATCH:
+            after = ids[-1]
+            ids = self._untimed.read_synced(lambda connection: pod_bindings.next_of_pod(connection, pod, after))  # noqa: B023
+            ended += self._database.write(lambda connection: pod_bindings.end_each(connection, ids))  # noqa: B023
+        return ended
 
     # --- measurements ---
 
     def list_usages(self, context: Context, name: str | None = None) -> list[PodUsage]:
         """The last measurement of each pod, or of one. Raises PodNotFound."""
         validation.admin_only(context, "list_pod_usages")
-        return self._driver.pods.list_usages(validation.optional_name("pod", name))
+        name = validation.optional_name("pod", name)
+        usages = self._usages(name)
+        if name is not None and not usages:
+            raise exceptions.PodNotFound(name)
+        return usages
+
+    def _usages(self, name: str | None = None) -> list[PodUsage]:
+        return self._database.read_synced(lambda connection: tables.list_usages(connection, name))
 
     def measure(self, context: Context, names: list[str]) -> dict[str, dict[str, ResourceUse]]:
         """What the inventories of the providers of these pods have and use now; writes nothing."""
         validation.admin_only(context, "measure_pods")
-        return self._driver.pods.measure([validation.check_name("pod", name) for name in names])
+        return self._measure([validation.check_name("pod", name) for name in names])
+
+    def _measure(self, names: list[str]) -> dict[str, dict[str, ResourceUse]]:
+        measured = self._untimed.read(lambda connection: free_capacity.sums_of_pods(connection, names))
+        return {name: measured.get(name, {}) for name in names}
 
     def set_usage(self, context: Context, name: str, usage: Mapping[str, ResourceUse]) -> None:
         """Store the measurement of a pod, made now. Raises PodNotFound, InvalidPod."""
         validation.admin_only(context, "set_pod_usage")
-        checked = _checked_usage(usage)
-        self._driver.pods.set_usage(validation.check_name("pod", name), checked)
+        name, checked = validation.check_name("pod", name), _checked_usage(usage)
+        self._database.write(lambda connection: tables.set_usage(connection, self._lock(connection, name).id, checked))
 
     def collect(
         self,
@@ -267,33 +429,50 @@ class Pods(Subject):
         the number of pods done. Raises PodNotFound.
         """
         validation.admin_only(context, "collect_pods")
-        known = {pod.name: pod for pod in self._driver.pods.list_pods()}
+        known = {pod.name: pod for pod in self._list()}
         if names is None:
             chosen = [pod for pod in known.values() if pod.state != "disabled"]
         else:
-            chosen = [known[name] if name in known else self._driver.pods.show(name) for name in _checked_names(names)]
+            chosen = [known[name] if name in known else self._show(name) for name in _checked_names(names)]
         if max_age_seconds is not None:
             chosen = self._due(chosen, max_age_seconds)
         errors: dict[str, str] = {}
-        began, pods = self._driver.pods.now(), {pod.name: pod for pod in chosen}
+        began, pods = self._database.read(overrides.now), {pod.name: pod for pod in chosen}
         for name, answer in self._measured(chosen, read_endpoint, timeout_seconds, progress):
             if isinstance(answer, str):
                 errors[name] = answer
             else:
                 with contextlib.suppress(exceptions.PodNotFound):  # removed in the meantime
-                    self._driver.pods.store_measurement(pods[name], _checked_usage(answer), began)
+                    self._store(pods[name], _checked_usage(answer), began)
             progress(1)
-        usages = {usage.pod: usage for usage in self._driver.pods.list_usages(None)} if chosen else {}
+        usages = {usage.pod: usage for usage in self._usages()} if chosen else {}
         return [CollectedPod(usages[pod.name], errors.get(pod.name)) for pod in chosen if pod.name in usages]
+
+    def _store(self, pod: Pod, usage: Mapping[str, ResourceUse], began: datetime.datetime) -> None:
+        """Store a measurement that began at this time of the database. Raises PodNotFound.
+
+        It is ignored if another one that began later is stored, or if the pod has another endpoint by now.
+        """
+
+        def work(connection: Connection) -> None:
+            stored = self._lock(connection, pod.name)
+            if stored.pod.endpoint == pod.endpoint:
+                tables.set_usage(connection, stored.id, usage, began)
+
+        self._database.write(work)
 
     def _due(self, pods: Sequence[Pod], max_age_seconds: float) -> list[Pod]:
         """Those that this process measures."""
-        ages = {usage.pod: usage.age for usage in self._driver.pods.list_usages(None)}
+        ages = {usage.pod: usage.age for usage in self._usages()}
         age = int(max_age_seconds * 1e6)
         retry = min(age, RETRY_SECONDS * 1_000_000)
         max_age = datetime.timedelta(microseconds=age)
         old = [pod for pod in pods if abs(ages.get(pod.name) or max_age) >= max_age]
-        return [pod for pod in old if self._driver.pods.claim_due(pod.name, age, retry)]
+        return [pod for pod in old if self._claim(tables.claim_measurement, pod.name, age, retry)]
+
+    def _claim(self, claim: Callable[..., bool], *values: Any) -> bool:
+        """Whether this process does what only one may do."""
+        return self._database.write(lambda connection: claim(connection, *values))
 
     def _measured(
         self,
@@ -305,8 +484,8 @@ class Pods(Subject):
         endpoints = {pod.name: pod.endpoint for pod in pods if pod.endpoint is not None}
         own = [pod.name for pod in pods if pod.endpoint is None]
         if own:
-            was_measured = {usage.pod for usage in self._driver.pods.list_usages(None) if usage.usage is not None}
-            for name, usage in self._driver.pods.measure(own).items():
+            was_measured = {usage.pod for usage in self._usages() if usage.usage is not None}
+            for name, usage in self._measure(own).items():
                 if usage or name in was_measured:
                     yield name, usage
         if read_endpoint is None:
@@ -322,7 +501,16 @@ class Pods(Subject):
         Each crossing is returned once, to one caller on one host.
         """
         validation.admin_only(context, "list_pod_notices")
-        return self._driver.pods.notices()
+        notices = []
+        for stored, notified in self._database.read(tables.read_notified):
+            reached = {
+                resource
+                for resource, use in (stored.usage or {}).items()
+                if (use.used or use.capacity) and is_at_threshold(stored.pod.threshold, use)
+            }
+            if reached != notified and self._claim(tables.claim_notified, stored.id, notified, reached):
+                notices += [_notice(stored, resource, resource in reached) for resource in sorted(reached ^ notified)]
+        return notices
 
 
 def _checked_names(names: Sequence[str]) -> list[str]:
@@ -353,3 +541,43 @@ def _check_integer(field: str, value: object, least: int, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise exceptions.InvalidPod(field, value, f"it must be an integer between {least} and {most}")
     return int(value)
+
+
+def _values(pod: Pod | None) -> Value:
+    """What the history has of a pod. None: it does not exist."""
+    if pod is None:
+        return None
+    return {
+        "availability_zone": pod.availability_zone,
+        "resource_affinity": dict(pod.resource_affinity),
+        "state": pod.state,
+        "weight": pod.weight,
+        "threshold": pod.threshold,
+        "endpoint": pod.endpoint,
+    }
+
+
+def _notice(stored: StoredPod, resource: str, is_reached: bool) -> PodNotice:
+    use = (stored.usage or {}).get(resource, ResourceUse(0, 0))
+    levels = (0, stored.pod.threshold) if is_reached else (stored.pod.threshold, 0)
+    return PodNotice(stored.pod.name, resource, use.capacity, use.used, *levels)
+
+
+def _replace(
+    connection: Connection, key: BindingKey, current: StoredBinding | None, pod: str, reason: Reason
+) -> Binding:
+    """End the current binding and insert the next one. The row of the pod is locked."""
+    if current is not None and not pod_bindings.end(connection, current.id):
+        raise ConcurrentChange
+    pod_bindings.insert(connection, key, pod, reason)
+    stored = pod_bindings.find_current(connection, key)
+    assert stored is not None, "inserted in this transaction"
+    return stored.binding
+
+
+def _key(project_id: str, zone: str | None, affinity: Mapping[str, str] | None) -> BindingKey:
+    return BindingKey.of(
+        validation.check_name("project_id", project_id),
+        validation.optional_name("availability_zone", zone),
+        validation.check_affinity(affinity),
+    )

@@ -67,9 +67,10 @@ def affinity_of(text: str) -> dict[str, str]:
     return {} if text == _NO_TAGS else json.loads(text)
 
 
-def insert(connection: sa.Connection, pod: Pod) -> None:
-    """Insert a pod. Raises DBDuplicateEntry if its name exists."""
+def insert(connection: sa.Connection, pod: Pod) -> Pod:
+    """Insert a pod, and return it. Raises DBDuplicateEntry if its name exists."""
     connection.execute(sa.insert(pods).values(created_at=clock.utc_now(), generation=0, name=pod.name, **_values(pod)))
+    return pod
 
 
 def _values(pod: Pod) -> dict[str, Any]:
@@ -125,32 +126,6 @@ def list_pods(connection: sa.Connection, limit: int | None = None, after: str | 
         paging.require(connection, pods, _pod.name == after, (after,))
         query = query.where(_pod.id > sa.select(_pod.id).where(_pod.name == after).scalar_subquery())
     return [stored(row) for row in connection.execute(query)]
-
-
-class PodsVersion(NamedTuple):
-    """Changes whenever a pod is added, changed, measured, bound or removed. (Ids are not used again.)"""
-
-    pods: int
-    newest: int | None
-    changes: int | None
-
-
-_any_pod = pods.alias("any_pod")
-VERSION: Final = sa.select(
-    sa.func.count().label("version_pods"),
-    sa.func.max(_any_pod.c.id).label("version_newest"),
-    sa.func.sum(_any_pod.c.generation).label("version_changes"),
-).subquery("version")
-
-
-def version_of(row: Any) -> PodsVersion:
-    """The version in a row with the columns of VERSION."""
-    return PodsVersion(row.version_pods, row.version_newest, row.version_changes)
-
-
-def read_version(connection: sa.Connection) -> PodsVersion:
-    """The present version of all pods."""
-    return version_of(connection.execute(sa.select(VERSION)).one())
 
 
 _LIST = sa.select(*COLUMNS).select_from(WITH_USAGE).order_by(_pod.id)

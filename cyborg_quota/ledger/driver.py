@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from oslo_config import cfg
 
@@ -20,7 +20,6 @@ from cyborg_quota.ledger.history import History
 from cyborg_quota.ledger.limit_changes import LimitKeeper
 from cyborg_quota.ledger.metrics import MetricsReader
 from cyborg_quota.ledger.naming import Namer
-from cyborg_quota.ledger.pods import PodManager
 from cyborg_quota.ledger.project_tree import PathCache, Tree
 from cyborg_quota.ledger.projects import ProjectReader
 from cyborg_quota.ledger.provider_cache import ProviderCache
@@ -38,6 +37,7 @@ from cyborg_quota.ledger.tree_import import TreeImport
 from cyborg_quota.ledger.usage import UsageReader
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.limits.database import DatabaseLimitDriver
+from cyborg_quota.pods import Pods
 from cyborg_quota.types import MICROSECONDS, RecordedChanges
 
 
@@ -87,7 +87,7 @@ class DbQuotaDriver:
             least_capacity=settings.least_notified_capacity,
         )
         self.capacity_reporter: Final = CapacityReporter(self._untimed, limits)
-        self.pods: Final = PodManager(self._database, self.history, settings.pods)
+        self._pod_selection = settings.pods
 
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts, limits: LimitDriver) -> DbQuotaDriver:
@@ -110,6 +110,10 @@ class DbQuotaDriver:
         if not isinstance(self.limits, DatabaseLimitDriver):
             raise exceptions.LimitsReadOnly(self.limits.set_where)
         return TotalLimits(self._database.long_transactions, self._paths, self.history)
+
+    def pods(self, *common: Any) -> Pods:
+        """The interface of pods, with what all subjects have in common."""
+        return Pods(self._database, self.history, self._pod_selection, self, *common)
 
     @property
     def tree_import(self) -> TreeImport:

@@ -47,7 +47,7 @@ def select_for_all(engine: QuotaEngine, number: int, tenants: int, share: int = 
 def prefer_random_pods(engine: QuotaEngine) -> None:
     """Each call prefers another pod, as with pods whose measurements change."""
     selection = pod_selection.PodSelection(weighers=[(_Random(), 1.0)])
-    engine._driver.pods._selection = selection
+    engine.pods._selection = selection
 
 
 class TestSelect(base.LedgerTestCase):
@@ -115,7 +115,7 @@ class TestSelect(base.LedgerTestCase):
         if self.backend == "sqlite":
             self.skipTest("SQLite has one writer: the switch waits for the transaction of the selection")
         self.pods.change(ADMIN, "pod0", weight=1)
-        self.engine._driver.pods._selection = pod_selection.PodSelection()
+        self.engine.pods._selection = pod_selection.PodSelection()
         self.patch(pod_bindings, "insert", drain_first)
         self.assertEqual("pod0", self.pods.select(ADMIN, project_id="p").pod)
         self.assertEqual("maintenance", self.pods.show(ADMIN, "pod0").state)

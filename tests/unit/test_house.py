@@ -75,7 +75,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "total_limits": LEAVES | {"subject"},
     "pod_limits": LEAVES | {"subject", "policy"},
     "pod_collection": LEAVES,
-    "pods": LEAVES | {"ledger", "policy", "subject", "pod_collection"},
+    "pods": LEAVES | {"db", "ledger", "policy", "subject", "pod_collection"},
     "monitoring": LEAVES | {"subject"},
     "metrics": LEAVES | {"engine", "ledger", "limits"},
     "queries": LEAVES | {"subject", "policy"},
@@ -98,6 +98,8 @@ MODULE_IMPORTS = {
     "cyborg_quota.metrics.wsgi": {"", "conf"},
     # Turns the options into the driver's settings.
     "cyborg_quota.ledger.settings": {"conf"},
+    # Builds the parts.
+    "cyborg_quota.ledger.driver": {"pods"},
 }
 # Other packages that only some layers may import: top-level module, and those layers.
 GUARDED = {
