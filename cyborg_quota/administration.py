@@ -168,14 +168,14 @@ class Administration(Subject):
             "set_limit",
             {validation.check_resource_name(resource): validation.check_limit(limit)},
             project_id,
-            reason,
+            reason=reason,
         )
 
     def unset_limit(
         self, context: Context, resource: str, project_id: str | None = None, *, reason: str | None = None
     ) -> None:
         """Remove a limit, so that the inherited limit applies. Raises LimitRefused."""
-        self._set(context, "unset_limit", {validation.check_resource_name(resource): None}, project_id, reason)
+        self._set(context, "unset_limit", {validation.check_resource_name(resource): None}, project_id, reason=reason)
 
     def set_limits(
         self,
@@ -183,15 +183,22 @@ class Administration(Subject):
         limits: Mapping[str, int | None],
         project_id: str | None = None,
         *,
+        pod: str | None = None,
         reason: str | None = None,
     ) -> None:
-        """Set several limits ({resource: limit}) of a project, or defaults, atomically. The limit None removes one."""
+        """Set several limits ({resource: limit}) of a project, or defaults, atomically. The limit None removes one.
+
+        With a ``pod``, they limit what the project (with an enforcement model that limits the usage of descendants:
+        also these) holds in this pod, in addition to the limits over all pods. What is held there already counts. Needs
+        also the policy rule cyborg_quota:pod:see, with the parent of the project. Raises PodNotFound, unless limits are
+        only removed.
+        """
         if not isinstance(limits, Mapping):
             raise exceptions.InvalidRequest(f"Limits must map resources to limits, not be a {type(limits).__name__}.")
         checked = {
             resource: None if limit is None else validation.check_limit(limit) for resource, limit in limits.items()
         }
-        self._set(context, "set_limits", checked, project_id, reason)
+        self._set(context, "set_limits", checked, project_id, reason=reason, pod=pod)
 
     def _set(
         self,
@@ -199,25 +206,31 @@ class Administration(Subject):
         action: str,
         limits: Mapping[str, int | None],
         project_id: str | None,
+        *,
         reason: str | None,
+        pod: str | None = None,
     ) -> None:
         if project_id is None:
             validation.admin_only(context, action)
-        project_id = validation.optional_name("project_id", project_id)
-        validation.refuse_unknown(
-            (resource for resource, limit in limits.items() if limit is not None), self._resources
-        )
+        project_id, pod = validation.optional_name("project_id", project_id), validation.optional_name("pod", pod)
+        new = [resource for resource, limit in limits.items() if limit is not None]
+        validation.refuse_unknown(new, self._resources)
         checked = {validation.check_name("resource", name): limit for name, limit in limits.items()}
         author = self._author(context, reason)
         if project_id is None:
-            self._driver.keeper.set_defaults(checked, author)
-        else:
-            self._driver.keeper.set_limits(
-                project_id,
-                {ResourceKey(resource): limit for resource, limit in checked.items()},
-                author,
-                lambda parent_id: self._may_set(context, action, project_id, parent_id),
-            )
+            if pod is not None:
+                raise exceptions.InvalidRequest("A limit per pod is one of a project: name the project.")
+            return self._driver.keeper.set_defaults(checked, author)
+        keys = {ResourceKey(resource, pod or ""): limit for resource, limit in checked.items()}
+
+        def allow(parent_id: str | None) -> None:
+            if pod is not None and not self._authority.allows(context, policy.SEE_PODS, project_id, parent_id):
+                raise exceptions.NotAuthorized(action, f"a context that {policy.SEE_PODS} allows")
+            self._may_set(context, action, project_id, parent_id)
+            if pod is not None and new:  # (after the checks, so that the error reveals no pod)
+                self._driver.providers.require_pods([pod])
+
+        return self._driver.keeper.set_limits(project_id, keys, author, allow)
 
     def _may_set(self, context: Context, action: str, project_id: str, parent_id: str | None) -> None:
         if not self._authority.may_set(context, project_id, parent_id):
@@ -257,6 +270,31 @@ class Administration(Subject):
             if most is not None
         ]
         return paging.select(records, page)
+
+    def list_pod_limits(
+        self,
+        context: Context,
+        project_id: str | None = None,
+        pod: str | None = None,
+        *,
+        projects: int | None = None,
+        after: str | None = None,
+    ) -> list[LimitRecord]:
+        """The limits per pod of a project (None: of all projects), in this pod (None: in any).
+
+        ``projects``: the maximum number of projects, each with all these limits. ``after``: the id of the last project
+        of the previous page, which need not exist any more. The database sorts the projects.
+
+        A pod that was removed may have left limits. Raises PodNotFound if there is neither a limit nor the pod.
+        """
+        validation.admin_only(context, "list_pod_limits")
+        pod = validation.optional_name("pod", pod)
+        owner, keeper = validation.optional_name("project_id", project_id), self._driver.keeper
+        after = validation.optional_name("after", after)
+        found = keeper.list_in_pods(owner, pod, validation.row_limit(projects), after)
+        if pod is not None and not found and not keeper.list_in_pods(owner, pod, 1, None):
+            self._driver.providers.require_pods([pod])
+        return found
 
     def _limits_of_driver(self, project_id: str | None) -> list[LimitRecord]:
         if project_id is not None:

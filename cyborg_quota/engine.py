@@ -16,7 +16,6 @@ from cyborg_quota.capacity import Capacity
 from cyborg_quota.capacity_types import CapacityDrift
 from cyborg_quota.ledger.requests import ReserveRequest, ResizeRequest, TransferRequest
 from cyborg_quota.monitoring import Monitoring
-from cyborg_quota.pod_limits import PodLimits
 from cyborg_quota.policy import SEE_PODS, Policy
 from cyborg_quota.queries import Queries
 from cyborg_quota.total_limits import TotalLimits
@@ -71,8 +70,6 @@ class QuotaEngine(Queries):
         """Providers, their inventories, and the claims at them."""
         self.total_limits: Final = TotalLimits(*common, require_reason=require_reason)
         """Limits over all projects. They can be changed only if [limits] driver is database."""
-        self.pod_limits: Final = PodLimits(*common, require_reason=require_reason)
-        """Limits of projects per pod. They can be changed only if [limits] driver is database."""
         self.monitoring: Final = Monitoring(*common)
         """Metrics of the ledger."""
 

@@ -215,9 +215,9 @@ class Policy:
         """Whether the context may set this project's limit. Raises ConfigurationError for an invalid file."""
         return self.permits(RULE, context, project_id, parent_id)
 
-    def allows(self, context: Context, rule: str, project_id: str) -> bool:
+    def allows(self, context: Context, rule: str, project_id: str, parent_id: str | None = None) -> bool:
         """Whether the rule allows the context to do this with the project; an admin's context always."""
-        return validation.is_admin(context) or self.permits(rule, context, project_id)
+        return validation.is_admin(context) or self.permits(rule, context, project_id, parent_id)
 
     def visible(self, context: Context, project_id: str, records: Sequence[Named]) -> list[Named]:
         """The records that a user gets: without the names of pods, unless the context may see those of the project."""

@@ -50,7 +50,7 @@ def _list(run: base.Run, project_id: str | None, *, total: bool, after: list[str
             TOTAL_COLUMNS, paging.page(totals, lambda one: (one.resource,), ("resource",), after=after, **given)
         )
     if in_pod is not None:
-        limits = run.engine.pod_limits.list(run.context, project_id, in_pod or None)
+        limits = run.engine.administration.list_pod_limits(run.context, project_id, in_pod or None)
         key = ("project", "pod", "resource")
         return Table(
             POD_COLUMNS,
@@ -191,10 +191,7 @@ def _write(
     run: base.Run, project_id: str | None, limits: Mapping[str, int | None], pod: str | None, reason: str | None
 ) -> None:
     """Set or unset (None) the limits of a project, or in a pod, or defaults."""
-    if pod is None or project_id is None:
-        run.engine.administration.set_limits(run.context, limits, project_id, reason=reason)
-    else:
-        run.engine.pod_limits.set(run.context, limits, project_id, pod, reason=reason)
+    run.engine.administration.set_limits(run.context, limits, project_id, pod=pod, reason=reason)
 
 
 Set = base.generate(

@@ -64,7 +64,7 @@ def require_set(
     if pod is None:
         records = engine.administration.list_limits(context, project_id)
     else:
-        records = engine.pod_limits.list(context, project_id, pod)
+        records = engine.administration.list_pod_limits(context, project_id, pod)
     missing = sorted(set(resources).difference(record.resource for record in records if record.is_own))
     if not missing:
         return

@@ -54,7 +54,7 @@ def add_pods(engine: QuotaEngine) -> None:
 
 def set_limits(engine: QuotaEngine) -> None:
     for pod, limit in LIMITS.items():
-        engine.pod_limits.set(ADMIN, {"gpu": limit}, "parent", pod)
+        engine.administration.set_limits(ADMIN, {"gpu": limit}, "parent", pod=pod)
 
 
 class TestPodLimits(base.LedgerTestCase):

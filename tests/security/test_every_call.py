@@ -24,7 +24,6 @@ from cyborg_quota import Claim, Inventory, QuotaEngine, exceptions, validation
 from cyborg_quota.administration import Administration
 from cyborg_quota.capacity import Capacity
 from cyborg_quota.monitoring import Monitoring
-from cyborg_quota.pod_limits import PodLimits
 from cyborg_quota.pods import Pods
 from cyborg_quota.total_limits import TotalLimits
 from tests import base, hooks
@@ -45,7 +44,6 @@ OWN: dict[str, dict[str, Any] | None] = {
     "capacity": None,
     "pods": None,
     "total_limits": None,
-    "pod_limits": None,
     "monitoring": None,
     "close": None,
     "ping": None,
@@ -95,6 +93,7 @@ ADMINISTRATION: dict[str, dict[str, Any]] = {
     "remove_project": {"project_id": "empty"},
     "import_projects": {"parents": {VICTIM: None}},
     "list_limits": {},
+    "list_pod_limits": {},
     "tree": {},
     "path": {"project_id": VICTIM},
     "list_over": {},
@@ -289,12 +288,10 @@ class TestTheTable(EveryCallTestCase):
         """Of engine.capacity, engine.pods, ...: by the policy, not by a project."""
         limits, resources = {"limits": {"gpu": 1}}, {"resources": ["gpu"]}
         totals = {"set": limits, "preview": limits, "unset": resources, "count_held": resources}
-        of_pods = {"set": {**limits, "project_id": "p1", "pod": "pod1"}}
         for part, action, calls in (
             ("capacity", None, CAPACITY),
             ("pods", "", PODS),
             ("total_limits", "total_limits", {call: totals.get(call, {}) for call in public(TotalLimits)}),
-            ("pod_limits", "pod_limits", {call: of_pods.get(call, {}) for call in public(PodLimits)}),
             ("monitoring", "", MONITORING),
         ):
             for call, given in calls.items():

@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 from cyborg_quota import Claim, Inventory, QuotaEngine, Resource, exceptions
 from cyborg_quota.administration import Administration
 from cyborg_quota.capacity import Capacity
-from cyborg_quota.pod_limits import PodLimits
 from cyborg_quota.total_limits import TotalLimits
 from tests import base, hooks
 from tests.functional import test_limits
@@ -119,7 +118,6 @@ contexts = st.sampled_from(
 PARTS: dict[type, str] = {
     Administration: "administration",
     Capacity: "capacity",
-    PodLimits: "pod_limits",
     TotalLimits: "total_limits",
 }
 """The classes of the other objects whose calls are public, and the attribute of the engine for each."""

@@ -63,8 +63,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "limits": LEAVES | {"db", "plugins", "keystone_auth"},
     "ledger": LEAVES | {"db", "limits", "plugins"},
     "engine": LEAVES
-    | {"policy", "ledger", "administration", "capacity", "pods", "queries", "monitoring", "total_limits"}
-    | {"pod_limits", "subject"},
+    | {"policy", "ledger", "administration", "capacity", "pods", "queries", "monitoring", "total_limits", "subject"},
     "attachment": LEAVES | {"engine"},
     "policy": LEAVES,
     "subject": LEAVES | {"policy", "ledger"},
@@ -73,7 +72,6 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "capacity_import": LEAVES | {"capacity"},
     "keystone_auth": LEAVES,
     "total_limits": LEAVES | {"subject"},
-    "pod_limits": LEAVES | {"subject", "policy"},
     "pod_collection": LEAVES,
     "pods": LEAVES | {"db", "ledger", "policy", "subject", "pod_collection"},
     "monitoring": LEAVES | {"subject"},

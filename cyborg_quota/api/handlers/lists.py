@@ -37,7 +37,7 @@ def _list_quotas_in_pod(call: Call, pod: str) -> Json:
     if not call.allows(policy.SEE_PODS):
         raise Refused(404, str(exceptions.PodNotFound(pod)))
     by_project: dict[str, dict[str, int]] = {}
-    records = call.engine.pod_limits.list(
+    records = call.engine.administration.list_pod_limits(
         call.elevated, call.query.get("project_id"), pod, projects=call.limit + 1, after=call.marker
     )
     for record in records:

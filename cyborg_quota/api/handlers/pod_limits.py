@@ -50,7 +50,9 @@ def set_limits(call: Call, pod: str) -> Json:
     if not call.body.get("force", False) and any(limit is not None for limit in limits.values()):
         records = call.engine.get_detail(call.elevated, call.project_id, pod=pod)
         refuse_below_usage(limits, {record.resource: record.usage for record in records}, f" in pod {pod}")
-    call.engine.pod_limits.set(call.context, limits, call.project_id, pod, reason=call.body.get("reason"))
+    call.engine.administration.set_limits(
+        call.context, limits, call.project_id, pod=pod, reason=call.body.get("reason")
+    )
     return _answer(pod, _list(call, pod))
 
 
@@ -58,7 +60,9 @@ def unset_limits(call: Call, pod: str) -> None:
     """DELETE /v2/quotas/{project_id}?pod=POD"""
     limits = dict.fromkeys(_read_limits(call, pod))
     if limits:
-        call.engine.pod_limits.set(call.context, limits, call.project_id, pod, reason=call.query.get("reason"))
+        call.engine.administration.set_limits(
+            call.context, limits, call.project_id, pod=pod, reason=call.query.get("reason")
+        )
 
 
 def require_pod(call: Call, pod: str) -> None:
@@ -103,7 +107,7 @@ def _read_limits(call: Call, pod: str) -> dict[str, int]:
 
 
 def _list(call: Call, pod: str) -> dict[str, int]:
-    limits = call.engine.pod_limits.list(call.elevated, call.project_id)
+    limits = call.engine.administration.list_pod_limits(call.elevated, call.project_id)
     return {one.resource: one.limit for one in limits if one.pod == pod}
 
 
