@@ -436,8 +436,7 @@ class Administration(Subject):
         Limits and projects that the document does not contain stay unchanged. The position of a project in the
         document determines its parent. A limit None is removed. ``dry_run`` writes nothing, and returns or raises the
         same as the import.
-        Raises InvalidDocument, UnknownResource, PodNotFound, LimitRefused (with every problem, and the changes), and
-        TotalLimitChanged (when all changes but those of this total limit were made).
+        Raises InvalidDocument, UnknownResource, PodNotFound, LimitRefused (with every problem, and the changes).
         """
         from cyborg_quota.limits import document as documents
 

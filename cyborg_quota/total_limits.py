@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from cyborg_quota import exceptions, validation
 from cyborg_quota.safe_repr import safe_repr
@@ -25,17 +25,15 @@ class TotalLimits(Subject):
         limits: Mapping[str, int],
         *,
         reason: str | None = None,
-        progress: Callable[[int], None] | None = None,
     ) -> None:
-        """Set total limits ({resource: limit}). A new one is enforced when the call returns.
+        """Set total limits ({resource: limit}). They are enforced when the call returns.
 
-        The call counts what all projects hold, in batches, while other calls reserve. If it is interrupted, call it
-        again. The limit may be below the present usage: reserves are then refused until the usage is below it.
-        ``progress`` is called with the number of projects of each batch. Raises UnknownResource, InvalidRequest,
-        TotalLimitChanged.
+        The call counts what all projects hold, in one transaction, for which charges of these resources wait. The limit
+        may be below the present usage: reserves are then refused until the usage is below it. Raises UnknownResource,
+        InvalidRequest.
         """
         validation.admin_only(context, "set_total_limits")
-        self._driver.total_limits.set(self._check(limits), self._author(context, reason), progress)
+        self._driver.total_limits.set(self._check(limits), self._author(context, reason))
 
     def preview(self, context: Context, limits: Mapping[str, int]) -> list[RecordedChange]:
         """The changes that ``set`` would make. Writes nothing. Raises the errors of ``set``."""
@@ -48,15 +46,12 @@ class TotalLimits(Subject):
         resources: Iterable[str],
         *,
         reason: str | None = None,
-        progress: Callable[[int], None] | None = None,
     ) -> None:
-        """Remove total limits, all or none. If it is interrupted, call it again.
-
-        Raises TotalLimitNotFound, TotalLimitChanged.
-        """
+        """Remove total limits, all or none. Raises TotalLimitNotFound."""
         validation.admin_only(context, "unset_total_limits")
         names = [validation.check_name("resource", name) for name in validation.resource_list(resources)]
-        self._driver.total_limits.unset(sorted(set(names)), self._author(context, reason), progress)
+        author = self._author(context, reason)
+        self._driver.total_limits.set(dict.fromkeys(names), author, must_exist=True)
 
     def list(self, context: Context) -> list[TotalLimit]:
         """All total limits, by resource; with another limit driver, none."""

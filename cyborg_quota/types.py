@@ -341,15 +341,11 @@ class LimitRecord:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TotalLimit:
-    """The limit of a resource over all projects. ``held``: used + reserved of the projects that are counted so far.
-
-    ``is_enforced`` False: switching it on was interrupted, and not all projects are counted.
-    """
+    """The limit of a resource over all projects. ``held``: used + reserved of all projects."""
 
     resource: str
     limit: int
     held: int
-    is_enforced: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

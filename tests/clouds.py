@@ -70,12 +70,11 @@ def add_usages(sql: sa.Engine, keys: Sequence[tuple[str, str, str]]) -> None:
 
 
 def add_roots(sql: sa.Engine, first: int, last: int) -> None:
-    """Add the roots ``root<first>`` to ``root<last - 1>`` with usage rows, which the totals count."""
+    """Add the roots ``root<first>`` to ``root<last - 1>`` with usage rows."""
     names = [f"root{number}" for number in range(first, last)]
     with sql.begin() as connection:
         _insert(connection, models.projects, [_project(name, None) for name in names])
-        usages = [{**_usage(name, resource), "counted_in_total": 1} for name in names for resource in RESOURCES]
-        _insert(connection, models.quota_usages, usages)
+        _insert(connection, models.quota_usages, [_usage(name, resource) for name in names for resource in RESOURCES])
     _renew_statistics(sql, "projects", "quota_usages")
 
 

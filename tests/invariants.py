@@ -22,8 +22,8 @@ Key = tuple[str, str, str]
 
 
 QUERIES = {
-    "usages": ("quota_usages", "id, project_id, resource, pod, reserved, used, subtree, counted_in_total"),
-    "limits": ("limit_totals WHERE is_enforced = 1", "resource"),
+    "usages": ("quota_usages", "id, project_id, resource, pod, reserved, used, subtree"),
+    "limits": (f"project_limits WHERE project_id = '{TOTAL}'", "resource"),
     "rows": (
         "reservations",
         "id, usage_id, project_id, resource, delta, state, deleted, live, deleted_at, consumer_id, provider_id",
@@ -49,7 +49,7 @@ def find_violations(connection: sa.Connection) -> list[str]:
     return (
         _check_rows(rows, names)
         + _check_counters(usages, rows, parents, pods)
-        + _check_totals(totals, usages, parents, enforced)
+        + _check_totals(totals, usages, enforced)
         + _check_capacity(found["inventories"], rows, found["allocations"])
     )
 
@@ -156,23 +156,15 @@ def _check_counters(
     return faults + [f"{key} is charged but has no usage row" for key in sorted(unmatched)]
 
 
-def _check_totals(
-    totals: Sequence[Any], usages: Sequence[Any], parents: Mapping[str, str | None], enforced: set[str]
-) -> list[str]:
-    """The total is the sum of the roots that it counts; if it is enforced, it is the sum of all usage."""
+def _check_totals(totals: Sequence[Any], usages: Sequence[Any], limited: set[str]) -> list[str]:
+    """The total is the sum of all usage, from the moment at which it has a limit."""
     faults = []
     for total in totals:
         of_resource = [usage for usage in usages if (usage.resource, usage.pod) == (total.resource, "")]
-        counted = [usage for usage in of_resource if usage.counted_in_total]
-        if total.subtree != sum(usage.subtree for usage in counted):
-            faults.append(f"the total of {total.resource} is {total.subtree}, not the sum of what it counts")
-        if total.resource in enforced and total.subtree != sum(one.used + one.reserved for one in of_resource):
+        if total.resource in limited and total.subtree != sum(one.used + one.reserved for one in of_resource):
             faults.append(f"the total of {total.resource} is {total.subtree}, not the sum of all usage")
-        faults += [f"{one.project_id} is counted, but no root" for one in counted if parents.get(one.project_id)]
-    resources = {total.resource for total in totals}
-    stray = [one for one in usages if one.counted_in_total and (one.pod or one.resource not in resources)]
-    faults += [f"{one.project_id} is counted without a total" for one in stray]
-    return faults + [f"the total limit of {resource} has no row" for resource in sorted(enforced - resources)]
+    missing = limited - {total.resource for total in totals}
+    return faults + [f"the total limit of {resource} has no row" for resource in sorted(missing)]
 
 
 def _check_capacity(inventories: Sequence[Any], rows: Sequence[Any], allocations: Sequence[Any]) -> list[str]:

@@ -45,7 +45,6 @@ _CODES: Final = {
 _CONFLICTS: Final[dict[type[Exception], str]] = {
     exceptions.LimitRefused: "limit_refused",
     exceptions.ProjectRefused: "project_refused",
-    exceptions.TotalLimitChanged: "total_limit_changed",
     exceptions.LimitsReadOnly: "limits_read_only",
     exceptions.TreeReadOnly: "limits_read_only",
     exceptions.LimitNotSet: "limit_not_set",

@@ -232,8 +232,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "PUT",
         "/v2/quota_totals",
         "set_total_quota",
-        "Set total limits over all projects. Those of resources that are not named stay. The answer is sent when the "
-        "limits are enforced; if the call is interrupted, repeat it.",
+        "Set total limits over all projects. Those of resources that are not named stay. When the answer "
+        "is sent, the limits are enforced.",
         policy.TOTALS,
         totals.set_totals,
         body="SetTotals",

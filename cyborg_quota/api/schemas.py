@@ -148,11 +148,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
                 _object(
                     {
                         "limit": ref("TotalLimit"),
-                        "held": _described(_COUNT, "What the counted projects have in use and reserved."),
-                        "enforced": _described(
-                            _BOOLEAN,
-                            "Whether all projects are counted; if not, setting the limit was interrupted: repeat it.",
-                        ),
+                        "held": _described(_COUNT, "What all projects have in use and reserved."),
                     }
                 ),
                 "The total limit of each resource that has one.",

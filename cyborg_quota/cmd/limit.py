@@ -18,7 +18,6 @@ COLUMNS: Final = cells("project_id", "resource", "limit", "is_own", "source", "u
 TOTAL_COLUMNS: Final = (
     *columns("resource", "limit", "held"),
     Column("available", value=lambda one: one.limit - one.held),
-    Column("is_enforced"),
 )
 POD_COLUMNS: Final = (*columns("project_id", "pod", "resource"), Column("limit", formats.Limit))
 _TREE_POSITION: Final = (Column("parent_id", formats.Optional), Column("depth"))
@@ -83,8 +82,7 @@ List = base.generate(
         keystone needs --project.
 
         With --total, list the limits over all projects instead. held is used +
-        reserved of all projects. is_enforced is false if `limit set --total` was
-        interrupted: repeat it. Their --marker takes a resource.
+        reserved of all projects. Their --marker takes a resource.
 
         With --pod, list the limits in this pod, or without a name in all pods. Their
         --marker takes a project, a pod and a resource.
@@ -170,8 +168,7 @@ def _set_total(run: base.Run, limits: dict[str, int], reason: str | None, *, dry
     totals = run.engine.total_limits
     if dry_run:
         return totals.preview(run.context, limits)
-    with base.progress_bar(None, "projects") as progress:
-        totals.set(run.context, limits, reason=reason, progress=progress)
+    totals.set(run.context, limits, reason=reason)
     return []
 
 
@@ -208,9 +205,8 @@ Set = base.generate(
         With --until (and --from), the limits apply only during that span, in place of
         the limits that are set without --until.
 
-        With --total, counts what all projects hold, in batches, while other programs
-        reserve; the limits are enforced when the command ends. Repeat the command if
-        it is interrupted.
+        With --total, the limits apply to what all projects hold together. A new one is
+        counted first; reserves of these resources wait meanwhile.
 
         With --pod, the limits apply to what the project holds in this pod, in addition
         to the limits over all pods. What it holds there already counts.
@@ -262,8 +258,7 @@ def _unset(
     total: bool,
 ) -> None:
     if total:
-        with base.progress_bar(None, "projects") as progress:
-            run.engine.total_limits.unset(run.context, resources, reason=reason, progress=progress)
+        run.engine.total_limits.unset(run.context, resources, reason=reason)
         return
     _require_project(pod, project_id)
     limits = {validation.check_name("resource", resource): None for resource in resources}

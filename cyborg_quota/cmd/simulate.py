@@ -91,7 +91,7 @@ def present_limits(run: base.Run) -> LimitSet:
         return LimitSet.of_every_project({limit.resource: limit.limit for limit in limits})
     with open_database(run.conf) as database:
         stored = limit_reading.read_all(database, driver.initial_limits)
-    totals = {one.resource: one.limit for one in stored.totals if one.is_enforced}
+    totals = {one.resource: one.limit for one in stored.totals}
     return LimitSet(stored.tree, driver.model, run.conf.limits.missing == "unlimited", stored.overrides, totals)
 
 

@@ -135,13 +135,6 @@ class Checks(upgradecheck.UpgradeCommands):
             return Result(SUCCESS, f"[limits] driver {self._conf.limits.driver} has none")
         with self._engine() as engine:
             totals = engine.total_limits.list(validation.admin_context())
-        pending = [total.resource for total in totals if not total.is_enforced]
-        if pending:
-            return Result(
-                WARNING,
-                f"not enforced, because a command was interrupted: {', '.join(pending)}; repeat: cyborg-quota limit "
-                "set --total",
-            )
         if totals:
             return Result(SUCCESS, f"enforced: {', '.join(total.resource for total in totals)}")
         return Result(SUCCESS, "none is set")

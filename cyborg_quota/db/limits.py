@@ -23,12 +23,15 @@ from cyborg_quota.db import (
 from cyborg_quota.db.database import Connection
 from cyborg_quota.db.models import limit_defaults, project_limits
 from cyborg_quota.db.prepared import insert_many
-from cyborg_quota.types import Page, UsageKey
+from cyborg_quota.types import TOTAL, Page, UsageKey
 
 _NAMES_A_QUERY: Final = 500
+_OF_PROJECTS: Final = project_limits.c.project_id != TOTAL
+"""The limits that are not totals over all projects (totals.py)."""
+
 _LIMITS: Final = sa.select(
     project_limits.c.project_id, project_limits.c.resource, project_limits.c.pod, project_limits.c.hard_limit
-)
+).where(_OF_PROJECTS)
 
 
 StoredLimits = tuple[dict[str, int], dict[UsageKey, int], dict[str, "str | None"]]
@@ -188,7 +191,7 @@ def forget_project(connection: Connection, project_id: str) -> bool:
 
 def holders_query(after: str, count: int) -> sa.Select[Any]:
     """The query for the first ``count`` projects with limits and with an id greater than ``after``."""
-    return paging.first_projects(project_limits.c.project_id, after, count)
+    return paging.first_projects(project_limits.c.project_id, after, count, _OF_PROJECTS)
 
 
 def of_projects(connection: Connection, project_ids: Sequence[str]) -> dict[UsageKey, int]:

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from cyborg_quota.db import clock, reservation_changes
 from cyborg_quota.db.errors import ConcurrentChange
-from cyborg_quota.db.models import projects, quota_usages, reservations
+from cyborg_quota.db.models import project_limits, projects, quota_usages, reservations
 from cyborg_quota.db.new_reservations import new_uuid
 from cyborg_quota.db.prepared import ListStatement, any_of
 from cyborg_quota.db.usages import COUNTS_ALL_PODS, Node
@@ -171,7 +171,7 @@ def _orphans(pod: sa.ColumnElement[str], source: sa.FromClause) -> sa.Select[Any
 
 
 def _sums_of_children() -> sa.Subquery:
-    """The sum of ``subtree`` over the children of each project; of a total, over the roots that it counts."""
+    """The sum of ``subtree`` over the children of each project; of a total, over all roots."""
     child = quota_usages.alias("child")
     by_parent = (
         sa.select(projects.c.parent_id, child.c.resource, child.c.pod, sa.func.sum(child.c.subtree).label("subtree"))
@@ -179,12 +179,23 @@ def _sums_of_children() -> sa.Subquery:
         .where(projects.c.parent_id.is_not(None))
         .group_by(projects.c.parent_id, child.c.resource, child.c.pod)
     )
-    counted = (
+    total, limit = quota_usages.alias("total"), project_limits.c
+    has_total = sa.or_(
+        child.c.resource.in_(sa.select(total.c.resource).where(total.c.project_id == TOTAL)),
+        child.c.resource.in_(sa.select(limit.resource).where(limit.project_id == TOTAL)),
+    )
+    of_roots = (
         sa.select(sa.literal(TOTAL), child.c.resource, child.c.pod, sa.func.sum(child.c.subtree))
-        .where(child.c.counted_in_total.is_not(None), child.c.project_id != TOTAL)
+        .select_from(sa.outerjoin(child, projects, projects.c.project_id == child.c.project_id))
+        .where(*_is_root_row(child.c), child.c.pod == "", has_total)
         .group_by(child.c.resource, child.c.pod)
     )
-    return by_parent.union_all(counted).subquery("children")
+    return by_parent.union_all(of_roots).subquery("children")
+
+
+def _is_root_row(row: sa.ColumnCollection[str, Any]) -> tuple[sa.ColumnElement[bool], ...]:
+    """The rows of roots, in an outer join with ``projects``."""
+    return projects.c.parent_id.is_(None), row.project_id != TOTAL
 
 
 def _rowless_parents(children: sa.Subquery) -> sa.Select[Any]:
@@ -268,18 +279,18 @@ def sums_from_reservations(connection: sa.Connection, node: Node) -> tuple[int, 
     return int(row.reserved), int(row.used)
 
 
-_COUNTED_TOTAL = sa.select(sa.func.coalesce(sa.func.sum(_child.c.subtree), 0)).where(
-    *_IS_CHILD_ROW,
-    _child.c.counted_in_total.is_not(None),
-    _child.c.project_id != TOTAL,
+_ROOTS_TOTAL = (
+    sa.select(sa.func.coalesce(sa.func.sum(_child.c.subtree), 0))
+    .select_from(sa.outerjoin(_child, projects, projects.c.project_id == _child.c.project_id))
+    .where(*_IS_CHILD_ROW, *_is_root_row(_child.c))
 )
 
 
 def children_total(connection: sa.Connection, node: Node) -> int:
-    """The sum of ``subtree`` over the direct children; of a total, over the roots that it counts."""
+    """The sum of ``subtree`` over the direct children; of a total, over all roots."""
     parameters = {"b_resource": node.resource, "b_pod": node.pod}
     if node.project_id == TOTAL:
-        return int(connection.execute(_COUNTED_TOTAL, parameters).scalar_one())
+        return int(connection.execute(_ROOTS_TOTAL, parameters).scalar_one())
     return int(connection.execute(_CHILDREN_TOTAL, {**parameters, "b_project": node.project_id}).scalar_one())
 
 

@@ -57,8 +57,6 @@ quota_usages = sa.Table(
     sa.Column("generation", sa.Integer, nullable=False),
     # The last notified threshold (percent of the limit; 101: over it); see usages.py.
     sa.Column("notified_level", sa.SmallInteger, nullable=False, server_default="0"),
-    # 1: the total of the resource over all projects counts this row, that of a root. See totals.py.
-    sa.Column("counted_in_total", sa.SmallInteger),
     # (The pod before the resource: whoever reads all that a project holds does not read the rows of the pods.)
     sa.UniqueConstraint("project_id", "pod", "resource", name="project_pod_resource"),
     sa.CheckConstraint("reserved >= 0", name="reserved"),
@@ -163,18 +161,6 @@ projects = sa.Table(
     # Updated by each transaction that needs the edges at this project not to change; see projects.py.
     sa.Column("generation", sa.Integer, nullable=False),
     sa.Index("ix_projects_parent", "parent_id"),
-    **_MYSQL_TABLE,
-)
-
-limit_totals = sa.Table(
-    "limit_totals",
-    metadata,
-    sa.Column("created_at", _moment()),
-    sa.Column("updated_at", _moment()),
-    sa.Column("resource", _name(), primary_key=True),
-    sa.Column("hard_limit", sa.BigInteger, nullable=False),
-    # 0 until all roots are counted in the total.
-    sa.Column("is_enforced", sa.SmallInteger, nullable=False),
     **_MYSQL_TABLE,
 )
 

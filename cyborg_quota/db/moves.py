@@ -12,29 +12,23 @@ project if Keystone has another parent. The rules are those of projects.py. The 
     ROWS_PER_STATEMENT rows (prepared.py).
 
 The usage in a moved project's subtree, without that of descendants that are moved too, is subtracted from the totals of
-all its old ancestors, and added to those of all its new ones. The total over all projects (totals.py) is an ancestor
-of the roots that it counts. A row that would be negative has drifted, and is recounted, as at a release.
+all its old ancestors, and added to those of all its new ones. The totals over all projects (totals.py) do not change.
+A row that would be negative has drifted, and is recounted, as at a release.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TypeVar
 
 import sqlalchemy as sa
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import dialects, path_state, projects, recounts, usages
+from cyborg_quota.db import projects, recounts, usage_locks, usages
 from cyborg_quota.db.errors import ConcurrentChange
-from cyborg_quota.db.prepared import ListStatement, chunks
-from cyborg_quota.db.project_path import Total
-from cyborg_quota.types import TOTAL, UsageKey
-
-Edges = Mapping[str, "str | None"]
-T = TypeVar("T")
+from cyborg_quota.db.usage_locks import Edges, ancestors
+from cyborg_quota.types import UsageKey
 
 
 def place_all(connection: sa.Connection, added: Edges, moved: Edges) -> None:
@@ -57,45 +51,30 @@ def place_all(connection: sa.Connection, added: Edges, moved: Edges) -> None:
     new_ancestors = {project_id: ancestors(project_id, after) for project_id in moved}
     old_ancestors = {project_id: ancestors(project_id, before) for project_id in moved}
     touched = set(moved).union(*new_ancestors.values(), *old_ancestors.values())
-    counted = _Counted(path_state.read_totals(connection))
-    # If there are totals, the old roots too: a reserve that counts one of them in a total waits.
-    old_roots = {path[-1] for path in old_ancestors.values() if path and counted.totals}
-    projects.lock_many(connection, set(moved).union(old_roots, *new_ancestors.values()) - set(added))
+    projects.lock_many(connection, set(moved).union(*new_ancestors.values()) - set(added))
     now = projects.edges_above(connection, above)
     if any(now.get(project_id) != before.get(project_id) for project_id in touched):
         raise ConcurrentChange
     present = usages.row_ids(connection, touched)
     rows = _insert_missing_rows(connection, present, moved, new_ancestors)
-    if counted.totals:
-        counted.keys |= path_state.counted_keys(connection, touched)
-    rows = {**rows, **counted.count_inserted(connection, rows.keys() - present.keys(), after, rows)}
     projects.set_parents(connection, moved)
     # (The rows that were just inserted are zero, so their usage need not move.)
-    plan = _plan(rows, [key for key in present if key.project_id in moved], old_ancestors, new_ancestors, counted)
-    order = _lock_order(connection, rows, plan, before)
+    plan = _plan(rows, [key for key in present if key.project_id in moved], old_ancestors, new_ancestors)
+    changing = {part.usage_id for part in plan}.union(*([*part.leaves, *part.enters] for part in plan))
+    changed = {key: usage_id for key, usage_id in rows.items() if usage_id in changing}
+    order = usage_locks.in_lock_order(connection, changed, before)
     # From here on, charges of these projects wait.
-    subtrees = _lock_and_read_subtrees(connection, order)
+    subtrees = usage_locks.lock(connection, order)
     amounts = _totals(plan, subtrees)
     drifted = {usage_id for usage_id, amount in amounts.items() if subtrees[usage_id] + amount < 0}
     usages.add_to_subtrees(connection, {key: amount for key, amount in amounts.items() if key not in drifted})
     usages.bump_generations_of_rows(connection, [part.usage_id for part in plan])
-    usages.set_counted_rows(connection, counted.flags)
     recounts.recount_upwards(connection, [key for key, usage_id in rows.items() if usage_id in drifted])
 
 
 def count_rows(connection: sa.Connection, project_ids: Collection[str]) -> int:
     """The number of usage rows of these projects."""
     return len(usages.row_ids(connection, project_ids))
-
-
-def ancestors(project_id: str, edges: Edges) -> list[str]:
-    """The ancestors of a project, nearest first."""
-    path: list[str] = []
-    parent_id = edges.get(project_id)
-    while parent_id is not None and len(path) < projects.MAX_DEPTH:
-        path.append(parent_id)
-        parent_id = edges.get(parent_id)
-    return path
 
 
 def _insert_missing_rows(
@@ -107,46 +86,6 @@ def _insert_missing_rows(
     missing = sorted(needed - set(rows))
     usages.insert_zeros(connection, missing)
     return {**rows, **usages.row_ids(connection, {key.project_id for key in missing})}
-
-
-@dataclasses.dataclass(slots=True)
-class _Counted:
-    """Which rows the totals over all projects count. No total is opened or closed during a change of the tree.
-
-    ``flags``: whether the rows of moved projects are counted afterwards, by id.
-    """
-
-    totals: Mapping[str, Total]
-    keys: set[UsageKey] = dataclasses.field(default_factory=set)
-    flags: dict[int, bool] = dataclasses.field(default_factory=dict)
-
-    def count_inserted(
-        self, connection: sa.Connection, inserted: Collection[UsageKey], after: Edges, rows: Mapping[UsageKey, int]
-    ) -> dict[UsageKey, int]:
-        """Count the inserted rows of roots, which are zero. Returns the rows of the totals."""
-        new = [key for key in inserted if after.get(key.project_id) is None and self._is_open(key)]
-        usages.set_counted_rows(connection, {rows[key]: True for key in new})
-        self.keys.update(new)
-        return {UsageKey(TOTAL, resource): total.node.usage_id for resource, total in self.totals.items()}
-
-    def is_below(self, key: UsageKey, ancestors: Sequence[str], *, becomes_root: bool = False) -> bool:
-        """Whether the total counts the root above this row, whose project has these ancestors."""
-        if becomes_root:
-            return self._is_open(key)
-        return (key._replace(project_id=ancestors[-1]) if ancestors else key) in self.keys
-
-    def move(self, usage_id: int, key: UsageKey, *, is_root: bool) -> None:
-        """Note whether a moved row is counted."""
-        if self._total(key) is not None:
-            self.flags[usage_id] = is_root and self._is_open(key)
-
-    def _is_open(self, key: UsageKey) -> bool:
-        total = self._total(key)
-        return total is not None and total.is_open
-
-    def _total(self, key: UsageKey) -> Total | None:
-        """The total of the resource; None if there is none, or if the row does not count the whole resource."""
-        return self.totals.get(key.resource) if key.is_whole else None
 
 
 @dataclasses.dataclass(slots=True)
@@ -168,7 +107,6 @@ def _plan(
     moving: Iterable[UsageKey],
     old_ancestors: Mapping[str, Sequence[str]],
     new_ancestors: Mapping[str, Sequence[str]],
-    counted: _Counted,
 ) -> list[_Part]:
     plan = []
     for key in moving:
@@ -176,12 +114,6 @@ def _plan(
         carrier = next((above for above in old_ancestors[project_id] if above in old_ancestors), None)
         # The total of an ancestor on both paths does not change.
         old, new = set(old_ancestors[project_id]), set(new_ancestors[project_id])
-        path = [project_id, *new_ancestors[project_id]]
-        if counted.is_below(key, old_ancestors[project_id]):
-            old.add(TOTAL)
-        if counted.is_below(key, path[1:], becomes_root=path[-1] in new_ancestors):
-            new.add(TOTAL)
-        counted.move(rows[key], key, is_root=len(path) == 1)
         left = (key._replace(project_id=above) for above in old - new)
         plan.append(
             _Part(
@@ -193,41 +125,6 @@ def _plan(
             )
         )
     return plan
-
-
-def _lock_order(
-    connection: sa.Connection, rows: Mapping[UsageKey, int], plan: Sequence[_Part], before: Edges
-) -> list[list[int]]:
-    """The ids of all rows that change, in the common lock order. (_lock_and_read_subtrees sorts each list.)"""
-    changing = {part.usage_id for part in plan}.union(*([*part.leaves, *part.enters] for part in plan))
-    if dialects.of(connection).update_locks_in_order:
-        return [list(chunk) for chunk in chunks(sorted(changing))]
-    by_depth: dict[int, list[tuple[UsageKey, int]]] = {}
-    for key, usage_id in rows.items():
-        if usage_id in changing:
-            height = 1 if key.project_id == TOTAL else -len(ancestors(key.project_id, before))
-            by_depth.setdefault(height, []).append((key, usage_id))
-    return [
-        [usage_id for _, usage_id in part] for _, level in sorted(by_depth.items()) for part in chunks(sorted(level))
-    ]
-
-
-@functools.cache
-def _usage_lock(dialect: dialects.Dialect) -> ListStatement:
-    columns = usages.lock_order_columns(by_id=dialect.update_locks_in_order)
-    return ListStatement(lambda size: dialect.lock_in_order(usages.subtrees_query(size), *columns))
-
-
-def _lock_and_read_subtrees(connection: sa.Connection, order: Iterable[Sequence[int]]) -> dict[int, int]:
-    """Lock the usage rows with these ids, list by list; each list in the order of the ids or of the names.
-
-    Returns the ``subtree`` of each row, by id, as read under the lock.
-    """
-    lock = _usage_lock(dialects.of(connection))
-    subtrees: dict[int, int] = {}
-    for chunk in order:
-        subtrees.update(tuple(row) for row in lock.rows(connection, chunk, {}))
-    return subtrees
 
 
 def _totals(plan: Sequence[_Part], subtrees: Mapping[int, int]) -> dict[int, int]:

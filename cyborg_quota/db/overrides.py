@@ -27,8 +27,8 @@ _MAX_INTEGER: Final = 2**31 - 1
 _column = limit_overrides.c
 _KEY: Final = (_column.project_id, _column.resource)
 
-_HAS_NOT_ENDED: Final = _column.ends_at > clock.utc_now()
-IS_ACTIVE: Final = sa.and_(_column.starts_at <= clock.utc_now(), _HAS_NOT_ENDED)
+HAS_NOT_ENDED: Final = _column.ends_at > clock.utc_now()
+IS_ACTIVE: Final = sa.and_(_column.starts_at <= clock.utc_now(), HAS_NOT_ENDED)
 """The condition of an override that applies at this moment, by the clock of the database."""
 
 _LIMITS: Final = sa.select(*_KEY, _column.hard_limit, _column.generation, _column.ordinal)
@@ -92,7 +92,7 @@ def _rows(
 ) -> tuple[list[LimitOverride], datetime.datetime | None]:
     """``is_sorted`` False: the caller sorts. (SQLite would read all rows in that order, rather than by the names.)"""
     now = sa.type_coerce(clock.utc_now(), sa.DateTime()).label("now")
-    query = sa.select(limit_overrides, now).where(condition, _HAS_NOT_ENDED).limit(limit)
+    query = sa.select(limit_overrides, now).where(condition, HAS_NOT_ENDED).limit(limit)
     if is_sorted:
         query = query.order_by(_column.generation, _column.ordinal)
     rows = connection.execute(query).all()
@@ -163,9 +163,9 @@ def forget_project(connection: sa.Connection, project_id: str) -> None:
 
 def holders_query(after: str, count: int) -> sa.Select[Any]:
     """The query for the first ``count`` projects with such overrides (see of_projects_query) after this id."""
-    return paging.first_projects(_column.project_id, after, count, _HAS_NOT_ENDED)
+    return paging.first_projects(_column.project_id, after, count, HAS_NOT_ENDED)
 
 
 def of_projects_query(project_ids: Sequence[str]) -> sa.Select[Any]:
     """The query for the overrides of these projects that have not ended."""
-    return sa.select(*_KEY).where(_column.project_id.in_(project_ids), _HAS_NOT_ENDED)
+    return sa.select(*_KEY).where(_column.project_id.in_(project_ids), HAS_NOT_ENDED)

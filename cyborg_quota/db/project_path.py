@@ -1,56 +1,82 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The path of one project to its root, with the usage rows that a charge changes. path_state.py reads it."""
+"""The path of one project to its root: the usage rows that a charge changes, and the limits that were read with them.
+
+path_state.py reads it.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final
 
 from cyborg_quota.db.usages import Node
-from cyborg_quota.types import ResourceKey
+from cyborg_quota.types import TOTAL, Counters, ResourceKey, UsageKey
+
+_FRESH_SECONDS: Final = 60
+"""The age at which limits are read again in any case."""
 
 
-class Total(NamedTuple):
-    """The row of the total of a resource over all projects: see totals.py.
+@dataclasses.dataclass(frozen=True, slots=True)
+class PathState:
+    """A state at one moment. ``project_ids``: the project and its ancestors, leaf first.
 
-    ``is_counted``: it counts the root of the path with which it was read.
+    ``project_limits``: the limits of the projects, or the overrides in their place that apply at that moment.
+    ``defaults``: the default limits, by resource. Values that are not stored are missing. ``totals`` has the total
+    limits, by resource; what they count is in ``counters``, with the project id TOTAL. The states of ``read_many``
+    share these mappings.
     """
 
-    node: Node
-    is_open: bool
-    is_counted: bool = False
+    project_ids: Sequence[str]
+    counters: Mapping[UsageKey, Counters]
+    project_limits: Mapping[UsageKey, int]
+    defaults: Mapping[str, int]
+    totals: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    @property
+    def resources(self) -> list[str]:
+        """Every resource that has a default limit, or a limit or a usage row on the path; sorted."""
+        keys = [*self.counters, *self.project_limits]
+        return sorted({*self.defaults, *(key.resource for key in keys if key.project_id != TOTAL and not key.pod)})
 
 
 class ProjectPath:
     """The path of one project, leaf first, and the usage rows along it, by key.
 
-    ``totals``: the totals over all projects, by the same keys.
+    ``limits`` are the stored limits of these resources and pods (without counters), as of the moment at which the rows
+    were read; None: they were not read. ``until``: when an override on the path begins or ends next, in microseconds
+    since 1970 by the database's clock; None: never.
     """
 
-    __slots__ = ("_nodes", "_rows", "project_ids", "totals")
+    __slots__ = ("_nodes", "_read_at", "_rows", "limits", "project_ids", "until")
 
     def __init__(
         self,
         project_ids: Sequence[str],
         rows: dict[ResourceKey, tuple[Node, ...]],
-        totals: Mapping[ResourceKey, Total] | None = None,
+        totals: Mapping[str, Node] | None = None,
+        limits: PathState | None = None,
+        until: int | None = None,
     ) -> None:
         self.project_ids = tuple(project_ids)
-        self.totals = totals or {}
+        self.limits = limits
+        self.until = until
         self._rows = rows
+        self._read_at = time.monotonic()
         self._nodes = {key: nodes for key, nodes in rows.items() if len(nodes) == len(self.project_ids)}
-        for key, total in self.totals.items():
-            if total.is_counted and key in self._nodes:
-                self._nodes[key] += (total.node,)
+        for resource, total in (totals or {}).items():
+            if (key := ResourceKey(resource)) in self._nodes:
+                self._nodes[key] += (total,)
 
     def nodes(self, key: ResourceKey) -> tuple[Node, ...] | None:
-        """The rows to charge, leaf first, with the total that counts the root; None if a row does not exist yet."""
+        """The rows to charge: leaf first, the total over all projects last; None if a row does not exist yet."""
         return self._nodes.get(key)
 
-    def uncounted(self, keys: Iterable[ResourceKey]) -> list[ResourceKey]:
-        """Those of the keys of which a total is open and does not count the root."""
-        totals = ((key, self.totals.get(key)) for key in keys if key in self._nodes)
-        return [key for key, total in totals if total is not None and total.is_open and not total.is_counted]
+    @property
+    def has_fresh_limits(self) -> bool:
+        """Whether the limits were read, and not too long ago."""
+        return self.limits is not None and time.monotonic() - self._read_at < _FRESH_SECONDS
 
     @property
     def keys(self) -> list[ResourceKey]:
@@ -62,8 +88,11 @@ class ProjectPath:
         return set(self.project_ids) - {node.project_id for node in self._rows.get(key, ())}
 
     def missing(self, keys: Iterable[ResourceKey]) -> list[ResourceKey]:
-        """Those of the keys that cannot be charged yet: a project along this path has no usage row, or the root is not
-        counted in the total.
-        """
-        lacking = [key for key in keys if key not in self._nodes]
-        return lacking + self.uncounted(keys) if self.totals else lacking
+        """Those of the keys that cannot be charged yet, because a project along this path has no usage row."""
+        return [key for key in keys if key not in self._nodes or self.lacks_total(key)]
+
+    def lacks_total(self, key: ResourceKey) -> bool:
+        """Whether a total limit is set, and its row does not exist."""
+        if key.pod or self.limits is None or key.resource not in self.limits.totals:
+            return False
+        return key in self._nodes and self._nodes[key][-1].project_id != TOTAL

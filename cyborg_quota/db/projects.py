@@ -129,6 +129,14 @@ def lock_many(connection: sa.Connection, project_ids: Iterable[str]) -> None:
             raise ConcurrentChange
 
 
+def lock_and_add(connection: sa.Connection, project_ids: Collection[str]) -> None:
+    """Like ``lock_many``, but first insert the projects that do not exist, as roots."""
+    for names in chunks(sorted(project_ids)):
+        for project_id in sorted(set(names) - edges(connection, names).keys()):
+            ensure(connection, project_id)
+    lock_many(connection, project_ids)
+
+
 def lock_or_add(connection: sa.Connection, project_ids: Iterable[str], leaf: str) -> None:
     """Like ``lock_many``, in the same order, but insert ``leaf`` as a root if it does not exist."""
     for project_id in sorted(project_ids):

@@ -1,112 +1,94 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The total of a resource over all projects: a usage row above the roots, and its limit in limit_totals.
+"""The total of a resource over all projects: the usage row of the project id TOTAL, which is above all roots.
 
-The row of a total has the project id TOTAL. ``counted_in_total`` is 1 in the usage row of each root whose subtree it
-counts:
+    subtree of the total = the sum of subtree over the usage rows of all roots
 
-    subtree of the total = the sum of subtree over the rows with counted_in_total = 1
+From the moment at which this row exists, it is in every path that is read (path_state.py): it is charged last, like any
+other row. Its limit is a row of project_limits.
 
-In the row of the total itself, ``counted_in_total`` is 1 while it is open: roots are to be counted. It is NULL while it
-is being removed. To count a root, or to count it no longer, changes the generation of its row, as a move does (rule 1
-in projects.py), and to open or close a total changes that of the total's row. A charge that has read the path before
-therefore matches no row, and reads the path again.
-
-Every reader of a path sees the row of the total in the same statement (path_state.py). If it is open and does not count
-the root, a reserve counts the root before it charges. A root that was inserted by a transaction that did not see the
-total is thus counted by the scan that follows the opening, or by the first reserve that sees the total.
+To set a total limit takes two transactions. The first inserts the row. Both ``count``: lock the rows of all roots and
+of the total, set the total to the sum of the roots, and renew all their generations, so that a charge with a path that
+was read before, without the total, matches no row. The first transaction does not see a root that is inserted at the
+same moment, and whose path was read without the total. The second one does: a root that it does not see was inserted
+after the first, so that its path has the total, and its charges wait for the total's row. So the sum is exact. After a
+crash between the two transactions there is no limit yet, and the same call sets it; heal corrects the sum.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import Final
+from collections.abc import Collection
+from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock, dialects, path_state, recounts, usages
-from cyborg_quota.db.errors import ConcurrentChange
-from cyborg_quota.db.models import limit_totals
-from cyborg_quota.db.prepared import ListStatement
-from cyborg_quota.db.project_path import ProjectPath
-from cyborg_quota.types import TOTAL, ResourceKey, TotalLimit, UsageKey
+from cyborg_quota.db import limits, path_state, usage_locks, usages
+from cyborg_quota.db.models import project_limits, quota_usages
+from cyborg_quota.db.models import projects as projects_table
+from cyborg_quota.types import TOTAL, Counters, TotalLimit, UsageKey
 
-_limit = limit_totals.c
-_SUBTREES: Final = ListStatement(usages.subtrees_query)
-
-
-# --- The rows ---
+_usage = quota_usages.c
+_limit = project_limits.c
+_IS_TOTAL: Final = _usage.project_id == sa.literal_column(f"'{TOTAL}'")
 
 
-def open_row(connection: sa.Connection, resource: str) -> None:
-    """Insert the row of a total, or open it again. The transaction must be serialized with changes of the tree."""
+def _of_roots(*columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    """The query for the usage rows of roots that count all pods, and of the totals."""
+    source = sa.outerjoin(quota_usages, projects_table, projects_table.c.project_id == _usage.project_id)
+    query = sa.select(*columns).select_from(source)
+    return query.where(usages.COUNTS_ALL_PODS, projects_table.c.parent_id.is_(None))
+
+
+def make_row(connection: sa.Connection, resource: str) -> None:
+    """Insert the row of a total, if there is none. The transaction must be serialized with changes of the tree."""
     path_state.make_row(connection, UsageKey(TOTAL, resource))
-    usages.set_open(connection, resource, is_open=True)
 
 
-def close_row(connection: sa.Connection, resource: str) -> None:
-    """Close a total: no root is counted any more. Does nothing if it is closed, or has no row."""
-    usages.set_open(connection, resource, is_open=False)
+def have_rows(connection: sa.Connection, resources: Collection[str]) -> bool:
+    """Whether the rows of these totals exist."""
+    query = sa.select(_usage.resource).where(_IS_TOTAL)
+    return set(resources) <= set(connection.execute(query).scalars())
 
 
-def count_root(connection: sa.Connection, path: ProjectPath, keys: Collection[ResourceKey]) -> None:
-    """Count the root of ``path`` in the open totals of these resources. path_state.make_rows must have run before."""
-    if uncounted := path.uncounted(keys):
-        roots = [(path.nodes(key) or ())[-1] for key in uncounted]
-        set_counted(connection, roots, {key.resource: path.totals[key].node for key in uncounted}, is_counted=True)
+def count(connection: sa.Connection, resources: Collection[str]) -> None:
+    """Set these totals, whose rows exist, to what all projects hold.
 
-
-def set_counted(
-    connection: sa.Connection, roots: Iterable[usages.Node], totals: Mapping[str, usages.Node], *, is_counted: bool
-) -> None:
-    """Count these roots in the totals of their resources, or count them no longer.
-
-    ``totals`` must have been read in this transaction. It must exclude moves of the roots. Raises ConcurrentChange if a
-    row has changed since it was read.
+    The transaction must be serialized with changes of the tree. Charges of these resources wait until it ends.
     """
-    roots = list(roots)
-    by_id = dialects.of(connection).locks_by_id
-    for node in sorted([*roots, *totals.values()], key=lambda one: one.usage_id if by_id else one.lock_order):
-        if node.project_id == TOTAL:
-            is_unchanged = usages.lock_usage_row(connection, node)
-        else:
-            is_unchanged = usages.set_counted(connection, node, is_counted=is_counted)
-        if not is_unchanged:
-            raise ConcurrentChange
-    # The rows are locked: this reads what the transactions that held them have committed.
-    ids = sorted(root.usage_id for root in roots)
-    subtrees = {row.id: row.subtree for row in _SUBTREES.rows(connection, ids, {})}
-    for resource, total in totals.items():
-        held = sum(subtrees[root.usage_id] for root in roots if root.resource == resource)
-        # Also if nothing is held: Galera certifies the change of the row against a concurrent close, but no lock.
-        if not usages.charge(connection, usages.Change(total, subtree=held if is_counted else -held)):
-            recounts.recount(connection, total)  # it has drifted, and would be negative
+    of_resources = _usage.resource.in_(sorted(resources))
+    found = connection.execute(_of_roots(_usage.id, _usage.project_id, _usage.resource).where(of_resources))
+    rows = {UsageKey(row.project_id, row.resource): row.id for row in found}
+    if not rows:
+        return
+    usage_locks.lock(connection, usage_locks.in_lock_order(connection, rows, {}))
+    usages.bump_generations_of_rows(connection, list(rows.values()))
+    # (The rows are locked: this also sums what roots hold that were inserted after the first statement.)
+    sums = _of_roots(_usage.resource, sa.func.sum(_usage.subtree)).where(of_resources, ~_IS_TOTAL)
+    held = {resource: int(subtree) for resource, subtree in connection.execute(sums.group_by(_usage.resource))}
+    for resource in resources:
+        usages.set_counters(connection, rows[UsageKey(TOTAL, resource)], Counters(subtree=held.get(resource, 0)))
 
 
-# --- The limits ---
+def restore(connection: sa.Connection, resource: str) -> tuple[Counters, Counters]:
+    """Make the row of a total if there is none, and set it to what all projects hold. See ``count``.
+
+    Returns the counters before and after.
+    """
+    key = UsageKey(TOTAL, resource)
+    before = usages.read(connection, [TOTAL], [key.resource_key]).get(key, Counters())
+    make_row(connection, resource)
+    count(connection, [resource])
+    return before, usages.read(connection, [TOTAL], [key.resource_key])[key]
 
 
 def read_limits(connection: sa.Connection) -> list[TotalLimit]:
-    """All total limits, by resource, with what is counted so far."""
-    query = sa.select(_limit.resource, _limit.hard_limit, _limit.is_enforced).order_by(_limit.resource)
-    rows = connection.execute(query).all()
+    """All total limits, by resource, with what all projects hold."""
+    query = sa.select(_limit.resource, _limit.hard_limit).where(_limit.project_id == TOTAL)
+    limits_set = dict(connection.execute(query.order_by(_limit.resource)).tuples().all())
     held = {key.resource: counters.subtree for key, counters in usages.read(connection, [TOTAL]).items()}
-    return [TotalLimit(row.resource, row.hard_limit, held.get(row.resource, 0), bool(row.is_enforced)) for row in rows]
+    return [TotalLimit(resource, limit, held.get(resource, 0)) for resource, limit in limits_set.items()]
 
 
-def set_limit(connection: sa.Connection, resource: str, limit: int) -> None:
-    """Set a total limit. A new one is not enforced yet."""
-    values = {"hard_limit": limit, "updated_at": clock.utc_now()}
-    if not connection.execute(sa.update(limit_totals).where(_limit.resource == resource).values(values)).rowcount:
-        new = {"resource": resource, "hard_limit": limit, "is_enforced": 0, "created_at": clock.utc_now()}
-        connection.execute(sa.insert(limit_totals).values(new))
-
-
-def enforce(connection: sa.Connection, resource: str) -> bool:
-    """Begin to enforce a total limit. False: it was removed."""
-    values = {"is_enforced": 1, "updated_at": clock.utc_now()}
-    return connection.execute(sa.update(limit_totals).where(_limit.resource == resource).values(values)).rowcount == 1
-
-
-def delete_limit(connection: sa.Connection, resource: str) -> None:
-    """Remove a total limit."""
-    connection.execute(sa.delete(limit_totals).where(_limit.resource == resource))
+def delete(connection: sa.Connection, resource: str) -> None:
+    """Remove a total: its limit and its row. A charge that has read the row matches none, and reads the path again."""
+    limits.set_limit(connection, UsageKey(TOTAL, resource), None)
+    connection.execute(sa.delete(quota_usages).where(_IS_TOTAL, _usage.resource == resource))

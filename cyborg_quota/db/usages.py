@@ -485,41 +485,6 @@ def lock_order_columns(*, by_id: bool) -> list[sa.ColumnElement[Any]]:
     return [_usage.id] if by_id else list(_KEY)
 
 
-# The totals over all projects: see totals.py.
-
-
-def of_total(resource: str) -> sa.ColumnElement[bool]:
-    """The row of the total of a resource."""
-    return sa.and_(_usage.project_id == TOTAL, COUNTS_ALL_PODS, _usage.resource == resource)
-
-
-def set_open(connection: sa.Connection, resource: str, *, is_open: bool) -> None:
-    """Open or close the total of a resource. Does nothing if it is open or closed already, or has no row."""
-    is_changing = _usage.counted_in_total.is_(None) if is_open else _usage.counted_in_total.is_not(None)
-    _set_counted_in_total(connection, is_open, of_total(resource), is_changing)
-
-
-def set_counted(connection: sa.Connection, root: Node, *, is_counted: bool) -> bool:
-    """Note that a total counts this row, or that none does. False: the row has changed since it was read."""
-    return (
-        _set_counted_in_total(connection, is_counted, _usage.id == root.usage_id, _usage.generation == root.generation)
-        == 1
-    )
-
-
-def set_counted_rows(connection: sa.Connection, flags: Mapping[int, bool]) -> None:
-    """Note for each of these rows, by id, whether a total counts it. The caller must have locked the rows."""
-    for flag in (True, False):
-        for ids in chunks(sorted(usage_id for usage_id, is_counted in flags.items() if is_counted == flag)):
-            _set_counted_in_total(connection, flag, _usage.id.in_(ids))
-
-
-def _set_counted_in_total(connection: sa.Connection, flag: bool, *conditions: sa.ColumnElement[bool]) -> int:
-    values = {"counted_in_total": 1 if flag else None, "generation": generations.other_than(_usage.generation)}
-    update = sa.update(quota_usages).where(*conditions).values(values)
-    return connection.execute(update, generations.random_step()).rowcount
-
-
 # Queries for holdings.py.
 
 _IS_HELD: Final = sa.or_(_usage.used > 0, _usage.reserved > 0)

@@ -24,7 +24,6 @@ from cyborg_quota.exceptions.pods import PodNotFound as PodNotFound
 from cyborg_quota.exceptions.projects import AmbiguousProject as AmbiguousProject
 from cyborg_quota.exceptions.projects import ProjectLookupFailed as ProjectLookupFailed
 from cyborg_quota.exceptions.projects import UnknownProject as UnknownProject
-from cyborg_quota.exceptions.totals import TotalLimitChanged as TotalLimitChanged
 from cyborg_quota.exceptions.totals import TotalLimitNotFound as TotalLimitNotFound
 from cyborg_quota.safe_repr import amounts, safe_repr
 

@@ -14,14 +14,3 @@ class TotalLimitNotFound(QuotaError):
     def __init__(self, resources: Iterable[str]) -> None:
         self.resources = sorted(resources)
         super().__init__(f"There is no total limit for {', '.join(self.resources)}. Nothing was changed.")
-
-
-class TotalLimitChanged(QuotaError):
-    """Another command changed this total limit while projects were counted. All other changes were made."""
-
-    def __init__(self, resource: str) -> None:
-        self.resource = resource
-        super().__init__(
-            f"The total limit of {resource} was changed by another command while the projects were counted. Other "
-            "changes of this command were made. Read the total limits, and repeat the command if it still applies."
-        )

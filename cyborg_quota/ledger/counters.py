@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from oslo_log import log as logging
 
 from cyborg_quota import transitions
-from cyborg_quota.db import dialects, maintenance, path_state, recounts, usages
+from cyborg_quota.db import change_log, dialects, maintenance, path_state, recounts, totals, usages
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.ledger.project_tree import PathCache
@@ -146,7 +146,7 @@ class Healer:
             depth = len(path.project_ids) - 1
             for distance, project_id in enumerate(path.project_ids):
                 rows.add(_RowToRepair(distance - depth, UsageKey(project_id, *key)))
-            if key in path.totals:
+            if (nodes := path.nodes(key)) and nodes[-1].project_id == TOTAL:
                 rows.add(_RowToRepair(1, UsageKey(TOTAL, *key)))
             if drift.recorded is None and drift.key.is_whole:
                 orphans.add(drift.key)
@@ -163,7 +163,9 @@ class Healer:
     def _heal(self, key: UsageKey, *, is_orphan: bool) -> Drift | None:
         def work(connection: Connection) -> Drift | None:
             if key.project_id == TOTAL:
-                path_state.make_row(connection, key)  # (Somebody may have deleted it by hand.)
+                change_log.serialize(connection)
+                before, after = totals.restore(connection, key.resource)
+                return None if before == after else Drift(key, before, after)
             nodes = path_state.read_nodes(connection, key)
             if not nodes or not usages.lock_usage_row(connection, nodes[0]):
                 raise ConcurrentChange

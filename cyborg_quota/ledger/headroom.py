@@ -17,7 +17,7 @@ from cyborg_quota import enforcement, exceptions, headroom
 from cyborg_quota.capacity_types import FreeInventories
 from cyborg_quota.db import free_capacity, path_state, resource_providers
 from cyborg_quota.db.database import Connection, Database
-from cyborg_quota.db.path_state import PathState
+from cyborg_quota.db.project_path import PathState
 from cyborg_quota.headroom import Bundles
 from cyborg_quota.ledger import pod_claims
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer

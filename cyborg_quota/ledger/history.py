@@ -6,16 +6,17 @@ The transactions that make the changes record them themselves (db/change_log.py)
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Final, TypeVar
 
 from oslo_log import log as logging
 
-from cyborg_quota.db import change_log
+from cyborg_quota.db import change_log, usage_locks
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.limit_types import describe, reason_of
 from cyborg_quota.limits.timeline import shown
-from cyborg_quota.types import TOTAL, HistoryEntry, HistoryFilter, RecordedChange, RecordedChanges
+from cyborg_quota.types import TOTAL, HistoryEntry, HistoryFilter, RecordedChange, RecordedChanges, UsageKey
 
 LOG = logging.getLogger(__name__)
 
@@ -44,14 +45,22 @@ class History:
     ) -> T:
         """Run ``work`` in one transaction, serialized with all other changes, and announce what it has recorded.
 
-        ``work`` returns a result and what it has recorded. ``dry_run``: it only reads, and nothing waits for it.
+        ``work`` returns a result and what it has recorded. When this method returns, no charge is granted by a limit
+        that it has replaced (L2): see usage_locks.py. ``dry_run``: it only reads, and nothing waits for it.
         """
 
         def serialized(connection: Connection) -> tuple[T, RecordedChanges | None]:
             change_log.serialize(connection)
-            return work(connection)
+            result, recorded = work(connection)
+            if bounded := _bounded_rows(recorded):
+                usage_locks.renew(connection, bounded)
+            return result, recorded
 
         result, recorded = database.read(work) if dry_run else database.write(serialized)
+        for resource in _changed_defaults(recorded):
+            after: str | None = ""
+            while after is not None:
+                after = database.write(functools.partial(usage_locks.renew_roots, resource=resource, after=after))
         self.announce(recorded)
         return result
 
@@ -84,6 +93,25 @@ class History:
         while deleted := self._database.write(lambda connection: change_log.purge(connection, age_microseconds)):
             purged += deleted
         return purged
+
+
+def _bounded_rows(recorded: RecordedChanges | None) -> set[UsageKey]:
+    """The usage rows that the changed limits and overrides of projects bound; not of projects that were removed."""
+    changes = () if recorded is None else recorded.changes
+    removed = {one.project_id for one in changes if one.action == "remove project"}
+    return {
+        UsageKey(one.project_id, one.resource, one.pod or "")
+        for one in changes
+        if one.resource is not None and one.project_id is not None and one.project_id not in removed
+    }
+
+
+def _changed_defaults(recorded: RecordedChanges | None) -> list[str]:
+    return [
+        one.resource
+        for one in ([] if recorded is None else recorded.changes)
+        if one.resource is not None and one.project_id is None and one.provider is None
+    ]
 
 
 def _fields(recorded: RecordedChanges, reason: str | None) -> str:

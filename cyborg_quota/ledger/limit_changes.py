@@ -19,8 +19,8 @@ from cyborg_quota import exceptions
 from cyborg_quota.db import change_log, dialects, moves, overrides, path_state, pods, projects, usages
 from cyborg_quota.db import limits as tables
 from cyborg_quota.db.database import Connection, Database
-from cyborg_quota.db.path_state import PathState
 from cyborg_quota.db.prepared import chunks
+from cyborg_quota.db.project_path import PathState
 from cyborg_quota.ledger import limit_reading
 from cyborg_quota.ledger import overrides as override_changes
 from cyborg_quota.ledger.history import History
@@ -202,12 +202,15 @@ class LimitKeeper(LimitChanger):
     def apply(self, wanted: Document, author: Author, *, dry_run: bool) -> list[RecordedChange]:
         """Apply a document of limits and projects. ``dry_run``: only return the changes.
 
-        Raises LimitRefused, PodNotFound, TotalLimitChanged.
-        The total limits follow in transactions of their own: see total_limits.py.
+        Raises LimitRefused, PodNotFound. The total limits follow in transactions of their own: see total_limits.py.
         """
         changes = self._apply(wanted, author, operation="import", dry_run=dry_run)
         self._tree.paths.forget_all()
-        return changes + self._total_limits.apply(wanted.totals, author, dry_run=dry_run) if wanted.totals else changes
+        if wanted.totals:
+            changes += self._total_limits.find_changes(wanted.totals)
+            if not dry_run:
+                self._total_limits.set(wanted.totals, author, operation="import")
+        return changes
 
     def _apply(
         self, wanted: Document, author: Author, *, operation: str | None = None, dry_run: bool = False

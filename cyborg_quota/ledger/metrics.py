@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 
 from cyborg_quota.db import free_capacity, history, path_state, pods, schema
 from cyborg_quota.db.database import Connection, Database
-from cyborg_quota.db.path_state import PathState
+from cyborg_quota.db.project_path import PathState
 from cyborg_quota.ledger.headroom import HeadroomReader
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.metric_types import LedgerMetrics

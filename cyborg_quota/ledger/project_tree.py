@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import change_log, moves, overrides, path_state, projects, totals, usages
+from cyborg_quota.db import change_log, moves, overrides, path_state, projects, totals, usage_locks, usages
 from cyborg_quota.db import limits as tables
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.prepared import chunks
@@ -58,11 +58,11 @@ class PathCache:
     def get(self, project_id: str, keys: Collection[ResourceKey]) -> ProjectPath:
         """The path of ``project_id``, with usage rows for all ``keys``. Raises DatabaseUnavailable."""
         path = self._cached_paths.get(project_id)
-        if path is not None and not path.missing(keys):
+        if path is not None and path.has_fresh_limits and not path.missing(keys):
             return path
         began = time.monotonic()
         for _ in range(_MAX_ATTEMPTS):
-            path = self._database.read(lambda connection: self.read(connection, project_id, keys))
+            path = self._database.read(lambda connection: self._read(connection, project_id, keys))
             if not path.missing(keys):
                 return path
             self._make(project_id, keys)
@@ -71,8 +71,10 @@ class PathCache:
     def read(self, connection: Connection, project_id: str, keys: Collection[ResourceKey]) -> ProjectPath:
         """The path from the cache or the database, for use inside a transaction. Usage rows may be missing."""
         known = self._cached_paths.get(project_id)
-        if known is not None and not known.missing(keys):
-            return known
+        return self._read(connection, project_id, keys) if known is None or known.missing(keys) else known
+
+    def _read(self, connection: Connection, project_id: str, keys: Collection[ResourceKey]) -> ProjectPath:
+        known = self._cached_paths.get(project_id)
         wanted = set(keys) | (set(known.keys) if known is not None else set())
         path = path_state.read_path(connection, project_id, wanted)
         if len(self._cached_paths) >= _MAX_CACHED_PATHS:
@@ -110,8 +112,12 @@ class PathCache:
     def _make(self, project_id: str, keys: Collection[ResourceKey]) -> None:
         def work(connection: Connection) -> None:
             path = path_state.read_path(connection, project_id, keys)
+            if any(map(path.lacks_total, keys)):
+                change_log.serialize(connection)
             path_state.make_rows(connection, path, keys)
-            totals.count_root(connection, path, keys)
+            for key in path.missing(keys):
+                if path.lacks_total(key):  # (somebody has deleted its row by hand)
+                    totals.restore(connection, key.resource)
 
         self._database.write(work)
         self.forget(project_id)
@@ -165,7 +171,7 @@ class Tree:
             )
         wanted: dict[str, str | None] = {project_id: parent_id}
         edges = self._database.read(lambda connection: projects.edges_above(connection, [parent_id]))
-        if project_id in moves.ancestors(parent_id, edges):
+        if project_id in usage_locks.ancestors(parent_id, edges):
             wanted[parent_id] = None
         self.place(wanted, Author(user_id=source), operation=source)
 

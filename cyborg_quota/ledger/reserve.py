@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from cyborg_quota import enforcement, exceptions, transitions
 from cyborg_quota.db import new_reservations, path_state, reservations, resource_providers, usages
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
-from cyborg_quota.db.path_state import PathState
 from cyborg_quota.db.project_path import ProjectPath
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer, CapacityRefused, Placement, ReserveResult
 from cyborg_quota.ledger.pending_claims import PendingClaim, can_move
@@ -29,7 +28,6 @@ from cyborg_quota.ledger.project_tree import PathCache, Tree
 from cyborg_quota.ledger.requests import ReserveRequest
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.limits.base import LimitDriver
-from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.types import (
     COMMITTED,
     RESERVED,
@@ -64,7 +62,7 @@ class _ChargePlan(NamedTuple):
     """The path and the limits of a reserve, its changes of usage rows, and what it takes over all pods and in pods."""
 
     path: ProjectPath
-    constraints: list[Constraint]
+    constraints: list[Constraint] | None
     changes: list[usages.Change]
     amounts: Mapping[ResourceKey, int]
 
@@ -286,44 +284,48 @@ class Reserver:
 
     def constraints(
         self, request: ReserveRequest, path: ProjectPath, amounts: Mapping[ResourceKey, int]
-    ) -> list[Constraint]:
-        """The limits of these amounts."""
+    ) -> list[Constraint] | None:
+        """The limits of these amounts, as they were read with the path. None: the request is not limited."""
         if request.ttl_microseconds is None or not amounts:
-            return []
-        state = self.charge_state(path, {key.pod for key in amounts if key.pod})
-        (limits,) = self._limits.bounds([state], sorted(key.resource for key in amounts if not key.pod))
-        if limits.error is not None:
-            raise limits.error
-        unknown_projects = {constraint.project_id for constraint in limits.constraints} - {*path.project_ids, TOTAL}
+            return None
+        constraints, error = self._constraints(path, amounts)
+        if isinstance(error, exceptions.LimitNotSet):  # (it may have been set since the path was read)
+            self._paths.forget(request.project_id)
+            constraints, error = self._constraints(self._paths.get(request.project_id, sorted(amounts)), amounts)
+        if error is not None:
+            raise error
+        unknown_projects = {constraint.project_id for constraint in constraints} - {*path.project_ids, TOTAL}
         if unknown_projects:
             raise exceptions.ConfigurationError(
                 f"The limit driver returned a constraint for {', '.join(sorted(unknown_projects))}, which is not an "
-                f"ancestor of {request.project_id}."
+                f"ancestor of {path.project_ids[0]}."
             )
-        return [constraint for constraint in limits.constraints if constraint.key.resource_key in amounts]
+        return constraints
 
-    def charge_state(self, path: ProjectPath, pods: Collection[str]) -> PathState:
-        """The limits of a path, and of it in these pods, if they are stored in the ledger's database; no counters."""
-        if not isinstance(self._limits, DatabaseLimitDriver):
-            return PathState(path.project_ids, {}, {}, {})
-        pod = None if not pods else next(iter(pods)) if len(pods) == 1 else ""
-        return self._database.read(lambda connection: path_state.read_limits(connection, path.project_ids, pod=pod))
+    def _constraints(
+        self, path: ProjectPath, amounts: Mapping[ResourceKey, int]
+    ) -> tuple[list[Constraint], exceptions.QuotaError | None]:
+        assert path.limits is not None, "get() reads the limits"
+        (limits,) = self._limits.bounds([path.limits], sorted(key.resource for key in amounts if not key.pod))
+        return [one for one in limits.constraints if one.key.resource_key in amounts], limits.error
 
     def raise_refusal(
         self,
         request: ReserveRequest,
         charged: ProjectPath,
-        constraints: Sequence[Constraint],
+        constraints: Sequence[Constraint] | None,
         amounts: Mapping[ResourceKey, int],
     ) -> bool:
         """Raise OverQuota (with all violations: see ``visible``) or UsageOverflow if the counters explain the refusal.
 
-        True: they are within all limits. False: the path is no longer the one that was charged; the caller must retry.
+        True: they are within all limits. False: the path that was charged, or its limits, are out of date; the caller
+        must retry.
         """
         self._paths.forget(request.project_id)
         path = self._paths.get(request.project_id, sorted(amounts))
-        if path.project_ids != charged.project_ids:
+        if path.until != charged.until or any(path.nodes(key) != charged.nodes(key) for key in amounts):
             return False
+        constraints = constraints or ()
         owners = {*path.project_ids, *(constraint.project_id for constraint in constraints)}
         counters = self._database.read_synced(lambda connection: usages.read(connection, owners, amounts))
         violations = enforcement.find_violations(request.project_id, constraints, counters, amounts)
@@ -398,17 +400,20 @@ def _insert(connection: Connection, request: ReserveRequest, rows: Sequence[new_
 
 
 def changes_with_bounds(
-    path: ProjectPath, constraints: Sequence[Constraint], amounts: Mapping[ResourceKey, int], state: State
+    path: ProjectPath, constraints: Sequence[Constraint] | None, amounts: Mapping[ResourceKey, int], state: State
 ) -> list[usages.Change]:
     """The changes of the usage rows on the path, with their bounds. Deepest first: ``charge_all`` sorts by lock order.
+
+    ``constraints`` None: they are not limited.
     """
-    limits_by_scope = enforcement.limits_by_scope(constraints)
+    limits_by_scope = enforcement.limits_by_scope(constraints or ())
     changes = []
     for counted, amount in amounts.items():
         for change in usages.along(path.nodes(counted) or (), *transitions.effect(None, state, amount)):
             key = UsageKey(change.node.project_id, *counted)
             change.max_held = limits_by_scope.get((key, "project"))
             change.max_subtree = limits_by_scope.get((key, "total" if key.project_id == TOTAL else "subtree"))
+            change.until = None if constraints is None else path.until
             changes.append(change)
     return sorted(changes, key=usages.by_depth)
 

@@ -162,7 +162,7 @@ def read_rows(
 
 
 def changes_of_rows(
-    path: ProjectPath, constraints: Sequence[Constraint], rows: Sequence[Row], amounts: Mapping[ResourceKey, int]
+    path: ProjectPath, constraints: Sequence[Constraint] | None, rows: Sequence[Row], amounts: Mapping[ResourceKey, int]
 ) -> list[usages.Change]:
     """The changes, with their bounds, that add these amounts to what the rows of a consumer hold, by their states."""
     by_state: dict[State, dict[ResourceKey, int]] = {}

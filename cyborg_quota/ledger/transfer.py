@@ -93,11 +93,11 @@ class Transferrer:
         unchanged = {UsageKey(node.project_id, *key) for key in amounts for node in sending.nodes(key) or ()}
         constraints = [
             constraint
-            for constraint in self._reserver.constraints(receiving, path, amounts)
+            for constraint in self._reserver.constraints(receiving, path, amounts) or ()
             if constraint.scope == "project" or constraint.key not in unchanged
         ]
         charges = [
-            *changes_of_rows(sending, (), rows, {key: -amount for key, amount in amounts.items()}),
+            *changes_of_rows(sending, None, rows, {key: -amount for key, amount in amounts.items()}),
             *changes_of_rows(path, constraints, rows, amounts),
         ]
         leaves = {row.resource: (path.nodes(ResourceKey(row.resource)) or ())[0] for row in rows}

@@ -14,7 +14,7 @@ from cyborg_quota.limits import base
 from cyborg_quota.types import UNLIMITED, Constraint, UsageKey
 
 if TYPE_CHECKING:
-    from cyborg_quota.db.path_state import PathState
+    from cyborg_quota.db.project_path import PathState
 
 
 class ConfigLimitDriver(base.LimitDriver):

@@ -9,7 +9,7 @@ from typing import Final
 from oslo_config import cfg
 
 from cyborg_quota import exceptions, plugins
-from cyborg_quota.db.path_state import PathState
+from cyborg_quota.db.project_path import PathState
 from cyborg_quota.limits import base
 from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree, effective
 from cyborg_quota.limits.models.base import EnforcementModel

@@ -233,12 +233,12 @@ class TestTotalLimit(ApplicationTestCase):
 
         with fx.MonkeyPatch("cyborg_quota.ledger.total_limits.TotalLimits._count", crash):
             self.assertRaises(Killed, self.engine.total_limits.set, base.ADMIN, {"gpu": 10})
-        shown = {"limit": 10, "held": 0, "enforced": False}
+        shown = {"limit": 10, "held": 0}
         self.assertEqual({"gpu": shown}, self.ask("/v2/quota_totals").json["quota"])
         answer = self.ask("/v2/quota_totals", method="PUT", json={"quota": {"gpu": 8}})
         self.assertEqual("cyborg_quota.limit_below_usage", self.error(answer)["code"])
         answer = self.ask("/v2/quota_totals", method="PUT", json={"quota": {"gpu": 10}})
-        self.assertEqual({"gpu": {"limit": 10, "held": 9, "enforced": True}}, answer.json["quota"])
+        self.assertEqual({"gpu": {"limit": 10, "held": 9}}, answer.json["quota"])
         with fx.MonkeyPatch("cyborg_quota.ledger.total_limits.TotalLimits._count", crash):
             self.assertRaises(Killed, self.engine.total_limits.unset, base.ADMIN, ["gpu"])
         self.assertEqual({}, self.ask("/v2/quota_totals").json["quota"])

@@ -50,12 +50,6 @@ class TotalRowsTest(test_simulate.SimulateCase):
             self.assertEqual((1, refused, 2, -1, -1, TOTAL if refused else None), rows["p"])
         self.assertEqual({"p", "q"}, set(self.rows({}, self.trace("0,reserve,a,p,tpu,1", "0,reserve,a,q,tpu,1"))))
 
-    def test_a_total_that_is_not_enforced_yet(self) -> None:
-        """A command that set it was interrupted: no reserve is refused by it."""
-        self.call("limit", "set", "--total", "gpu=4")
-        self.sql("UPDATE limit_totals SET is_enforced = 0")
-        self.assertEqual({"p", "q"}, set(self.rows({}, self.file)))
-
     def test_the_limit_of_the_project_binds_if_both_leave_the_same(self) -> None:
         rows = self.rows({"defaults": {"gpu": 4}, "total": {"gpu": 4}}, self.file)
         self.assertEqual("p", rows["p"][-1])

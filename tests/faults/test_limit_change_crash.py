@@ -16,7 +16,7 @@ import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import Inventory, QuotaEngine, exceptions
-from cyborg_quota.db import change_log, usages
+from cyborg_quota.db import change_log, totals
 from cyborg_quota.types import TotalLimit
 from tests import base, history_replay, hooks
 from tests.faults import kill_points
@@ -24,7 +24,6 @@ from tests.functional import test_limits
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
-BATCH = "cyborg_quota.ledger.total_limits.BATCH_ROOTS"
 SPAN = (datetime.datetime(2090, 1, 1), datetime.datetime(2091, 1, 1))
 IMPORTED = {
     "defaults": {"gpu": 50},
@@ -166,10 +165,10 @@ class TestKilledTotals(CrashTestCase):
     def test_a_total_limit_is_switched(self) -> None:
         """It is enforced only if all is counted, what it counts is right, and a repeat of the call completes it."""
         self.engine.reserve(base.Context("b"), {"gpu": 3})
-        totals = self.engine.total_limits
+        limits = self.engine.total_limits
         calls: dict[str, Step] = {
-            "set": Step(self.unset_total, lambda: totals.set(base.ADMIN, {"gpu": 9})),
-            "unset": Step(lambda: totals.set(base.ADMIN, {"gpu": 9}), lambda: totals.unset(base.ADMIN, ["gpu"])),
+            "set": Step(self.unset_total, lambda: limits.set(base.ADMIN, {"gpu": 9})),
+            "unset": Step(lambda: limits.set(base.ADMIN, {"gpu": 9}), lambda: limits.unset(base.ADMIN, ["gpu"])),
         }
         for name, step in calls.items():
             outcomes = set()
@@ -179,10 +178,9 @@ class TestKilledTotals(CrashTestCase):
                 if content is None:
                     step.restore()
                     content = hooks.tables(self.sql)
-                with mock.patch(BATCH, 1):
-                    ends = self.make(step.change, at)
+                ends = self.make(step.change, at)
                 kill_points.add(points, ends)
-                outcomes.add(tuple((one.held, one.is_enforced) for one in totals.list(base.ADMIN)))
+                outcomes.add(tuple(limits.list(base.ADMIN)))
                 if hooks.tables(self.sql) == content:
                     continue  # the next one is killed on the same content
                 content = None
@@ -192,29 +190,27 @@ class TestKilledTotals(CrashTestCase):
                 with contextlib.suppress(exceptions.QuotaError):  # "there is no total limit": the first call removed it
                     step.change()
                 self.assert_invariants()
-                expected = [TotalLimit("gpu", 9, 5, is_enforced=True)] if name == "set" else []
-                self.assertEqual(expected, totals.list(base.ADMIN), at)
-            partial = {((0, False),), ((2, False),), ((5, False),), ((5, True),)} if name == "set" else {((5, True),)}
-            self.assertEqual({(), *partial}, outcomes, name)
+                self.assertEqual([TotalLimit("gpu", 9, 5)] if name == "set" else [], limits.list(base.ADMIN), at)
+            self.assertEqual({(), (TotalLimit("gpu", 9, 5),)}, outcomes, name)
 
     def unset_total(self) -> None:
         with contextlib.suppress(exceptions.QuotaError):
             self.engine.total_limits.unset(base.ADMIN, ["gpu"])
 
-    def test_a_total_that_is_counted_in_two_transactions_is_detected(self) -> None:
-        """The control: the roots are counted before what they hold is added to the total."""
-        charge = usages.charge
+    def test_a_total_that_is_counted_after_its_limit_is_detected(self) -> None:
+        """The control: the row and the limit are committed before what the roots hold is added."""
+        count = totals.count
 
-        def naive(connection: Any, change: usages.Change) -> bool:
+        def naive(connection: Any, resources: Any) -> None:
             connection.connection.commit()
             connection.exec_driver_sql("BEGIN")  # a statement after which the process can be killed
-            return charge(connection, change)
+            count(connection, resources)
 
         found: list[Any] = []
         points: list[int | None] = [None]
         for at in points:
             self.unset_total()
-            with mock.patch.object(usages, "charge", naive):
+            with mock.patch.object(totals, "count", naive):
                 ends = self.make(lambda: self.engine.total_limits.set(base.ADMIN, {"gpu": 9}), at)
             kill_points.add(points, ends)
             found = self.engine.audit(base.ADMIN)

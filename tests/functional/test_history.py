@@ -351,13 +351,13 @@ class TestListing(HistoryTestCase):
 
     def test_until_the_user_and_the_subject(self) -> None:
         self.age(3600)
-        self.admin.add_project(base.ADMIN, "p1")
+        self.admin.add_project(base.ADMIN, "p9")
         hour, minute = datetime.timedelta(hours=1), datetime.timedelta(minutes=1)
         self.assertEqual([5, 4, 3, 2, 1], [entry.after for entry in self.admin.history(base.ADMIN, until=minute)])
         self.assertEqual([], self.admin.history(base.ADMIN, until=2 * hour))
         self.assertEqual(5, len(self.admin.history(base.ADMIN, user_id="alice")))
         (entry,) = self.admin.history(base.ADMIN, subject="project")
-        self.assertEqual(("add project", "p1"), (entry.action, entry.project_id))
+        self.assertEqual(("add project", "p9"), (entry.action, entry.project_id))
         self.assertEqual(3, len(self.admin.history(base.ADMIN, "p1", subject="limit", resource="gpu")))
 
     def test_what_a_project_may_not_select_by(self) -> None:

@@ -52,7 +52,7 @@ class TestHoldings(test_limits.LimitsTestCase):
     def test_known_projects(self) -> None:
         for name in ("in the tree", "used", "reserved", "limited", "was used", "Used", "overridden", "later"):
             self.assertTrue(self.admin.is_known_project(base.ADMIN, name), name)
-        for name in ("USED", "u", "use_", "unknown", "ended"):
+        for name in ("USED", "u", "use_", "unknown"):
             self.assertFalse(self.admin.is_known_project(base.ADMIN, name), name)
 
     def test_holders_in_batches_of_any_size(self) -> None:

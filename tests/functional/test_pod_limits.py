@@ -212,7 +212,7 @@ class TestEnforcement(PodLimitTestCase):
         self.limit(4, pod="p8")
         with mock.patch.object(CapacityClaimer, "place", autospec=True, side_effect=CapacityClaimer.place) as place:
             self.assertRaises(exceptions.OverQuota, self.claim, 2, provider=ANY)
-        self.assertLessEqual(place.call_count, 2)
+        self.assertLessEqual(place.call_count, 3)  # (the limit of p8 was changed since the path was read)
 
     def test_claims_of_one_call_fill_several_pods(self) -> None:
         """``how_many`` claims of one call are granted, beside claims that name a provider, and not one more."""

@@ -7,6 +7,7 @@ the projects that the model names, and the invariants of the ledger hold.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Any
 from unittest import mock
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from cyborg_quota import QuotaEngine, exceptions
 from cyborg_quota.ledger.driver import DbQuotaDriver
+from cyborg_quota.ledger.history import History
 from cyborg_quota.ledger.settings import DriverSettings
 from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.limits.limit_tree import InitialLimits
@@ -184,6 +186,7 @@ class Trees(stateful.RuleBasedStateMachine):
     def set_limit(self, project: str, limit: int) -> None:
         plain = self.plain.copy()
         plain.own[project] = limit
+        plain.parents.setdefault(project, None)  # (a project with a limit is known)
         self.change(plain, None, "set_limit", "gpu", limit, project)
 
     @stateful.rule(project=PROJECTS)
@@ -232,38 +235,25 @@ class Trees(stateful.RuleBasedStateMachine):
 
     @stateful.rule(limit=st.sampled_from([0, 2, 5, 9, 14]), is_killed=st.booleans())
     def set_total(self, limit: int, is_killed: bool) -> None:
-        """A new total limit is enforced only after the last batch."""
-
-        def change(progress: Any) -> None:
-            self.totals.set(base.ADMIN, {"gpu": limit}, progress=progress)
-
-        if self.change_total(change, is_killed):
+        """``is_killed``: the call ends between its two transactions. Then the limit is what it was before."""
+        if is_killed:
+            with mock.patch.object(History, "change", side_effect=Killed), contextlib.suppress(Killed):
+                self.totals.set(base.ADMIN, {"gpu": limit})
+        else:
+            self.totals.set(base.ADMIN, {"gpu": limit})
             self.plain.total = limit
-        (total,) = self.totals.list(base.ADMIN)
-        assert (total.limit, total.is_enforced) == (limit, self.plain.total is not None), total
+        assert [one.limit for one in self.totals.list(base.ADMIN)] == (
+            [] if self.plain.total is None else [self.plain.total]
+        )
 
-    @stateful.rule(is_killed=st.booleans())
-    def unset_total(self, is_killed: bool) -> None:
+    @stateful.rule()
+    def unset_total(self) -> None:
         try:
-            self.change_total(lambda progress: self.totals.unset(base.ADMIN, ["gpu"], progress=progress), is_killed)
+            self.totals.unset(base.ADMIN, ["gpu"])
         except exceptions.QuotaError as error:
             assert "no total limit" in str(error), error
             assert self.plain.total is None
         self.plain.total = None
-
-    def change_total(self, call: Any, is_killed: bool) -> bool:
-        """``is_killed``: end the call after its first batch, of one project. Returns whether it came to its end."""
-
-        def kill(number: int) -> None:
-            if is_killed:
-                raise Killed
-
-        with mock.patch("cyborg_quota.ledger.total_limits.BATCH_ROOTS", 1):
-            try:
-                call(kill)
-            except Killed:
-                return False
-        return True
 
     @stateful.rule(moves=st.lists(st.tuples(PROJECTS, PARENTS), min_size=1, max_size=3))
     def import_tree(self, moves: list[tuple[str, str | None]]) -> None:

@@ -10,7 +10,6 @@ import random
 import time
 from collections.abc import Sequence
 from typing import Any
-from unittest import mock
 
 import testscenarios
 
@@ -48,10 +47,9 @@ def switch_while_processes_reserve(test: Any, switched: QuotaEngine, engines: Se
 def _switch(engine: QuotaEngine, is_enforced: Any, has_seen: Any, running: Any) -> list[int]:
     """Returns what the total was at successive moments after it was enforced."""
     totals = engine.total_limits
-    with mock.patch("cyborg_quota.ledger.total_limits.BATCH_ROOTS", 2):
-        totals.set(base.ADMIN, {"gpu": LIMIT})
-        totals.unset(base.ADMIN, ["gpu"])
-        totals.set(base.ADMIN, {"gpu": LIMIT})
+    totals.set(base.ADMIN, {"gpu": LIMIT})
+    totals.unset(base.ADMIN, ["gpu"])
+    totals.set(base.ADMIN, {"gpu": LIMIT})
     is_enforced.set()
     has_seen.wait(TIMEOUT_SECONDS)
     samples = []

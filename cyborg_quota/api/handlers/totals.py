@@ -11,15 +11,12 @@ def get_totals(call: Call) -> Json:
     """GET /v2/quota_totals: none if another service or a file stores the limits."""
     totals = call.engine.total_limits.list(call.elevated)
     return {
-        "quota": {one.resource: {"limit": one.limit, "held": one.held, "enforced": one.is_enforced} for one in totals}
+        "quota": {one.resource: {"limit": one.limit, "held": one.held} for one in totals}
     }
 
 
 def set_totals(call: Call) -> Json:
-    """PUT /v2/quota_totals
-
-    It counts all projects in a new limit, in batches, and answers when the limit is enforced.
-    """
+    """PUT /v2/quota_totals"""
     limits = call.body["quota"]
     if not call.body.get("force", False):
         _refuse_below_usage(call, limits)

@@ -24,7 +24,6 @@ def upgrade() -> None:
     _create_reservation_changes()
     _create_allocations()
     _create_projects()
-    _create_limit_totals()
     _create_limit_defaults()
     _create_project_limits()
     _create_limit_overrides()
@@ -55,7 +54,6 @@ def _create_quota_usages() -> None:
         sa.Column("subtree", sa.BigInteger, nullable=False),
         sa.Column("generation", sa.Integer, nullable=False),
         sa.Column("notified_level", sa.SmallInteger, nullable=False, server_default="0"),
-        sa.Column("counted_in_total", sa.SmallInteger),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_quota_usages")),
         sa.UniqueConstraint("project_id", "pod", "resource", name=op.f("uq_quota_usages_project_pod_resource")),
         sa.CheckConstraint("reserved >= 0", name=op.f("ck_quota_usages_reserved")),
@@ -161,19 +159,6 @@ def _create_projects() -> None:
         **column_types.TABLE,
     )
     op.create_index("ix_projects_parent", "projects", ["parent_id"])
-
-
-def _create_limit_totals() -> None:
-    op.create_table(
-        "limit_totals",
-        sa.Column("created_at", column_types.moment()),
-        sa.Column("updated_at", column_types.moment()),
-        sa.Column("resource", column_types.name(), nullable=False),
-        sa.Column("hard_limit", sa.BigInteger, nullable=False),
-        sa.Column("is_enforced", sa.SmallInteger, nullable=False),
-        sa.PrimaryKeyConstraint("resource", name=op.f("pk_limit_totals")),
-        **column_types.TABLE,
-    )
 
 
 def _create_limit_defaults() -> None:
