@@ -9,7 +9,7 @@ its creation.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
@@ -34,23 +34,6 @@ COMMIT: Final = 3
 END: Final = 4
 
 
-class HistoryRow(NamedTuple):
-    """A reserve, commit or end of a reservation. ``moment`` is naive UTC; ``state`` is the reservation's last one.
-
-    A resize or a transfer is two events: LEAVE, with the project and the amount before, and TAKE, with those after.
-    Their ``state`` is that at this time.
-    """
-
-    moment: datetime.datetime
-    id: int
-    step: int
-    uuid: str
-    project_id: str
-    resource: str
-    delta: int
-    state: State
-
-
 class Span(NamedTuple):
     """The beginning of a history and the present time of the database, naive UTC."""
 
@@ -69,14 +52,14 @@ def span(connection: sa.Connection, microseconds: int | None) -> Span:
     return Span(*connection.execute(query).one())
 
 
-def stream(connection: sa.Connection, begin: datetime.datetime) -> Iterator[HistoryRow]:
-    """The events since ``begin``, ordered by time. Reservations that were live then come first, as if made then.
+def stream(connection: sa.Connection, begin: datetime.datetime) -> Iterable[Any]:
+    """The reserves, commits and ends of reservations since ``begin``, as rows ordered by time; see ``_events``.
 
-    The sums of the committed and of the reserved deltas are those of the counters.
+    Reservations that were live then come first, with the moment None. ``state`` is the reservation's last one. A resize
+    or a transfer is two events: LEAVE, with the project and the amount before, and TAKE, with those after; their
+    ``state`` is that at this time. The sums of the committed and of the reserved deltas are those of the counters.
     """
-    for row in connection.execution_options(yield_per=_STREAM_ROWS).execute(_query(begin)):
-        moment, *values = row[:8]
-        yield HistoryRow(begin if moment is None else moment, *values)
+    return connection.execution_options(yield_per=_STREAM_ROWS).execute(_query(begin))
 
 
 def _query(begin: datetime.datetime) -> sa.Select[Any]:
@@ -133,7 +116,7 @@ def _events(
     phase: sa.ColumnElement[int] | None = None,
     generation: sa.ColumnElement[int] = _ZERO,
 ) -> sa.Select[Any]:
-    """The columns of HistoryRow, and two that order the events of one moment. ``state``: at that time."""
+    """The columns of an event, and two that order the events of one moment. ``state``: at that time."""
     step_column = sa.literal_column(str(step), sa.Integer)
     return sa.select(
         moment.label("moment"),

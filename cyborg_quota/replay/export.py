@@ -12,7 +12,7 @@ import dataclasses
 import datetime
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
 
 from cyborg_quota.db import change_log, history, overrides
 from cyborg_quota.db.database import Connection, Database
@@ -23,8 +23,8 @@ _PROGRESS_ROWS: Final = 1000
 _HEADER_LINES: Final = 1
 
 
-def events(rows: Iterable[history.HistoryRow], begin: datetime.datetime) -> Iterator[Event]:
-    """The events of a trace whose time 0 is ``begin``. Pure.
+def events(rows: Iterable[Any], begin: datetime.datetime) -> Iterator[Event]:
+    """The events of a trace whose time 0 is ``begin``, from the rows of history.stream. Pure.
 
     A resize or a transfer ends one consumer of the trace, and begins another at the same time: UUID-1, UUID-2, ...
     """
@@ -36,13 +36,13 @@ def events(rows: Iterable[history.HistoryRow], begin: datetime.datetime) -> Iter
         consumer = f"{row.uuid}-{changes[row.uuid]}" if row.uuid in changes else row.uuid
         for kind in _kinds(row):
             line += 1
-            time = (row.moment - begin) / datetime.timedelta(seconds=1)
+            time = ((row.moment or begin) - begin) / datetime.timedelta(seconds=1)
             yield Event(line, time, kind, consumer, row.project_id, row.resource, row.delta)
         if row.step == history.END:
             changes.pop(row.uuid, None)
 
 
-def _kinds(row: history.HistoryRow) -> list[Kind]:
+def _kinds(row: Any) -> list[Kind]:
     """The kinds of the events of a row, which happen at the same time."""
     if row.step in (history.RESERVE, history.TAKE):
         return ["reserve", "commit"] if row.step == history.TAKE and row.state == COMMITTED else ["reserve"]
