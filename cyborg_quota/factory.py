@@ -38,7 +38,6 @@ def make_engine(conf: cfg.ConfigOpts) -> QuotaEngine:
         authority=Policy(conf),
         require_reason=conf.limits.require_reason,
     )
-    metrics.observe(engine, driver)
     try:
         engine.register_resources(Resource(name) for name in conf.quota.resources)
     except exceptions.InvalidName as error:

@@ -85,17 +85,13 @@ def _options() -> tuple[dict[str, set[str]], dict[str, dict[str, str]]]:
 
 
 def _in_files(conf: cfg.ConfigOpts) -> Iterator[tuple[str, str, str]]:
-    for path in _files(conf):
+    found = [sorted(glob.glob(f"{glob.escape(directory)}/*.conf")) for directory in conf.config_dir or ()]
+    for path in itertools.chain(conf.config_file or (), *found):
         sections: dict[str, Any] = {}
         cfg.ConfigParser(path, sections).parse()
         for section, options in sections.items():
             for name in options:
                 yield path, _group(section), name
-
-
-def _files(conf: cfg.ConfigOpts) -> list[str]:
-    found = [sorted(glob.glob(f"{glob.escape(directory)}/*.conf")) for directory in conf.config_dir or ()]
-    return [*(conf.config_file or ()), *itertools.chain.from_iterable(found)]
 
 
 def _in_environment(environment: Mapping[str, str], known: Mapping[str, set[str]]) -> Iterator[tuple[str, str, str]]:
@@ -106,14 +102,12 @@ def _in_environment(environment: Mapping[str, str], known: Mapping[str, set[str]
     for variable in sorted(environment):
         prefix, separator, name = variable.partition("__")
         group = prefix.removeprefix("OS_").lower()
-        is_ours = group in _ENVIRONMENT_GROUPS or _is_misspelled(group, known)
+        is_ours = group in _ENVIRONMENT_GROUPS or (
+            group not in known and difflib.get_close_matches(group, _ENVIRONMENT_GROUPS, 1, _SIMILARITY)
+        )
         if separator and prefix.startswith("OS_") and is_ours:
             names = {option.replace("-", "_").upper(): option for option in known.get(group, ())}
             yield "the environment", group, names.get(name, name)
-
-
-def _is_misspelled(group: str, known: Mapping[str, set[str]]) -> bool:
-    return group not in known and bool(difflib.get_close_matches(group, _ENVIRONMENT_GROUPS, 1, _SIMILARITY))
 
 
 def _is_registered(conf: cfg.ConfigOpts, group: str, name: str) -> bool:

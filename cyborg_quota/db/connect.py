@@ -75,23 +75,19 @@ def make_engine(url: sa.URL, dialect: Dialect, settings: DatabaseSettings) -> sa
 def _handle_errors(engine: sa.Engine, dialect: Dialect) -> None:
     """Register our handler first: oslo.db's raises an exception, so that no later handler runs."""
     if dialect.has_server:
-        sa.event.listen(engine, "handle_error", _leave_read_only)
-        sa.event.listen(engine, "handle_error", _raise_handled)
+        sa.event.listen(engine, "handle_error", _prepare_error)
     # Register none of oslo.db's other listeners: they are for savepoints, and cost time in each transaction.
     sa.event.listen(engine, "handle_error", exc_filters.handler, retval=True)
 
 
-def _leave_read_only(context: sa.engine.ExceptionContext) -> None:
+def _prepare_error(context: sa.engine.ExceptionContext) -> None:
     """Close a connection whose server has become read-only: a new one may lead to the new primary server.
 
-    A demoted server does not close its sessions, so that the pool would use each of them until pool_recycle.
+    A demoted server does not close its sessions, so that the pool would use each of them until pool_recycle. For other
+    errors that a caller handles, raise what oslo.db's handler would: that handler logs a warning with a traceback.
     """
     if errors.is_read_only(context.original_exception):
         context.is_disconnect = True
-
-
-def _raise_handled(context: sa.engine.ExceptionContext) -> None:
-    """Raise what oslo.db's handler would raise: that handler logs a warning with a traceback."""
     if not context.is_disconnect and errors.is_handled(context.original_exception):
         raise oslo_exc.DBError(context.sqlalchemy_exception or context.original_exception)
 
@@ -126,12 +122,6 @@ def _hide_ssl_password(record: logging.LogRecord) -> bool:
     """Mask ``sslpassword``: the pool logs psycopg2 connections, whose repr masks ``password`` only."""
     record.msg, record.args = _SSL_PASSWORD.sub("sslpassword=xxx", record.getMessage()), ()
     return True
-
-
-def can_cache(engine: sa.Engine) -> bool:
-    """Whether ConnectionCache may keep connections. Not if the pool has no overflow: threads must share them."""
-    pool = engine.pool
-    return isinstance(pool, sa.QueuePool) and pool._max_overflow != 0
 
 
 def rollback_open_transaction(connection: sa.Connection) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from cyborg_quota.db import dialects
+from cyborg_quota.db.settings import DatabaseSettings
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -45,10 +46,11 @@ class CachedConnection:
 class ConnectionCache:
     """The idle connections. Thread-safe without a lock, because each step is one atomic operation of a list."""
 
-    def __init__(self, engine: sa.Engine, recycle_seconds: int, *, can_cache: bool) -> None:
+    def __init__(self, engine: sa.Engine, settings: DatabaseSettings) -> None:
         self._engine = engine
-        self._recycle_seconds = recycle_seconds
-        self._enabled = can_cache
+        self._recycle_seconds = settings.pool_recycle_seconds
+        pool: Any = engine.pool
+        self._enabled = pool._max_overflow != 0  # (otherwise, threads must share the connections of the pool)
         self._cached: list[CachedConnection] = []
         self._waiting: list[None] = []
         """One entry for each thread that waits at the pool."""

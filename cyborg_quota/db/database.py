@@ -100,8 +100,7 @@ class _Pool:
             if self._opened is None:
                 with connect.translating_url_errors():
                     engine = connect.make_engine(self._url, self._dialect, self.settings)
-                recycle_seconds, can_cache = self.settings.pool_recycle_seconds, connect.can_cache(engine)
-                self._opened = engine, ConnectionCache(engine, recycle_seconds, can_cache=can_cache)
+                self._opened = engine, ConnectionCache(engine, self.settings)
             return self._opened
 
     def renew_after_fork(self) -> None:

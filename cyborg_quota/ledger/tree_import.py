@@ -7,6 +7,7 @@ closes a cycle, whatever place a later batch gives to the other projects. The ne
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -21,7 +22,7 @@ from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.limits.limit_tree import MAX_DEPTH, InitialLimits, LimitTree
 from cyborg_quota.limits.timeline import Timeline
-from cyborg_quota.types import Author, RecordedChange
+from cyborg_quota.types import Author, LimitOverride, RecordedChange
 
 BATCH_PROJECTS: Final = 500
 """The number of edges that one transaction changes."""
@@ -44,7 +45,30 @@ class TreeImport:
         Raises ProjectRefused (a cycle, too many levels), and LimitRefused if the enforcement model of the driver
         database does not allow the limits at the new places.
         """
-        return self._database.read(lambda connection: self._find(connection, wanted))
+
+        def read(connection: Connection) -> tuple[tables.StoredLimits, list[LimitOverride], datetime.datetime | None]:
+            return tables.read_limits(connection), *overrides.read(connection)
+
+        (defaults, limits, before), live, now = self._database.read(read)
+        after = LimitTree(defaults, limits, {**before, **wanted}, InitialLimits())
+        depths = {project_id: len(after.path(project_id)) for project_id in after.parents}
+        for project_id, levels in depths.items():
+            if levels > MAX_DEPTH:
+                raise exceptions.ProjectRefused(project_id, f"would lie at level {levels} of {MAX_DEPTH}")
+        # (An unknown root is added with its first child, or when it is charged.)
+        moved = [name for name in wanted if wanted[name] != before.get(name)]
+        changes = [
+            RecordedChange(
+                "move project" if name in before else "add project", name, None, before.get(name), wanted[name]
+            )
+            for name in sorted(moved, key=lambda name: (depths[name], name))
+        ]
+        if isinstance(self._limits, DatabaseLimitDriver):
+            after.initial_limits = self._limits.initial_limits
+            problems = find_problems(self._limits, Timeline(after, live, now), changes)
+            if problems:
+                raise exceptions.LimitRefused(problems, changes)
+        return changes
 
     def run(
         self, wanted: Mapping[str, str | None], author: Author, progress: Callable[[int], None]
@@ -58,29 +82,4 @@ class TreeImport:
             parents = {str(change.project_id): wanted[str(change.project_id)] for change in batch}
             self._tree.place(parents, author, operation="import")
             progress(len(batch))
-        return changes
-
-    def _find(self, connection: Connection, wanted: Mapping[str, str | None]) -> list[RecordedChange]:
-        known = tables.read_limits(connection)
-        before = known[2]
-        after = LimitTree(known[0], known[1], {**before, **wanted}, InitialLimits())
-        depths = {project_id: len(after.path(project_id)) for project_id in after.parents}
-        for project_id, levels in depths.items():
-            if levels > MAX_DEPTH:
-                raise exceptions.ProjectRefused(project_id, f"would lie at level {levels} of {MAX_DEPTH}")
-        changes = []
-        for project_id in sorted(wanted, key=lambda name: (depths[name], name)):
-            parent_id, old = wanted[project_id], before.get(project_id)
-            if parent_id == old:
-                continue  # (An unknown root is added with its first child, or when it is charged.)
-            changes.append(
-                RecordedChange(
-                    "move project" if project_id in before else "add project", project_id, None, old, parent_id
-                )
-            )
-        if isinstance(self._limits, DatabaseLimitDriver):
-            after.initial_limits = self._limits.initial_limits
-            problems = find_problems(self._limits, Timeline(after, *overrides.read(connection)), changes)
-            if problems:
-                raise exceptions.LimitRefused(problems, changes)
         return changes

@@ -6,13 +6,16 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cyborg_quota import exceptions
 from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.metrics.setup import recorder
 from cyborg_quota.types import Claim
 from cyborg_quota.validation import Context
+
+if TYPE_CHECKING:
+    from cyborg_quota.ledger.driver import DbQuotaDriver
 
 _RESULTS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (exceptions.OverQuota, "over_quota"),
@@ -52,9 +55,11 @@ def _timed(method: Callable[..., Any]) -> Callable[..., Any]:
 class MeasuredEngine(QuotaEngine):
     """Counts each reserve, and records the duration of each call that a request waits for."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, driver: DbQuotaDriver, **options: Any) -> None:
+        """Raises ConfigurationError if prometheus_client is missing."""
+        super().__init__(driver, **options)
         self._recorder = recorder()
+        driver.observe_retries(self._recorder.count_retry)
 
     def reserve_many(self, context: Context, claims: Iterable[Claim], *args: Any, **kwargs: Any) -> list[str]:
         claims = claims if isinstance(claims, list) else list(claims)

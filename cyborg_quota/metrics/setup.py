@@ -16,17 +16,15 @@ from cyborg_quota import exceptions
 from cyborg_quota.engine import QuotaEngine
 
 if TYPE_CHECKING:
-    from cyborg_quota.ledger.driver import DbQuotaDriver
     from cyborg_quota.metrics.recorder import Recorder
 
 LOG = logging.getLogger(__name__)
 
 
 def engine_class(conf: cfg.ConfigOpts) -> type[QuotaEngine]:
-    """The class of the engine: one that counts its calls if [metrics] listen is set. Raises ConfigurationError."""
+    """The class of the engine: one that counts its calls if [metrics] listen is set."""
     if not is_enabled(conf):
         return QuotaEngine
-    recorder()
     from cyborg_quota.metrics.engine import MeasuredEngine
 
     return MeasuredEngine
@@ -35,12 +33,6 @@ def engine_class(conf: cfg.ConfigOpts) -> type[QuotaEngine]:
 def is_enabled(conf: cfg.ConfigOpts) -> bool:
     """Whether this process counts its calls."""
     return "metrics" in conf and bool(conf.metrics.listen)
-
-
-def observe(engine: QuotaEngine, driver: DbQuotaDriver) -> None:
-    """Count the retries of the driver too, if the engine counts its calls."""
-    if type(engine) is not QuotaEngine:
-        driver.observe_retries(recorder().count_retry)
 
 
 def serve_counters(conf: cfg.ConfigOpts) -> None:

@@ -132,7 +132,7 @@ class TestServer(oslo_base.BaseTestCase):
         with mock.patch.dict("sys.modules", {"prometheus_client": None}):
             sys.modules.pop("cyborg_quota.metrics.recorder", None)
             vars(cyborg_quota.metrics).pop("recorder", None)
-            error = self.assertRaises(exceptions.ConfigurationError, setup.engine_class, conf)
+            error = self.assertRaises(exceptions.ConfigurationError, cyborg_quota.make_engine, conf)
         self.assertIn("cyborg_quota[metrics]", str(error))
 
     def test_a_child_counts_from_zero(self) -> None:
