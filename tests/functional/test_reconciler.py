@@ -12,7 +12,7 @@ import testscenarios
 from cyborg_quota import Claim, Inventory, exceptions
 from cyborg_quota.integrations.cyborg import observations
 from cyborg_quota.integrations.cyborg import reconciler as reconciler_module
-from cyborg_quota.integrations.cyborg.diff import Attached, Record
+from cyborg_quota.integrations.cyborg.diff import Record
 from cyborg_quota.integrations.cyborg.reconciler import Reconciler
 from tests import base, fixtures
 
@@ -20,10 +20,10 @@ load_tests = testscenarios.load_tests_apply_scenarios
 
 
 class Cloud:
-    """Cyborg's side: {arq: Attached}, and the ARQs that are not bound: {arq: whether it is changing}."""
+    """Cyborg's side: {arq: Record}, and the ARQs that are not bound: {arq: whether it is changing}."""
 
     def __init__(self) -> None:
-        self.arqs: dict[str, Attached] = {}
+        self.arqs: dict[str, Record] = {}
         self.others: dict[str, bool] = {"an ARQ that is not bound": False}
         self.changed: set[str] = set()
 
@@ -35,18 +35,15 @@ class Cloud:
         providers: tuple[str, ...] = (),
         **deltas: int,
     ) -> None:
-        self.arqs[arq] = Attached(arq, project_id, instance, deltas or {"gpu": 1}, providers)
+        self.arqs[arq] = Record(arq, project_id, instance, deltas or {"gpu": 1}, providers)
 
     def all(self) -> Iterator[Record]:
         found = self.of({*self.arqs, *self.others})
         yield from (found[arq] for arq in sorted(found))
 
     def of(self, arqs: Collection[str]) -> dict[str, Record]:
-        found = {arq: Record(arq, "p1", None, is_changing) for arq, is_changing in self.others.items() if arq in arqs}
-        for arq, attached in self.arqs.items():
-            if arq in arqs:
-                found[arq] = Record(arq, attached.project_id, attached)
-        return found
+        others = {arq: Record(arq, "p1", is_changing=is_changing) for arq, is_changing in self.others.items()}
+        return {arq: record for arq, record in {**others, **self.arqs}.items() if arq in arqs}
 
     def changed_lately(self, _seconds: float) -> list[Record]:
         return list(self.of(self.changed).values())

@@ -14,7 +14,7 @@ from oslotest import base
 
 from cyborg_quota import exceptions
 from cyborg_quota.integrations.cyborg import diff, observations, reconciler
-from cyborg_quota.integrations.cyborg.diff import Attached, Difference, Record, Report
+from cyborg_quota.integrations.cyborg.diff import Difference, Record, Report
 from cyborg_quota.types import COMMITTED, RESERVED, Reservation
 from tests.unit.test_reconcile_diff import compare
 
@@ -59,7 +59,7 @@ class Records:
 
     def all(self) -> Iterator[Record]:
         for arq, project_id, resource in sorted(self.rows, key=lambda row: row[0]):
-            yield Record(arq, project_id, Attached(arq, project_id, None, {resource: 1}, ("n1",)))
+            yield Record(arq, project_id, None, {resource: 1}, ("n1",))
 
 
 def in_memory(ledger: Ledger, records: Records) -> Report:
@@ -73,7 +73,7 @@ def in_memory(ledger: Ledger, records: Records) -> Report:
         elif row.consumer is not None:
             in_flight.add(row.consumer)
     return compare(
-        charges, in_flight, [record.attached for record in records.all() if record.attached], RESOURCES, "east"
+        charges, in_flight, list(records.all()), RESOURCES, "east"
     )
 
 
@@ -155,7 +155,7 @@ class TestObservations(base.BaseTestCase):
             mock.patch.object(module, kind.__name__, rows.counted(kind))
             for module, kind in (
                 (sys.modules[__name__], Reservation),
-                (sys.modules[__name__], Attached),
+                (sys.modules[__name__], Record),
                 (diff, Difference),
             )
         ]

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from oslotest import base as plain
 
 from cyborg_quota.integrations.cyborg import diff
-from cyborg_quota.integrations.cyborg.diff import Attached, Observation, Record, Report, format_amounts
+from cyborg_quota.integrations.cyborg.diff import Observation, Record, Report, format_amounts
 from cyborg_quota.types import COMMITTED, Reservation
 
 
@@ -17,21 +17,19 @@ def charge(uuid: str, project_id: str, resource: str, delta: int, source: str | 
 
 
 def observe(
-    charges: Mapping[str, Sequence[Reservation]], in_flight: Collection[str], bound: Collection[Attached]
+    charges: Mapping[str, Sequence[Reservation]], in_flight: Collection[str], bound: Collection[Record]
 ) -> Iterator[Observation]:
     """Join these in memory, as observations.py does for any number of them."""
     attached = {one.arq: one for one in bound}
     for arq in sorted({*charges, *in_flight, *attached}):
-        one = attached.get(arq)
         bind = (charge("in flight", "p1", "gpu", 1, "another source"),) if arq in in_flight else ()
-        record = None if one is None else Record(arq, one.project_id, one)
-        yield Observation(arq, tuple(charges.get(arq, ())), bind, record)
+        yield Observation(arq, tuple(charges.get(arq, ())), bind, attached.get(arq))
 
 
 def compare(
     charges: Mapping[str, Sequence[Reservation]],
     in_flight: Collection[str],
-    bound: Collection[Attached],
+    bound: Collection[Record],
     resources: Collection[str],
     source: str | None = None,
 ) -> Report:
@@ -41,12 +39,12 @@ def compare(
 class TestCompare(plain.BaseTestCase):
     """The comparison, without a ledger."""
 
-    def problems(self, charges: dict[str, list[Reservation]], *attached: Attached, in_flight: str = "") -> list[str]:
+    def problems(self, charges: dict[str, list[Reservation]], *attached: Record, in_flight: str = "") -> list[str]:
         report = compare(charges, {in_flight}, attached, ("gpu", "gpu.A100"))
         return [difference.problem for difference in report.differences]
 
     def test_kinds(self) -> None:
-        bound = Attached("a", "p1", "i", {"gpu": 1, "gpu.A100": 1})
+        bound = Record("a", "p1", "i", {"gpu": 1, "gpu.A100": 1})
         both = [charge("1", "p1", "gpu", 1), charge("2", "p1", "gpu.A100", 1)]
         self.assertEqual([], self.problems({"a": both}, bound))
         self.assertEqual(["not charged"], self.problems({}, bound))
@@ -59,7 +57,7 @@ class TestCompare(plain.BaseTestCase):
 
     def test_not_committed(self) -> None:
         """Bound, and its reservation is still in flight; a reservation of another source or project is not compared."""
-        bound = Record("a", "p1", Attached("a", "p1", "i", {"gpu": 1}))
+        bound = Record("a", "p1", "i", {"gpu": 1})
         own = charge("1", "p1", "gpu", 1, "east")
         [left] = diff.compare([Observation("a", (), (own,))], ("gpu",), "east", most=9).differences
         self.assertEqual(("not attached", (own,), True), (left.problem, left.charges, left.is_missing))
@@ -72,13 +70,13 @@ class TestCompare(plain.BaseTestCase):
     def test_changing(self) -> None:
         """Between two states, a charged ARQ may be attached or not."""
         own = (charge("1", "p1", "gpu", 1),)
-        for record, problems in ((Record("a", "p1"), ["not attached"]), (Record("a", "p1", None, True), [])):
+        for record, problems in ((Record("a", "p1"), ["not attached"]), (Record("a", "p1", is_changing=True), [])):
             report = diff.compare([Observation("a", own, (), record)], ("gpu",), None, most=9)
             self.assertEqual(problems, [one.problem for one in report.differences])
             self.assertEqual((0, False), (report.missing, report.is_empty))
 
     def test_not_counted(self) -> None:
-        bound = Attached("a", "p1", "i", {})
+        bound = Record("a", "p1", "i", {})
         self.assertEqual([], self.problems({}, bound))
         self.assertEqual(["wrong amount"], self.problems({"a": [charge("1", "p1", "gpu", 1)]}, bound))
 
@@ -86,7 +84,7 @@ class TestCompare(plain.BaseTestCase):
         """No rule has its resource any more. If Cyborg does not know the ARQ, any charge may be right."""
         old = charge("1", "p1", "vgpu", 1)
         new = charge("2", "p1", "gpu", 1)
-        bound = Attached("a", "p1", "i", {"gpu": 1})
+        bound = Record("a", "p1", "i", {"gpu": 1})
         self.assertEqual(["wrong amount"], self.problems({"a": [old]}, bound))
         self.assertEqual(["wrong amount"], self.problems({"a": [old, new]}, bound))
         self.assertEqual([], self.problems({"b": [old]}))
@@ -95,10 +93,10 @@ class TestCompare(plain.BaseTestCase):
 
     def test_no_project(self) -> None:
         """An ARQ from before Cyborg stored projects cannot be charged."""
-        self.assertEqual([], self.problems({}, Attached("a", None, "i", {"gpu": 1})))
+        self.assertEqual([], self.problems({}, Record("a", None, "i", {"gpu": 1})))
 
     def test_compared(self) -> None:
-        bound = [Attached(arq, "p1", "i", {"gpu": 1}) for arq in "abc"]
+        bound = [Record(arq, "p1", "i", {"gpu": 1}) for arq in "abc"]
         charges = {arq: [charge(arq, "p1", "gpu" if arq < "e" else "fpga", 1)] for arq in "cde"}
         report = compare(charges, (), bound, ("gpu",))
         self.assertEqual(4, report.compared)
@@ -108,7 +106,7 @@ class TestCompare(plain.BaseTestCase):
         """Of a shared ledger: the guards against a wrong database count the charges of the compared source only."""
         sources = {"own": "east", "lost": "east", "other": "west", "theirs": "west", "nobody's": None}
         charges = {arq: [charge(arq, "p1", "gpu", 1, source)] for arq, source in sources.items()}
-        bound = [Attached(arq, "p1", "i", {"gpu": 1}) for arq in ("own", "other", "free")]
+        bound = [Record(arq, "p1", "i", {"gpu": 1}) for arq in ("own", "other", "free")]
         report = compare(charges, (), bound, ("gpu",), "east")
         self.assertEqual((2, 1, 1), (report.charged, report.attached, report.missing))
 
@@ -117,7 +115,7 @@ class TestCompare(plain.BaseTestCase):
         charges = {
             arq: [charge(arq, "p1", "gpu", 1, "east" if arq == "own" else None)] for arq in ("own", "old", "hand")
         }
-        bound = [Attached(arq, "p1", "i", {"gpu": 1}) for arq in ("own", "old", "free")]
+        bound = [Record(arq, "p1", "i", {"gpu": 1}) for arq in ("own", "old", "free")]
         self.assertEqual(1, compare(charges, (), bound, ("gpu",), "east").unclaimed)
         self.assertEqual(0, compare(charges, (), bound, ("gpu",), None).unclaimed)
 
@@ -126,7 +124,7 @@ class TestCompare(plain.BaseTestCase):
         charges = {
             arq: [charge(arq, "p1", "gpu", 1, None if arq > "l2" else "east")] for arq in ("l0", "l1", "l2", "n0", "n1")
         }
-        bound = [Attached(f"c{number}", "p1", "i", {"gpu": 1}) for number in range(4)]
+        bound = [Record(f"c{number}", "p1", "i", {"gpu": 1}) for number in range(4)]
         report = diff.compare(observe(charges, (), bound), ("gpu",), "east", most=2)
         self.assertEqual(["c0", "c1", "l0", "l1", "n0", "n1"], [difference.arq for difference in report.differences])
         self.assertEqual({"changed": 2, "lost": 1}, report.omitted)

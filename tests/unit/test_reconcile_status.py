@@ -10,7 +10,7 @@ import types
 from oslotest import base
 
 from cyborg_quota.cmd.reconcile import Reconcile
-from cyborg_quota.integrations.cyborg.diff import Attached, Difference, Report
+from cyborg_quota.integrations.cyborg.diff import Difference, Record, Report
 from tests.unit.test_reconcile_diff import charge
 
 
@@ -50,7 +50,7 @@ class TestStatus(base.BaseTestCase):
         self.assertIn("cyborg-quota: 5 of these ARQs have charges without a source", text)
 
     def test_a_difference_is_left(self) -> None:
-        attached = Attached("a", "p1", "i1", {"gpu": 1})
+        attached = Record("a", "p1", "i1", {"gpu": 1})
         done, failed, half = (Difference("not charged", arq, (), attached) for arq in "abc")
         others = dataclasses.replace(failed, arq="d", is_own=False)
         self.assertEqual((0, ""), self.report_failed([done, others], [done]))

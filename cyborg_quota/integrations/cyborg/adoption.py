@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from oslo_log import log as logging
 
 from cyborg_quota import Claim, QuotaEngine, exceptions, validation
-from cyborg_quota.integrations.cyborg.diff import Attached
+from cyborg_quota.integrations.cyborg.diff import Record
 
 LOG = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ _NO_PROVIDER = (exceptions.OverCapacity, exceptions.ProviderNotFound)
 """Errors of an adoption whose provider has been removed, or has no inventory any more."""
 
 
-def adopt(engine: QuotaEngine, attached: Sequence[Attached], source: str | None) -> None:
+def adopt(engine: QuotaEngine, attached: Sequence[Record], source: str | None) -> None:
     """Charge ARQs of one project, and the capacity of their providers.
 
     Where the provider is not imported with all resources of an ARQ, only the quota is charged. Raises what
@@ -29,10 +29,10 @@ def adopt(engine: QuotaEngine, attached: Sequence[Attached], source: str | None)
     claims = [
         Claim(
             arq.arq,
-            arq.deltas,
+            arq.deltas or {},
             group=arq.instance,
             source=source,
-            provider=find_provider(arq.providers, tuple(sorted(arq.deltas))) if arq.providers else None,
+            provider=find_provider(arq.providers, tuple(sorted(arq.deltas or ()))) if arq.providers else None,
         )
         for arq in attached
     ]

@@ -17,7 +17,7 @@ from cyborg.db.sqlalchemy import models
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions
-from cyborg_quota.integrations.cyborg.diff import Attached, Record
+from cyborg_quota.integrations.cyborg.diff import Record
 from cyborg_quota.integrations.cyborg.mapping import ClassNotCounted, ResourceMap, classes_of
 from cyborg_quota.integrations.cyborg.observations import in_pages
 
@@ -26,7 +26,7 @@ LOG = logging.getLogger(__name__)
 PAGE_ROWS: Final = 2000
 BINDABLE: Final = tuple(constants.ARQ_STATES_TRANSFORM_MATRIX[constants.ARQ_BIND_STARTED])
 """The states from which Cyborg allows a bind."""
-_SETTLED: Final = (constants.ARQ_BOUND, constants.ARQ_INITIAL, constants.ARQ_UNBOUND, constants.ARQ_BIND_FAILED)
+_SETTLED: Final = (constants.ARQ_INITIAL, constants.ARQ_UNBOUND, constants.ARQ_BIND_FAILED)
 """The states of an ARQ whose bind or delete is not in progress."""
 
 
@@ -173,13 +173,11 @@ class Records:
         return [group for profile in self._groups_by_id().values() for group in profile]
 
     def _record(self, record: Any) -> Record:
-        attached = None
-        if record.state == constants.ARQ_BOUND:
-            names = (record.device_rp_uuid, record.hostname) if self.claims_capacity else ()
-            providers = tuple(str(name) for name in names if name)
-            amounts = self._charged_as(record)
-            attached = Attached(record.uuid, record.project_id, record.instance_uuid, amounts, providers)
-        return Record(record.uuid, record.project_id, attached, record.state not in _SETTLED)
+        if record.state != constants.ARQ_BOUND:
+            return Record(record.uuid, record.project_id, is_changing=record.state not in _SETTLED)
+        names = (record.device_rp_uuid, record.hostname) if self.claims_capacity else ()
+        providers = tuple(str(name) for name in names if name)
+        return Record(record.uuid, record.project_id, record.instance_uuid, self._charged_as(record), providers)
 
     def _charged_as(self, record: Any) -> dict[str, int]:
         """The amounts to charge for a bound ARQ. Cached for each device profile group and resource class."""

@@ -60,12 +60,10 @@ class ConductorManager(manager.ConductorManager):  # type: ignore[misc]
 
 def _log(error: exceptions.QuotaError, refused: Exception) -> None:
     """Log why a bind was refused, with the details that are not sent to the API's caller."""
-    if not isinstance(refused, exception.ServiceUnavailable):
-        LOG.info("Bind refused: %s", error)
-    elif isinstance(error, LedgerNotCalled):
-        LOG.info("Bind refused with 503: %s", error)  # the reason itself was logged as an error
-    else:
-        LOG.error("Bind refused with 503: %s", error)
+    is_unavailable = isinstance(refused, exception.ServiceUnavailable)
+    # The reason of a call that was not made has been logged as an error.
+    level = logging.ERROR if is_unavailable and not isinstance(error, LedgerNotCalled) else logging.INFO
+    LOG.log(level, "Bind refused%s: %s", " with 503" if is_unavailable else "", error)
 
 
 def apply_patch(context: Any, patch_list: Mapping[str, Any], valid_fields: Mapping[str, Any]) -> None:

@@ -23,32 +23,24 @@ Problem = Literal[
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Attached:
-    """A bound ARQ. ``deltas``: the amount to charge per resource; {} if it is not counted.
+class Record:
+    """An ARQ of Cyborg. ``deltas``: the amount to charge per resource, {} if it is not counted; None: it is not bound.
 
     ``providers``: the UUID of its device's provider and the name of its host, if binds claim capacity.
+    ``is_changing``: its bind or delete is in progress.
     """
 
     arq: str
-    project_id: str | None
-    instance: str | None
-    deltas: Mapping[str, int]
+    project_id: str | None = None
+    instance: str | None = None
+    deltas: Mapping[str, int] | None = None
     providers: tuple[str, ...] = ()
+    is_changing: bool = False
 
     @property
     def wanted(self) -> dict[tuple[str, str], int]:
         """The amounts to charge: {(project, resource): amount}."""
-        return {(str(self.project_id), resource): delta for resource, delta in self.deltas.items()}
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Record:
-    """An ARQ of Cyborg. ``attached`` None: it is not bound. ``is_changing``: its bind or delete is in progress."""
-
-    arq: str
-    project_id: str | None = None
-    attached: Attached | None = None
-    is_changing: bool = False
+        return {(str(self.project_id), resource): delta for resource, delta in (self.deltas or {}).items()}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,8 +57,9 @@ class Observation:
     record: Record | None = None
 
     @property
-    def attached(self) -> Attached | None:
-        return None if self.record is None else self.record.attached
+    def attached(self) -> Record | None:
+        """The record, if the ARQ is bound."""
+        return None if self.record is None or self.record.deltas is None else self.record
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -80,7 +73,7 @@ class Difference:
     problem: Problem
     arq: str
     charges: tuple[Reservation, ...]
-    attached: Attached | None
+    attached: Record | None
     is_own: bool = True
     is_missing: bool = False
 
@@ -220,7 +213,7 @@ def _uncommitted(seen: Observation, source: str | None) -> tuple[Reservation, ..
     return tuple(own)
 
 
-def _problem(held: Sequence[Reservation], attached: Attached | None) -> Problem | None:
+def _problem(held: Sequence[Reservation], attached: Record | None) -> Problem | None:
     if attached is None:
         return "not attached" if held else None
     if attached.project_id is None:

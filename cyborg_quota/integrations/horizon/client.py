@@ -40,11 +40,11 @@ def of(request: Any) -> QuotaClient:
 
 
 def attempt(request: Any, load: Callable[[], Any], message: Any = NOT_RETRIEVED) -> Any:
-    """The result of ``load``; None, with a message, if the service refuses."""
+    """The result of ``load``; None if the service refuses, with a message unless that is None."""
     try:
         return load()
     except Exception:
-        horizon_exceptions.handle(request, message)
+        horizon_exceptions.handle(request, message, ignore=message is None)
     return None
 
 
@@ -103,7 +103,7 @@ class QuotaClient:
                 url, method, headers={"Accept": "application/json"}, raise_exc=False, **options
             )
         except keystone_exceptions.ClientException as error:
-            raise errors.QuotaAPIError(None, _("The quota service cannot be reached.")) from error
+            raise errors.QuotaAPIError(_("The quota service cannot be reached.")) from error
         if answer.status_code >= 400:
             raise _error(answer)
         return answer.json() if answer.content else None
@@ -120,6 +120,6 @@ def _error(answer: Any) -> errors.QuotaAPIError:
     kind = errors.BY_STATUS.get(status, errors.QuotaAPIError)
     try:
         [error] = answer.json()["errors"]
-        return kind(status, str(error["detail"]), error.get("request_id"))
+        return kind(str(error["detail"]), error.get("request_id"))
     except (ValueError, KeyError, TypeError):
-        return kind(status, _("The quota service answered HTTP %d.") % status)
+        return kind(_("The quota service answered HTTP %d.") % status)

@@ -9,14 +9,12 @@ from typing import Final
 class QuotaAPIError(Exception):
     """The REST API refused a call, or could not be reached. Horizon shows the message.
 
-    ``status`` is the HTTP status, or None without an answer. ``detail`` is the reason in words, as the service gave it.
+    ``detail`` is the reason in words, as the service gave it; the message has the id of the request, too.
     """
 
-    def __init__(self, status: int | None, detail: str, request_id: str | None = None) -> None:
+    def __init__(self, detail: str, request_id: str | None = None) -> None:
         super().__init__(f"{detail} ({request_id})" if request_id else detail)
-        self.status = status
         self.detail = detail
-        self.request_id = request_id
 
 
 class QuotaNotFound(QuotaAPIError):

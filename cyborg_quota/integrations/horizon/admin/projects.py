@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from horizon import exceptions
 from openstack_dashboard import api
 
-from cyborg_quota.integrations.horizon import rows
+from cyborg_quota.integrations.horizon import client, rows
 
 
 def names(request: Any) -> dict[str, str]:
@@ -19,17 +18,10 @@ def names(request: Any) -> dict[str, str]:
 
 def name(request: Any, project_id: str) -> str:
     """The name of a project; its id if Keystone does not have it any more."""
-    try:
-        return str(api.keystone.tenant_get(request, project_id).name)
-    except Exception:
-        exceptions.handle(request, ignore=True)
-    return project_id
+    found = client.attempt(request, lambda: api.keystone.tenant_get(request, project_id).name, None)
+    return str(found or project_id)
 
 
 def with_names(request: Any, text: str) -> str:
     """A message of the service, with the names of projects in the place of their ids."""
-    try:
-        return rows.replace_words(text, names(request))
-    except Exception:
-        exceptions.handle(request, ignore=True)
-    return text
+    return str(client.attempt(request, lambda: rows.replace_words(text, names(request)), None) or text)

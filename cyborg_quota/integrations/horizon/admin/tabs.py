@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from django.core.cache import cache
 from django.utils.translation import gettext_lazy as _
-from horizon import exceptions, tabs
+from horizon import tabs
 from horizon.utils import functions
 
 from cyborg_quota.integrations.horizon import client, rows
@@ -67,11 +67,7 @@ class _Tab(tabs.TableTab):
         key = f"cyborg_quota_has_{self.slug}_{request.user.services_region}"
         if not self.is_optional or cache.get(key):
             return True
-        try:
-            found = bool(self.read(limit=1))
-        except Exception:
-            exceptions.handle(request, ignore=True)
-            return False
+        found = bool(client.attempt(request, lambda: self.read(limit=1), None))
         if found:
             cache.set(key, True, CONFIGURED_SECONDS)
         return found
