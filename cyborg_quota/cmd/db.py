@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
-from cyborg_quota.cmd import base, formats
+from cyborg_quota.cmd import arguments, base, formats
 from cyborg_quota.surface.operations import Argument, Operation, cells
 from cyborg_quota.validation import MAX_EXPIRE_SECONDS
 
-_DAY = 86400
+_DAY: Final = 86400
+_days: Final = functools.partial(arguments.integer, least=0, most=MAX_EXPIRE_SECONDS // _DAY)
 
 
 @contextmanager
@@ -34,13 +35,6 @@ def open_database(conf: Any, *, verified: bool = True, untimed: bool = False) ->
         yield ledger_database
     finally:
         ledger_database.close()
-
-
-def _days(text: str) -> int:
-    days = int(text)
-    if not 0 <= days <= MAX_EXPIRE_SECONDS // _DAY:
-        raise argparse.ArgumentTypeError(f"{days} is not between 0 and {MAX_EXPIRE_SECONDS // _DAY} days")
-    return days
 
 
 def _sync(run: base.Run) -> tuple[Any, ...]:

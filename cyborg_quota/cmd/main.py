@@ -12,7 +12,7 @@ import pwd
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from cliff import app, commandmanager
 from cliff import help as cliff_help
@@ -24,6 +24,7 @@ from cyborg_quota.cmd import arguments, base
 from cyborg_quota.cmd.errors import BAD_USAGE, BROKEN_PIPE, INTERRUPTED, REFUSED, exit_status, one_line
 from cyborg_quota.conf import keystone
 from cyborg_quota.limits import project_directory
+from cyborg_quota.surface.operations import Argument, add_to
 
 if TYPE_CHECKING:
     from cyborg_quota.limits.keystone_projects import ProjectDirectory
@@ -36,6 +37,35 @@ each project. Works with admin rights on the database of [database] connection, 
 is set in --config-file or in the environment variable OS_DATABASE__CONNECTION."""
 
 EPILOG = "exit statuses: 0 success; 1 refused, or a check found differences; 2 invalid usage"
+
+_OPTIONS: Final = (
+    Argument("-h", "--help", action="store_true", dest="deferred_help", help="show this help"),
+    Argument("--version", action="version", version=f"cyborg-quota {cyborg_quota.__version__}"),
+    Argument(
+        "--config-file",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="read this configuration file; may be repeated, later files take precedence "
+        "(default: cyborg_quota.conf in ~/.cyborg_quota, ~, /etc/cyborg_quota or /etc)",
+    ),
+    Argument(
+        "--config-dir",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="read all *.conf files in this directory",
+    ),
+    Argument(
+        "-v",
+        "--verbose",
+        action="count",
+        dest="verbose_level",
+        default=0,
+        help="log to stderr at INFO; repeat for DEBUG (default: only warnings)",
+    ),
+    Argument("--debug", action="store_true", help="log at DEBUG, and show tracebacks"),
+)
 
 
 class Shell(app.App):
@@ -67,32 +97,7 @@ class Shell(app.App):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             **(argparse_kwargs or {}),
         )
-        parser.add_argument("-h", "--help", action="store_true", dest="deferred_help", help="show this help")
-        parser.add_argument("--version", action="version", version=f"{self.NAME} {version}")
-        parser.add_argument(
-            "--config-file",
-            action="append",
-            default=[],
-            metavar="FILE",
-            help="read this configuration file; may be repeated, later files take precedence "
-            "(default: cyborg_quota.conf in ~/.cyborg_quota, ~, /etc/cyborg_quota or /etc)",
-        )
-        parser.add_argument(
-            "--config-dir",
-            action="append",
-            default=[],
-            metavar="DIR",
-            help="read all *.conf files in this directory",
-        )
-        parser.add_argument(
-            "-v",
-            "--verbose",
-            action="count",
-            dest="verbose_level",
-            default=0,
-            help="log to stderr at INFO; repeat for DEBUG (default: only warnings)",
-        )
-        parser.add_argument("--debug", action="store_true", help="log at DEBUG, and show tracebacks")
+        add_to(parser, _OPTIONS)
         return arguments.raise_errors(parser)
 
     @functools.cached_property

@@ -26,26 +26,10 @@ class QuotaClient:
     def __init__(self, manager: Any) -> None:
         self._manager = manager
 
-    def get(self, path: str, **query: Any) -> Any:
-        """GET; returns the body."""
-        return self._request("GET", path, params={name: value for name, value in query.items() if value is not None})
-
-    def put(self, path: str, body: Mapping[str, Any]) -> Any:
-        """PUT; returns the body of the answer."""
-        return self._request("PUT", path, json=body)
-
-    def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """POST; returns the body of the answer."""
-        return self._request("POST", path, json=body)
-
-    def delete(self, path: str, **query: Any) -> None:
-        """DELETE."""
-        self._request("DELETE", path, params={name: value for name, value in query.items() if value is not None})
-
     def pages(self, name: str, path: str, limit: int | None = None, **query: Any) -> Iterator[dict[str, Any]]:
         """The entries of a list, of all its pages or at most ``limit``."""
         while limit is None or limit > 0:
-            answer = self.get(path, limit=limit, **query)
+            answer = self.call("GET", path, limit=limit, **query)
             yield from answer[name]
             if limit is not None:
                 limit -= len(answer[name])
@@ -55,10 +39,11 @@ class QuotaClient:
             following = urllib.parse.parse_qs(urllib.parse.urlsplit(links[0]["href"]).query)
             query["marker"] = following["marker"][0]
 
-    def _request(self, method: str, path: str, **options: Any) -> Any:
+    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None, **query: Any) -> Any:
+        """Make one call, without the parameters that are None; returns the body of the answer."""
         headers = {"Accept": "application/json"}
         answer = self._manager.session.request(
-            self._endpoint() + path, method, headers=headers, raise_exc=False, **options
+            self._endpoint() + path, method, headers=headers, raise_exc=False, json=body, params=query
         )
         if answer.status_code >= 400:
             raise exceptions.CommandError(_message(answer))

@@ -87,17 +87,19 @@ class ShowQuota(_Quota, command.Lister):
         if parsed_args.total:
             return self._totals(parsed_args)
         if parsed_args.usage:
-            detail = self.client.get(self.path(parsed_args, "/detail"), pod=pod)["quota"]
+            detail = self.client.call("GET", self.path(parsed_args, "/detail"), pod=pod)["quota"]
             return ("Resource", *_DETAILS), _details(detail)
         if parsed_args.default and pod is not None:
             raise exceptions.CommandError("--default cannot be combined with --pod: a pod has no default limits.")
         part = "/defaults" if parsed_args.default else ""
-        return ("Resource", "Limit"), sorted(self.client.get(self.path(parsed_args, part), pod=pod)["quota"].items())
+        return ("Resource", "Limit"), sorted(
+            self.client.call("GET", self.path(parsed_args, part), pod=pod)["quota"].items()
+        )
 
     def _totals(self, parsed_args: argparse.Namespace) -> Table:
         if parsed_args.pod is not None or parsed_args.project is not None:
             raise exceptions.CommandError("--total cannot be combined with a project or with --pod.")
-        totals = self.client.get("/quota_totals")["quota"]
+        totals = self.client.call("GET", "/quota_totals")["quota"]
         rows = ((resource, one["limit"], one["held"]) for resource, one in sorted(totals.items()))
         return ("Resource", "Limit", "Held"), rows
 
@@ -146,7 +148,7 @@ class ListQuota(_Quota, command.Lister):
 
     def _details(self, found: Iterable[dict[str, Any]], pod: str | None) -> Iterable[tuple[Any, ...]]:
         for one in found:
-            quota = self.client.get(f"/quotas/{quoted(one['project_id'])}/detail", pod=pod)["quota"]
+            quota = self.client.call("GET", f"/quotas/{quoted(one['project_id'])}/detail", pod=pod)["quota"]
             yield from ((one["project_id"], *row) for row in _details(quota))
 
 
@@ -179,7 +181,7 @@ class SetQuota(_Quota):
             more = {**({"force": True} if parsed_args.force else {}), **reason}
             if parsed_args.pod is not None:
                 more["pod"] = parsed_args.pod
-            self.client.put(self.path(parsed_args), {"quota": limits, **more})
+            self.client.call("PUT", self.path(parsed_args), {"quota": limits, **more})
             return
         if parsed_args.pod is not None:
             raise exceptions.CommandError("--pod cannot be combined with --until: limits in a pod have no overrides.")
@@ -187,7 +189,7 @@ class SetQuota(_Quota):
             raise exceptions.CommandError("--force cannot be combined with --until, and is not needed with it.")
         start = {} if parsed_args.start is None else {"start": parsed_args.start}
         override = {"quota": limits, "until": parsed_args.until, **start}
-        self.client.post(self.path(parsed_args, "/overrides"), {"override": override, **reason})
+        self.client.call("POST", self.path(parsed_args, "/overrides"), {"override": override, **reason})
 
 
 class DeleteQuota(_Quota):
@@ -207,7 +209,7 @@ class DeleteQuota(_Quota):
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Remove the limits."""
         part = "" if parsed_args.override is None else f"/overrides/{quoted(parsed_args.override)}"
-        self.client.delete(self.path(parsed_args, part), reason=parsed_args.reason, pod=parsed_args.pod)
+        self.client.call("DELETE", self.path(parsed_args, part), reason=parsed_args.reason, pod=parsed_args.pod)
 
 
 class CheckQuota(_Quota, command.ShowOne):
@@ -232,7 +234,7 @@ class CheckQuota(_Quota, command.ShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], tuple[Any, ...]]:
         """Return the columns and the values."""
         body = {"check": _integers(parsed_args.amount)}
-        answer = self.client.post(self.path(parsed_args, "/check"), body)
+        answer = self.client.call("POST", self.path(parsed_args, "/check"), body)
         self._granted = bool(answer["granted"])
         return ("granted", "violations"), (self._granted, format_columns.ListDictColumn(answer["violations"]))
 
