@@ -45,7 +45,7 @@ def progress_bar(total: int | None, unit: str) -> Iterator[Callable[[int], None]
         yield progress
 
 
-class _Command(command.Command):
+class Command(command.Command):
     """Gives a command its configuration and engine. ``example`` is printed at the end of its help.
 
     ``has_names``: it has the option --names. What take_action may set: ``status``, the exit status; ``notice``, a line
@@ -75,7 +75,6 @@ class _Command(command.Command):
     def run(self, parsed_args: argparse.Namespace) -> int:
         """Run the command with the ids of the projects that the arguments name."""
         projects.resolve(self.app, parsed_args)
-        self.notice = projects.new_project_notice(self.app, parsed_args)
         super().run(parsed_args)
         if self.notice is not None:
             self.print_message(self.notice)
@@ -101,11 +100,7 @@ class _Command(command.Command):
         return parser
 
 
-class Command(_Command):
-    """A command without output."""
-
-
-class Lister(_Command, lister.Lister):
+class Lister(Command, lister.Lister):
     """A command that prints rows, with the same column names in every format. An empty table prints nothing.
 
     With --names, a table with the column project_id has also the names. ``has_names`` False: no such option.
@@ -129,7 +124,7 @@ class Lister(_Command, lister.Lister):
             return super().produce_output(parsed_args, column_names, rows)
 
 
-class ShowOne(_Command, show.ShowOne):
+class ShowOne(Command, show.ShowOne):
     """A command that prints one object."""
 
     def _load_formatter_plugins(self) -> Any:
@@ -141,7 +136,7 @@ class ShowOne(_Command, show.ShowOne):
             return super().produce_output(parsed_args, column_names, prepare(data))
 
 
-class Run(_Command):
+class Run(Command):
     """A command that is generated from an operation."""
 
     operation: ClassVar[Operation]

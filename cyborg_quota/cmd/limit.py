@@ -142,6 +142,7 @@ def _set(
     dry_run: bool,
 ) -> Sequence[RecordedChange]:
     """Set the limits. Returns the changes of a dry run."""
+    run.notice = projects.new_project_notice(run.app, run.parsed)
     wanted = arguments.once_each(limits, "limits")
     _require_project(pod, project_id)
     has_span = until is not None or start is not None

@@ -96,21 +96,20 @@ def _resolve(shell: Shell, text: str, domain: str | None, *, checked: bool) -> s
 
 
 def new_project_notice(shell: Shell, parsed: argparse.Namespace) -> str | None:
-    """A line for stderr if a command is about to set the first limit of a project, and Keystone has not confirmed it.
+    """A line for stderr if `limit set` is about to set the first limit of a project that Keystone has not confirmed.
 
     Without Keystone, a mistyped id is not an error: the limit is set for a project that does not exist.
     """
-    if "limits" not in parsed or parsed.project_id is None:  # (only `limit set` has limits)
+    if parsed.project_id is None:
         return None
     if (shell.uses_keystone and not parsed.force_project) or shell.engine.administration.is_known_project(
         shell.context, parsed.project_id
     ):
         return None
     notice = _new(parsed.project_id)
-    if getattr(parsed, "dry_run", False) or getattr(parsed, "until", None) is not None:
+    if parsed.dry_run or parsed.until is not None:
         return notice  # (`limit set --until` adds the remedy when it knows the ids of the overrides)
-    pod = getattr(parsed, "pod", None)
-    return notice + remedy("limit unset" if pod is None else f"limit unset --pod {pod}")
+    return notice + remedy("limit unset" if parsed.pod is None else f"limit unset --pod {parsed.pod}")
 
 
 def remedy(command: str) -> str:
