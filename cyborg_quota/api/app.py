@@ -7,7 +7,8 @@ It expects the headers that keystonemiddleware sets for a valid token. See deplo
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+import types
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import falcon
@@ -129,23 +130,16 @@ def _check_name(name: str, value: str) -> None:
         raise Refused(404, str(error)) from None
 
 
-class _Endpoint:
-    """All calls of one path. Falcon calls the attribute ``on_get`` for a GET."""
-
-    def __init__(self, api: QuotaAPI, operations: Iterable[Operation]) -> None:
-        for operation in operations:
-            setattr(self, f"on_{operation.method.lower()}", functools.partial(api.respond, operation))
-
-
 def make_app(api: QuotaAPI) -> Callable[..., Any]:
     """The WSGI application of an API."""
     app = falcon.App()
     app.set_error_serializer(errors.serialize)
     app.add_error_handler(Exception, errors.on_unexpected_error)
     app.add_error_handler(exceptions.QuotaError, errors.on_quota_error)
-    by_path: dict[str, list[Operation]] = {}
+    responders: dict[str, dict[str, Any]] = {}
     for operation in OPERATIONS:
-        by_path.setdefault(operation.path, []).append(operation)
-    for path, operations in by_path.items():
-        app.add_route(path, _Endpoint(api, operations))
+        name = f"on_{operation.method.lower()}"  # falcon calls the attribute ``on_get`` for a GET
+        responders.setdefault(operation.path, {})[name] = functools.partial(api.respond, operation)
+    for path, calls in responders.items():
+        app.add_route(path, types.SimpleNamespace(**calls))
     return app

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from cyborg_quota import validation
+from cyborg_quota.api.schemas import COMPONENTS
 from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.policy import SEE_PODS, Named, Policy, hide_pods
 from cyborg_quota.validation import Context
@@ -92,11 +93,11 @@ class Call:
         return min(int(self.query.get("limit", MAX_ENTRIES)), MAX_ENTRIES)
 
     def page(
-        self, name: str, found: Sequence[Item], render: Callable[[Item], Json], marker: Callable[[Item], str]
+        self, name: str, found: Sequence[Item], render_item: Callable[[Item], Json], marker: Callable[[Item], str]
     ) -> Json:
         """A page of a list. ``found`` has one entry more than the limit if there is a next page."""
         items = found[: self.limit]
-        answer: Json = {name: [render(item) for item in items]}
+        answer: Json = {name: [render_item(item) for item in items]}
         if len(found) > len(items):
             query = {**self.query, "limit": self.limit, "marker": marker(items[-1])}
             answer[f"{name}_links"] = [{"rel": "next", "href": f"{self.url}?{urllib.parse.urlencode(query)}"}]
@@ -109,3 +110,21 @@ _UTC: Final = datetime.timezone.utc
 def moment(value: datetime.datetime | None) -> str | None:
     """A time of the database (naive UTC) in RFC 3339."""
     return None if value is None else value.replace(tzinfo=_UTC).isoformat().replace("+00:00", "Z")
+
+
+_FIELDS: Final = {"amount": "delta", "in_use": "used", "start": "starts_at", "affinity": "resource_affinity"}
+"""The fields of the engine's records whose names differ from those of the API."""
+
+
+def render(component: str, record: Any, **values: Any) -> Json:
+    """The properties of a schema of COMPONENTS: ``values``, and the others with the values of a record's fields."""
+    return {
+        name: values[name] if name in values else _json(getattr(record, _FIELDS.get(name, name)))
+        for name in COMPONENTS[component]["properties"]
+    }
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, datetime.datetime):
+        return moment(value)
+    return dict(value) if isinstance(value, Mapping) else value

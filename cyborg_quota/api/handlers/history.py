@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 
-from cyborg_quota.api.call import Call, Json, moment
+from cyborg_quota.api.call import Call, Json, render
 from cyborg_quota.api.errors import Refused
 from cyborg_quota.history_visibility import without_others
-from cyborg_quota.types import HistoryEntry
 
 
 def get_history(call: Call) -> Json:
@@ -24,7 +22,7 @@ def get_history(call: Call) -> Json:
     )
     if not call.is_admin:
         entries = [without_others(entry) for entry in entries]
-    return call.page("history", call.visible(entries), _change, lambda entry: entry.id)
+    return call.page("history", call.visible(entries), lambda entry: render("Change", entry), lambda entry: entry.id)
 
 
 def parse_time(name: str, text: str) -> datetime.datetime:
@@ -33,11 +31,3 @@ def parse_time(name: str, text: str) -> datetime.datetime:
         return datetime.datetime.fromisoformat(text.replace("Z", "+00:00") if text.endswith("Z") else text)
     except ValueError:
         raise Refused(400, f"{name} must be a time as in 2026-01-31T08:00:00Z.") from None
-
-
-def _change(entry: HistoryEntry) -> Json:
-    change = dataclasses.asdict(entry)
-    for name in ("provider", "provider_uuid"):
-        del change[name]
-    change.update(at=moment(entry.at), start=moment(change.pop("starts_at")), until=moment(entry.until))
-    return change

@@ -8,11 +8,10 @@ from typing import Any
 
 from cyborg_quota import exceptions, policy
 from cyborg_quota.administration import MAX_LISTED_PROJECTS
-from cyborg_quota.api.call import Call, Json, moment
+from cyborg_quota.api.call import Call, Json, render
 from cyborg_quota.api.errors import Refused, project_not_found
 from cyborg_quota.capacity_types import InventoryRecord
 from cyborg_quota.limit_types import Holding
-from cyborg_quota.types import Reservation
 
 
 def list_quotas(call: Call) -> Json:
@@ -84,7 +83,7 @@ def list_reservations(call: Call) -> Json:
     if marker is not None and not call.engine.list_reservations(call.elevated, project_id, reservations=[marker]):
         raise Refused(400, "The marker is not a reservation of this list.")
     found = call.engine.list_reservations(call.elevated, project_id, limit=call.limit + 1, after=marker, **filters)
-    return call.page("reservations", found, _reservation, lambda one: one.uuid)
+    return call.page("reservations", found, lambda one: render("Reservation", one), lambda one: one.uuid)
 
 
 def _require_project(call: Call, project_id: str) -> None:
@@ -96,40 +95,13 @@ def _require_project(call: Call, project_id: str) -> None:
         raise project_not_found(project_id)
 
 
-def _reservation(one: Reservation) -> Json:
-    return {
-        "uuid": one.uuid,
-        "project_id": one.project_id,
-        "resource": one.resource,
-        "amount": one.delta,
-        "state": one.state,
-        "consumer": one.consumer,
-        "group": one.group,
-        "expire": moment(one.expire),
-        "created_at": moment(one.created_at),
-        "ended_at": moment(one.ended_at),
-    }
-
-
 def list_capacity(call: Call) -> Json:
     """GET /v2/quota_capacity"""
     marker = call.query.get("marker")
     after = None if marker is None else _inventory_of(marker)
     provider = call.query.get("provider")
     records = call.engine.capacity.list_inventories(call.elevated, provider, limit=call.limit + 1, after=after)
-    return call.page("capacity", records, _inventory, _inventory_marker)
-
-
-def _inventory(record: InventoryRecord) -> Json:
-    return {
-        "provider": record.provider,
-        "resource": record.resource,
-        "total": record.total,
-        "reserved": record.reserved,
-        "capacity": record.capacity,
-        "in_use": record.used,
-        "free": record.free,
-    }
+    return call.page("capacity", records, lambda one: render("Inventory", one), _inventory_marker)
 
 
 def _inventory_marker(record: InventoryRecord) -> str:

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 from cyborg_quota import exceptions
-from cyborg_quota.api.call import Call, Json, moment
+from cyborg_quota.api.call import Call, Json, render
 from cyborg_quota.api.handlers.history import parse_time
 from cyborg_quota.types import LimitOverride
 
 
 def list_overrides(call: Call) -> Json:
     """GET /v2/quotas/{project_id}/overrides"""
-    return {"overrides": [_override(one) for one in _list(call)]}
+    return {"overrides": [render("Override", one) for one in _list(call)]}
 
 
 def _list(call: Call) -> list[LimitOverride]:
@@ -33,7 +33,7 @@ def set_override(call: Call) -> Json:
         start=parse_time("start", wanted["start"]) if "start" in wanted else None,
         reason=call.body.get("reason"),
     )
-    return {"overrides": [_override(one) for one in made]}
+    return {"overrides": [render("Override", one) for one in made]}
 
 
 def cancel_override(call: Call) -> None:
@@ -42,15 +42,3 @@ def cancel_override(call: Call) -> None:
     if override_id not in {one.id for one in _list(call)}:
         raise exceptions.OverrideNotFound(override_id)
     call.engine.administration.cancel_overrides(call.context, [override_id], reason=call.query.get("reason"))
-
-
-def _override(one: LimitOverride) -> Json:
-    return {
-        "id": one.id,
-        "project_id": one.project_id,
-        "resource": one.resource,
-        "limit": one.limit,
-        "start": moment(one.starts_at),
-        "until": moment(one.until),
-        "reason": one.reason,
-    }

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from cyborg_quota.api.call import Call, Json, moment
+from cyborg_quota.api.call import Call, Json, moment, render
 from cyborg_quota.pod_types import Pod, PodUsage
 
 
@@ -18,16 +18,7 @@ def _pod(pod: Pod, measured: PodUsage) -> Json:
     usage = None
     if measured.usage is not None:
         usage = {name: {"capacity": use.capacity, "in_use": use.used} for name, use in sorted(measured.usage.items())}
-    return {
-        "name": pod.name,
-        "availability_zone": pod.availability_zone,
-        "affinity": dict(pod.resource_affinity),
-        "state": pod.state,
-        "weight": pod.weight,
-        "threshold": pod.threshold,
-        "usage": usage,
-        "measured_at": moment(measured.measured_at),
-    }
+    return render("Pod", pod, usage=usage, measured_at=moment(measured.measured_at))
 
 
 def select(call: Call) -> Json:
