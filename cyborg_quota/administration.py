@@ -228,7 +228,7 @@ class Administration(Subject):
                 raise exceptions.NotAuthorized(action, f"a context that {policy.SEE_PODS} allows")
             self._may_set(context, action, project_id, parent_id)
             if pod is not None and new:  # (after the checks, so that the error reveals no pod)
-                self._driver.providers.require_pods([pod])
+                self._driver.require_pod(pod)
 
         return self._driver.keeper.set_limits(project_id, keys, author, allow)
 
@@ -293,7 +293,7 @@ class Administration(Subject):
         after = validation.optional_name("after", after)
         found = keeper.list_in_pods(owner, pod, validation.row_limit(projects), after)
         if pod is not None and not found and not keeper.list_in_pods(owner, pod, 1, None):
-            self._driver.providers.require_pods([pod])
+            self._driver.require_pod(pod)
         return found
 
     def _limits_of_driver(self, project_id: str | None) -> list[LimitRecord]:

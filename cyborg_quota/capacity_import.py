@@ -11,15 +11,17 @@ import dataclasses
 import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions, units, validation
-from cyborg_quota.capacity import Capacity
 from cyborg_quota.capacity_types import Allocation, Inventory, InventoryRecord, Provider
 from cyborg_quota.spool import Spool
 from cyborg_quota.validation import Context
+
+if TYPE_CHECKING:  # the command line's help must not load a database
+    from cyborg_quota.capacity import Capacity
 
 LOG = logging.getLogger(__name__)
 

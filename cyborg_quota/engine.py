@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import datetime
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +11,6 @@ from oslo_log import log as logging
 
 from cyborg_quota import exceptions, validation
 from cyborg_quota.administration import Administration
-from cyborg_quota.capacity import Capacity
 from cyborg_quota.capacity_types import CapacityDrift
 from cyborg_quota.ledger.requests import ReserveRequest, ResizeRequest, TransferRequest
 from cyborg_quota.monitoring import Monitoring
@@ -32,6 +30,7 @@ from cyborg_quota.types import (
 from cyborg_quota.validation import Context
 
 if TYPE_CHECKING:  # the command line's help must not load a database
+    from cyborg_quota.capacity import Capacity
     from cyborg_quota.ledger.driver import DbQuotaDriver
     from cyborg_quota.pods import Pods
 
@@ -66,17 +65,26 @@ class QuotaEngine(Queries):
         common = driver, self._resources, self._authority
         self.administration: Final = Administration(*common, require_reason=require_reason)
         """Limits and the project tree. They can be changed only if [limits] driver is database."""
-        self.capacity: Final = Capacity(*common)
-        """Providers, their inventories, and the claims at them."""
         self.total_limits: Final = TotalLimits(*common, require_reason=require_reason)
         """Limits over all projects. They can be changed only if [limits] driver is database."""
+        self._capacity: Capacity | None = None
+        self._pods: Pods | None = None
         self.monitoring: Final = Monitoring(*common)
         """Metrics of the ledger."""
 
-    @functools.cached_property
+    # (functools.cached_property has a lock, which another thread may hold when the process forks.)
+
+    @property
+    def capacity(self) -> Capacity:
+        """Providers, their inventories, and the claims at them."""
+        self._capacity = self._capacity or self._driver.capacity(self._resources)
+        return self._capacity
+
+    @property
     def pods(self) -> Pods:
         """Pods, and the pod of each project."""
-        return self._driver.pods(self._resources, self._authority)
+        self._pods = self._pods or self._driver.pods(self._resources, self._authority)
+        return self._pods
 
     # --- resources ---
 
@@ -368,7 +376,7 @@ class QuotaEngine(Queries):
     def audit(self, context: Context) -> list[Drift | CapacityDrift]:
         """The counters of usage and of inventories that differ from the reservations. Normally none. Admin only."""
         validation.admin_only(context, "audit")
-        return [*self._driver.healer.audit(), *self._driver.providers.audit()]
+        return [*self._driver.healer.audit(), *self.capacity.audit(context)]
 
     def heal(self, context: Context, *, progress: Callable[[int], None] | None = None) -> list[Drift | CapacityDrift]:
         """Repair the counters that ``audit`` reports, without blocking other calls. Admin only.
@@ -377,7 +385,7 @@ class QuotaEngine(Queries):
         """
         validation.admin_only(context, "heal")
         # (Inventories first: the order in which all transactions lock.)
-        capacity = self._driver.providers.heal(progress)
+        capacity = self.capacity.heal(context, progress=progress)
         return [*self._driver.healer.heal(progress), *capacity]
 
     @property

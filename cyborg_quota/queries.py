@@ -104,7 +104,7 @@ class Queries(Subject):
                 raise exceptions.InvalidRequest("Of a pod, what fits is that of any of its providers: give no other.")
             if not self._authority.allows(context, SEE_PODS, project_id):
                 raise exceptions.NotAuthorized("naming a pod")
-            self._driver.providers.require_pods([in_pod])
+            self._driver.require_pod(in_pod)
         if checked is not None and not self._authority.allows(context, FITS_RULE, project_id):
             checked = None
         return checked, in_pod
@@ -202,7 +202,7 @@ class Queries(Subject):
         validation.admin_only(context, "list_usages")
         in_pod = validation.optional_name("pod", pod)
         if in_pod is not None:
-            self._driver.providers.require_pods([in_pod])
+            self._driver.require_pod(in_pod)
         records = self._driver.usage.list_usages(
             validation.optional_name("project_id", project_id),
             paging.check(limit, after, resource),

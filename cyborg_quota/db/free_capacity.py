@@ -83,11 +83,6 @@ def count_bundles(
 
 
 _FREE_OR_0 = sa.case((_row.free > 0, _row.free), else_=sa.literal_column("0"))
-_SUMS = (
-    sa.select(_row.resource, sa.func.sum(_row.capacity), sa.func.sum(_FREE_OR_0))
-    .group_by(_row.resource)
-    .order_by(_row.resource)
-)
 
 
 def sums_by_resource(connection: sa.Connection) -> dict[str, tuple[int, int]]:
@@ -95,7 +90,8 @@ def sums_by_resource(connection: sa.Connection) -> dict[str, tuple[int, int]]:
 
     A provider whose use exceeds its capacity has nothing free.
     """
-    return {resource: (int(capacity), int(free)) for resource, capacity, free in connection.execute(_SUMS)}
+    query = sa.select(_row.resource, sa.func.sum(_row.capacity), sa.func.sum(_FREE_OR_0)).group_by(_row.resource)
+    return {resource: (int(capacity), int(free)) for resource, capacity, free in connection.execute(query)}
 
 
 def sums_by_pod(connection: sa.Connection) -> dict[tuple[str, str], ResourceUse]:

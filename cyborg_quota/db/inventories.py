@@ -24,7 +24,7 @@ import sqlalchemy as sa
 from oslo_log import log as logging
 
 from cyborg_quota import units
-from cyborg_quota.capacity_types import Inventory, InventoryRecord
+from cyborg_quota.capacity_types import CapacityNotice, Inventory, InventoryRecord
 from cyborg_quota.db import clock, paging, resource_providers
 from cyborg_quota.db.models import inventories
 from cyborg_quota.db.models import resource_providers as providers_table
@@ -339,24 +339,18 @@ _SET_LEVEL_IF = (
 )
 
 
-class NotifiedInventory(NamedTuple):
-    """What is in use of an inventory, here and elsewhere, and the level that was last reported."""
+def read_notified_levels(
+    connection: sa.Connection, lowest: int, least_capacity: int
+) -> list[tuple[int, CapacityNotice]]:
+    """The ids of the inventories that were reported, or are to be reported (thresholds.level), and their last level.
 
-    id: int
-    provider: str
-    resource: str
-    capacity: int
-    used: int
-    level: int
-
-
-def read_notified_levels(connection: sa.Connection, lowest: int, least_capacity: int) -> list[NotifiedInventory]:
-    """The inventories that were reported, or are to be reported (thresholds.level), by provider name and resource.
-
-    ``lowest``: the lowest threshold in percent. ``least_capacity``: smaller inventories have no thresholds.
+    By provider name and resource. ``lowest``: the lowest threshold in percent. ``least_capacity``: smaller inventories
+    have no thresholds.
     """
     rows = connection.execute(_LEVELS, {"b_lowest": lowest, "b_least": least_capacity})
-    return [NotifiedInventory(*row) for row in rows]
+    return [
+        (row.id, CapacityNotice(row.name, row.resource, row.capacity, row.used, row.level, row.level)) for row in rows
+    ]
 
 
 def claim_notified_level(connection: sa.Connection, inventory_id: int, before: int, now: int) -> bool:

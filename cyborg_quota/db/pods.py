@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
+from cyborg_quota import exceptions
 from cyborg_quota.db import clock, paging
 from cyborg_quota.db.models import pod_usages, pods
-from cyborg_quota.db.prepared import ListStatement, any_of
 from cyborg_quota.pod_types import Pod, PodUsage, ResourceUse
 
 _pod = pods.c
@@ -108,12 +108,11 @@ def find(connection: sa.Connection, name: str) -> StoredPod | None:
     return None if row is None else stored(row)
 
 
-def existing(connection: sa.Connection, names: Sequence[str]) -> set[str]:
-    """Those of these names that pods have."""
-    return {row.name for row in _NAMES.rows(connection, names, {})}
-
-
-_NAMES: Final = ListStatement(lambda size: sa.select(_pod.name).where(any_of(_pod.name, size)))
+def require(connection: sa.Connection, names: Iterable[str]) -> None:
+    """Raise PodNotFound for the first of these names that no pod has."""
+    for name in names:
+        if find(connection, name) is None:
+            raise exceptions.PodNotFound(name)
 
 
 def list_pods(connection: sa.Connection, limit: int | None = None, after: str | None = None) -> list[StoredPod]:

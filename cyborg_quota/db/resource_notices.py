@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import dialects
+from cyborg_quota.capacity_types import CapacityNotice
+from cyborg_quota.db import dialects, free_capacity
 from cyborg_quota.db.models import resource_notices
 
 _row = resource_notices.c
@@ -16,9 +17,15 @@ _CLAIM = (
 )
 
 
-def levels(connection: sa.Connection) -> dict[str, int]:
-    """The level of each resource that was last reported. A resource that is not contained has the level 0."""
-    return {row.resource: row.notified_level for row in connection.execute(sa.select(resource_notices))}
+def read(connection: sa.Connection) -> list[CapacityNotice]:
+    """The use of each resource at all providers together, and the level that was last reported. Sorted by resource."""
+    levels = {row.resource: row.notified_level for row in connection.execute(sa.select(resource_notices))}
+    sums = free_capacity.sums_by_resource(connection)
+    return [
+        CapacityNotice(None, name, capacity, capacity - free, levels.get(name, 0), levels.get(name, 0))
+        for name in sorted(sums.keys() | levels.keys())
+        for capacity, free in (sums.get(name, (0, 0)),)
+    ]
 
 
 def claim_level(connection: sa.Connection, resource: str, before: int, now: int) -> bool:

@@ -111,14 +111,10 @@ def lock(connection: sa.Connection, provider_id: int) -> bool:
     return connection.execute(_LOCK, {"b_id": provider_id}).rowcount == 1
 
 
-def set_pod(connection: sa.Connection, provider_id: int, pod: str | None) -> None:
-    """Set the pod of a provider, which the transaction has locked."""
-    connection.execute(sa.update(resource_providers).where(_row.id == provider_id).values(pod=pod))
-
-
-def set_can_host(connection: sa.Connection, provider_id: int, *, can_host: bool) -> None:
-    """Set whether ANY chooses a provider, which the transaction has locked."""
-    connection.execute(sa.update(resource_providers).where(_row.id == provider_id).values(can_host=int(can_host)))
+def update(connection: sa.Connection, provider_id: int, provider: Provider) -> None:
+    """Set the pod and ``can_host`` of a provider, which the transaction has locked."""
+    values = {"pod": provider.pod, "can_host": int(provider.can_host)}
+    connection.execute(sa.update(resource_providers).where(_row.id == provider_id).values(values))
 
 
 def has_children(connection: sa.Connection, provider_id: int) -> bool:

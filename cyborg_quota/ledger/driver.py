@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from oslo_config import cfg
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import schema
+from cyborg_quota.capacity import Capacity
+from cyborg_quota.db import pods, schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.ledger.capacity_claims import CapacityClaimer
-from cyborg_quota.ledger.capacity_report import CapacityReporter
 from cyborg_quota.ledger.counters import Healer
 from cyborg_quota.ledger.expire import Expirer
 from cyborg_quota.ledger.headroom import HeadroomReader
@@ -23,7 +23,6 @@ from cyborg_quota.ledger.naming import Namer
 from cyborg_quota.ledger.project_tree import PathCache, Tree
 from cyborg_quota.ledger.projects import ProjectReader
 from cyborg_quota.ledger.provider_cache import ProviderCache
-from cyborg_quota.ledger.providers import ProviderManager
 from cyborg_quota.ledger.purge import Purger
 from cyborg_quota.ledger.reservations import Reservations
 from cyborg_quota.ledger.reserve import Reserver
@@ -80,13 +79,8 @@ class DbQuotaDriver:
             self._database, limits, settings.thresholds, least_limit=settings.least_notified_limit
         )
         # Capacity and pods.
-        self.providers: Final = ProviderManager(
-            self._database,
-            self.history,
-            settings.thresholds,
-            least_capacity=settings.least_notified_capacity,
-        )
-        self.capacity_reporter: Final = CapacityReporter(self._untimed, limits)
+        self._least_capacity = settings.least_notified_capacity
+        self._thresholds = settings.thresholds
         self._pod_selection = settings.pods
 
     @classmethod
@@ -110,6 +104,16 @@ class DbQuotaDriver:
         if not isinstance(self.limits, DatabaseLimitDriver):
             raise exceptions.LimitsReadOnly(self.limits.set_where)
         return TotalLimits(self._database.long_transactions, self._paths, self.history)
+
+    def capacity(self, resources: Mapping[str, Any]) -> Capacity:
+        """The interface of providers and inventories. ``resources``: the registered ones, by name."""
+        thresholds, least = self._thresholds, self._least_capacity
+        parts = self._database, self.history, self.limits
+        return Capacity(*parts, resources, thresholds=thresholds, least_capacity=least)
+
+    def require_pod(self, name: str) -> None:
+        """Raise PodNotFound if this pod does not exist."""
+        self._database.read_synced(lambda connection: pods.require(connection, [name]))
 
     def pods(self, *common: Any) -> Pods:
         """The interface of pods, with what all subjects have in common."""

@@ -268,9 +268,8 @@ def _require_pods(connection: Connection, changes: Iterable[RecordedChange]) -> 
 
     A limit that stays as it is may name a pod that was removed: what was exported can be imported again.
     """
-    for name in sorted({change.pod for change in changes if change.pod is not None and change.after is not None}):
-        if pods.find(connection, name) is None:
-            raise exceptions.PodNotFound(name)
+    names = {change.pod for change in changes if change.pod is not None and change.after is not None}
+    pods.require(connection, sorted(names))
 
 
 def _too_many(connection: Connection, changes: Iterable[RecordedChange]) -> list[str]:

@@ -60,7 +60,7 @@ class CapacityImportTest(base.LedgerTestCase):
             finally:
                 try_to_claim()
 
-        providers = self.engine._driver.providers
+        providers = self.engine.capacity
         database = providers._database
         watched = mock.Mock(wraps=database, **{"write.side_effect": write})
         with mock.patch.object(providers, "_database", watched):

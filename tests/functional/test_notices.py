@@ -124,7 +124,7 @@ class TestCapacityNotices(base.LedgerTestCase):
         original, read = inventories.read_notified_levels, []
 
         def spy(*arguments: Any, **options: Any) -> Any:
-            read.append([row.provider for row in original(*arguments, **options)])
+            read.append([notice.provider for _, notice in original(*arguments, **options)])
             return original(*arguments, **options)
 
         self.useFixture(fx.MonkeyPatch("cyborg_quota.db.inventories.read_notified_levels", spy))

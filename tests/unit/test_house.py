@@ -68,7 +68,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "policy": LEAVES,
     "subject": LEAVES | {"policy", "ledger"},
     "administration": LEAVES | {"policy", "subject", "limits"},
-    "capacity": LEAVES | {"subject"},
+    "capacity": LEAVES | {"db", "ledger", "limits"},
     "capacity_import": LEAVES | {"capacity"},
     "keystone_auth": LEAVES,
     "total_limits": LEAVES | {"subject"},
@@ -97,7 +97,7 @@ MODULE_IMPORTS = {
     # Turns the options into the driver's settings.
     "cyborg_quota.ledger.settings": {"conf"},
     # Builds the parts.
-    "cyborg_quota.ledger.driver": {"pods"},
+    "cyborg_quota.ledger.driver": {"capacity", "pods"},
 }
 # Other packages that only some layers may import: top-level module, and those layers.
 GUARDED = {
@@ -247,7 +247,7 @@ class TestImports(base.BaseTestCase):
 DB = "cyborg_quota.db"
 # From top to bottom: a module of `db` may import those of its own and of lower levels.
 DB_LEVELS = (
-    {"history", "holdings", "limits", "schema"},
+    {"history", "holdings", "limits", "resource_notices", "schema"},
     {"database"},
     {
         "candidates",
@@ -261,7 +261,6 @@ DB_LEVELS = (
         "project_path",
         "projects",
         "recounts",
-        "resource_notices",
         "totals",
     },
     {"dialects"},
