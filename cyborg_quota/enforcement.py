@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from cyborg_quota.types import MAX_AMOUNT, UNLIMITED, Constraint, Counters, Over, ResourceKey, Scope, UsageKey
+from cyborg_quota.types import MAX_AMOUNT, UNLIMITED, Constraint, Counters, Over, ResourceKey, UsageKey
 
 TOO_MUCH: Final = 2**63
 """An amount that every limit refuses."""
@@ -61,16 +61,6 @@ def find_refusals(
             now = counters.get(UsageKey(owner, resource), Counters())
             found.append(Over(owner, resource, "project", None, amount, now.used, now.reserved))
     return sorted(found)
-
-
-def limits_by_scope(constraints: Iterable[Constraint]) -> dict[tuple[UsageKey, Scope], int]:
-    """The lowest limit by usage row and scope. A key that is missing is unlimited."""
-    lowest: dict[tuple[UsageKey, Scope], int] = {}
-    for constraint in constraints:
-        if constraint.limit != UNLIMITED:
-            key = (constraint.key, constraint.scope)
-            lowest[key] = min(constraint.limit, lowest.get(key, constraint.limit))
-    return lowest
 
 
 def find_binding(violations: Iterable[Over], path: Sequence[str]) -> dict[str, Over]:

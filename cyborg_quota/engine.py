@@ -19,6 +19,7 @@ from cyborg_quota.queries import Queries
 from cyborg_quota.total_limits import TotalLimits
 from cyborg_quota.types import (
     ANY,
+    COMMITTED,
     MICROSECONDS,
     Claim,
     Drift,
@@ -149,7 +150,7 @@ class QuotaEngine(Queries):
         if names_pod and not self._authority.allows(context, SEE_PODS, project_id):
             raise exceptions.NotAuthorized("naming the pod of a claim")
         ttl = validation.expire_microseconds(expire, self._expire_seconds)
-        named = validation.optional_name("group", group)
+        named = None if group is None else validation.check_name("group", group)
         try:
             uuids = self._driver.reserver.charge(
                 ReserveRequest(project_id, checked, named, ttl, sees_all=validation.is_admin(context))
@@ -202,7 +203,7 @@ class QuotaEngine(Queries):
             if claim.provider == ANY:
                 raise exceptions.InvalidClaim("What is attached is at one provider: name it.")
         named = validation.optional_name("group", group)
-        return self._driver.reserver.adopt(ReserveRequest(project_id, checked, named, None, sees_all=True))
+        return self._driver.reserver.adopt(ReserveRequest(project_id, checked, named, None, True, COMMITTED))
 
     # --- commit, rollback, release, extend ---
 

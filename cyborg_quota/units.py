@@ -64,12 +64,17 @@ def largest_permitted(at_most: int, *, min_unit: int, max_unit: int, step_size: 
     return min_unit if at_most >= min_unit else 0
 
 
-def violated_rule(amount: int, total: int, record: InventoryRecord) -> str | None:
-    """The rule of ``record`` that a claim of ``amount`` violates. ``total``: what all claims of the call take there."""
+def violated_rule(
+    amount: int, taken: int, record: InventoryRecord, exceeded: str = "the capacity is exceeded"
+) -> str | None:
+    """The rule of ``record`` that a claim of ``amount`` violates.
+
+    ``taken``: what all claims of the call take there, or by how much one grows; if that does not fit: ``exceeded``.
+    """
     violated = violated_unit(amount, min_unit=record.min_unit, max_unit=record.max_unit, step_size=record.step_size)
     if violated is not None:
         return violated
-    return "the capacity is exceeded" if total > record.free else None
+    return exceeded if taken > max(0, record.free) else None
 
 
 def check_inventory(resource: str, inventory: Inventory) -> Inventory:

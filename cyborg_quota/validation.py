@@ -109,9 +109,8 @@ def has_only_printable(text: str) -> bool:
     return text.isprintable() or not any(unicodedata.category(char) in _REFUSED_CATEGORIES for char in text)
 
 
-def _plain(value: str) -> str:
-    """The value as a plain str. ``str(value)`` would call ``__str__`` of a subclass; that of an enum differs."""
-    return str.__str__(value)
+_plain: Final = str.__str__
+"""The value as a plain str. ``str(value)`` would call ``__str__`` of a subclass; that of an enum differs."""
 
 
 def text_of(name: object) -> str:
@@ -297,30 +296,40 @@ def project_of(context: Context, project_id: str | None) -> str:
 def check_claims(claims: Iterable[Claim], known: Mapping[str, Any]) -> list[Claim]:
     """Return the validated claims. Raises InvalidClaim, InvalidDelta, InvalidName, UnknownResource."""
     checked: list[Claim] = []
-    for claim in _listed(claims, exceptions.InvalidClaim("Claims must be a list of Claim(consumer, deltas).")):
+    if not isinstance(claims, list):
+        claims = _listed(claims, exceptions.InvalidClaim("Claims must be a list of Claim(consumer, deltas)."))
+    for claim in claims:
         if not isinstance(claim, Claim):
             raise exceptions.InvalidClaim(f"A claim must be a Claim(consumer, deltas), not {type(claim).__name__}.")
         deltas = check_deltas(claim.deltas, known)
-        consumer, group = optional_name("consumer", claim.consumer), optional_name("group", claim.group)
-        provider = optional_name("provider", claim.provider)
-        pod = _check_pod_of(claim)
-        checked.append(Claim(consumer, deltas, group, optional_name("source", claim.source), provider, pod))
+        named = ((field, getattr(claim, field)) for field in ("consumer", "group", "provider", "source"))
+        names = {field: check_name(field, name) for field, name in named if name is not None}
+        pod = None if claim.pod is None else _check_pod(claim.pod, claim.provider)
+        checked.append(Claim(names.pop("consumer", None), deltas, pod=pod, **names))
     if not checked:
         raise exceptions.InvalidClaim("There is nothing to reserve: no claim was given.")
-    seen = set()
-    for claim in checked:
-        if claim.consumer is not None and claim.consumer in seen:
-            raise exceptions.InvalidClaim(f"Consumer {claim.consumer} has two claims in one call; merge them.")
-        seen.add(claim.consumer)
-    _check_totals(checked)
+    if len(checked) > 1:
+        _check_together(checked)
     return checked
 
 
-def _check_pod_of(claim: Claim) -> str | PodChoice | None:
-    pod = claim.pod
-    if pod is None:
-        return None
-    if claim.provider != ANY:
+def _check_together(claims: Sequence[Claim]) -> None:
+    """Raise InvalidClaim or InvalidDelta if one call must not make all of these claims."""
+    seen = set()
+    totals: dict[str, int] = {}
+    for claim in claims:
+        if claim.consumer is not None and claim.consumer in seen:
+            raise exceptions.InvalidClaim(f"Consumer {claim.consumer} has two claims in one call; merge them.")
+        seen.add(claim.consumer)
+    for claim in claims:
+        for resource, delta in claim.deltas.items():
+            totals[resource] = totals.get(resource, 0) + delta
+            if totals[resource] > MAX_AMOUNT:
+                raise exceptions.InvalidDelta(resource, totals[resource], "the sum of the claims is too large")
+
+
+def _check_pod(pod: object, provider: str | None) -> str | PodChoice:
+    if provider != ANY:
         raise exceptions.InvalidClaim(
             "A claim in a pod is at any provider of the pod: set the provider to ANY (`--provider any`)."
         )
@@ -376,15 +385,6 @@ def check_known_as(known_as: object, selection: Selection) -> str | None:
     if selection.uuids is None:
         raise exceptions.InvalidSelection("A commit with a name (known_as) needs the UUIDs of the reservations.")
     return check_name("known_as", known_as)
-
-
-def _check_totals(claims: Iterable[Claim]) -> None:
-    totals: dict[str, int] = {}
-    for claim in claims:
-        for resource, delta in claim.deltas.items():
-            totals[resource] = totals.get(resource, 0) + delta
-            if totals[resource] > MAX_AMOUNT:
-                raise exceptions.InvalidDelta(resource, totals[resource], "the sum of the claims is too large")
 
 
 def selection(

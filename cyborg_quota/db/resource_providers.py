@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from cyborg_quota.capacity_types import Provider
 from cyborg_quota.db import clock, paging
 from cyborg_quota.db.models import resource_providers
-from cyborg_quota.db.prepared import ListStatement, any_of, chunks
+from cyborg_quota.db.prepared import ListStatement, any_of
 
 _row = resource_providers.c
 _parent = resource_providers.alias("parent")
@@ -150,14 +150,6 @@ def text_of(connection: sa.Connection, provider_id: int) -> str:
     """The provider, as the beginning of a log line."""
     name = names(connection, [provider_id]).get(provider_id)
     return "A removed provider" if name is None else f"Provider {name}"
-
-
-def pods_of(connection: sa.Connection, provider_ids: Iterable[int]) -> dict[int, str | None]:
-    """The pod of each of these providers, by id; None: it has no pod."""
-    pods: dict[int, str | None] = {}
-    for ids in chunks(sorted(set(provider_ids))):
-        pods.update(connection.execute(sa.select(_row.id, _row.pod).where(_row.id.in_(ids))).tuples().all())
-    return pods
 
 
 def is_any_of_pod(connection: sa.Connection, pod: str) -> bool:

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The capacity part of a reserve: find the providers of the claims, take their capacity, explain a refusal.
+"""The enforcer of capacity: it chooses the providers of claims, takes their capacity, and explains a refusal.
 
     read the providers, or the candidates for ANY                          (no transaction)
     INSERT the reservations, UPDATE the inventories, UPDATE the usage rows (one transaction)
 
-reserve.py calls these steps, and only if a claim names a provider. A claim in a pod takes a provider of that pod: see
-pod_claims.py.
+A claim in a pod takes a provider of that pod, which pod_claims.py chooses.
 """
 
 from __future__ import annotations
 
 import heapq
 import random
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 from oslo_log import log as logging
 
@@ -23,363 +23,167 @@ from cyborg_quota.db import candidates, free_capacity, inventories, resource_pro
 from cyborg_quota.db.candidates import Candidate
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.inventories import InventoryClaim, Place
-from cyborg_quota.ledger import pod_claims
-from cyborg_quota.ledger.pending_claims import PendingClaim
-from cyborg_quota.ledger.pod_claims import BindingChange, PodUnit
-from cyborg_quota.ledger.pod_selection import PodSelection
+from cyborg_quota.db.resource_providers import StoredProvider
+from cyborg_quota.ledger.enforcers import Enforcer, PendingClaim, Refused, conflict
 from cyborg_quota.ledger.provider_cache import ProviderCache
+from cyborg_quota.ledger.requests import ReserveRequest, ResizeRequest
 from cyborg_quota.ledger.selection import ProviderSelection
-from cyborg_quota.types import ANY, InventoryKey
+from cyborg_quota.transitions import Row
+from cyborg_quota.types import ANY, Claim, InventoryKey
 
 LOG = logging.getLogger(__name__)
 
 _CANDIDATES: Final = 8
 """The number of providers, besides one for each equal claim and those that were tried, among which ANY chooses."""
 
-
-_PODS_ONE_BY_ONE: Final = 2
-"""After this number of pods that do not fit, one query finds all pods with a provider that fits."""
-
+_SEE: Final = "headroom with the provider ANY is the largest amount that fits; `capacity report` shows what is free"
 
 Search = Callable[[Mapping[str, int], int, Collection[str]], list[Candidate]]
 """Returns up to a number of candidates for these amounts, none in one of these pods."""
 
-ReserveResult = bool | InventoryClaim | None
-"""The result of a single-statement reserve: see Dialect.reserve_in_single_statement."""
 
+class CapacityEnforcer(Enforcer):
+    """Finds providers and takes their capacity."""
 
-class CapacityRefused(Exception):
-    """An inventory refused a claim: roll back. ``key``: the inventory; None: no provider was found."""
+    field: ClassVar[str] = "provider"
 
-    def __init__(self, key: InventoryKey | None) -> None:
-        self.key = key
-        super().__init__(key)
-
-
-class Placement:
-    """The inventories that the claims of one attempt take from. ``is_complete``: every claim has a provider.
-
-    ``binding_changes``: those that the claims need because they go to another pod. ``in_pods``: what the claims take in
-    pods, by resource and pod.
-    """
-
-    def __init__(self) -> None:
-        self.is_complete = True
-        self.binding_changes: list[BindingChange] = []
-        self._ids: dict[InventoryKey, int] = {}
-        self._totals: dict[tuple[InventoryKey, int], int] = {}
-        self._taken: dict[InventoryKey, int] = {}  # the sums of ``_totals``: a call of n claims asks for n * n of them
-        self.in_pods: dict[tuple[str, str], int] = {}
-
-    def add(self, key: InventoryKey, place: Place, amount: int) -> None:
-        self._ids[key] = place.inventory_id
-        self._totals[key, amount] = self._totals.get((key, amount), 0) + amount
-        self._taken[key] = self._taken.get(key, 0) + amount
-        if place.pod is not None:
-            in_pod = key.resource, place.pod
-            self.in_pods[in_pod] = self.in_pods.get(in_pod, 0) + amount
-
-    def copy(self) -> Placement:
-        """A complete placement that takes the same."""
-        copied = Placement()
-        copied._ids, copied._totals = dict(self._ids), dict(self._totals)
-        copied._taken, copied.in_pods = dict(self._taken), dict(self.in_pods)
-        return copied
-
-    def update(self, other: Placement) -> None:
-        """Take what a copy takes, to which claims were added."""
-        self._ids, self._totals = other._ids, other._totals
-        self._taken, self.in_pods = other._taken, other.in_pods
-
-    def taken(self, key: InventoryKey) -> int:
-        """What the claims take from this inventory."""
-        return self._taken.get(key, 0)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no claim takes anything."""
-        return not self._ids
-
-    @property
-    def claims(self) -> list[tuple[InventoryClaim, InventoryKey]]:
-        """The changes of the inventories, in the order of their ids, in which every transaction locks them."""
-        return sorted(
-            (InventoryClaim(self._ids[key], amount, total), key) for (key, amount), total in self._totals.items()
-        )
-
-    def is_done(self, result: ReserveResult) -> bool:
-        """Whether a reserve with these claims was done. Raises CapacityRefused if ``result`` is the refused claim."""
-        if isinstance(result, InventoryClaim):
-            raise CapacityRefused(next(key for change, key in self.claims if change == result))
-        return bool(result)
-
-    @property
-    def inventory_claims(self) -> Sequence[InventoryClaim]:
-        """The changes alone."""
-        return [change for change, _ in self.claims] if self._ids else ()
-
-
-NO_PLACEMENT: Final = Placement()
-
-
-class CapacityClaimer:
-    """Finds providers and takes their capacity. Shared by threads."""
-
-    def __init__(
-        self, database: Database, selection: ProviderSelection, pod_selection: PodSelection, cache: ProviderCache
-    ) -> None:
+    def __init__(self, database: Database, selection: ProviderSelection) -> None:
         self._database = database
-        self._pod_selection = pod_selection
         self._selection = selection
-        self._cache = cache
+        self._cache = ProviderCache()
 
-    def place(self, pending: Sequence[PendingClaim]) -> Placement:
-        """Find the provider of each claim that has one, and the inventories to take from.
+    # --- Before the transaction ---
 
-        An incomplete placement: ANY fits nowhere, or a named provider has no inventory of a resource. Claims of one
+    def prepare(self, pending: Sequence[PendingClaim]) -> None:
+        """Find the provider of each claim that has one, and that pods have not placed yet.
+
+        A claim that fits nowhere, or at a provider without an inventory of a resource, stays incomplete. Claims of one
         call are placed one after the other, so that a set of claims with ANY that would fit in another arrangement may
-        be refused. Claims in pods: see pod_claims.py. Raises ProviderNotFound.
+        be refused. Raises ProviderNotFound.
         """
-        if not any(item.claim.provider is not None for item in pending):
-            return NO_PLACEMENT
-        if (cached := self._place_cached(pending)) is not None:
-            return cached
-        placement = self._database.read(lambda connection: self._place(connection, pending))
-        if not placement.is_complete and any(item.tried for item in pending):
-            for item in pending:
-                item.tried.clear()
-            placement = self._database.read(lambda connection: self._place(connection, pending))
-        return placement
-
-    def bind(self, connection: Connection, placement: Placement) -> None:
-        """Change the bindings, first in the transaction. Raises BindingChanged; the caller must roll back."""
-        pod_claims.bind(connection, placement.binding_changes, self._pod_selection)
-
-    def charge(self, connection: Connection, placement: Placement, *, is_limited: bool) -> None:
-        """Take the capacity, in lock order. Raises CapacityRefused; the caller must roll back."""
-        take = inventories.claim if is_limited else inventories.adopt
-        for change, key in placement.claims:
-            if not take(connection, change):
-                raise CapacityRefused(key)
-
-    def tries_next(self, pending: Sequence[PendingClaim], refused: InventoryKey | None) -> bool:
-        """Whether a retry may choose another provider than that of the inventory ``refused``: claims with ANY chose it.
-
-        If a claim that names this provider takes of the same inventory, no other choice helps: see ``raise_refusal``.
-        """
-        self._cache.forget([str(item.claim.provider) for item in pending if item.claim.provider not in (None, ANY)])
-        if refused is None:
-            return False
-        provider_id, resource = refused
-        takers = [item for item in pending if item.provider_id == provider_id and resource in item.claim.deltas]
-        if any(item.claim.provider != ANY for item in takers):
-            return False
-        for item in takers:
-            item.tried.add(provider_id)
-        return bool(takers)
-
-    def has_other_pods(self, pending: Sequence[PendingClaim]) -> bool:
-        """Whether a provider has another pod than was read. (``tries_next`` has made the next attempt read again.)"""
-        placed = [(item.provider_id, item) for item in pending if item.provider_id is not None]
-        pods = {provider_id: item.counted_pod for provider_id, item in placed}
-        keys = [InventoryKey(provider_id, resource) for provider_id, item in placed for resource in item.claim.deltas]
-        places = self._database.read_synced(lambda connection: inventories.places_of(connection, keys))
-        return any(place.pod != pods[provider_id] for (provider_id, _), place in places.items())
-
-    def raise_refusal(
-        self, pending: Sequence[PendingClaim], refused: InventoryKey | None, *, is_limited: bool, sees_all: bool
-    ) -> None:
-        """Raise OverCapacity if, after a synced read, a claim does not fit. Returns if all fit now: retry.
-
-        ``refused``: the inventory that refused; None: ``place`` has found no provider.
-        """
-        overs = self._database.read_synced(
-            lambda connection: self._violations(connection, pending, refused, is_limited=is_limited)
-        )
-        if overs:
-            raise exceptions.OverCapacity(overs if sees_all else [_redact(over) for over in overs]) from None
-
-    def _place_cached(self, pending: Sequence[PendingClaim]) -> Placement | None:
-        """The placement of claims of which each names a provider or none; None unless their ids are cached."""
-        named = [item for item in pending if item.claim.provider is not None]
-        if any(item.claim.provider == ANY for item in named):
-            return None
+        named = [item for item in _named(pending) if item.provider_id is None]
         found = self._cache.provider_ids({str(item.claim.provider) for item in named})
-        if found is None:
-            return None
-        keys = _keys(named, found)
-        places = self._cache.places(keys)
-        if places is None:
-            return None
-        placement = Placement()
-        _add_named(named, found, places, placement)
-        return placement
+        places = None if found is None else self._cache.places(_keys(named, found))
+        if found is not None and places is not None:
+            _choose_named(named, found, places)
+        elif named:
+            self._database.read(lambda connection: self.place_named(connection, named))
+        if anywhere := _anywhere(pending):
+            self._database.read(lambda connection: self.place(self.search(connection), anywhere, pending))
 
-    def _place(
-        self, connection: Connection, pending: Sequence[PendingClaim], *, avoids_tried: bool = True
-    ) -> Placement:
-        """Place named claims first, then those in pods, so that those with ANY avoid what they take."""
-        placement = Placement()
-        self._place_named(connection, [item for item in pending if item.claim.provider not in (None, ANY)], placement)
-        if any(item.claim.pod is not None for item in pending):
-            self._database.sync_with_cluster(connection)  # a binding must not move because of an outdated read
-            for unit in pod_claims.divide(connection, pending):
-                self._place_in_pod(connection, unit, placement, avoids_tried=avoids_tried)
-        anywhere = [item for item in pending if item.claim.provider == ANY and item.claim.pod is None]
-        self._place_all(self._search(connection), anywhere, placement, avoids_tried=avoids_tried)
-        return placement
+    def place_named(self, connection: Connection, named: Sequence[PendingClaim]) -> None:
+        """Read the providers and the inventories that claims name. Raises ProviderNotFound."""
+        found = self._ids_of(connection, named)
+        places = inventories.places_of(connection, _keys(named, found))
+        self._cache.remember(found, places)
+        _choose_named(named, found, places)
 
-    def _place_in_pod(
-        self, connection: Connection, unit: PodUnit, placement: Placement, *, avoids_tried: bool
-    ) -> None:
-        """Place the claims in the first pod that fits all of them.
+    def _ids_of(self, connection: Connection, named: Iterable[PendingClaim]) -> dict[str, int]:
+        """The ids of the providers that these claims name. Raises ProviderNotFound."""
+        found = find_providers(self._database, connection, {str(item.claim.provider) for item in named})
+        return {name: stored.id for name, stored in found.items()}
 
-        A provider that has refused a claim of this call is avoided only if another one of the same pod fits, because
-        the binding must not move while the claim fits into the pod.
-        """
-        has_tried = avoids_tried and any(item.tried for item in unit.claims)
-        avoided = {pod for item in unit.claims for pod in item.avoided_pods(placement.in_pods)}
-        fitting: set[str] | None = None
-        for number, option in enumerate(pod_claims.options(connection, unit, self._pod_selection)):
-            if number == _PODS_ONE_BY_ONE:
-                fitting = set.intersection(
-                    *(free_capacity.pods_that_fit(connection, dict(shape)) for shape in unit.shapes)
-                )
-            if option.pod in avoided or (fitting is not None and option.pod not in fitting):
-                continue
-            for avoids in (True, False) if has_tried else (False,):
-                attempt = placement.copy()
-                self._place_all(self._search(connection, option.pod), unit.claims, attempt, avoids_tried=avoids)
-                if attempt.is_complete:
-                    placement.update(attempt)
-                    if option.change is not None:
-                        placement.binding_changes.append(option.change)
-                    return
-        placement.is_complete = False
-
-    def _search(self, connection: Connection, pod: str | None = None) -> Search:
+    def search(self, connection: Connection, pod: str | None = None) -> Search:
         """Searches among the providers of the pod, or of any (None)."""
         order = self._selection.order
         return lambda amounts, limit, avoided: candidates.find_candidates(
             connection, amounts, order, limit, pod, avoided=avoided
         )
 
-    def _place_all(
-        self, search: Search, claims: Iterable[PendingClaim], placement: Placement, *, avoids_tried: bool
-    ) -> None:
-        """Place claims with ANY, those of equal amounts together."""
+    def place(self, search: Search, claims: Sequence[PendingClaim], pending: Iterable[PendingClaim]) -> bool:
+        """Choose the providers of ``claims``: of all or (False) of none. ``pending``: with all others of the call.
+
+        A provider that has refused a claim of this call is avoided if the claims fit elsewhere.
+        """
         groups: dict[frozenset[tuple[str, int]], list[PendingClaim]] = {}
         for item in claims:
             groups.setdefault(frozenset(item.claim.deltas.items()), []).append(item)
-        for items in groups.values():
-            self._place_equal(search, items, placement, avoids_tried=avoids_tried)
+        tried = {provider_id for item in claims for provider_id in item.tried}
+        for avoided in (tried, set[int]()) if tried else (tried,):
+            taken = Taken(pending)
+            if all(self._place_equal(search, group, taken, avoided) for group in groups.values()):
+                for item in () if avoided else claims:
+                    item.tried.clear()
+                return True
+            for item in claims:
+                item.choose(None, None, {})
+        return False
 
     def _place_equal(
-        self, search: Search, claims: Sequence[PendingClaim], placement: Placement, *, avoids_tried: bool
-    ) -> None:
-        """Place claims of equal amounts: each takes the best provider that is left."""
+        self, search: Search, claims: Sequence[PendingClaim], taken: Taken, tried: Collection[int]
+    ) -> bool:
+        """Place claims of equal amounts: each takes the best provider that is left. False: not all of them fit."""
         amounts = claims[0].claim.deltas
-        tried = {provider_id for item in claims for provider_id in item.tried} if avoids_tried else set()
         limit = _CANDIDATES + len(claims) + len(tried)
         waiting = list(reversed(claims))
         while waiting:
-            avoided = waiting[-1].avoided_pods(placement.in_pods)
+            avoided = taken.full_pods(waiting[-1])
             found = search(amounts, limit, avoided)
-            heap = [
-                (self._selection.rank(left, amounts), random.random(), left)
-                for left in (_without(one, placement) for one in found if one.provider_id not in tried)
-                if _fits(left, amounts)
-            ]
-            heapq.heapify(heap)
-            while waiting and heap and waiting[-1].avoided_pods(placement.in_pods) == avoided:
+            heap: list[tuple[int, float, Candidate]] = []
+            for one in found:
+                if one.provider_id not in tried:
+                    self._push(heap, taken.left(one), amounts)
+            while waiting and heap and taken.full_pods(waiting[-1]) == avoided:
                 _, _, chosen = heapq.heappop(heap)
-                self._take(waiting.pop(), chosen, placement)
-                left = chosen._replace(free={name: free - amounts[name] for name, free in chosen.free.items()})
-                if _fits(left, amounts):
-                    heapq.heappush(heap, (self._selection.rank(left, amounts), random.random(), left))
+                item, provider_id = waiting.pop(), chosen.provider_id
+                places = {InventoryKey(provider_id, name): chosen.inventory_ids[name] for name in amounts}
+                item.choose(provider_id, chosen.pod, places)
+                taken.add(item)
+                left = {name: free - amounts[name] for name, free in chosen.free.items()}
+                self._push(heap, chosen._replace(free=left), amounts)
             if waiting and not heap:  # claims of other amounts use up those that were read, or no more exist
                 if len(found) < limit:
-                    placement.is_complete = False
-                    break
+                    return False
                 limit *= 2
+        return True
 
-    def _take(self, item: PendingClaim, chosen: Candidate, placement: Placement) -> None:
-        item.provider_id, item.counted_pod = chosen.provider_id, chosen.pod
-        places = {
-            InventoryKey(chosen.provider_id, resource): Place(chosen.inventory_ids[resource], chosen.pod)
-            for resource in item.claim.deltas
-        }
-        self._cache.remember({}, places)
-        for key, place in places.items():
-            placement.add(key, place, item.claim.deltas[key.resource])
+    def _push(self, heap: list[tuple[int, float, Candidate]], left: Candidate, amounts: Mapping[str, int]) -> None:
+        """Add a candidate that still fits the amounts."""
+        if all(left.free[resource] >= amount for resource, amount in amounts.items()):
+            heapq.heappush(heap, (self._selection.rank(left, amounts), random.random(), left))
 
-    def _place_named(self, connection: Connection, pending: Sequence[PendingClaim], placement: Placement) -> None:
-        if not pending:
-            return
-        found = self._find(connection, pending)
-        places = inventories.places_of(connection, _keys(pending, found))
-        self._cache.remember(found, places)
-        _add_named(pending, found, places, placement)
+    # --- In the transaction ---
 
-    def _find(self, connection: Connection, pending: Iterable[PendingClaim]) -> dict[str, int]:
-        """The ids of the providers that these claims name. Raises ProviderNotFound, after a synced read."""
-        names = {str(item.claim.provider) for item in pending}
-        found = resource_providers.find(connection, names)
-        if found.keys() != names and self._database.sync_with_cluster(connection):
-            found = resource_providers.find(connection, names)
-        for name in sorted(names - found.keys()):
-            raise exceptions.ProviderNotFound(name)
-        return {name: stored.id for name, stored in found.items()}
+    def inventory_claims(self, pending: Sequence[PendingClaim]) -> Sequence[InventoryClaim]:
+        """What the claims take, in the order of the inventories' ids, in which every transaction locks them."""
+        totals: dict[tuple[int, int], int] = {}
+        for item in pending:
+            for (_, resource), inventory_id in item.inventory_ids.items():
+                amount = item.claim.deltas[resource]
+                totals[inventory_id, amount] = totals.get((inventory_id, amount), 0) + amount
+        return sorted(InventoryClaim(*key, total) for key, total in totals.items())
 
-    def _violations(
-        self, connection: Connection, pending: Sequence[PendingClaim], refused: InventoryKey | None, *, is_limited: bool
-    ) -> list[CapacityOver]:
-        """The reasons why the claims do not fit; empty if they fit."""
-        named = [item for item in pending if item.claim.provider not in (None, ANY)]
-        found = self._find(connection, named) if named else {}
-        records = inventories.read(connection, set(found.values())) if found else {}
-        totals: dict[InventoryKey, int] = {}
-        rows = [
-            (item, InventoryKey(found[str(item.claim.provider)], resource), amount)
-            for item in named
-            for resource, amount in item.claim.deltas.items()
-        ]
-        for _, key, amount in rows:
-            totals[key] = totals.get(key, 0) + amount
-        drifted = free_capacity.drifted(connection, set(found.values())) if found else set()
-        overs = []
-        for item, key, amount in rows:
-            record = records.get(key)
-            over = None
-            if record is None:
-                name = str(item.claim.provider)
-                over = CapacityOver(name, key.resource, amount, "the provider has no inventory of it")
-            elif is_limited and (rule := units.violated_rule(amount, totals[key], record)) is not None:
-                counters = (record.capacity, record.used, record.used_elsewhere)
-                over = CapacityOver(record.provider, key.resource, amount, rule, *counters)
-            elif is_limited and key in drifted:  # (the claim compares with the column ``free``)
-                rule = "its counters have drifted: run `capacity heal`"
-                over = CapacityOver(record.provider, key.resource, amount, rule)
-            if over is not None:
-                overs.append(over)
-        overs = list(dict.fromkeys(overs))
-        # Unless the node of a cluster may have read what is outdated, the search for ANY need not be repeated.
-        is_unplaced = refused is None and not named and not self._database.is_galera(connection)
-        if not overs and (is_unplaced or not self._place(connection, pending, avoids_tried=False).is_complete):
-            pod_claims.check_named(connection, pending)
-            overs = [
-                CapacityOver(None, resource, amount, pod_claims.refusal(item.claim))
-                for item in pending
-                if item.claim.provider == ANY
-                for resource, amount in item.claim.deltas.items()
-            ]
-        return overs
+    def charge(self, connection: Connection, pending: Sequence[PendingClaim]) -> None:
+        """Take the capacity, in lock order."""
+        take = inventories.claim if pending[0].is_limited else inventories.adopt
+        for change in self.inventory_claims(pending):
+            if not take(connection, change):
+                raise Refused(change.inventory_id)
 
-    def warn_if_exceeded(self, placement: Placement) -> None:
-        """After an adoption: log the inventories whose use exceeds their capacity now."""
-        keys = {key for _, key in placement.claims}
-        if not keys:
-            return
+    def resize(self, connection: Connection, rows: Sequence[Row], amounts: Mapping[str, int]) -> None:
+        """Take or give back the capacity of rows with a provider, in lock order."""
+        keys = {InventoryKey(row.provider_id, row.resource): row for row in rows if row.provider_id is not None}
+        ids = inventories.ids_of(connection, keys)
+        if ids.keys() != keys.keys():
+            raise Refused
+        for key, inventory_id in ids.items():
+            amount = amounts[key.resource]
+            total = amount - keys[key].delta
+            if total > 0:
+                is_taken = inventories.claim(connection, InventoryClaim(inventory_id, amount, total))
+            else:
+                is_taken = inventories.lock_if_unit_fits(connection, inventory_id, amount)
+            if not is_taken:
+                raise Refused(inventory_id)
+        freed = {key: row.delta - amounts[key.resource] for key, row in keys.items() if row.delta > amounts[key.resource]}
+        if freed:
+            inventories.give_back(connection, freed)
+
+    # --- After it ---
+
+    def finish(self, pending: Sequence[PendingClaim]) -> None:
+        """Log the inventories whose use exceeds their capacity now."""
+        keys = {key for item in pending for key in item.inventory_ids}
         provider_ids = {key.provider_id for key in keys}
         records = self._database.read(lambda connection: inventories.read(connection, provider_ids))
         for key in sorted(keys & records.keys()):
@@ -392,45 +196,183 @@ class CapacityClaimer:
                     records[key].capacity,
                 )
 
+    def retries(self, pending: Sequence[PendingClaim], refusal: Exception) -> bool:
+        """Whether claims with ANY chose the inventory that refused, or it is not the one any more that was read.
 
-def _keys(pending: Iterable[PendingClaim], found: Mapping[str, int]) -> list[InventoryKey]:
+        If a claim that names its provider takes of the same inventory, no other choice helps: see ``explain``.
+        """
+        if not isinstance(refusal, Refused):
+            return False
+        named = _named(pending)
+        self._cache.forget([str(item.claim.provider) for item in named])
+        takers = [item for item in pending if refusal.inventory_id in item.inventory_ids.values()]
+        if not takers:
+            return False
+        if all(item.claim.provider == ANY for item in takers):
+            for item in takers:
+                item.tried.add(item.provider_id or 0)
+            return True
+        chosen = {key: inventory_id for item in pending for key, inventory_id in item.inventory_ids.items()}
+        places = self._database.read_synced(lambda connection: inventories.places_of(connection, chosen))
+        return any(place.inventory_id != chosen[key] for key, place in places.items())
+
+    def explain(self, request: ReserveRequest, pending: Sequence[PendingClaim]) -> None:
+        """Raise OverCapacity if a claim does not fit."""
+        named = _named(pending)
+
+        def work(connection: Connection) -> list[CapacityOver]:
+            overs = self._violations(connection, named) if named else []
+            if not overs and (anywhere := _anywhere(pending)) and self._database.is_galera(connection):
+                self.place(self.search(connection), anywhere, pending)
+            if not overs and named:  # (the next attempt uses what is read here)
+                self.place_named(connection, named)
+            return overs
+
+        overs = self._database.read_synced(work)
+        if not overs and not all(item.is_complete or item.blocked for item in pending):
+            overs = [
+                CapacityOver(None, resource, amount, _refusal(item.claim))
+                for item in pending
+                if item.claim.provider == ANY
+                for resource, amount in item.claim.deltas.items()
+            ]
+        _raise(overs, request.sees_all)
+
+    def _violations(self, connection: Connection, named: Sequence[PendingClaim]) -> list[CapacityOver]:
+        """The reasons why claims with a named provider do not fit; each once."""
+        found = self._ids_of(connection, named)
+        amounts = [(str(item.claim.provider), *one) for item in named for one in item.claim.deltas.items()]
+        totals: Counter[InventoryKey] = Counter()
+        for name, resource, amount in amounts:
+            totals[InventoryKey(found[name], resource)] += amount
+        wanted = [(name, InventoryKey(found[name], resource), amount) for name, resource, amount in amounts]
+        return _find_overs(connection, [(*one, totals[one[1]]) for one in wanted], is_limited=named[0].is_limited)
+
+    def explain_resize(self, request: ResizeRequest, rows: Sequence[Row]) -> None:
+        """Raise OverCapacity if an amount does not fit."""
+        wanted = [
+            (None, InventoryKey(row.provider_id, row.resource), amount, amount - row.delta)
+            for row, amount in ((row, request.amounts[row.resource]) for row in rows)
+            if row.provider_id is not None
+        ]
+        _raise(self._database.read_synced(lambda connection: _find_overs(connection, wanted)), request.sees_all)
+
+    def confirm(self, item: PendingClaim, held: Sequence[Row]) -> None:
+        """The consumer must hold at the provider that the claim names, or at any for ANY."""
+        providers = {row.provider_id for row in held}
+        if None in providers if item.claim.provider == ANY else providers != {item.provider_id}:
+            raise conflict(item.claim, held, provider=str(item.claim.provider))
+
+
+class Taken:
+    """What the claims of a call take of what is free, while their providers are chosen."""
+
+    def __init__(self, pending: Iterable[PendingClaim]) -> None:
+        self._at_providers: Counter[InventoryKey] = Counter()
+        self._in_pods: Counter[tuple[str, str | None]] = Counter()
+        for item in pending:
+            self.add(item)
+
+    def add(self, item: PendingClaim) -> None:
+        """Add what was chosen for a claim."""
+        for key in item.inventory_ids:
+            amount = item.claim.deltas[key.resource]
+            self._at_providers[key] += amount
+            self._in_pods[key.resource, item.counted_pod] += amount
+
+    def left(self, candidate: Candidate) -> Candidate:
+        """The candidate with what is left there."""
+        keys = {resource: InventoryKey(candidate.provider_id, resource) for resource in candidate.free}
+        left = {resource: free - self._at_providers[keys[resource]] for resource, free in candidate.free.items()}
+        return candidate._replace(free=left)
+
+    def full_pods(self, item: PendingClaim) -> set[str]:
+        """The pods in which the limits per pod leave no room for the claim."""
+        amounts = item.claim.deltas
+        return {
+            pod
+            for (resource, pod), room in item.room.items()
+            if resource in amounts and room - self._in_pods[resource, pod] < amounts[resource]
+        }
+
+
+def find_providers(database: Database, connection: Connection, names: set[str]) -> dict[str, StoredProvider]:
+    """The providers with these UUIDs or names. Raises ProviderNotFound, after a synced read."""
+    found = resource_providers.find(connection, names)
+    if found.keys() != names and database.sync_with_cluster(connection):
+        found = resource_providers.find(connection, names)
+    for name in sorted(names - found.keys()):
+        raise exceptions.ProviderNotFound(name)
+    return found
+
+
+def _named(pending: Iterable[PendingClaim]) -> list[PendingClaim]:
+    """The claims that name a provider."""
+    return [item for item in pending if item.claim.provider not in (None, ANY)]
+
+
+def _anywhere(pending: Iterable[PendingClaim]) -> list[PendingClaim]:
+    """The claims at any provider, in any pod or in none, that are not placed yet."""
+    waiting = [item for item in pending if item.claim.provider == ANY and item.provider_id is None]
+    return [item for item in waiting if item.claim.pod is None]
+
+
+def _keys(named: Iterable[PendingClaim], found: Mapping[str, int]) -> list[InventoryKey]:
     """The inventories of claims that name a provider. ``found``: the ids of the providers."""
     return [
-        InventoryKey(found[str(item.claim.provider)], resource) for item in pending for resource in item.claim.deltas
+        InventoryKey(found[str(item.claim.provider)], resource) for item in named for resource in item.claim.deltas
     ]
 
 
-def _add_named(
-    pending: Iterable[PendingClaim],
-    found: Mapping[str, int],
-    places: Mapping[InventoryKey, Place],
-    placement: Placement,
+def _choose_named(
+    named: Iterable[PendingClaim], found: Mapping[str, int], places: Mapping[InventoryKey, Place]
 ) -> None:
-    """Add claims that name a provider to ``placement``, which is incomplete if there is no inventory."""
-    for item in pending:
-        item.provider_id = found[str(item.claim.provider)]
-        for resource, amount in item.claim.deltas.items():
-            key = InventoryKey(item.provider_id, resource)
-            place = places.get(key)
-            if place is not None:
-                placement.add(key, place, amount)
-                item.counted_pod = place.pod
-            else:
-                placement.is_complete = False
+    """Choose the inventories of claims that name a provider; a claim of which one does not exist stays incomplete."""
+    for item in named:
+        provider_id = found[str(item.claim.provider)]
+        existing = {key: places[key] for key in _keys([item], found) if key in places}
+        pod = next((place.pod for place in existing.values()), None)
+        item.choose(provider_id, pod, {key: place.inventory_id for key, place in existing.items()})
 
 
-def _fits(candidate: Candidate, amounts: Mapping[str, int]) -> bool:
-    return all(candidate.free[resource] >= amount for resource, amount in amounts.items())
+def _refusal(claim: Claim) -> str:
+    """Why a claim with ANY is refused. It does not name a pod that the caller has not named."""
+    amounts = ", ".join(f"{resource}={amount}" for resource, amount in sorted(claim.deltas.items()))
+    if claim.pod is not None and not isinstance(claim.pod, str):
+        return f"no pod that the project may use has a provider that can take {amounts}"
+    where = "" if claim.pod is None else f" of pod {claim.pod}"
+    return f"no single provider{where} can take {amounts}; {_SEE}"
 
 
-def _without(candidate: Candidate, placement: Placement) -> Candidate:
-    """The candidate with what would be free after the claims of ``placement``."""
-    if placement.is_empty:
-        return candidate
-    taken = {resource: placement.taken(InventoryKey(candidate.provider_id, resource)) for resource in candidate.free}
-    return candidate._replace(free={resource: free - taken[resource] for resource, free in candidate.free.items()})
+def _find_overs(
+    connection: Connection, wanted: Sequence[tuple[str | None, InventoryKey, int, int]], *, is_limited: bool = True
+) -> list[CapacityOver]:
+    """What refuses these amounts; each once.
+
+    ``wanted``: the provider as the caller names it (None: these are resized), the inventory, the amount, and what is
+    taken of the capacity. ``is_limited`` False: only an inventory that does not exist refuses.
+    """
+    providers = {key.provider_id for _, key, _, _ in wanted}
+    records, drifted = inventories.read(connection, providers), free_capacity.drifted(connection, providers)
+    overs: dict[CapacityOver, None] = {}
+    for name, key, amount, taken in wanted:
+        if (record := records.get(key)) is None:
+            overs[CapacityOver(name, key.resource, amount, "the provider has no inventory of it")] = None
+        elif is_limited:
+            texts = () if name is not None else (f"the growth by {taken} exceeds the capacity",)
+            rule = units.violated_rule(amount, taken, record, *texts)
+            if rule is not None:
+                counters = (record.capacity, record.used, record.used_elsewhere)
+                overs[CapacityOver(record.provider, key.resource, amount, rule, *counters)] = None
+            elif key in drifted:  # (the claim compares with the column ``free``)
+                rule = "its counters have drifted: run `capacity heal`"
+                overs[CapacityOver(record.provider, key.resource, amount, rule)] = None
+    return list(overs)
 
 
-def _redact(over: CapacityOver) -> CapacityOver:
-    """Without the counters, which show what other projects use."""
-    return CapacityOver(over.provider, over.resource, over.requested, over.rule)
+def _raise(overs: Sequence[CapacityOver], sees_all: bool) -> None:
+    """Raise OverCapacity; unless ``sees_all``, without the counters, which show what other projects use."""
+    if not sees_all:
+        overs = [CapacityOver(over.provider, over.resource, over.requested, over.rule) for over in overs]
+    if overs:
+        raise exceptions.OverCapacity(overs) from None

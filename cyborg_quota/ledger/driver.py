@@ -12,17 +12,19 @@ from cyborg_quota import exceptions
 from cyborg_quota.capacity import Capacity
 from cyborg_quota.db import pods, schema
 from cyborg_quota.db.database import Database
-from cyborg_quota.ledger.capacity_claims import CapacityClaimer
+from cyborg_quota.ledger.capacity_claims import CapacityEnforcer
 from cyborg_quota.ledger.counters import Healer
+from cyborg_quota.ledger.enforcers import Enforcer
 from cyborg_quota.ledger.expire import Expirer
 from cyborg_quota.ledger.headroom import HeadroomReader
 from cyborg_quota.ledger.history import History
 from cyborg_quota.ledger.limit_changes import LimitKeeper
 from cyborg_quota.ledger.metrics import MetricsReader
 from cyborg_quota.ledger.naming import Namer
+from cyborg_quota.ledger.oslo_limit_hook import OsloLimitHook
+from cyborg_quota.ledger.pod_claims import PodEnforcer
 from cyborg_quota.ledger.project_tree import PathCache, Tree
 from cyborg_quota.ledger.projects import ProjectReader
-from cyborg_quota.ledger.provider_cache import ProviderCache
 from cyborg_quota.ledger.purge import Purger
 from cyborg_quota.ledger.reservations import Reservations
 from cyborg_quota.ledger.reserve import Reserver
@@ -52,19 +54,20 @@ class DbQuotaDriver:
         self._database = Database(settings.database, verify=schema.check)
         self._untimed = self._database.untimed  # for full scans (audit, list)
         self._paths = PathCache(self._database)
-        providers = ProviderCache()
         grace = int(settings.expire_grace_seconds * MICROSECONDS)
-        capacity = CapacityClaimer(self._database, settings.selection, settings.pods, providers)
+        self.capacity_enforcer: Final = CapacityEnforcer(self._database, settings.selection)
+        # (In the order in which they lock rows.)
+        pod_enforcer = PodEnforcer(self._database, settings.pods, limits, self.capacity_enforcer)
+        hooks = [OsloLimitHook(settings.hook)] if settings.hook is not None else []
+        enforcers: list[Enforcer] = [*hooks, pod_enforcer, self.capacity_enforcer]
         self.limits: Final = limits
         self.history: Final = History(self._untimed)
         tree = Tree(self._database, self._paths, self.history)
         # Reservations: from the reserve to the purge.
         self.settler: Final = Settler(self._database, self._paths, grace)
-        self.reserver: Final = Reserver(self._database, self._paths, limits, self.settler, tree, capacity=capacity)
-        self.resizer: Final = Resizer(self._database, self.settler, self.reserver, capacity)
-        self.transferrer: Final = Transferrer(
-            self._database, self._paths, self.settler, self.reserver, capacity=capacity
-        )
+        self.reserver: Final = Reserver(self._database, self._paths, limits, self.settler, tree, enforcers=enforcers)
+        self.resizer: Final = Resizer(self._database, self.settler, self.reserver, enforcers)
+        self.transferrer: Final = Transferrer(self._database, self._paths, self.settler, self.reserver)
         self.namer: Final = Namer(self._database, self.settler)
         self.expirer: Final = Expirer(self._database, self.settler, settings.batch_rows)
         self.purger: Final = Purger(self._database, settings.batch_rows)
@@ -73,7 +76,7 @@ class DbQuotaDriver:
         # Projects and what they have.
         self.projects: Final = ProjectReader(self._database)
         self.usage: Final = UsageReader(self._database, limits)
-        self.headroom: Final = HeadroomReader(self._database, limits, capacity)
+        self.headroom: Final = HeadroomReader(self._database, limits)
         self.metrics: Final = MetricsReader(self._untimed, limits, self.headroom, grace)
         self.thresholds: Final = ThresholdNotifier(
             self._database, limits, settings.thresholds, least_limit=settings.least_notified_limit

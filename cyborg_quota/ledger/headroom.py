@@ -10,17 +10,17 @@ What is free at the providers is read after that, by one more statement, and onl
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple
+import functools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from cyborg_quota import enforcement, exceptions, headroom
-from cyborg_quota.capacity_types import FreeInventories
-from cyborg_quota.db import free_capacity, path_state, resource_providers
+from cyborg_quota.db import free_capacity, path_state
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.project_path import PathState
 from cyborg_quota.headroom import Bundles
 from cyborg_quota.ledger import pod_claims
-from cyborg_quota.ledger.capacity_claims import CapacityClaimer
+from cyborg_quota.ledger.capacity_claims import find_providers
 from cyborg_quota.limits.base import LimitDriver, PathLimits
 from cyborg_quota.metric_types import ProjectMetrics
 from cyborg_quota.types import (
@@ -35,14 +35,15 @@ from cyborg_quota.types import (
     UsageRecord,
 )
 
+T = TypeVar("T")
+
 
 class HeadroomReader:
     """Reads headrooms."""
 
-    def __init__(self, database: Database, limits: LimitDriver, capacity: CapacityClaimer) -> None:
+    def __init__(self, database: Database, limits: LimitDriver) -> None:
         self._database = database
         self._limits = limits
-        self._capacity = capacity
 
     def read(
         self, project_id: str, resources: Collection[str], provider: str | None = None, pod: str | None = None
@@ -55,13 +56,10 @@ class HeadroomReader:
         if provider is None:
             return quotas.in_pod(pod)
 
-        def work(connection: Connection) -> tuple[str, dict[str, dict[str | None, list[FreeInventories]]]]:
-            provider_id, name = self._find(connection, provider)
-            if pod is not None and not pod_claims.is_available(connection, pod):
-                return name, {resource: {} for resource in resources}
-            return name, free_capacity.read(connection, resources, provider_id, pod)
-
-        name, free = self._database.read(work)
+        name, free = self._at_providers(
+            provider, pod, lambda connection, provider_id: free_capacity.read(connection, resources, provider_id, pod)
+        )
+        free = free or {resource: {} for resource in resources}
         in_pods = {one: quotas.in_pod(one) for by_pod in free.values() for one in by_pod}
         return {
             resource: headroom.at_providers(
@@ -99,28 +97,34 @@ class HeadroomReader:
         if provider is None:
             return by_quota
 
-        def work(connection: Connection) -> dict[str | None, int]:
-            provider_id = self._find(connection, provider)[0]
-            if pod is not None and not pod_claims.is_available(connection, pod):
-                return {}
-            return free_capacity.count_bundles(connection, bundle, provider_id, pod)
-
+        _, found = self._at_providers(
+            provider,
+            pod,
+            lambda connection, provider_id: free_capacity.count_bundles(connection, bundle, provider_id, pod),
+        )
         number = sum(
             min(at_providers, headroom.how_many(bundle, quotas.in_pod(one)).number)
-            for one, at_providers in self._database.read(work).items()
+            for one, at_providers in (found or {}).items()
         )
         return by_quota if by_quota.number <= number else Bundles(number, None)
 
-    def _find(self, connection: Connection, provider: str) -> tuple[int | None, str]:
-        """The id (None for ANY) and the name of the provider. Raises ProviderNotFound, after a synced read."""
-        if provider == ANY:
-            return None, ANY
-        stored = resource_providers.find(connection, [provider]).get(provider)
-        if stored is None and self._database.sync_with_cluster(connection):
-            stored = resource_providers.find(connection, [provider]).get(provider)
-        if stored is None:
-            raise exceptions.ProviderNotFound(provider)
-        return stored.id, stored.provider.name
+    def _at_providers(
+        self, provider: str, pod: str | None, read: Callable[[Connection, int | None], T]
+    ) -> tuple[str, T | None]:
+        """The name of the provider, and what ``read`` returns for its id (None: ANY). None: the pod takes no claims.
+
+        Raises ProviderNotFound.
+        """
+
+        def work(connection: Connection) -> tuple[str, T | None]:
+            provider_id, name = None, provider
+            if provider != ANY:
+                stored = find_providers(self._database, connection, {provider})[provider]
+                provider_id, name = stored.id, stored.provider.name
+            takes_claims = pod is None or pod_claims.is_available(connection, pod)
+            return name, read(connection, provider_id) if takes_claims else None
+
+        return self._database.read(work)
 
     def _read_quota(
         self, project_id: str, resources: Collection[str], provider: str | None, pod: str | None
@@ -134,18 +138,11 @@ class HeadroomReader:
 
         A resource that is held, and is not among ``resources``, cannot be reserved.
         """
-        if pod is not None:
-            return self._read_detail_in_pod(project_id, resources, pod)
-        state = self._state(project_id)
-        held = (key.resource for key in state.counters if key.project_id == project_id)
-        names = sorted({*resources, *held})
-        limits = self._limits.limits([state], names)
-        return _Quotas(state, self._bounds(state, resources), resources).records("", names, limits)
-
-    def _read_detail_in_pod(self, project_id: str, resources: Collection[str], pod: str) -> list[UsageRecord]:
         quotas = self._read_quota(project_id, resources, None, pod)
-        held = (key.resource for key in quotas.state.counters if (key.project_id, key.pod) == (project_id, pod))
-        return quotas.records(pod, {*resources, *held}, quotas.own_limits)
+        held = {key.resource for key in quotas.state.counters if key[::2] == (project_id, pod or "")}
+        names = sorted(held.union(resources))
+        limits = self._limits.limits([quotas.state], names) if pod is None else quotas.own_limits
+        return quotas.records(pod or "", names, limits)
 
     def _bounds(self, state: PathState, resources: Collection[str]) -> PathLimits:
         """What limits a charge. Raises InvalidName for a project that the source of limits does not know."""
@@ -159,7 +156,13 @@ class HeadroomReader:
         parent_id = self._limits.parent_of(project_id)
 
         def work(connection: Connection) -> PathState:
-            return self._read_state(connection, project_id, parent_id, pod)
+            """The state that a reserve would meet: it moves the project first, if the source of limits says so."""
+            state = path_state.read(connection, project_id, pod=pod)
+            if parent_id is None or _has_parent(state, parent_id):
+                return state
+            parent = path_state.read(connection, parent_id, pod=pod)
+            counted_by = path_state.read_path(connection, project_id, []).project_ids
+            return _moved(state, parent, counted_by)
 
         def single_statement(connection: Connection) -> PathState | None:
             state = path_state.read_in_single_statement(connection, project_id, pod)
@@ -179,7 +182,13 @@ class HeadroomReader:
         names = sorted({name for some in wanted.values() for name in some})
         project_ids = sorted(wanted)
         for start in range(0, len(project_ids), path_state.MAX_PROJECTS):
-            states = self._read_states(project_ids[start : start + path_state.MAX_PROJECTS], pod)
+            # A batch is bounded: it needs no connection without timeouts. (On those, PostgreSQL read whole tables and
+            # compiled the statement, so that a batch took 2.8 times as long.)
+            states = self._database.read(
+                functools.partial(
+                    path_state.read_many, project_ids=project_ids[start : start + path_state.MAX_PROJECTS], pod=pod
+                )
+            )
             limits = self._limits.limits(states, names) if pod is None else {}
             for state, bounds in zip(states, self._limits.bounds(states, resources), strict=True):
                 own = wanted[state.project_ids[0]]
@@ -201,32 +210,16 @@ class HeadroomReader:
         limits = self._limits.limits(states, names)
         found = []
         for state, bounds in zip(states, self._limits.bounds(states, resources), strict=True):
-            project_id = state.project_ids[0]
-            own = sorted(held.get(project_id, ()))
-            headrooms = _Quotas(state, bounds, [name for name in own if name in resources]).in_pod(None)
-            for name in own:
-                limit = limits[UsageKey(project_id, name)]
-                now = state.counters.get(UsageKey(project_id, name), Counters())
-                headroom_now = headrooms.get(name, Headroom(0))
-                fits = None if headroom_now.scope == "counter" else headroom_now.fits
-                bound = None if limit == UNLIMITED else limit
-                found.append(ProjectMetrics(project_id, name, bound, now.used, now.reserved, now.subtree, fits))
+            own = sorted(held.get(state.project_ids[0], ()))
+            quotas = _Quotas(state, bounds, [name for name in own if name in resources])
+            for record in quotas.records("", own, limits):
+                usage, fitting = record.usage, record.headroom or Headroom(0)
+                key = UsageKey(record.project_id, record.resource)
+                subtree = state.counters.get(key, Counters()).subtree
+                fits = None if fitting.scope == "counter" else fitting.fits
+                bound = None if usage.limit == UNLIMITED else usage.limit
+                found.append(ProjectMetrics(*key[:2], bound, usage.used, usage.reserved, subtree, fits))
         return found
-
-    def _read_states(self, project_ids: Sequence[str], pod: str | None) -> list[PathState]:
-        # A batch is bounded: it needs no connection without timeouts. (On those, PostgreSQL read whole tables and
-        # compiled the statement, so that a batch took 2.8 times as long.)
-        return self._database.read(lambda connection: path_state.read_many(connection, project_ids, pod))
-
-    def _read_state(self, connection: Connection, project_id: str, parent_id: str | None, pod: str | None) -> PathState:
-        """The state that a reserve would meet: it moves the project first, if the source of limits says so."""
-        state = path_state.read(connection, project_id, pod=pod)
-        if parent_id is None or _has_parent(state, parent_id):
-            return state
-        parent = path_state.read(connection, parent_id, pod=pod)
-        counted_by = path_state.read_path(connection, project_id, []).project_ids
-        return _moved(state, parent, counted_by)
-
 
 
 class _Quotas(NamedTuple):

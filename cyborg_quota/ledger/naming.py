@@ -13,7 +13,7 @@ from cyborg_quota.db import reservations
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.ledger.counters import Counting
-from cyborg_quota.ledger.resize import repeat
+from cyborg_quota.ledger.reserve import repeat
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.transitions import Plan, Row
 from cyborg_quota.types import Selection

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pod of a claim: which pods may take it, in which order, and the change of the binding that this needs.
+"""The enforcer of pods: which pods may take a claim, in which order, and the change of the binding that this needs.
 
     read what the group holds, the binding, and the pods                               (no transaction)
-    UPDATE the row of the pod, end the binding and insert the next one, then the
-    steps of a reserve (capacity_claims.py)                                            (one transaction)
+    INSERT the reservations, UPDATE the row of the pod, end the binding and
+    insert the next one, then UPDATE inventories and usage rows                        (one transaction)
 
 A claim that selects its pod tries, in this order:
 
@@ -17,23 +17,26 @@ A claim that selects its pod tries, in this order:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import ClassVar, Final, NamedTuple
 
-from cyborg_quota import exceptions
-from cyborg_quota.db import history, pod_bindings, pods
-from cyborg_quota.db.database import Connection
+from cyborg_quota import enforcement, exceptions
+from cyborg_quota.db import free_capacity, history, path_state, pod_bindings, pods
+from cyborg_quota.db.database import Connection, Database
+from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.db.pod_bindings import BindingKey, StoredBinding
-from cyborg_quota.ledger.pending_claims import PendingClaim
+from cyborg_quota.ledger.capacity_claims import CapacityEnforcer, Taken
+from cyborg_quota.ledger.enforcers import Enforcer, PendingClaim, PreparationChanged, Refused, conflict
 from cyborg_quota.ledger.pod_selection import Candidate, PodRequest, PodSelection, reason_to_leave
+from cyborg_quota.ledger.requests import ReserveRequest
+from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.pod_types import Reason
-from cyborg_quota.types import ANY, Claim, PodChoice
+from cyborg_quota.transitions import Row
+from cyborg_quota.types import ANY, PodChoice, ResourceKey
 
-_SEE: Final = "headroom with the provider ANY is the largest amount that fits; `capacity report` shows what is free"
-
-
-class BindingChanged(Exception):
-    """The pod is not available any more, or another call has changed the binding: roll back, and read again."""
+_PODS_ONE_BY_ONE: Final = 2
+"""After this number of pods that do not fit, one query finds all pods with a provider that fits."""
 
 
 class BindingChange(NamedTuple):
@@ -77,10 +80,127 @@ class PodUnit:
                 amounts[resource] = amounts.get(resource, 0) + amount
         return amounts
 
-    @property
-    def shapes(self) -> set[tuple[tuple[str, int], ...]]:
-        """The different amounts of the claims."""
-        return {tuple(sorted(item.claim.deltas.items())) for item in self.claims}
+
+class PodEnforcer(Enforcer):
+    """Chooses the pods of claims, changes bindings, and tries another pod where the limits of one refuse a claim."""
+
+    field: ClassVar[str] = "provider"  # (a provider that a claim names may be in a pod)
+
+    def __init__(
+        self, database: Database, selection: PodSelection, limits: LimitDriver, capacity: CapacityEnforcer
+    ) -> None:
+        self._database = database
+        self._selection = selection
+        self._limits = limits
+        self._capacity = capacity
+
+    def prepare(self, pending: Sequence[PendingClaim]) -> None:
+        """Choose the pods, and the providers in them, after those that other claims name."""
+
+        def work(connection: Connection) -> None:
+            self._database.sync_with_cluster(connection)  # a binding must not move because of an outdated read
+            if named := [item for item in pending if item.claim.provider not in (None, ANY)]:
+                self._capacity.place_named(connection, named)
+            for unit in divide(connection, pending):
+                self._place(connection, unit, pending)
+
+        if any(item.claim.pod is not None for item in pending):
+            self._database.read(work)
+
+    def _place(self, connection: Connection, unit: PodUnit, pending: Sequence[PendingClaim]) -> None:
+        """Place the claims in the first pod that fits all of them; of the pods that have refused, in none."""
+        fitting: set[str] | None = None
+        taken = Taken(pending)
+        full = {pod for item in unit.claims for pod in taken.full_pods(item)}
+        for number, option in enumerate(options(connection, unit, self._selection)):
+            if number == _PODS_ONE_BY_ONE:
+                shapes = ({*item.claim.deltas.items()} for item in unit.claims)
+                found = [free_capacity.pods_that_fit(connection, dict(shape)) for shape in set(map(frozenset, shapes))]
+                fitting = set.intersection(*found)
+            if option.pod in full or (fitting is not None and option.pod not in fitting):
+                continue
+            search = self._capacity.search(connection, option.pod)
+            if self._capacity.place(search, unit.claims, pending):
+                unit.claims[0].changes = () if option.change is None else (option.change,)
+                return
+
+    def inventory_claims(self, pending: Sequence[PendingClaim]) -> Sequence[InventoryClaim] | None:
+        return () if all(item.counted_pod is None for item in pending) else None
+
+    def charge(self, connection: Connection, pending: Sequence[PendingClaim]) -> None:
+        """Change the bindings.
+
+        The rows of the pods are locked first, in the order of their ids: a switch to maintenance, a change of tags and
+        a new measurement wait for them. What was committed since the pods were ranked is read then (P1).
+        """
+        changes = [one for item in pending for one in item.changes if isinstance(one, BindingChange)]
+        for pod_id in sorted({change.pod_id for change in changes}):
+            requests = [change.request for change in changes if change.pod_id == pod_id]
+            if not hold(connection, pod_id, requests, self._selection):
+                raise PreparationChanged
+        for change in sorted(changes):
+            if change.ended_id is not None and not pod_bindings.end(connection, change.ended_id):
+                raise PreparationChanged
+            pod_bindings.insert(connection, change.key, change.pod, change.reason)
+
+    def retries(self, pending: Sequence[PendingClaim], refusal: Exception) -> bool:
+        """Whether claims that may choose another pod have caused ``refusal``: then what all pods leave is read.
+
+        False: another limit than those of pods is exceeded, too, or each claim names its provider or its pod. If no
+        pod is found later, the first refusal is the answer.
+        """
+        if isinstance(refusal, Refused):
+            for item in pending:
+                if item.refusal is not None and refusal.inventory_id is None:
+                    raise item.refusal
+        if not isinstance(refusal, exceptions.OverQuota):
+            return False
+        exceeded = {(over.resource, over.pod) for over in refusal.overs}
+        movable = [
+            item
+            for item in pending
+            if item.claim.provider == ANY
+            and not isinstance(item.claim.pod, str)
+            and any((resource, item.counted_pod) in exceeded for resource in item.claim.deltas)
+        ]
+        if not movable or any(pod is None for _, pod in exceeded):
+            return False
+        rooms = self._rooms(movable[0].project_id, refusal)
+        for item in pending:
+            item.room = rooms
+        for item in movable:
+            item.refusal = refusal
+        return True
+
+    def _rooms(self, project_id: str, refusal: exceptions.OverQuota) -> dict[ResourceKey, int]:
+        """What the limits per pod permit to the project now, by resource and pod: one read for all pods.
+
+        A limit that refused and cannot be read, because it was removed or its driver lists none, permits nothing.
+        """
+        state = self._database.read_synced(lambda connection: path_state.read(connection, project_id, pod=""))
+        (bounds,) = self._limits.bounds([state], ())
+        limits = [limit for limit in bounds.constraints if limit.pod]
+        request = {limit.key.resource_key: enforcement.TOO_MUCH for limit in limits}
+        overs = enforcement.find_violations(project_id, limits, state.counters, request)
+        rooms = {ResourceKey(over.resource, over.pod): 0 for over in refusal.overs if over.pod is not None}
+        for over in sorted(overs, key=enforcement.room, reverse=True):
+            rooms[ResourceKey(over.resource, str(over.pod))] = enforcement.room(over)
+        return rooms
+
+    def explain(self, request: ReserveRequest, pending: Sequence[PendingClaim]) -> None:  # noqa: ARG002
+        """Raise PodNotFound or PodNotAvailable if a claim names such a pod."""
+        is_refused = not all(item.is_complete for item in pending)
+        for name in sorted({item.claim.pod for item in pending if is_refused and isinstance(item.claim.pod, str)}):
+            stored = self._database.read_synced(functools.partial(pods.find, name=name))
+            if stored is None:
+                raise exceptions.PodNotFound(name)
+            if stored.pod.state != "available":
+                raise exceptions.PodNotAvailable(name, stored.pod.state)
+
+    def confirm(self, item: PendingClaim, held: Sequence[Row]) -> None:
+        """The consumer must hold in the pod that the claim names."""
+        if isinstance(item.claim.pod, str) and {row.pod for row in held} != {item.claim.pod}:
+            raise conflict(item.claim, held, pod=item.claim.pod)
 
 
 def divide(connection: Connection, pending: Iterable[PendingClaim]) -> list[PodUnit]:
@@ -169,22 +289,6 @@ def reason_to_move(current: StoredBinding, request: PodRequest) -> Reason | None
     return reason_to_leave(current.state, current.usage, current.threshold, request)
 
 
-def bind(connection: Connection, changes: Sequence[BindingChange], selection: PodSelection) -> None:
-    """Change the bindings, first in the transaction of the claims. Raises BindingChanged; the caller must roll back.
-
-    The rows of the pods are locked first, in the order of their ids: a switch to maintenance, a change of tags and a
-    new measurement wait for them. What was committed since the pods were ranked is read then (P1).
-    """
-    for pod_id in sorted({change.pod_id for change in changes}):
-        requests = [change.request for change in changes if change.pod_id == pod_id]
-        if not hold(connection, pod_id, requests, selection):
-            raise BindingChanged
-    for change in sorted(changes):
-        if change.ended_id is not None and not pod_bindings.end(connection, change.ended_id):
-            raise BindingChanged
-        pod_bindings.insert(connection, change.key, change.pod, change.reason)
-
-
 def hold(connection: Connection, pod_id: int, requests: Iterable[PodRequest], selection: PodSelection) -> bool:
     """Lock a pod for new bindings. False: it is not available any more, or the filters refuse it by now."""
     if not pods.hold_available(connection, pod_id):
@@ -197,27 +301,3 @@ def is_available(connection: Connection, name: str) -> bool:
     """Whether claims that name this pod are taken."""
     stored = pods.find(connection, name)
     return stored is not None and stored.pod.state == "available"
-
-
-def check_named(connection: Connection, pending: Iterable[PendingClaim]) -> None:
-    """Raise PodNotFound or PodNotAvailable if a claim names such a pod."""
-    for name in sorted({item.claim.pod for item in pending if isinstance(item.claim.pod, str)}):
-        stored = pods.find(connection, name)
-        if stored is None:
-            raise exceptions.PodNotFound(name)
-        if stored.pod.state != "available":
-            raise exceptions.PodNotAvailable(name, stored.pod.state)
-
-
-def refusal(claim: Claim) -> str:
-    """Why a claim with ANY is refused. It does not name a pod that the caller has not named."""
-    amounts = _text(claim.deltas)
-    if claim.pod is None:
-        return f"no single provider can take {amounts}; {_SEE}"
-    if isinstance(claim.pod, str):
-        return f"no single provider of pod {claim.pod} can take {amounts}; {_SEE}"
-    return f"no pod that the project may use has a provider that can take {amounts}"
-
-
-def _text(deltas: Mapping[str, int]) -> str:
-    return ", ".join(f"{resource}={amount}" for resource, amount in sorted(deltas.items()))

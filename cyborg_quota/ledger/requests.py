@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from cyborg_quota.types import COMMITTED, RESERVED, Claim, State
+from cyborg_quota.types import RESERVED, Claim, State
 
 
 class ReserveRequest(NamedTuple):
-    """The arguments of a reserve. ``ttl_microseconds`` None: an adoption, committed without checking limits."""
+    """The arguments of a reserve; of an adoption, which is committed without checking limits: without a lifetime."""
 
     project_id: str
     claims: Sequence[Claim]
@@ -18,10 +18,7 @@ class ReserveRequest(NamedTuple):
     ttl_microseconds: int | None
     sees_all: bool
     """Whether the caller may see the usage of ancestors."""
-
-    @property
-    def state(self) -> State:
-        return COMMITTED if self.ttl_microseconds is None else RESERVED
+    state: State = RESERVED
 
 
 class ResizeRequest(NamedTuple):

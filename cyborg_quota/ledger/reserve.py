@@ -15,36 +15,34 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from cyborg_quota import enforcement, exceptions, transitions
-from cyborg_quota.db import new_reservations, path_state, reservations, resource_providers, usages
+from cyborg_quota.db import new_reservations, reservations, usages
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
+from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.db.project_path import ProjectPath
-from cyborg_quota.ledger.capacity_claims import CapacityClaimer, CapacityRefused, Placement, ReserveResult
-from cyborg_quota.ledger.pending_claims import PendingClaim, can_move
-from cyborg_quota.ledger.pod_claims import BindingChanged
+from cyborg_quota.ledger.enforcers import Enforcer, PendingClaim, PreparationChanged, Refused, conflict
 from cyborg_quota.ledger.project_tree import PathCache, Tree
 from cyborg_quota.ledger.requests import ReserveRequest
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.types import (
-    COMMITTED,
     RESERVED,
     TOTAL,
+    UNLIMITED,
     Claim,
     Constraint,
     ResourceKey,
     Selection,
     State,
-    UsageKey,
 )
 
 _MAX_ATTEMPTS: Final = 200
-"""The most attempts of one request. One that was refused is repeated if the counters that are read then allow it."""
+"""The most attempts of one call. An attempt is repeated if other calls have changed what it had read."""
 
-_MAX_ADOPTION_ATTEMPTS: Final = 20
-"""The most attempts of one adoption. One is repeated if the consumer's reservation ended before its commit."""
+ReserveResult = bool | InventoryClaim | None
+"""The result of a single-statement reserve: see Dialect.reserve_in_single_statement."""
 
 _ENDED: Final = (
     exceptions.ReservationExpired,
@@ -54,21 +52,8 @@ _ENDED: Final = (
 )
 """The errors of a commit of a reservation that has ended. (ReservationNotFound: it ended and was purged meanwhile.)"""
 
-class _Refused(Exception):
+class _BoundExceeded(Exception):
     """The UPDATE of a usage row matched no row: roll back."""
-
-
-class _ChargePlan(NamedTuple):
-    """The path and the limits of a reserve, its changes of usage rows, and what it takes over all pods and in pods."""
-
-    path: ProjectPath
-    constraints: list[Constraint] | None
-    changes: list[usages.Change]
-    amounts: Mapping[ResourceKey, int]
-
-    @property
-    def is_in_pod(self) -> bool:
-        return any(key.pod for key in self.amounts)
 
 
 class Reserver:
@@ -82,10 +67,10 @@ class Reserver:
         settler: Settler,
         tree: Tree,
         *,
-        capacity: CapacityClaimer,
+        enforcers: Sequence[Enforcer],
     ) -> None:
         self._database = database
-        self._capacity = capacity
+        self._enforcers = enforcers
         self._tree = tree
         self._paths = paths
         self._limits = limits
@@ -95,7 +80,7 @@ class Reserver:
         """Charge all claims or none. Returns the UUIDs, by claim, in the order of its deltas."""
         pending = [_to_pending(request, claim) for claim in request.claims]
         try:
-            self._charge_pending(request, pending)
+            repeat(self._database, lambda _is_retry: self._attempt(request, pending))
         except exceptions.OverQuota as error:
             raise self.visible(request, error) from None
         return [uuid for item in pending for uuid in item.uuids.values()]
@@ -115,160 +100,117 @@ class Reserver:
         release was later than this call's charge.
         """
         pending = [_to_pending(request, claim) for claim in request.claims]
-        began = time.monotonic()
-        for _ in range(_MAX_ADOPTION_ATTEMPTS):
-            self._charge_pending(request, pending)
-            uuids = [uuid for item in pending for uuid in item.reserved]
+
+        def attempt(_is_retry: bool) -> bool:
+            repeat(self._database, lambda _is_retry: self._attempt(request, pending))
+            for item in pending:
+                item.is_charged = True
             try:
-                if uuids:
+                if uuids := [uuid for item in pending for uuid in item.reserved]:
                     self._settler.settle("commit", Selection(request.project_id, uuids=uuids))
             except _ENDED:
-                pending = [_to_pending(request, item.claim) if item.reserved else item for item in pending]
-            else:
-                return [uuid for item in pending for uuid in item.uuids.values()]
-        raise exceptions.DatabaseUnavailable("too many concurrent changes of the same rows", time.monotonic() - began)
-
-    def _charge_pending(self, request: ReserveRequest, pending: Sequence[PendingClaim]) -> None:
-        """Charge those of these claims that are not yet charged."""
-        began = time.monotonic()
-        with self._database.deadline():
-            for attempt in range(_MAX_ATTEMPTS):
-                if attempt > 2:
-                    time.sleep(random.uniform(0, 0.002 * min(attempt, 25)))
-                uncharged = [item for item in pending if not item.is_charged]
-                if not uncharged or self._attempt(request, uncharged):
-                    for item in pending:
-                        item.is_charged = True
-                    return
-        raise exceptions.DatabaseUnavailable("too many concurrent changes of the same rows", time.monotonic() - began)
-
-    def _attempt(self, request: ReserveRequest, pending: Sequence[PendingClaim]) -> bool:
-        """Attempt once to charge these claims. False: the tree or the counters have changed, retry."""
-        placement = self._capacity.place(pending)
-        plan = self._plan(request, _amounts(pending, in_pods=placement.is_complete))
-        if not placement.is_complete:
-            return self._refuse_unplaced(request, plan, pending)
-        return self._charge_placed(request, pending, placement, plan)
-
-    def _charge_placed(
-        self, request: ReserveRequest, pending: Sequence[PendingClaim], placement: Placement, plan: _ChargePlan
-    ) -> bool:
-        """Charge claims of which the providers are chosen. False: as ``_attempt``."""
-        changes = plan.changes
-        rows = _rows(request, plan.path, pending)
-
-        def work(connection: Connection) -> ReserveResult:
-            if not self._bind_and_insert(connection, request, rows, placement):
+                pending[:] = [_to_pending(request, item.claim) if item.reserved else item for item in pending]
                 return False
-            self._capacity.charge(connection, placement, is_limited=request.state == RESERVED)
-            if not self._database.dialect.charge_all(connection, changes):
-                raise _Refused
             return True
 
-        single_statement = None  # (claims in pods need several statements)
-        if not plan.is_in_pod and not placement.binding_changes:
-            single_statement = self._single_statement(request, rows, changes, placement)
-        try:
-            if placement.is_done(self._database.write(work, single_statement)):
-                self._after_charge(request, rows, placement)
-                return True
-        except (DuplicateEntry, BindingChanged):
-            pass  # rows of this call or of its consumers may exist already
-        except (_Refused, CapacityRefused) as refusal:
-            self._refuse(request, plan, pending, refusal)
-            return False
-        return bool(self._resolve_duplicate(request, pending))
+        repeat(self._database, attempt)
+        return [uuid for item in pending for uuid in item.uuids.values()]
 
-    def _bind_and_insert(
-        self,
-        connection: Connection,
-        request: ReserveRequest,
-        rows: Sequence[new_reservations.NewReservation],
-        placement: Placement,
-    ) -> bool:
-        """Change bindings, then insert all rows. With changes, raises BindingChanged instead of returning False."""
-        if not placement.binding_changes:
-            return _insert(connection, request, rows)
-        self._capacity.bind(connection, placement)
-        if not _insert(connection, request, rows):
-            raise BindingChanged
-        return True
+    def _attempt(self, request: ReserveRequest, claims: Sequence[PendingClaim]) -> bool:
+        """Attempt once to charge those of these claims that are not charged yet.
 
-    def _plan(self, request: ReserveRequest, amounts: dict[ResourceKey, int]) -> _ChargePlan:
+        False: the tree, the counters or what the enforcers chose has changed, retry.
+        """
+        pending = [item for item in claims if not item.is_charged]
+        if not pending:
+            return True
+        enforcers = [
+            one for one in self._enforcers if any(getattr(item.claim, one.field) is not None for item in pending)
+        ]
+        for item in pending if enforcers else ():
+            item.choose(None, None, {})
+        for enforcer in enforcers:
+            enforcer.prepare(pending)
+        is_complete = not enforcers or all(item.is_complete for item in pending)
+        amounts = _amounts(pending, is_counted=is_complete)
         path = self.path(request, sorted(amounts), is_limited=True)
         constraints = self.constraints(request, path, amounts)
-        changes = changes_with_bounds(path, constraints, amounts, request.state)
-        return _ChargePlan(path, constraints, changes, amounts)
-
-    def _after_charge(
-        self, request: ReserveRequest, rows: Sequence[new_reservations.NewReservation], placement: Placement
-    ) -> None:
-        if request.state == COMMITTED:
-            self._capacity.warn_if_exceeded(placement)
-        else:
-            self._settler.reservation_cache.remember(new_reservations.to_row(row) for row in rows)
-
-    def _refuse_unplaced(self, request: ReserveRequest, plan: _ChargePlan, pending: Sequence[PendingClaim]) -> bool:
-        """No provider fits: use what the consumers hold already, or raise OverQuota or OverCapacity. False: retry."""
-        is_charged = self._resolve_duplicate(request, pending)
-        if is_charged is None and not any(item.is_charged for item in pending):
-            for item in pending:
-                if item.refusal is not None:  # (the limit of a pod, and no other pod has room)
-                    raise item.refusal
-            self._refuse(request, plan, pending, CapacityRefused(None))
-        return bool(is_charged)
-
-    def _refuse(
-        self, request: ReserveRequest, plan: _ChargePlan, pending: Sequence[PendingClaim], refusal: Exception
-    ) -> None:
-        """Raise the reason of a refusal, OverQuota before all others. Returns if the request may fit now: retry."""
-        if isinstance(refusal, CapacityRefused) and self._capacity.tries_next(pending, refusal.key):
-            return
-        if isinstance(refusal, CapacityRefused) and plan.is_in_pod and self._capacity.has_other_pods(pending):
-            return
         try:
-            if not self.raise_refusal(request, plan.path, plan.constraints, plan.amounts):
-                return
-        except exceptions.OverQuota as error:
-            if not can_move(pending, error):
-                raise
-            room = self._pod_room(request, error)
-            for item in pending:
-                item.pod_room = room
-            return
-        if isinstance(refusal, CapacityRefused):
-            self._capacity.raise_refusal(
-                pending, refusal.key, is_limited=request.state == RESERVED, sees_all=request.sees_all
-            )
+            if not is_complete:
+                raise Refused
+            changes = changes_with_bounds(path, constraints, amounts, request.state)
+            if self._write(request, pending, enforcers, _rows(request, path, pending), changes):
+                return True
+        except (_BoundExceeded, Refused) as refusal:
+            if not is_complete and (is_charged := self._resolve_duplicate(request, pending, enforcers)) is not None:
+                return is_charged
+            if is_complete or not any(item.is_charged for item in pending):
+                self._refuse(request, pending, enforcers, refusal, (path, constraints, amounts))
+            return False
+        except (DuplicateEntry, PreparationChanged):
+            pass  # rows of this call or of its consumers may exist already
+        return bool(self._resolve_duplicate(request, pending, enforcers))
 
-    def _pod_room(self, request: ReserveRequest, refusal: exceptions.OverQuota) -> dict[ResourceKey, int]:
-        """What the limits per pod permit to the project now, by resource and pod: one read for all pods.
-
-        A limit that refused and cannot be read, because it was removed or its driver lists none, permits nothing.
-        """
-        project_id = request.project_id
-        state = self._database.read_synced(lambda connection: path_state.read(connection, project_id, pod=""))
-        (bounds,) = self._limits.bounds([state], ())
-        limits = [limit for limit in bounds.constraints if limit.pod]
-        all_of_it = {limit.key.resource_key: enforcement.TOO_MUCH for limit in limits}
-        overs = enforcement.find_violations(project_id, limits, state.counters, all_of_it)
-        rooms = {ResourceKey(over.resource, over.pod): 0 for over in refusal.overs if over.pod is not None}
-        for over in sorted(overs, key=enforcement.room, reverse=True):
-            rooms[ResourceKey(over.resource, str(over.pod))] = enforcement.room(over)
-        return rooms
-
-    def _single_statement(
+    def _write(
         self,
         request: ReserveRequest,
+        pending: Sequence[PendingClaim],
+        enforcers: Sequence[Enforcer],
         rows: Sequence[new_reservations.NewReservation],
         changes: Sequence[usages.Change],
-        placement: Placement,
-    ) -> Callable[[Connection], ReserveResult] | None:
-        """The function that reserves in one statement; None if that is not supported."""
-        if request.state != RESERVED or not self._database.supports_single_statement(len(changes)):
-            return None
-        reserve, claims = self._database.dialect.reserve_in_single_statement, placement.inventory_claims
-        return lambda connection: reserve(connection, rows, changes, claims)
+    ) -> bool:
+        """Insert and charge all rows. False: one of the consumers already holds live reservations.
+
+        Raises _BoundExceeded, Refused, PreparationChanged, DuplicateEntry.
+        """
+        is_limited = request.state == RESERVED
+        consumers = {row.consumer for row in rows if row.consumer is not None}
+        dialect = self._database.dialect
+
+        def work(connection: Connection) -> ReserveResult:
+            if consumers and reservations.any_live(connection, request.project_id, consumers):
+                return False
+            reservations.insert(connection, rows)
+            for enforcer in enforcers:
+                enforcer.charge(connection, pending)
+            if not dialect.charge_all(connection, changes):
+                raise _BoundExceeded
+            return True
+
+        single_statement = None
+        claims = [enforcer.inventory_claims(pending) for enforcer in enforcers]
+        if is_limited and None not in claims and self._database.supports_single_statement(len(changes)):
+            taken = [claim for some in claims for claim in some or ()]
+            single_statement = lambda connection: dialect.reserve_in_single_statement(connection, rows, changes, taken)  # noqa: E731
+        result = self._database.write(work, single_statement)
+        if isinstance(result, InventoryClaim):
+            raise Refused(result.inventory_id)
+        if result and is_limited:
+            self._settler.reservation_cache.remember(new_reservations.to_row(row) for row in rows)
+        elif result:
+            for enforcer in enforcers:
+                enforcer.finish(pending)
+        return bool(result)
+
+    def _refuse(
+        self,
+        request: ReserveRequest,
+        pending: Sequence[PendingClaim],
+        enforcers: Sequence[Enforcer],
+        refusal: Exception,
+        plan: tuple[ProjectPath, Sequence[Constraint] | None, Mapping[ResourceKey, int]],
+    ) -> None:
+        """Raise the reason of a refusal, OverQuota before all others. Returns if the request may fit now: retry."""
+        if isinstance(refusal, Refused) and any(enforcer.retries(pending, refusal) for enforcer in enforcers):
+            return
+        try:
+            is_current = self.raise_refusal(request, *plan)
+        except exceptions.OverQuota as error:
+            if not any(enforcer.retries(pending, error) for enforcer in enforcers):
+                raise
+            return
+        for enforcer in enforcers if is_current and isinstance(refusal, Refused) else ():
+            enforcer.explain(request, pending)
 
     def path(self, request: ReserveRequest, keys: Sequence[ResourceKey], *, is_limited: bool) -> ProjectPath:
         """The path to charge. If the source of limits reports another parent, the project is moved first.
@@ -307,7 +249,7 @@ class Reserver:
     ) -> tuple[list[Constraint], exceptions.QuotaError | None]:
         assert path.limits is not None, "get() reads the limits"
         (limits,) = self._limits.bounds([path.limits], sorted(key.resource for key in amounts if not key.pod))
-        return [one for one in limits.constraints if one.key.resource_key in amounts], limits.error
+        return [one for one in limits.constraints if (one.resource, one.pod) in amounts], limits.error
 
     def raise_refusal(
         self,
@@ -337,12 +279,14 @@ class Reserver:
             raise exceptions.UsageOverflow(request.project_id, over.resource, over.requested) from None
         return True
 
-    def _resolve_duplicate(self, request: ReserveRequest, pending: Sequence[PendingClaim]) -> bool | None:
+    def _resolve_duplicate(
+        self, request: ReserveRequest, pending: Sequence[PendingClaim], enforcers: Sequence[Enforcer]
+    ) -> bool | None:
         """Look for rows of this call, or of its consumers. True: an earlier attempt of this call was committed.
 
         False: overdue reservations of the consumers were expired, retry. None: nothing was changed; claims whose
-        consumers already hold exactly these deltas are marked as charged. Raises ReservationConflict if a consumer
-        holds other deltas.
+        consumers already hold exactly what they ask for are marked as charged. Raises ReservationConflict if a consumer
+        holds something else.
         """
         consumers = [item.claim.consumer for item in pending if item.claim.consumer is not None]
         uuids = [uuid for item in pending for uuid in item.uuids.values()]
@@ -361,42 +305,45 @@ class Reserver:
         if overdue:
             self._settler.expire_rows(overdue)
             return False
-        repeated = [item for item in pending if item.claim.consumer in held]
-        pods = self._pods_of(held) if any(isinstance(item.claim.pod, str) for item in repeated) else {}
-        for item in repeated:
-            item.use_held(held[item.claim.consumer], pods)
+        for item in pending:
+            if rows := held.get(item.claim.consumer):
+                if {row.resource: row.delta for row in rows} != dict(item.claim.deltas):
+                    raise conflict(item.claim, rows)
+                for enforcer in enforcers:
+                    if getattr(item.claim, enforcer.field) is not None:
+                        enforcer.confirm(item, rows)
+                item.use(rows)
         return None
 
-    def _pods_of(self, held: Mapping[str | None, Sequence[transitions.Row]]) -> dict[int, str | None]:
-        """The pods of the providers of these rows, by the id of the provider."""
-        ids = {row.provider_id for rows in held.values() for row in rows if row.provider_id is not None}
-        return self._database.read(lambda connection: resource_providers.pods_of(connection, ids))
+
+def repeat(database: Database, attempt: Callable[[bool], bool]) -> None:
+    """Call ``attempt(is_retry)`` until it returns True. Raises DatabaseUnavailable after too many attempts."""
+    began = time.monotonic()
+    with database.deadline():
+        for number in range(_MAX_ATTEMPTS):
+            if number > 2:
+                time.sleep(random.uniform(0, 0.002 * min(number, 25)))
+            if attempt(number > 0):
+                return
+    raise exceptions.DatabaseUnavailable("too many concurrent changes of the same rows", time.monotonic() - began)
 
 
 def _to_pending(request: ReserveRequest, claim: Claim) -> PendingClaim:
     uuids = {resource: new_reservations.new_uuid() for resource in claim.deltas}
-    return PendingClaim(claim, request.project_id, request.group if claim.group is None else claim.group, uuids)
+    group = request.group if claim.group is None else claim.group
+    return PendingClaim(claim, request.project_id, group, uuids, is_limited=request.state == RESERVED)
 
 
-def _amounts(pending: Sequence[PendingClaim], *, in_pods: bool) -> dict[ResourceKey, int]:
-    """What the claims take over all pods, and (``in_pods``) in the pods of their providers."""
+def _amounts(pending: Sequence[PendingClaim], *, is_counted: bool) -> dict[ResourceKey, int]:
+    """What the claims take over all pods, and (``is_counted``) in the pods of their providers."""
     amounts: dict[ResourceKey, int] = {}
     for item in pending:
-        pods = ("", item.counted_pod) if in_pods and item.counted_pod is not None else ("",)
+        pods = ("", item.counted_pod) if is_counted and item.counted_pod is not None else ("",)
         for resource, delta in item.claim.deltas.items():
             for pod in pods:
                 key = ResourceKey(resource, pod)
                 amounts[key] = amounts.get(key, 0) + delta
     return amounts
-
-
-def _insert(connection: Connection, request: ReserveRequest, rows: Sequence[new_reservations.NewReservation]) -> bool:
-    """Insert all rows. False: one of their consumers already holds live reservations."""
-    consumers = {row.consumer for row in rows if row.consumer is not None}
-    if consumers and reservations.any_live(connection, request.project_id, consumers):
-        return False
-    reservations.insert(connection, rows)
-    return True
 
 
 def changes_with_bounds(
@@ -406,13 +353,18 @@ def changes_with_bounds(
 
     ``constraints`` None: they are not limited.
     """
-    limits_by_scope = enforcement.limits_by_scope(constraints or ())
+    limits: dict[tuple[str, str, str, bool], int] = {}
+    for one in constraints or ():
+        if one.limit != UNLIMITED:
+            counter = (one.project_id, one.resource, one.pod, one.scope == "project")
+            limits[counter] = min(one.limit, limits.get(counter, one.limit))
     changes = []
-    for counted, amount in amounts.items():
-        for change in usages.along(path.nodes(counted) or (), *transitions.effect(None, state, amount)):
-            key = UsageKey(change.node.project_id, *counted)
-            change.max_held = limits_by_scope.get((key, "project"))
-            change.max_subtree = limits_by_scope.get((key, "total" if key.project_id == TOTAL else "subtree"))
+    for (resource, pod), amount in amounts.items():
+        effect = (amount, 0) if state == RESERVED else (0, amount)
+        for change in usages.along(path.nodes(ResourceKey(resource, pod)) or (), *effect):
+            change.max_held, change.max_subtree = (
+                limits.get((change.node.project_id, resource, pod, is_own)) for is_own in (True, False)
+            )
             change.until = None if constraints is None else path.until
             changes.append(change)
     return sorted(changes, key=usages.by_depth)

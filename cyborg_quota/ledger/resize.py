@@ -10,27 +10,20 @@ reservation: everything is rolled back, and the call begins again. A growth is c
 
 from __future__ import annotations
 
-import random
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
 
-from cyborg_quota import exceptions, transitions, units
-from cyborg_quota.capacity_types import CapacityOver
-from cyborg_quota.db import inventories, new_reservations, reservation_changes, reservations, usages
+from cyborg_quota import exceptions, transitions
+from cyborg_quota.db import new_reservations, reservation_changes, reservations, usages
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.project_path import ProjectPath
 from cyborg_quota.db.reservations import Amendment
-from cyborg_quota.ledger.capacity_claims import CapacityClaimer, CapacityRefused
 from cyborg_quota.ledger.counters import ChargeRefused, Counting
+from cyborg_quota.ledger.enforcers import Enforcer, Refused
 from cyborg_quota.ledger.requests import ReserveRequest, ResizeRequest
-from cyborg_quota.ledger.reserve import Reserver, changes_with_bounds
+from cyborg_quota.ledger.reserve import Reserver, changes_with_bounds, repeat
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.transitions import Row
-from cyborg_quota.types import EXPIRED, Constraint, InventoryKey, ResourceKey, State
-
-MAX_ATTEMPTS: Final = 200
-"""The most attempts of one resize or transfer. An attempt is repeated if other calls have changed what it had read."""
+from cyborg_quota.types import EXPIRED, Constraint, ResourceKey, State
 
 
 class ReservationChanged(Exception):
@@ -40,11 +33,13 @@ class ReservationChanged(Exception):
 class Resizer:
     """Resizes the reservations of a consumer."""
 
-    def __init__(self, database: Database, settler: Settler, reserver: Reserver, capacity: CapacityClaimer) -> None:
+    def __init__(
+        self, database: Database, settler: Settler, reserver: Reserver, enforcers: Sequence[Enforcer]
+    ) -> None:
         self._database = database
         self._settler = settler
         self._reserver = reserver
-        self._capacity = capacity
+        self._enforcers = enforcers
 
     def resize(self, request: ResizeRequest) -> None:
         """Set the amounts, all or none. Raises the errors of QuotaEngine.resize."""
@@ -88,7 +83,8 @@ class Resizer:
 
         def work(connection: Connection, counting: Counting) -> bool:
             amend(connection, self._settler, changes)
-            _change_capacity(connection, rows, request.amounts)
+            for enforcer in self._enforcers:
+                enforcer.resize(connection, rows, request.amounts)
             counting.exchange(charges)
             return True
 
@@ -96,51 +92,14 @@ class Resizer:
             return self._settler.write(work)
         except ReservationChanged:
             return False
-        except (ChargeRefused, CapacityRefused) as refusal:
+        except (ChargeRefused, Refused) as refusal:
             try:
                 is_current = self._reserver.raise_refusal(charge, path, constraints, amounts)
             except exceptions.OverQuota as error:
                 raise self._reserver.visible(charge, error) from None
-            if is_current and isinstance(refusal, CapacityRefused):
-                self._raise_capacity_refusal(request, rows)
+            for enforcer in self._enforcers if is_current and isinstance(refusal, Refused) else ():
+                enforcer.explain_resize(request, rows)
             return False
-
-    def _raise_capacity_refusal(self, request: ResizeRequest, rows: Sequence[Row]) -> None:
-        """Raise OverCapacity if, after a synced read, an amount does not fit. Returns if all fit now: retry."""
-        provider_ids = {row.provider_id for row in rows if row.provider_id is not None}
-        records = self._database.read_synced(lambda connection: inventories.read(connection, provider_ids))
-        overs = []
-        for row in rows:
-            if row.provider_id is None:
-                continue
-            amount = request.amounts[row.resource]
-            record = records.get(InventoryKey(row.provider_id, row.resource))
-            if record is None:
-                overs.append(CapacityOver(None, row.resource, amount, "the provider has no inventory of it"))
-                continue
-            growth = amount - row.delta
-            rule = units.violated_unit(
-                amount, min_unit=record.min_unit, max_unit=record.max_unit, step_size=record.step_size
-            )
-            if rule is None and growth > 0 and growth > record.free:
-                rule = f"the growth by {growth} exceeds the capacity"
-            if rule is not None:
-                counters = (record.capacity, record.used, record.used_elsewhere) if request.sees_all else ()
-                overs.append(CapacityOver(record.provider, row.resource, amount, rule, *counters))
-        if overs:
-            raise exceptions.OverCapacity(overs) from None
-
-
-def repeat(database: Database, attempt: Callable[[bool], bool]) -> None:
-    """Call ``attempt(is_retry)`` until it returns True. Raises DatabaseUnavailable after too many attempts."""
-    began = time.monotonic()
-    with database.deadline():
-        for number in range(MAX_ATTEMPTS):
-            if number > 2:
-                time.sleep(random.uniform(0, 0.002 * min(number, 25)))
-            if attempt(number > 0):
-                return
-    raise exceptions.DatabaseUnavailable("too many concurrent changes of the same rows", time.monotonic() - began)
 
 
 def read_rows(
@@ -215,23 +174,3 @@ def _check_held(rows: Iterable[Row], request: ResizeRequest) -> None:
     held = {row.resource: row.delta for row in rows}
     if any(held[resource] not in (amount, request.amounts[resource]) for resource, amount in request.expected.items()):
         raise exceptions.AmountChanged(request.consumer, held, request.expected)
-
-
-def _change_capacity(connection: Connection, rows: Sequence[Row], amounts: Mapping[str, int]) -> None:
-    """Take or give back the capacity of rows with a provider, in lock order. Raises CapacityRefused."""
-    keys = {InventoryKey(row.provider_id, row.resource): row for row in rows if row.provider_id is not None}
-    ids = inventories.ids_of(connection, keys)
-    for key in keys.keys() - ids.keys():
-        raise CapacityRefused(key)
-    for key, inventory_id in ids.items():
-        amount = amounts[key.resource]
-        total = amount - keys[key].delta
-        if total > 0:
-            is_taken = inventories.claim(connection, inventories.InventoryClaim(inventory_id, amount, total))
-        else:
-            is_taken = inventories.lock_if_unit_fits(connection, inventory_id, amount)
-        if not is_taken:
-            raise CapacityRefused(key)
-    freed = {key: row.delta - amounts[key.resource] for key, row in keys.items() if row.delta > amounts[key.resource]}
-    if freed:
-        inventories.give_back(connection, freed)

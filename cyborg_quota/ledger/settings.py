@@ -10,6 +10,7 @@ from oslo_config import cfg
 from cyborg_quota import exceptions, plugins
 from cyborg_quota.conf.database import DEFAULT_CONNECTION
 from cyborg_quota.db.settings import DatabaseSettings
+from cyborg_quota.ledger.oslo_limit_hook import Enforce
 from cyborg_quota.ledger.pod_selection import PodSelection
 from cyborg_quota.ledger.selection import BestFit, ProviderSelection
 
@@ -28,6 +29,8 @@ class DriverSettings:
     """A node whose few accelerators are all in use is usual."""
     selection: ProviderSelection = dataclasses.field(default_factory=BestFit)
     pods: PodSelection = dataclasses.field(default_factory=PodSelection)
+    hook: Enforce | None = None
+    """What OsloLimitHook asks about each reserve; None: nothing."""
 
 
 def driver_settings(conf: cfg.ConfigOpts) -> DriverSettings:

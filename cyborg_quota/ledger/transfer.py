@@ -16,12 +16,11 @@ from cyborg_quota import exceptions, transitions
 from cyborg_quota.db import history, new_reservations, reservations
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.reservations import Amendment
-from cyborg_quota.ledger.capacity_claims import CapacityClaimer
 from cyborg_quota.ledger.counters import ChargeRefused, Counting
 from cyborg_quota.ledger.project_tree import PathCache
 from cyborg_quota.ledger.requests import ReserveRequest, TransferRequest
-from cyborg_quota.ledger.reserve import Reserver
-from cyborg_quota.ledger.resize import ReservationChanged, amend, changes_of_rows, expire_overdue, read_rows, repeat
+from cyborg_quota.ledger.reserve import Reserver, repeat
+from cyborg_quota.ledger.resize import ReservationChanged, amend, changes_of_rows, expire_overdue, read_rows
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.transitions import Row
 from cyborg_quota.types import LIVE_STATES, ResourceKey, UsageKey
@@ -34,20 +33,11 @@ class _ReceiverHolds(Exception):
 class Transferrer:
     """Transfers the live reservations of a consumer from one project to another."""
 
-    def __init__(
-        self,
-        database: Database,
-        paths: PathCache,
-        settler: Settler,
-        reserver: Reserver,
-        *,
-        capacity: CapacityClaimer,
-    ) -> None:
+    def __init__(self, database: Database, paths: PathCache, settler: Settler, reserver: Reserver) -> None:
         self._database = database
         self._paths = paths
         self._settler = settler
         self._reserver = reserver
-        self._capacity = capacity
 
     def transfer(self, request: TransferRequest) -> None:
         """Transfer all that is live, or nothing. Raises the errors of QuotaEngine.transfer."""

@@ -14,7 +14,7 @@ from fixtures import FakeLogger, MonkeyPatch
 from cyborg_quota import ANY, Claim, Inventory, QuotaEngine, attachment, exceptions
 from cyborg_quota.capacity_types import CapacityDrift
 from cyborg_quota.ledger import selection
-from cyborg_quota.ledger.capacity_claims import CapacityClaimer
+from cyborg_quota.ledger.capacity_claims import CapacityEnforcer
 from cyborg_quota.limits.models.strict_two_level import StrictTwoLevel
 from tests import base, clouds, hooks
 from tests.functional import test_limits
@@ -325,10 +325,10 @@ class TestStatements(CapacityTestCase):
         for provider in ("n1", ANY):
             self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}, provider=provider))
         other = self.make_engine()
-        original = CapacityClaimer.place
+        original = CapacityEnforcer.prepare
         finds: list[Any] = []
 
-        def place(claimer: CapacityClaimer, pending: Any) -> Any:
+        def place(claimer: CapacityEnforcer, pending: Any) -> Any:
             placement = original(claimer, pending)
             if pending[0].claim.provider == ANY:
                 finds.append(placement)
@@ -336,7 +336,7 @@ class TestStatements(CapacityTestCase):
                     other.reserve(base.Context("other"), {"gpu": 8}, provider="n1")
             return placement
 
-        self.useFixture(MonkeyPatch("cyborg_quota.ledger.capacity_claims.CapacityClaimer.place", place))
+        self.useFixture(MonkeyPatch("cyborg_quota.ledger.capacity_claims.CapacityEnforcer.prepare", place))
         texts = self.statements(lambda engine: engine.reserve(self.context, {"gpu": 8}, provider=ANY))
         counts = [sum(text.startswith(start) for text in texts) for start in ("SELECT inventory_0", "EXECUTE")]
         self.assertEqual((2, [2, 3]), (len(finds), counts), texts)  # (one EXECUTE is that of the other call)

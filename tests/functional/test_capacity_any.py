@@ -11,7 +11,7 @@ from fixtures import MonkeyPatch
 
 from cyborg_quota import ANY, Claim, Inventory, exceptions
 from cyborg_quota.ledger import selection
-from cyborg_quota.ledger.capacity_claims import CapacityClaimer
+from cyborg_quota.ledger.capacity_claims import CapacityEnforcer
 from tests import base, clouds, fixtures, hooks
 from tests.functional.test_capacity import ADMIN, CapacityTestCase, PluggedSelection
 
@@ -103,10 +103,10 @@ class TestAny(CapacityTestCase):
         self.engine = self.make_engine(selection=PluggedSelection())
         self.add("n2", gpu=9)
         other = self.make_engine()
-        original = CapacityClaimer.place
+        original = CapacityEnforcer.prepare
         finds = []
 
-        def place(claimer: CapacityClaimer, pending: Any) -> Any:
+        def place(claimer: CapacityEnforcer, pending: Any) -> Any:
             placement = original(claimer, pending)
             if pending[0].claim.provider == ANY:
                 finds.append(placement)
@@ -114,7 +114,7 @@ class TestAny(CapacityTestCase):
                     other.reserve(base.Context("other"), {"gpu": 8}, provider="n1")
             return placement
 
-        self.useFixture(MonkeyPatch("cyborg_quota.ledger.capacity_claims.CapacityClaimer.place", place))
+        self.useFixture(MonkeyPatch("cyborg_quota.ledger.capacity_claims.CapacityEnforcer.prepare", place))
         self.engine.reserve(self.context, {"gpu": 8}, provider=ANY, consumer="c")
         self.assertEqual(("n2", 2), (self.provider_of("c"), len(finds)))
         self.assert_invariants()
@@ -128,14 +128,14 @@ class TestLocked(CapacityTestCase):
     def test_a_claim_that_fits_only_at_a_locked_provider_waits(self) -> None:
         """It is not refused: a refusal means that no provider could have taken it."""
         is_placed = threading.Event()
-        original = CapacityClaimer.place
+        original = CapacityEnforcer.prepare
 
-        def place(claimer: CapacityClaimer, pending: Any) -> Any:
+        def place(claimer: CapacityEnforcer, pending: Any) -> Any:
             placement = original(claimer, pending)
             is_placed.set()
             return placement
 
-        self.useFixture(MonkeyPatch("cyborg_quota.ledger.capacity_claims.CapacityClaimer.place", place))
+        self.useFixture(MonkeyPatch("cyborg_quota.ledger.capacity_claims.CapacityEnforcer.prepare", place))
         caller = threading.Thread(target=lambda: self.claim(8, ANY))
         with hooks.row_locks(self.sql).begin() as holder:
             holder.exec_driver_sql("UPDATE inventories SET used = used")

@@ -12,7 +12,7 @@ import testscenarios
 
 from cyborg_quota import ANY, SELECT, Claim, Inventory, PodChoice, QuotaEngine, attachment, exceptions
 from cyborg_quota.ledger import pod_claims, pod_selection
-from cyborg_quota.ledger.capacity_claims import CapacityClaimer
+from cyborg_quota.ledger.capacity_claims import CapacityEnforcer
 from cyborg_quota.pod_types import ResourceUse
 from tests import base, hooks
 from tests.functional import test_pods
@@ -77,7 +77,7 @@ class TestFiltersDecideInTheTransaction(PodClaimTestCase):
 
     def claimed(self, project_id: str, change: Callable[[], object]) -> list[tuple[str | None, str]]:
         """The bindings of a project whose claim has placed itself in p1 when ``change`` is made."""
-        place, pending = CapacityClaimer.place, [change]
+        place, pending = CapacityEnforcer.prepare, [change]
 
         def place_then_change(claimer: Any, claims: Any) -> Any:
             placement = place(claimer, claims)
@@ -86,7 +86,7 @@ class TestFiltersDecideInTheTransaction(PodClaimTestCase):
             return placement
 
         self.reset()
-        with mock.patch.object(CapacityClaimer, "place", place_then_change):
+        with mock.patch.object(CapacityEnforcer, "prepare", place_then_change):
             self.claim(context=base.Context(project_id), pod=PodChoice(zone="z1"))
         return self.history(project_id)
 
@@ -366,8 +366,8 @@ class TestConcurrency(PodClaimTestCase):
 
     def between(self, act: Callable[[], object], amount: int = 4, **arguments: Any) -> str | None:
         """Claim, while ``act`` runs between the read and the transaction of the first attempt."""
-        claimer = self.engine._driver.reserver._capacity
-        place = claimer.place
+        claimer = self.engine._driver.capacity_enforcer
+        place = claimer.prepare
         turns: list[Any] = []
 
         def place_and_act(pending: Any) -> Any:
@@ -377,11 +377,11 @@ class TestConcurrency(PodClaimTestCase):
                 act()
             return placement
 
-        claimer.place = place_and_act
+        claimer.prepare = place_and_act
         try:
             return self.claim(amount, **arguments)
         finally:
-            claimer.place = place
+            claimer.prepare = place
             self.assertGreater(len(turns), 1, "the first attempt was not affected")
 
     def test_the_next_pod_goes_into_maintenance(self) -> None:

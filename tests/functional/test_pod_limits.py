@@ -15,7 +15,7 @@ from unittest import mock
 import testscenarios
 
 from cyborg_quota import ANY, SELECT, Claim, Headroom, Inventory, exceptions
-from cyborg_quota.ledger.capacity_claims import CapacityClaimer
+from cyborg_quota.ledger.capacity_claims import CapacityEnforcer
 from cyborg_quota.limits.models.flat import Flat
 from cyborg_quota.types import Counters, Drift, UsageKey
 from tests import base, clouds, fixtures
@@ -196,6 +196,11 @@ class TestEnforcement(PodLimitTestCase):
         error = self.assertRaises(exceptions.OverQuota, self.quotas.reserve, ADMIN, {"gpu": 1}, None, "a", provider=ANY)
         self.assertIn({over.pod for over in error.overs}, ({"p1"}, {"p2"}))
 
+    def counted(self) -> Any:
+        """Counts the attempts of claims."""
+        prepare = CapacityEnforcer.prepare
+        return mock.patch.object(CapacityEnforcer, "prepare", autospec=True, side_effect=prepare)
+
     def test_the_limits_of_all_pods_are_read_at_the_first_refusal(self) -> None:
         """A claim with ANY and one with SELECT find the only pod with room in their second attempt."""
         for number in range(4, 9):
@@ -206,11 +211,11 @@ class TestEnforcement(PodLimitTestCase):
         for pod in ("p1", "p2", "p4", "p5", "p6", "p7"):
             self.limit(1, pod=pod)
         for how in ({}, {"pod": SELECT}):
-            with mock.patch.object(CapacityClaimer, "place", autospec=True, side_effect=CapacityClaimer.place) as place:
+            with self.counted() as place:
                 self.assertEqual("n8", self.provider_of(self.claim(2, provider=ANY, **how)))
             self.assertLessEqual(place.call_count, 2)
         self.limit(4, pod="p8")
-        with mock.patch.object(CapacityClaimer, "place", autospec=True, side_effect=CapacityClaimer.place) as place:
+        with self.counted() as place:
             self.assertRaises(exceptions.OverQuota, self.claim, 2, provider=ANY)
         self.assertLessEqual(place.call_count, 3)  # (the limit of p8 was changed since the path was read)
 

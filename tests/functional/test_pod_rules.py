@@ -13,7 +13,7 @@ import testscenarios
 
 from cyborg_quota import ANY, SELECT, Claim, Inventory, PodChoice, exceptions
 from cyborg_quota.db import free_capacity
-from cyborg_quota.ledger.capacity_claims import CapacityClaimer
+from cyborg_quota.ledger.capacity_claims import CapacityEnforcer
 from cyborg_quota.pod_types import ResourceUse
 from tests import base, fixtures, hooks
 from tests.functional import test_pod_claims
@@ -108,7 +108,7 @@ class TestRefusedNamedProvider(RuleTestCase):
     """No other provider helps a call of which a claim names a provider that refuses it: it is refused at once."""
 
     def attempts(self, kind: type[Exception], *claims: Claim) -> int:
-        place = mock.patch.object(CapacityClaimer, "place", autospec=True, side_effect=CapacityClaimer.place)
+        place = mock.patch.object(CapacityEnforcer, "prepare", autospec=True, side_effect=CapacityEnforcer.prepare)
         with place as calls:
             self.assertRaises(kind, self.engine.reserve_many, TENANT, claims)
         return int(calls.call_count)

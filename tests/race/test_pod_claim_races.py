@@ -91,15 +91,15 @@ class TestClaims(base.LedgerTestCase):
 
     def claim_together(self, project_id: str) -> list[Any]:
         """Eight processes claim 1 each, and all of them have selected the pod before any of them writes."""
-        claimer = self.engine._driver.reserver._capacity
-        place, wait = claimer.place, once(PROCESSES)
+        claimer = self.engine._driver.capacity_enforcer
+        place, wait = claimer.prepare, once(PROCESSES)
 
         def place_and_wait(pending: Any) -> Any:
             placement = place(pending)
             wait()
             return placement
 
-        self.patch(claimer, "place", place_and_wait)
+        self.patch(claimer, "prepare", place_and_wait)
         self.engine.close()
         return race(*[functools.partial(self.claim, project_id, 1)] * PROCESSES)
 

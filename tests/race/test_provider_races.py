@@ -167,8 +167,8 @@ def _remove_first(engines: Engines, provider: str) -> list[Callable[[], Any]]:
     are_placed, is_removed = [Signal() for _ in range(PROCESSES)], Signal()
 
     def claim(number: int, call: Callable[[], int]) -> int:
-        claimer: Any = of(engines, number)._driver.reserver._capacity
-        place = claimer.place
+        claimer: Any = of(engines, number)._driver.capacity_enforcer
+        place = claimer.prepare
 
         def place_and_wait(pending: Any) -> Any:
             placement = place(pending)
@@ -176,7 +176,7 @@ def _remove_first(engines: Engines, provider: str) -> list[Callable[[], Any]]:
             is_removed.wait()
             return placement
 
-        with mock.patch.object(claimer, "place", place_and_wait):
+        with mock.patch.object(claimer, "prepare", place_and_wait):
             return call()
 
     def remove() -> bool:

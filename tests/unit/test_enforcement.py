@@ -10,8 +10,12 @@ from hypothesis import strategies as st
 from oslotest import base
 
 from cyborg_quota import enforcement
+from cyborg_quota.db import usages
+from cyborg_quota.db.project_path import ProjectPath
+from cyborg_quota.db.usages import Node
 from cyborg_quota.exceptions import OverQuota
-from cyborg_quota.types import MAX_AMOUNT, TOTAL, Constraint, Counters, Over, ResourceKey, UsageKey
+from cyborg_quota.ledger.reserve import changes_with_bounds
+from cyborg_quota.types import MAX_AMOUNT, RESERVED, TOTAL, Constraint, Counters, Over, ResourceKey, UsageKey
 
 names = st.sampled_from(("p", "root"))
 resources = st.sampled_from(("gpu", "fpga"))
@@ -22,6 +26,7 @@ constraints = st.lists(
 figures = st.dictionaries(
     st.builds(UsageKey, names, resources, pods),
     st.builds(Counters, st.integers(0, 6), st.integers(0, 6), st.integers(0, 12)),
+    max_size=5,
 )
 requests = st.dictionaries(st.builds(ResourceKey, resources, pods), st.integers(1, 9))
 
@@ -35,14 +40,13 @@ class TestFindViolations(base.BaseTestCase):
         request: dict[ResourceKey, int],
     ) -> None:
         """The violations are found exactly if the conditional UPDATE would refuse the request."""
-        limits_by_scope = enforcement.limits_by_scope(given_constraints)
+        nodes = {key: tuple(Node(0, name, *key[:1], 0, 0, key.pod) for name in ("p", "root")) for key in request}
+        changes = changes_with_bounds(ProjectPath(["p", "root"], nodes), given_constraints, request, RESERVED)
         refuses = False
-        for (key, scope), limit in limits_by_scope.items():
-            now = given_figures.get(key, Counters())
-            held = now.subtree if scope == "subtree" else now.used + now.reserved
-            if scope == "subtree" or key.project_id == "p":
-                counted = key.resource_key
-                refuses |= counted in request and held > limit - request[counted]
+        for change in changes:
+            now = given_figures.get(change.node.key, Counters())
+            max_held, max_subtree, *_ = usages.bounds(change)
+            refuses |= now.used + now.reserved > max_held or now.subtree > max_subtree
         found = enforcement.find_violations("p", given_constraints, given_figures, request)
         self.assertEqual(refuses, bool(found))
         self.assertEqual(sorted(found, key=lambda over: (over, over.pod or "")), found)

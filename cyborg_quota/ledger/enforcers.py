@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The interface of enforcers: each is a kind of rule that may refuse a charge.
+
+The ledger changes reservations and usage rows, and compares the usage rows with the limits of the projects. What else
+decides on a claim is an enforcer's: DbQuotaDriver passes the list, in the order in which they lock. A call asks only
+those of which its claims set the ``field``, so that a claim without it costs nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from cyborg_quota import exceptions
+from cyborg_quota.db.database import Connection
+from cyborg_quota.db.inventories import InventoryClaim
+from cyborg_quota.ledger.requests import ReserveRequest, ResizeRequest
+from cyborg_quota.transitions import Row
+from cyborg_quota.types import RESERVED, Claim, InventoryKey, ResourceKey
+
+
+class Refused(Exception):
+    """A rule refused a claim: roll back. ``inventory_id``: the inventory that did; None: nothing was found to take."""
+
+    def __init__(self, inventory_id: int | None = None) -> None:
+        self.inventory_id = inventory_id
+        super().__init__(inventory_id)
+
+
+class PreparationChanged(Exception):
+    """What an enforcer has prepared is out of date: roll back, and prepare again."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class PendingClaim:
+    """A claim that is being charged. Its UUIDs are generated once, so that a retry finds the rows of earlier attempts.
+
+    ``group``: that of the claim, or else that of the call. ``is_limited`` False: it is adopted. ``reserved``: the UUIDs
+    of reservations of the same consumer that existed before and are not committed. What the enforcers have chosen in
+    the present attempt: ``provider_id``, the pod in which that provider is (``counted_pod``), the ids of the
+    inventories, and what else changes with the claim (``changes``). ``blocked``: why it is refused, whatever is chosen.
+    ``tried``: providers that ANY does not choose again. ``room``: what limits per pod permitted when one had refused a
+    claim of the call (``refusal``), by resource and pod. What is missing is not limited.
+    """
+
+    claim: Claim
+    project_id: str
+    group: str | None
+    uuids: dict[str, str]
+    is_limited: bool = True
+    is_charged: bool = False
+    blocked: exceptions.OverQuota | None = None
+    reserved: tuple[str, ...] = ()
+    provider_id: int | None = None
+    counted_pod: str | None = None
+    inventory_ids: Mapping[InventoryKey, int] = dataclasses.field(default_factory=dict)
+    changes: tuple[object, ...] = ()
+    tried: set[int] = dataclasses.field(default_factory=set)
+    room: Mapping[ResourceKey, int] = dataclasses.field(default_factory=dict)
+    refusal: exceptions.OverQuota | None = None
+
+    def choose(self, provider_id: int | None, pod: str | None, inventory_ids: Mapping[InventoryKey, int]) -> None:
+        """What the claim takes in this attempt. ``provider_id`` None: nothing yet."""
+        self.provider_id, self.counted_pod, self.inventory_ids, self.changes = provider_id, pod, inventory_ids, ()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the claim can be charged: it is not blocked, and there is an inventory for all that it takes."""
+        is_found = self.claim.provider is None or len(self.inventory_ids) == len(self.claim.deltas)
+        return is_found and self.blocked is None
+
+    def use(self, held: Sequence[Row]) -> None:
+        """Use the rows that the consumer already holds, which are what the claim asks for."""
+        uuids = {row.resource: row.uuid for row in held}
+        self.uuids = {resource: uuids[resource] for resource in self.claim.deltas}
+        self.is_charged = True
+        self.reserved = tuple(row.uuid for row in held if row.state == RESERVED)
+
+
+class Enforcer:
+    """A kind of rule. By default it permits everything. Shared by threads: what it chooses is in the pending claims."""
+
+    field: ClassVar[str]
+    """The field of a Claim that the rule is about."""
+
+    def prepare(self, pending: Sequence[PendingClaim]) -> None:
+        """Before the transaction: choose what the claims take. Raises the errors of unknown names."""
+
+    def inventory_claims(self, pending: Sequence[PendingClaim]) -> Sequence[InventoryClaim] | None:  # noqa: ARG002
+        """What ``charge`` takes from inventories. None: it does something else too."""
+        return ()
+
+    def charge(self, connection: Connection, pending: Sequence[PendingClaim]) -> None:
+        """In the transaction, after the reservations are inserted: lock, and take what was chosen.
+
+        Raises Refused or PreparationChanged; the caller rolls back.
+        """
+
+    def finish(self, pending: Sequence[PendingClaim]) -> None:
+        """After the commit of an adoption: warn of what it exceeds."""
+
+    def retries(self, pending: Sequence[PendingClaim], refusal: Exception) -> bool:  # noqa: ARG002
+        """Whether the next attempt prepares something else, which may be granted. Raises an earlier refusal.
+
+        ``refusal``: Refused or OverQuota.
+        """
+        return False
+
+    def explain(self, request: ReserveRequest, pending: Sequence[PendingClaim]) -> None:
+        """Raise the reason of the refusal, after a synced read. Returns if there is none any more: retry."""
+
+    def confirm(self, item: PendingClaim, held: Sequence[Row]) -> None:
+        """Raise ReservationConflict if what the consumer holds is not what this rule makes of the claim."""
+
+    def resize(self, connection: Connection, rows: Sequence[Row], amounts: Mapping[str, int]) -> None:
+        """In the transaction of a resize, after the reservations: take or give back. Raises Refused."""
+
+    def explain_resize(self, request: ResizeRequest, rows: Sequence[Row]) -> None:
+        """As ``explain``, for a resize."""
+
+
+def conflict(claim: Claim, held: Sequence[Row], **place: str) -> exceptions.ReservationConflict:
+    """The error of a consumer that holds something else."""
+    deltas = {row.resource: row.delta for row in held}
+    return exceptions.ReservationConflict(str(claim.consumer), deltas, claim.deltas, **place)

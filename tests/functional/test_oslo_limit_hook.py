@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hook where oslo.limit's enforcement goes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import testscenarios
+from oslo_limit import exception as oslo_limit
+
+from cyborg_quota import DbQuotaDriver, QuotaEngine, exceptions
+from cyborg_quota.ledger.settings import DriverSettings
+from cyborg_quota.types import Over
+from tests import base, fixtures
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+
+class TestHook(base.LedgerTestCase):
+    scenarios = fixtures.SCENARIOS[:1]
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.asked: list[tuple[str, Mapping[str, int]]] = []
+        settings = DriverSettings(database=fixtures.settings(self.url))
+        self.hooked = QuotaEngine(DbQuotaDriver(dataclasses.replace(settings, hook=self.enforce), self.limits))
+        self.hooked.register_resources(["gpu", "fpga"])
+        self.addCleanup(self.hooked.close)
+
+    def enforce(self, project_id: str, deltas: Mapping[str, int]) -> None:
+        """At most 2 devices of all kinds in one call."""
+        self.asked.append((project_id, deltas))
+        if deltas.get("tpu"):
+            raise ZeroDivisionError
+        if sum(deltas.values()) > 2:
+            info = oslo_limit.OverLimitInfo("gpu", 2, 0, deltas["gpu"])
+            raise oslo_limit.ProjectOverLimit(project_id, [info])
+
+    def test_it_is_asked_about_each_reserve(self) -> None:
+        self.hooked.reserve_many(self.context, [base.claim("a", gpu=1), base.claim("b", fpga=1)])
+        self.assertEqual([("p1", {"gpu": 1, "fpga": 1})], self.asked)
+        self.hooked.adopt(base.ADMIN, [base.claim("c", gpu=9)], "p1")
+        self.assertEqual(1, len(self.asked))
+
+    def test_its_refusal_changes_nothing(self) -> None:
+        error = self.assertRaises(exceptions.OverQuota, self.hooked.reserve, self.context, {"gpu": 3})
+        self.assertEqual([Over("p1", "gpu", "project", 2, 3, 0, 0)], error.overs)
+        self.assertEqual((0, 0), self.figures())
+        self.engine.reserve(self.context, {"gpu": 3})  # (without the hook)
+
+    def test_a_repeated_call_is_not_refused(self) -> None:
+        uuids = self.engine.reserve(self.context, {"gpu": 3}, consumer="a")
+        self.assertEqual(uuids, self.hooked.reserve(self.context, {"gpu": 3}, consumer="a"))
+
+    def test_another_error_is_raised(self) -> None:
+        self.hooked.register_resource("tpu")
+        self.assertRaises(ZeroDivisionError, self.hooked.reserve, self.context, {"tpu": 1})
