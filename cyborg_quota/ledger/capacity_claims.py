@@ -175,8 +175,8 @@ class CapacityEnforcer(Enforcer):
                 is_taken = inventories.lock_if_unit_fits(connection, inventory_id, amount)
             if not is_taken:
                 raise Refused(inventory_id)
-        freed = {key: row.delta - amounts[key.resource] for key, row in keys.items() if row.delta > amounts[key.resource]}
-        if freed:
+        changes = {key: row.delta - amounts[key.resource] for key, row in keys.items()}
+        if freed := {key: amount for key, amount in changes.items() if amount > 0}:
             inventories.give_back(connection, freed)
 
     # --- After it ---

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar, Final, NamedTuple
 
@@ -53,11 +54,8 @@ class BindingChange(NamedTuple):
     request: PodRequest
 
 
-class PodOption(NamedTuple):
-    """A pod that may take claims, and the change of the binding that this needs (None: none)."""
-
-    pod: str
-    change: BindingChange | None = None
+PodOption = tuple[str, tuple[BindingChange, ...]]
+"""A pod that may take claims, and the change of the binding that this needs, if any."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,11 +72,10 @@ class PodUnit:
     @property
     def amounts(self) -> dict[str, int]:
         """The sum of the claims."""
-        amounts: dict[str, int] = {}
+        amounts: Counter[str] = Counter()
         for item in self.claims:
-            for resource, amount in item.claim.deltas.items():
-                amounts[resource] = amounts.get(resource, 0) + amount
-        return amounts
+            amounts.update(item.claim.deltas)
+        return dict(amounts)
 
 
 class PodEnforcer(Enforcer):
@@ -112,16 +109,14 @@ class PodEnforcer(Enforcer):
         fitting: set[str] | None = None
         taken = Taken(pending)
         full = {pod for item in unit.claims for pod in taken.full_pods(item)}
-        for number, option in enumerate(options(connection, unit, self._selection)):
+        for number, (pod, changes) in enumerate(options(connection, unit, self._selection)):
             if number == _PODS_ONE_BY_ONE:
-                shapes = ({*item.claim.deltas.items()} for item in unit.claims)
-                found = [free_capacity.pods_that_fit(connection, dict(shape)) for shape in set(map(frozenset, shapes))]
-                fitting = set.intersection(*found)
-            if option.pod in full or (fitting is not None and option.pod not in fitting):
+                shapes = {frozenset(item.claim.deltas.items()) for item in unit.claims}
+                fitting = set.intersection(*[free_capacity.pods_that_fit(connection, dict(one)) for one in shapes])
+            if pod in full or (fitting is not None and pod not in fitting):
                 continue
-            search = self._capacity.search(connection, option.pod)
-            if self._capacity.place(search, unit.claims, pending):
-                unit.claims[0].changes = () if option.change is None else (option.change,)
+            if self._capacity.place(self._capacity.search(connection, pod), unit.claims, pending):
+                unit.claims[0].changes = changes
                 return
 
     def inventory_claims(self, pending: Sequence[PendingClaim]) -> Sequence[InventoryClaim] | None:
@@ -256,9 +251,9 @@ def options(connection: Connection, unit: PodUnit, selection: PodSelection) -> I
     target = unit.target
     if isinstance(target, str):
         if is_available(connection, target):
-            yield PodOption(target)
+            yield target, ()
     elif isinstance(target, tuple):
-        yield from map(PodOption, target)
+        yield from ((pod, ()) for pod in target)
     else:
         yield from _options_of_choice(connection, unit, target, selection)
 
@@ -273,15 +268,15 @@ def _options_of_choice(
     if current is not None:
         reason = reason_to_move(current, request)
         if reason is None:
-            yield PodOption(str(current.binding.pod))
+            yield str(current.binding.pod), ()
     candidates = [Candidate(*stored) for stored in pods.list_pods(connection)]
     for candidate in selection.ranked(candidates, request):
         if current is None or candidate.id != current.pod_id:
             ended_id = None if current is None else current.id
             change = BindingChange(key, ended_id, candidate.id, candidate.pod.name, reason or "claim", request)
-            yield PodOption(candidate.pod.name, change)
+            yield candidate.pod.name, (change,)
     if current is not None and reason == "full":
-        yield PodOption(str(current.binding.pod))
+        yield str(current.binding.pod), ()
 
 
 def reason_to_move(current: StoredBinding, request: PodRequest) -> Reason | None:

@@ -22,6 +22,7 @@ from cyborg_quota.db import new_reservations, reservations, usages
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.db.project_path import ProjectPath
+from cyborg_quota.ledger.counters import ChargeRefused
 from cyborg_quota.ledger.enforcers import Enforcer, PendingClaim, PreparationChanged, Refused, conflict
 from cyborg_quota.ledger.project_tree import PathCache, Tree
 from cyborg_quota.ledger.requests import ReserveRequest
@@ -51,10 +52,6 @@ _ENDED: Final = (
     exceptions.ReservationRolledBack,
 )
 """The errors of a commit of a reservation that has ended. (ReservationNotFound: it ended and was purged meanwhile.)"""
-
-class _BoundExceeded(Exception):
-    """The UPDATE of a usage row matched no row: roll back."""
-
 
 class Reserver:
     """Reserves and adopts claims."""
@@ -117,10 +114,7 @@ class Reserver:
         return [uuid for item in pending for uuid in item.uuids.values()]
 
     def _attempt(self, request: ReserveRequest, claims: Sequence[PendingClaim]) -> bool:
-        """Attempt once to charge those of these claims that are not charged yet.
-
-        False: the tree, the counters or what the enforcers chose has changed, retry.
-        """
+        """Charge those of these claims that are not charged yet. False: something has changed, retry."""
         pending = [item for item in claims if not item.is_charged]
         if not pending:
             return True
@@ -141,7 +135,7 @@ class Reserver:
             changes = changes_with_bounds(path, constraints, amounts, request.state)
             if self._write(request, pending, enforcers, _rows(request, path, pending), changes):
                 return True
-        except (_BoundExceeded, Refused) as refusal:
+        except (ChargeRefused, Refused) as refusal:
             if not is_complete and (is_charged := self._resolve_duplicate(request, pending, enforcers)) is not None:
                 return is_charged
             if is_complete or not any(item.is_charged for item in pending):
@@ -161,7 +155,7 @@ class Reserver:
     ) -> bool:
         """Insert and charge all rows. False: one of the consumers already holds live reservations.
 
-        Raises _BoundExceeded, Refused, PreparationChanged, DuplicateEntry.
+        Raises ChargeRefused, Refused, PreparationChanged, DuplicateEntry.
         """
         is_limited = request.state == RESERVED
         consumers = {row.consumer for row in rows if row.consumer is not None}
@@ -174,15 +168,16 @@ class Reserver:
             for enforcer in enforcers:
                 enforcer.charge(connection, pending)
             if not dialect.charge_all(connection, changes):
-                raise _BoundExceeded
+                raise ChargeRefused
             return True
 
-        single_statement = None
+        def single_statement(connection: Connection) -> ReserveResult:
+            return dialect.reserve_in_single_statement(connection, rows, changes, taken)
+
         claims = [enforcer.inventory_claims(pending) for enforcer in enforcers]
-        if is_limited and None not in claims and self._database.supports_single_statement(len(changes)):
-            taken = [claim for some in claims for claim in some or ()]
-            single_statement = lambda connection: dialect.reserve_in_single_statement(connection, rows, changes, taken)  # noqa: E731
-        result = self._database.write(work, single_statement)
+        taken = [claim for some in claims for claim in some or ()]
+        is_single = is_limited and None not in claims and self._database.supports_single_statement(len(changes))
+        result = self._database.write(work, single_statement if is_single else None)
         if isinstance(result, InventoryClaim):
             raise Refused(result.inventory_id)
         if result and is_limited:
