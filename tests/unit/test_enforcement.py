@@ -21,7 +21,8 @@ names = st.sampled_from(("p", "root"))
 resources = st.sampled_from(("gpu", "fpga"))
 pods = st.sampled_from(("", "p1"))
 constraints = st.lists(
-    st.builds(Constraint, names, resources, st.integers(-1, 12), st.sampled_from(("project", "subtree")), pods)
+    st.builds(Constraint, names, resources, st.integers(-1, 12), st.sampled_from(("project", "subtree")), pods),
+    max_size=8,
 )
 figures = st.dictionaries(
     st.builds(UsageKey, names, resources, pods),
