@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from cyborg_quota.db.usages import Node
 from cyborg_quota.types import TOTAL, Counters, ResourceKey, UsageKey
@@ -46,10 +46,11 @@ class ProjectPath:
 
     ``limits`` are the stored limits of these resources and pods (without counters), as of the moment at which the rows
     were read; None: they were not read. ``until``: when an override on the path begins or ends next, in microseconds
-    since 1970 by the database's clock; None: never.
+    since 1970 by the database's clock; None: never. ``bounds``: what the limit driver has made of the limits for the
+    last charge, with its resources; see LimitDriver.is_pure.
     """
 
-    __slots__ = ("_nodes", "_read_at", "_rows", "limits", "project_ids", "until")
+    __slots__ = ("_nodes", "_read_at", "_rows", "bounds", "limits", "project_ids", "until")
 
     def __init__(
         self,
@@ -61,6 +62,7 @@ class ProjectPath:
     ) -> None:
         self.project_ids = tuple(project_ids)
         self.limits = limits
+        self.bounds: tuple[tuple[str, ...], Any] | None = None
         self.until = until
         self._rows = rows
         self._read_at = time.monotonic()

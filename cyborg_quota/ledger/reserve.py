@@ -243,7 +243,11 @@ class Reserver:
         self, path: ProjectPath, amounts: Mapping[ResourceKey, int]
     ) -> tuple[list[Constraint], exceptions.QuotaError | None]:
         assert path.limits is not None, "get() reads the limits"
-        (limits,) = self._limits.bounds([path.limits], sorted(key.resource for key in amounts if not key.pod))
+        resources = tuple(sorted([key.resource for key in amounts if not key.pod]))
+        bounds = path.bounds if self._limits.is_pure else None  # (another thread may replace it)
+        if bounds is None or bounds[0] != resources:
+            bounds = path.bounds = resources, self._limits.bounds([path.limits], resources)[0]
+        limits = bounds[1]
         return [one for one in limits.constraints if (one.resource, one.pod) in amounts], limits.error
 
     def raise_refusal(

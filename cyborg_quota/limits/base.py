@@ -45,6 +45,9 @@ class LimitDriver(abc.ABC):
     bounds_subtree: bool = False
     """Whether the limit of a project includes the usage of its descendants; for display and notices."""
 
+    is_pure: ClassVar[bool] = False
+    """Whether ``bounds`` depends on the states alone, so that its result can be kept with them."""
+
     tree_source: ClassVar[str | None] = None
     """What keeps the project tree instead of the commands of cyborg_quota (see ``parent_of``), in lower case."""
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 from oslo_config import cfg
 
@@ -23,6 +23,8 @@ class DatabaseLimitDriver(base.LimitDriver):
 
     An override begins and ends on time by the clock of the database, at the moment of which the state is.
     """
+
+    is_pure: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ from tests import base
 load_tests = testscenarios.load_tests_apply_scenarios
 
 PACKAGE = pathlib.Path(cyborg_quota.__file__).parent
-MOST_OF_RESERVE = 16, 60
+MOST_OF_RESERVE = 16, 62
 MOST_OF_COMMIT = 18, 68
 """Modules, and functions."""
 WARM_UP_CALLS = 3
