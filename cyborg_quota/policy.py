@@ -110,32 +110,51 @@ _CALLS: Final[dict[str, tuple[str, str, tuple[tuple[str, str], ...]]]] = {
         (("POST", "/v2/quota_pods/select"),),
     ),
 }
-_SETS_LIMITS: Final = (
-    ("CLI", "cyborg-quota limit set --project"),
-    ("PUT", _PROJECT),
-    ("DELETE", _PROJECT),
-    ("POST", f"{_PROJECT}/overrides"),
-    ("DELETE", f"{_PROJECT}/overrides/{{override_id}}"),
-)
 _SCOPES: Final = ["project", "system"]
 """A token for a domain has no rights here, whatever its roles are."""
 
 SEE_PODS: Final = "cyborg_quota:pod:see"
-
-_SEES_PODS: Final = (
-    ("CLI", "cyborg-quota pod select"),
-    ("CLI", "cyborg-quota reserve --pod NAME"),
-    ("GET", "/v2/quotas?pod={pod}"),
-    ("GET", f"{_PROJECT}?pod={{pod}}"),
-    ("PUT", _PROJECT),
-    ("DELETE", f"{_PROJECT}?pod={{pod}}"),
-    ("GET", f"{_PROJECT}/detail?pod={{pod}}"),
-    ("POST", f"{_PROJECT}/check"),
-    ("GET", f"{_PROJECT}/history"),
-)
-
 FITS_RULE: Final = "cyborg_quota:capacity:fits"
-FITS_DEFAULT: Final = "is_admin:True"
+
+_OF_PROGRAMS: Final[dict[str, tuple[str, str, tuple[tuple[str, str], ...]]]] = {
+    RULE: (
+        DEFAULT,
+        "Set or unset the limit of a project, also for a span of time. parent_id is the parent of the "
+        "project; a root has none. is_admin is true on the command line, and in the REST API for whom "
+        f"{ADMIN} allows.",
+        (
+            ("CLI", "cyborg-quota limit set --project"),
+            ("PUT", _PROJECT),
+            ("DELETE", _PROJECT),
+            ("POST", f"{_PROJECT}/overrides"),
+            ("DELETE", f"{_PROJECT}/overrides/{{override_id}}"),
+        ),
+    ),
+    FITS_RULE: (
+        "is_admin:True",
+        "See what fits at providers, in the headroom of a project. Without it, a context gets what the "
+        "quota permits. project_id is the project.",
+        (("CLI", "cyborg-quota check --how-many --provider"),),
+    ),
+    SEE_PODS: (
+        "is_admin:True",
+        "See the names of pods: of the one to which a project is bound, and of limits per pod; and name "
+        "the pod of a claim. A call of the REST API that names a pod needs this rule beside its own; a user whom this "
+        "rule refuses gets 404, as for a pod that does not exist.",
+        (
+            ("CLI", "cyborg-quota pod select"),
+            ("CLI", "cyborg-quota reserve --pod NAME"),
+            ("GET", "/v2/quotas?pod={pod}"),
+            ("GET", f"{_PROJECT}?pod={{pod}}"),
+            ("PUT", _PROJECT),
+            ("DELETE", f"{_PROJECT}?pod={{pod}}"),
+            ("GET", f"{_PROJECT}/detail?pod={{pod}}"),
+            ("POST", f"{_PROJECT}/check"),
+            ("GET", f"{_PROJECT}/history"),
+        ),
+    ),
+}
+"""The rules that also apply to programs that call the engine without the REST API."""
 
 
 def list_rules() -> list[Any]:
@@ -150,30 +169,11 @@ def list_rules() -> list[Any]:
         policy.DocumentedRuleDefault(name, check, description, _operations(operations), scope_types=_SCOPES)
         for name, (check, description, operations) in _CALLS.items()
     ]
-    set_limit = policy.DocumentedRuleDefault(
-        name=RULE,
-        check_str=DEFAULT,
-        description="Set or unset the limit of a project, also for a span of time. parent_id is the parent of the "
-        "project; a root has none. is_admin is true on the command line, and in the REST API for whom "
-        f"{ADMIN} allows.",
-        operations=_operations(_SETS_LIMITS),
-    )
-    see_pods = policy.DocumentedRuleDefault(
-        name=SEE_PODS,
-        check_str="is_admin:True",
-        description="See the names of pods: of the one to which a project is bound, and of limits per pod; and name "
-        "the pod of a claim. A call of the REST API that names a pod needs this rule beside its own; a user whom this "
-        "rule refuses gets 404, as for a pod that does not exist.",
-        operations=_operations(_SEES_PODS),
-    )
-    see_what_fits = policy.DocumentedRuleDefault(
-        name=FITS_RULE,
-        check_str=FITS_DEFAULT,
-        description="See what fits at providers, in the headroom of a project. Without it, a context gets what the "
-        "quota permits. project_id is the project.",
-        operations=_operations([("CLI", "cyborg-quota check --how-many --provider")]),
-    )
-    return [set_limit, see_what_fits, see_pods, *personas, *calls]
+    of_programs = [
+        policy.DocumentedRuleDefault(name, check, description, _operations(operations))
+        for name, (check, description, operations) in _OF_PROGRAMS.items()
+    ]
+    return [*of_programs, *personas, *calls]
 
 
 def _operations(operations: Iterable[tuple[str, str]]) -> list[Any]:
