@@ -23,7 +23,7 @@ from cyborg_quota import QuotaEngine, exceptions, validation
 from cyborg_quota.cmd import arguments, base
 from cyborg_quota.cmd.errors import BAD_USAGE, BROKEN_PIPE, INTERRUPTED, REFUSED, exit_status, one_line
 from cyborg_quota.conf import keystone
-from cyborg_quota.limits import project_directory
+from cyborg_quota.limits import keystone_projects
 from cyborg_quota.surface.operations import Argument, add_to
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class Shell(app.App):
     @functools.cached_property
     def directory(self) -> ProjectDirectory:
         """The projects of Keystone, connected at first use. Raises ConfigurationError. ``uses_keystone`` is true."""
-        return project_directory.make_directory(self.conf)
+        return keystone_projects.make_directory(self.conf)
 
     def run(self, argv: Sequence[str]) -> int:
         debug = "--debug" in argv

@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import Final
 
 from cyborg_quota.cmd import arguments, base, formats, paging, projects
-from cyborg_quota.limits import keystone_tree
+from cyborg_quota.limits import keystone_projects
 from cyborg_quota.surface.operations import Argument, Column, OneOf, Operation, columns
 from cyborg_quota.types import RecordedChange
 
@@ -86,7 +86,7 @@ Move = base.generate(
 def _import(run: base.Run, source: str, *, dry_run: bool, reason: str | None) -> list[RecordedChange]:
     projects.require_keystone(run.app, f"--from {source}")
     with base.progress_bar(None, "projects read") as progress:
-        parents = keystone_tree.read_parents(run.conf, progress)
+        parents = keystone_projects.read_parents(run.conf, progress)
     with base.progress_bar(None, "projects placed") as progress:
         return run.engine.administration.import_projects(
             run.context, parents, dry_run=dry_run, progress=progress, reason=reason

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import os
+import functools
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypeVar
 
 from oslo_config import cfg
 
@@ -17,7 +17,9 @@ from cyborg_quota.types import UNLIMITED, Constraint, Scope, UsageKey
 
 if TYPE_CHECKING:
     from cyborg_quota.db.project_path import PathState
-    from cyborg_quota.limits.keystone_client import KeystoneClient, Limits, Project, RegisteredLimit, Service
+    from cyborg_quota.limits.keystone_client import KeystoneClient, Limits, RegisteredLimit, Service
+
+T = TypeVar("T")
 
 FLAT: Final = "flat"
 STRICT_TWO_LEVEL: Final = "strict_two_level"
@@ -26,54 +28,19 @@ _MAX_SINGLE_REQUESTS: Final = 2
 """For more projects than this, one request for all limits is cheaper than a request for each project."""
 
 
-class CachedKeystone:
-    """Keystone's responses, cached. Each process needs its own object: a forked child must not use the same session."""
+def make_client(conf: cfg.ConfigOpts, needs: str, within_seconds: float | None = None) -> KeystoneClient:
+    """A client with the credentials of [oslo_limit]. No I/O. Raises ConfigurationError, which begins with ``needs``.
 
-    def __init__(self, client: KeystoneClient, cache: Cache) -> None:
-        self._client = client
-        self._cache = cache
-
-    def service(self) -> Service:
-        """The service to which the limits belong."""
-        return self._cache.get("service", self._client.service)
-
-    def is_two_level(self) -> bool:
-        """Whether the enforcement model is strict_two_level, not flat. Raises ConfigurationError for other models."""
-        model = self._cache.get("model", self._client.model)
-        if model not in (FLAT, STRICT_TWO_LEVEL):
-            raise exceptions.ConfigurationError(
-                f"Keystone's enforcement model is {model!r}; the limit driver keystone supports only {FLAT} and "
-                f"{STRICT_TWO_LEVEL}."
-            )
-        return model == STRICT_TWO_LEVEL
-
-    def registered(self) -> Mapping[str, RegisteredLimit]:
-        """The registered limits of the service, by Keystone's resource name."""
-        service = self.service()
-        return self._cache.get("registered", lambda: self._client.registered(service))
-
-    def project(self, project_id: str) -> Project | None:
-        """The project; None if Keystone does not know it."""
-        return self._cache.get(("project", project_id), lambda: self._client.project(project_id))
-
-    def limits_of_project(self, project_id: str) -> Limits:
-        """The limits that are set for a project."""
-        service = self.service()
-        return self._cache.get(
-            ("limits of project", project_id), lambda: self._client.limits_of_project(service, project_id)
-        )
-
-    def limits_of_domain(self, domain_id: str) -> Limits:
-        """The limits that are set for a domain."""
-        service = self.service()
-        return self._cache.get(
-            ("limits of domain", domain_id), lambda: self._client.limits_of_domain(service, domain_id)
-        )
-
-    def all_limits(self) -> Mapping[str, Limits]:
-        """The limits that are set for each project and domain, by its ID."""
-        service = self.service()
-        return self._cache.get("all limits", lambda: self._client.all_limits(service))
+    ``within_seconds``: all its requests together end within this time from now.
+    """
+    try:
+        from cyborg_quota.limits import keystone_client, keystone_session
+    except ImportError as error:
+        raise exceptions.ConfigurationError(f"{needs} {error.name}: install cyborg_quota[keystone].") from None
+    keystone_session.register_opts(conf)
+    keystone_session.check_credentials(conf)
+    connect = functools.partial(keystone_session.make_adapter, within_seconds=within_seconds)
+    return keystone_client.KeystoneClient(conf, connect)
 
 
 class _Level(NamedTuple):
@@ -99,54 +66,68 @@ class KeystoneLimitDriver(base.LimitDriver):
 
     def __init__(
         self,
-        make_keystone: Callable[[], CachedKeystone],
+        client: KeystoneClient,
+        cache: Cache,
         *,
         names: Mapping[str, str] | None = None,
         refuses_missing: bool = True,
         service_name: str | None = None,
     ) -> None:
-        self._make_keystone = make_keystone
+        self._client = client
+        self._cache = cache
         self._names = dict(names or {})
         self._refuses_missing = refuses_missing
         self.limit_if_missing = None if refuses_missing else UNLIMITED
         self._service_name = service_name
-        self._keystone_by_pid: dict[int, CachedKeystone] = {}
 
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts) -> KeystoneLimitDriver:
-        try:
-            from cyborg_quota.limits import keystone_client, keystone_session
-        except ImportError as error:
-            raise exceptions.ConfigurationError(
-                f"[limits] driver = keystone needs {error.name}: install cyborg_quota[keystone]."
-            ) from None
-        keystone_session.register_opts(conf)
-        keystone_session.check(conf)
+        client = make_client(conf, "[limits] driver = keystone needs")
+        from cyborg_quota.limits import keystone_session
+
+        keystone_session.check_endpoint(conf)
         options = conf.limits
-
-        def make_keystone() -> CachedKeystone:
-            cache = Cache(
-                ttl_seconds=options.keystone_cache_ttl,
-                stale_seconds=options.keystone_stale_seconds,
-                timeout_seconds=conf.oslo_limit.timeout,
-                clock=time.monotonic,
-            )
-            return CachedKeystone(keystone_client.KeystoneClient(conf), cache)
-
+        cache = Cache(
+            ttl_seconds=options.keystone_cache_ttl,
+            stale_seconds=options.keystone_stale_seconds,
+            timeout_seconds=conf.oslo_limit.timeout,
+            clock=time.monotonic,
+        )
         named = (keystone_session.endpoint_option(conf, f"service_{field}") for field in ("name", "type"))
         return cls(
-            make_keystone,
+            client,
+            cache,
             names=options.keystone_names,
             refuses_missing=options.missing == "refuse",
             service_name=next(filter(None, named), None),
         )
 
+    def _read(self, request: Callable[..., T], *words: Hashable) -> T:
+        """The response to a request of the client, cached."""
+        return self._cache.get((request.__name__, *words), lambda: request(*words))
+
+    def _service(self) -> Service:
+        return self._read(self._client.service)
+
+    def _registered(self, resources: Collection[str]) -> dict[str, tuple[str, RegisteredLimit]]:
+        """{resource: (its name in Keystone, its registered limit)}, without resources that have none."""
+        registered = self._read(self._client.registered, self._service()) if resources else {}
+        names = {resource: self._names.get(resource, resource) for resource in resources}
+        return {resource: (name, registered[name]) for resource, name in names.items() if name in registered}
+
+    def _is_two_level(self) -> bool:
+        """Whether the enforcement model is strict_two_level, not flat. Raises ConfigurationError for other models."""
+        model = self._read(self._client.model)
+        if model not in (FLAT, STRICT_TWO_LEVEL):
+            raise exceptions.ConfigurationError(
+                f"Keystone's enforcement model is {model!r}; the limit driver keystone supports only {FLAT} and "
+                f"{STRICT_TWO_LEVEL}."
+            )
+        return model == STRICT_TWO_LEVEL
+
     def parent_of(self, project_id: str) -> str | None:
         """With strict_two_level, the domain of the project. None with flat, and for projects unknown to Keystone."""
-        keystone = self._keystone()
-        if not keystone.is_two_level():
-            return None
-        project = keystone.project(project_id)
+        project = self._read(self._client.project, project_id) if self._is_two_level() else None
         return None if project is None else project.domain_id
 
     def bounds(self, states: Sequence[PathState], resources: Collection[str]) -> list[base.PathLimits]:
@@ -155,18 +136,14 @@ class KeystoneLimitDriver(base.LimitDriver):
         A project that Keystone has moved to another domain since its last charge is then limited by its previous
         domain, and one that Keystone has deleted has the default limits. Otherwise, a deleted one lacks all limits.
         """
-        keystone = self._keystone()
-        registered = keystone.registered() if resources else {}
-        names = {resource: self._names.get(resource, resource) for resource in resources}
-        defaults = {resource: (name, registered[name]) for resource, name in names.items() if name in registered}
+        defaults = self._registered(resources)
         missing = [resource for resource in resources if resource not in defaults and self._refuses_missing]
-        hints = ((name, self._how_to_register(keystone, names[name])) for name in missing)
-        error = next((exceptions.LimitNotSet(*hint) for hint in hints), None)
+        error = next((exceptions.LimitNotSet(name, self._how_to_register(name)) for name in missing), None)
         is_listed = len(states) > _MAX_SINGLE_REQUESTS
         found = []
         for state in states:
             project_id = state.project_ids[0]
-            levels = self._levels(keystone, state.project_ids, is_listed=is_listed) if defaults else []
+            levels = self._levels(state.project_ids, is_listed=is_listed) if defaults else []
             if levels is None:
                 unknown = exceptions.InvalidName("project", project_id, "Keystone does not know it")
                 found.append(base.PathLimits([], dict.fromkeys(resources, project_id), error or unknown))
@@ -180,58 +157,48 @@ class KeystoneLimitDriver(base.LimitDriver):
         return found
 
     def limits(self, states: Sequence[PathState], resources: Collection[str]) -> Mapping[UsageKey, int]:
-        keystone = self._keystone()
-        registered = keystone.registered() if resources else {}
+        defaults = self._registered(resources)
+        is_listed = len(states) > _MAX_SINGLE_REQUESTS
         found = {}
         for state in states:
             path = state.project_ids
-            levels = self._levels(keystone, path, is_listed=len(states) > _MAX_SINGLE_REQUESTS)
+            levels = self._levels(path, is_listed=is_listed)
             own = levels[0].limits if levels else {}
             for resource in resources:
-                name = self._names.get(resource, resource)
-                default = registered.get(name)
-                found[UsageKey(path[0], resource)] = (
-                    self.limit_if_missing or 0
-                    if default is None
-                    else own.get((name, default.region_id), default.default)
-                )
+                key = UsageKey(path[0], resource)
+                found[key] = self.limit_if_missing or 0
+                if resource in defaults:
+                    name, default = defaults[resource]
+                    found[key] = own.get((name, default.region_id), default.default)
         return found
 
-    def _levels(self, keystone: CachedKeystone, path: Sequence[str], *, is_listed: bool) -> list[_Level] | None:
+    def _levels(self, path: Sequence[str], *, is_listed: bool) -> list[_Level] | None:
         """The project of the path, and its domain under strict_two_level. None: Keystone does not know the project.
 
         ``is_listed``: from the limits of all projects. The domain is then the stored parent; a root is a domain.
         """
-        project_id = path[0]
-        if not keystone.is_two_level():
-            own = keystone.all_limits().get(project_id, {}) if is_listed else keystone.limits_of_project(project_id)
-            return [_Level(project_id, "project", own)]
+
+        def level(owner: str, scope: Scope) -> _Level:
+            holder = () if is_listed else ("project_id" if scope == "project" else "domain_id", owner)
+            return _Level(owner, scope, self._read(self._client.limits, self._service(), *holder).get(owner, {}))
+
+        domain_id: str | None
+        if not self._is_two_level():
+            return [level(path[0], "project")]
         if is_listed:
-            limits = keystone.all_limits()
-            own = limits.get(project_id, {})
-            above = [_Level(path[1], "subtree", limits.get(path[1], {}))] if path[1:] else []
-            return [_Level(project_id, "project" if above else "subtree", own), *above]
-        project = keystone.project(project_id)
-        if project is None:
-            return None
-        domain_id = project.domain_id
+            domain_id = path[1] if path[1:] else None
+        else:
+            project = self._read(self._client.project, path[0])
+            if project is None:
+                return None
+            domain_id = project.domain_id
         if domain_id is None:
-            return [_Level(project_id, "subtree", keystone.limits_of_domain(project_id))]
-        above = [_Level(domain_id, "subtree", keystone.limits_of_domain(domain_id))] if domain_id in path else []
-        return [_Level(project_id, "project", keystone.limits_of_project(project_id)), *above]
+            return [level(path[0], "subtree")]
+        above = [level(domain_id, "subtree")] if domain_id in path else []
+        return [level(path[0], "project"), *above]
 
-    def _keystone(self) -> CachedKeystone:
-        """The object of this process. It uses no lock, because a fork may happen while another thread holds it.
-
-        The objects of parent processes are kept: if they were deleted, their connections, which the parents still use,
-        would be closed.
-        """
-        pid = os.getpid()
-        keystone = self._keystone_by_pid.get(pid)
-        return keystone if keystone is not None else self._keystone_by_pid.setdefault(pid, self._make_keystone())
-
-    def _how_to_register(self, keystone: CachedKeystone, name: str) -> str:
-        service = keystone.service()
+    def _how_to_register(self, resource: str) -> str:
+        service, name = self._service(), self._names.get(resource, resource)
         region = f" --region {service.region_id}" if service.region_id is not None else ""
         return (
             f"Register one in Keystone: openstack registered limit create --service "

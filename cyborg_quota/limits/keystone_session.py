@@ -42,9 +42,8 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
         conf.register_opts([option for option in options if option.dest.startswith("endpoint_")], group=GROUP)
 
 
-def check(conf: cfg.ConfigOpts) -> None:
-    """Raise ConfigurationError if the options of [oslo_limit] are invalid. No I/O."""
-    check_credentials(conf)
+def check_endpoint(conf: cfg.ConfigOpts) -> None:
+    """Raise ConfigurationError if the options of [oslo_limit] do not identify the endpoint. No I/O."""
     if not any(endpoint_option(conf, name) for name in ("id", "service_type", "service_name")):
         raise exceptions.ConfigurationError(
             f"[{GROUP}] does not identify the endpoint: set endpoint_id (see openstack endpoint list --service "
@@ -131,28 +130,28 @@ def _prevent_recursive_authentication(auth: Any) -> None:
     auth.get_access = get_access_once
 
 
-def failure(error: Exception, url: str | None) -> LimitSourceError:
+_REASONS: Final = {
+    (ksa.ConnectTimeout, ksa.RequestTimeout): "{keystone} does not respond in time",
+    (SSLError,): f"the TLS connection to {{keystone}} fails; check [{GROUP}] cafile",
+    (ksa.ConnectFailure,): f"{{keystone}} cannot be reached; check that it is running, and [{GROUP}] auth_url",
+    (ksa.Unauthorized, ksa.AuthorizationFailure): (
+        f"{{keystone}} does not authenticate the user of [{GROUP}]: it is unknown, its password is wrong, or it "
+        f"has no role. {ROLE_HINT}"
+    ),
+    (ksa.EndpointNotFound, ksa.CatalogException): (
+        f"the catalog of {{keystone}} has no identity endpoint for [{GROUP}] valid_interfaces and region_name"
+    ),
+    (ksa.DiscoveryFailure,): f"the API versions of {{keystone}} cannot be read; check [{GROUP}] auth_url",
+    (ksa.HttpError,): "{keystone} returned status {error.http_status}",
+    (Exception,): "a request to {keystone} failed ({error.__class__.__name__})",
+}
+"""Why a request failed. The first entry that has the class of the error applies."""
+
+
+def failure(error: Exception, conf: cfg.ConfigOpts) -> LimitSourceError:
     """Convert an error of keystoneauth1. Its text is omitted, because it may quote the response."""
-    keystone = f"Keystone at {url}" if url else "Keystone"
-    is_total = True
-    if isinstance(error, (ksa.ConnectTimeout, ksa.RequestTimeout)):
-        reason = f"{keystone} does not respond in time"
-    elif isinstance(error, SSLError):
-        reason = f"the TLS connection to {keystone} fails; check [{GROUP}] cafile"
-    elif isinstance(error, ksa.ConnectFailure):
-        reason = f"{keystone} cannot be reached; check that it is running, and [{GROUP}] auth_url"
-    elif isinstance(error, (ksa.Unauthorized, ksa.AuthorizationFailure)):
-        reason = (
-            f"{keystone} does not authenticate the user of [{GROUP}]: it is unknown, its password is wrong, or it "
-            f"has no role. {ROLE_HINT}"
-        )
-    elif isinstance(error, (ksa.EndpointNotFound, ksa.CatalogException)):
-        reason = f"the catalog of {keystone} has no identity endpoint for [{GROUP}] valid_interfaces and region_name"
-    elif isinstance(error, ksa.DiscoveryFailure):
-        reason = f"the API versions of {keystone} cannot be read; check [{GROUP}] auth_url"
-    elif isinstance(error, ksa.HttpError):
-        reason = f"{keystone} returned status {error.http_status}"
-        is_total = error.http_status in (502, 503, 504)
-    else:
-        reason = f"a request to {keystone} failed ({type(error).__name__})"
+    types = next(types for types in _REASONS if isinstance(error, types))
+    url = auth_url(conf)
+    reason = _REASONS[types].format(error=error, keystone=f"Keystone at {url}" if url else "Keystone")
+    is_total = types != (ksa.HttpError,) or getattr(error, "http_status", None) in (502, 503, 504)
     return LimitSourceError(reason, is_total=is_total)

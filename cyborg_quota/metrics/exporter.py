@@ -13,7 +13,7 @@ from oslo_log import log as logging
 
 from cyborg_quota import exceptions, forks, validation
 from cyborg_quota.engine import QuotaEngine
-from cyborg_quota.limits import project_directory
+from cyborg_quota.limits import keystone_projects
 from cyborg_quota.metrics import gauges
 
 LOG = logging.getLogger(__name__)
@@ -99,6 +99,6 @@ def make_application(conf: cfg.ConfigOpts, engine: QuotaEngine) -> LedgerApplica
 
 def _names_reader(conf: cfg.ConfigOpts) -> Names:
     """A function that finds the names of projects by their ids. Raises ConfigurationError."""
-    project_directory.make_directory(conf)  # reports a wrong configuration now
+    keystone_projects.make_directory(conf)  # reports a wrong configuration now
     # A directory keeps the list of all projects: a new one sees new projects and names.
-    return lambda project_ids: project_directory.make_directory(conf, NAMES_TIMEOUT_SECONDS).names(project_ids)
+    return lambda project_ids: keystone_projects.make_directory(conf, NAMES_TIMEOUT_SECONDS).names(project_ids)

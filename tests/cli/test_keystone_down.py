@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import signal
 import socket
-import sys
 import time
-from unittest import mock
 
 from tests.cli import base
 
@@ -135,14 +133,6 @@ class ProjectNamesTest(base.CliTestCase):
         self.assertIn(self.reason, self.refused(1, "limit", "import", str(file)))
         self.good("limit", "import", str(file), "--force")
         self.assertEqual([], self.good("limit", "import", str(file)), "without a change, nothing is looked up")
-
-    def test_without_openstacksdk(self) -> None:
-        modules = {name: module for name, module in sys.modules.items() if not name.startswith("openstack")}
-        modules.pop("cyborg_quota.limits.keystone_projects", None)
-        with mock.patch.dict(sys.modules, {**modules, "openstack": None}, clear=True):  # type: ignore[dict-item]
-            error = self.refused(2, "usage", "list", "--project", "physics")
-            self.good("usage", "list", "--project", "p1")
-        self.assertIn("names of projects need openstack: install cyborg_quota[keystone]", error)
 
     def test_tables_leave_names_out(self) -> None:
         ended = self.call("limit", "list", "--names", "-f", "json")

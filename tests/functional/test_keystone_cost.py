@@ -13,7 +13,7 @@ import testscenarios
 
 from cyborg_quota import QuotaEngine
 from cyborg_quota.limits.cache import Cache
-from cyborg_quota.limits.keystone import CachedKeystone, KeystoneLimitDriver
+from cyborg_quota.limits.keystone import KeystoneLimitDriver
 from cyborg_quota.limits.keystone_client import KeystoneClient
 from tests import base, clouds, fixtures, hooks, keystones
 from tests.functional import test_cost
@@ -59,13 +59,9 @@ class TestKeystoneCost(base.LedgerTestCase):
 
     def make_limited(self) -> QuotaEngine:
         """An engine with empty caches."""
-        conf = keystones.settings()
-
-        def answers() -> CachedKeystone:
-            cache = Cache(ttl_seconds=60.0, stale_seconds=600.0, timeout_seconds=5.0, clock=lambda: 0.0)
-            return CachedKeystone(KeystoneClient(conf, self.keystone.connect), cache)  # type: ignore[arg-type]
-
-        engine = fixtures.make_engine(self.url, KeystoneLimitDriver(answers))  # type: ignore[arg-type]
+        cache = Cache(ttl_seconds=60.0, stale_seconds=600.0, timeout_seconds=5.0, clock=lambda: 0.0)
+        client = KeystoneClient(keystones.settings(), self.keystone.connect)  # type: ignore[arg-type]
+        engine = fixtures.make_engine(self.url, KeystoneLimitDriver(client, cache))
         self.addCleanup(engine.close)
         return engine
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from typing import Any
+from unittest import mock
 
 import sqlalchemy as sa
 import testscenarios
@@ -412,7 +413,10 @@ class TestOtherDrivers(OverridesTestCase):
         """The error says where the limits of the driver are set. No driver is asked for limits."""
         for limits, place in (
             (ConfigLimitDriver({"gpu": 1}), "in the configuration, [limits] limits"),
-            (KeystoneLimitDriver(self.fail), "in Keystone (openstack registered limit set, openstack limit set)"),
+            (
+                KeystoneLimitDriver(mock.Mock(), mock.Mock()),
+                "in Keystone (openstack registered limit set, openstack limit set)",
+            ),
             (NoopLimitDriver(), "[limits] driver"),
         ):
             engine = QuotaEngine(DbQuotaDriver(DriverSettings(database=fixtures.settings(self.url)), limits))

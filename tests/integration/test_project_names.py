@@ -138,7 +138,7 @@ class TestNames(ProjectNamesTestCase):
         """For many projects, the list of all of them is read, in pages of two here."""
         ids = {self.create(f"many{number}"): self.named(f"many{number}") for number in range(3)}
         self.useFixture(fx.MonkeyPatch(f"{DIRECTORY}._MAX_SINGLE_REQUESTS", 2))
-        self.useFixture(fx.MonkeyPatch(f"{DIRECTORY}._PAGE_SIZE", 2))
+        self.useFixture(fx.MonkeyPatch("cyborg_quota.limits.keystone_client._PAGE_SIZE", 2))
         document = {"projects": [{"id": one, "limits": {"gpu": 1}} for one in (*ids, self.dom)]}
         file = self.directory / "limits.json"
         file.write_text(json.dumps(document))

@@ -12,7 +12,7 @@ from oslotest import base
 from cyborg_quota import UNLIMITED, Constraint, exceptions
 from cyborg_quota.db.project_path import PathState
 from cyborg_quota.limits.cache import Cache
-from cyborg_quota.limits.keystone import CachedKeystone, KeystoneLimitDriver
+from cyborg_quota.limits.keystone import KeystoneLimitDriver
 from cyborg_quota.limits.keystone_client import KeystoneClient
 from tests import keystones
 from tests.keystones import PASSWORD, Response
@@ -36,12 +36,9 @@ class DriverTestCase(base.BaseTestCase):
     def make_driver(self, **changes: Any) -> KeystoneLimitDriver:
         options = {name: changes.pop(name) for name in list(changes) if "__" in name}
         settings = keystones.settings(**options)
-
-        def answers() -> CachedKeystone:
-            cache = Cache(ttl_seconds=TTL, stale_seconds=STALE, timeout_seconds=5.0, clock=lambda: self.now)
-            return CachedKeystone(KeystoneClient(settings, self.keystone.connect), cache)  # type: ignore[arg-type]
-
-        return KeystoneLimitDriver(answers, **changes)
+        cache = Cache(ttl_seconds=TTL, stale_seconds=STALE, timeout_seconds=5.0, clock=lambda: self.now)
+        client = KeystoneClient(settings, self.keystone.connect)  # type: ignore[arg-type]
+        return KeystoneLimitDriver(client, cache, **changes)
 
     def constraints(self, *path: str, resources: tuple[str, ...] = ("gpu",)) -> list[Constraint]:
         (limits,) = self.driver.bounds([PathState(path or ("p1",), {}, {}, {})], resources)

@@ -64,7 +64,7 @@ class TestConfiguration(base.BaseTestCase):
         settings.set_override("timeout", 30, group="oslo_limit")
         self.assertEqual(30.0, keystone_session.make_adapter(settings).session.timeout)
         driver = KeystoneLimitDriver.from_conf(settings)
-        self.assertEqual(30.0, driver._keystone()._cache._timeout, "how long others wait for the one who asks")
+        self.assertEqual(30.0, driver._cache._timeout, "how long others wait for the one who asks")
 
     def test_options_registered_by_oslo_limit_itself(self) -> None:
         """As in a process that also uses oslo.limit."""

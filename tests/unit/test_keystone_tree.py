@@ -7,7 +7,7 @@ import fixtures as fx
 from oslotest import base
 
 from cyborg_quota import exceptions
-from cyborg_quota.limits import keystone_client, keystone_tree
+from cyborg_quota.limits import keystone_client, keystone_projects
 from tests import keystones
 from tests.keystones import Response
 
@@ -27,13 +27,13 @@ class TestReadParents(base.BaseTestCase):
         self.useFixture(
             fx.MonkeyPatch(
                 "cyborg_quota.limits.keystone_client.KeystoneClient",
-                lambda conf: client(conf, self.keystone.connect),  # type: ignore[arg-type]
+                lambda conf, _connect: client(conf, self.keystone.connect),  # type: ignore[arg-type]
             )
         )
         self.useFixture(fx.MonkeyPatch("cyborg_quota.limits.keystone_client._PAGE_SIZE", 2))
 
     def parents(self, driver: str = "database") -> dict[str, str | None]:
-        return keystone_tree.read_parents(keystones.settings(limits__driver=driver), self.read.append)
+        return keystone_projects.read_parents(keystones.settings(limits__driver=driver), self.read.append)
 
     def test_pages(self) -> None:
         self.assertEqual(TREE, self.parents())
