@@ -314,7 +314,7 @@ class TestTheTable(EveryCallTestCase):
             "provider", "amounts", "expected", "known_as", "replaced", "redacted", "replace", "to_project",
             "bundle", "consumers",  # (of list_by_consumer, which is an administrator's)
             "subject", "user_id",  # (of history; the second one is an administrator's)
-            "pod",  # (only a name that the policy rule allows; see tests/functional/test_pod_claims.py)
+            "pod", "projects",  # (only a name that the policy rule allows; a number of list_pod_limits)
         }  # fmt: skip
         for kind in (QuotaEngine, Administration):
             for call in public(kind) - {"resources", "register_resource", "register_resources"}:
