@@ -10,7 +10,7 @@ from typing import Any, Final
 from cyborg_quota import policy
 from cyborg_quota.api import schemas
 from cyborg_quota.api.call import Call
-from cyborg_quota.api.handlers import checks, history, lists, overrides, pods, quotas, totals, tree
+from cyborg_quota.api.handlers import history, lists, overrides, pods, quotas, totals, tree
 from cyborg_quota.api.schemas import Schema
 
 _NO_QUERY: Final[Mapping[str, Schema]] = {}
@@ -52,7 +52,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "list_quotas",
         "List the projects that have limits of their own or overrides; or those that have limits in one pod.",
         policy.LIST,
-        lists.list_quotas,
+        quotas.list_quotas,
         answer="ProjectQuotas",
         query={**schemas.PROJECT, **schemas.POD, **schemas.PAGE},
         errors=(404, 409),
@@ -193,7 +193,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "check_quota",
         "Tell whether a request would be granted now, and which limits would refuse it. Nothing is reserved.",
         policy.GET,
-        checks.check,
+        quotas.check,
         body="Check",
         answer="CheckResult",
     ),

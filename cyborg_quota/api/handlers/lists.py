@@ -1,68 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists over projects: the quotas that are not the defaults, reservations, and the inventories of the providers."""
+"""Lists over projects: reservations, and the inventories of the providers."""
 
 from __future__ import annotations
 
 import urllib.parse
 from typing import Any
 
-from cyborg_quota import exceptions, policy
-from cyborg_quota.administration import MAX_LISTED_PROJECTS
+from cyborg_quota import policy
 from cyborg_quota.api.call import Call, Json, render
 from cyborg_quota.api.errors import Refused, project_not_found
 from cyborg_quota.capacity_types import InventoryRecord
-from cyborg_quota.limit_types import Holding
-
-
-def list_quotas(call: Call) -> Json:
-    """GET /v2/quotas"""
-    if "pod" in call.query:
-        return _list_quotas_in_pod(call, call.query["pod"])
-    if "project_id" in call.query:
-        return {"quotas": _not_default(call, [call.query["project_id"]])}
-    found: list[Json] = []
-    after = call.marker or ""
-    while len(found) <= call.limit:
-        holders = call.engine.administration.list_holders(call.elevated, after, MAX_LISTED_PROJECTS)
-        if not holders:
-            break
-        found += _not_default(call, holders)
-        after = holders[-1]
-    return call.page("quotas", found, lambda one: one, lambda one: str(one["project_id"]))
-
-
-def _list_quotas_in_pod(call: Call, pod: str) -> Json:
-    """The projects that have limits in the pod. A pod that the caller may not see is answered as an unknown one."""
-    if not call.allows(policy.SEE_PODS):
-        raise Refused(404, str(exceptions.PodNotFound(pod)))
-    by_project: dict[str, dict[str, int]] = {}
-    records = call.engine.administration.list_pod_limits(
-        call.elevated, call.query.get("project_id"), pod, projects=call.limit + 1, after=call.marker
-    )
-    for record in records:
-        by_project.setdefault(str(record.project_id), {})[record.resource] = record.limit
-    found = [
-        {"project_id": project_id, "quota": limits, "overrides": 0}  # (limits in pods have no overrides)
-        for project_id, limits in by_project.items()
-    ]
-    return call.page("quotas", found, lambda one: one, lambda one: str(one["project_id"]))
-
-
-def _not_default(call: Call, project_ids: list[str]) -> list[Json]:
-    """Those of the projects that have limits of their own or overrides, in this order."""
-    by_project: dict[str, list[Holding]] = {}
-    for holding in call.engine.administration.list_holdings(call.elevated, project_ids):
-        if (holding.limit is not None and holding.key.is_whole) or holding.overrides:
-            by_project.setdefault(holding.key.project_id, []).append(holding)
-    return [
-        {
-            "project_id": project_id,
-            "quota": {one.key.resource: one.limit for one in by_project[project_id] if one.limit is not None},
-            "overrides": sum(one.overrides for one in by_project[project_id]),
-        }
-        for project_id in project_ids
-        if project_id in by_project
-    ]
 
 
 def list_reservations(call: Call) -> Json:

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The limits and the usage of one project, and the default limits."""
+"""The limits and the usage of a project, over all pods and in one, the default limits, and what would be granted."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from cyborg_quota import exceptions
+from cyborg_quota import exceptions, policy
+from cyborg_quota.administration import MAX_LISTED_PROJECTS
 from cyborg_quota.api.call import Call, Json
 from cyborg_quota.api.errors import Refused
-from cyborg_quota.api.handlers import pod_limits
-from cyborg_quota.types import UNLIMITED, Headroom, UsageRecord
+from cyborg_quota.limit_types import Holding
+from cyborg_quota.types import UNLIMITED, Headroom, Over, Usage, UsageRecord
 
 _DEFAULTS_UNKNOWN: Final = (
     "The default limits are not known here, because the limit driver cannot list them. "
@@ -18,17 +19,70 @@ _DEFAULTS_UNKNOWN: Final = (
 )
 
 
+def list_quotas(call: Call) -> Json:
+    """GET /v2/quotas"""
+    if "pod" in call.query:
+        return _list_quotas_in_pod(call, call.query["pod"])
+    if "project_id" in call.query:
+        return {"quotas": _not_default(call, [call.query["project_id"]])}
+    found: list[Json] = []
+    after = call.marker or ""
+    while len(found) <= call.limit:
+        holders = call.engine.administration.list_holders(call.elevated, after, MAX_LISTED_PROJECTS)
+        if not holders:
+            break
+        found += _not_default(call, holders)
+        after = holders[-1]
+    return call.page("quotas", found, lambda one: one, lambda one: str(one["project_id"]))
+
+
+def _list_quotas_in_pod(call: Call, pod: str) -> Json:
+    """The projects that have limits in the pod. A pod that the caller may not see is answered as an unknown one."""
+    if not call.allows(policy.SEE_PODS):
+        raise Refused(404, str(exceptions.PodNotFound(pod)))
+    by_project: dict[str, dict[str, int]] = {}
+    records = call.engine.administration.list_pod_limits(
+        call.elevated, call.query.get("project_id"), pod, projects=call.limit + 1, after=call.marker
+    )
+    for record in records:
+        by_project.setdefault(str(record.project_id), {})[record.resource] = record.limit
+    found = [
+        {"project_id": project_id, "quota": limits, "overrides": 0}  # (limits in pods have no overrides)
+        for project_id, limits in by_project.items()
+    ]
+    return call.page("quotas", found, lambda one: one, lambda one: str(one["project_id"]))
+
+
+def _not_default(call: Call, project_ids: list[str]) -> list[Json]:
+    """Those of the projects that have limits of their own or overrides, in this order."""
+    by_project: dict[str, list[Holding]] = {}
+    for holding in call.engine.administration.list_holdings(call.elevated, project_ids):
+        if (holding.limit is not None and holding.key.is_whole) or holding.overrides:
+            by_project.setdefault(holding.key.project_id, []).append(holding)
+    return [
+        {
+            "project_id": project_id,
+            "quota": {one.key.resource: one.limit for one in by_project[project_id] if one.limit is not None},
+            "overrides": sum(one.overrides for one in by_project[project_id]),
+        }
+        for project_id in project_ids
+        if project_id in by_project
+    ]
+
+
 def get_limits(call: Call) -> Json:
     """GET /v2/quotas/{project_id}"""
-    if "pod" in call.query:
-        return pod_limits.get_limits(call, call.query["pod"])
+    pod = _pod(call, call.query)
+    if pod is not None:
+        return _answer(pod, _limits_in(call, pod))
     return {"quota": {resource: one["limit"] for resource, one in get_detail(call)["quota"].items()}}
 
 
 def get_detail(call: Call) -> Json:
     """GET /v2/quotas/{project_id}/detail"""
-    if "pod" in call.query:
-        return pod_limits.get_detail(call, call.query["pod"])
+    pod = _pod(call, call.query)
+    if pod is not None:
+        return _answer(pod, {one.resource: _detail(one) for one in _records_in(call, pod)})
     quota = {record.resource: _detail(record) for record in call.engine.get_detail(call.as_project)}
     for resource in quota.keys() - set(call.engine.resources):  # (held, and registered no longer)
         quota[resource]["bound_by"] = {"project_id": call.project_id, "scope": "not_registered", "limit": None}
@@ -43,13 +97,15 @@ def limit_of(record: UsageRecord) -> int | None:
 
 
 def _detail(record: UsageRecord) -> Json:
-    project_id, usage, headroom = record.project_id, record.usage, record.headroom or Headroom(0)
-    is_own = headroom.bound_by == project_id and headroom.scope in ("project", "subtree")
+    usage, headroom = record.usage, record.headroom or Headroom(0)
+    is_own = headroom.bound_by == record.project_id and headroom.scope in ("project", "subtree")
     bound: Any = None
-    if headroom.scope == "total" or (headroom.bound_by is not None and not is_own):
+    if headroom.scope is not None and not (is_own and headroom.pod == record.pod):
         bound = {"project_id": headroom.bound_by, "scope": headroom.scope, "limit": headroom.limit}
+        if record.pod is not None:
+            bound["pod"] = headroom.pod
     return {
-        "limit": limit_of(record),
+        "limit": limit_of(record) if record.pod is None else usage.limit,
         "in_use": usage.used,
         "reserved": usage.reserved,
         "fits": UNLIMITED if headroom.fits is None else headroom.fits,
@@ -67,30 +123,102 @@ def set_limits(call: Call) -> Json:
 
     The answer has the limits that were set, also where an override applies instead at the moment.
     """
-    limits = call.body["quota"]
-    if "pod" in call.body:
-        return pod_limits.set_limits(call, call.body["pod"])
-    for resource, limit in limits.items():
-        if limit is None:
-            raise Refused(400, f"Invalid quota.{resource}: null removes a limit in a pod, and the body names no pod.")
-    if not call.body.get("force", False):
-        pod_limits.refuse_below_usage(limits, call.engine.get_usages(call.as_project))
-    call.engine.administration.set_limits(call.context, limits, call.project_id, reason=call.body.get("reason"))
-    return {"quota": {**get_limits(call)["quota"], **limits}}
+    limits, pod = call.body["quota"], _pod(call, call.body)
+    if pod is not None:
+        _limits_in(call, pod)
+    elif None in limits.values():
+        resource = next(name for name, limit in limits.items() if limit is None)
+        raise Refused(400, f"Invalid quota.{resource}: null removes a limit in a pod, and the body names no pod.")
+    if not call.body.get("force", False) and set(limits.values()) != {None}:
+        records = None if pod is None else _records_in(call, pod)
+        usages = call.engine.get_usages(call.as_project) if records is None else {r.resource: r.usage for r in records}
+        _refuse_below_usage(limits, usages, pod)
+    call.engine.administration.set_limits(
+        call.context, limits, call.project_id, pod=pod, reason=call.body.get("reason")
+    )
+    return {"quota": {**get_limits(call)["quota"], **limits}} if pod is None else _answer(pod, _list_in(call, pod))
 
 
 def unset_limits(call: Call) -> None:
     """DELETE /v2/quotas/{project_id}"""
-    if "pod" in call.query:
-        return pod_limits.unset_limits(call, call.query["pod"])
-    own = {
-        record.resource
-        for record in call.engine.administration.list_limits(call.elevated, call.project_id)
-        if record.is_own
+    pod, administration = _pod(call, call.query), call.engine.administration
+    if pod is not None:
+        own = set(_limits_in(call, pod))
+    else:
+        own = {one.resource for one in administration.list_limits(call.elevated, call.project_id) if one.is_own}
+        own.update(call.engine.resources)
+    administration.set_limits(
+        call.context, dict.fromkeys(own), call.project_id, pod=pod, reason=call.query.get("reason")
+    )
+
+
+def check(call: Call) -> Json:
+    """POST /v2/quotas/{project_id}/check"""
+    pod = _pod(call, call.body)
+    found = call.engine.check(call.elevated, call.body["check"], call.project_id, pod=pod, redacted=not call.is_admin)
+    violations = [_violation(over, in_pod=pod is not None) for over in found]
+    return {"granted": not violations, "violations": violations}
+
+
+def _violation(over: Over, *, in_pod: bool) -> Json:
+    return {
+        "project_id": None if over.scope == "total" else over.project_id,
+        "resource": over.resource,
+        "scope": over.scope,
+        "limit": over.limit,
+        "requested": over.requested,
+        "in_use": over.used,
+        "reserved": over.reserved,
+        "subtree": over.subtree,
+        **({"pod": over.pod} if in_pod else {}),
     }
-    limits = dict.fromkeys(own.union(call.engine.resources))
-    call.engine.administration.set_limits(call.context, limits, call.project_id, reason=call.query.get("reason"))
-    return None
+
+
+def _refuse_below_usage(limits: Mapping[str, int | None], usages: Mapping[str, Usage], pod: str | None) -> None:
+    """Raise Refused (409) for a limit below what the project holds now; as in Nova, other calls may change that."""
+    where = "" if pod is None else f" in pod {pod}"
+    problems = []
+    for resource, limit in sorted(limits.items()):
+        usage = usages.get(resource)
+        if usage is not None and limit not in (None, UNLIMITED) and limit < usage.used + usage.reserved:
+            held = f"{usage.used} in use and {usage.reserved} reserved"
+            problems.append(f"{resource}: {limit} is less than {held}{where}")
+    if problems:
+        raise Refused(
+            409, f"{'; '.join(problems)}. Nothing was changed. Use force to set the limit.", "limit_below_usage"
+        )
+
+
+def _pod(call: Call, given: Mapping[str, Any]) -> str | None:
+    """The pod that a call names. One that the caller may not see is answered (404) as one that does not exist."""
+    pod: str | None = given.get("pod")
+    if pod is not None and not call.sees_pods:
+        raise Refused(404, str(exceptions.PodNotFound(pod)))
+    return pod
+
+
+def _records_in(call: Call, pod: str) -> list[UsageRecord]:
+    return call.engine.get_detail(call.elevated, call.project_id, pod=pod)
+
+
+def _limits_in(call: Call, pod: str) -> dict[str, int]:
+    """The limits of the project in the pod. Raises PodNotFound if it has none and no pod exists.
+
+    A pod that was removed may have left limits, which can still be seen and removed.
+    """
+    limits = _list_in(call, pod)
+    if not limits:
+        call.engine.pods.show(call.elevated, pod)
+    return limits
+
+
+def _list_in(call: Call, pod: str) -> dict[str, int]:
+    limits = call.engine.administration.list_pod_limits(call.elevated, call.project_id)
+    return {one.resource: one.limit for one in limits if one.pod == pod}
+
+
+def _answer(pod: str, quota: Mapping[str, Any]) -> Json:
+    return {"pod": pod, "quota": dict(sorted(quota.items()))}
 
 
 def get_all_defaults(call: Call) -> Json:
