@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When a change of a limit has returned, no charge is granted by the earlier limit (L2): limits are cached by path.
+
+``other`` is another process: an engine with a cache of its own, which has read the limits before the change.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import testscenarios
+
+from cyborg_quota import exceptions
+from cyborg_quota.db import change_log, path_state, projects, usage_locks
+from cyborg_quota.db.project_path import ProjectPath
+from cyborg_quota.types import ResourceKey
+from tests import base, hooks
+from tests.functional.test_limits import LimitsTestCase
+
+load_tests = testscenarios.load_tests_apply_scenarios
+
+ADMIN = base.ADMIN
+LEAF = base.Context("leaf")
+KEY = ResourceKey("gpu")
+
+
+def without_renewal() -> contextlib.ExitStack:
+    """The naive form: limits are written, and no generation is renewed."""
+    stack = contextlib.ExitStack()
+    for name in ("renew", "renew_roots"):
+        stack.enter_context(mock.patch.object(usage_locks, name, lambda *_arguments, **_more: None))
+    return stack
+
+
+class CachedLimitsTestCase(LimitsTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.import_tree({"root": None, "leaf": "root", "small": None}, {"root": 99, "leaf": 9, "small": 9}, gpu=-1)
+        for project_id in ("root", "small"):
+            self.hold(project_id, 6)
+        self.other = self.make_limited()
+        for context in (LEAF, base.Context("flat")):
+            self.other.rollback(context, self.other.reserve(context, {"gpu": 1}))
+
+    def limit(self, limit: int | None, project_id: str | None = None) -> Callable[[], object]:
+        """A call that sets (None: removes) a limit."""
+        if limit is None:
+            return lambda: self.admin.unset_limit(ADMIN, "gpu", project_id)
+        return lambda: self.admin.set_limit(ADMIN, "gpu", limit, project_id)
+
+    def override(self, limit: int, start: float | None, end: float, project_id: str = "leaf") -> None:
+        """Make an override. ``start`` (None: now), ``end``: in seconds from now."""
+        now = datetime.datetime.now(datetime.timezone.utc)
+        until = now + datetime.timedelta(seconds=end)
+        start_at = None if start is None else now + datetime.timedelta(seconds=start)
+        self.admin.set_overrides(ADMIN, {"gpu": limit}, project_id, until, start=start_at)
+
+    def is_granted(self, amount: int, project_id: str = "leaf") -> bool:
+        """Whether the other process grants a reserve, which is then rolled back."""
+        context = base.Context(project_id)
+        try:
+            self.other.rollback(context, self.other.reserve(context, {"gpu": amount}))
+        except exceptions.OverQuota:
+            return False
+        return True
+
+
+class TestChanges(CachedLimitsTestCase):
+    def changes(self) -> dict[str, tuple[Callable[[], object], str]]:
+        """Changes after which 4 do not fit, and the project that is charged."""
+        document = {"projects": [{"id": "flat", "limits": {"gpu": 3}}]}
+        return {
+            "own": (self.limit(3, "leaf"), "leaf"),
+            "parent": (self.limit(9, "root"), "leaf"),
+            "default": (self.limit(3), "flat"),
+            "document": (lambda: self.admin.import_limits(ADMIN, document), "flat"),
+            "override": (lambda: self.override(3, None, 999), "leaf"),
+            "override of the parent": (lambda: self.override(9, None, 999, "root"), "leaf"),
+            "total": (lambda: self.engine.total_limits.set(ADMIN, {"gpu": 15}), "leaf"),
+            "lower total": (lambda: self.engine.total_limits.set(ADMIN, {"gpu": 15}), "flat"),
+            "move": (lambda: self.admin.move_project(ADMIN, "leaf", "small"), "leaf"),
+        }
+
+    def prepare(self, name: str) -> None:
+        """Remove the limits of other changes, and let the other process read the path."""
+        with contextlib.suppress(exceptions.QuotaError):
+            self.engine.total_limits.unset(ADMIN, ["gpu"])
+        for override in self.admin.list_overrides(ADMIN)[0]:
+            self.admin.cancel_overrides(ADMIN, [override.id])
+        self.admin.import_limits(
+            ADMIN,
+            {
+                "defaults": {"gpu": -1},
+                "projects": [
+                    {"id": "root", "limits": {"gpu": 99}, "children": [{"id": "leaf", "limits": {"gpu": 9}}]},
+                    {"id": "flat", "limits": {"gpu": None}},
+                ],
+            },
+        )
+        if name == "lower total":
+            self.engine.total_limits.set(ADMIN, {"gpu": 99})
+        self.assertTrue(self.is_granted(4) and self.is_granted(4, "flat"), name)
+
+    def test_each(self) -> None:
+        for name, (change, project_id) in self.changes().items():
+            self.prepare(name)
+            change()
+            self.assertEqual((False, True), (self.is_granted(4, project_id), self.is_granted(3, project_id)), name)
+            self.assert_invariants()
+
+    def test_without_renewal_the_earlier_limit_is_used(self) -> None:
+        """The control: of all changes but a move and a new total, which change the path itself."""
+        for name, (change, project_id) in self.changes().items():
+            if name not in ("move", "total"):
+                self.prepare(name)
+                with without_renewal():
+                    change()
+                self.assertTrue(self.is_granted(4, project_id), name)
+
+    def test_a_limit_is_raised_or_set(self) -> None:
+        """Also where the other process has read that there is no limit."""
+        self.limit(2, "leaf")()
+        self.assertFalse(self.is_granted(4))
+        self.limit(4, "leaf")()
+        self.assertTrue(self.is_granted(4))
+        self.limit(None)()
+        for context in (base.Context("flat"), base.Context("unseen")):
+            self.assertRaises(exceptions.LimitNotSet, self.other.reserve, context, {"gpu": 1})
+        self.limit(1, "flat")()
+        self.assertTrue(self.is_granted(1, "flat"))
+
+    def test_in_the_middle_of_a_charge(self) -> None:
+        """The limit is lowered between the look-up and the charge of another process."""
+        if self.backend == "sqlite":
+            self.skipTest("SQLite has one writer")
+        statement = {"mariadb": "EXECUTE", "postgresql": "SELECT WHERE cyborg_quota_reserve"}[self.backend]
+        act = hooks.Interleaved(self.other, statement, self.limit(9, "root"))
+        with act:
+            self.assertFalse(self.is_granted(4))
+        self.assertTrue(act.happened)
+        self.assert_invariants()
+
+
+class TestTime(CachedLimitsTestCase):
+    def test_an_override_begins_and_ends(self) -> None:
+        """By the clock of the database; nothing is written at these moments."""
+        self.limit(5, "leaf")()
+        self.override(8, 1.5, 3)
+        self.assertEqual((True, False), (self.is_granted(5), self.is_granted(6)))
+        seen = [False]
+        began = time.monotonic()
+        while time.monotonic() < began + 10 and seen[-2:] != [True, False]:
+            is_granted = self.is_granted(8)
+            if is_granted != seen[-1]:
+                seen.append(is_granted)
+            time.sleep(0.05)
+        self.assertEqual([False, True, False], seen)
+
+    def test_without_the_condition_it_does_not_begin(self) -> None:
+        """The control: the charge does not compare the time."""
+        read = path_state.read_path
+
+        def naive(*arguments: Any) -> ProjectPath:
+            path = read(*arguments)
+            path.until = None
+            return path
+
+        with mock.patch.object(path_state, "read_path", naive):
+            self.override(3, 0.5, 60)
+            self.assertTrue(self.is_granted(4))
+            time.sleep(0.7)
+            self.assertTrue(self.is_granted(4))
+
+    def test_an_entry_is_read_again_after_a_minute(self) -> None:
+        """Whatever else may have gone wrong."""
+        self.execute("UPDATE project_limits SET hard_limit = 3 WHERE project_id = 'leaf'")
+        self.assertTrue(self.is_granted(4))
+        later = time.monotonic() + 61
+        with mock.patch("cyborg_quota.db.project_path.time.monotonic", lambda: later):
+            self.assertFalse(self.is_granted(4))
+
+
+class TestNewRoots(CachedLimitsTestCase):
+    """The first usage row of a project is inserted, and its path is read, while a limit of it is written."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        if self.backend == "sqlite":
+            self.skipTest("SQLite has one writer")
+
+    def read_during(self, change: Callable[[], object], *, how_long: float) -> None:
+        """The other process reads the path of ``new`` before the COMMIT of the change, or waits ``how_long``."""
+        renew = usage_locks.renew
+
+        def during(connection: Any, keys: Any) -> None:
+            renew(connection, keys)
+            self.reader.start()
+            self.reader.join(how_long)
+
+        paths = self.other._driver.reserver._paths
+        self.reader = threading.Thread(target=lambda: paths.get("new", [KEY]))
+        self.addCleanup(self.reader.join)
+        with mock.patch.object(usage_locks, "renew", during):
+            change()
+        self.reader.join()
+
+    def test_the_insertion_waits_for_a_limit_of_the_project(self) -> None:
+        self.read_during(self.limit(3, "new"), how_long=0.5)
+        self.assertEqual((False, True), (self.is_granted(4, "new"), self.is_granted(3, "new")))
+
+    def test_without_the_lock_of_the_project_it_keeps_the_earlier_limit(self) -> None:
+        """The control."""
+        with mock.patch.object(projects, "lock_and_add", lambda *_: None):
+            self.read_during(self.limit(3, "new"), how_long=20)
+        self.assertTrue(self.is_granted(4, "new"))
+
+    def read_before_the_commit_of_a_default(self) -> None:
+        record, paths = change_log.record, self.other._driver.reserver._paths
+
+        def recorded(*arguments: Any, **more: Any) -> Any:
+            paths.get("new", [KEY])
+            return record(*arguments, **more)
+
+        with mock.patch.object(change_log, "record", recorded):
+            self.limit(3)()
+
+    def test_a_default_is_renewed_in_a_new_root(self) -> None:
+        self.read_before_the_commit_of_a_default()
+        self.assertEqual((False, True), (self.is_granted(4, "new"), self.is_granted(3, "new")))
+
+    def test_without_its_renewal_it_keeps_the_earlier_default(self) -> None:
+        """The control."""
+        with mock.patch.object(usage_locks, "renew_roots", lambda *_arguments, **_more: None):
+            self.read_before_the_commit_of_a_default()
+        self.assertTrue(self.is_granted(4, "new"))
