@@ -96,9 +96,6 @@ class Cache:
         self._lock = threading.Lock()
         self._requests = {}
 
-    def __len__(self) -> int:
-        return len(self._responses)
-
     def get(self, key: Hashable, fetch: Callable[[], T]) -> T:
         """Return the cached response for ``key``, or call ``fetch`` for a new one. Raises LimitsUnavailable.
 
@@ -129,13 +126,13 @@ class Cache:
 
     def _begin_request(self, key: Hashable, now: float) -> threading.Event:
         """Register the request of this thread. In an outage, no other thread sends one until it ends or times out."""
-        for name in {_EVERYTHING, key} & set(self._outages):
-            self._pause(name, now + _MAX_CALLS_PER_LOOKUP * self._timeout)
+        self._pause(key, now + _MAX_CALLS_PER_LOOKUP * self._timeout)
         request = self._requests[key] = threading.Event()
         return request
 
-    def _pause(self, name: Hashable, until: float) -> None:
-        self._outages[name] = dataclasses.replace(self._outages[name], next_try=until)
+    def _pause(self, key: Hashable, until: float) -> None:
+        for name in {_EVERYTHING, key} & set(self._outages):
+            self._outages[name] = dataclasses.replace(self._outages[name], next_try=until)
 
     def _fetch(self, key: Hashable, request: threading.Event, fetch: Callable[[], T]) -> T:
         began = self._clock()
@@ -152,8 +149,7 @@ class Cache:
         except BaseException:
             with self._lock:
                 # Not an outage of the source: the next caller may send a request immediately.
-                for name in {_EVERYTHING, key} & set(self._outages):
-                    self._pause(name, began)
+                self._pause(key, began)
             raise
         else:
             self._keep(key, _Response(value, began))

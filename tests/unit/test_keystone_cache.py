@@ -89,7 +89,7 @@ class TestAge(CacheTestCase):
         self.now += TTL
         self.get("a")  # refreshed: no longer the oldest
         self.get("d")
-        self.assertEqual((3, 5), (len(self.cache), self.asked))
+        self.assertEqual((3, 5), (len(self.cache._responses), self.asked))
         self.get("a")
         self.assertEqual(5, self.asked)
         self.get("b")
