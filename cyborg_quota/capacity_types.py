@@ -115,6 +115,13 @@ class CapacityOver:
         return f"{where}, resource {self.resource}: requested {self.requested}{counters}: {self.rule}"
 
 
+class ResourceUse(NamedTuple):
+    """How much there is of one resource, and how much of it is used."""
+
+    capacity: int
+    used: int
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class CapacityNotice:
     """The use of an inventory has crossed a threshold of its capacity. ``before`` and ``now``: as those of Notice.

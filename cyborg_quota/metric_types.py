@@ -7,7 +7,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from cyborg_quota.pod_types import ResourceUse
+from cyborg_quota.capacity_types import ResourceUse
+from cyborg_quota.types import ResourceKey
 
 
 class ProjectMetrics(NamedTuple):
@@ -26,15 +27,14 @@ class ProjectMetrics(NamedTuple):
 class LedgerMetrics:
     """What one read of the ledger found.
 
-    ``projects``: a value for each resource of which a project has a usage row or a limit of its own. ``capacity``: by
-    (resource, pod), with the pod "" for providers without one. ``measurement_ages``: seconds since the last measurement
-    of each pod that is measured; for a pod whose endpoint was never reached, since it was added.
+    ``projects``: a value for each resource of which a project has a usage row or a limit of its own. ``capacity``:
+    what there is and is in use. ``measurement_ages``: of the last measurements elsewhere, in seconds, by name.
     ``oldest_overdue_seconds``: how long ago the reservation that is longest overdue became so; 0.0 if none is.
     ``revision``: the revision of the schema.
     """
 
     projects: Sequence[ProjectMetrics]
-    capacity: Mapping[tuple[str, str], ResourceUse]
+    capacity: Mapping[ResourceKey, ResourceUse]
     measurement_ages: Mapping[str, float]
     oldest_overdue_seconds: float
     revision: str

@@ -19,7 +19,7 @@ from typing import Final
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions
-from cyborg_quota.pod_types import ResourceUse
+from cyborg_quota.capacity_types import ResourceUse
 
 LOG = logging.getLogger(__name__)
 

@@ -6,7 +6,9 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections.abc import Mapping
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
+
+from cyborg_quota.capacity_types import ResourceUse
 
 PodState = Literal["available", "maintenance", "disabled"]
 POD_STATES: Final[tuple[PodState, ...]] = ("available", "maintenance", "disabled")
@@ -14,13 +16,6 @@ POD_STATES: Final[tuple[PodState, ...]] = ("available", "maintenance", "disabled
 Reason = Literal["first", "full", "maintenance", "disabled", "claim", "operator"]
 """Why a binding began: the project had none; the former pod was full, in maintenance or disabled; a claim did not fit
 into the former pod; or an operator moved it."""
-
-
-class ResourceUse(NamedTuple):
-    """How much of one resource a pod has, and how much of it is used."""
-
-    capacity: int
-    used: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,13 +41,16 @@ class PodUsage:
     """The last measurement of a pod, by resource.
 
     ``usage`` None: the pod was never measured, and does not count as full. ``measured_at`` is in UTC, without zone.
-    ``age``: how long ago that was, by the clock of the database.
+    ``age``: how long ago that was, by the clock of the database. ``unmeasured_seconds``: the same, or, if a pod with an
+    endpoint was never measured, the time since it was added; None: nothing measures the pod, because it is disabled, or
+    it has neither an endpoint nor a measurement.
     """
 
     pod: str
     usage: Mapping[str, ResourceUse] | None = None
     measured_at: datetime.datetime | None = None
     age: datetime.timedelta | None = None
+    unmeasured_seconds: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from typing import Any, Final
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions, pod_collection, validation
+from cyborg_quota.capacity_types import ResourceUse
 from cyborg_quota.db import change_log, free_capacity, overrides, pod_bindings, resource_providers
 from cyborg_quota.db import pods as tables
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
@@ -37,7 +38,6 @@ from cyborg_quota.pod_types import (
     PodState,
     PodUsage,
     Reason,
-    ResourceUse,
 )
 from cyborg_quota.policy import SEE_PODS
 from cyborg_quota.subject import Subject
@@ -399,8 +399,11 @@ class Pods(Subject):
         return self._measure([validation.check_name("pod", name) for name in names])
 
     def _measure(self, names: list[str]) -> dict[str, dict[str, ResourceUse]]:
-        measured = self._untimed.read(lambda connection: free_capacity.sums_of_pods(connection, names))
-        return {name: measured.get(name, {}) for name in names}
+        found: dict[str, dict[str, ResourceUse]] = {name: {} for name in names}
+        sums = self._untimed.read(lambda connection: free_capacity.sums(connection, names))
+        for key, use in sums.items():
+            found[key.pod][key.resource] = use
+        return found
 
     def set_usage(self, context: Context, name: str, usage: Mapping[str, ResourceUse]) -> None:
         """Store the measurement of a pod, made now. Raises PodNotFound, InvalidPod."""

@@ -11,12 +11,13 @@ from oslo_config import cfg
 
 from cyborg_quota.api.app import CallLedger, QuotaAPI, call_directly, make_app
 from cyborg_quota.api.microversions import HEADER, VersionRange
+from cyborg_quota.api.operations import OPERATIONS
 from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.policy import Policy
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
-PATHS: Final = re.compile(r"/v2/quota(s|_defaults|_totals|_reservations|_capacity|_pods)(/|$)")
+PATHS: Final = re.compile(rf"/v2/({'|'.join(sorted({one.path.split('/')[2] for one in OPERATIONS}))})(/|$)")
 """The paths of this API. All other paths are Cyborg's."""
 
 _HEALTHCHECK: Final = re.compile(r"/healthcheck$")

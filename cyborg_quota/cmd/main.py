@@ -213,15 +213,10 @@ class Shell(app.App):
 
 def _next_step(error: Exception) -> str:
     """The command that helps after an error whose text also reaches those who have no command line."""
-    if isinstance(error, exceptions.PodNotFound):
-        return " List the pods: cyborg-quota pod list"
-    if isinstance(error, exceptions.OverrideNotFound):
-        return " List the overrides: cyborg-quota limit override list"
     if isinstance(error, exceptions.LimitRefused) and len(error.problems) > error.MAX_SHOWN:
         return " With -v before the command, the others are logged."
-    if isinstance(error, exceptions.ReasonRequired):
-        return " Give it with --reason."
-    return ""
+    step = getattr(error, "next_step", "")
+    return step and f" {step}"
 
 
 def _os_user() -> str:

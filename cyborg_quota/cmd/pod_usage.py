@@ -9,10 +9,11 @@ from typing import Any, Final
 from oslo_config import cfg
 
 from cyborg_quota import exceptions
+from cyborg_quota.capacity_types import ResourceUse
 from cyborg_quota.cmd import base, formats, paging
 from cyborg_quota.cmd.errors import REFUSED
 from cyborg_quota.pod_collection import COLLECT_SECONDS, ReadEndpoint
-from cyborg_quota.pod_types import PodUsage, ResourceUse
+from cyborg_quota.pod_types import PodUsage
 from cyborg_quota.surface.operations import Argument, Operation, cells, names_of
 
 COLUMNS: Final = cells("pod", "resource", "capacity", "used", "measured_at", "age_seconds")

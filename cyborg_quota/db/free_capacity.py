@@ -13,15 +13,14 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cyborg_quota.capacity_types import CapacityDrift, FreeInventories
-from cyborg_quota.db import clock, reservations
+from cyborg_quota.capacity_types import CapacityDrift, FreeInventories, ResourceUse
+from cyborg_quota.db import clock, pods, reservations
 from cyborg_quota.db import resource_providers as providers
 from cyborg_quota.db.candidates import amount_arguments, fits_wanted, fitting, wanted
 from cyborg_quota.db.inventories import ELSEWHERE
 from cyborg_quota.db.models import inventories, resource_providers
 from cyborg_quota.db.prepared import Statement
-from cyborg_quota.pod_types import ResourceUse
-from cyborg_quota.types import InventoryKey
+from cyborg_quota.types import InventoryKey, ResourceKey
 
 _row = inventories.c
 _provider = resource_providers.c
@@ -67,9 +66,7 @@ def count_bundles(
     amount = amounts.c.amount
     # (MariaDB divides decimals: the dividend is a multiple, so that no quotient is rounded up.)
     bundles = sa.func.min((_row.free - _row.free % amount) // amount).label("bundles")
-    query = sa.select(_row.provider_id, bundles).select_from(
-        amounts.join(inventories, fits_wanted(_row, amounts))
-    )
+    query = sa.select(_row.provider_id, bundles).select_from(amounts.join(inventories, fits_wanted(_row, amounts)))
     if provider_id is not None:
         query = query.where(_row.provider_id == provider_id)
     at_provider = query.group_by(_row.provider_id).having(sa.func.count() == len(bundle)).subquery("at_provider")
@@ -94,37 +91,28 @@ def sums_by_resource(connection: sa.Connection) -> dict[str, tuple[int, int]]:
     return {resource: (int(capacity), int(free)) for resource, capacity, free in connection.execute(query)}
 
 
-def sums_by_pod(connection: sa.Connection) -> dict[tuple[str, str], ResourceUse]:
-    """What all inventories have and use, by resource and pod. The pod of a provider without one is ""."""
+def sums(connection: sa.Connection, names: Iterable[str] | None = None) -> dict[ResourceKey, ResourceUse]:
+    """What the inventories of the providers of these pods have and use. None: of all; "" is that without a pod."""
     pod = sa.func.coalesce(_provider.pod, "")
     query = (
         sa.select(_row.resource, pod, sa.func.sum(_row.capacity), sa.func.sum(_row.capacity - _row.free))
         .select_from(inventories.join(resource_providers, _provider.id == _row.provider_id))
         .group_by(_row.resource, pod)
     )
+    if names is not None:
+        query = query.where(_provider.pod.in_(sorted(set(names))))
     return {
-        (resource, name): ResourceUse(int(capacity), int(used))
+        ResourceKey(resource, name): ResourceUse(int(capacity), int(used))
         for resource, name, capacity, used in connection.execute(query)
     }
 
 
-def sums_of_pods(connection: sa.Connection, names: Iterable[str]) -> dict[str, dict[str, ResourceUse]]:
-    """What the inventories of the providers of these pods have and use, by pod and resource."""
-    query = (
-        sa.select(
-            _provider.pod,
-            _row.resource,
-            sa.func.sum(_row.capacity),
-            sa.func.sum(_row.capacity - _row.free),
-        )
-        .select_from(inventories.join(resource_providers, _provider.id == _row.provider_id))
-        .where(_provider.pod.in_(sorted(set(names))))
-        .group_by(_provider.pod, _row.resource)
-    )
-    measured: dict[str, dict[str, ResourceUse]] = {}
-    for pod, resource, capacity, used in connection.execute(query):
-        measured.setdefault(pod, {})[resource] = ResourceUse(int(capacity), int(used))
-    return measured
+def measured(connection: sa.Connection) -> tuple[dict[ResourceKey, ResourceUse], dict[str, float]]:
+    """What all inventories have and use, and what was measured of pods without; and the ages of the measurements."""
+    found = pods.list_usages(connection)
+    elsewhere = {ResourceKey(resource, one.pod): use for one in found for resource, use in (one.usage or {}).items()}
+    ages = {one.pod: one.unmeasured_seconds for one in found if one.unmeasured_seconds is not None}
+    return {**elsewhere, **sums(connection)}, ages
 
 
 # --- Audit and repair ---

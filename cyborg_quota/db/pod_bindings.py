@@ -14,11 +14,12 @@ from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
+from cyborg_quota.capacity_types import ResourceUse
 from cyborg_quota.db import clock, dialects, pods
 from cyborg_quota.db.models import pod_bindings, pod_usages
 from cyborg_quota.db.models import pods as pods_table
 from cyborg_quota.db.prepared import Statement
-from cyborg_quota.pod_types import Binding, PodState, Reason, ResourceUse
+from cyborg_quota.pod_types import Binding, PodState, Reason
 
 _binding = pod_bindings.c
 

@@ -17,9 +17,10 @@ from typing import Any, Final, NamedTuple
 import sqlalchemy as sa
 
 from cyborg_quota import exceptions
+from cyborg_quota.capacity_types import ResourceUse
 from cyborg_quota.db import clock, paging
 from cyborg_quota.db.models import pod_usages, pods
-from cyborg_quota.pod_types import Pod, PodUsage, ResourceUse
+from cyborg_quota.pod_types import Pod, PodUsage
 
 _pod = pods.c
 _usage = pod_usages.c
@@ -181,7 +182,12 @@ def forget_usage(connection: sa.Connection, pod_id: int) -> None:
 
 def list_usages(connection: sa.Connection, name: str | None = None) -> list[PodUsage]:
     """The last measurements of all pods, or of one, in the order in which they were added."""
-    query = sa.select(_pod.name, _usage.usage, _usage.measured_at, clock.utc_now().label("now"))
+    since = sa.case(
+        (_pod.state == "disabled", None),
+        (_usage.measured_at.is_not(None), _usage.measured_at),
+        (_pod.endpoint.is_not(None), _pod.created_at),
+    ).label("since")
+    query = sa.select(_pod.name, _usage.usage, _usage.measured_at, since, clock.utc_now().label("now"))
     query = query.select_from(WITH_USAGE).order_by(_pod.id)
     if name is not None:
         query = query.where(_pod.name == name)
@@ -191,37 +197,9 @@ def list_usages(connection: sa.Connection, name: str | None = None) -> list[PodU
             usage_of(row.usage),
             row.measured_at,
             None if row.measured_at is None else row.now - row.measured_at,
+            None if row.since is None else (row.now - row.since).total_seconds(),
         )
         for row in connection.execute(query)
-    ]
-
-
-class MonitoredPod(NamedTuple):
-    """A pod, its last measurement (None: never measured), and the time without a newer one.
-
-    ``unmeasured_seconds`` counts from the last measurement or, if a pod with an endpoint was never measured, from when
-    it was added. None: nothing measures the pod, because it is disabled, or it has neither an endpoint nor a
-    measurement.
-    """
-
-    name: str
-    usage: Mapping[str, ResourceUse] | None
-    unmeasured_seconds: float | None
-
-
-def list_monitored(connection: sa.Connection) -> list[MonitoredPod]:
-    """All pods, in the order in which they were added."""
-    since = sa.case(
-        (_pod.state == "disabled", None),
-        (_usage.measured_at.is_not(None), _usage.measured_at),
-        (_pod.endpoint.is_not(None), _pod.created_at),
-    )
-    query = sa.select(_pod.name, _usage.usage, since.label("since"), clock.utc_now().label("now"))
-    return [
-        MonitoredPod(
-            row.name, usage_of(row.usage), None if row.since is None else (row.now - row.since).total_seconds()
-        )
-        for row in connection.execute(query.select_from(WITH_USAGE).order_by(_pod.id))
     ]
 
 

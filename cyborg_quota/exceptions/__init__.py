@@ -14,13 +14,6 @@ from typing import TYPE_CHECKING, Final
 from cyborg_quota.exceptions.base import MOST_VIOLATIONS, listed
 from cyborg_quota.exceptions.base import InvalidRequest as InvalidRequest
 from cyborg_quota.exceptions.base import QuotaError as QuotaError
-from cyborg_quota.exceptions.pods import BindingNotFound as BindingNotFound
-from cyborg_quota.exceptions.pods import InvalidPod as InvalidPod
-from cyborg_quota.exceptions.pods import NoPodFits as NoPodFits
-from cyborg_quota.exceptions.pods import PodExists as PodExists
-from cyborg_quota.exceptions.pods import PodInUse as PodInUse
-from cyborg_quota.exceptions.pods import PodNotAvailable as PodNotAvailable
-from cyborg_quota.exceptions.pods import PodNotFound as PodNotFound
 from cyborg_quota.exceptions.projects import AmbiguousProject as AmbiguousProject
 from cyborg_quota.exceptions.projects import ProjectLookupFailed as ProjectLookupFailed
 from cyborg_quota.exceptions.projects import UnknownProject as UnknownProject
@@ -149,6 +142,8 @@ class InvalidInventory(InvalidRequest):
 
 class ReasonRequired(InvalidRequest):
     """[limits] require_reason is set, and the change of limits or of the project tree has no reason."""
+
+    next_step = "Give it with --reason."
 
     def __init__(self) -> None:
         super().__init__("A change of limits needs a reason: [limits] require_reason is set.")
@@ -330,6 +325,8 @@ class LimitRefused(QuotaError):
 class OverrideNotFound(QuotaError):
     """The override does not exist, has ended, or was cancelled."""
 
+    next_step = "List the overrides: cyborg-quota limit override list"
+
     def __init__(self, override_id: str) -> None:
         self.override_id = override_id
         super().__init__(f"Override {safe_repr(override_id)} was not found, or has ended. Nothing was changed.")
@@ -341,6 +338,76 @@ class ProjectRefused(QuotaError):
     def __init__(self, project_id: str, reason: str) -> None:
         self.project_id, self.reason = project_id, reason
         super().__init__(f"Project {safe_repr(project_id)} {reason}.")
+
+
+# --- pods ----------------------------------------------------------------------------------------------------
+
+
+class InvalidPod(InvalidRequest):
+    """A value of a pod cannot be stored."""
+
+    def __init__(self, field: str, value: object, reason: str) -> None:
+        self.field, self.value, self.reason = field, value, reason
+        super().__init__(f"Invalid {field} {safe_repr(value)} of a pod: {reason}.")
+
+
+class PodNotFound(QuotaError):
+    """No pod has this name."""
+
+    next_step = "List the pods: cyborg-quota pod list"
+
+    def __init__(self, pod: str) -> None:
+        self.pod = pod
+        super().__init__(f"Pod {safe_repr(pod)} was not found.")
+
+
+class PodExists(QuotaError):
+    """Another pod has the same name. Nothing was changed."""
+
+    def __init__(self, pod: str) -> None:
+        self.pod = pod
+        super().__init__(f"A pod with the name {safe_repr(pod)} exists.")
+
+
+class PodInUse(QuotaError):
+    """A pod cannot be removed: projects are bound to it, or providers belong to it. Nothing was changed."""
+
+    def __init__(self, pod: str, reason: str) -> None:
+        self.pod, self.reason = pod, reason
+        super().__init__(f"Pod {safe_repr(pod)} cannot be removed: {reason}.")
+
+
+class PodNotAvailable(QuotaError):
+    """The pod takes neither bindings nor claims that name it, because of its state. Nothing was changed."""
+
+    def __init__(self, pod: str, state: str) -> None:
+        self.pod, self.state = pod, state
+        super().__init__(
+            f"Pod {safe_repr(pod)} takes no bindings and no claims: its state is {state} (see `pod enable`)."
+        )
+
+
+class NoPodFits(QuotaError):
+    """The project has no pod for this zone and these tags, and no pod passes the filters. Nothing was changed."""
+
+    def __init__(self, zone: str | None, affinity: Mapping[str, str]) -> None:
+        self.zone, self.affinity = zone, dict(affinity)
+        where = "any zone" if zone is None else f"zone {safe_repr(zone)}"
+        tags = ", ".join(f"{safe_repr(key)}={safe_repr(value)}" for key, value in sorted(affinity.items()))
+        super().__init__(
+            f"No available pod passes the filters in {where} {f'with the tags {tags}' if tags else 'without tags'}."
+        )
+
+
+class BindingNotFound(QuotaError):
+    """The project has no current binding for this zone and these tags."""
+
+    def __init__(self, project_id: str) -> None:
+        self.project_id = project_id
+        super().__init__(
+            f"Project {safe_repr(project_id)} is not bound to a pod for this zone and these tags; "
+            "see `pod binding list`."
+        )
 
 
 # --- capacity ------------------------------------------------------------------------------------------------

@@ -19,7 +19,12 @@ def listed(items: Collection[object], most: int) -> str:
 
 
 class QuotaError(Exception):
-    """The base class of all exceptions of this package."""
+    """The base class of all exceptions of this package.
+
+    ``next_step``: a sentence about the command that helps, for those who have a command line.
+    """
+
+    next_step: str = ""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy and pickle an error with its attributes: the constructor cannot be called with the message alone."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Sequence
 
-from cyborg_quota.db import free_capacity, history, path_state, pods, schema
+from cyborg_quota.db import free_capacity, history, path_state, schema
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.project_path import PathState
 from cyborg_quota.ledger.headroom import HeadroomReader
@@ -31,10 +31,7 @@ class MetricsReader:
         """
 
         def work(connection: Connection) -> tuple[Sequence[PathState], LedgerMetrics]:
-            monitored = pods.list_monitored(connection)
-            ages = {pod.name: pod.unmeasured_seconds for pod in monitored if pod.unmeasured_seconds is not None}
-            elsewhere = {(resource, pod.name): use for pod in monitored for resource, use in (pod.usage or {}).items()}
-            capacity = {**elsewhere, **free_capacity.sums_by_pod(connection)}
+            capacity, ages = free_capacity.measured(connection)
             overdue = history.oldest_overdue(connection, self._grace).total_seconds()
             revision = schema.checked_revision(connection)
             return path_state.read_states(connection, project_ids), LedgerMetrics([], capacity, ages, overdue, revision)

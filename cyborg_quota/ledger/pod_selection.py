@@ -12,7 +12,8 @@ import abc
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from cyborg_quota.pod_types import Pod, PodState, Reason, ResourceUse
+from cyborg_quota.capacity_types import ResourceUse
+from cyborg_quota.pod_types import Pod, PodState, Reason
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -63,9 +63,9 @@ class LimitDriver(abc.ABC):
     def bounds(self, states: Sequence[PathState], resources: Collection[str]) -> list[PathLimits]:
         """For each state, what limits a charge of these resources.
 
-        Each constraint must be of a project of the state, or of TOTAL. Those of other resources, and those in pods,
-        are ignored if the charge does not change what they count. If the tree changes before the charge, this method is
-        called again with the new path.
+        Each constraint must be of a project of the state, or of TOTAL. Those of other keys are ignored if
+        the charge does not change what they count. If the tree changes before the charge, this method is called again
+        with the new path.
         """
 
     @abc.abstractmethod

@@ -16,7 +16,7 @@ import cyborg_quota
 from cyborg_quota import QuotaEngine
 from cyborg_quota.api import deploy
 from cyborg_quota.api.deploy import Application
-from cyborg_quota.pod_types import ResourceUse
+from cyborg_quota.capacity_types import ResourceUse
 from cyborg_quota.types import Claim
 from tests import base, fixtures
 

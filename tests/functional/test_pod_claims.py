@@ -11,9 +11,9 @@ import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import ANY, SELECT, Claim, Inventory, PodChoice, QuotaEngine, attachment, exceptions
+from cyborg_quota.capacity_types import ResourceUse
 from cyborg_quota.ledger import pod_claims, pod_selection
 from cyborg_quota.ledger.capacity_claims import CapacityEnforcer
-from cyborg_quota.pod_types import ResourceUse
 from tests import base, hooks
 from tests.functional import test_pods
 
@@ -414,6 +414,7 @@ class TestConcurrency(PodClaimTestCase):
 
     def test_the_last_capacity_is_freed_in_the_meantime(self) -> None:
         """A refused provider is tried again before the binding moves."""
+
         def take_and_free() -> None:
             self.other.reserve(base.Context("x"), {"gpu": 1}, provider="p1", consumer="y")
             self.useFixture(hooks.Interleaved(self.engine, "SELECT pod_bindings", free))

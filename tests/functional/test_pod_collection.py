@@ -12,9 +12,10 @@ import fixtures as fx
 import testscenarios
 
 from cyborg_quota import Inventory, exceptions
+from cyborg_quota.capacity_types import ResourceUse
 from cyborg_quota.cmd import expirer
 from cyborg_quota.db import models
-from cyborg_quota.pod_types import CollectedPod, ResourceUse
+from cyborg_quota.pod_types import CollectedPod
 from tests import base, fixtures
 from tests.race.workers import race
 

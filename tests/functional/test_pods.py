@@ -10,8 +10,9 @@ import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import exceptions, policy
+from cyborg_quota.capacity_types import ResourceUse
 from cyborg_quota.db import pod_bindings
-from cyborg_quota.pod_types import Binding, ResourceUse
+from cyborg_quota.pod_types import Binding
 from tests import base, fixtures, hooks
 
 load_tests = testscenarios.load_tests_apply_scenarios

@@ -17,10 +17,10 @@ from prometheus_client import parser
 
 import cyborg_quota
 from cyborg_quota import exceptions
+from cyborg_quota.capacity_types import ResourceUse
 from cyborg_quota.metric_types import LedgerMetrics, ProjectMetrics
 from cyborg_quota.metrics import exporter
 from cyborg_quota.metrics.exporter import LedgerApplication
-from cyborg_quota.pod_types import ResourceUse
 from tests import base, clouds, keystones, needs
 from tests.api import server
 from tests.servers import machine, prometheus

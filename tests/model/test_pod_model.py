@@ -17,7 +17,7 @@ from hypothesis import stateful
 from hypothesis import strategies as st
 
 from cyborg_quota import ANY, Inventory, PodChoice, exceptions
-from cyborg_quota.pod_types import ResourceUse
+from cyborg_quota.capacity_types import ResourceUse
 from tests import base, fixtures
 from tests.model import histories
 from tests.model.test_model import MORE
@@ -292,9 +292,7 @@ class PodHistories(stateful.RuleBasedStateMachine):
     def capacity_is_the_models(self) -> None:
         records = self.engine.capacity.list_inventories(base.ADMIN)
         used = {record.provider: record.used for record in records}
-        assert used == {
-            f"node of {name}": pod.total - self.free(name) for name, pod in self.known.items() if pod.total
-        }
+        assert used == {f"node of {name}": pod.total - self.free(name) for name, pod in self.known.items() if pod.total}
         assert self.engine.capacity.audit(base.ADMIN) == []
 
 

@@ -331,7 +331,7 @@ class TestExamples(base.BaseTestCase):
         options = dict(re.findall(r"(?m)^   (filters|weighers) = (.*)$", page))
         program = (
             "import cyborg_quota; from oslo_config import cfg\n"
-            "from cyborg_quota.pod_types import ResourceUse\n"
+            "from cyborg_quota.capacity_types import ResourceUse\n"
             "conf = cfg.ConfigOpts(); cyborg_quota.conf.register_opts(conf); conf([])\n"
             "engine, admin = cyborg_quota.make_engine(conf), cyborg_quota.validation.admin_context()\n"
             "for name, used in (('p1', 0), ('p2', 5), ('p3', 7)):\n"

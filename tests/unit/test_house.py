@@ -43,8 +43,8 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "types": set(),
     "capacity_types": {"types"},  # types.py would be too long with the types of capacity and pods
     "limit_types": {"types"},
-    "pod_types": set(),
-    "metric_types": {"pod_types"},
+    "pod_types": {"capacity_types", "types"},
+    "metric_types": {"capacity_types", "types"},
     "safe_repr": set(),
     "forks": set(),
     "spool": {"exceptions"},

@@ -13,11 +13,11 @@ from unittest import mock
 import requests
 
 from cyborg_quota import spool as temporary_file
+from cyborg_quota.capacity_types import ResourceUse
 from cyborg_quota.integrations.cyborg import mapping
 from cyborg_quota.integrations.inventory import placement
 from cyborg_quota.integrations.inventory.api import PLACEMENT, ServiceApi, SourceUnavailable
 from cyborg_quota.integrations.inventory.plan import use_by_resource, wanted_providers
-from cyborg_quota.pod_types import ResourceUse
 from cyborg_quota.spool import Spool
 
 UNIT = {"total": 1, "reserved": 0, "min_unit": 1, "max_unit": 1, "step_size": 1, "allocation_ratio": 1.0}
@@ -115,9 +115,7 @@ class TestMemory(unittest.TestCase):
         with mock.patch.object(temporary_file, "MEMORY_BYTES", 10_000), Spool() as spool:
             for nested, suffix in ((False, ""), (True, "-gpu")):
                 wanted = self.measured(
-                    lambda nested=nested: wanted_providers(
-                        placement.read(self.api, RULES), RULES, spool, nested=nested
-                    )
+                    lambda nested=nested: wanted_providers(placement.read(self.api, RULES), RULES, spool, nested=nested)
                 )
                 one = next(one for one in wanted if one.name == f"host7{suffix}")
                 self.assertEqual([Full.CONSUMERS], [len(amounts) for amounts in one.used().values()])

@@ -11,8 +11,8 @@ import fixtures as fx
 from oslotest import base
 
 from cyborg_quota import exceptions
+from cyborg_quota.capacity_types import ResourceUse
 from cyborg_quota.pod_collection import MAX_PARALLEL, measure
-from cyborg_quota.pod_types import ResourceUse
 
 USE = {"gpu": ResourceUse(8, 3)}
 LONG_SECONDS = 60.0

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from oslotest import base
 
+from cyborg_quota.capacity_types import ResourceUse
 from cyborg_quota.ledger.pod_selection import (
     AllPods,
     Candidate,
@@ -17,7 +18,7 @@ from cyborg_quota.ledger.pod_selection import (
     PodWeigher,
     Weight,
 )
-from cyborg_quota.pod_types import Pod, PodState, ResourceUse
+from cyborg_quota.pod_types import Pod, PodState
 
 HALF = ResourceUse(10, 5)
 EMPTY = ResourceUse(10, 0)

@@ -15,9 +15,8 @@ from typing import Final
 
 from cyborg_quota import units
 from cyborg_quota.capacity_import import Used, WantedProvider
-from cyborg_quota.capacity_types import Inventory
+from cyborg_quota.capacity_types import Inventory, ResourceUse
 from cyborg_quota.integrations.cyborg.mapping import ResourceMap
-from cyborg_quota.pod_types import ResourceUse
 from cyborg_quota.spool import Spool
 
 _PLACES: Final = decimal.Decimal(1).scaleb(-units.MAX_RATIO_PLACES)

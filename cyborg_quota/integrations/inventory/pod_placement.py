@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 
 from oslo_config import cfg
 
+from cyborg_quota.capacity_types import ResourceUse
 from cyborg_quota.integrations.cyborg.mapping import ResourceMap
 from cyborg_quota.integrations.inventory import placement
 from cyborg_quota.integrations.inventory.api import PLACEMENT, ServiceApi
 from cyborg_quota.integrations.inventory.plan import use_by_resource
-from cyborg_quota.pod_types import ResourceUse
 
 
 class PodReader:
