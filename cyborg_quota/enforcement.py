@@ -31,15 +31,13 @@ def find_violations(
             continue
         now = counters.get(key, Counters())
         if (now.used + now.reserved if is_own else now.subtree) + amount > limit:
-            subtree, pod = None if is_own else now.subtree, key.pod or None
-            over = Over(*key[:2], scope, limit, amount, now.used, now.reserved, subtree, pod)
-            violations.append(over)
-    return sorted(violations, key=lambda over: (over, over.pod or ""))
+            violations.append(Over.of(constraint, amount, now, None if is_own else now.subtree))
+    return sorted(violations, key=lambda over: (over, over.key))
 
 
 def widths(project_id: str, keys: Iterable[ResourceKey]) -> list[Constraint]:
     """The width of the counters of a project, which bounds what is charged to it as a limit does."""
-    return [Constraint(project_id, key.resource, MAX_AMOUNT, "counter", key.pod) for key in keys]
+    return [Constraint.of(UsageKey(project_id, *key), MAX_AMOUNT, "counter") for key in keys]
 
 
 def find_refusals(
@@ -53,7 +51,7 @@ def find_refusals(
 
     ``missing``: the project without a limit, by resource.
     """
-    bounds = [*constraints, *widths(project_id, (key for key in request if not key.pod))]
+    bounds = [*constraints, *widths(project_id, (key for key in request if key.is_whole))]
     found = find_violations(project_id, bounds, counters, request)
     found = [over for over in found if over.resource not in missing]
     for resource, owner in missing.items():
@@ -66,14 +64,14 @@ def find_refusals(
 def find_binding(violations: Iterable[Over], path: Sequence[str]) -> dict[str, Over]:
     """Of each resource the violation that determines what fits into the project ``path[0]``: that with the least room.
 
-    Where several leave the same, it is the one nearest to the project; that of all pods, then of one; a limit, then the
-    width of a counter.
+    Where several leave the same, it is the one nearest to the project; that of the whole resource first; a limit,
+    then the width of a counter.
     """
     distance = {project_id: index for index, project_id in enumerate(path)}
 
-    def order(over: Over) -> tuple[int, bool, bool, int, str, str]:
+    def order(over: Over) -> tuple[int, bool, bool, int, str, UsageKey]:
         nearness = distance.get(over.project_id, len(path))
-        return room(over), over.pod is not None, over.scope == "counter", nearness, over.scope, over.pod or ""
+        return room(over), not over.key.is_whole, over.scope == "counter", nearness, over.scope, over.key
 
     return {over.resource: over for over in sorted(violations, key=order)[::-1]}
 

@@ -64,6 +64,11 @@ class ResourceKey(NamedTuple):
         """For a message: ``gpu``, or ``gpu in pod p1``."""
         return f"{self.resource} in pod {self.pod}" if self.pod else self.resource
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it counts the whole resource, not what is in one pod."""
+        return not self.pod
+
 
 class UsageKey(NamedTuple):
     """The key of a usage row and of a limit of a project: the project and the parts of a ResourceKey."""
@@ -78,7 +83,7 @@ class UsageKey(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether it counts the whole resource, not what is in one pod."""
+        """As that of a ResourceKey."""
         return not self.pod
 
 
@@ -268,6 +273,17 @@ class Over:
     subtree: int | None = dataclasses.field(default=None, compare=False)
     pod: str | None = dataclasses.field(default=None, compare=False)
     fits: int | None = dataclasses.field(default=None, compare=False)
+
+    @classmethod
+    def of(cls, constraint: Constraint, requested: int, now: Counters, subtree: int | None) -> Over:
+        """What exceeds this constraint."""
+        key, counters = constraint.key, (now.used, now.reserved, subtree)
+        return cls(*key[:2], constraint.scope, constraint.limit, requested, *counters, key.pod or None)
+
+    @property
+    def key(self) -> UsageKey:
+        """The usage row that the constraint limits."""
+        return UsageKey(self.project_id, self.resource, self.pod or "")
 
     def __str__(self) -> str:
         limit = "not set" if self.limit is None else self.limit

@@ -328,25 +328,6 @@ def list_allocations(
     return [Allocation(*row) for row in connection.execute(query)]
 
 
-def pods_of_group(connection: sa.Connection, project_id: str, group: str) -> list[str]:
-    """The pods in which a group of the project holds something, the one of its oldest live reservation first.
-
-    SELECT pod FROM reservations JOIN resource_providers ON ... WHERE project_id = :project AND group_id = :group
-    AND provider_id IS NOT NULL AND live = 1 AND pod IS NOT NULL
-    GROUP BY pod ORDER BY min(reservations.id)
-    """
-    query = (
-        sa.select(resource_providers.POD)
-        .select_from(resource_providers.join(reservations, _row.provider_id))
-        .where(
-            _row.project_id == project_id, _row.group_id == group, IS_LIVE_CLAIM, resource_providers.POD.is_not(None)
-        )
-        .group_by(resource_providers.POD)
-        .order_by(sa.func.min(_row.id))
-    )
-    return list(connection.execute(query).scalars())
-
-
 def was_transferred(connection: sa.Connection, consumer: str, sender: str, receiver: str) -> bool:
     """Whether ``receiver`` holds live reservations of the consumer that came from ``sender``."""
     query = (

@@ -68,7 +68,9 @@ def read_page(connection: Connection, page: Page) -> list[tuple[str | None, str,
         ]
     rest = dataclasses.replace(page, limit=None if page.limit is None else page.limit - len(found))
     if rest.limit != 0:
-        rows = connection.execute(paging.of_project_rows(connection, _LIMITS, project_limits, rest))
+        rows = connection.execute(
+            paging.of_project_rows(connection, _LIMITS, project_limits, rest, project_limits.c.pod == "")
+        )
         found += [(row.project_id, row.resource, row.hard_limit) for row in rows]
     return found
 

@@ -4,8 +4,7 @@
     SELECT ... WHERE project_id >= :project AND (project_id > :project OR resource > :resource)
     ORDER BY project_id, resource LIMIT :limit
 
-The first condition lets each database use the unique index. (That of usage rows and limits is on (project_id, pod,
-resource); all rows of a page have the same pod.)
+The first condition lets each database use the unique index.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from cyborg_quota.types import Page
 
 
 def of_project_rows(
-    connection: sa.Connection, query: sa.Select[Any], table: sa.Table, page: Page, pod: str = ""
+    connection: sa.Connection, query: sa.Select[Any], table: sa.Table, page: Page, condition: sa.ColumnElement[bool]
 ) -> sa.Select[Any]:
-    """Restrict ``query`` to a page of the rows of this pod ("": of all pods together). Raises MarkerNotFound.
+    """Restrict ``query`` to a page of the rows with this condition, of which each key has one. Raises MarkerNotFound.
 
-    ``table`` has the columns project_id, resource and pod.
+    ``table`` has the columns project_id and resource.
     """
-    columns, in_pod = (table.c.project_id, table.c.resource), table.c.pod == pod
-    return of_rows(connection, query.where(in_pod), table, columns, page, condition=in_pod)
+    columns = table.c.project_id, table.c.resource
+    return of_rows(connection, query.where(condition), table, columns, page, condition=condition)
 
 
 def of_rows(

@@ -421,9 +421,7 @@ def shared_values(state: sa.ColumnElement[Any], *, is_expiring: bool = True) -> 
     }
 
 
-def row_values(
-    index: int, *, has_source: bool = False, place: Sequence[str] = ()
-) -> dict[str, sa.ColumnElement[Any]]:
+def row_values(index: int, *, has_source: bool = False, place: Sequence[str] = ()) -> dict[str, sa.ColumnElement[Any]]:
     """The values of one row, by its index; ``new_reservations.add_row_values``: the parameters.
 
     ``place``: those of new_reservations.place_columns.
@@ -473,3 +471,14 @@ def insert(connection: sa.Connection, rows: Sequence[NewReservation]) -> None:
         statement = _insert_of(size, is_expiring=is_expiring, has_source=has_source, place=place)
         statement(connection, parameters)
         begin += size
+
+
+def pods_of_group(connection: sa.Connection, project_id: str, group: str) -> list[str]:
+    """The pods in which a group of the project holds something, the one of its oldest live reservation first.
+
+    SELECT pod FROM reservations WHERE project_id = :project AND group_id = :group AND provider_id IS NOT NULL
+    AND live = 1 AND pod IS NOT NULL GROUP BY pod ORDER BY min(id)
+    """
+    of_group = _row.project_id == project_id, _row.group_id == group, IS_LIVE_CLAIM, _row.pod.is_not(None)
+    query = sa.select(_row.pod).where(*of_group).group_by(_row.pod).order_by(sa.func.min(_row.id))
+    return list(connection.execute(query).scalars())

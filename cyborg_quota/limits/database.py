@@ -47,20 +47,20 @@ class DatabaseLimitDriver(base.LimitDriver):
         )
 
     def bounds(self, states: Sequence[PathState], resources: Collection[str]) -> list[base.PathLimits]:
-        in_pods: dict[str, dict[UsageKey, int]] = {}
+        parts: dict[str, dict[UsageKey, int]] = {}  # the limits of what is not the whole resource
         for stored in {id(state.project_limits): state.project_limits for state in states}.values():
             for key, limit in stored.items():
-                if key.pod:
-                    in_pods.setdefault(key.project_id, {})[key] = limit
-        return [self._bounds(state, resources, in_pods) for state in states]
+                if not key.is_whole:
+                    parts.setdefault(key.project_id, {})[key] = limit
+        return [self._bounds(state, resources, parts) for state in states]
 
     def _bounds(
-        self, state: PathState, resources: Collection[str], in_pods: Mapping[str, Mapping[UsageKey, int]]
+        self, state: PathState, resources: Collection[str], parts: Mapping[str, Mapping[UsageKey, int]]
     ) -> base.PathLimits:
         limits: dict[UsageKey, int] = {}
         missing: dict[str, str] = {}
         for index, project_id in enumerate(state.project_ids):
-            limits.update(in_pods.get(project_id, {}))
+            limits.update(parts.get(project_id, {}))
             for resource in resources:
                 limit = self._limit(state, index, resource)
                 if limit is not None:
@@ -81,7 +81,7 @@ class DatabaseLimitDriver(base.LimitDriver):
         return found
 
     def _limit(self, state: PathState, index: int, resource: str) -> int | None:
-        """The limit of a project on the path, over all pods; None if there is none."""
+        """The limit of a project on the path for the whole resource; None if there is none."""
         path = state.project_ids
         own = state.project_limits.get(UsageKey(path[index], resource))
         return effective(index == len(path) - 1, own, state.defaults.get(resource), self.initial_limits)

@@ -118,15 +118,16 @@ class LimitTree:
             count += 1
         return count
 
-    def limit(self, project_id: str, resource: str, pod: str = "") -> int | None:
-        """The limit of the project for the resource, or its limit in this pod; None if no limit applies."""
-        own = self.project_limits.get(UsageKey(project_id, resource, pod))
-        if pod:  # (there is neither a default nor an initial limit)
+    def limit(self, project_id: str, *counted: str) -> int | None:
+        """The limit of the project for a resource, or for the parts of a ResourceKey; None if no limit applies."""
+        key = UsageKey(project_id, *counted)
+        own = self.project_limits.get(key)
+        if not key.is_whole:  # (there is neither a default nor an initial limit)
             return own
         return effective(
             self.parents.get(project_id) is None,
             own,
-            self.defaults.get(resource),
+            self.defaults.get(key.resource),
             self.initial_limits,
         )
 
