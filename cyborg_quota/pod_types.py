@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from cyborg_quota.capacity_types import ResourceUse
 
@@ -34,6 +34,14 @@ class Pod:
     weight: int = 0
     threshold: int = 100
     endpoint: str | None = None
+
+
+class Candidate(NamedTuple):
+    """A pod and its last measurement (None: never measured). ``id`` is lower for a pod that was added earlier."""
+
+    id: int
+    pod: Pod
+    usage: Mapping[str, ResourceUse] | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

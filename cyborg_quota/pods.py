@@ -24,14 +24,14 @@ from cyborg_quota.db import pods as tables
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.pod_bindings import BindingKey, StoredBinding
-from cyborg_quota.db.pods import StoredPod
 from cyborg_quota.ledger import pod_claims
 from cyborg_quota.ledger.history import History
-from cyborg_quota.ledger.pod_selection import Candidate, PodRequest, PodSelection, is_at_threshold
+from cyborg_quota.ledger.pod_selection import PodRequest, PodSelection, is_at_threshold
 from cyborg_quota.pod_collection import RETRY_SECONDS, ReadEndpoint
 from cyborg_quota.pod_types import (
     POD_STATES,
     Binding,
+    Candidate,
     CollectedPod,
     Pod,
     PodNotice,
@@ -119,7 +119,7 @@ class Pods(Subject):
         return after
 
     @staticmethod
-    def _lock(connection: Connection, name: str) -> StoredPod:
+    def _lock(connection: Connection, name: str) -> Candidate:
         stored = tables.lock(connection, name)
         if stored is None:
             raise exceptions.PodNotFound(name)
@@ -268,7 +268,7 @@ class Pods(Subject):
         reason: Reason | None = "first" if current is None else pod_claims.reason_to_move(current, request)
         if current is not None and reason is None:
             return current.binding  # another call has moved it
-        candidates = [Candidate(*stored) for stored in tables.list_pods(connection)]
+        candidates = tables.list_pods(connection)
         others = (
             candidate
             for candidate in self._selection.ranked(candidates, request)
@@ -560,7 +560,7 @@ def _values(pod: Pod | None) -> Value:
     }
 
 
-def _notice(stored: StoredPod, resource: str, is_reached: bool) -> PodNotice:
+def _notice(stored: Candidate, resource: str, is_reached: bool) -> PodNotice:
     use = (stored.usage or {}).get(resource, ResourceUse(0, 0))
     levels = (0, stored.pod.threshold) if is_reached else (stored.pod.threshold, 0)
     return PodNotice(stored.pod.name, resource, use.capacity, use.used, *levels)

@@ -71,12 +71,8 @@ _IS_OF_KEY: Final = sa.and_(
     _binding.affinity_hash == sa.bindparam("b_hash"),
     _binding.current == sa.literal_column("1"),
 )
-# (Only the columns that are needed: each costs a selection 1.5 microseconds in SQLAlchemy.)
 _CURRENT_COLUMNS: Final = (
-    _binding.id,
-    _binding.pod,
-    _binding.starts_at,
-    _binding.reason,
+    *_COLUMNS,
     pods_table.c.id.label("pod_id"),
     pods_table.c.state,
     pods_table.c.threshold,
@@ -89,26 +85,17 @@ _FIND_CURRENT: Final = Statement(sa.select(*_CURRENT_COLUMNS).select_from(_WITH_
 def find_current(connection: sa.Connection, key: BindingKey) -> StoredBinding | None:
     """The current binding for this key, with its pod."""
     row = _FIND_CURRENT(connection, key.parameters).first()
-    return None if row is None else _stored(row, key)
+    return None if row is None else _stored(row)
 
 
 def find_current_in_single_statement(connection: sa.Connection, key: BindingKey) -> StoredBinding | None:
     """As ``find_current``, but as a transaction of its own. Also returns None if the dialect does not support this."""
     rows = dialects.of(connection).read_in_single_statement(connection, _FIND_CURRENT, key.parameters)
-    return _stored(rows[0], key) if rows else None
+    return _stored(rows[0]) if rows else None
 
 
-def _stored(row: Any, key: BindingKey) -> StoredBinding:
-    binding = Binding(
-        project_id=key.project_id,
-        pod=row.pod,
-        availability_zone=key.zone or None,
-        resource_affinity=pods.affinity_of(key.affinity),
-        starts_at=clock.moment_of(row.starts_at),
-        ends_at=None,
-        reason=row.reason,
-    )
-    return StoredBinding(row.id, binding, row.pod_id, row.state, row.threshold, pods.usage_of(row.usage))
+def _stored(row: Any) -> StoredBinding:
+    return StoredBinding(row.id, _binding_of(row), row.pod_id, row.state, row.threshold, pods.usage_of(row.usage))
 
 
 _END: Final = sa.update(pod_bindings).where(_binding.current == 1).values(current=None, ends_at=clock.utc_now())
@@ -193,7 +180,7 @@ def _binding_of(row: Any) -> Binding:
         pod=row.pod,
         availability_zone=row.binding_zone or None,
         resource_affinity=json.loads(row.binding_affinity),
-        starts_at=row.starts_at,
-        ends_at=row.ends_at,
+        starts_at=clock.moment_of(row.starts_at),
+        ends_at=None if row.ends_at is None else clock.moment_of(row.ends_at),
         reason=row.reason,
     )

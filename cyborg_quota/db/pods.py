@@ -20,7 +20,7 @@ from cyborg_quota import exceptions
 from cyborg_quota.capacity_types import ResourceUse
 from cyborg_quota.db import clock, paging
 from cyborg_quota.db.models import pod_usages, pods
-from cyborg_quota.pod_types import Pod, PodUsage
+from cyborg_quota.pod_types import Candidate, Pod, PodUsage
 
 _pod = pods.c
 _usage = pod_usages.c
@@ -31,41 +31,23 @@ COLUMNS: Final = (
 WITH_USAGE: Final = pods.outerjoin(pod_usages, _usage.pod_id == _pod.id)
 
 
-_NO_TAGS: Final = "{}"
-
-
-class StoredPod(NamedTuple):
-    """A pod, its id, and its last measurement (None: never measured)."""
-
-    id: int
-    pod: Pod
-    usage: Mapping[str, ResourceUse] | None
-
-
-def stored(row: Any) -> StoredPod:
+def stored(row: Any) -> Candidate:
     """The pod of a row with COLUMNS."""
     pod = Pod(
         name=row.name,
         availability_zone=row.availability_zone or None,
-        resource_affinity=affinity_of(row.resource_affinity),
+        resource_affinity=json.loads(row.resource_affinity),
         state=row.state,
         weight=row.weight,
         threshold=row.threshold,
         endpoint=row.endpoint,
     )
-    return StoredPod(row.pod_id, pod, usage_of(row.usage))
+    return Candidate(row.pod_id, pod, usage_of(row.usage))
 
 
 def affinity_text(affinity: Mapping[str, str]) -> str:
     """The tags as stored: equal tags have equal texts."""
-    if not affinity:
-        return _NO_TAGS  # (the usual case: json.dumps makes an encoder for each call)
     return json.dumps(dict(affinity), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-
-
-def affinity_of(text: str) -> dict[str, str]:
-    """The tags of a stored text."""
-    return {} if text == _NO_TAGS else json.loads(text)
 
 
 def insert(connection: sa.Connection, pod: Pod) -> Pod:
@@ -85,7 +67,7 @@ def _values(pod: Pod) -> dict[str, Any]:
     }
 
 
-def lock(connection: sa.Connection, name: str) -> StoredPod | None:
+def lock(connection: sa.Connection, name: str) -> Candidate | None:
     """Lock a pod against new bindings and other changes, and return it as it is now. None: it does not exist."""
     advance = sa.update(pods).where(_pod.name == name)
     connection.execute(advance.values(generation=_pod.generation + 1, updated_at=clock.utc_now()))
@@ -103,10 +85,9 @@ def delete(connection: sa.Connection, pod_id: int) -> None:
     connection.execute(sa.delete(pods).where(_pod.id == pod_id))
 
 
-def find(connection: sa.Connection, name: str) -> StoredPod | None:
+def find(connection: sa.Connection, name: str) -> Candidate | None:
     """The pod with this name."""
-    row = connection.execute(sa.select(*COLUMNS).select_from(WITH_USAGE).where(_pod.name == name)).one_or_none()
-    return None if row is None else stored(row)
+    return next(map(stored, connection.execute(_LIST.where(_pod.name == name))), None)
 
 
 def require(connection: sa.Connection, names: Iterable[str]) -> None:
@@ -116,7 +97,7 @@ def require(connection: sa.Connection, names: Iterable[str]) -> None:
             raise exceptions.PodNotFound(name)
 
 
-def list_pods(connection: sa.Connection, limit: int | None = None, after: str | None = None) -> list[StoredPod]:
+def list_pods(connection: sa.Connection, limit: int | None = None, after: str | None = None) -> list[Candidate]:
     """At most ``limit`` pods after the one named ``after``, in the order in which they were added.
 
     Raises MarkerNotFound.
@@ -142,10 +123,9 @@ def hold_available(connection: sa.Connection, pod_id: int) -> bool:
     return connection.execute(_HOLD_AVAILABLE, {"b_id": pod_id}).rowcount == 1
 
 
-def find_held(connection: sa.Connection, pod_id: int) -> StoredPod | None:
+def find_held(connection: sa.Connection, pod_id: int) -> Candidate | None:
     """The pod with this id, as it is now, if ``hold_available`` has locked it."""
-    row = connection.execute(sa.select(*COLUMNS).select_from(WITH_USAGE).where(_pod.id == pod_id)).one_or_none()
-    return None if row is None else stored(row)
+    return next(map(stored, connection.execute(_LIST.where(_pod.id == pod_id))), None)
 
 
 # --- measurements ---
@@ -239,7 +219,7 @@ def claim_measurement(connection: sa.Connection, name: str, age_microseconds: in
 class NotifiedPod(NamedTuple):
     """A measured pod, and the resources whose threshold was reached when it was reported last."""
 
-    pod: StoredPod
+    pod: Candidate
     notified: frozenset[str]
 
 

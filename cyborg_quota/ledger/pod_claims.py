@@ -29,7 +29,7 @@ from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.db.pod_bindings import BindingKey, StoredBinding
 from cyborg_quota.ledger.capacity_claims import CapacityEnforcer, Taken
 from cyborg_quota.ledger.enforcers import Enforcer, PendingClaim, PreparationChanged, Refused, conflict
-from cyborg_quota.ledger.pod_selection import Candidate, PodRequest, PodSelection, reason_to_leave
+from cyborg_quota.ledger.pod_selection import PodRequest, PodSelection, reason_to_leave
 from cyborg_quota.ledger.requests import ReserveRequest
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.pod_types import Reason
@@ -269,7 +269,7 @@ def _options_of_choice(
         reason = reason_to_move(current, request)
         if reason is None:
             yield str(current.binding.pod), ()
-    candidates = [Candidate(*stored) for stored in pods.list_pods(connection)]
+    candidates = pods.list_pods(connection)
     for candidate in selection.ranked(candidates, request):
         if current is None or candidate.id != current.pod_id:
             ended_id = None if current is None else current.id
@@ -289,7 +289,7 @@ def hold(connection: Connection, pod_id: int, requests: Iterable[PodRequest], se
     if not pods.hold_available(connection, pod_id):
         return False
     stored = pods.find_held(connection, pod_id)
-    return stored is not None and all(selection.passes(Candidate(*stored), request) for request in requests)
+    return stored is not None and all(selection.passes(stored, request) for request in requests)
 
 
 def is_available(connection: Connection, name: str) -> bool:

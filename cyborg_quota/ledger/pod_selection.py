@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from cyborg_quota.capacity_types import ResourceUse
-from cyborg_quota.pod_types import Pod, PodState, Reason
+from cyborg_quota.pod_types import Candidate, PodState, Reason
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -23,15 +23,6 @@ class PodRequest:
     zone: str | None
     affinity: Mapping[str, str]
     amounts: Mapping[str, int] | None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Candidate:
-    """A pod and its last measurement (None: never measured). ``id`` is lower for a pod that was added earlier."""
-
-    id: int
-    pod: Pod
-    usage: Mapping[str, ResourceUse] | None
 
 
 def is_full(usage: Mapping[str, ResourceUse] | None, threshold: int, request: PodRequest) -> bool:

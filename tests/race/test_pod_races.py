@@ -13,6 +13,7 @@ from cyborg_quota import QuotaEngine
 from cyborg_quota.capacity_types import ResourceUse
 from cyborg_quota.db import pod_bindings, pods
 from cyborg_quota.ledger import pod_selection
+from cyborg_quota.pod_types import Candidate
 from tests import base
 from tests.race.workers import race
 
@@ -29,7 +30,7 @@ PODS = 5
 
 
 class _Random(pod_selection.PodWeigher):
-    def weigh(self, candidate: pod_selection.Candidate, request: pod_selection.PodRequest) -> float:
+    def weigh(self, candidate: Candidate, request: pod_selection.PodRequest) -> float:
         return random.random()
 
 

@@ -10,7 +10,6 @@ from oslotest import base
 from cyborg_quota.capacity_types import ResourceUse
 from cyborg_quota.ledger.pod_selection import (
     AllPods,
-    Candidate,
     CreationTime,
     IdleCapacity,
     PodRequest,
@@ -18,7 +17,7 @@ from cyborg_quota.ledger.pod_selection import (
     PodWeigher,
     Weight,
 )
-from cyborg_quota.pod_types import Pod, PodState
+from cyborg_quota.pod_types import Candidate, Pod, PodState
 
 HALF = ResourceUse(10, 5)
 EMPTY = ResourceUse(10, 0)
