@@ -451,6 +451,11 @@ class RecordedChange:
         return cls(action, project_id, key.resource, before, after, pod=key.pod or None)
 
     @property
+    def key(self) -> UsageKey:
+        """Of a limit or an override of a project: the usage row that it bounds."""
+        return UsageKey(str(self.project_id), str(self.resource), self.pod or "")
+
+    @property
     def names(self) -> dict[str, str | None]:
         """The project and the resource; and the pod, if there is one."""
         names = {"project_id": self.project_id, "resource": self.resource}

@@ -12,7 +12,7 @@ from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.models import project_limits, projects, quota_usages, reservations
 from cyborg_quota.db.new_reservations import new_uuid
 from cyborg_quota.db.prepared import ListStatement, any_of
-from cyborg_quota.db.usages import COUNTS_ALL_PODS, Node
+from cyborg_quota.db.usages import COUNTS_WHOLE, Node
 from cyborg_quota.types import COMMITTED, RESERVED, TOTAL, Counters, Drift, UsageKey
 
 _row = reservations.c
@@ -254,9 +254,7 @@ _SUMS = _ANY_SUMS.where(_row.usage_id == sa.bindparam("b_id"))
 _SUMS_IN_POD = _ANY_SUMS.where(
     _row.usage_id
     == sa.select(_usage.id)
-    .where(
-        _usage.project_id == sa.bindparam("b_project"), COUNTS_ALL_PODS, _usage.resource == sa.bindparam("b_resource")
-    )
+    .where(_usage.project_id == sa.bindparam("b_project"), COUNTS_WHOLE, _usage.resource == sa.bindparam("b_resource"))
     .scalar_subquery(),
     _row.pod == sa.bindparam("b_pod"),
 )

@@ -38,13 +38,13 @@ class PathState:
     def resources(self) -> list[str]:
         """Every resource that has a default limit, or a limit or a usage row on the path; sorted."""
         keys = [*self.counters, *self.project_limits]
-        return sorted({*self.defaults, *(key.resource for key in keys if key.project_id != TOTAL and not key.pod)})
+        return sorted({*self.defaults, *(key.resource for key in keys if key.project_id != TOTAL and key.is_whole)})
 
 
 class ProjectPath:
     """The path of one project, leaf first, and the usage rows along it, by key.
 
-    ``limits`` are the stored limits of these resources and pods (without counters), as of the moment at which the rows
+    ``limits`` are the stored limits of these keys (without counters), as of the moment at which the rows
     were read; None: they were not read. ``until``: when an override on the path begins or ends next, in microseconds
     since 1970 by the database's clock; None: never. ``bounds``: what the limit driver has made of the limits for the
     last charge, with its resources; see LimitDriver.is_pure.
@@ -95,6 +95,6 @@ class ProjectPath:
 
     def lacks_total(self, key: ResourceKey) -> bool:
         """Whether a total limit is set, and its row does not exist."""
-        if key.pod or self.limits is None or key.resource not in self.limits.totals:
+        if not key.is_whole or self.limits is None or key.resource not in self.limits.totals:
             return False
         return key in self._nodes and self._nodes[key][-1].project_id != TOTAL

@@ -32,10 +32,10 @@ _IS_TOTAL: Final = _usage.project_id == sa.literal_column(f"'{TOTAL}'")
 
 
 def _of_roots(*columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
-    """The query for the usage rows of roots that count all pods, and of the totals."""
+    """The query for the usage rows of roots that count whole resources, and of the totals."""
     source = sa.outerjoin(quota_usages, projects_table, projects_table.c.project_id == _usage.project_id)
     query = sa.select(*columns).select_from(source)
-    return query.where(usages.COUNTS_ALL_PODS, projects_table.c.parent_id.is_(None))
+    return query.where(usages.COUNTS_WHOLE, projects_table.c.parent_id.is_(None))
 
 
 def make_row(connection: sa.Connection, resource: str) -> None:

@@ -95,7 +95,7 @@ def renew_roots(connection: sa.Connection, resource: str, after: str) -> str | N
     query = (
         sa.select(usage.id, usage.project_id)
         .select_from(sa.outerjoin(quota_usages, models.projects, project.project_id == usage.project_id))
-        .where(usages.COUNTS_ALL_PODS, usage.resource == resource, project.parent_id.is_(None))
+        .where(usages.COUNTS_WHOLE, usage.resource == resource, project.parent_id.is_(None))
         .where(usage.project_id > after if after else sa.true(), usage.project_id != TOTAL)
         .order_by(usage.project_id)
         .limit(_ROOTS_A_BATCH)

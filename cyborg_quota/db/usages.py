@@ -272,7 +272,7 @@ def lock_usage_row(connection: sa.Connection, node: Node) -> bool:
     return connection.execute(_LOCK_ROW, {"b_id": node.usage_id, "b_generation": node.generation}).rowcount == 1
 
 
-COUNTS_ALL_PODS: Final = _usage.pod == sa.literal_column("''")
+COUNTS_WHOLE: Final = _usage.pod == sa.literal_column("''")
 """The rows that count all pods."""
 
 _COUNTERS = sa.select(*_KEY, _usage.used, _usage.reserved, _usage.subtree)
@@ -285,7 +285,7 @@ def read(
 ) -> dict[UsageKey, Counters]:
     """Counters, sorted. None: all, but no totals, or of no single pod. One snapshot."""
     of_projects = _usage.project_id != TOTAL if project_ids is None else _usage.project_id.in_(sorted(project_ids))
-    query = _COUNTERS.where(of_projects, COUNTS_ALL_PODS if keys is None else _may_be(keys))
+    query = _COUNTERS.where(of_projects, COUNTS_WHOLE if keys is None else _may_be(keys))
     return dict(sorted(_counters(connection, query).items()))
 
 
@@ -380,7 +380,7 @@ def set_counters(connection: sa.Connection, usage_id: int, counters: Counters) -
 
 _LEVELS = (
     sa.select(_usage.project_id, _usage.resource, _usage.used, _usage.reserved, _usage.subtree, _usage.notified_level)
-    .where(COUNTS_ALL_PODS)
+    .where(COUNTS_WHOLE)
     .order_by(_usage.project_id, _usage.resource)
 )
 _SET_LEVEL_IF = (
@@ -388,7 +388,7 @@ _SET_LEVEL_IF = (
     .where(
         _usage.project_id == sa.bindparam("b_project"),
         _usage.resource == sa.bindparam("b_resource"),
-        COUNTS_ALL_PODS,
+        COUNTS_WHOLE,
         _usage.notified_level == sa.bindparam("b_before"),
     )
     .values(notified_level=sa.bindparam("b_now"))
@@ -503,5 +503,5 @@ def holders_query(after: str, count: int) -> sa.Select[Any]:
 def held_query(project_ids: Sequence[str] | None, *, whole: bool = True) -> sa.Select[Any]:
     """The query for the rows of these projects (None: of all) that are not zero; not ``whole``: those of pods."""
     query = sa.select(*_KEY, _usage.used, _usage.reserved)
-    query = query.where(_IS_HELD, COUNTS_ALL_PODS if whole else _usage.pod != "")
+    query = query.where(_IS_HELD, COUNTS_WHOLE if whole else _usage.pod != "")
     return query if project_ids is None else query.where(_usage.project_id.in_(project_ids))

@@ -100,7 +100,7 @@ def _bounded_rows(recorded: RecordedChanges | None) -> set[UsageKey]:
     changes = () if recorded is None else recorded.changes
     removed = {one.project_id for one in changes if one.action == "remove project"}
     return {
-        UsageKey(one.project_id, one.resource, one.pod or "")
+        one.key
         for one in changes
         if one.resource is not None and one.project_id is not None and one.project_id not in removed
     }

@@ -296,7 +296,7 @@ def _write(connection: Connection, before: LimitTree, after: LimitTree, changes:
         elif change.project_id is None:
             tables.set_default(connection, str(change.resource), after.defaults.get(str(change.resource)))
         else:
-            key = UsageKey(change.project_id, str(change.resource), change.pod or "")
+            key = change.key
             changed[key] = after.project_limits.get(key)
     # Lock the usage rows last, so that charges do not wait for the writes before.
     tables.set_limits(connection, changed, before.project_limits)
@@ -315,7 +315,7 @@ def find_problems(limits: DatabaseLimitDriver, after: Timeline, changes: Iterabl
     for change in changes:
         if change.resource is not None:
             project_ids = tree.projects if change.project_id is None else [change.project_id]
-            limited.setdefault(ResourceKey(change.resource, change.pod or ""), set()).update(project_ids)
+            limited.setdefault(change.key.resource_key, set()).update(project_ids)
     for key, limited_ids in sorted(limited.items()):
         left = limited_ids - affected if key in keys else limited_ids
         if left:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 
 class Argument:
-    """An argument: its name or its options (``--pod``), and how argparse handles it (type, bounds, help)."""
+    """An argument: its name or its options (``--limit``), and how argparse handles it (type, bounds, help)."""
 
     def __init__(self, *flags: str, **details: Any) -> None:
         self.flags, self.details = flags, details
