@@ -204,10 +204,6 @@ class Database:
         """
         return self._run_with_retries(work, read=False, single_statement=single_statement)
 
-    def supports_single_statement(self, usage_rows: int) -> bool:
-        """Whether to pass ``single_statement`` to ``write`` for a charge of this number of usage rows."""
-        return self.dialect.supports_single_statement(usage_rows)
-
     def read(self, work: Work[T], single_statement: Work[T | None] | None = None) -> T:
         """Run ``work`` in a transaction that only reads. On SQLite it does not wait for writers.
 

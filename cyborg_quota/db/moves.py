@@ -25,7 +25,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import sqlalchemy as sa
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import projects, recounts, usage_locks, usages
+from cyborg_quota.db import charges, projects, usage_locks, usages
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.usage_locks import Edges, ancestors
 from cyborg_quota.types import UsageKey
@@ -69,7 +69,7 @@ def place_all(connection: sa.Connection, added: Edges, moved: Edges) -> None:
     drifted = {usage_id for usage_id, amount in amounts.items() if subtrees[usage_id] + amount < 0}
     usages.add_to_subtrees(connection, {key: amount for key, amount in amounts.items() if key not in drifted})
     usages.bump_generations_of_rows(connection, [part.usage_id for part in plan])
-    recounts.recount_upwards(connection, [key for key, usage_id in rows.items() if usage_id in drifted])
+    charges.recount_upwards(connection, [key for key, usage_id in rows.items() if usage_id in drifted])
 
 
 def count_rows(connection: sa.Connection, project_ids: Collection[str]) -> int:

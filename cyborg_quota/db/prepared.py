@@ -40,15 +40,6 @@ class Statement:
             return connection.exec_driver_sql(text, values)
         return connection.exec_driver_sql(text, tuple([values[name] for name in names]))
 
-    def execute_many(self, connection: sa.Connection, rows: Sequence[Mapping[str, Any]]) -> sa.CursorResult[Any]:
-        """Run the statement for each set of parameters. The row count of the result is the total."""
-        prepared = self._prepared.get(type(connection.dialect)) or self._prepare(connection.dialect)
-        text, names, constants = prepared
-        merged = [{**constants, **row} for row in rows]
-        if names is None:
-            return connection.exec_driver_sql(text, merged)
-        return connection.exec_driver_sql(text, [tuple([row[name] for name in names]) for row in merged])
-
     def text_for(self, dialect: sa.Dialect) -> str:
         """The compiled text. For a statement without parameters, into which the caller writes integers."""
         return (self._prepared.get(type(dialect)) or self._prepare(dialect))[0]

@@ -25,7 +25,7 @@ from cyborg_quota.db.prepared import (
     chunks,
 )
 from cyborg_quota.transitions import Row
-from cyborg_quota.types import COMMITTED, EXPIRED, LIVE_STATES, RESERVED, ROLLED_BACK, State
+from cyborg_quota.types import COMMITTED, EXPIRED, LIVE_STATES, RESERVED, State
 
 _row = reservations.c
 
@@ -209,20 +209,25 @@ _EXTEND = ListStatement(
 
 
 def move(
-    connection: sa.Connection, ids: Sequence[int], before: State, after: State, grace: int, *, generation: int = 0
+    connection: sa.Connection,
+    ids: Sequence[int],
+    before: State,
+    after: State,
+    grace: int,
+    *,
+    generation: int = 0,
+    ttl_microseconds: int = 0,
 ) -> bool:
     """Change the state of these rows. False: another transaction changed one of them, and the caller must roll back.
 
-    All rows have the same ``generation``: another one means another amount or project than the caller has read. A row
-    is committed only if it is not overdue, and expired only if it is, by the database's clock at this statement.
+    The same state means an extension: their expiry becomes now plus the TTL. All rows have the same ``generation``:
+    another one means another amount or project than the caller has read. A row is committed or extended only if it is
+    not overdue, and expired only if it is, by the database's clock at this statement.
     """
-    parameters: dict[str, Any] = {"b_before": before, "b_after": after, "b_generation": generation}
-    if after in LIVE_STATES:
-        statement, parameters["b_grace"] = _COMMIT, grace
-    elif after == EXPIRED:
-        statement, parameters["b_grace"] = _EXPIRE, grace
-    else:
-        statement = _END
+    statement = _EXTEND if before == after else {COMMITTED: _COMMIT, EXPIRED: _EXPIRE}.get(after, _END)
+    parameters = {
+        "b_before": before, "b_after": after, "b_generation": generation, "b_grace": grace, "b_ttl": ttl_microseconds
+    }  # fmt: skip
     return statement.changed(connection, sorted(ids), parameters) == len(ids)
 
 
@@ -235,29 +240,6 @@ def settle_in_flight_update(size: int, after: State) -> sa.Update:
     values = {"state": state, "updated_at": clock.utc_now()} if after in LIVE_STATES else ended(state)
     is_in_flight = (_row.state == sa.literal_column(f"'{RESERVED}'"), _row.generation.is_(None), NOT_OVERDUE)
     return sa.update(reservations).where(any_of(_row.uuid, size), *map(_unindexed, is_in_flight)).values(values)
-
-
-_SETTLE_IN_FLIGHT: Final = {
-    COMMITTED: ListStatement(lambda size: settle_in_flight_update(size, COMMITTED)),
-    ROLLED_BACK: ListStatement(lambda size: settle_in_flight_update(size, ROLLED_BACK)),
-}
-
-
-def settle_in_flight(connection: sa.Connection, uuids: Sequence[str], after: State, grace: int) -> bool:
-    """Commit or roll back reservations in flight that are not overdue, without reading them first.
-
-    False: at least one is in another state or overdue, or was resized or transferred. The caller must roll back, and
-    read them.
-    """
-    return _SETTLE_IN_FLIGHT[after].changed(connection, sorted(uuids), {"b_grace": grace}) == len(uuids)
-
-
-def extend(
-    connection: sa.Connection, ids: Sequence[int], ttl_microseconds: int, grace: int, *, generation: int = 0
-) -> bool:
-    """Set the expiry of rows in flight to now plus the TTL. False: one was not changed; roll back."""
-    parameters = {"b_before": RESERVED, "b_ttl": ttl_microseconds, "b_grace": grace, "b_generation": generation}
-    return _EXTEND.changed(connection, sorted(ids), parameters) == len(ids)
 
 
 class Amendment(NamedTuple):
@@ -349,18 +331,9 @@ def name(connection: sa.Connection, row: Row, consumer: str, ordinal: int) -> bo
 _SET_SOURCE = ListStatement(
     lambda size: (
         sa.update(reservations)
-        .where(any_of(_row.uuid, size), _row.source.is_(None), _row.live == sa.literal_column("1"))
-        .values(source=sa.bindparam("b_source", type_=_row.source.type))
-    )
-)
-
-
-_REPLACE_SOURCE = ListStatement(
-    lambda size: (
-        sa.update(reservations)
         .where(
             any_of(_row.uuid, size),
-            _row.source == sa.bindparam("b_replaced", type_=_row.source.type),
+            sa.func.coalesce(_row.source, sa.literal_column("''")) == sa.bindparam("b_replaced"),
             _row.live == sa.literal_column("1"),
         )
         .values(source=sa.bindparam("b_source", type_=_row.source.type))
@@ -373,9 +346,7 @@ def set_source(connection: sa.Connection, uuids: Sequence[str], source: str, rep
 
     Returns the number of changed rows.
     """
-    if replaced is None:
-        return _SET_SOURCE.changed(connection, sorted(uuids), {"b_source": source})
-    return _REPLACE_SOURCE.changed(connection, sorted(uuids), {"b_source": source, "b_replaced": replaced})
+    return _SET_SOURCE.changed(connection, sorted(uuids), {"b_source": source, "b_replaced": replaced or ""})
 
 
 # --- Claims of capacity ---
@@ -404,36 +375,31 @@ def claimed_query(provider_id: int, resource: str) -> sa.Select[Any]:
 
 _MAX_ROWS: Final = 64
 """The most rows of one INSERT."""
-_ROW_COLUMNS: Final = ("uuid", "usage_id", "resource", "delta", "consumer_id", "group_id", "claim_ordinal")
-_ROW_COLUMNS_WITH_SOURCE: Final = (*_ROW_COLUMNS, "source")
-"""Used only if a row has a source: most callers pass none, and each parameter costs time."""
 
 
-def shared_values(state: sa.ColumnElement[Any], *, is_expiring: bool = True) -> dict[str, sa.ColumnElement[Any]]:
-    """The values that all rows of an INSERT share, with the parameters ``b_project`` and ``b_ttl``."""
-    return {
+def _own(name: str, index: int) -> sa.BindParameter[Any]:
+    """A value of one row, by its index; ``new_reservations.row_parameters``: the parameters."""
+    return sa.bindparam(f"b_{name}_{index}", type_=_row[name].type)
+
+
+def insert_rows(size: int, columns: Sequence[str], state: State) -> sa.Insert:
+    """The INSERT of live rows that set these columns, with the shared parameters ``b_project`` and ``b_ttl``."""
+    shared: dict[str, Any] = {
         "created_at": clock.utc_now(),
         "deleted": sa.false(),
         "project_id": sa.bindparam("b_project", type_=_row.project_id.type),
-        "expire": clock.utc_after(sa.bindparam("b_ttl", type_=sa.BigInteger)) if is_expiring else sa.null(),
-        "state": state,
+        "expire": clock.utc_after(sa.bindparam("b_ttl", type_=sa.BigInteger)) if state == RESERVED else sa.null(),
+        "state": sa.literal_column(f"'{state}'"),
         "live": sa.literal_column("1"),
     }
-
-
-def row_values(index: int, *, has_source: bool = False, place: Sequence[str] = ()) -> dict[str, sa.ColumnElement[Any]]:
-    """The values of one row, by its index; ``new_reservations.add_row_values``: the parameters.
-
-    ``place``: those of new_reservations.place_columns.
-    """
-    columns = (*(_ROW_COLUMNS_WITH_SOURCE if has_source else _ROW_COLUMNS), *place)
-    return {name: sa.bindparam(f"b_{name}_{index}", type_=_row[name].type) for name in columns}
+    rows = [{**shared, **{name: _own(name, index) for name in columns}} for index in range(size)]
+    return sa.insert(reservations).values(rows if size > 1 else rows[0])
 
 
 def live_rows_of_consumers(size: int) -> sa.Select[Any]:
     """A query for the live reservations of the consumers of the first ``size`` rows."""
     holder = reservations.alias("holder")
-    consumers = [row_values(index)["consumer_id"] for index in range(size)]
+    consumers = [_own("consumer_id", index) for index in range(size)]
     return sa.select(sa.literal_column("1")).where(
         holder.c.project_id == sa.bindparam("b_project", type_=_row.project_id.type),
         holder.c.consumer_id == consumers[0] if size == 1 else holder.c.consumer_id.in_(consumers),
@@ -442,10 +408,8 @@ def live_rows_of_consumers(size: int) -> sa.Select[Any]:
 
 
 @functools.cache
-def _insert_of(size: int, *, is_expiring: bool, has_source: bool, place: Sequence[str]) -> Statement:
-    shared = shared_values(sa.bindparam("b_state", type_=_row.state.type), is_expiring=is_expiring)
-    rows = [{**shared, **row_values(index, has_source=has_source, place=place)} for index in range(size)]
-    return Statement(sa.insert(reservations).values(rows if size > 1 else rows[0]))
+def _insert_of(size: int, columns: Sequence[str], state: State) -> Statement:
+    return Statement(insert_rows(size, columns, state))
 
 
 def insert(connection: sa.Connection, rows: Sequence[NewReservation]) -> None:
@@ -453,23 +417,15 @@ def insert(connection: sa.Connection, rows: Sequence[NewReservation]) -> None:
 
     Raises DBDuplicateEntry if a UUID, or a live reservation of the same consumer, exists.
     """
-    first = rows[0]
-    shared: dict[str, Any] = {"b_project": first.project_id, "b_state": first.state}
-    is_expiring = first.ttl_microseconds is not None
-    if is_expiring:
-        shared["b_ttl"] = first.ttl_microseconds
-    has_source = new_reservations.have_source(rows)
-    place = new_reservations.place_columns(rows)
+    first, columns = rows[0], new_reservations.columns_of(rows)
+    shared: dict[str, Any] = {"b_project": first.project_id, "b_ttl": first.ttl_microseconds}
     begin = 0
     while begin < len(rows):
         size = 1
         while size * 2 <= min(len(rows) - begin, _MAX_ROWS):
             size *= 2
-        parameters = dict(shared)
-        chunk = rows[begin : begin + size]
-        new_reservations.add_row_values(parameters, chunk, has_source=has_source, place=place)
-        statement = _insert_of(size, is_expiring=is_expiring, has_source=has_source, place=place)
-        statement(connection, parameters)
+        parameters = {**shared, **new_reservations.row_parameters(rows[begin : begin + size], columns)}
+        _insert_of(size, columns, first.state)(connection, parameters)
         begin += size
 
 

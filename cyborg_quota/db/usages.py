@@ -3,18 +3,18 @@
 
 A charge is a conditional UPDATE. It changes one row; if it changes none, the charge is refused::
 
-    UPDATE quota_usages SET reserved = reserved + :r, used = used + :u, subtree = subtree + :s
+    UPDATE quota_usages SET reserved = reserved + :reserved, used = used + :used, subtree = subtree + :subtree
     WHERE id = :id AND generation = :generation            -- the path is still the one that was read
       AND used + reserved <= :max_held AND subtree <= :max_subtree            -- the limits
       AND now - :until < '1970-01-01'                                         -- until the limits change
-      AND used >= :min_used AND reserved >= :min_reserved AND subtree >= :min_subtree
+      AND reserved + :reserved >= 0 AND used + :used >= 0 AND subtree + :subtree >= 0
 
 ``:max_held`` is the limit minus the amount of the charge, that is the maximum of ``used + reserved`` before the change;
-``:max_subtree`` likewise (``bounds``). ``:until`` is in microseconds since the epoch. (A charge that waits for the lock
+``:max_subtree`` likewise (``values``). ``:until`` is in microseconds since the epoch. (A charge that waits for the lock
 of its row may compare the time at which it began to wait.)
 
-``charge_update_many`` is the same UPDATE for several rows. PostgreSQL's functions contain a third form
-(dialects/postgresql.sql). All three must have the same conditions. ``bulk_update`` checks no limits.
+``charge_update`` makes this UPDATE for one row, for several, and for a list. PostgreSQL's functions contain it once
+more (dialects/postgresql.sql), with the same conditions.
 
 No usage row is locked before that statement. The leaf is charged first and the root last, so that the row that most
 transactions need, the root's, is locked for the shortest time. (On MariaDB, one UPDATE locks all rows by id.)
@@ -24,8 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import operator
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -39,7 +38,7 @@ from cyborg_quota.types import MAX_AMOUNT, TOTAL, Counters, Page, ResourceKey, U
 _usage = quota_usages.c
 _KEY: Final = (_usage.project_id, _usage.resource, _usage.pod)
 _NO_BOUND = 2**62
-"""The bound of a change without a limit: no subtree can hold that much. One statement text thus serves all changes."""
+"""The bound of a charge without a limit: no subtree can hold that much. One statement text thus serves all charges."""
 _NO_END: Final = 2**53
 """The end, in the year 2255, of limits that do not change. (A greater number would precede the range of dates.)"""
 
@@ -59,19 +58,23 @@ class Node:
     def key(self) -> UsageKey:
         return UsageKey(self.project_id, self.resource, self.pod)
 
-    @property
-    def lock_order(self) -> tuple[int, str, str, str]:
-        """Deepest first, then by name. Dialect.lock_order overrides it on MariaDB (by id)."""
-        return -self.depth, self.project_id, self.resource, self.pod
+
+LockOrder = Callable[[Node], tuple[Any, ...]]
+"""The sort key of the order in which all transactions lock usage rows: see Dialect.lock_order."""
+
+
+def deepest_first(node: Node) -> tuple[int, str, str, str]:
+    """The order from the leaves to the roots, and by name within a depth."""
+    return -node.depth, node.project_id, node.resource, node.pod
 
 
 @dataclasses.dataclass(slots=True)
-class Change:
+class Posting:
     """The amounts that a transaction adds to one row, and the limits of its counters (None: no limit).
 
     ``max_held`` is the limit of ``used + reserved``, ``max_subtree`` that of ``subtree``. A limit is compared only if
     its counter grows. ``until``: the time at which these limits end, by the database's clock, in microseconds since the
-    epoch (UTC); None: they do not end. From then on, the change is refused.
+    epoch (UTC); None: they do not end. From then on, the posting is refused if it grows.
     """
 
     node: Node
@@ -86,11 +89,11 @@ class Change:
     def grows(self) -> bool:
         return self.reserved + self.used > 0 or self.subtree > 0
 
-    def plus(self, other: Change) -> Change:
-        """Both changes of one row. Raises ConcurrentChange: see ``merge``."""
+    def plus(self, other: Posting) -> Posting:
+        """Both postings of one row. Raises ConcurrentChange: see ``merge``."""
         if self.node.generation != other.node.generation:
             raise ConcurrentChange
-        return Change(
+        return Posting(
             self.node,
             self.reserved + other.reserved,
             self.used + other.used,
@@ -106,155 +109,89 @@ def _least(*values: int | None) -> int | None:
     return min((value for value in values if value is not None), default=None)
 
 
-by_depth: Final = operator.attrgetter("node.lock_order")
+COLUMNS: Final = ("id", "generation", "reserved", "used", "subtree", "max_held", "max_subtree", "until")
+"""The values of a charge, in the order of ``values``."""
+_COUNTED: Final = COLUMNS[2:5]
 
 
-def charge_update(suffix: str = "") -> sa.Update:
-    """The UPDATE of a charge, with ``suffix`` in its parameters' names."""
-    conditions, values = _charge_clauses(suffix)
-    return sa.update(quota_usages).where(_is_row(suffix), *conditions).values(values)
+def values(posting: Posting) -> tuple[int, ...]:
+    """The values of COLUMNS for one row.
 
-
-def _is_row(suffix: str) -> sa.ColumnElement[bool]:
-    """``id = :b_id<suffix>``"""
-    return _usage.id == sa.bindparam(f"b_id{suffix}", type_=_usage.id.type)
-
-
-def _charge_clauses(suffix: str) -> tuple[list[sa.ColumnElement[bool]], dict[str, Any]]:
-    """The WHERE conditions and the SET values of a charge."""
-
-    def of(name: str) -> sa.BindParameter[int]:
-        return sa.bindparam(f"b_{name}{suffix}", type_=sa.BigInteger)
-
-    counters = {"used": _usage.used, "reserved": _usage.reserved, "subtree": _usage.subtree}
-    conditions = [
-        _usage.generation == sa.bindparam(f"b_generation{suffix}", type_=_usage.generation.type),
-        _usage.used + _usage.reserved <= of("max_held"),
-        _usage.subtree <= of("max_subtree"),
-        _is_before(of("until")),
-        *(column >= of(f"min_{name}") for name, column in counters.items()),
-    ]
-    values: dict[str, Any] = {name: column + of(name) for name, column in counters.items()}
-    return conditions, {**values, "updated_at": clock.utc_now()}
-
-
-def _is_before(until: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
-    """``now - :until < '1970-01-01'``: a comparison that SQLite, too, makes with the precision of a microsecond."""
-    return clock.utc_after(-until) < sa.literal_column("'1970-01-01'")
-
-
-_CHARGE_ONE = Statement(charge_update())
-
-
-def charge(connection: sa.Connection, change: Change) -> bool:
-    """Apply ``change`` to its row if generation and bounds allow it. False: refused, and nothing was written.
-
-    ``used + reserved`` never exceeds MAX_AMOUNT, whatever the limit: the counters are 32 bits wide.
+    ``max_held`` also keeps ``used + reserved`` within the width of its column (MAX_AMOUNT), whatever the limit.
     """
-    return _CHARGE_ONE(connection, arguments(change)).rowcount == 1
+    node, growth, subtree = posting.node, posting.used + posting.reserved, posting.subtree
+    max_held = MAX_AMOUNT if posting.max_held is None else min(MAX_AMOUNT, posting.max_held)
+    max_subtree = _NO_BOUND if posting.max_subtree is None else min(_NO_BOUND, posting.max_subtree)
+    return (
+        node.usage_id,
+        node.generation,
+        posting.reserved,
+        posting.used,
+        subtree,
+        max_held - growth if growth > 0 else _NO_BOUND,
+        max_subtree - subtree if subtree > 0 else _NO_BOUND,
+        posting.until if posting.until is not None and posting.grows else _NO_END,
+    )
 
 
-_ARGUMENTS: Final = (
-    "id", "generation", "max_held", "max_subtree", "until",
-    "min_used", "min_reserved", "min_subtree", "reserved", "used", "subtree",
-)  # fmt: skip
+def charge_update(of: Mapping[str, sa.ColumnElement[Any]], *is_row: sa.ColumnElement[bool]) -> sa.Update:
+    """The UPDATE of a charge. ``of``: an expression for each of COLUMNS. ``is_row``: what selects the rows."""
+    counted = {_usage[name]: _usage[name] + of[name] for name in _COUNTED}
+    zero: sa.ColumnElement[int] = sa.literal_column("0")
+    conditions = (
+        _usage.generation == of["generation"],
+        _usage.used + _usage.reserved <= of["max_held"],
+        _usage.subtree <= of["max_subtree"],
+        # (A comparison that SQLite, too, makes with the precision of a microsecond.)
+        clock.utc_after(-of["until"]) < sa.literal_column("'1970-01-01'"),
+        *(value >= zero for value in counted.values()),
+    )
+    return sa.update(quota_usages).where(*is_row, *conditions).values({**counted, _usage.updated_at: clock.utc_now()})
+
+
+def has_id(usage_id: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
+    """The condition of the row with this id."""
+    return _usage.id == usage_id
+
+
+def charge_rows(size: int) -> sa.Update:
+    """The UPDATE of a charge of ``size`` rows, with the parameters of ``arguments``.
+
+    For several rows: ``id IN (:b_id_0, ...) AND generation = CASE id WHEN :b_id_0 THEN :b_generation_0 ...``
+    """
+
+    def parameters(name: str) -> list[sa.BindParameter[int]]:
+        return [sa.bindparam(f"b_{name}_{index}", type_=sa.BigInteger) for index in range(size)]
+
+    ids = parameters("id")
+    if size == 1:
+        return charge_update({name: parameters(name)[0] for name in COLUMNS}, has_id(ids[0]))
+    by_row = {
+        name: sa.case(dict(zip(ids, parameters(name), strict=True)), value=_usage.id) for name in COLUMNS
+    }
+    return charge_update(by_row, _usage.id.in_(ids))
 
 
 @functools.cache
-def _argument_names(suffix: str) -> tuple[str, ...]:
-    return tuple(f"b_{name}{suffix}" for name in _ARGUMENTS)
+def _argument_names(index: int) -> tuple[str, ...]:
+    return tuple(f"b_{name}_{index}" for name in COLUMNS)
 
 
-def bounds(change: Change) -> tuple[int, int, int]:
-    """The most that ``used + reserved`` and ``subtree`` may be before the change (limit minus amount), and ``until``.
-
-    The first one also keeps ``used + reserved`` within the width of its column (MAX_AMOUNT).
-    """
-    growth = change.used + change.reserved
-    max_held = MAX_AMOUNT if change.max_held is None else min(MAX_AMOUNT, change.max_held)
-    max_subtree = _NO_BOUND if change.max_subtree is None else min(_NO_BOUND, change.max_subtree)
-    return (
-        max_held - growth if growth > 0 else _NO_BOUND,
-        max_subtree - change.subtree if change.subtree > 0 else _NO_BOUND,
-        _NO_END if change.until is None else change.until,
-    )
+def arguments(postings: Iterable[Posting]) -> dict[str, int]:
+    """The parameters of ``charge_rows``."""
+    return {
+        name: value
+        for index, posting in enumerate(postings)
+        for name, value in zip(_argument_names(index), values(posting), strict=True)
+    }
 
 
-def arguments(change: Change, suffix: str = "") -> dict[str, int]:
-    """The parameter values of ``charge_update``."""
-    node, reserved, used, subtree = change.node, change.reserved, change.used, change.subtree
-    values = (
-        node.usage_id,
-        node.generation,
-        *bounds(change),
-        -used if used < 0 else 0,
-        -reserved if reserved < 0 else 0,
-        -subtree if subtree < 0 else 0,
-        reserved,
-        used,
-        subtree,
-    )
-    return dict(zip(_argument_names(suffix), values, strict=True))
+_CHARGE: Final = Statement(charge_rows(1))
 
 
-def charge_update_many(size: int) -> sa.Update:
-    """Like ``charge_update``, for several rows with different values: ``... <= CASE id WHEN :id_0 THEN ...``"""
-    ids = [sa.bindparam(f"b_id_{index}", type_=_usage.id.type) for index in range(size)]
-
-    def by_row(name: str) -> sa.Case[int]:
-        amounts = [sa.bindparam(f"b_{name}_{index}", type_=sa.BigInteger) for index in range(size)]
-        return sa.case(dict(zip(ids, amounts, strict=True)), value=_usage.id)
-
-    return (
-        sa.update(quota_usages)
-        .where(
-            _usage.id.in_(ids),
-            _usage.generation == by_row("generation"),
-            _usage.used + _usage.reserved <= by_row("max_held"),
-            _usage.subtree <= by_row("max_subtree"),
-            _is_before(by_row("until")),
-            _usage.used >= by_row("min_used"),
-            _usage.reserved >= by_row("min_reserved"),
-            _usage.subtree >= by_row("min_subtree"),
-        )
-        .values(
-            reserved=_usage.reserved + by_row("reserved"),
-            used=_usage.used + by_row("used"),
-            subtree=_usage.subtree + by_row("subtree"),
-            updated_at=clock.utc_now(),
-        )
-    )
-
-
-BULK_COLUMNS: Final = ("id", "generation", "reserved", "used", "subtree")
-"""The columns of the list of changes that ``bulk_update`` applies."""
-
-
-def bulk_values(change: Change) -> tuple[int, int, int, int, int]:
-    """The values of BULK_COLUMNS for one change."""
-    node = change.node
-    return node.usage_id, node.generation, change.reserved, change.used, change.subtree
-
-
-def bulk_update(source: Mapping[str, sa.ColumnElement[Any]], *conditions: sa.ColumnElement[bool]) -> sa.Update:
-    """The UPDATE of a charge without limits, with its values from a list, for batches of hundreds of rows::
-
-        UPDATE quota_usages SET reserved = reserved + ..., ... WHERE id = ... AND generation = ... AND none below 0
-
-    ``source``: an expression for each of BULK_COLUMNS. ``conditions``: further conditions on the id.
-    """
-    changed = {_usage[name]: _usage[name] + source[name] for name in BULK_COLUMNS[2:]}
-    zero: sa.ColumnElement[int] = sa.literal_column("0")
-    return (
-        sa.update(quota_usages)
-        .where(
-            _usage.id == source["id"],
-            *conditions,
-            _usage.generation == source["generation"],
-            *(value >= zero for value in changed.values()),
-        )
-        .values({**changed, _usage.updated_at: clock.utc_now()})
-    )
+def charge(connection: sa.Connection, posting: Posting) -> bool:
+    """Apply ``posting`` to its row if generation and bounds allow it. False: refused, and nothing was written."""
+    return _CHARGE(connection, arguments([posting])).rowcount == 1
 
 
 _LOCK_ROW = (
@@ -321,27 +258,27 @@ def read_page(connection: sa.Connection, project_id: str | None, page: Page, pod
     return _counters(connection, query)
 
 
-def along(nodes: Sequence[Node], reserved: int, used: int) -> list[Change]:
-    """The changes of a project's row (the first of ``nodes``) and of those above it, which count its subtree."""
+def along(nodes: Sequence[Node], reserved: int, used: int) -> list[Posting]:
+    """The postings of a project's row (the first of ``nodes``) and of those above it, which count its subtree."""
     growth = reserved + used
     return [
-        Change(node, 0 if index else reserved, 0 if index else used, growth)
+        Posting(node, 0 if index else reserved, 0 if index else used, growth)
         for index, node in enumerate(nodes if growth else nodes[:1])
     ]
 
 
-def merge(changes: Iterable[Change]) -> list[Change]:
-    """The changes of one transaction, summed per row, deepest first.
+def merge(postings: Iterable[Posting], lock_order: LockOrder) -> list[Posting]:
+    """The postings of one transaction, summed per row, in lock order.
 
     A row whose sum is 0 stays among them: the charge compares its generation, which shows whether the rows above it are
-    still the same. Raises ConcurrentChange if two changes have different generations of a row: the path of one of them
+    still the same. Raises ConcurrentChange if two postings have different generations of a row: the path of one of them
     is out of date, and both must be read again.
     """
-    by_row: dict[int, Change] = {}
-    for change in changes:
-        usage_id = change.node.usage_id
-        by_row[usage_id] = by_row[usage_id].plus(change) if usage_id in by_row else change
-    return sorted(by_row.values(), key=by_depth)
+    by_row: dict[int, Posting] = {}
+    for posting in postings:
+        usage_id = posting.node.usage_id
+        by_row[usage_id] = by_row[usage_id].plus(posting) if usage_id in by_row else posting
+    return sorted(by_row.values(), key=lambda posting: lock_order(posting.node))
 
 
 _ROW = sa.select(_usage.used, _usage.reserved, _usage.subtree).where(_usage.id == sa.bindparam("b_id"))

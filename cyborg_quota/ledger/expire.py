@@ -12,7 +12,6 @@ from cyborg_quota import exceptions
 from cyborg_quota.db import history
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.history import ExpiryPosition
-from cyborg_quota.ledger.counters import Counting
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.transitions import Row
 
@@ -70,10 +69,10 @@ class Expirer:
     ) -> tuple[Sequence[Row], ExpiryPosition | None]:
         """Expire the next batch, without those of ``locked`` projects. Returns its rows and the position of its end."""
 
-        def work(connection: Connection, counting: Counting) -> tuple[Sequence[Row], ExpiryPosition | None]:
+        def work(connection: Connection) -> tuple[Sequence[Row], ExpiryPosition | None]:
             rows, end = history.overdue_after(connection, position, self._batch_rows, self._settler.grace, lock=True)
             batch = [row for row in rows if row.project_id not in locked]
-            self._settler.expire(connection, counting, batch)
+            self._settler.expire(connection, batch)
             return batch, end
 
         return self._settler.write(work)

@@ -12,7 +12,6 @@ from cyborg_quota import exceptions, transitions
 from cyborg_quota.db import reservations
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.errors import ConcurrentChange
-from cyborg_quota.ledger.counters import Counting
 from cyborg_quota.ledger.reserve import repeat
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.transitions import Plan, Row
@@ -45,7 +44,7 @@ class Namer:
     def _attempt(self, selection: Selection, consumer: str) -> bool:
         """Attempt once to commit. False: another claim of this name has ended or begun meanwhile, retry."""
 
-        def work(connection: Connection, counting: Counting) -> Plan:
+        def work(connection: Connection) -> Plan:
             self._database.sync_with_cluster(connection)
             rows = self._settler.read_rows(connection, "commit", selection)
             plan = transitions.decide("commit", rows)
@@ -53,7 +52,7 @@ class Namer:
                 self._name(connection, rows, consumer)
             if not plan.moves:
                 self._database.ensure_durable(connection)
-            self._settler.apply(connection, counting, plan.moves, 0)
+            self._settler.apply(connection, plan.moves)
             return plan
 
         try:

@@ -18,11 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from cyborg_quota import enforcement, exceptions, transitions
-from cyborg_quota.db import new_reservations, reservations, usages
+from cyborg_quota.db import charges, new_reservations, reservations, usages
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.db.project_path import ProjectPath
-from cyborg_quota.ledger.counters import ChargeRefused
 from cyborg_quota.ledger.enforcers import Enforcer, PendingClaim, PreparationChanged, Refused, conflict
 from cyborg_quota.ledger.project_tree import PathCache, Tree
 from cyborg_quota.ledger.requests import ReserveRequest
@@ -132,10 +131,10 @@ class Reserver:
         try:
             if not is_complete:
                 raise Refused
-            changes = changes_with_bounds(path, constraints, amounts, request.state)
-            if self._write(request, pending, enforcers, _rows(request, path, pending), changes):
+            postings = postings_with_bounds(path, constraints, amounts, request.state)
+            if self._write(request, pending, enforcers, _rows(request, path, pending), postings):
                 return True
-        except (ChargeRefused, Refused) as refusal:
+        except (charges.Refused, Refused) as refusal:
             if not is_complete and (is_charged := self._resolve_duplicate(request, pending, enforcers)) is not None:
                 return is_charged
             if is_complete or not any(item.is_charged for item in pending):
@@ -151,15 +150,16 @@ class Reserver:
         pending: Sequence[PendingClaim],
         enforcers: Sequence[Enforcer],
         rows: Sequence[new_reservations.NewReservation],
-        changes: Sequence[usages.Change],
+        postings: Sequence[usages.Posting],
     ) -> bool:
         """Insert and charge all rows. False: one of the consumers already holds live reservations.
 
-        Raises ChargeRefused, Refused, PreparationChanged, DuplicateEntry.
+        Raises charges.Refused, Refused, PreparationChanged, DuplicateEntry.
         """
         is_limited = request.state == RESERVED
-        consumers = {row.consumer for row in rows if row.consumer is not None}
+        consumers = {row.consumer_id for row in rows if row.consumer_id is not None}
         dialect = self._database.dialect
+        merged = usages.merge(postings, dialect.lock_order)
 
         def work(connection: Connection) -> ReserveResult:
             if consumers and reservations.any_live(connection, request.project_id, consumers):
@@ -167,16 +167,15 @@ class Reserver:
             reservations.insert(connection, rows)
             for enforcer in enforcers:
                 enforcer.charge(connection, pending)
-            if not dialect.charge_all(connection, changes):
-                raise ChargeRefused
+            charges.apply(connection, merged)
             return True
 
         def single_statement(connection: Connection) -> ReserveResult:
-            return dialect.reserve_in_single_statement(connection, rows, changes, taken)
+            return dialect.reserve_in_single_statement(connection, rows, merged, taken)
 
         claims = [enforcer.inventory_claims(pending) for enforcer in enforcers]
         taken = [claim for some in claims for claim in some or ()]
-        is_single = is_limited and None not in claims and self._database.supports_single_statement(len(changes))
+        is_single = is_limited and None not in claims
         result = self._database.write(work, single_statement if is_single else None)
         if isinstance(result, InventoryClaim):
             raise Refused(result.inventory_id)
@@ -345,28 +344,25 @@ def _amounts(pending: Sequence[PendingClaim], *, is_counted: bool) -> dict[Resou
     return amounts
 
 
-def changes_with_bounds(
+def postings_with_bounds(
     path: ProjectPath, constraints: Sequence[Constraint] | None, amounts: Mapping[ResourceKey, int], state: State
-) -> list[usages.Change]:
-    """The changes of the usage rows on the path, with their bounds. Deepest first: ``charge_all`` sorts by lock order.
-
-    ``constraints`` None: they are not limited.
-    """
+) -> list[usages.Posting]:
+    """The postings of the usage rows on the path, with their bounds. ``constraints`` None: they are not limited."""
     limits: dict[tuple[str, str, str, bool], int] = {}
     for one in constraints or ():
         if one.limit != UNLIMITED:
             counter = (one.project_id, one.resource, one.pod, one.scope == "project")
             limits[counter] = min(one.limit, limits.get(counter, one.limit))
-    changes = []
+    postings = []
     for (resource, pod), amount in amounts.items():
         effect = (amount, 0) if state == RESERVED else (0, amount)
-        for change in usages.along(path.nodes(ResourceKey(resource, pod)) or (), *effect):
-            change.max_held, change.max_subtree = (
-                limits.get((change.node.project_id, resource, pod, is_own)) for is_own in (True, False)
+        for posting in usages.along(path.nodes(ResourceKey(resource, pod)) or (), *effect):
+            posting.max_held, posting.max_subtree = (
+                limits.get((posting.node.project_id, resource, pod, is_own)) for is_own in (True, False)
             )
-            change.until = None if constraints is None else path.until
-            changes.append(change)
-    return sorted(changes, key=usages.by_depth)
+            posting.until = None if constraints is None else path.until
+            postings.append(posting)
+    return postings
 
 
 def _rows(
@@ -381,8 +377,8 @@ def _rows(
             project_id=item.project_id,
             resource=resource,
             delta=delta,
-            consumer=item.claim.consumer,
-            group=item.group,
+            consumer_id=item.claim.consumer,
+            group_id=item.group,
             state=request.state,
             ttl_microseconds=request.ttl_microseconds,
             claim_ordinal=None if item.claim.consumer is None else ordinals[resource],

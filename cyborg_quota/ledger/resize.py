@@ -13,14 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from cyborg_quota import exceptions, transitions
-from cyborg_quota.db import new_reservations, reservation_changes, reservations, usages
+from cyborg_quota.db import charges, new_reservations, reservation_changes, reservations, usages
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.project_path import ProjectPath
 from cyborg_quota.db.reservations import Amendment
-from cyborg_quota.ledger.counters import ChargeRefused, Counting
 from cyborg_quota.ledger.enforcers import Enforcer, Refused
 from cyborg_quota.ledger.requests import ReserveRequest, ResizeRequest
-from cyborg_quota.ledger.reserve import Reserver, changes_with_bounds, repeat
+from cyborg_quota.ledger.reserve import Reserver, postings_with_bounds, repeat
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.transitions import Row
 from cyborg_quota.types import EXPIRED, Constraint, ResourceKey, State
@@ -75,24 +74,24 @@ class Resizer:
         charge = ReserveRequest(request.project_id, (), None, 0, request.sees_all)
         path = self._reserver.path(charge, sorted(growth), is_limited=bool(amounts))
         constraints = self._reserver.constraints(charge, path, amounts)
-        charges = changes_of_rows(path, constraints, rows, growth)
+        postings = usages.merge(postings_of_rows(path, constraints, rows, growth), self._database.dialect.lock_order)
         changes = [
             Amendment(row, uuids[row.resource], row.project_id, row.usage_id, request.amounts[row.resource])
             for row in rows
         ]
 
-        def work(connection: Connection, counting: Counting) -> bool:
+        def work(connection: Connection) -> bool:
             amend(connection, self._settler, changes)
             for enforcer in self._enforcers:
                 enforcer.resize(connection, rows, request.amounts)
-            counting.exchange(charges)
+            charges.apply(connection, postings)
             return True
 
         try:
-            return self._settler.write(work)
+            return self._database.write(work)
         except ReservationChanged:
             return False
-        except (ChargeRefused, Refused) as refusal:
+        except (charges.Refused, Refused) as refusal:
             try:
                 is_current = self._reserver.raise_refusal(charge, path, constraints, amounts)
             except exceptions.OverQuota as error:
@@ -120,18 +119,18 @@ def read_rows(
     return database.read_synced(work)
 
 
-def changes_of_rows(
+def postings_of_rows(
     path: ProjectPath, constraints: Sequence[Constraint] | None, rows: Sequence[Row], amounts: Mapping[ResourceKey, int]
-) -> list[usages.Change]:
-    """The changes, with their bounds, that add these amounts to what the rows of a consumer hold, by their states."""
+) -> list[usages.Posting]:
+    """The postings, with their bounds, that add these amounts to what the rows of a consumer hold, by their states."""
     by_state: dict[State, dict[ResourceKey, int]] = {}
     for row in rows:
         for key in transitions.counted_keys(row):
             by_state.setdefault(row.state, {})[key] = amounts[key]
     return [
-        change
+        posting
         for state, added in by_state.items()
-        for change in changes_with_bounds(path, constraints, added, state)
+        for posting in postings_with_bounds(path, constraints, added, state)
     ]
 
 

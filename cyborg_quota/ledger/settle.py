@@ -16,13 +16,13 @@ from typing import Final, TypeVar
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions, transitions
-from cyborg_quota.db import inventories, reservations, usages
-from cyborg_quota.db.database import Connection, Database
+from cyborg_quota.db import charges, inventories, reservations, usages
+from cyborg_quota.db.database import Connection, Database, Work
 from cyborg_quota.db.errors import ConcurrentChange
-from cyborg_quota.ledger.counters import Counting, RetryRowByRow, RowsMissing
+from cyborg_quota.db.usages import Node, Posting
 from cyborg_quota.ledger.project_tree import PathCache
 from cyborg_quota.transitions import Call, Move, Plan, Row
-from cyborg_quota.types import Selection, State
+from cyborg_quota.types import Selection, State, UsageKey
 
 LOG = logging.getLogger(__name__)
 
@@ -79,8 +79,12 @@ class ReservationCache:
         return known
 
 
-class _NotReserved(Exception):
-    """A cached reservation is already settled or overdue: read its state from the database."""
+class RowsMissing(Exception):
+    """The usage row of a live reservation does not exist: create it, and retry."""
+
+    def __init__(self, key: UsageKey) -> None:
+        self.key = key
+        super().__init__(key)
 
 
 class Settler:
@@ -95,7 +99,7 @@ class Settler:
     def settle(self, call: Call, selection: Selection, ttl_microseconds: int = 0) -> None:
         """Apply ``call`` to the selected reservations. Raises ReservationError as ``transitions`` defines."""
 
-        def work(connection: Connection, counting: Counting) -> Plan:
+        def work(connection: Connection) -> Plan:
             # This node of a cluster may lag behind. It may lack rows of a consumer or group: synchronize first. For
             # UUIDs, it may lack only later changes of state: synchronize only if the call would change nothing.
             is_synced = selection.uuids is None and self._database.sync_with_cluster(connection)
@@ -105,104 +109,92 @@ class Settler:
                 plan = transitions.decide(call, self.read_rows(connection, call, selection))
             if not plan.moves:
                 self._database.ensure_durable(connection)
-            self.apply(connection, counting, plan.moves, ttl_microseconds)
+            self.apply(connection, plan.moves, ttl_microseconds)
             return plan
 
         with self._database.deadline():
-            if call in _SETTLES_RESERVED and self._settle_cached(call, selection):
-                return
-            plan = self.write(work)
+            plan = self.write(work, self._single_statement(call, selection))
         if plan.error is not None:
             raise plan.error
 
-    def _settle_cached(self, call: Call, selection: Selection) -> bool:
-        """Settle reservations without reading them first. False: not cached, already settled, or overdue."""
-        rows = self.reservation_cache.take(selection)
+    def _single_statement(self, call: Call, selection: Selection) -> Callable[[Connection], Plan | None] | None:
+        """Settles reservations that this process has made, without reading them first. None: that is not possible.
+
+        The statement changes nothing if one of them is already settled, or overdue.
+        """
+        rows = self.reservation_cache.take(selection) if call in _SETTLES_RESERVED else None
         if not rows:
-            return False
+            return None
         plan = transitions.decide(call, rows)
-        uuids, after = [row.uuid for row in rows], plan.moves[0].to
-        changes = self._changes(plan.moves)
-        freed = transitions.capacity_freed(plan.moves)
-
-        def work(connection: Connection, counting: Counting) -> bool:
-            if not reservations.settle_in_flight(connection, uuids, after, self.grace):
-                raise _NotReserved
-            if freed:
-                inventories.give_back(connection, freed)
-            counting.apply(plan.moves)
-            return True
-
-        def settle_in_one(connection: Connection) -> bool | None:
-            settle = self._database.dialect.settle_in_single_statement
-            return settle(connection, uuids, after, self.grace, changes)
-
-        is_supported = not freed and self._database.supports_single_statement(len(changes))
         try:
-            self.write(work, settle_in_one if is_supported else None)
-        except _NotReserved:
-            return False
-        return True
-
-    def _changes(self, moves: Sequence[Move]) -> Sequence[usages.Change]:
-        """The changes of the counters for these moves; empty if a path is not cached, or is known to be out of date."""
-        changes: list[usages.Change] = []
-        for key, amount in transitions.amounts(moves).items():
-            nodes = self._paths.known(key)
-            if nodes is None:
-                return ()
-            changes += usages.along(nodes, *amount)
-        try:
-            return usages.merge(changes)
+            postings = self._postings(plan.moves, self._known_nodes)
         except ConcurrentChange:
-            return ()
+            return None
+        if transitions.capacity_freed(plan.moves):
+            return None
+        uuids, after = [row.uuid for row in rows], plan.moves[0].to
+        settle = self._database.dialect.settle_in_single_statement
+        return lambda connection: plan if settle(connection, uuids, after, self.grace, postings) else None
+
+    def _postings(self, moves: Sequence[Move], nodes_of: Callable[[UsageKey], Sequence[Node]]) -> list[Posting]:
+        """What the moves add to every usage row on their paths. Raises ConcurrentChange: see usages.merge."""
+        postings = [
+            posting
+            for key, amount in transitions.amounts(moves).items()
+            if any(amount)
+            for posting in usages.along(nodes_of(key), *amount)
+        ]
+        return usages.merge(postings, self._database.dialect.lock_order)
+
+    def _known_nodes(self, key: UsageKey) -> Sequence[Node]:
+        """The usage rows to charge, from the cache. Raises ConcurrentChange if they are not cached."""
+        nodes = self._paths.known(key)
+        if nodes is None:
+            raise ConcurrentChange
+        return nodes
+
+    def _nodes(self, connection: Connection, key: UsageKey) -> Sequence[Node]:
+        """The usage rows to charge, from the cache or the database. Raises RowsMissing."""
+        nodes = self._paths.known(key)
+        if nodes is None:
+            nodes = self._paths.read(connection, key.project_id, [key.resource_key]).nodes(key.resource_key)
+        if nodes is None:
+            raise RowsMissing(key)
+        return nodes
 
     def expire_rows(self, uuids: Sequence[str]) -> int:
         """Expire those of these reservations that are overdue, in one transaction. Returns their number."""
+        return self.write(
+            lambda connection: self.expire(connection, reservations.by_uuids(connection, uuids, None, self.grace))
+        )
 
-        def work(connection: Connection, counting: Counting) -> int:
-            return self.expire(connection, counting, reservations.by_uuids(connection, uuids, None, self.grace))
-
-        return self.write(work)
-
-    def expire(self, connection: Connection, counting: Counting, rows: Sequence[Row]) -> int:
+    def expire(self, connection: Connection, rows: Sequence[Row]) -> int:
         """Expire those of these rows that are overdue. Returns their number. Raises ConcurrentChange."""
         moves = transitions.decide("expire", rows).moves
         self._paths.read_many(connection, transitions.amounts(moves))
-        self.apply(connection, counting, moves, 0)
+        self.apply(connection, moves)
         return len(moves)
 
-    def write(
-        self,
-        work: Callable[[Connection, Counting], T],
-        single_statement: Callable[[Connection], T | None] | None = None,
-    ) -> T:
-        """Run ``work`` in a transaction, with the object that updates the counters. Creates missing usage rows.
+    def write(self, work: Work[T], single_statement: Work[T | None] | None = None) -> T:
+        """Run ``work`` in a transaction: see Database.write. Creates the usage rows that ``apply`` misses.
 
-        ``work`` may run several times. ``single_statement``: see Database.write. Raises DatabaseError.
+        Raises DatabaseError.
         """
-        singly = False
-
-        def attempt(connection: Connection) -> T:
-            return work(connection, Counting(connection, self._paths, singly=singly))
-
         where = ""
         for _ in range(_MAX_ATTEMPTS):
             try:
-                return self._database.write(attempt, single_statement)
-            except RetryRowByRow:
-                singly = True
+                return self._database.write(work, single_statement)
             except RowsMissing as missing:
-                key = missing.key
-                where = f"project {key.project_id} and resource {key.resource_key}"
+                project_id, key = missing.key.project_id, missing.key.resource_key
+                where = f"project {project_id} and resource {key}"
                 LOG.warning(
                     "Project %s has live reservations of %s but no usage row; the row is created. Run: "
                     "cyborg-quota usage heal",
-                    key.project_id,
-                    key.resource_key,
+                    project_id,
+                    key,
                 )
-                self._paths.forget(key.project_id)
-                self._paths.get(key.project_id, [key.resource_key])
+                self._paths.forget(project_id)
+                self._paths.get(project_id, [key])
         raise exceptions.DatabaseError(
             f"The usage row of {where} is deleted each time it is created. Stop what deletes rows of quota_usages, and "
             "run: cyborg-quota usage heal"
@@ -239,22 +231,24 @@ class Settler:
     def _is_complete(rows: Sequence[Row], selection: Selection) -> bool:
         return len(rows) == len(set(selection.uuids)) if selection.uuids is not None else bool(rows)
 
-    def apply(self, connection: Connection, counting: Counting, moves: Sequence[Move], ttl_microseconds: int) -> None:
+    def apply(self, connection: Connection, moves: Sequence[Move], ttl_microseconds: int = 0) -> None:
         """Change the states of the rows, then inventories, then the counters.
 
-        Raises ConcurrentChange if another call changed a row.
+        Raises ConcurrentChange if another call changed a row, or if a cached path is out of date. (Then none is cached
+        any more.)
         """
         by_kind: dict[tuple[State, State, int], list[int]] = {}
         for move in moves:
             by_kind.setdefault((move.row.state, move.to, move.row.generation), []).append(move.row.id)
         for (before, after, generation), ids in sorted(by_kind.items()):
-            if before == after:
-                is_done = reservations.extend(connection, ids, ttl_microseconds, self.grace, generation=generation)
-            else:
-                is_done = reservations.move(connection, ids, before, after, self.grace, generation=generation)
-            if not is_done:
+            if not reservations.move(
+                connection, ids, before, after, self.grace, generation=generation, ttl_microseconds=ttl_microseconds
+            ):
                 raise ConcurrentChange
         if freed := transitions.capacity_freed(moves):
             inventories.give_back(connection, freed)
-        if any(before != after for before, after, _ in by_kind):
-            counting.apply(moves)
+        try:
+            charges.apply(connection, self._postings(moves, lambda key: self._nodes(connection, key)))
+        except (ConcurrentChange, charges.Refused):
+            self._paths.forget_all()
+            raise ConcurrentChange from None

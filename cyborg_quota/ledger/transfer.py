@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from cyborg_quota import exceptions, transitions
-from cyborg_quota.db import history, new_reservations, reservations
+from cyborg_quota.db import charges, history, new_reservations, reservations, usages
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
+from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.reservations import Amendment
-from cyborg_quota.ledger.counters import ChargeRefused, Counting
 from cyborg_quota.ledger.project_tree import PathCache
 from cyborg_quota.ledger.requests import ReserveRequest, TransferRequest
 from cyborg_quota.ledger.reserve import Reserver, repeat
-from cyborg_quota.ledger.resize import ReservationChanged, amend, changes_of_rows, expire_overdue, read_rows
+from cyborg_quota.ledger.resize import ReservationChanged, amend, expire_overdue, postings_of_rows, read_rows
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.transitions import Row
 from cyborg_quota.types import LIVE_STATES, ResourceKey, UsageKey
@@ -86,10 +86,15 @@ class Transferrer:
             for constraint in self._reserver.constraints(receiving, path, amounts) or ()
             if constraint.scope == "project" or constraint.key not in unchanged
         ]
-        charges = [
-            *changes_of_rows(sending, None, rows, {key: -amount for key, amount in amounts.items()}),
-            *changes_of_rows(path, constraints, rows, amounts),
+        postings = [
+            *postings_of_rows(sending, None, rows, {key: -amount for key, amount in amounts.items()}),
+            *postings_of_rows(path, constraints, rows, amounts),
         ]
+        try:
+            postings = usages.merge(postings, self._database.dialect.lock_order)
+        except ConcurrentChange:
+            self._paths.forget_all()
+            return False
         leaves = {row.resource: (path.nodes(ResourceKey(row.resource)) or ())[0] for row in rows}
 
         ordinals = {resource: index + 1 for index, resource in enumerate(sorted({row.resource for row in rows}))}
@@ -105,18 +110,18 @@ class Transferrer:
             for row in rows
         ]
 
-        def work(connection: Connection, counting: Counting) -> bool:
+        def work(connection: Connection) -> bool:
             if reservations.any_live(connection, request.receiver, [request.consumer]):
                 raise _ReceiverHolds
             amend(connection, self._settler, changes)
-            counting.exchange(charges)
+            charges.apply(connection, postings)
             return True
 
         try:
-            return self._settler.write(work)
+            return self._database.write(work)
         except ReservationChanged:
             return False
-        except ChargeRefused:
+        except charges.Refused:
             # If the path of the sender was out of date, so were the limits of the receiver that are above both.
             self._paths.forget(request.sender)
             current = self._paths.get(request.sender, sorted(amounts))

@@ -20,8 +20,8 @@ import testscenarios
 from cyborg_quota import Claim, Inventory, QuotaEngine
 from cyborg_quota.db import new_reservations
 from cyborg_quota.db.database import Database
-from cyborg_quota.db.usages import Change
-from cyborg_quota.types import UsageKey
+from cyborg_quota.db.usages import Posting
+from cyborg_quota.types import RESERVED, UsageKey
 from tests import base, fixtures, hooks
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -253,19 +253,18 @@ class TestOnlyTheUniqueKeys(PlanTestCase):
         database = hooks.database_of(engine)
 
         def new_row(name: str) -> new_reservations.NewReservation:
-            return new_reservations.NewReservation(
-                new_reservations.new_uuid(), node.usage_id, "p1", "gpu", 1, name, None, "reserved", 10**9, 1
-            )
+            row = (new_reservations.new_uuid(), node.usage_id, "gpu", 1, name, None, 1, None, None, None)
+            return new_reservations.NewReservation(*row, "p1", RESERVED, 10**9)
 
         def without(connection: sa.Connection) -> None:
             for name in constraints:
                 connection.exec_driver_sql(f"ALTER TABLE reservations DROP CONSTRAINT {name}")
             for rows in ([new_row("b")], [new_row("c"), new_row("d")]):
-                reserved = [Change(node, reserved=1, subtree=1)]
+                reserved = [Posting(node, reserved=1, subtree=1)]
                 self.assertTrue(database.dialect.reserve_in_single_statement(connection, rows, reserved))
                 for after, change in (("committed", {"used": 1}), ("rolled_back", {"subtree": -1})):
                     savepoint = connection.begin_nested()
-                    uuids, changes = [row.uuid for row in rows], [Change(node, reserved=-1, **change)]
+                    uuids, changes = [row.uuid for row in rows], [Posting(node, reserved=-1, **change)]
                     self.assertTrue(database.dialect.settle_in_single_statement(connection, uuids, after, 0, changes))  # type: ignore[arg-type]
                     savepoint.rollback()
             connection.exec_driver_sql("ROLLBACK")

@@ -256,7 +256,8 @@ class TestStaleCaches(ResizeTestCase):
         uuids = other.reserve(self.context, {"gpu": 2}, consumer="c")
         with hooks.recorded_statements(other) as sent:
             other.commit(self.context, uuids)
-        self.assertFalse([text for text in sent if text.startswith("SELECT reservations")], sent)
+        if self.backend != "sqlite":  # (it has no single statements)
+            self.assertFalse([text for text in sent if text.startswith("SELECT reservations")], sent)
 
 
 class TestTransfer(ResizeTestCase):

@@ -15,7 +15,6 @@ import testscenarios
 from cyborg_quota import exceptions
 from cyborg_quota.db import path_state
 from cyborg_quota.db.database import Connection, Database
-from cyborg_quota.ledger.counters import Counting
 from cyborg_quota.types import ResourceKey
 from tests import base, fixtures, trees
 from tests.race.interleaving import BackgroundCall
@@ -123,8 +122,7 @@ class TestHealFence(InterleavingTestCase):
         def commit(connection: Connection) -> None:
             driver: Any = self.engine._driver
             rows = driver.settler._select_rows(connection, base.Selection(None, uuids=[uuid]))
-            counting = Counting(connection, driver._paths, singly=False)
-            driver.settler.apply(connection, counting, base.decide("commit", rows).moves, 0)
+            driver.settler.apply(connection, base.decide("commit", rows).moves)
 
         committing, may_end = self.open_transaction(commit)
         healing = BackgroundCall(lambda: self.engine.heal(base.ADMIN))

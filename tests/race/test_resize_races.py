@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
+from typing import Any
 from unittest import mock
 
 import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import Inventory, QuotaEngine, exceptions
-from cyborg_quota.db import reservations
+from cyborg_quota.db import reservations, usages
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.dialects.base import Dialect
 from cyborg_quota.db.prepared import ListStatement
@@ -206,16 +207,19 @@ class TestNaive(ResizeRaceTestCase):
             for name in ("_COMMIT", "_END", "_EXPIRE"):
                 naive = ListStatement(getattr(reservations, name)._build)
                 stack.enter_context(mock.patch.object(reservations, name, naive))
-            settle = mock.Mock()
-            settle.changed = self.settle_naively
-            naive_settles = {"committed": settle, "rolled_back": settle}
-            stack.enter_context(mock.patch.object(reservations, "_SETTLE_IN_FLIGHT", naive_settles))
-            stack.enter_context(mock.patch.object(Database, "supports_single_statement", lambda *_: False))
+            dialect = hooks.database_of(self.other).dialect
+            stack.enter_context(mock.patch.object(type(dialect), "settle_in_single_statement", self.settle_naively))
             yield
 
-    def settle_naively(self, connection: sa.Connection, uuids: list[str], _parameters: object) -> int:
-        text = sa.text("UPDATE reservations SET state = 'committed' WHERE uuid = :u AND state = 'reserved'")
-        return sum(connection.execute(text, {"u": uuid}).rowcount for uuid in uuids)
+    @staticmethod
+    def settle_naively(connection: sa.Connection, uuids: list[str], *arguments: Any) -> bool:
+        """The cached rows (this commits them), whatever has become of them."""
+        for uuid in uuids:
+            connection.execute(sa.text("UPDATE reservations SET state = 'committed' WHERE uuid = :u"), {"u": uuid})
+        for posting in arguments[-1]:
+            usages.charge(connection, posting)
+        connection.exec_driver_sql("COMMIT")
+        return True
 
     def faults(self) -> list[str]:
         with self.sql.connect() as connection:

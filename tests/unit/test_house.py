@@ -252,6 +252,7 @@ DB_LEVELS = (
     {
         "candidates",
         "change_log",
+        "charges",
         "connect",
         "connection_cache",
         "free_capacity",
@@ -260,7 +261,7 @@ DB_LEVELS = (
         "pod_bindings",
         "project_path",
         "projects",
-        "recounts",
+        "usage_locks",
         "totals",
     },
     {"dialects"},
@@ -350,7 +351,7 @@ class TestDialects(base.BaseTestCase):
         self.assertEqual(names, set().union(*DB_LEVELS))
 
 
-BUILDS_CHARGES = re.compile(r"\bmax_held\b|\bcharge_update(_many)?\b")
+BUILDS_CHARGES = re.compile(r"\bmax_held\b|\bcharge_(update|rows)\b")
 """The conditions of the UPDATE of a charge, and the functions that build it."""
 MAX_CHARGE_FILES = 3
 

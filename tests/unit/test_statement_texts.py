@@ -16,12 +16,13 @@ import sqlalchemy as sa
 from oslotest import base
 
 from cyborg_quota.db import (
+    charges,
     dialects,
     inventories,
     reservations,
 )
 from cyborg_quota.db.new_reservations import NewReservation
-from cyborg_quota.db.usages import Change, Node
+from cyborg_quota.db.usages import Node, Posting
 from cyborg_quota.types import COMMITTED, RESERVED, ROLLED_BACK
 
 TEXTS = pathlib.Path(__file__).parent / "statements"
@@ -81,30 +82,33 @@ def new_rows(count: int) -> list[NewReservation]:
             project_id="p1",
             resource=f"gpu{index}",
             delta=1,
-            consumer=f"c{index}",
-            group=None,
+            consumer_id=f"c{index}",
+            group_id=None,
             state=RESERVED,
             ttl_microseconds=5,
             claim_ordinal=index + 1,
+            source=None,
+            provider_id=None,
+            pod=None,
         )
         for index in range(count)
     ]
 
 
-def reserving(rows: int) -> list[Change]:
+def reserving(rows: int) -> list[Posting]:
     """The changes of a reserve with all bounds: the usage rows of a path, leaf first."""
-    leaf = Change(node(1, rows - 1), reserved=2, subtree=2, max_held=8, max_subtree=50)
-    above = [Change(node(1 + index, rows - 1 - index), subtree=2, max_subtree=60) for index in range(1, rows)]
+    leaf = Posting(node(1, rows - 1), reserved=2, subtree=2, max_held=8, max_subtree=50)
+    above = [Posting(node(1 + index, rows - 1 - index), subtree=2, max_subtree=60) for index in range(1, rows)]
     return [leaf, *above]
 
 
-def committing(rows: int) -> list[Change]:
-    return [Change(node(1 + index), reserved=-2, used=2) for index in range(rows)]
+def committing(rows: int) -> list[Posting]:
+    return [Posting(node(1 + index), reserved=-2, used=2) for index in range(rows)]
 
 
-def rolling_back(rows: int) -> list[Change]:
-    leaf = Change(node(1, rows - 1), reserved=-2, subtree=-2)
-    return [leaf, *(Change(node(1 + index, rows - 1 - index), subtree=-2) for index in range(1, rows))]
+def rolling_back(rows: int) -> list[Posting]:
+    leaf = Posting(node(1, rows - 1), reserved=-2, subtree=-2)
+    return [leaf, *(Posting(node(1 + index, rows - 1 - index), subtree=-2) for index in range(1, rows))]
 
 
 Run = Callable[[Any], object]
@@ -140,8 +144,8 @@ def statement_by_statement() -> Iterator[tuple[str, Run]]:
     """The portable statements of a reserve, and of a settle by uuid, by consumer and by group."""
     claim = inventories.InventoryClaim(inventory_id=7, amount=2, total=4)
     yield "claim of capacity", lambda c: inventories.claim(c, claim)
-    yield "charge one row", lambda c: dialects.of(c).charge_all(c, reserving(1))
-    yield "charge in a tree", lambda c: dialects.of(c).charge_all(c, reserving(3))
+    yield "charge one row", lambda c: charges.apply(c, reserving(1))
+    yield "charge together", lambda c: dialects.of(c).charge_together(c, reserving(3))
     yield "insert 1", lambda c: reservations.insert(c, new_rows(1))
     yield "insert 2", lambda c: reservations.insert(c, new_rows(2))
     yield "by uuids", lambda c: reservations.by_uuids(c, ["u1", "u2", "u3"], "p1", 0)

@@ -8,8 +8,8 @@ connection is kept in ``connection.info``.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import sqlalchemy as sa
 
@@ -18,11 +18,8 @@ from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.prepared import Statement
 from cyborg_quota.db.settings import DatabaseSettings
-from cyborg_quota.db.usages import Change
+from cyborg_quota.db.usages import Node, Posting
 from cyborg_quota.types import State
-
-MIN_BULK_ROWS: Final = 8
-"""From this number of usage rows, the statement of ``charge_bulk`` is faster than one statement for each row."""
 
 
 def unchanged(query: sa.Select[Any]) -> sa.Select[Any]:
@@ -51,8 +48,6 @@ class Dialect:
     has_server: ClassVar[bool] = True
     max_writers: ClassVar[int | None] = None
     """The most transactions that can write at the same time. None: no limit."""
-    locks_by_id: ClassVar[bool] = False
-    """Whether every transaction locks usage rows by id, instead of deepest first and then by name."""
     update_locks_in_order: ClassVar[bool] = False
     """Whether an UPDATE of several rows locks them in a known order: that of their primary keys."""
 
@@ -84,23 +79,16 @@ class Dialect:
 
     # --- Charges: see usages.py for the conditions and values of a charge ---
 
-    def lock_order(self, change: Change) -> tuple[Any, ...]:
+    def lock_order(self, node: Node) -> tuple[Any, ...]:
         """The sort key of the order in which every transaction locks usage rows."""
-        return change.node.lock_order
+        return usages.deepest_first(node)
 
-    def in_lock_order(self, changes: Iterable[Change]) -> list[Change]:
-        return sorted(changes, key=self.lock_order)
+    def charge_together(self, connection: sa.Connection, postings: Sequence[Posting]) -> bool:
+        """Charge many rows, which are in lock order, in one statement. False: not supported, or a row was refused.
 
-    def charge_all(self, connection: sa.Connection, changes: Sequence[Change]) -> bool:
-        """Charge every row in lock order. False: a charge was refused, and the caller must roll back."""
-        return all(usages.charge(connection, change) for change in self.in_lock_order(changes))
-
-    def charge_bulk(self, connection: sa.Connection, changes: Sequence[Change]) -> bool | None:
-        """Charge rows without limits, in one statement. False: a charge was refused, and the caller must roll back.
-
-        None: not supported for this number of rows, and nothing was written. The caller charges each row.
+        If a row was refused, the others may be charged: the caller must roll back.
         """
-        return None
+        return False
 
     # --- Single-statement transactions: one round trip instead of four ---
 
@@ -108,24 +96,20 @@ class Dialect:
         """Whether the server supports them. ``server`` knows its version after the first connection."""
         return False
 
-    def supports_single_statement(self, usage_rows: int) -> bool:
-        """Whether a transaction that charges this number of usage rows can be a single statement."""
-        return False
-
     def reserve_in_single_statement(
         self,
         connection: sa.Connection,
         rows: Sequence[NewReservation],
-        changes: Sequence[Change],
+        postings: Sequence[Posting],
         claims: Sequence[InventoryClaim] = (),
     ) -> bool | InventoryClaim | None:
         """Insert reservations in flight, of one project and one lifetime, charge their usage rows, and COMMIT.
 
-        ``claims``: what they take from inventories, in the order of the inventories' ids. ``changes`` have the bounds
-        that the limits set. True: done and durable. False or None: nothing was changed, because a charge or a claim was
-        refused, a consumer has a live reservation, or this form does not support the call; the
-        multi-statement transaction then handles the call and determines the reason. An element of ``claims``: its
-        inventory refused it. Nothing was changed, and the multi-statement transaction need not run.
+        ``claims``: what they take from inventories, in the order of the inventories' ids. ``postings`` are in lock
+        order, and have the bounds that the limits set. True: done and durable. False or None: nothing was changed,
+        because a charge or a claim was refused, a consumer has a live reservation, or this form does not support the
+        call; the multi-statement transaction then handles the call and determines the reason. An element of ``claims``:
+        its inventory refused it. Nothing was changed, and the multi-statement transaction need not run.
         Raises DBDuplicateEntry if a UUID, or a live reservation of the same consumer, exists.
         """
         return None
@@ -150,7 +134,7 @@ class Dialect:
         uuids: Sequence[str],
         after: State,
         grace: int,
-        changes: Sequence[Change],
+        postings: Sequence[Posting],
     ) -> bool | None:
         """Set reservations in flight that are not overdue to ``after`` (committed or rolled_back), update the counters,
         and COMMIT the transaction.

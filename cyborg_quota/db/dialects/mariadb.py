@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """MariaDB, Galera clusters of it, and MySQL: SQLAlchemy's dialect ``mysql``.
 
-InnoDB locks the rows of an UPDATE in the order of their ids, so one statement charges all rows of a path. A reserve
+InnoDB locks the rows of an UPDATE in the order of their ids, so one statement of a block charges all rows. A reserve
 and a settle are one prepared compound statement that ends its own transaction (MariaDB 10.6.2 or later)::
 
     BEGIN NOT ATOMIC
@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
@@ -27,13 +27,12 @@ from sqlalchemy.ext.compiler import compiles
 from cyborg_quota.db import inventories, new_reservations, reservations, usages
 from cyborg_quota.db.clock import utc_after
 from cyborg_quota.db.dialects import mariadb_schema_lock
-from cyborg_quota.db.dialects.base import MIN_BULK_ROWS, Dialect, skipping_locked, unchanged
+from cyborg_quota.db.dialects.base import Dialect, skipping_locked, unchanged
 from cyborg_quota.db.inventories import InventoryClaim
-from cyborg_quota.db.models import reservations as reservations_table
 from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.prepared import ServerStatement, Statement, statement_name
 from cyborg_quota.db.settings import DatabaseSettings
-from cyborg_quota.db.usages import Change
+from cyborg_quota.db.usages import Node, Posting
 from cyborg_quota.types import RESERVED, State
 
 _FIRST_VERSION: Final = (10, 6, 2)
@@ -42,14 +41,11 @@ _FIRST_VERSION: Final = (10, 6, 2)
 _MAX_ROWS: Final = 16
 """The most reservations of one single-statement transaction."""
 
-_MAX_CHANGES: Final = 8
+_MAX_POSTINGS: Final = 8
 """The most usage rows of one single-statement transaction."""
 
 _MAX_CLAIMS: Final = 4
 """The most inventories of one such transaction: each number of inventories needs its own prepared statement."""
-
-_MAX_ROWS_PER_CHARGE: Final = 64
-"""The most usage rows of one UPDATE. More are charged one by one."""
 
 _TRANSACTION_ENDED: Final = "cyborg_quota_ended"
 """Key in ``connection.info``: a block has ended its transaction."""
@@ -65,7 +61,6 @@ class MariaDB(Dialect):
     name = "mysql"
     driver = "pymysql"
     extra = "mysql"
-    locks_by_id = True
     update_locks_in_order = True
 
     def engine_arguments(self, url: sa.URL, settings: DatabaseSettings) -> dict[str, Any]:
@@ -125,45 +120,39 @@ class MariaDB(Dialect):
             raise
         restore()
 
-    def lock_order(self, change: Change) -> tuple[Any, ...]:
-        return (change.node.usage_id,)
+    def lock_order(self, node: Node) -> tuple[Any, ...]:
+        return (node.usage_id,)
 
-    def charge_all(self, connection: sa.Connection, changes: Sequence[Change]) -> bool:
-        """One statement for all rows. One statement per row gave 64 % of the throughput (8 levels)."""
-        if not 1 < len(changes) <= _MAX_ROWS_PER_CHARGE:
-            return super().charge_all(connection, changes)
-        parameters = {
-            f"{name}_{index}": value
-            for index, change in enumerate(changes)
-            for name, value in usages.arguments(change).items()
-        }
-        return _charge_many(len(changes))(connection, parameters).rowcount == len(changes)
-
-    def charge_bulk(self, connection: sa.Connection, changes: Sequence[Change]) -> bool | None:
-        if len(changes) < MIN_BULK_ROWS or not _is_mariadb(connection.dialect):  # (MySQL has another syntax for VALUES)
-            return self.charge_all(connection, changes) if 1 < len(changes) <= _MAX_ROWS_PER_CHARGE else None
+    def charge_together(self, connection: sa.Connection, postings: Sequence[Posting]) -> bool:
+        if not _is_mariadb(connection.dialect):  # (MySQL has another syntax for VALUES)
+            return False
         # (Bypass SQLAlchemy's statement cache, which would keep each of these texts and its compiled form.)
-        text = _CHARGE_VALUES.text_for(connection.dialect)
-        listed = _values_text(self.in_lock_order(changes))
-        return connection.exec_driver_sql(text.replace(_VALUES_HERE, listed)).rowcount == len(changes)
+        text = _CHARGE_VALUES.text_for(connection.dialect).replace(_VALUES_HERE, _values_text(postings))
+        return connection.exec_driver_sql(text).rowcount == len(postings)
 
     def can_run_single_statements(self, server: sa.Dialect) -> bool:
         return _is_mariadb(server) and tuple(server.server_version_info or ()) >= _FIRST_VERSION
-
-    def supports_single_statement(self, usage_rows: int) -> bool:
-        return usage_rows > 0
 
     def reserve_in_single_statement(
         self,
         connection: sa.Connection,
         rows: Sequence[NewReservation],
-        changes: Sequence[Change],
+        postings: Sequence[Posting],
         claims: Sequence[InventoryClaim] = (),
     ) -> bool | InventoryClaim | None:
-        if (prepared := _reserve_form(rows, changes, claims)) is None:
+        if len(rows) > _MAX_ROWS or not 0 < len(postings) <= _MAX_POSTINGS or len(claims) > _MAX_CLAIMS:
             return None
-        form, parameters = prepared
-        step = _reserve_block(form).run(connection, parameters)
+        columns = new_reservations.columns_of(rows)
+        parameters: dict[str, Any] = {
+            "b_project": rows[0].project_id,
+            "b_ttl": rows[0].ttl_microseconds,
+            **new_reservations.row_parameters(rows, columns),
+            **usages.arguments(postings),
+        }
+        for index, claim in enumerate(claims):
+            parameters.update(inventories.arguments(claim, f"_{index}"))
+        block = _reserve_block(connection.dialect, len(rows), columns, len(claims), len(postings))
+        step = _run_block(connection, block, parameters)
         index = step - 2  # (step 1 is the INSERT, and the claims follow)
         return claims[index] if 0 <= index < len(claims) else step == _DONE
 
@@ -186,12 +175,14 @@ class MariaDB(Dialect):
         uuids: Sequence[str],
         after: State,
         grace: int,
-        changes: Sequence[Change],
+        postings: Sequence[Posting],
     ) -> bool | None:
-        if (prepared := _settle_form(uuids, after, grace, changes)) is None:
+        if len(uuids) > _MAX_ROWS or not 0 < len(postings) <= _MAX_POSTINGS:
             return None
-        form, parameters = prepared
-        return _settle_block(form).run(connection, parameters) == _DONE
+        parameters: dict[str, Any] = {f"b_{index}": uuid for index, uuid in enumerate(sorted(uuids))}
+        parameters.update(usages.arguments(postings), b_grace=grace)
+        block = _settle_block(connection.dialect, len(uuids), after, len(postings))
+        return _run_block(connection, block, parameters) == _DONE
 
     def skip_locked(self, server: sa.Dialect) -> Callable[[sa.Select[Any]], sa.Select[Any]]:
         first = (10, 6) if _is_mariadb(server) else (8, 0, 1)
@@ -263,33 +254,27 @@ def _time_limits(settings: DatabaseSettings) -> str:
     )
 
 
-@functools.cache
-def _charge_many(size: int) -> Statement:
-    return Statement(usages.charge_update_many(size))
-
-
 _VALUES_HERE: Final = "/* values */"
 
 
 def _charging_values() -> sa.Update:
-    """The UPDATE of ``charge_bulk``: all rows, as a list of values that is written into the text.
+    """The UPDATE of ``charge_together``: all rows, as a list of values that is written into the text.
 
     It locks the rows in the order of the list or of the table. Both are sorted by id.
     """
-    names = usages.BULK_COLUMNS
+    names = usages.COLUMNS
     listed = sa.text(_VALUES_HERE).columns(*[sa.column(name, sa.BigInteger) for name in names]).subquery("d")
-    return usages.bulk_update({name: listed.c[name] for name in names})
+    return usages.charge_update(dict(listed.c.items()), usages.has_id(listed.c.id))
 
 
 _CHARGE_VALUES: Final = Statement(_charging_values())
 
 
-def _values_text(changes: Sequence[Change]) -> str:
+def _values_text(postings: Sequence[Posting]) -> str:
     """SELECT ... AS id, ... AS generation, ... UNION ALL VALUES (...), ..."""
-    rows = [usages.bulk_values(change) for change in changes]
-    first = ", ".join(f"{value} AS {name}" for value, name in zip(rows[0], usages.BULK_COLUMNS, strict=True))
-    lines = [f"({', '.join([str(value) for value in row])})" for row in rows[1:]]
-    return f"SELECT {first} UNION ALL VALUES {', '.join(lines)}" if lines else f"SELECT {first}"
+    rows = [usages.values(posting) for posting in postings]
+    first = ", ".join([f"{value} AS {name}" for value, name in zip(rows[0], usages.COLUMNS, strict=True)])
+    return f"SELECT {first} UNION ALL VALUES {', '.join(map(str, rows[1:]))}"
 
 
 _DONE: Final = -1
@@ -298,36 +283,18 @@ _Step = tuple[sa.Executable, int]
 """A statement, and the number of rows that it must change."""
 
 
-class _Block:
-    """One transaction as a prepared compound statement. Each connection prepares it once.
+def _run_block(connection: sa.Connection, block: ServerStatement, parameters: Mapping[str, Any]) -> int:
+    """Run and commit the transaction: _DONE, or the number of the step that refused. Then nothing was changed.
 
-    ``build`` returns a query that must return no row (or None), and the steps.
+    0: the guard refused, or the connection cannot prepare the statement.
     """
-
-    __slots__ = ("_build", "_statement")
-
-    def __init__(self, build: Callable[[], tuple[sa.Select[Any] | None, Sequence[_Step]]]) -> None:
-        self._build = build
-        self._statement: ServerStatement | None = None
-
-    def run(self, connection: sa.Connection, parameters: dict[str, Any]) -> int:
-        """Run and commit the transaction: _DONE, or the number of the step that refused. Then nothing was changed.
-
-        0: the query refused, or the connection cannot prepare the statement.
-        """
-        statement = self._statement
-        if statement is None:
-            statement = self._statement = self._prepare(connection.dialect)
-        result = statement.run(connection, connection.info, parameters)
-        if result is None:
-            return 0
-        connection.info[_TRANSACTION_ENDED] = True
-        refused = int(result.scalar_one()) if result.returns_rows else _DONE
-        result.close()
-        return refused
-
-    def _prepare(self, dialect: sa.Dialect) -> ServerStatement:
-        return _server_statement(*_block_text(dialect, *self._build()))
+    result = block.run(connection, connection.info, parameters)
+    if result is None:
+        return 0
+    connection.info[_TRANSACTION_ENDED] = True
+    refused = int(result.scalar_one()) if result.returns_rows else _DONE
+    result.close()
+    return refused
 
 
 def _server_statement(text: str, names: tuple[str, ...]) -> ServerStatement:
@@ -345,9 +312,8 @@ def _query_block(dialect: sa.Dialect, query: Statement) -> ServerStatement:
     return _server_statement(f"BEGIN NOT ATOMIC {text}; COMMIT; END", tuple(names.used))
 
 
-def _block_text(
-    dialect: sa.Dialect, guard: sa.Select[Any] | None, steps: Sequence[_Step]
-) -> tuple[str, tuple[str, ...]]:
+def _block(dialect: sa.Dialect, guard: sa.Select[Any] | None, *steps: _Step) -> ServerStatement:
+    """One transaction as a prepared compound statement. ``guard``: a query that must return no row."""
     names = _Names()
 
     def text_of(element: Any) -> str:
@@ -357,7 +323,7 @@ def _block_text(
     opened += [f"{text_of(element)}; IF ROW_COUNT() = {rows} THEN" for element, rows in steps]
     numbers = list(range(len(steps), 0, -1)) + [0] * (len(opened) - len(steps))  # of the innermost step first
     refused = " ".join([f"ELSE ROLLBACK; SELECT {number}; END IF;" for number in numbers])
-    return f"BEGIN NOT ATOMIC {' '.join(opened)} COMMIT; {refused} END", tuple(names.used)
+    return _server_statement(f"BEGIN NOT ATOMIC {' '.join(opened)} COMMIT; {refused} END", tuple(names.used))
 
 
 class _Names(dict[str, str]):
@@ -372,99 +338,20 @@ class _Names(dict[str, str]):
         return "?"
 
 
-class _ReserveForm(NamedTuple):
-    """What the text of a single-statement reserve depends on."""
-
-    size: int
-    has_consumers: bool
-    has_source: bool
-    place: tuple[str, ...]
-    claims: int
-    changes: int
-
-
-def _reserve_form(
-    rows: Sequence[NewReservation], changes: Sequence[Change], claims: Sequence[InventoryClaim]
-) -> tuple[_ReserveForm, dict[str, Any]] | None:
-    """The form of a reserve and its parameters; None if it has too many rows."""
-    if not 0 < len(rows) <= _MAX_ROWS or not 0 < len(changes) <= _MAX_CHANGES or len(claims) > _MAX_CLAIMS:
-        return None
-    first = rows[0]
-    parameters: dict[str, Any] = {"b_project": first.project_id, "b_ttl": first.ttl_microseconds}
-    has_source = new_reservations.have_source(rows)
-    place = new_reservations.place_columns(rows)
-    has_consumers = new_reservations.add_row_values(parameters, rows, has_source=has_source, place=place)
-    for index, claim in enumerate(claims):
-        parameters.update(inventories.arguments(claim, f"_{index}"))
-    _add_changes(parameters, changes)
-    return _ReserveForm(len(rows), has_consumers, has_source, place, len(claims), len(changes)), parameters
-
-
-class _SettleForm(NamedTuple):
-    """What the text of a single-statement commit or rollback depends on."""
-
-    size: int
-    after: State
-    changes: int
-
-
-def _settle_form(
-    uuids: Sequence[str], after: State, grace: int, changes: Sequence[Change]
-) -> tuple[_SettleForm, dict[str, Any]] | None:
-    """The form of a commit or rollback and its parameters; None if it has too many rows."""
-    if not 0 < len(uuids) <= _MAX_ROWS or not 0 < len(changes) <= _MAX_CHANGES:
-        return None
-    parameters: dict[str, Any] = {"b_grace": grace}
-    for index, uuid in enumerate(sorted(uuids)):
-        parameters[f"b_{index}"] = uuid
-    _add_changes(parameters, changes)
-    return _SettleForm(len(uuids), after, len(changes)), parameters
-
-
-def _add_changes(parameters: dict[str, Any], changes: Sequence[Change]) -> None:
-    """Add the parameters of the changes to ``parameters``."""
-    for index, change in enumerate(changes):
-        parameters.update(usages.arguments(change, f"_{index}"))
-
-
-def _reserve_values(form: _ReserveForm) -> list[dict[str, sa.ColumnElement[Any]]]:
-    """The values of the rows that a single-statement reserve inserts."""
-    shared = reservations.shared_values(sa.literal_column(f"'{RESERVED}'"))
-    return [
-        {
-            **shared,
-            **reservations.row_values(index, has_source=form.has_source, place=form.place),
-        }
-        for index in range(form.size)
-    ]
+@functools.lru_cache(maxsize=256)
+def _reserve_block(
+    dialect: sa.Dialect, size: int, columns: tuple[str, ...], claims: int, postings: int
+) -> ServerStatement:
+    guard = reservations.live_rows_of_consumers(size) if "consumer_id" in columns else None
+    insert = reservations.insert_rows(size, columns, RESERVED)
+    taking = [(inventories.claim_update(f"_{index}"), 1) for index in range(claims)]
+    return _block(dialect, guard, (insert, size), *taking, (usages.charge_rows(postings), postings))
 
 
 @functools.lru_cache(maxsize=256)
-def _reserve_block(form: _ReserveForm) -> _Block:
-    def build() -> tuple[sa.Select[Any] | None, Sequence[_Step]]:
-        values = _reserve_values(form)
-        insert = sa.insert(reservations_table).values(values if form.size > 1 else values[0])
-        guard = reservations.live_rows_of_consumers(form.size) if form.has_consumers else None
-        claims = [(inventories.claim_update(f"_{index}"), 1) for index in range(form.claims)]
-        return guard, [(insert, form.size), *claims, _charge_step(form.changes)]
-
-    return _Block(build)
-
-
-@functools.lru_cache(maxsize=256)
-def _settle_block(form: _SettleForm) -> _Block:
-    def build() -> tuple[None, Sequence[_Step]]:
-        settle = reservations.settle_in_flight_update(form.size, form.after)
-        return None, [(settle, form.size), _charge_step(form.changes)]
-
-    return _Block(build)
-
-
-def _charge_step(changes: int) -> _Step:
-    """Several rows in one statement, for the same lock order as in MariaDB.charge_all."""
-    if changes > 1:
-        return usages.charge_update_many(changes), changes
-    return usages.charge_update("_0"), 1
+def _settle_block(dialect: sa.Dialect, size: int, after: State, postings: int) -> ServerStatement:
+    settle = reservations.settle_in_flight_update(size, after)
+    return _block(dialect, None, (settle, size), (usages.charge_rows(postings), postings))
 
 
 @compiles(utc_after, "mysql")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """PostgreSQL. It guarantees no lock order within an UPDATE of several rows, so each usage row has its own UPDATE;
-except in batches, which first lock the rows in order (``charge_bulk``).
+except in batches, which first lock the rows in order (``charge_together``).
 
 A reserve or a settle is one call of a function in autocommit mode (postgresql_functions.py). If it is refused, the
 function changes nothing.
@@ -20,14 +20,14 @@ from sqlalchemy.ext.compiler import compiles
 from cyborg_quota.db import socket_watchdog, usages
 from cyborg_quota.db.clock import utc_after
 from cyborg_quota.db.dialects import postgresql_functions as functions
-from cyborg_quota.db.dialects.base import MIN_BULK_ROWS, Dialect
+from cyborg_quota.db.dialects.base import Dialect
 from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.db.models import quota_usages, reservations
 from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.prepared import Statement
 from cyborg_quota.db.reservations import LiveOfConsumers
 from cyborg_quota.db.settings import DatabaseSettings
-from cyborg_quota.db.usages import Change
+from cyborg_quota.db.usages import Posting
 from cyborg_quota.types import State
 
 LOG = logging.getLogger(__name__)
@@ -80,25 +80,22 @@ class PostgreSQL(Dialect):
         finally:
             info[socket_watchdog.IS_PATIENT] = False
 
-    def charge_bulk(self, connection: sa.Connection, changes: Sequence[Change]) -> bool | None:
-        if len(changes) < MIN_BULK_ROWS:
-            return None
-        return _CHARGE_ARRAYS(connection, _arrays(self.in_lock_order(changes))).rowcount == len(changes)
+    def charge_together(self, connection: sa.Connection, postings: Sequence[Posting]) -> bool:
+        arrays = map(functions.array, zip(*map(usages.values, postings), strict=True))
+        parameters = dict(zip(usages.COLUMNS, arrays, strict=True))
+        return _CHARGE_ARRAYS(connection, parameters).rowcount == len(postings)
 
     def can_run_single_statements(self, server: sa.Dialect) -> bool:
         return bool(getattr(server, "server_version_info", None))
-
-    def supports_single_statement(self, usage_rows: int) -> bool:
-        return usage_rows > 0
 
     def reserve_in_single_statement(
         self,
         connection: sa.Connection,
         rows: Sequence[NewReservation],
-        changes: Sequence[Change],
+        postings: Sequence[Posting],
         claims: Sequence[InventoryClaim] = (),
     ) -> bool | None:
-        return functions.reserve(connection, rows, self.in_lock_order(changes), claims)
+        return functions.reserve(connection, rows, postings, claims)
 
     def read_in_single_statement(
         self, connection: sa.Connection, query: Statement, parameters: Mapping[str, Any]
@@ -113,9 +110,9 @@ class PostgreSQL(Dialect):
         uuids: Sequence[str],
         after: State,
         grace: int,
-        changes: Sequence[Change],
+        postings: Sequence[Posting],
     ) -> bool | None:
-        return functions.settle(connection, uuids, after, grace, self.in_lock_order(changes))
+        return functions.settle(connection, uuids, after, grace, postings)
 
     def report_no_single_statements(self, reason: str) -> None:
         LOG.warning(
@@ -245,35 +242,24 @@ def _set_in_each_transaction(engine: sa.Engine, values: Mapping[str, str]) -> No
 
 
 def _charging_arrays() -> sa.Update:
-    """The UPDATE of ``charge_bulk``: all rows, with each column as an array, so that one text serves all sizes.
+    """The UPDATE of ``charge_together``: all rows, with each column as an array, so that one text serves all sizes.
 
     PostgreSQL guarantees no lock order inside an UPDATE, so the statement first locks the rows in lock order.
     """
-    names = usages.BULK_COLUMNS
-    types = dict.fromkeys(names, sa.BigInteger) | {"id": sa.Integer, "generation": sa.Integer}
+    types = dict.fromkeys(usages.COLUMNS, sa.BigInteger) | {"id": sa.Integer, "generation": sa.Integer}
     arrays = {
-        name: sa.cast(sa.bindparam(f"b_{name}", type_=sa.String), postgresql.ARRAY(kind))
-        for name, kind in types.items()
+        name: sa.cast(sa.bindparam(name, type_=sa.String), postgresql.ARRAY(kind)) for name, kind in types.items()
     }
-    table = sa.func.unnest(*arrays.values()).table_valued(*names, with_ordinality="ordinal", name="listed")
+    table = sa.func.unnest(*arrays.values()).table_valued(*types, with_ordinality="ordinal", name="listed")
     listed: Any = table.render_derived()
     # (A redundant condition: the planner overestimates the list, and would otherwise hash the whole table.)
     narrow = _usage.id == sa.any_(arrays["id"])
     locking = sa.select(listed).where(_usage.id == listed.c.id, narrow).order_by(listed.c.ordinal)
     locked = locking.with_for_update(of=quota_usages, key_share=True).cte("d").prefix_with("MATERIALIZED")
-    return usages.bulk_update({name: locked.c[name] for name in names}, narrow)
+    return usages.charge_update(dict(locked.c.items()), usages.has_id(locked.c.id), narrow)
 
 
 _CHARGE_ARRAYS: Final = Statement(_charging_arrays())
-
-
-def _arrays(changes: Sequence[Change]) -> dict[str, str]:
-    """The parameters of ``_charging_arrays``, in PostgreSQL's array syntax."""
-    columns = zip(*[usages.bulk_values(change) for change in changes], strict=True)
-    return {
-        f"b_{name}": f"{{{','.join([str(value) for value in column])}}}"
-        for name, column in zip(usages.BULK_COLUMNS, columns, strict=True)
-    }
 
 
 @compiles(LiveOfConsumers, "postgresql")

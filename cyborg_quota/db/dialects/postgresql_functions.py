@@ -13,14 +13,14 @@ from __future__ import annotations
 import importlib.resources
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
 import sqlalchemy as sa
 
 from cyborg_quota.db import usages
 from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.db.new_reservations import NewReservation
-from cyborg_quota.db.usages import Change
+from cyborg_quota.db.usages import Posting
 from cyborg_quota.types import State
 
 _TEXT: Final = importlib.resources.files("cyborg_quota.db.dialects").joinpath("postgresql.sql").read_text("utf-8")
@@ -32,6 +32,8 @@ DEFINITIONS: Final = {
 
 _RESERVE: Final = "cyborg_quota_reserve_v1"
 _SETTLE: Final = "cyborg_quota_settle_v1"
+_COLUMNS_OF_ROWS: Final = NewReservation._fields.index("pod")
+"""The number of columns that the function inserts. (Claims in pods need several statements.)"""
 
 TRANSACTION_SETTINGS: Final = "cyborg_quota_transaction_settings"
 """Key in ``connection.info``, for a connection behind a pooler in transaction mode: its SET statements.
@@ -87,32 +89,21 @@ def create(connection: sa.Connection) -> list[str]:
 def reserve(
     connection: sa.Connection,
     rows: Sequence[NewReservation],
-    changes: Sequence[Change],
+    postings: Sequence[Posting],
     claims: Sequence[InventoryClaim],
 ) -> bool:
-    """Reserve in one call of a function, with claims and changes in lock order. False: it changed nothing."""
+    """Reserve in one call of a function, with claims and postings in lock order. False: it changed nothing."""
     first = rows[0]
-    columns: list[Iterable[Any]] = [
-        [row.uuid for row in rows],
-        [row.usage_id for row in rows],
-        [row.resource for row in rows],
-        [row.delta for row in rows],
-        [row.consumer for row in rows],
-        [row.group for row in rows],
-        [row.claim_ordinal for row in rows],
-        [row.source for row in rows],
-        [row.provider_id for row in rows],
-        *_columns(claims, 3),
-        *_charge_columns(changes),
-    ]
-    return _call(connection, _RESERVE, first.project_id, first.ttl_microseconds, *map(_array, columns))
+    columns = [*zip(*[row[:_COLUMNS_OF_ROWS] for row in rows], strict=True), *_columns(claims, 3)]
+    shared = first.project_id, first.ttl_microseconds
+    return _call(connection, _RESERVE, *shared, *map(array, columns), *_charge_arrays(postings))
 
 
 def settle(
-    connection: sa.Connection, uuids: Sequence[str], after: State, grace: int, changes: Sequence[Change]
+    connection: sa.Connection, uuids: Sequence[str], after: State, grace: int, postings: Sequence[Posting]
 ) -> bool:
-    """Commit or roll back in one call of a function, with the changes in lock order. False: it changed nothing."""
-    return _call(connection, _SETTLE, _array(sorted(uuids)), after, grace, *map(_array, _charge_columns(changes)))
+    """Commit or roll back in one call of a function, with the postings in lock order. False: it changed nothing."""
+    return _call(connection, _SETTLE, array(sorted(uuids)), after, grace, *_charge_arrays(postings))
 
 
 def _call(connection: sa.Connection, function: str, *arguments: str | int | None) -> bool:
@@ -125,22 +116,9 @@ def _call(connection: sa.Connection, function: str, *arguments: str | int | None
     return connection.exec_driver_sql(text, arguments).rowcount > 0
 
 
-def _charge_columns(changes: Sequence[Change]) -> Iterable[Sequence[int]]:
-    """The columns of the rows to charge, as the functions expect them."""
-    return _columns(
-        [
-            (
-                change.node.usage_id,
-                change.node.generation,
-                change.reserved,
-                change.used,
-                change.subtree,
-                *usages.bounds(change),
-            )
-            for change in changes
-        ],
-        8,
-    )
+def _charge_arrays(postings: Sequence[Posting]) -> Iterable[str]:
+    """The rows to charge, as the functions expect them."""
+    return map(array, _columns([usages.values(posting) for posting in postings], len(usages.COLUMNS)))
 
 
 def _columns(rows: Sequence[Sequence[int]], number: int) -> Iterable[Sequence[int]]:
@@ -148,7 +126,7 @@ def _columns(rows: Sequence[Sequence[int]], number: int) -> Iterable[Sequence[in
     return zip(*rows, strict=True) if rows else [()] * number
 
 
-def _array(elements: Iterable[str | int | None]) -> str:
+def array(elements: Iterable[str | int | None]) -> str:
     """PostgreSQL's text of an array. (psycopg2's ARRAY[...] takes the client and the server longer.)"""
     return f"{{{','.join([_element(element) for element in elements])}}}"
 

@@ -7,19 +7,15 @@ There is no network round trip, so the portable form (several statements) is fas
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.compiler import compiles
 
-from cyborg_quota.db import usages
 from cyborg_quota.db.clock import utc_after
-from cyborg_quota.db.dialects.base import MIN_BULK_ROWS, Dialect
-from cyborg_quota.db.prepared import Statement
+from cyborg_quota.db.dialects.base import Dialect
 from cyborg_quota.db.settings import DatabaseSettings
-from cyborg_quota.db.usages import Change
 
 _READS: Final = "cyborg_quota_reads"
 """Key in ``connection.info``: the next transaction only reads."""
@@ -77,23 +73,11 @@ class SQLite(Dialect):
         # SQLite replaces any exception of a function by its own error, and the clock function raises no other one.
         return "user-defined function raised exception" in str(error)
 
-    def charge_bulk(self, connection: sa.Connection, changes: Sequence[Change]) -> bool | None:
-        if len(changes) < MIN_BULK_ROWS:
-            return None
-        rows = [dict(zip(_PARAMETERS, usages.bulk_values(change), strict=True)) for change in changes]
-        return _CHARGE_ROW.execute_many(connection, rows).rowcount == len(changes)
-
     def insert_or_ignore(
         self, connection: sa.Connection, table: sa.Table, values: dict[str, Any], params: dict[str, Any]
     ) -> None:
         connection.execute(sqlite.insert(table).values(values).on_conflict_do_nothing(), params)
 
-
-_PARAMETERS: Final = tuple(f"b_{name}" for name in usages.BULK_COLUMNS)
-_CHARGE_ROW: Final = Statement(
-    usages.bulk_update({name: sa.bindparam(f"b_{name}", type_=sa.BigInteger) for name in usages.BULK_COLUMNS})
-)
-"""One row per statement: without a round trip, this is as fast as a statement for all rows."""
 
 _CLOCK_FUNCTION: Final = "cyborg_quota_utc_after"
 
