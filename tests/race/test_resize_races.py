@@ -212,7 +212,7 @@ class TestNaive(ResizeRaceTestCase):
             yield
 
     @staticmethod
-    def settle_naively(connection: sa.Connection, uuids: list[str], *arguments: Any) -> bool:
+    def settle_naively(_dialect: Dialect, connection: sa.Connection, uuids: list[str], *arguments: Any) -> bool:
         """The cached rows (this commits them), whatever has become of them."""
         for uuid in uuids:
             connection.execute(sa.text("UPDATE reservations SET state = 'committed' WHERE uuid = :u"), {"u": uuid})
