@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
@@ -62,10 +62,10 @@ def _to_row(result_row: Any) -> Row:
 
 
 _BY_UUID = ListStatement(lambda size: sa.select(*ROW_COLUMNS).where(any_of(_row.uuid, size)))
-_BY_CONSUMER = _WITH_ORDER.where(
-    _row.project_id == sa.bindparam("b_project"), _row.consumer_id == sa.bindparam("b_name")
-)
-_BY_GROUP = _WITH_ORDER.where(_row.project_id == sa.bindparam("b_project"), _row.group_id == sa.bindparam("b_name"))
+_BY_HOLDER: Final = {
+    column.name: _WITH_ORDER.where(_row.project_id == sa.bindparam("b_project"), column == sa.bindparam("b_name"))
+    for column in (_row.consumer_id, _row.group_id)
+}
 
 
 def by_uuids(connection: sa.Connection, uuids: Sequence[str], project_id: str | None, grace: int) -> list[Row]:
@@ -75,15 +75,11 @@ def by_uuids(connection: sa.Connection, uuids: Sequence[str], project_id: str | 
     return [by_uuid[uuid] for uuid in dict.fromkeys(uuids) if uuid in by_uuid]
 
 
-def by_consumer(connection: sa.Connection, project_id: str, consumer: str, grace: int) -> list[Row]:
-    """All rows of this consumer of the project, in every state, that are not purged."""
-    result = connection.execute(_BY_CONSUMER, {"b_project": project_id, "b_name": consumer, "b_grace": grace})
-    return [_to_row(row) for row in result]
-
-
-def by_group(connection: sa.Connection, project_id: str, group: str, grace: int) -> list[Row]:
-    """All rows of this group of the project, in every state, that are not purged."""
-    result = connection.execute(_BY_GROUP, {"b_project": project_id, "b_name": group, "b_grace": grace})
+def by_holder(
+    connection: sa.Connection, project_id: str, holder: Literal["consumer_id", "group_id"], name: str, grace: int
+) -> list[Row]:
+    """All rows of this consumer or group of the project, in every state, that are not purged."""
+    result = connection.execute(_BY_HOLDER[holder], {"b_project": project_id, "b_name": name, "b_grace": grace})
     return [_to_row(row) for row in result]
 
 
@@ -281,6 +277,7 @@ def _amending(size: int) -> sa.Update:
 
 
 _AMEND = ListStatement(_amending)
+_AMENDED: Final = ("state", "generation", "delta_before", "project_id", "usage_id", "delta", "claim_ordinal")
 
 
 def amend(connection: sa.Connection, changes: Sequence[Amendment], grace: int) -> bool:
@@ -291,14 +288,9 @@ def amend(connection: sa.Connection, changes: Sequence[Amendment], grace: int) -
     for chunk in chunks(sorted(changes, key=lambda change: change.row.id), CASES_PER_STATEMENT):
         parameters: dict[str, Any] = {"b_grace": grace}
         for index in range(2 * len(chunk)):  # (a padded list repeats its last row)
-            row, _, project_id, usage_id, delta, ordinal = chunk[min(index, len(chunk) - 1)]
-            parameters[f"b_state_{index}"] = row.state
-            parameters[f"b_generation_{index}"] = row.generation
-            parameters[f"b_delta_before_{index}"] = row.delta
-            parameters[f"b_project_id_{index}"] = project_id
-            parameters[f"b_usage_id_{index}"] = usage_id
-            parameters[f"b_delta_{index}"] = delta
-            parameters[f"b_claim_ordinal_{index}"] = ordinal
+            row, _, *after = chunk[min(index, len(chunk) - 1)]
+            values = (row.state, row.generation, row.delta, *after)
+            parameters.update({f"b_{name}_{index}": value for name, value in zip(_AMENDED, values, strict=True)})
         if _AMEND.changed(connection, [change.row.id for change in chunk], parameters) < len(chunk):
             return False
     return True

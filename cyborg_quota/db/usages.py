@@ -160,14 +160,14 @@ def charge_rows(size: int) -> sa.Update:
     For several rows: ``id IN (:b_id_0, ...) AND generation = CASE id WHEN :b_id_0 THEN :b_generation_0 ...``
     """
 
-    def parameters(name: str) -> list[sa.BindParameter[int]]:
-        return [sa.bindparam(f"b_{name}_{index}", type_=sa.BigInteger) for index in range(size)]
-
-    ids = parameters("id")
+    parameters = {
+        name: [sa.bindparam(f"b_{name}_{index}", type_=sa.BigInteger) for index in range(size)] for name in COLUMNS
+    }
+    ids = parameters["id"]
     if size == 1:
-        return charge_update({name: parameters(name)[0] for name in COLUMNS}, has_id(ids[0]))
+        return charge_update({name: of_rows[0] for name, of_rows in parameters.items()}, has_id(ids[0]))
     by_row = {
-        name: sa.case(dict(zip(ids, parameters(name), strict=True)), value=_usage.id) for name in COLUMNS
+        name: sa.case(dict(zip(ids, of_rows, strict=True)), value=_usage.id) for name, of_rows in parameters.items()
     }
     return charge_update(by_row, _usage.id.in_(ids))
 

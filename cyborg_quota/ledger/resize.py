@@ -113,8 +113,9 @@ def read_rows(
         if uuids and reservation_changes.is_any_recorded(connection, list(uuids)):
             database.ensure_durable(connection)
             return None
-        rows = reservations.by_consumer(connection, project_id, consumer, settler.grace)
-        return transitions.current_attempt(rows)
+        return transitions.current_attempt(
+            reservations.by_holder(connection, project_id, "consumer_id", consumer, settler.grace)
+        )
 
     return database.read_synced(work)
 

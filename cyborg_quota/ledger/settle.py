@@ -202,12 +202,10 @@ class Settler:
 
     def read_rows(self, connection: Connection, call: Call, selection: Selection) -> list[Row]:
         rows = self._select_rows(connection, selection)
+        if not self._is_complete(rows, selection) and self._database.sync_with_cluster(connection):
+            rows = self._select_rows(connection, selection)
         if self._is_complete(rows, selection):
             return rows
-        if self._database.sync_with_cluster(connection):
-            rows = self._select_rows(connection, selection)
-            if self._is_complete(rows, selection):
-                return rows
         if selection.uuids is not None:
             known = {row.uuid for row in rows}
             raise exceptions.ReservationNotFound(next(uuid for uuid in selection.uuids if uuid not in known))
@@ -221,11 +219,15 @@ class Settler:
         if selection.uuids is not None:
             return reservations.by_uuids(connection, selection.uuids, selection.project_id, self.grace)
         assert selection.project_id is not None, "only UUIDs are unique across projects"
-        if selection.consumer is not None:
-            rows = reservations.by_consumer(connection, selection.project_id, selection.consumer, self.grace)
-        else:
-            rows = reservations.by_group(connection, selection.project_id, str(selection.group), self.grace)
-        return transitions.current_attempt(rows)
+        return transitions.current_attempt(
+            reservations.by_holder(
+                connection,
+                selection.project_id,
+                "group_id" if selection.consumer is None else "consumer_id",
+                str(selection.consumer or selection.group),
+                self.grace,
+            )
+        )
 
     @staticmethod
     def _is_complete(rows: Sequence[Row], selection: Selection) -> bool:

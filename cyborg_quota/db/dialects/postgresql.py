@@ -9,7 +9,7 @@ function changes nothing.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -81,8 +81,7 @@ class PostgreSQL(Dialect):
             info[socket_watchdog.IS_PATIENT] = False
 
     def charge_together(self, connection: sa.Connection, postings: Sequence[Posting]) -> bool:
-        arrays = map(functions.array, zip(*map(usages.values, postings), strict=True))
-        parameters = dict(zip(usages.COLUMNS, arrays, strict=True))
+        parameters = dict(zip(usages.COLUMNS, _charge_arrays(postings), strict=True))
         return _CHARGE_ARRAYS(connection, parameters).rowcount == len(postings)
 
     def can_run_single_statements(self, server: sa.Dialect) -> bool:
@@ -95,7 +94,16 @@ class PostgreSQL(Dialect):
         postings: Sequence[Posting],
         claims: Sequence[InventoryClaim] = (),
     ) -> bool | None:
-        return functions.reserve(connection, rows, postings, claims)
+        first = rows[0]
+        return functions.call(
+            connection,
+            functions.RESERVE,
+            first.project_id,
+            first.ttl_microseconds,
+            *functions.arrays(rows, _COLUMNS_OF_ROWS),
+            *functions.arrays(claims, 3),
+            *_charge_arrays(postings),
+        )
 
     def read_in_single_statement(
         self, connection: sa.Connection, query: Statement, parameters: Mapping[str, Any]
@@ -112,7 +120,8 @@ class PostgreSQL(Dialect):
         grace: int,
         postings: Sequence[Posting],
     ) -> bool | None:
-        return functions.settle(connection, uuids, after, grace, postings)
+        uuids_array = functions.array(sorted(uuids))
+        return functions.call(connection, functions.SETTLE, uuids_array, after, grace, *_charge_arrays(postings))
 
     def report_no_single_statements(self, reason: str) -> None:
         LOG.warning(
@@ -166,7 +175,8 @@ class PostgreSQL(Dialect):
         return _skipping_locked
 
     def ensure_durable(self, connection: sa.Connection) -> None:
-        functions.ensure_durable(connection)
+        """By a log record, which is flushed with all earlier ones. (The content of the message has no meaning.)"""
+        connection.exec_driver_sql("SELECT FROM pg_logical_emit_message(true, 'cyborg_quota', '')")
 
     @contextlib.contextmanager
     def schema_lock(self, connection: sa.Connection) -> Iterator[None]:
@@ -239,6 +249,15 @@ def _set_in_each_transaction(engine: sa.Engine, values: Mapping[str, str]) -> No
                 cursor.execute(text)
 
     engine.dialect.do_begin = begin  # type: ignore[method-assign]
+
+
+_COLUMNS_OF_ROWS: Final = NewReservation._fields.index("pod")
+"""The number of columns that the function of a reserve inserts. (Claims in pods need several statements.)"""
+
+
+def _charge_arrays(postings: Sequence[Posting]) -> Iterable[str]:
+    """The columns of the rows to charge."""
+    return functions.arrays([usages.values(posting) for posting in postings], len(usages.COLUMNS))
 
 
 def _charging_arrays() -> sa.Update:

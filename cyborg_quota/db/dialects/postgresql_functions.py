@@ -17,12 +17,6 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import usages
-from cyborg_quota.db.inventories import InventoryClaim
-from cyborg_quota.db.new_reservations import NewReservation
-from cyborg_quota.db.usages import Posting
-from cyborg_quota.types import State
-
 _TEXT: Final = importlib.resources.files("cyborg_quota.db.dialects").joinpath("postgresql.sql").read_text("utf-8")
 DEFINITIONS: Final = {
     name: definition
@@ -30,10 +24,8 @@ DEFINITIONS: Final = {
 }
 """The definition of each function, by name, in the order in which they are created."""
 
-_RESERVE: Final = "cyborg_quota_reserve_v1"
-_SETTLE: Final = "cyborg_quota_settle_v1"
-_COLUMNS_OF_ROWS: Final = NewReservation._fields.index("pod")
-"""The number of columns that the function inserts. (Claims in pods need several statements.)"""
+RESERVE: Final = "cyborg_quota_reserve_v1"
+SETTLE: Final = "cyborg_quota_settle_v1"
 
 TRANSACTION_SETTINGS: Final = "cyborg_quota_transaction_settings"
 """Key in ``connection.info``, for a connection behind a pooler in transaction mode: its SET statements.
@@ -41,9 +33,6 @@ TRANSACTION_SETTINGS: Final = "cyborg_quota_transaction_settings"
 Each transaction may run on another server connection. A function call is sent after these SET statements; the server
 runs them in one transaction.
 """
-
-_ENSURE_DURABLE: Final = "SELECT FROM pg_logical_emit_message(true, 'cyborg_quota', '')"
-"""Writes a log record and flushes it, and thus all earlier records. The content of the message has no meaning."""
 
 REFUSED_STATE: Final = "QU001"
 """Our own SQLSTATE: roll back."""
@@ -86,27 +75,7 @@ def create(connection: sa.Connection) -> list[str]:
     return []
 
 
-def reserve(
-    connection: sa.Connection,
-    rows: Sequence[NewReservation],
-    postings: Sequence[Posting],
-    claims: Sequence[InventoryClaim],
-) -> bool:
-    """Reserve in one call of a function, with claims and postings in lock order. False: it changed nothing."""
-    first = rows[0]
-    columns = [*zip(*[row[:_COLUMNS_OF_ROWS] for row in rows], strict=True), *_columns(claims, 3)]
-    shared = first.project_id, first.ttl_microseconds
-    return _call(connection, _RESERVE, *shared, *map(array, columns), *_charge_arrays(postings))
-
-
-def settle(
-    connection: sa.Connection, uuids: Sequence[str], after: State, grace: int, postings: Sequence[Posting]
-) -> bool:
-    """Commit or roll back in one call of a function, with the postings in lock order. False: it changed nothing."""
-    return _call(connection, _SETTLE, array(sorted(uuids)), after, grace, *_charge_arrays(postings))
-
-
-def _call(connection: sa.Connection, function: str, *arguments: str | int | None) -> bool:
+def call(connection: sa.Connection, function: str, *arguments: str | int | None) -> bool:
     """Call a function that is a transaction of its own. False: it changed nothing."""
     # The function's result is returned as the row count, because SQLAlchemy is slower with columns. (The comment shows
     # in a server log or a network trace that the statement commits.)
@@ -116,14 +85,9 @@ def _call(connection: sa.Connection, function: str, *arguments: str | int | None
     return connection.exec_driver_sql(text, arguments).rowcount > 0
 
 
-def _charge_arrays(postings: Sequence[Posting]) -> Iterable[str]:
-    """The rows to charge, as the functions expect them."""
-    return map(array, _columns([usages.values(posting) for posting in postings], len(usages.COLUMNS)))
-
-
-def _columns(rows: Sequence[Sequence[int]], number: int) -> Iterable[Sequence[int]]:
-    """The columns of rows, also if there are no rows."""
-    return zip(*rows, strict=True) if rows else [()] * number
+def arrays(rows: Sequence[Sequence[str | int | None]], number: int) -> Iterable[str]:
+    """The columns of rows as arrays, also if there are no rows. ``number``: of the columns."""
+    return map(array, zip(*[row[:number] for row in rows], strict=True) if rows else [()] * number)
 
 
 def array(elements: Iterable[str | int | None]) -> str:
@@ -139,8 +103,3 @@ def _element(value: str | int | None) -> str:
         return str(value)
     quoted = value.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{quoted}"'
-
-
-def ensure_durable(connection: sa.Connection) -> None:
-    """Flush everything that this transaction can see to disk when it ends."""
-    connection.exec_driver_sql(_ENSURE_DURABLE)
