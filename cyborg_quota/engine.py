@@ -227,7 +227,7 @@ class QuotaEngine(Queries):
         reservation has another consumer.
         """
         selection = validation.selection(context, reservations, project_id, consumer=consumer, group=group)
-        name = validation.check_known_as(known_as, selection)
+        name = None if known_as is None else validation.check_known_as(known_as, selection)
         if name is None:
             self._driver.settler.settle("commit", selection)
         else:

@@ -23,7 +23,7 @@ from cyborg_quota.db import (
 from cyborg_quota.db.database import Connection
 from cyborg_quota.db.models import limit_defaults, project_limits
 from cyborg_quota.db.prepared import insert_many
-from cyborg_quota.types import TOTAL, Page, UsageKey
+from cyborg_quota.types import TOTAL, Page, TotalLimit, UsageKey
 
 _NAMES_A_QUERY: Final = 500
 _OF_PROJECTS: Final = project_limits.c.project_id != TOTAL
@@ -137,6 +137,14 @@ def set_limit(connection: Connection, key: UsageKey, limit: int | None) -> None:
     """Set the limit of a project, or remove it (None)."""
     is_key = sa.and_(*(project_limits.c[name] == value for name, value in key._asdict().items()))
     _replace(connection, project_limits, is_key, key._asdict(), limit)
+
+
+def read_totals(connection: Connection) -> list[TotalLimit]:
+    """All limits over all projects (see totals.py), by resource, with what all projects hold."""
+    limit = project_limits.c
+    query = sa.select(limit.resource, limit.hard_limit).where(limit.project_id == TOTAL).order_by(limit.resource)
+    held = {key.resource: counters.subtree for key, counters in usages.read(connection, [TOTAL]).items()}
+    return [TotalLimit(resource, limit, held.get(resource, 0)) for resource, limit in connection.execute(query)]
 
 
 def set_limits(connection: Connection, limits: Mapping[UsageKey, int | None], known: Collection[UsageKey]) -> None:

@@ -364,6 +364,37 @@ _ZERO_ROW: Final = {
 """The values of a new usage row."""
 
 
+def _of_roots(*columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    """The query for the usage rows of roots that count whole resources."""
+    usage, project = quota_usages.c, projects_table.c
+    source = sa.outerjoin(quota_usages, projects_table, project.project_id == usage.project_id)
+    query = sa.select(*columns).select_from(source)
+    return query.where(usages.COUNTS_WHOLE, project.parent_id.is_(None), usage.project_id != TOTAL)
+
+
+def rows_of_roots(
+    connection: sa.Connection, resources: Collection[str], after: str = "", limit: int | None = None
+) -> dict[UsageKey, int]:
+    """The ids of the usage rows of roots, by project: the first ``limit`` after the project ``after``.
+
+    In the order of the database, whose collation of names is not always that of the bytes.
+    """
+    usage = quota_usages.c
+    query = _of_roots(usage.project_id, usage.resource, usage.id).where(usage.resource.in_(sorted(resources)))
+    if after:
+        query = query.where(usage.project_id > after)
+    rows = connection.execute(query.order_by(usage.project_id).limit(limit))
+    return {UsageKey(row.project_id, row.resource): row.id for row in rows}
+
+
+def sums_of_roots(connection: sa.Connection, resources: Collection[str]) -> dict[str, int]:
+    """The sums of ``subtree`` over the usage rows of roots, by resource."""
+    usage = quota_usages.c
+    query = _of_roots(usage.resource, sa.func.sum(usage.subtree)).where(usage.resource.in_(sorted(resources)))
+    rows = connection.execute(query.group_by(usage.resource))
+    return {resource: int(subtree) for resource, subtree in rows}
+
+
 def make_row(connection: sa.Connection, key: UsageKey) -> None:
     """Insert a usage row of zeros. The transaction must have locked or added the project (``lock_many``)."""
     parameters = {f"b_{name}": value for name, value in key._asdict().items()}

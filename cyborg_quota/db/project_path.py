@@ -50,7 +50,7 @@ class ProjectPath:
     last charge, with its resources; see LimitDriver.is_pure.
     """
 
-    __slots__ = ("_nodes", "_read_at", "_rows", "bounds", "limits", "project_ids", "until")
+    __slots__ = ("_read_at", "_rows", "bounds", "charged", "limits", "project_ids", "until")
 
     def __init__(
         self,
@@ -66,14 +66,14 @@ class ProjectPath:
         self.until = until
         self._rows = rows
         self._read_at = time.monotonic()
-        self._nodes = {key: nodes for key, nodes in rows.items() if len(nodes) == len(self.project_ids)}
+        self.charged = {key: nodes for key, nodes in rows.items() if len(nodes) == len(self.project_ids)}
         for resource, total in (totals or {}).items():
-            if (key := ResourceKey(resource)) in self._nodes:
-                self._nodes[key] += (total,)
+            if (key := ResourceKey(resource)) in self.charged:
+                self.charged[key] += (total,)
 
     def nodes(self, key: ResourceKey) -> tuple[Node, ...] | None:
         """The rows to charge: leaf first, the total over all projects last; None if a row does not exist yet."""
-        return self._nodes.get(key)
+        return self.charged.get(key)
 
     @property
     def has_fresh_limits(self) -> bool:
@@ -91,10 +91,13 @@ class ProjectPath:
 
     def missing(self, keys: Iterable[ResourceKey]) -> list[ResourceKey]:
         """Those of the keys that cannot be charged yet, because a project along this path has no usage row."""
-        return [key for key in keys if key not in self._nodes or self.lacks_total(key)]
+        lacking = [key for key in keys if key not in self.charged]
+        if self.limits is not None and self.limits.totals:
+            lacking += [key for key in keys if self.lacks_total(key)]
+        return lacking
 
     def lacks_total(self, key: ResourceKey) -> bool:
         """Whether a total limit is set, and its row does not exist."""
         if not key.is_whole or self.limits is None or key.resource not in self.limits.totals:
             return False
-        return key in self._nodes and self._nodes[key][-1].project_id != TOTAL
+        return key in self.charged and self.charged[key][-1].project_id != TOTAL

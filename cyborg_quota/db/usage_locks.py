@@ -18,8 +18,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import dialects, models, projects, usages
-from cyborg_quota.db.models import quota_usages
+from cyborg_quota.db import dialects, path_state, projects, usages
 from cyborg_quota.db.prepared import ListStatement, chunks
 from cyborg_quota.types import TOTAL, UsageKey
 
@@ -88,19 +87,9 @@ _ROOTS_A_BATCH: Final = 1000
 def renew_roots(connection: sa.Connection, resource: str, after: str) -> str | None:
     """Renew the rows of a resource of the next roots, by project, from the one after ``after``. Returns the last one.
 
-    None: there are no more. The projects are in the order of the database, whose collation of names is not always that
-    of the bytes.
+    None: there are no more.
     """
-    usage, project = quota_usages.c, models.projects.c
-    query = (
-        sa.select(usage.id, usage.project_id)
-        .select_from(sa.outerjoin(quota_usages, models.projects, project.project_id == usage.project_id))
-        .where(usages.COUNTS_WHOLE, usage.resource == resource, project.parent_id.is_(None))
-        .where(usage.project_id > after if after else sa.true(), usage.project_id != TOTAL)
-        .order_by(usage.project_id)
-        .limit(_ROOTS_A_BATCH)
-    )
-    rows = {UsageKey(row.project_id, resource): row.id for row in connection.execute(query)}
+    rows = path_state.rows_of_roots(connection, [resource], after, _ROOTS_A_BATCH)
     lock(connection, in_lock_order(connection, rows, {}))
     usages.bump_generations_of_rows(connection, list(rows.values()))
     return list(rows)[-1].project_id if rows else None

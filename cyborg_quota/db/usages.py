@@ -59,7 +59,7 @@ class Node:
         return UsageKey(self.project_id, self.resource, self.pod)
 
 
-LockOrder = Callable[[Node], tuple[Any, ...]]
+LockOrder = Callable[[Node], Any]
 """The sort key of the order in which all transactions lock usage rows: see Dialect.lock_order."""
 
 
@@ -360,6 +360,11 @@ def delete_zeros(connection: sa.Connection, project_id: str) -> int:
     )
     left: int = connection.execute(sa.select(sa.func.count()).select_from(quota_usages).where(of_project)).scalar_one()
     return left
+
+
+def delete(connection: sa.Connection, key: UsageKey) -> None:
+    """Delete a row. A charge that has read it matches no row, and reads the path again."""
+    connection.execute(sa.delete(quota_usages).where(*(_usage[name] == value for name, value in key._asdict().items())))
 
 
 # Statements over many rows, for moves (moves.py).

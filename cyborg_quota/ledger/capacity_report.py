@@ -8,7 +8,7 @@ from typing import Final
 
 from cyborg_quota.capacity_types import InventoryRecord, NotServed, ResourceReport
 from cyborg_quota.db import inventories, path_state
-from cyborg_quota.db import totals as total_limits
+from cyborg_quota.db import limits as limit_tables
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.project_path import PathState
 from cyborg_quota.limits.base import LimitDriver
@@ -36,7 +36,7 @@ class CapacityReporter:
         names = sorted({record.resource for record in records}.union(resources))
         limits = self._limits.limits(states, names)
         held = {key: self._held(state.counters.get(key, _EMPTY)) for state in states[:1] for key in limits}
-        totals = {one.resource: one for one in self._untimed.read(total_limits.read_limits)}
+        totals = {one.resource: one for one in self._untimed.read(limit_tables.read_totals)}
         reports = [
             _report(name, [one for one in records if one.resource == name], limits, held, totals.get(name))
             for name in names

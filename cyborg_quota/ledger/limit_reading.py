@@ -12,7 +12,7 @@ import datetime
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from cyborg_quota.db import change_log, overrides, totals
+from cyborg_quota.db import change_log, overrides
 from cyborg_quota.db import limits as tables
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree
@@ -64,7 +64,7 @@ def read_all(database: Database, initial_limits: InitialLimits) -> StoredLimits:
         lambda connection: StoredLimits(
             LimitTree(*tables.read_limits(connection), initial_limits),
             overrides.read(connection)[0],
-            totals.read_limits(connection),
+            tables.read_totals(connection),
             overrides.now(connection),
         ),
     )

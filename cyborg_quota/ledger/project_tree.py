@@ -99,7 +99,7 @@ class PathCache:
     def known(self, key: UsageKey) -> tuple[usages.Node, ...] | None:
         """The usage rows to charge, from the project to its root; None if they are not cached."""
         path = self._cached_paths.get(key.project_id)
-        return None if path is None else path.nodes(key.resource_key)
+        return None if path is None else path.charged.get(key[1:])  # type: ignore[call-overload]
 
     def forget(self, project_id: str) -> None:
         """Remove the path of this project from the cache."""

@@ -219,17 +219,29 @@ class Reserver:
         return self._paths.get(request.project_id, keys)
 
     def constraints(
-        self, request: ReserveRequest, path: ProjectPath, amounts: Mapping[ResourceKey, int]
+        self,
+        request: ReserveRequest,
+        path: ProjectPath,
+        amounts: Mapping[ResourceKey, int],
+        *,
+        is_read_again: bool = False,
     ) -> list[Constraint] | None:
         """The limits of these amounts, as they were read with the path. None: the request is not limited."""
         if request.ttl_microseconds is None or not amounts:
             return None
-        constraints, error = self._constraints(path, amounts)
-        if isinstance(error, exceptions.LimitNotSet):  # (it may have been set since the path was read)
+        assert path.limits is not None, "get() reads the limits"
+        resources = tuple(sorted([key.resource for key in amounts if not key.pod]))
+        bounds = path.bounds if self._limits.is_pure else None  # (another thread may replace it)
+        if bounds is None or bounds[0] != resources:
+            bounds = path.bounds = resources, self._limits.bounds([path.limits], resources)[0]
+        limits = bounds[1]
+        if isinstance(limits.error, exceptions.LimitNotSet) and not is_read_again:  # (it may have been set since)
             self._paths.forget(request.project_id)
-            constraints, error = self._constraints(self._paths.get(request.project_id, sorted(amounts)), amounts)
-        if error is not None:
-            raise error
+            path = self._paths.get(request.project_id, sorted(amounts))
+            return self.constraints(request, path, amounts, is_read_again=True)
+        if limits.error is not None:
+            raise limits.error
+        constraints = [one for one in limits.constraints if (one.resource, one.pod) in amounts]
         unknown_projects = {constraint.project_id for constraint in constraints} - {*path.project_ids, TOTAL}
         if unknown_projects:
             raise exceptions.ConfigurationError(
@@ -237,17 +249,6 @@ class Reserver:
                 f"ancestor of {path.project_ids[0]}."
             )
         return constraints
-
-    def _constraints(
-        self, path: ProjectPath, amounts: Mapping[ResourceKey, int]
-    ) -> tuple[list[Constraint], exceptions.QuotaError | None]:
-        assert path.limits is not None, "get() reads the limits"
-        resources = tuple(sorted([key.resource for key in amounts if not key.pod]))
-        bounds = path.bounds if self._limits.is_pure else None  # (another thread may replace it)
-        if bounds is None or bounds[0] != resources:
-            bounds = path.bounds = resources, self._limits.bounds([path.limits], resources)[0]
-        limits = bounds[1]
-        return [one for one in limits.constraints if (one.resource, one.pod) in amounts], limits.error
 
     def raise_refusal(
         self,

@@ -127,31 +127,27 @@ class Settler:
             return None
         plan = transitions.decide(call, rows)
         try:
-            postings = self._postings(plan.moves, self._known_nodes)
+            postings = self._postings(plan.moves, self._paths.known)
         except ConcurrentChange:
             return None
-        if transitions.capacity_freed(plan.moves):
-            return None
+        if call != "commit" and any(row.provider_id is not None for row in rows):
+            return None  # they give capacity back
         uuids, after = [row.uuid for row in rows], plan.moves[0].to
         settle = self._database.dialect.settle_in_single_statement
         return lambda connection: plan if settle(connection, uuids, after, self.grace, postings) else None
 
-    def _postings(self, moves: Sequence[Move], nodes_of: Callable[[UsageKey], Sequence[Node]]) -> list[Posting]:
-        """What the moves add to every usage row on their paths. Raises ConcurrentChange: see usages.merge."""
-        postings = [
-            posting
-            for key, amount in transitions.amounts(moves).items()
-            if any(amount)
-            for posting in usages.along(nodes_of(key), *amount)
-        ]
-        return usages.merge(postings, self._database.dialect.lock_order)
+    def _postings(self, moves: Sequence[Move], nodes_of: Callable[[UsageKey], Sequence[Node] | None]) -> list[Posting]:
+        """What the moves add to every usage row on their paths (``nodes_of``; None: not known).
 
-    def _known_nodes(self, key: UsageKey) -> Sequence[Node]:
-        """The usage rows to charge, from the cache. Raises ConcurrentChange if they are not cached."""
-        nodes = self._paths.known(key)
-        if nodes is None:
-            raise ConcurrentChange
-        return nodes
+        Raises ConcurrentChange: a path is not known, or see usages.merge.
+        """
+        postings: list[Posting] = []
+        for key, amount in transitions.amounts(moves).items():
+            if any(amount):
+                if (nodes := nodes_of(key)) is None:
+                    raise ConcurrentChange
+                postings += usages.along(nodes, *amount)
+        return usages.merge(postings, self._database.dialect.lock_order)
 
     def _nodes(self, connection: Connection, key: UsageKey) -> Sequence[Node]:
         """The usage rows to charge, from the cache or the database. Raises RowsMissing."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import change_log, holdings, limits, totals
+from cyborg_quota.db import change_log, holdings, limits, totals, usages
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.ledger.history import History
 from cyborg_quota.ledger.project_tree import PathCache, until_stable
@@ -23,7 +23,7 @@ class TotalLimits:
 
     def read(self) -> list[TotalLimit]:
         """All total limits, by resource."""
-        return self._database.read_synced(totals.read_limits)
+        return self._database.read_synced(limits.read_totals)
 
     def count_held(self, resources: Collection[str]) -> dict[str, int]:
         """used + reserved of all projects, by resource, from all counters: also where no total limit is set."""
@@ -50,24 +50,24 @@ class TotalLimits:
 
         def make_rows(connection: Connection) -> None:
             change_log.serialize(connection)
+            known = totals.read_rows(connection)
             for resource, limit in sorted(wanted.items()):
-                if limit is not None and not totals.have_rows(connection, [resource]):
+                if limit is not None and UsageKey(TOTAL, resource) not in known:
                     totals.restore(connection, resource)
 
         def write(connection: Connection) -> tuple[bool | None, RecordedChanges | None]:
-            present = totals.read_limits(connection)
+            present = limits.read_totals(connection)
             known = {one.resource for one in present}
             if must_exist and (missing := wanted.keys() - known):
                 raise exceptions.TotalLimitNotFound(missing)
             new = {resource for resource, limit in wanted.items() if limit is not None} - known
-            if not totals.have_rows(connection, new):
+            if not {UsageKey(TOTAL, resource) for resource in new} <= totals.read_rows(connection).keys():
                 return None, None  # another call has removed a row: make it again
             recorded = change_log.record(connection, author, _changes(present, wanted), operation=operation)
             for resource, limit in sorted(wanted.items()):
+                limits.set_limit(connection, UsageKey(TOTAL, resource), limit)
                 if limit is None:
-                    totals.delete(connection, resource)
-                else:
-                    limits.set_limit(connection, UsageKey(TOTAL, resource), limit)
+                    usages.delete(connection, UsageKey(TOTAL, resource))
             # From here on, charges of these resources wait.
             totals.count(connection, new)
             return True, recorded

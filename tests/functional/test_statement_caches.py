@@ -10,7 +10,6 @@ import testscenarios
 
 from cyborg_quota import QuotaEngine
 from cyborg_quota.db import maintenance, models, new_reservations, reservations, usages
-from cyborg_quota.db.dialects import mariadb
 from tests import base, hooks, statement_cache
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -175,5 +174,5 @@ class TestCaches(CacheTestCase):
         self.assert_bounded(batch, [1, 2, 3, 5, 9, 17, 31, 35], [4, 7, 12, 20, 33])
         self.assert_invariants()
         # Statements that depend on the number of rows are cached for a bounded set of numbers.
-        for cache in (mariadb._charge_many, usages._argument_names, reservations._insert_of):
+        for cache in (usages._argument_names, reservations._insert_of):
             self.assertLessEqual(cache.cache_info().currsize, 64 + 8)

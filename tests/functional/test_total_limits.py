@@ -212,18 +212,19 @@ class TestFence(TotalTestCase):
         """While the total is counted, another transaction inserts a root, and reads its path without the total."""
         if self.backend == "sqlite":
             self.skipTest("SQLite has one writer")
-        other, count = self.make_limited(), totals.count
+        other, count, rows = self.make_limited(), totals.count, {UsageKey(TOTAL, "gpu"): 0}
 
         def counted(connection: sa.Connection, resources: Collection[str]) -> None:
             if is_naive:
                 totals.make_row(connection, "gpu")
+                rows.update(usages.row_ids(connection, [TOTAL]))
             count(connection, resources)
             other._driver.reserver._paths.get("new", [ResourceKey("gpu")])
 
         self.useFixture(MonkeyPatch("cyborg_quota.db.totals.count", counted))
         if is_naive:
             self.useFixture(MonkeyPatch("cyborg_quota.db.totals.restore", lambda *_: None))
-            self.useFixture(MonkeyPatch("cyborg_quota.db.totals.have_rows", lambda *_: True))
+            self.useFixture(MonkeyPatch("cyborg_quota.db.totals.read_rows", lambda _: rows))
         self.totals.set(ADMIN, {"gpu": 10})
         other.reserve(base.Context("new"), {"gpu": 7})
 

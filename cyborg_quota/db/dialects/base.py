@@ -18,7 +18,7 @@ from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.prepared import Statement
 from cyborg_quota.db.settings import DatabaseSettings
-from cyborg_quota.db.usages import Node, Posting
+from cyborg_quota.db.usages import Posting
 from cyborg_quota.types import State
 
 
@@ -79,9 +79,8 @@ class Dialect:
 
     # --- Charges: see usages.py for the conditions and values of a charge ---
 
-    def lock_order(self, node: Node) -> tuple[Any, ...]:
-        """The sort key of the order in which every transaction locks usage rows."""
-        return usages.deepest_first(node)
+    lock_order: ClassVar[staticmethod[[usages.Node], Any]] = staticmethod(usages.deepest_first)
+    """The sort key of the order in which every transaction locks usage rows."""
 
     def charge_together(self, connection: sa.Connection, postings: Sequence[Posting]) -> bool:
         """Charge many rows, which are in lock order, in one statement. False: not supported, or a row was refused.

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
@@ -32,7 +33,7 @@ from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.prepared import ServerStatement, Statement, statement_name
 from cyborg_quota.db.settings import DatabaseSettings
-from cyborg_quota.db.usages import Node, Posting
+from cyborg_quota.db.usages import Posting
 from cyborg_quota.types import RESERVED, State
 
 _FIRST_VERSION: Final = (10, 6, 2)
@@ -62,6 +63,7 @@ class MariaDB(Dialect):
     driver = "pymysql"
     extra = "mysql"
     update_locks_in_order = True
+    lock_order: ClassVar[staticmethod[[usages.Node], Any]] = staticmethod(operator.attrgetter("usage_id"))
 
     def engine_arguments(self, url: sa.URL, settings: DatabaseSettings) -> dict[str, Any]:
         # The charset replaces that of the URL, which in OpenStack is often utf8. That cannot encode all names.
@@ -119,9 +121,6 @@ class MariaDB(Dialect):
             restore()
             raise
         restore()
-
-    def lock_order(self, node: Node) -> tuple[Any, ...]:
-        return (node.usage_id,)
 
     def charge_together(self, connection: sa.Connection, postings: Sequence[Posting]) -> bool:
         if not _is_mariadb(connection.dialect):  # (MySQL has another syntax for VALUES)
