@@ -152,8 +152,8 @@ def amounts(moves: Iterable[Move]) -> dict[UsageKey, tuple[int, int]]:
     sums: dict[UsageKey, tuple[int, int]] = {}
     for row, to in moves:
         reserved, used = effect(row.state, to, row.delta)
-        for counted in counted_keys(row):
-            key = UsageKey(row.project_id, *counted)
+        for pod in ("",) if row.pod is None else ("", row.pod):
+            key = UsageKey(row.project_id, row.resource, pod)
             before = sums.get(key, (0, 0))
             sums[key] = before[0] + reserved, before[1] + used
     return sums

@@ -387,6 +387,9 @@ def check_known_as(known_as: object, selection: Selection) -> str | None:
     return check_name("known_as", known_as)
 
 
+_NO_LIST_OF_UUIDS: Final = "Reservations must be a list of UUIDs."
+
+
 def selection(
     context: Context,
     reservations: Sequence[str] | None,
@@ -404,7 +407,7 @@ def selection(
             consumer=optional_name("consumer", consumer),
             group=optional_name("group", group),
         )
-    uuids = uuid_list(reservations)
+    uuids = _listed(reservations, exceptions.InvalidSelection(_NO_LIST_OF_UUIDS))
     if not uuids:
         raise exceptions.InvalidSelection("The list of reservations is empty.")
     for uuid in uuids:
@@ -417,7 +420,7 @@ def selection(
 
 def uuid_list(reservations: Iterable[str]) -> list[str]:
     """Return a list of UUIDs. A single string is rejected with InvalidSelection."""
-    return _listed(reservations, exceptions.InvalidSelection("Reservations must be a list of UUIDs."))
+    return _listed(reservations, exceptions.InvalidSelection(_NO_LIST_OF_UUIDS))
 
 
 def override_ids(ids: Iterable[str]) -> list[str]:

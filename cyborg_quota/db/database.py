@@ -255,7 +255,10 @@ class Database:
     def _run_with_retries(self, work: Work[T], *, read: bool, single_statement: Work[T | None] | None = None) -> T:
         began = self._call.began or time.monotonic()
         try:
-            if single_statement is not None and self._may_run_single_statements():
+            pool = self._pool
+            if pool.runs_single_statements is None and single_statement is not None:
+                pool.runs_single_statements = self.dialect.can_run_single_statements(self.engine.dialect) or None
+            if single_statement is not None and pool.runs_single_statements:
                 single_result = self._run_single_statement(single_statement, began)
                 if single_result:
                     self._pool.has_written = self._pool.has_written or not read
@@ -274,11 +277,6 @@ class Database:
             raise
         except (errors.ConcurrentChange, oslo_exc.DBError, sa_exc.SQLAlchemyError) as error:
             raise errors.translate(error, time.monotonic() - began) from error
-
-    def _may_run_single_statements(self) -> bool:
-        if self._pool.runs_single_statements is None and self.dialect.can_run_single_statements(self.engine.dialect):
-            self._pool.runs_single_statements = True
-        return bool(self._pool.runs_single_statements)
 
     def _run_single_statement(self, single_statement: Work[T | None], began: float) -> T | None:
         try:
@@ -339,7 +337,8 @@ class Database:
                 if self._settings is not self._pool.settings:
                     limits = self.dialect.time_limits(connection, self._settings, self._pool.settings)
                     after_commit.enter_context(limits)
-                self._verify_once(connection)
+                if self._pool.verify is not None:
+                    self._verify(connection)
                 result = work(connection)
                 has_run = True
             return result
@@ -363,7 +362,8 @@ class Database:
         try:
             if not cached.autocommit:
                 cached.enter_autocommit()
-            self._verify_once(cached.connection)
+            if self._pool.verify is not None:
+                self._verify(cached.connection)
             result = statement(cached.connection)
             is_clean = True
             return result
@@ -377,7 +377,7 @@ class Database:
                 cached.connection.invalidate()
             connections.put(cached)
 
-    def _verify_once(self, connection: Connection) -> None:
+    def _verify(self, connection: Connection) -> None:
         if (verify := self._pool.verify) is not None:  # (another thread may run it at the same time)
             verify(connection)
             self._pool.verify = None

@@ -50,7 +50,7 @@ class ProjectPath:
     last charge, with its resources; see LimitDriver.is_pure.
     """
 
-    __slots__ = ("_read_at", "_rows", "bounds", "charged", "limits", "project_ids", "until")
+    __slots__ = ("_rows", "bounds", "charged", "fresh_until", "limits", "project_ids", "until")
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class ProjectPath:
         self.bounds: tuple[tuple[str, ...], Any] | None = None
         self.until = until
         self._rows = rows
-        self._read_at = time.monotonic()
+        self.fresh_until = time.monotonic() + _FRESH_SECONDS
         self.charged = {key: nodes for key, nodes in rows.items() if len(nodes) == len(self.project_ids)}
         for resource, total in (totals or {}).items():
             if (key := ResourceKey(resource)) in self.charged:
@@ -74,11 +74,6 @@ class ProjectPath:
     def nodes(self, key: ResourceKey) -> tuple[Node, ...] | None:
         """The rows to charge: leaf first, the total over all projects last; None if a row does not exist yet."""
         return self.charged.get(key)
-
-    @property
-    def has_fresh_limits(self) -> bool:
-        """Whether the limits were read, and not too long ago."""
-        return self.limits is not None and time.monotonic() - self._read_at < _FRESH_SECONDS
 
     @property
     def keys(self) -> list[ResourceKey]:

@@ -58,9 +58,9 @@ class PathCache:
     def get(self, project_id: str, keys: Collection[ResourceKey]) -> ProjectPath:
         """The path of ``project_id``, with usage rows for all ``keys``. Raises DatabaseUnavailable."""
         path = self._cached_paths.get(project_id)
-        if path is not None and path.has_fresh_limits and not path.missing(keys):
-            return path
         began = time.monotonic()
+        if path is not None and path.limits is not None and began < path.fresh_until and not path.missing(keys):
+            return path
         for _ in range(_MAX_ATTEMPTS):
             path = self._database.read(lambda connection: self._read(connection, project_id, keys))
             if not path.missing(keys):

@@ -357,7 +357,7 @@ def postings_with_bounds(
     postings = []
     for (resource, pod), amount in amounts.items():
         effect = (amount, 0) if state == RESERVED else (0, amount)
-        for posting in usages.along(path.nodes(ResourceKey(resource, pod)) or (), *effect):
+        for posting in usages.along(path.charged[ResourceKey(resource, pod)], *effect):
             posting.max_held, posting.max_subtree = (
                 limits.get((posting.node.project_id, resource, pod, is_own)) for is_own in (True, False)
             )
@@ -370,7 +370,7 @@ def _rows(
     request: ReserveRequest, path: ProjectPath, pending: Sequence[PendingClaim]
 ) -> list[new_reservations.NewReservation]:
     resources = {resource for item in pending for resource in item.claim.deltas}
-    usage_ids = {resource: (path.nodes(ResourceKey(resource)) or ())[0].usage_id for resource in resources}
+    usage_ids = {resource: path.charged[ResourceKey(resource)][0].usage_id for resource in resources}
     return [
         new_reservations.NewReservation(
             uuid=item.uuids[resource],

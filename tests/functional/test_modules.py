@@ -17,10 +17,10 @@ from tests import base
 load_tests = testscenarios.load_tests_apply_scenarios
 
 PACKAGE = pathlib.Path(cyborg_quota.__file__).parent
-MOST_OF_RESERVE = 14, 52
-MOST_OF_COMMIT = 11, 42
+MOST_OF_RESERVE = 14, 50
+MOST_OF_COMMIT = 10, 35
 """Modules, and functions, where a call is one statement. SQLite sends several, from other modules and functions."""
-OF_SEVERAL_STATEMENTS = 7, 28
+OF_SEVERAL_STATEMENTS = 7, 30
 WARM_UP_CALLS = 3
 
 
@@ -45,7 +45,7 @@ class TestModules(base.LedgerTestCase):
 
     def test_warm_calls(self) -> None:
         for _ in range(WARM_UP_CALLS):
-            self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}, consumer="first"))
+            self.engine.commit(self.context, self.engine.reserve(self.context, {"gpu": 1}))
         with self.functions() as of_reserve:
             uuids = self.engine.reserve(self.context, {"gpu": 1}, consumer="first")
         with self.functions() as of_commit:

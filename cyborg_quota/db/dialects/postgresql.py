@@ -9,7 +9,7 @@ function changes nothing.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -81,7 +81,13 @@ class PostgreSQL(Dialect):
             info[socket_watchdog.IS_PATIENT] = False
 
     def charge_together(self, connection: sa.Connection, postings: Sequence[Posting]) -> bool:
-        parameters = dict(zip(usages.COLUMNS, _charge_arrays(postings), strict=True))
+        parameters = dict(
+            zip(
+                usages.COLUMNS,
+                functions.arrays([usages.values(posting) for posting in postings], len(usages.COLUMNS)),
+                strict=True,
+            )
+        )
         return _CHARGE_ARRAYS(connection, parameters).rowcount == len(postings)
 
     def can_run_single_statements(self, server: sa.Dialect) -> bool:
@@ -102,7 +108,7 @@ class PostgreSQL(Dialect):
             first.ttl_microseconds,
             *functions.arrays(rows, _COLUMNS_OF_ROWS),
             *functions.arrays(claims, 3),
-            *_charge_arrays(postings),
+            *functions.arrays([usages.values(posting) for posting in postings], len(usages.COLUMNS)),
         )
 
     def read_in_single_statement(
@@ -121,7 +127,14 @@ class PostgreSQL(Dialect):
         postings: Sequence[Posting],
     ) -> bool | None:
         uuids_array = functions.array(sorted(uuids))
-        return functions.call(connection, functions.SETTLE, uuids_array, after, grace, *_charge_arrays(postings))
+        return functions.call(
+            connection,
+            functions.SETTLE,
+            uuids_array,
+            after,
+            grace,
+            *functions.arrays([usages.values(posting) for posting in postings], len(usages.COLUMNS)),
+        )
 
     def report_no_single_statements(self, reason: str) -> None:
         LOG.warning(
@@ -253,11 +266,6 @@ def _set_in_each_transaction(engine: sa.Engine, values: Mapping[str, str]) -> No
 
 _COLUMNS_OF_ROWS: Final = NewReservation._fields.index("pod")
 """The number of columns that the function of a reserve inserts. (Claims in pods need several statements.)"""
-
-
-def _charge_arrays(postings: Sequence[Posting]) -> Iterable[str]:
-    """The columns of the rows to charge."""
-    return functions.arrays([usages.values(posting) for posting in postings], len(usages.COLUMNS))
 
 
 def _charging_arrays() -> sa.Update:
