@@ -7,7 +7,7 @@ import dataclasses
 from typing import Any, NamedTuple
 
 from cyborg_quota import QuotaEngine
-from cyborg_quota.db import inventories, limits, overrides, pods, projects, resource_providers, totals
+from cyborg_quota.db import inventories, limits, overrides, pods, projects, resource_providers
 from cyborg_quota.db.database import Connection
 from cyborg_quota.types import TOTAL, HistoryEntry
 from tests import base, hooks
@@ -71,7 +71,7 @@ def _read(connection: Connection) -> State:
     state: State = {("limit", None, resource, None, None): limit for resource, limit in defaults.items()}
     for key, limit in own.items():
         state["limit", key.project_id, key.resource, key.pod or None, None] = limit
-    for total in totals.read_limits(connection):
+    for total in limits.read_totals(connection):
         state["limit", TOTAL, total.resource, None, None] = total.limit
     for child, parent in projects.edges(connection).items():
         if parent is not None:

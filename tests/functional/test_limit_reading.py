@@ -50,7 +50,7 @@ class TestOneMoment(test_limits.LimitsTestCase):
 
     def test_changes_that_never_end(self) -> None:
         """The last attempt makes them wait."""
-        limits = self.change_before(limit_reading.totals, 3, "read_limits")
+        limits = self.change_before(limit_reading.tables, 3, "read_totals")
         before = self.generation()
         self.admin.export_limits(base.ADMIN)
         changes = len(limits)

@@ -44,8 +44,8 @@ class TestModules(base.LedgerTestCase):
             sys.setprofile(before)
 
     def test_warm_calls(self) -> None:
-        for _ in range(WARM_UP_CALLS):
-            self.engine.commit(self.context, self.engine.reserve(self.context, {"gpu": 1}))
+        for number in range(WARM_UP_CALLS):
+            self.engine.commit(self.context, self.engine.reserve(self.context, {"gpu": 1}, consumer=f"{number}"))
         with self.functions() as of_reserve:
             uuids = self.engine.reserve(self.context, {"gpu": 1}, consumer="first")
         with self.functions() as of_commit:
