@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """One process that measures reserve and commit with the cyborg_quota of its environment. See against.py.
 
-    python attach_side.py SIZE PROJECTS NUMBER SECONDS
+    python attach_side.py CASE PROJECTS NUMBER SECONDS
 
-``SIZE``: the accelerators of an attach. The protocol is that of cinder_side.py. Only what both commits have may be used
-here: options, the public interface, and no module of the tests.
+``CASE``: the limit driver and the accelerators of an attach, as in database:8. The protocol is that of cinder_side.py.
+Only what both commits have may be used here: options, the public interface, and no module of the tests.
 """
 
 from __future__ import annotations
@@ -23,10 +23,7 @@ import cyborg_quota
 import cyborg_quota.conf
 from cyborg_quota.factory import make_engine
 
-OPTIONS = {
-    "quota": {"resources": ["gpu"]},
-    "limits": {"driver": "config", "limits": {"gpu": str(10**9)}},
-}
+OPTIONS = {"quota": {"resources": ["gpu"]}, "limits": {"limits": {"gpu": str(10**9)}}}
 WARM_SECONDS = 0.5
 """As in harness.py: cycles before this time are not counted."""
 
@@ -38,20 +35,22 @@ class Context(NamedTuple):
     is_admin: bool = False
 
 
-def connect(url: str) -> cyborg_quota.QuotaEngine:
+def connect(url: str, driver: str) -> cyborg_quota.QuotaEngine:
     conf = cfg.ConfigOpts()
     conf([], project="cyborg-quota", default_config_files=[], default_config_dirs=[])
     cyborg_quota.conf.register_opts(conf)
     for group, values in {**OPTIONS, "database": {"connection": url}}.items():
         for name, value in values.items():
             conf.set_override(name, value, group)
+    conf.set_override("driver", driver, "limits")
     return make_engine(conf)
 
 
 def main() -> None:
-    size, projects, number, seconds = (float(argument) for argument in sys.argv[1:])
+    driver, size = sys.argv[1].split(":")
+    projects, number, seconds = (float(argument) for argument in sys.argv[2:])
     logging.disable(logging.CRITICAL)
-    engine = connect(sys.stdin.readline().rstrip("\n"))
+    engine = connect(sys.stdin.readline().rstrip("\n"), driver)
     rng = random.Random(number)
     contexts = [Context(f"p{index}") for index in range(int(projects))]
 

@@ -20,7 +20,7 @@ import uuid
 
 import sqlalchemy as sa
 
-from benchmarks import cinder_processes, harness, overrides
+from benchmarks import cinder_processes, disk, harness, overrides
 from benchmarks.report import Figure, Report
 from benchmarks.speed import run_in_fork, show
 from cyborg_quota import ANY, QuotaEngine
@@ -45,7 +45,7 @@ class Cloud:
 
     def __init__(self, backend: str) -> None:
         self.backend = backend
-        self.url = fixtures.fresh_disk_url(backend, "capacity")
+        self.url = disk.fresh_url(backend, "capacity")
         schema.sync(Database(fixtures.settings(self.url)))
         self.sql = sa.create_engine(self.url, poolclass=sa.NullPool)
         totals = {n: TOTAL if n <= PROVIDERS else LARGE_TOTAL for n in range(1, PROVIDERS + GIVEN + 1)}

@@ -9,7 +9,7 @@ import time
 
 import sqlalchemy as sa
 
-from benchmarks import harness
+from benchmarks import disk, harness
 from benchmarks.report import Figure, Report
 from benchmarks.tree import MOST, make_engine
 from cyborg_quota.db import limits as limit_tables
@@ -25,7 +25,7 @@ LEAF = f"deep{DEPTH}"
 
 def make_cloud(backend: str) -> str:
     """Return the URL of a ledger with PROJECTS projects in three levels, and one path of DEPTH levels among them."""
-    url = fixtures.fresh_disk_url(backend, "headroom")
+    url = disk.fresh_url(backend, "headroom")
     database = Database(fixtures.settings(url))
     schema.sync(database)
     database.write(lambda connection: limit_tables.set_default(connection, "gpu", MOST))

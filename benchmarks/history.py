@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import sqlalchemy as sa
 
+from benchmarks import disk
 from benchmarks.imports import make_engine
 from benchmarks.report import Figure, Report
 from cyborg_quota.db import change_log, schema
@@ -65,7 +66,7 @@ def fill(database: Database, count: int) -> None:
 
 def run(report: Report, backend: str, count: int, projects: int) -> None:
     """Measure one database."""
-    url = fixtures.fresh_disk_url(backend, "history")
+    url = disk.fresh_url(backend, "history")
     database = Database(fixtures.settings(url))
     schema.sync(database)
     engine = make_engine(url)

@@ -18,6 +18,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from benchmarks import disk
 from cyborg_quota import QuotaEngine
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
@@ -57,7 +58,7 @@ def charge(url: str, projects: int, seed: int, stop: Any, answers: Any) -> None:
 
 def run(backend: str, projects: int, rows: int) -> None:
     """Measure one database, and print the result."""
-    url = fixtures.fresh_disk_url(backend, "imports")
+    url = disk.fresh_url(backend, "imports")
     schema.sync(Database(fixtures.settings(url)))
     sql = sa.create_engine(url, poolclass=sa.NullPool)
     clouds.add_projects(sql, 0, projects)

@@ -18,6 +18,7 @@ import time
 from typing import NamedTuple
 
 import cyborg_quota
+from benchmarks import disk
 from cyborg_quota import QuotaEngine
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
@@ -34,7 +35,7 @@ MAX_SCRAPE_SECONDS, MAX_RATIO = 1.0, 1.05
 
 def make_ledger(backend: str, projects: int) -> str:
     """A ledger with this many projects of two usage rows each, and a limit of gpu each."""
-    url = fixtures.fresh_disk_url(backend, "metrics")
+    url = disk.fresh_url(backend, "metrics")
     database = Database(fixtures.settings(url))
     schema.sync(database)
     clouds.add_projects(database.engine, 0, projects)

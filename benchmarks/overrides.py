@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 import sqlalchemy as sa
 
+from benchmarks import disk
 from benchmarks.imports import make_engine
 from benchmarks.report import Figure, Report
 from cyborg_quota import QuotaEngine
@@ -76,7 +77,7 @@ def microseconds(engine: QuotaEngine, pids: set[str], calls: int) -> float:
 
 def run(report: Report, backend: str, count: int, rounds: int) -> None:
     """Measure one database, the two variants in turn: in two databases, even equal rows differ by 8 %."""
-    url = fixtures.fresh_disk_url(backend, "overrides")
+    url = disk.fresh_url(backend, "overrides")
     database = Database(fixtures.settings(url))
     schema.sync(database)
     clouds.add_projects(database.engine, 0, 2000)

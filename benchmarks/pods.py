@@ -11,7 +11,7 @@ import random
 
 import sqlalchemy as sa
 
-from benchmarks import harness
+from benchmarks import disk, harness
 from benchmarks.report import Figure, Report
 from benchmarks.tree import MOST, make_engine
 from cyborg_quota.capacity_types import ResourceUse
@@ -28,7 +28,7 @@ PROCESSES = 8
 
 def make_cloud(backend: str) -> str:
     """Return the URL of a ledger with PODS measured pods, to which PROJECTS projects are bound."""
-    url = fixtures.fresh_disk_url(backend, "pods")
+    url = disk.fresh_url(backend, "pods")
     database = Database(fixtures.settings(url))
     schema.sync(database)
     database.write(lambda connection: limit_tables.set_default(connection, "gpu", MOST))

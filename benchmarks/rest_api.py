@@ -28,6 +28,7 @@ from collections.abc import Callable
 from typing import Any
 
 import cyborg_quota
+from benchmarks import disk
 from benchmarks.harness import _FORK, Sample, gather
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
@@ -186,7 +187,7 @@ def run_round(targets: list[tuple[Any, ...]], seconds: float) -> list[Calls]:
 
 def prepare(backend: str, keystone: servers.Keystone) -> tuple[str, str, str]:
     """A ledger with a project of Keystone; returns its URL, the project and a token of a reader of the project."""
-    ledger = fixtures.fresh_disk_url(backend, "rest_api")
+    ledger = disk.fresh_url(backend, "rest_api")
     database = Database(fixtures.settings(ledger))
     schema.sync(database)
     database.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
+from benchmarks import disk
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
 from tests import fixtures
@@ -34,7 +35,7 @@ class Seeded:
     """A new database with ``projects`` usage rows of gpu, for the projects p0, p1, ..."""
 
     def __init__(self, backend: str, name: str, projects: int) -> None:
-        self.url = fixtures.fresh_disk_url(backend, name)
+        self.url = disk.fresh_url(backend, name)
         schema.sync(Database(fixtures.settings(self.url)))
         # (The statements contain percent signs.)
         self._sql = sa.create_engine(self.url, poolclass=sa.NullPool, execution_options={"no_parameters": True})

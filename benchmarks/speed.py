@@ -12,21 +12,29 @@ import sqlalchemy as sa
 
 from benchmarks import cinder_processes, floor, harness
 from benchmarks.report import Figure, Report
-from cyborg_quota import Claim
+from cyborg_quota import Claim, QuotaEngine
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
+from cyborg_quota.limits.config import ConfigLimitDriver
+from cyborg_quota.limits.database import DatabaseLimitDriver
+from cyborg_quota.limits.limit_tree import InitialLimits
+from cyborg_quota.limits.models.flat import Flat
 from tests import base, fixtures
 
 LIMIT = 10**9
 
 
-def ours(url: str, projects: list[str], size: int = 1) -> harness.Worker:
+def limited(url: str, *, by_config: bool = False) -> QuotaEngine:
+    """An engine with limits in the tables, or (``by_config``) of the configuration."""
+    limits = ConfigLimitDriver({"gpu": LIMIT}) if by_config else DatabaseLimitDriver(Flat(), InitialLimits())
+    return fixtures.make_engine(url, limits)
+
+
+def ours(url: str, projects: list[str], size: int = 1, *, by_config: bool = False) -> harness.Worker:
     """Return a worker that reserves and commits through the public API, with a limit."""
 
     def start(number: int) -> harness.Cycle:
-        limits = fixtures.DictLimits()
-        limits.limits[None, "gpu"] = LIMIT
-        engine = fixtures.make_engine(url, limits)
+        engine = limited(url, by_config=by_config)
         rng = random.Random(number)
 
         def cycle() -> None:
@@ -73,6 +81,9 @@ def run(report: Report, backend: str, python: str | None, *, rounds: int, second
     url = fixtures.fresh_url(backend, "speed")
     schema.sync(Database(fixtures.settings(url)))
     ids = usage_ids(url, [f"p{number}" for number in range(100)])
+    administration = limited(url).administration  # as operators have it: one default, and one limit of a project
+    administration.set_limit(base.ADMIN, "gpu", LIMIT)
+    administration.set_limit(base.ADMIN, "gpu", LIMIT, "p0")
     cinder_url = fixtures.fresh_url(backend, "cinder")
     if python is not None:
         cinder_processes.make(python, cinder_url, 100)
@@ -81,6 +92,7 @@ def run(report: Report, backend: str, python: str | None, *, rounds: int, second
         variants: dict[str, harness.Round] = {
             "floor": run_in_fork(floor.worker(url, projects)),
             "ours": run_in_fork(ours(url, sorted(projects))),
+            "config": run_in_fork(ours(url, sorted(projects), by_config=True)),
         }
         if python is not None:
             variants["cinder"] = cinder_processes.turns(python, [cinder_url], count)
@@ -88,6 +100,7 @@ def run(report: Report, backend: str, python: str | None, *, rounds: int, second
         add = functools.partial(Figure, backend, title)
         report.add(add("ours, cycles a second", figures["ours"].rate))
         report.add(add("ours / floor", figures["ours"].ratio, "", must, aim))
+        report.add(add("[limits] driver = config / floor", figures["config"].ratio))
         if python is not None:
             of_cinder = figures["cinder"].ratio
             report.add(add("ours / Cinder", figures["ours"].ratio / of_cinder, "", multiple))

@@ -8,7 +8,7 @@ import itertools
 import random
 import uuid
 
-from benchmarks import harness
+from benchmarks import disk, harness
 from benchmarks.report import Figure, Report
 from benchmarks.tree import MOST, make_engine
 from cyborg_quota import Claim
@@ -23,7 +23,7 @@ PROCESSES = (8, 16)
 
 def make_cloud(backend: str) -> str:
     """Return the URL of a ledger with PROJECTS roots. ``gpu`` has a total limit, and ``fpga`` none."""
-    url = fixtures.fresh_disk_url(backend, "totals")
+    url = disk.fresh_url(backend, "totals")
     database = Database(fixtures.settings(url))
     schema.sync(database)
     for resource in ("fpga", "gpu"):

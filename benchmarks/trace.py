@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 import sqlalchemy as sa
 
-from benchmarks import simulation
+from benchmarks import disk, simulation
 from benchmarks.report import Figure, Report
 from cyborg_quota import QuotaEngine
 from cyborg_quota.db import schema
@@ -145,7 +145,7 @@ def run(report: Report, path: pathlib.Path | None, *, rounds: int) -> None:
         rates: dict[str, list[float]] = {"bare": [], "ours": []}
         for _ in range(rounds):
             for name, variant in (("bare", bare), ("ours", ours)):
-                url = fixtures.fresh_disk_url("sqlite", "trace")
+                url = disk.fresh_url("sqlite", "trace")
                 database = Database(fixtures.settings(url))
                 schema.sync(database)
                 database.close()

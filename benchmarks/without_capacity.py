@@ -20,7 +20,7 @@ import sys
 import tarfile
 import tempfile
 
-from benchmarks import overrides
+from benchmarks import disk, overrides
 from benchmarks.report import Figure, Report
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
@@ -78,7 +78,7 @@ def take_slice(side: SideProcess, calls: int, pids: set[str]) -> Slice:
 
 def run(report: Report, backend: str, trees: tuple[pathlib.Path, pathlib.Path], rounds: int, calls: int) -> None:
     """Measure one database."""
-    url = fixtures.fresh_disk_url(backend, "without_capacity")
+    url = disk.fresh_url(backend, "without_capacity")
     database = Database(fixtures.settings(url))
     schema.sync(database)
     old, new = sides = [SideProcess(tree, label, url) for tree, label in zip(trees, ("before", "now"), strict=True)]

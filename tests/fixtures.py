@@ -83,10 +83,10 @@ def at_exit(do: Callable[[], object]) -> None:
 @functools.cache
 def _directory(_pid: int) -> pathlib.Path:
     """Return a directory of this process, in memory if possible."""
-    return _own_directory("/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+    return own_directory("/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
 
 
-def _own_directory(base: str | None) -> pathlib.Path:
+def own_directory(base: str | None) -> pathlib.Path:
     path = pathlib.Path(tempfile.mkdtemp(prefix="cyborg-quota-test-", dir=base))
     at_exit(lambda: shutil.rmtree(path, ignore_errors=True))
     return path
@@ -110,21 +110,6 @@ def create_schema(url: str) -> None:
     database = Database(settings(url))
     schema.sync(database)
     database.close()
-
-
-def fresh_disk_url(backend: str, name: str) -> str:
-    """Return an empty database for measurements: on SQLite, a file on a disk and not in memory."""
-    if backend != "sqlite":
-        return fresh_url(backend, name)
-    path = _disk_directory(os.getpid()) / f"{name}.sqlite"
-    for suffix in ("", "-wal", "-shm"):
-        pathlib.Path(f"{path}{suffix}").unlink(missing_ok=True)
-    return f"sqlite:///{path}"
-
-
-@functools.cache
-def _disk_directory(pid: int) -> pathlib.Path:
-    return _own_directory(None)
 
 
 @functools.cache

@@ -55,14 +55,18 @@ class PathCache:
         self._database = database
         self._cached_paths: dict[str, ProjectPath] = {}
 
-    def get(self, project_id: str, keys: Collection[ResourceKey]) -> ProjectPath:
-        """The path of ``project_id``, with usage rows for all ``keys``. Raises DatabaseUnavailable."""
-        path = self._cached_paths.get(project_id)
+    def get(self, project_id: str, keys: Collection[ResourceKey], *, is_again: bool = False) -> ProjectPath:
+        """The path of ``project_id``, with usage rows for all ``keys``. Raises DatabaseUnavailable.
+
+        ``is_again``: read it again, with what any node of a cluster has committed.
+        """
+        path = None if is_again else self._cached_paths.get(project_id)
+        read = self._database.read_synced if is_again else self._database.read
         began = time.monotonic()
         if path is not None and path.limits is not None and began < path.fresh_until and not path.missing(keys):
             return path
         for _ in range(_MAX_ATTEMPTS):
-            path = self._database.read(lambda connection: self._read(connection, project_id, keys))
+            path = read(lambda connection: self._read(connection, project_id, keys))
             if not path.missing(keys):
                 return path
             self._make(project_id, keys)

@@ -236,8 +236,7 @@ class Reserver:
             bounds = path.bounds = resources, self._limits.bounds([path.limits], resources)[0]
         limits = bounds[1]
         if isinstance(limits.error, exceptions.LimitNotSet) and not is_read_again:  # (it may have been set since)
-            self._paths.forget(request.project_id)
-            path = self._paths.get(request.project_id, sorted(amounts))
+            path = self._paths.get(request.project_id, sorted(amounts), is_again=True)
             return self.constraints(request, path, amounts, is_read_again=True)
         if limits.error is not None:
             raise limits.error
@@ -262,8 +261,7 @@ class Reserver:
         True: they are within all limits. False: the path that was charged, or its limits, are out of date; the caller
         must retry.
         """
-        self._paths.forget(request.project_id)
-        path = self._paths.get(request.project_id, sorted(amounts))
+        path = self._paths.get(request.project_id, sorted(amounts), is_again=True)
         if path.until != charged.until or any(path.nodes(key) != charged.nodes(key) for key in amounts):
             return False
         constraints = constraints or ()

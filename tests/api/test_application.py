@@ -225,26 +225,6 @@ class TestTotalLimit(ApplicationTestCase):
         self.assertEqual(("set limit", None, 10, "the pool"), _change(made))
         self.assertEqual({(TOTAL, "alice")}, {(one.project_id, one.user_id) for one in (removed, made)})
 
-    def test_an_interrupted_one(self) -> None:
-        """What was left behind by a crash is shown, and the same call continues."""
-
-        def crash(*_arguments: Any, **_options: Any) -> Any:
-            raise Killed
-
-        with fx.MonkeyPatch("cyborg_quota.ledger.total_limits.TotalLimits._count", crash):
-            self.assertRaises(Killed, self.engine.total_limits.set, base.ADMIN, {"gpu": 10})
-        shown = {"limit": 10, "held": 0}
-        self.assertEqual({"gpu": shown}, self.ask("/v2/quota_totals").json["quota"])
-        answer = self.ask("/v2/quota_totals", method="PUT", json={"quota": {"gpu": 8}})
-        self.assertEqual("cyborg_quota.limit_below_usage", self.error(answer)["code"])
-        answer = self.ask("/v2/quota_totals", method="PUT", json={"quota": {"gpu": 10}})
-        self.assertEqual({"gpu": {"limit": 10, "held": 9}}, answer.json["quota"])
-        with fx.MonkeyPatch("cyborg_quota.ledger.total_limits.TotalLimits._count", crash):
-            self.assertRaises(Killed, self.engine.total_limits.unset, base.ADMIN, ["gpu"])
-        self.assertEqual({}, self.ask("/v2/quota_totals").json["quota"])
-        self.assertEqual(204, self.ask("/v2/quota_totals/gpu", method="DELETE").status_int)
-        self.assertEqual(404, self.ask("/v2/quota_totals/gpu", method="DELETE").status_int)
-
 
 def _change(entry: HistoryEntry) -> tuple[Any, ...]:
     return entry.action, entry.before, entry.after, entry.reason

@@ -32,6 +32,7 @@ from tests.faults import cluster as cluster_faults
 from tests.faults import ledger_check
 from tests.faults.load import Crew, Ledger
 from tests.faults.naive import NaiveLedger
+from tests.functional import test_cached_limits
 from tests.race import test_override_races as override_races
 from tests.race import test_pod_claim_races as pod_claim_races
 from tests.race import test_pod_limit_races as pod_limit_races
@@ -81,6 +82,8 @@ class TestCluster(test_base.BaseTestCase):
             self.a_stale_read()
         with self.step("an override begins and ends"):
             self.an_override_begins_and_ends()
+        with self.step("a limit is changed on another node"):
+            self.a_limit_is_changed_on_another_node()
         with self.step("capacity is claimed"):
             self.capacity_is_claimed()
         with self.step("pods are selected"):
@@ -220,6 +223,31 @@ class TestCluster(test_base.BaseTestCase):
             self.assertEqual((override_races.LIMIT, held), (usage.limit, usage.reserved))
         self.assertEqual([], engines[0].audit(base.ADMIN))
         engines[0].close()
+
+    def a_limit_is_changed_on_another_node(self) -> None:
+        """No charge is granted by a limit that was lowered on another node, nor refused by one that was raised."""
+        cluster_faults.create_database(self.cluster, "lowered")
+        urls = [cluster_faults.url_of(node, "lowered") for node in self.cluster.nodes]
+        fixtures.create_schema(urls[0])
+        engines = [fixtures.make_engine(url, DatabaseLimitDriver(Flat(), InitialLimits())) for url in urls]
+        context, granted = base.Context("p"), []
+
+        def is_granted(engine: QuotaEngine) -> bool:
+            try:
+                engine.rollback(context, engine.reserve(context, {"gpu": 4}))
+            except exceptions.OverQuota:
+                return False
+            return True
+
+        for turn in range(60):
+            limit, writer = 9 if turn % 2 == 0 else 3, engines[turn % 3]
+            with test_cached_limits.without_renewal() if turn == 59 else contextlib.nullcontext():
+                writer.administration.set_limit(base.ADMIN, "gpu", limit, None if turn < 20 else "p")
+            granted.append([is_granted(engine) for engine in engines])
+        self.assertEqual([[turn % 2 == 0] * 3 for turn in range(59)], granted[:-1])
+        self.assertIn(True, granted[-1])  # the control
+        for engine in engines:
+            engine.close()
 
     def capacity_is_claimed(self) -> None:
         """Eight processes on three nodes claim 1 to 5 of a provider with 100: see tests/race/test_provider_races.py."""

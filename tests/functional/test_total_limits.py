@@ -51,9 +51,6 @@ class TotalTestCase(test_limits.LimitsTestCase):
         (total,) = self.totals.list(ADMIN)
         return total
 
-    def count(self, query: str) -> int:
-        return int(self.database.read(lambda connection: connection.execute(sa.text(query)).scalar_one()))
-
     def fits(self, project_id: str = "b") -> Headroom:
         return self.engine.headroom(base.Context(project_id))["gpu"]
 
@@ -122,7 +119,7 @@ class TestEnforcement(TotalTestCase):
         self.assert_invariants()
         self.assertEqual([], self.totals.list(ADMIN))
         self.assertEqual([], self.blockers("b", 99))
-        self.assertEqual(0, self.count(f"SELECT count(*) FROM quota_usages WHERE project_id = '{TOTAL}'"))
+        self.assertEqual({}, self.database.read(totals.read_rows))
         error = self.assertRaises(exceptions.TotalLimitNotFound, self.totals.unset, ADMIN, ["gpu"])
         self.assertEqual(["gpu"], error.resources)
         self.assertIn("no total limit for gpu", str(error))
@@ -159,26 +156,6 @@ class TestEnforcement(TotalTestCase):
             self.assertEqual(4, engine.expire(ADMIN))
         self.assertEqual(1, len([text for text in sent if "RECURSIVE" in text]))
         self.assert_invariants()
-
-    def test_a_resource_without_a_total_costs_nothing(self) -> None:
-        """A warm reserve and its settling send the same statements; with a total, too."""
-
-        def statements(resource: str) -> list[str]:
-            context = base.Context("b")
-            with clouds.captured() as captured:
-                self.engine.rollback(context, self.engine.reserve(context, {resource: 1}))
-            return [text for text, _ in captured]
-
-        for resource in ("gpu", "fpga"):
-            statements(resource)
-        before = statements("fpga")
-        self.set_total(10)
-        for resource in ("gpu", "fpga"):
-            statements(resource)  # fills the cache of paths
-        after = statements("fpga")
-        self.assertEqual(len(before), len(after))
-        self.assertEqual([], [text for text in statements("gpu") if "project_limits" in text])
-        self.assertEqual([], [text for text in before + after if "total" in text])
 
 
 class TestFence(TotalTestCase):
