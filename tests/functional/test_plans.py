@@ -12,14 +12,12 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
-from unittest import mock
 
 import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import Claim, Inventory, QuotaEngine
 from cyborg_quota.db import new_reservations
-from cyborg_quota.db.database import Database
 from cyborg_quota.db.usages import Posting
 from cyborg_quota.types import RESERVED, UsageKey
 from tests import base, fixtures, hooks
@@ -211,13 +209,12 @@ class TestFunctions(PlanTestCase):
 
         database = hooks.database_of(engine)
         sa.event.listen(database.engine, "before_cursor_execute", note)
-        with mock.patch.object(Database, "_may_run_single_statements", return_value=False):
-            database._pool.runs_single_statements = False
-            self.attach(engine, f"ordinary {size}")
-            uuids = engine.reserve_many(self.context, [Claim("a", {"gpu": 1}), Claim("b", {"gpu": 1})], group="g")
-            engine.extend(self.context, uuids, 60)
-            engine.commit(self.context, group="g")
-            engine.release(self.context, group="g")
+        database._pool.runs_single_statements = False
+        self.attach(engine, f"ordinary {size}")
+        uuids = engine.reserve_many(self.context, [Claim("a", {"gpu": 1}), Claim("b", {"gpu": 1})], group="g")
+        engine.extend(self.context, uuids, 60)
+        engine.commit(self.context, group="g")
+        engine.release(self.context, group="g")
         sa.event.remove(database.engine, "before_cursor_execute", note)
         texts = {statement: parameters for statement, parameters in sent}
         self.assertGreaterEqual(len(texts), 8)
