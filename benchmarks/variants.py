@@ -48,13 +48,13 @@ class Variant(NamedTuple):
     record: str
 
 
-def _never(*_arguments: object) -> bool:
-    return False
+def _never(*_arguments: object) -> None:
+    """Run no single statement: the multi-statement transaction does it."""
 
 
 VARIANTS: Final = {
     "no single statement": Variant(
-        ("mariadb", "postgresql"), [(Database, "_may_run_single_statements", _never)], "0022, 0037"
+        ("mariadb", "postgresql"), [(Database, "_run_single_statement", _never)], "0022, 0037"
     ),
     "no connection cache": Variant(
         ("mariadb", "postgresql", "sqlite"),

@@ -24,7 +24,7 @@ AMOUNTS = {"gpu": 3, "fpga": 1}
 class CrashTestCase(base.LedgerTestCase):
     def use_several_statements(self) -> None:
         """As on a server without single-statement transactions."""
-        self.useFixture(MonkeyPatch("cyborg_quota.db.database.Database._may_run_single_statements", lambda *_: False))
+        self.useFixture(MonkeyPatch("cyborg_quota.db.database.Database._run_single_statement", lambda *_: None))
 
     def crash(
         self, at: int | None, call: Callable[[QuotaEngine], object], *, is_naive: bool = False
