@@ -28,9 +28,8 @@ class TotalLimits(Subject):
     ) -> None:
         """Set total limits ({resource: limit}). They are enforced when the call returns.
 
-        The call counts what all projects hold, in one transaction, for which charges of these resources wait. The limit
-        may be below the present usage: reserves are then refused until the usage is below it. Raises UnknownResource,
-        InvalidRequest.
+        The call counts what all projects hold, while other calls reserve. The limit may be below the present usage:
+        reserves are then refused until the usage is below it. Raises UnknownResource, InvalidRequest.
         """
         validation.admin_only(context, "set_total_limits")
         self._driver.total_limits.set(self._check(limits), self._author(context, reason))

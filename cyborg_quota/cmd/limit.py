@@ -206,8 +206,8 @@ Set = base.generate(
         With --until (and --from), the limits apply only during that span, in place of
         the limits that are set without --until.
 
-        With --total, the limits apply to what all projects hold together. A new one is
-        counted first; reserves of these resources wait meanwhile.
+        With --total, the limits apply to what all projects hold together; they are
+        enforced when the command ends.
 
         With --pod, the limits apply to what the project holds in this pod, in addition
         to the limits over all pods. What it holds there already counts.

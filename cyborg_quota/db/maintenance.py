@@ -153,7 +153,10 @@ def _audit_query() -> sa.CompoundSelect[Any]:
                 ),
             )
         )
-        .where(sa.or_(_usage.reserved != reserved, _usage.used != used, _usage.subtree != used + reserved + below))
+        .where(
+            sa.or_(_usage.reserved != reserved, _usage.used != used, _usage.subtree != used + reserved + below),
+            sa.or_(_usage.project_id != TOTAL, _is_limited(_usage)),
+        )
     )
     orphans = _orphans(sa.literal_column("''"), sa.outerjoin(reservations, quota_usages, _usage.id == _row.usage_id))
     in_pods = _orphans(_row.pod, reservations.outerjoin(quota_usages, _IS_OF_POD)).where(_row.pod.is_not(None))
@@ -179,18 +182,20 @@ def _sums_of_children() -> sa.Subquery:
         .where(projects.c.parent_id.is_not(None))
         .group_by(projects.c.parent_id, child.c.resource, child.c.pod)
     )
-    total, limit = quota_usages.alias("total"), project_limits.c
-    has_total = sa.or_(
-        child.c.resource.in_(sa.select(total.c.resource).where(total.c.project_id == TOTAL)),
-        child.c.resource.in_(sa.select(limit.resource).where(limit.project_id == TOTAL)),
-    )
     of_roots = (
         sa.select(sa.literal(TOTAL), child.c.resource, child.c.pod, sa.func.sum(child.c.subtree))
         .select_from(sa.outerjoin(child, projects, projects.c.project_id == child.c.project_id))
-        .where(*_is_root_row(child.c), child.c.pod == "", has_total)
+        .where(*_is_root_row(child.c), child.c.pod == "", _is_limited(child.c))
         .group_by(child.c.resource, child.c.pod)
     )
     return by_parent.union_all(of_roots).subquery("children")
+
+
+def _is_limited(row: sa.ColumnCollection[str, Any]) -> sa.ColumnElement[bool]:
+    """The resources with a total limit. (The row of a total without a limit counts nothing yet: see totals.py.)"""
+    limit, resource = project_limits.c, row["resource"]
+    is_limited: sa.ColumnElement[bool] = resource.in_(sa.select(limit.resource).where(limit.project_id == TOTAL))
+    return is_limited
 
 
 def _is_root_row(row: sa.ColumnCollection[str, Any]) -> tuple[sa.ColumnElement[bool], ...]:

@@ -6,12 +6,16 @@
 From the moment at which this row exists, it is in every path that is read (path_state.py): it is charged last, like any
 other row. Its limit is a row of project_limits.
 
-To set a total limit takes two transactions. The first inserts the row. Both ``count``: lock the rows of all roots and
-of the total, set the total to the sum of the roots, and renew all their generations, so that a charge with a path that
-was read before, without the total, matches no row. The first transaction does not see a root that is inserted at the
-same moment, and whose path was read without the total. The second one does: a root that it does not see was inserted
-after the first, so that its path has the total, and its charges wait for the total's row. So the sum is exact. After a
-crash between the two transactions there is no limit yet, and the same call sets it; heal corrects the sum.
+To set a total limit takes three steps (ledger/total_limits.py):
+
+1. Insert the row, in a transaction of its own.
+2. Renew the generations of the rows of all roots, in batches: a charge with a path that was read before step 1, without
+   the total, then matches no row. (A root that the batches do not see was inserted after step 1, and its path was read
+   with the total.) From now on, each charge of the resource writes the row of the total.
+3. In one transaction: lock the row of the total, set it to the sum of the roots, and write the limit. The lock makes
+   the sum exact: a charge that has changed a root is committed, or waits for the total.
+
+After a crash before step 3 there is no limit, and the same call begins again.
 """
 
 from __future__ import annotations
@@ -41,11 +45,9 @@ def count(connection: sa.Connection, resources: Collection[str]) -> None:
     """
     if not resources:
         return
-    rows = path_state.rows_of_roots(connection, resources)
-    rows |= {key: row_id for key, row_id in read_rows(connection).items() if key.resource in resources}
+    rows = {key: row_id for key, row_id in read_rows(connection).items() if key.resource in resources}
     usage_locks.lock(connection, usage_locks.in_lock_order(connection, rows, {}))
     usages.bump_generations_of_rows(connection, list(rows.values()))
-    # (The rows are locked: this also sums what roots hold that were inserted after the first statement.)
     held = path_state.sums_of_roots(connection, resources)
     for resource in resources:
         usages.set_counters(connection, rows[UsageKey(TOTAL, resource)], Counters(subtree=held.get(resource, 0)))

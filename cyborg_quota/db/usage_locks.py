@@ -13,7 +13,7 @@ after it is read with the new default.
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 import sqlalchemy as sa
@@ -81,7 +81,7 @@ def renew(connection: sa.Connection, keys: Collection[UsageKey]) -> None:
     usages.bump_generations_of_rows(connection, list(rows.values()))
 
 
-_ROOTS_A_BATCH: Final = 1000
+_ROOTS_A_BATCH: Final = 200
 
 
 def renew_roots(connection: sa.Connection, resource: str, after: str) -> str | None:
@@ -93,3 +93,10 @@ def renew_roots(connection: sa.Connection, resource: str, after: str) -> str | N
     lock(connection, in_lock_order(connection, rows, {}))
     usages.bump_generations_of_rows(connection, list(rows.values()))
     return list(rows)[-1].project_id if rows else None
+
+
+def renew_all_roots(write: Callable[[Callable[[sa.Connection], str | None]], str | None], resource: str) -> None:
+    """Renew the rows of a resource of all roots, in transactions of ``write`` (Database.write)."""
+    after: str | None = ""
+    while after is not None:
+        after = write(functools.partial(renew_roots, resource=resource, after=after))

@@ -6,7 +6,6 @@ The transactions that make the changes record them themselves (db/change_log.py)
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -58,9 +57,7 @@ class History:
 
         result, recorded = database.read(work) if dry_run else database.write(serialized)
         for resource in _changed_defaults(recorded):
-            after: str | None = ""
-            while after is not None:
-                after = database.write(functools.partial(usage_locks.renew_roots, resource=resource, after=after))
+            usage_locks.renew_all_roots(database.write, resource)
         self.announce(recorded)
         return result
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import change_log, holdings, limits, totals, usages
+from cyborg_quota.db import change_log, holdings, limits, totals, usage_locks, usages
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.ledger.history import History
 from cyborg_quota.ledger.project_tree import PathCache, until_stable
@@ -48,21 +48,23 @@ class TotalLimits:
         the history. After a crash, the same call continues.
         """
 
-        def make_rows(connection: Connection) -> None:
+        given = sorted(resource for resource, limit in wanted.items() if limit is not None)
+        made: dict[UsageKey, int] = {}
+
+        def make_rows(connection: Connection) -> dict[UsageKey, int]:
             change_log.serialize(connection)
-            known = totals.read_rows(connection)
-            for resource, limit in sorted(wanted.items()):
-                if limit is not None and UsageKey(TOTAL, resource) not in known:
-                    totals.restore(connection, resource)
+            for resource in given:
+                totals.make_row(connection, resource)
+            return totals.read_rows(connection)
 
         def write(connection: Connection) -> tuple[bool | None, RecordedChanges | None]:
             present = limits.read_totals(connection)
-            known = {one.resource for one in present}
-            if must_exist and (missing := wanted.keys() - known):
+            known, rows = {one.resource for one in present}, totals.read_rows(connection)
+            if must_exist and (missing := wanted.keys() - known - {key.resource for key in rows}):
                 raise exceptions.TotalLimitNotFound(missing)
-            new = {resource for resource, limit in wanted.items() if limit is not None} - known
-            if not {UsageKey(TOTAL, resource) for resource in new} <= totals.read_rows(connection).keys():
-                return None, None  # another call has removed a row: make it again
+            new = set(given) - known
+            if any(rows.get(key) != made.get(key) for key in (UsageKey(TOTAL, resource) for resource in new)):
+                return None, None  # another call has removed a limit, and its row: make it again
             recorded = change_log.record(connection, author, _changes(present, wanted), operation=operation)
             for resource, limit in sorted(wanted.items()):
                 limits.set_limit(connection, UsageKey(TOTAL, resource), limit)
@@ -73,7 +75,9 @@ class TotalLimits:
             return True, recorded
 
         def attempt() -> bool | None:
-            self._database.write(make_rows)
+            made.update(self._database.write(make_rows))
+            for resource in sorted(set(given) - {one.resource for one in self.read()}):
+                usage_locks.renew_all_roots(self._database.write, resource)
             return self._history.change(self._database, write)
 
         until_stable(attempt)

@@ -16,7 +16,7 @@ import testscenarios
 from fixtures import MonkeyPatch
 
 from cyborg_quota import Headroom, QuotaEngine, exceptions
-from cyborg_quota.db import totals, usages
+from cyborg_quota.db import totals, usage_locks, usages
 from cyborg_quota.ledger.history import History
 from cyborg_quota.limit_types import TreeRow
 from cyborg_quota.limits.models.flat import Flat
@@ -181,7 +181,7 @@ class TestFence(TotalTestCase):
 
     def test_without_the_fence_it_is_not_counted(self) -> None:
         """The control: roots are counted without a new generation."""
-        with mock.patch.object(usages, "bump_generations_of_rows", lambda *_: None):
+        with mock.patch.object(usage_locks, "renew_roots", lambda *_arguments, **_more: None):
             self.race(lambda other: other.reserve(base.Context("b"), {"gpu": 9}))
         self.assertRaises(AssertionError, self.assert_invariants)
 
@@ -189,18 +189,19 @@ class TestFence(TotalTestCase):
         """While the total is counted, another transaction inserts a root, and reads its path without the total."""
         if self.backend == "sqlite":
             self.skipTest("SQLite has one writer")
-        other, count, rows = self.make_limited(), totals.count, {UsageKey(TOTAL, "gpu"): 0}
+        other, rows = self.make_limited(), {UsageKey(TOTAL, "gpu"): 0}
+        count, make_row = totals.count, totals.make_row
 
         def counted(connection: sa.Connection, resources: Collection[str]) -> None:
             if is_naive:
-                totals.make_row(connection, "gpu")
+                make_row(connection, "gpu")
                 rows.update(usages.row_ids(connection, [TOTAL]))
             count(connection, resources)
             other._driver.reserver._paths.get("new", [ResourceKey("gpu")])
 
         self.useFixture(MonkeyPatch("cyborg_quota.db.totals.count", counted))
         if is_naive:
-            self.useFixture(MonkeyPatch("cyborg_quota.db.totals.restore", lambda *_: None))
+            self.useFixture(MonkeyPatch("cyborg_quota.db.totals.make_row", lambda *_: None))
             self.useFixture(MonkeyPatch("cyborg_quota.db.totals.read_rows", lambda _: rows))
         self.totals.set(ADMIN, {"gpu": 10})
         other.reserve(base.Context("new"), {"gpu": 7})
