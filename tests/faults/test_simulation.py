@@ -8,7 +8,6 @@ CYBORG_QUOTA_TEST_EXAMPLES_TIMES multiplies the number of histories. The soak ma
 from __future__ import annotations
 
 import collections
-import dataclasses
 import os
 import random
 from collections.abc import Sequence
@@ -20,10 +19,9 @@ import testscenarios
 from hypothesis import stateful
 from hypothesis import strategies as st
 
-from cyborg_quota.db import connect
+from cyborg_quota.db import connect, reservations
 from cyborg_quota.db.database import Connection
 from cyborg_quota.db.new_reservations import NewReservation, new_uuid
-from cyborg_quota.ledger import reserve
 from tests import base, fixtures
 from tests.faults import injecting
 from tests.faults.injecting import Injected
@@ -125,16 +123,16 @@ class TestControls(base.BackendTestCase):
     def test_a_retry_with_new_uuids(self) -> None:
         seen: set[int] = set()
         kept: list[object] = []
-        insert = reserve._insert
+        insert = reservations.insert
 
-        def insert_afresh(connection: Connection, order: Any, rows: Sequence[NewReservation]) -> bool:
+        def insert_afresh(connection: Connection, rows: Sequence[NewReservation]) -> None:
             kept.append(rows)  # (so that no other list has its id())
             if id(rows) in seen:
-                rows = [dataclasses.replace(row, uuid=new_uuid()) for row in rows]
+                rows = [row._replace(uuid=new_uuid()) for row in rows]
             seen.add(id(kept[-1]))
-            return insert(connection, order, rows)
+            insert(connection, rows)
 
-        with mock.patch.object(reserve, "_insert", insert_afresh):
+        with mock.patch.object(reservations, "insert", insert_afresh):
             self.assert_detected()
 
     def test_a_transaction_left_open(self) -> None:
