@@ -15,6 +15,7 @@ from cyborg_quota.db import change_log
 from cyborg_quota.ledger.history import History
 from cyborg_quota.limits.models.flat import Flat
 from cyborg_quota.limits.models.strict_two_level import StrictTwoLevel
+from cyborg_quota.types import RecordedChanges
 from tests import base, history_replay
 from tests.functional import test_limits
 from tests.race import test_races
@@ -226,14 +227,14 @@ class TestHistory(LimitRaceTestCase):
         record = change_log.record
 
         def keep(_connection: Any, author: Any, changes: Any, **_rest: Any) -> Any:
-            return (author, changes) if changes else None
+            return RecordedChanges(0, author, None, changes) if changes else None
 
         def write(history: Any, kept: Any) -> None:
             def work(connection: Any) -> None:
                 change_log.serialize(connection)
-                record(connection, *kept)
+                record(connection, kept.author, kept.changes)
 
-            is_first = kept[1][0].after == 1
+            is_first = kept.changes[0].after == 1
             if is_first:
                 made.set()
                 recorded.wait()
