@@ -21,5 +21,5 @@ def fresh_url(backend: str, name: str) -> str:
 
 
 @functools.cache
-def _directory(pid: int) -> pathlib.Path:
+def _directory(_pid: int) -> pathlib.Path:
     return fixtures.own_directory(None)
