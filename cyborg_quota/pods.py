@@ -239,17 +239,34 @@ class Pods(Subject):
             None if request is None else validation.check_deltas(request, self._resources),
         )
         key = BindingKey.of(project_id, wanted.zone, wanted.affinity)
+        # (The version is read only where a pod was full before: it would make the usual selection slower.)
+        version = not self._selection.passing.is_empty
         current = self._database.read_synced(
-            lambda connection: pod_bindings.find_current(connection, key),
-            lambda connection: pod_bindings.find_current_in_single_statement(connection, key),
+            lambda connection: pod_bindings.find_current(connection, key, with_version=version),
+            lambda connection: pod_bindings.find_current_in_single_statement(connection, key, with_version=version),
         )
-        if current is not None and pod_claims.reason_to_move(current, wanted) is None:
+        if current is not None and not self._must_move(current, wanted):
             binding = current.binding
         else:
             binding = self._bind(key, lambda connection: self._rebind(connection, key, wanted))
         if self._authority.allows(context, SEE_PODS, project_id):
             return binding
         return dataclasses.replace(binding, pod=None)
+
+    def _must_move(self, current: StoredBinding, request: PodRequest) -> bool:
+        """Whether its pod does not serve the request, and another one passes the filters."""
+        if pod_claims.reason_to_move(current, request) is None:
+            return False
+        passing = self._selection.passing
+        ids = None if current.version is None else passing.find(current.version, request)
+        if ids is None:
+            # (In this order: what changes between the two makes the version outdated.)
+            version, candidates = self._database.read_synced(
+                lambda connection: (tables.read_version(connection), tables.list_pods(connection))
+            )
+            ids = frozenset(one.id for one in candidates if self._selection.passes(one, request))
+            passing.remember(version, request, ids)
+        return bool(ids - {current.pod_id})
 
     def _bind(self, key: BindingKey, work: Callable[[Connection], Binding]) -> Binding:
         def decide(connection: Connection) -> Binding:

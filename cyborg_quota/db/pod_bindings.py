@@ -18,6 +18,7 @@ from cyborg_quota.capacity_types import ResourceUse
 from cyborg_quota.db import clock, dialects, pods
 from cyborg_quota.db.models import pod_bindings, pod_usages
 from cyborg_quota.db.models import pods as pods_table
+from cyborg_quota.db.pods import PodsVersion
 from cyborg_quota.db.prepared import Statement
 from cyborg_quota.pod_types import Binding, PodState, Reason
 
@@ -44,7 +45,7 @@ class BindingKey(NamedTuple):
 class StoredBinding(NamedTuple):
     """A current binding, with its id, and with the id, state, threshold and last measurement of its pod.
 
-    ``usage`` None: the pod was never measured.
+    ``usage`` None: the pod was never measured. ``version``: that of all pods; None: it was not read.
     """
 
     id: int
@@ -53,6 +54,7 @@ class StoredBinding(NamedTuple):
     state: PodState
     threshold: int
     usage: Mapping[str, ResourceUse] | None
+    version: PodsVersion | None = None
 
 
 _COLUMNS: Final = (
@@ -79,23 +81,35 @@ _CURRENT_COLUMNS: Final = (
     pod_usages.c.usage,
 )
 _WITH_POD: Final = pods.WITH_USAGE.join(pod_bindings, _binding.pod == pods_table.c.name)
-_FIND_CURRENT: Final = Statement(sa.select(*_CURRENT_COLUMNS).select_from(_WITH_POD).where(_IS_OF_KEY))
+_FIND_CURRENT: Final = {
+    False: Statement(sa.select(*_CURRENT_COLUMNS).select_from(_WITH_POD).where(_IS_OF_KEY)),
+    True: Statement(
+        sa.select(*_CURRENT_COLUMNS, *pods.VERSION.c)
+        .select_from(_WITH_POD.join(pods.VERSION, pods.VERSION.c.version_newest >= pods_table.c.id))  # (always true)
+        .where(_IS_OF_KEY)
+    ),
+}
 
 
-def find_current(connection: sa.Connection, key: BindingKey) -> StoredBinding | None:
-    """The current binding for this key, with its pod."""
-    row = _FIND_CURRENT(connection, key.parameters).first()
-    return None if row is None else _stored(row)
+def find_current(connection: sa.Connection, key: BindingKey, *, with_version: bool = False) -> StoredBinding | None:
+    """The current binding for this key, with its pod and, if wanted, the version of all pods."""
+    row = _FIND_CURRENT[with_version](connection, key.parameters).first()
+    return None if row is None else _stored(row, with_version=with_version)
 
 
-def find_current_in_single_statement(connection: sa.Connection, key: BindingKey) -> StoredBinding | None:
+def find_current_in_single_statement(
+    connection: sa.Connection, key: BindingKey, *, with_version: bool
+) -> StoredBinding | None:
     """As ``find_current``, but as a transaction of its own. Also returns None if the dialect does not support this."""
-    rows = dialects.of(connection).read_in_single_statement(connection, _FIND_CURRENT, key.parameters)
-    return _stored(rows[0]) if rows else None
+    query = _FIND_CURRENT[with_version]
+    rows = dialects.of(connection).read_in_single_statement(connection, query, key.parameters)
+    return _stored(rows[0], with_version=with_version) if rows else None
 
 
-def _stored(row: Any) -> StoredBinding:
-    return StoredBinding(row.id, _binding_of(row), row.pod_id, row.state, row.threshold, pods.usage_of(row.usage))
+def _stored(row: Any, *, with_version: bool) -> StoredBinding:
+    version = pods.version_of(row) if with_version else None
+    usage = pods.usage_of(row.usage)
+    return StoredBinding(row.id, _binding_of(row), row.pod_id, row.state, row.threshold, usage, version)
 
 
 _END: Final = sa.update(pod_bindings).where(_binding.current == 1).values(current=None, ends_at=clock.utc_now())

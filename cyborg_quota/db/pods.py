@@ -97,6 +97,32 @@ def require(connection: sa.Connection, names: Iterable[str]) -> None:
             raise exceptions.PodNotFound(name)
 
 
+class PodsVersion(NamedTuple):
+    """Changes whenever a pod is added, changed, measured, bound or removed. (Ids are not used again.)"""
+
+    pods: int
+    newest: int | None
+    changes: int | None
+
+
+_any_pod = pods.alias("any_pod")
+VERSION: Final = sa.select(
+    sa.func.count().label("version_pods"),
+    sa.func.max(_any_pod.c.id).label("version_newest"),
+    sa.func.sum(_any_pod.c.generation).label("version_changes"),
+).subquery("version")
+
+
+def version_of(row: Any) -> PodsVersion:
+    """The version in a row with the columns of VERSION."""
+    return PodsVersion(row.version_pods, row.version_newest, row.version_changes)
+
+
+def read_version(connection: sa.Connection) -> PodsVersion:
+    """The present version of all pods."""
+    return version_of(connection.execute(sa.select(VERSION)).one())
+
+
 def list_pods(connection: sa.Connection, limit: int | None = None, after: str | None = None) -> list[Candidate]:
     """At most ``limit`` pods after the one named ``after``, in the order in which they were added.
 

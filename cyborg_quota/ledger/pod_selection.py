@@ -11,6 +11,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from cyborg_quota.capacity_types import ResourceUse
 from cyborg_quota.pod_types import Candidate, PodState, Reason
@@ -129,12 +130,44 @@ class Weight(PodWeigher):
         return float(candidate.pod.weight)
 
 
+_MAX_REQUESTS: Final = 1000
+
+
+class PassingPods:
+    """Which pods pass the filters, by request, until the version of the pods changes. Shared by threads."""
+
+    def __init__(self) -> None:
+        self._state: tuple[object, dict[object, frozenset[int]]] = (None, {})  # replaced, never changed
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was remembered yet."""
+        return self._state[0] is None
+
+    def find(self, version: object, request: PodRequest) -> frozenset[int] | None:
+        """The ids of the pods that pass; None: not known for this version."""
+        known, found = self._state
+        return found.get(_key(request)) if known == version else None
+
+    def remember(self, version: object, request: PodRequest, ids: frozenset[int]) -> None:
+        """Remember the ids of the pods that pass."""
+        known, found = self._state
+        kept = found if known == version and len(found) < _MAX_REQUESTS else {}
+        self._state = (version, {**kept, _key(request): ids})
+
+
+def _key(request: PodRequest) -> object:
+    amounts = None if request.amounts is None else frozenset(request.amounts.items())
+    return (request.zone, frozenset(request.affinity.items()), amounts)
+
+
 @dataclasses.dataclass(frozen=True)
 class PodSelection:
-    """The configured filters, and the weighers with their multipliers."""
+    """The configured filters, and the weighers with their multipliers. ``passing``: what the filters answered."""
 
     filters: Sequence[PodFilter] = (AvailabilityZone(), ResourceAffinity(), Capacity())
     weighers: Sequence[tuple[PodWeigher, float]] = ((Weight(), 1000.0), (CreationTime(), 1.0))
+    passing: PassingPods = dataclasses.field(default_factory=PassingPods, compare=False)
 
     def passes(self, candidate: Candidate, request: PodRequest) -> bool:
         """Whether the pod is available and passes every filter."""

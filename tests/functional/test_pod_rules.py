@@ -173,7 +173,10 @@ class TestStatements(RuleTestCase):
         return sent
 
     def test_a_selection_that_keeps_the_binding(self) -> None:
-        """One query while the pod serves the request; three if it is full, and no other pod passes the filters."""
+        """One query while the pod serves the request, and also if it is full, and no other pod passes the filters.
+
+        For the second case the answers of the filters are remembered, until a pod is added, changed or measured.
+        """
         for number in range(3):
             self.add(f"p{number}", 9)
         self.select()
@@ -184,7 +187,8 @@ class TestStatements(RuleTestCase):
         self.assertEqual(["SELECT"] * 3, [statement.split()[0] for statement in sent])
         for tags in ({}, {"x": "1"}):
             self.pods.move_binding(ADMIN, "tenant1", "p0", affinity=tags)
-            self.assertEqual("p0", self.pod_of(affinity=tags))
+            self.assertEqual("p0", self.pod_of(affinity=tags), "each request has its own answer")
+            self.assertEqual(1, len(self.sent(lambda tags=tags: self.select(affinity=tags))))  # type: ignore[misc]
         other = self.make_engine().pods
         changes: list[tuple[str, Callable[[], object]]] = [
             ("p2", lambda: other.set_usage(ADMIN, "p2", {"gpu": ResourceUse(10, 1)})),
