@@ -46,8 +46,7 @@ def count(connection: sa.Connection, resources: Collection[str]) -> None:
     if not resources:
         return
     rows = {key: row_id for key, row_id in read_rows(connection).items() if key.resource in resources}
-    usage_locks.lock(connection, usage_locks.in_lock_order(connection, rows, {}))
-    usages.bump_generations_of_rows(connection, list(rows.values()))
+    usage_locks.renew_rows(connection, rows, {})
     held = path_state.sums_of_roots(connection, resources)
     for resource in resources:
         usages.set_counters(connection, rows[UsageKey(TOTAL, resource)], Counters(subtree=held.get(resource, 0)))

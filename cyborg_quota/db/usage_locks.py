@@ -66,6 +66,13 @@ def lock(connection: sa.Connection, order: Iterable[Sequence[int]]) -> dict[int,
     return subtrees
 
 
+def renew_rows(connection: sa.Connection, rows: Mapping[UsageKey, int], edges: Edges) -> None:
+    """Lock these rows in lock order, and renew their generations. ``edges``: of the projects and above."""
+    if len(rows) > 1 and not dialects.of(connection).update_locks_in_order:
+        lock(connection, in_lock_order(connection, rows, edges))
+    usages.bump_generations_of_rows(connection, list(rows.values()))
+
+
 def renew(connection: sa.Connection, keys: Collection[UsageKey]) -> None:
     """Renew the generations of those of these usage rows that exist. Adds the projects that are not known, as roots.
 
@@ -77,8 +84,7 @@ def renew(connection: sa.Connection, keys: Collection[UsageKey]) -> None:
     if not rows:
         return
     edges = projects.edges_above(connection, {key.project_id for key in rows}) if len(rows) > 1 else {}
-    lock(connection, in_lock_order(connection, rows, edges))
-    usages.bump_generations_of_rows(connection, list(rows.values()))
+    renew_rows(connection, rows, edges)
 
 
 _ROOTS_A_BATCH: Final = 200
@@ -90,8 +96,7 @@ def renew_roots(connection: sa.Connection, resource: str, after: str) -> str | N
     None: there are no more.
     """
     rows = path_state.rows_of_roots(connection, [resource], after, _ROOTS_A_BATCH)
-    lock(connection, in_lock_order(connection, rows, {}))
-    usages.bump_generations_of_rows(connection, list(rows.values()))
+    renew_rows(connection, rows, {})
     return list(rows)[-1].project_id if rows else None
 
 

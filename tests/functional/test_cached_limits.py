@@ -20,7 +20,7 @@ from cyborg_quota import exceptions
 from cyborg_quota.db import change_log, path_state, projects, usage_locks
 from cyborg_quota.db.project_path import ProjectPath
 from cyborg_quota.types import ResourceKey
-from tests import base, hooks
+from tests import base, fixtures, hooks
 from tests.functional.test_limits import LimitsTestCase
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -135,17 +135,6 @@ class TestChanges(CachedLimitsTestCase):
         self.limit(1, "flat")()
         self.assertTrue(self.is_granted(1, "flat"))
 
-    def test_in_the_middle_of_a_charge(self) -> None:
-        """The limit is lowered between the look-up and the charge of another process."""
-        if self.backend == "sqlite":
-            self.skipTest("SQLite has one writer")
-        statement = {"mariadb": "EXECUTE", "postgresql": "SELECT WHERE cyborg_quota_reserve"}[self.backend]
-        act = hooks.Interleaved(self.other, statement, self.limit(9, "root"))
-        with act:
-            self.assertFalse(self.is_granted(4))
-        self.assertTrue(act.happened)
-        self.assert_invariants()
-
 
 class TestTime(CachedLimitsTestCase):
     def test_an_override_begins_and_ends(self) -> None:
@@ -186,13 +175,22 @@ class TestTime(CachedLimitsTestCase):
             self.assertFalse(self.is_granted(4))
 
 
-class TestNewRoots(CachedLimitsTestCase):
-    """The first usage row of a project is inserted, and its path is read, while a limit of it is written."""
+class TestMeanwhile(CachedLimitsTestCase):
+    """A limit changes during a charge; or while the first usage row of a project is inserted, and its path is read.
 
-    def setUp(self) -> None:
-        super().setUp()
-        if self.backend == "sqlite":
-            self.skipTest("SQLite has one writer")
+    (SQLite has one writer.)
+    """
+
+    scenarios = fixtures.SCENARIOS[1:]
+
+    def test_in_the_middle_of_a_charge(self) -> None:
+        """The limit is lowered between the look-up and the charge of another process."""
+        statement = {"mariadb": "EXECUTE", "postgresql": "SELECT WHERE cyborg_quota_reserve"}[self.backend]
+        act = hooks.Interleaved(self.other, statement, self.limit(9, "root"))
+        with act:
+            self.assertFalse(self.is_granted(4))
+        self.assertTrue(act.happened)
+        self.assert_invariants()
 
     def read_during(self, change: Callable[[], object], *, how_long: float) -> None:
         """The other process reads the path of ``new`` before the COMMIT of the change, or waits ``how_long``."""
