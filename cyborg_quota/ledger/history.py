@@ -6,7 +6,7 @@ The transactions that make the changes record them themselves (db/change_log.py)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
 from oslo_log import log as logging
@@ -40,12 +40,15 @@ class History:
         database: Database,
         work: Callable[[Connection], tuple[T, RecordedChanges | None]],
         *,
+        defaults: Iterable[str] = (),
         dry_run: bool = False,
     ) -> T:
         """Run ``work`` in one transaction, serialized with all other changes, and announce what it has recorded.
 
         ``work`` returns a result and what it has recorded. When this method returns, no charge is granted by a limit
-        that it has replaced (L2): see usage_locks.py. ``dry_run``: it only reads, and nothing waits for it.
+        that it has replaced (L2): see usage_locks.py. ``defaults``: the resources whose defaults are set, also those
+        that had the same value: an earlier call may have been killed before it renewed the rows. ``dry_run``: it only
+        reads, and nothing waits for it.
         """
 
         def serialized(connection: Connection) -> tuple[T, RecordedChanges | None]:
@@ -55,8 +58,10 @@ class History:
                 usage_locks.renew(connection, bounded)
             return result, recorded
 
-        result, recorded = database.read(work) if dry_run else database.write(serialized)
-        for resource in _changed_defaults(recorded):
+        if dry_run:
+            return database.read(work)[0]
+        result, recorded = database.write(serialized)
+        for resource in sorted(defaults):
             usage_locks.renew_all_roots(database.write, resource)
         self.announce(recorded)
         return result
@@ -101,14 +106,6 @@ def _bounded_rows(recorded: RecordedChanges | None) -> set[UsageKey]:
         for one in changes
         if one.resource is not None and one.project_id is not None and one.project_id not in removed
     }
-
-
-def _changed_defaults(recorded: RecordedChanges | None) -> list[str]:
-    return [
-        one.resource
-        for one in ([] if recorded is None else recorded.changes)
-        if one.resource is not None and one.project_id is None and one.provider is None
-    ]
 
 
 def _fields(recorded: RecordedChanges, reason: str | None) -> str:

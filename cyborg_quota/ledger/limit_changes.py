@@ -239,7 +239,8 @@ class LimitKeeper(LimitChanger):
             _write(connection, before, after, changes)
             return changes, recorded
 
-        return until_stable(lambda: self._history.change(self._database, work, dry_run=dry_run))
+        change = functools.partial(self._history.change, defaults=wanted.defaults, dry_run=dry_run)
+        return until_stable(lambda: change(self._database, work))
 
     def check_depth(self, tree: LimitTree, project_id: str) -> None:
         """Raise ProjectRefused if the tree would be deeper than MAX_DEPTH."""

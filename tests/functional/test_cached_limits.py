@@ -123,6 +123,14 @@ class TestChanges(CachedLimitsTestCase):
                     change()
                 self.assertTrue(self.is_granted(4, project_id), name)
 
+    def test_a_default_that_was_not_renewed(self) -> None:
+        """A call that was killed before it renewed the rows of the roots is completed by the same call."""
+        with without_renewal():
+            self.limit(3)()
+        self.assertTrue(self.is_granted(4, "flat"))
+        self.limit(3)()
+        self.assertFalse(self.is_granted(4, "flat"))
+
     def test_a_limit_is_raised_or_set(self) -> None:
         """Also where the other process has read that there is no limit."""
         self.limit(2, "leaf")()
