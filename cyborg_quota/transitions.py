@@ -147,13 +147,17 @@ def effect(before: State | None, after: State, delta: int) -> tuple[int, int]:
     return reserved, used
 
 
-def amounts(moves: Iterable[Move]) -> dict[UsageKey, tuple[int, int]]:
+CountersOf = Callable[[str, str | None], Iterable[ResourceKey]]
+"""The counters of a reservation of this resource, which is in this pod (None: in none): see Enforcers.counters_of."""
+
+
+def amounts(moves: Iterable[Move], counters_of: CountersOf) -> dict[UsageKey, tuple[int, int]]:
     """The amounts that the moves add to reserved and used, by usage row."""
     sums: dict[UsageKey, tuple[int, int]] = {}
     for row, to in moves:
         reserved, used = effect(row.state, to, row.delta)
-        for pod in ("",) if row.pod is None else ("", row.pod):
-            key = UsageKey(row.project_id, row.resource, pod)
+        for counter in counters_of(row.resource, row.pod):
+            key = UsageKey(row.project_id, *counter)
             before = sums.get(key, (0, 0))
             sums[key] = before[0] + reserved, before[1] + used
     return sums
@@ -194,12 +198,6 @@ def _ended_before(row: Row, begin: Row) -> bool:
     if row.state in LIVE_STATES or row.id >= begin.id:
         return False
     return row.ended_after is not None and row.ended_after < begin.id
-
-
-def counted_keys(row: Row) -> tuple[ResourceKey, ...]:
-    """The counters of the reservation: the resource in all pods, and in its pod, if it has one."""
-    key = ResourceKey(row.resource)
-    return (key,) if row.pod is None else (key, ResourceKey(row.resource, row.pod))
 
 
 _id: Final = operator.attrgetter("id")

@@ -45,7 +45,7 @@ Search = Callable[[Mapping[str, int], int, Collection[str]], list[Candidate]]
 class CapacityEnforcer(Enforcer):
     """Finds providers and takes their capacity."""
 
-    field: ClassVar[str] = "provider"
+    field: ClassVar[str | None] = "provider"
 
     def __init__(self, database: Database, selection: ProviderSelection) -> None:
         self._database = database
@@ -259,6 +259,8 @@ class CapacityEnforcer(Enforcer):
 
     def confirm(self, item: PendingClaim, held: Sequence[Row]) -> None:
         """The consumer must hold at the provider that the claim names, or at any for ANY."""
+        if item.claim.provider is None:
+            return
         providers = {row.provider_id for row in held}
         if None in providers if item.claim.provider == ANY else providers != {item.provider_id}:
             raise conflict(item.claim, held, provider=str(item.claim.provider))

@@ -14,7 +14,7 @@ from cyborg_quota.db import pods, schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.ledger.capacity_claims import CapacityEnforcer
 from cyborg_quota.ledger.counters import Healer
-from cyborg_quota.ledger.enforcers import Enforcer
+from cyborg_quota.ledger.enforcers import Enforcers
 from cyborg_quota.ledger.expire import Expirer
 from cyborg_quota.ledger.headroom import HeadroomReader
 from cyborg_quota.ledger.history import History
@@ -23,6 +23,7 @@ from cyborg_quota.ledger.metrics import MetricsReader
 from cyborg_quota.ledger.naming import Namer
 from cyborg_quota.ledger.oslo_limit_hook import OsloLimitHook
 from cyborg_quota.ledger.pod_claims import PodEnforcer
+from cyborg_quota.ledger.project_limits import ProjectEnforcer
 from cyborg_quota.ledger.project_tree import PathCache, Tree
 from cyborg_quota.ledger.projects import ProjectReader
 from cyborg_quota.ledger.purge import Purger
@@ -56,18 +57,18 @@ class DbQuotaDriver:
         self._paths = PathCache(self._database)
         grace = int(settings.expire_grace_seconds * MICROSECONDS)
         self.capacity_enforcer: Final = CapacityEnforcer(self._database, settings.selection)
-        # (In the order in which they lock rows.)
-        pod_enforcer = PodEnforcer(self._database, settings.pods, limits, self.capacity_enforcer)
-        hooks = [OsloLimitHook(settings.hook)] if settings.hook is not None else []
-        enforcers: list[Enforcer] = [*hooks, pod_enforcer, self.capacity_enforcer]
         self.limits: Final = limits
         self.history: Final = History(self._untimed)
-        tree = Tree(self._database, self._paths, self.history)
+        projects = ProjectEnforcer(self._database, self._paths, limits, Tree(self._database, self._paths, self.history))
+        hooks = [OsloLimitHook(settings.hook)] if settings.hook is not None else []
+        pod_enforcer = PodEnforcer(self._database, settings.pods, limits, self.capacity_enforcer)
+        self.enforcers: Final = Enforcers([projects, *hooks, pod_enforcer, self.capacity_enforcer])
+        counters_of = self.enforcers.counters_of
         # Reservations: from the reserve to the purge.
-        self.settler: Final = Settler(self._database, self._paths, grace)
-        self.reserver: Final = Reserver(self._database, self._paths, limits, self.settler, tree, enforcers=enforcers)
-        self.resizer: Final = Resizer(self._database, self.settler, self.reserver, enforcers)
-        self.transferrer: Final = Transferrer(self._database, self._paths, self.settler, self.reserver)
+        self.settler: Final = Settler(self._database, self._paths, counters_of, grace)
+        self.reserver: Final = Reserver(self._database, self.settler, projects, self.enforcers)
+        self.resizer: Final = Resizer(self._database, self.settler, projects, self.enforcers)
+        self.transferrer: Final = Transferrer(self._database, self._paths, self.settler, projects, counters_of)
         self.namer: Final = Namer(self._database, self.settler)
         self.expirer: Final = Expirer(self._database, self.settler, settings.batch_rows)
         self.purger: Final = Purger(self._database, settings.batch_rows)

@@ -1,23 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interface of enforcers: each is a kind of rule that may refuse a charge.
 
-The ledger changes reservations and usage rows, and compares the usage rows with the limits of the projects. What else
-decides on a claim is an enforcer's: DbQuotaDriver passes the list, in the order in which they lock. A call asks only
-those of which its claims set the ``field``, so that a claim without it costs nothing.
+The ledger changes reservations and usage rows, and compares the usage rows with their limits. In which usage rows a
+reservation is counted, and what else decides on a claim, is an enforcer's: DbQuotaDriver makes the list, in the order
+in which they lock. A call asks only those of which its claims set the ``field``, so that a claim without it costs
+nothing.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import ClassVar, Final
 
 from cyborg_quota import exceptions
 from cyborg_quota.db.database import Connection
 from cyborg_quota.db.inventories import InventoryClaim
+from cyborg_quota.db.new_reservations import NewReservation
+from cyborg_quota.db.project_path import ProjectPath
 from cyborg_quota.ledger.requests import ReserveRequest, ResizeRequest
 from cyborg_quota.transitions import Row
 from cyborg_quota.types import RESERVED, Claim, InventoryKey, ResourceKey
+
+_MAX_CACHED_COUNTERS: Final = 10_000
 
 
 class Refused(Exception):
@@ -81,8 +87,12 @@ class PendingClaim:
 class Enforcer:
     """A kind of rule. By default it permits everything. Shared by threads: what it chooses is in the pending claims."""
 
-    field: ClassVar[str]
-    """The field of a Claim that the rule is about."""
+    field: ClassVar[str | None] = None
+    """The field of a Claim that the rule is about. None: the enforcer takes no part in the transaction of a claim."""
+
+    def counters_of(self, resource: str, pod: str | None) -> Iterable[ResourceKey]:  # noqa: ARG002
+        """In which counters of its project a reservation of the resource is counted. ``pod``: where it is, if it is."""
+        return ()
 
     def prepare(self, pending: Sequence[PendingClaim]) -> None:
         """Before the transaction: choose what the claims take. Raises the errors of unknown names."""
@@ -118,6 +128,63 @@ class Enforcer:
 
     def explain_resize(self, request: ResizeRequest, rows: Sequence[Row]) -> None:
         """As ``explain``, for a resize."""
+
+
+class Enforcers:
+    """The enforcers of a ledger, in the order in which they lock."""
+
+    def __init__(self, enforcers: Sequence[Enforcer]) -> None:
+        self._all = tuple(enforcers)
+        self.counters_of: Final = functools.lru_cache(_MAX_CACHED_COUNTERS)(self._counters_of)
+
+    def __iter__(self) -> Iterator[Enforcer]:
+        return iter(self._all)
+
+    def _counters_of(self, resource: str, pod: str | None) -> tuple[ResourceKey, ...]:
+        """Each counter once, whichever enforcers name it."""
+        return tuple(dict.fromkeys(key for one in self._all for key in one.counters_of(resource, pod)))
+
+    def of(self, pending: Sequence[PendingClaim]) -> list[Enforcer]:
+        """Those that decide on one of these claims."""
+        return [
+            one
+            for one in self._all
+            if one.field is not None and any(getattr(item.claim, one.field) is not None for item in pending)
+        ]
+
+    def amounts(self, pending: Sequence[PendingClaim], *, is_chosen: bool) -> dict[ResourceKey, int]:
+        """What the claims add, by counter. ``is_chosen`` False: to those that do not depend on what they take."""
+        amounts: dict[ResourceKey, int] = {}
+        for item in pending:
+            pod = item.counted_pod if is_chosen else None
+            for resource, delta in item.claim.deltas.items():
+                for key in self.counters_of(resource, pod):
+                    amounts[key] = amounts.get(key, 0) + delta
+        return amounts
+
+
+def new_rows(request: ReserveRequest, path: ProjectPath, pending: Sequence[PendingClaim]) -> list[NewReservation]:
+    """The reservations to insert. ``path``: of the project."""
+    return [
+        NewReservation(
+            uuid=item.uuids[resource],
+            usage_id=path.charged[ResourceKey(resource)][0].usage_id,
+            project_id=item.project_id,
+            resource=resource,
+            delta=delta,
+            consumer_id=item.claim.consumer,
+            group_id=item.group,
+            state=request.state,
+            ttl_microseconds=request.ttl_microseconds,
+            claim_ordinal=None if item.claim.consumer is None else ordinals[resource],
+            source=item.claim.source,
+            provider_id=None if item.claim.provider is None else item.provider_id,
+            pod=item.counted_pod,
+        )
+        for item in pending
+        for ordinals in [{resource: number for number, resource in enumerate(sorted(item.claim.deltas), 1)}]
+        for resource, delta in item.claim.deltas.items()
+    ]
 
 
 def conflict(claim: Claim, held: Sequence[Row], **place: str) -> exceptions.ReservationConflict:

@@ -24,7 +24,7 @@ Enforce = Callable[[str, Mapping[str, int]], None]
 class OsloLimitHook(Enforcer):
     """Asks a function about each reserve, before its transaction. The limits of the ledger apply as well."""
 
-    field: ClassVar[str] = "deltas"  # (each claim has them)
+    field: ClassVar[str | None] = "deltas"  # (each claim has them)
 
     def __init__(self, enforce: Enforce) -> None:
         self._enforce = enforce

@@ -81,7 +81,7 @@ class PodUnit:
 class PodEnforcer(Enforcer):
     """Chooses the pods of claims, changes bindings, and tries another pod where the limits of one refuse a claim."""
 
-    field: ClassVar[str] = "provider"  # (a provider that a claim names may be in a pod)
+    field: ClassVar[str | None] = "provider"  # (a provider that a claim names may be in a pod)
 
     def __init__(
         self, database: Database, selection: PodSelection, limits: LimitDriver, capacity: CapacityEnforcer
@@ -90,6 +90,9 @@ class PodEnforcer(Enforcer):
         self._selection = selection
         self._limits = limits
         self._capacity = capacity
+
+    def counters_of(self, resource: str, pod: str | None) -> Iterable[ResourceKey]:
+        return () if pod is None else (ResourceKey(resource, pod),)
 
     def prepare(self, pending: Sequence[PendingClaim]) -> None:
         """Choose the pods, and the providers in them, after those that other claims name."""

@@ -14,29 +14,26 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from cyborg_quota import enforcement, exceptions, transitions
+from cyborg_quota import exceptions, transitions
 from cyborg_quota.db import charges, new_reservations, reservations, usages
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.inventories import InventoryClaim
-from cyborg_quota.db.project_path import ProjectPath
-from cyborg_quota.ledger.enforcers import Enforcer, PendingClaim, PreparationChanged, Refused, conflict
-from cyborg_quota.ledger.project_tree import PathCache, Tree
+from cyborg_quota.ledger.enforcers import (
+    Enforcer,
+    Enforcers,
+    PendingClaim,
+    PreparationChanged,
+    Refused,
+    conflict,
+    new_rows,
+)
+from cyborg_quota.ledger.project_limits import Charge, ProjectEnforcer
 from cyborg_quota.ledger.requests import ReserveRequest
 from cyborg_quota.ledger.settle import Settler
-from cyborg_quota.limits.base import LimitDriver
-from cyborg_quota.types import (
-    RESERVED,
-    TOTAL,
-    UNLIMITED,
-    Claim,
-    Constraint,
-    ResourceKey,
-    Selection,
-    State,
-)
+from cyborg_quota.types import RESERVED, Claim, Selection
 
 _MAX_ATTEMPTS: Final = 200
 """The most attempts of one call. An attempt is repeated if other calls have changed what it had read."""
@@ -52,25 +49,21 @@ _ENDED: Final = (
 )
 """The errors of a commit of a reservation that has ended. (ReservationNotFound: it ended and was purged meanwhile.)"""
 
+
 class Reserver:
     """Reserves and adopts claims."""
 
     def __init__(
         self,
         database: Database,
-        paths: PathCache,
-        limits: LimitDriver,
         settler: Settler,
-        tree: Tree,
-        *,
-        enforcers: Sequence[Enforcer],
+        projects: ProjectEnforcer,
+        enforcers: Enforcers,
     ) -> None:
         self._database = database
-        self._enforcers = enforcers
-        self._tree = tree
-        self._paths = paths
-        self._limits = limits
         self._settler = settler
+        self._projects = projects
+        self._enforcers = enforcers
 
     def charge(self, request: ReserveRequest) -> list[str]:
         """Charge all claims or none. Returns the UUIDs, by claim, in the order of its deltas."""
@@ -78,15 +71,8 @@ class Reserver:
         try:
             repeat(self._database, lambda _is_retry: self._attempt(request, pending))
         except exceptions.OverQuota as error:
-            raise self.visible(request, error) from None
+            raise self._projects.redact(request.project_id, error, sees_all=request.sees_all) from None
         return [uuid for item in pending for uuid in item.uuids.values()]
-
-    def visible(self, request: ReserveRequest, error: exceptions.OverQuota) -> exceptions.OverQuota:
-        """The error of ``raise_refusal``, as the caller may see it."""
-        if request.sees_all:
-            return error
-        path = self._paths.get(request.project_id, ())
-        return exceptions.OverQuota(enforcement.redact(error.overs, path.project_ids))
 
     def adopt(self, request: ReserveRequest) -> list[str]:
         """Charge all claims as committed, and commit those that their consumers have already reserved.
@@ -117,28 +103,25 @@ class Reserver:
         pending = [item for item in claims if not item.is_charged]
         if not pending:
             return True
-        enforcers = [
-            one for one in self._enforcers if any(getattr(item.claim, one.field) is not None for item in pending)
-        ]
+        enforcers = self._enforcers.of(pending)
         for item in pending if enforcers else ():
             item.choose(None, None, {})
         for enforcer in enforcers:
             enforcer.prepare(pending)
         is_complete = not enforcers or all(item.is_complete for item in pending)
-        amounts = _amounts(pending, is_counted=is_complete)
-        path = self.path(request, sorted(amounts), is_limited=True)
-        constraints = self.constraints(request, path, amounts)
+        amounts = self._enforcers.amounts(pending, is_chosen=is_complete)
+        resources = {resource for item in pending for resource in item.claim.deltas}
+        charge = self._projects.read(request.project_id, amounts, resources, is_limited=request.state == RESERVED)
         try:
             if not is_complete:
                 raise Refused
-            postings = postings_with_bounds(path, constraints, amounts, request.state)
-            if self._write(request, pending, enforcers, _rows(request, path, pending), postings):
+            if self._write(request, pending, enforcers, charge):
                 return True
         except (charges.Refused, Refused) as refusal:
             if not is_complete and (is_charged := self._resolve_duplicate(request, pending, enforcers)) is not None:
                 return is_charged
             if is_complete or not any(item.is_charged for item in pending):
-                self._refuse(request, pending, enforcers, refusal, (path, constraints, amounts))
+                self._refuse(request, pending, enforcers, refusal, charge)
             return False
         except (DuplicateEntry, PreparationChanged):
             pass  # rows of this call or of its consumers may exist already
@@ -149,17 +132,17 @@ class Reserver:
         request: ReserveRequest,
         pending: Sequence[PendingClaim],
         enforcers: Sequence[Enforcer],
-        rows: Sequence[new_reservations.NewReservation],
-        postings: Sequence[usages.Posting],
+        charge: Charge,
     ) -> bool:
         """Insert and charge all rows. False: one of the consumers already holds live reservations.
 
         Raises charges.Refused, Refused, PreparationChanged, DuplicateEntry.
         """
         is_limited = request.state == RESERVED
+        rows = new_rows(request, charge.path, pending)
         consumers = {row.consumer_id for row in rows if row.consumer_id is not None}
         dialect = self._database.dialect
-        merged = usages.merge(postings, dialect.lock_order)
+        merged = usages.merge(charge.postings(charge.amounts, request.state), dialect.lock_order)
 
         def work(connection: Connection) -> ReserveResult:
             if consumers and reservations.any_live(connection, request.project_id, consumers):
@@ -192,89 +175,19 @@ class Reserver:
         pending: Sequence[PendingClaim],
         enforcers: Sequence[Enforcer],
         refusal: Exception,
-        plan: tuple[ProjectPath, Sequence[Constraint] | None, Mapping[ResourceKey, int]],
+        charge: Charge,
     ) -> None:
         """Raise the reason of a refusal, OverQuota before all others. Returns if the request may fit now: retry."""
         if isinstance(refusal, Refused) and any(enforcer.retries(pending, refusal) for enforcer in enforcers):
             return
         try:
-            is_current = self.raise_refusal(request, *plan)
+            is_current = self._projects.explain_refusal(charge)
         except exceptions.OverQuota as error:
             if not any(enforcer.retries(pending, error) for enforcer in enforcers):
                 raise
             return
         for enforcer in enforcers if is_current and isinstance(refusal, Refused) else ():
             enforcer.explain(request, pending)
-
-    def path(self, request: ReserveRequest, keys: Sequence[ResourceKey], *, is_limited: bool) -> ProjectPath:
-        """The path to charge. If the source of limits reports another parent, the project is moved first.
-
-        Calls that no limit can refuse (adoptions, reductions) do not read that source, so an outage of it does not
-        affect them.
-        """
-        if is_limited and request.ttl_microseconds is not None:
-            parent_id = self._limits.parent_of(request.project_id)
-            if parent_id is not None:
-                self._tree.follow(request.project_id, parent_id, self._limits.tree_source)
-        return self._paths.get(request.project_id, keys)
-
-    def constraints(
-        self,
-        request: ReserveRequest,
-        path: ProjectPath,
-        amounts: Mapping[ResourceKey, int],
-        *,
-        is_read_again: bool = False,
-    ) -> list[Constraint] | None:
-        """The limits of these amounts, as they were read with the path. None: the request is not limited."""
-        if request.ttl_microseconds is None or not amounts:
-            return None
-        assert path.limits is not None, "get() reads the limits"
-        resources = tuple(sorted([key.resource for key in amounts if not key.pod]))
-        bounds = path.bounds if self._limits.is_pure else None  # (another thread may replace it)
-        if bounds is None or bounds[0] != resources:
-            bounds = path.bounds = resources, self._limits.bounds([path.limits], resources)[0]
-        limits = bounds[1]
-        if isinstance(limits.error, exceptions.LimitNotSet) and not is_read_again:  # (it may have been set since)
-            path = self._paths.get(request.project_id, sorted(amounts), is_again=True)
-            return self.constraints(request, path, amounts, is_read_again=True)
-        if limits.error is not None:
-            raise limits.error
-        constraints = [one for one in limits.constraints if (one.resource, one.pod) in amounts]
-        unknown_projects = {constraint.project_id for constraint in constraints} - {*path.project_ids, TOTAL}
-        if unknown_projects:
-            raise exceptions.ConfigurationError(
-                f"The limit driver returned a constraint for {', '.join(sorted(unknown_projects))}, which is not an "
-                f"ancestor of {path.project_ids[0]}."
-            )
-        return constraints
-
-    def raise_refusal(
-        self,
-        request: ReserveRequest,
-        charged: ProjectPath,
-        constraints: Sequence[Constraint] | None,
-        amounts: Mapping[ResourceKey, int],
-    ) -> bool:
-        """Raise OverQuota (with all violations: see ``visible``) or UsageOverflow if the counters explain the refusal.
-
-        True: they are within all limits. False: the path that was charged, or its limits, are out of date; the caller
-        must retry.
-        """
-        path = self._paths.get(request.project_id, sorted(amounts), is_again=True)
-        if path.until != charged.until or any(path.nodes(key) != charged.nodes(key) for key in amounts):
-            return False
-        constraints = constraints or ()
-        owners = {*path.project_ids, *(constraint.project_id for constraint in constraints)}
-        counters = self._database.read_synced(lambda connection: usages.read(connection, owners, amounts))
-        violations = enforcement.find_violations(request.project_id, constraints, counters, amounts)
-        if violations:
-            raise exceptions.OverQuota(violations) from None
-        widths = enforcement.widths(request.project_id, amounts)
-        for over in enforcement.find_violations(request.project_id, widths, counters, amounts):
-            # (The counter of the resource overflows if that of a pod does; a tenant does not see the pod.)
-            raise exceptions.UsageOverflow(request.project_id, over.resource, over.requested) from None
-        return True
 
     def _resolve_duplicate(
         self, request: ReserveRequest, pending: Sequence[PendingClaim], enforcers: Sequence[Enforcer]
@@ -307,8 +220,7 @@ class Reserver:
                 if {row.resource: row.delta for row in rows} != dict(item.claim.deltas):
                     raise conflict(item.claim, rows)
                 for enforcer in enforcers:
-                    if getattr(item.claim, enforcer.field) is not None:
-                        enforcer.confirm(item, rows)
+                    enforcer.confirm(item, rows)
                 item.use(rows)
         return None
 
@@ -329,63 +241,3 @@ def _to_pending(request: ReserveRequest, claim: Claim) -> PendingClaim:
     uuids = {resource: new_reservations.new_uuid() for resource in claim.deltas}
     group = request.group if claim.group is None else claim.group
     return PendingClaim(claim, request.project_id, group, uuids, is_limited=request.state == RESERVED)
-
-
-def _amounts(pending: Sequence[PendingClaim], *, is_counted: bool) -> dict[ResourceKey, int]:
-    """What the claims take over all pods, and (``is_counted``) in the pods of their providers."""
-    amounts: dict[ResourceKey, int] = {}
-    for item in pending:
-        pods = ("", item.counted_pod) if is_counted and item.counted_pod is not None else ("",)
-        for resource, delta in item.claim.deltas.items():
-            for pod in pods:
-                key = ResourceKey(resource, pod)
-                amounts[key] = amounts.get(key, 0) + delta
-    return amounts
-
-
-def postings_with_bounds(
-    path: ProjectPath, constraints: Sequence[Constraint] | None, amounts: Mapping[ResourceKey, int], state: State
-) -> list[usages.Posting]:
-    """The postings of the usage rows on the path, with their bounds. ``constraints`` None: they are not limited."""
-    limits: dict[tuple[str, str, str, bool], int] = {}
-    for one in constraints or ():
-        if one.limit != UNLIMITED:
-            counter = (one.project_id, one.resource, one.pod, one.scope == "project")
-            limits[counter] = min(one.limit, limits.get(counter, one.limit))
-    postings = []
-    for (resource, pod), amount in amounts.items():
-        effect = (amount, 0) if state == RESERVED else (0, amount)
-        for posting in usages.along(path.charged[ResourceKey(resource, pod)], *effect):
-            posting.max_held, posting.max_subtree = (
-                limits.get((posting.node.project_id, resource, pod, is_own)) for is_own in (True, False)
-            )
-            posting.until = None if constraints is None else path.until
-            postings.append(posting)
-    return postings
-
-
-def _rows(
-    request: ReserveRequest, path: ProjectPath, pending: Sequence[PendingClaim]
-) -> list[new_reservations.NewReservation]:
-    resources = {resource for item in pending for resource in item.claim.deltas}
-    usage_ids = {resource: path.charged[ResourceKey(resource)][0].usage_id for resource in resources}
-    return [
-        new_reservations.NewReservation(
-            uuid=item.uuids[resource],
-            usage_id=usage_ids[resource],
-            project_id=item.project_id,
-            resource=resource,
-            delta=delta,
-            consumer_id=item.claim.consumer,
-            group_id=item.group,
-            state=request.state,
-            ttl_microseconds=request.ttl_microseconds,
-            claim_ordinal=None if item.claim.consumer is None else ordinals[resource],
-            source=item.claim.source,
-            provider_id=None if item.claim.provider is None else item.provider_id,
-            pod=item.counted_pod,
-        )
-        for item in pending
-        for ordinals in [{resource: number for number, resource in enumerate(sorted(item.claim.deltas), 1)}]
-        for resource, delta in item.claim.deltas.items()
-    ]

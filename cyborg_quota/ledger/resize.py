@@ -10,19 +10,20 @@ reservation: everything is rolled back, and the call begins again. A growth is c
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from cyborg_quota import exceptions, transitions
 from cyborg_quota.db import charges, new_reservations, reservation_changes, reservations, usages
 from cyborg_quota.db.database import Connection, Database
-from cyborg_quota.db.project_path import ProjectPath
 from cyborg_quota.db.reservations import Amendment
-from cyborg_quota.ledger.enforcers import Enforcer, Refused
-from cyborg_quota.ledger.requests import ReserveRequest, ResizeRequest
-from cyborg_quota.ledger.reserve import Reserver, postings_with_bounds, repeat
+from cyborg_quota.ledger.enforcers import Enforcers, Refused
+from cyborg_quota.ledger.project_limits import Charge, ProjectEnforcer
+from cyborg_quota.ledger.requests import ResizeRequest
+from cyborg_quota.ledger.reserve import repeat
 from cyborg_quota.ledger.settle import Settler
-from cyborg_quota.transitions import Row
-from cyborg_quota.types import EXPIRED, Constraint, ResourceKey, State
+from cyborg_quota.transitions import CountersOf, Row
+from cyborg_quota.types import EXPIRED, ResourceKey, State
 
 
 class ReservationChanged(Exception):
@@ -32,12 +33,10 @@ class ReservationChanged(Exception):
 class Resizer:
     """Resizes the reservations of a consumer."""
 
-    def __init__(
-        self, database: Database, settler: Settler, reserver: Reserver, enforcers: Sequence[Enforcer]
-    ) -> None:
+    def __init__(self, database: Database, settler: Settler, projects: ProjectEnforcer, enforcers: Enforcers) -> None:
         self._database = database
         self._settler = settler
-        self._reserver = reserver
+        self._projects = projects
         self._enforcers = enforcers
 
     def resize(self, request: ResizeRequest) -> None:
@@ -67,14 +66,11 @@ class Resizer:
         return True
 
     def _write(self, request: ResizeRequest, rows: Sequence[Row], uuids: Mapping[str, str]) -> bool:
-        growth = {
-            key: request.amounts[row.resource] - row.delta for row in rows for key in transitions.counted_keys(row)
-        }
-        amounts = {key: amount for key, amount in growth.items() if amount > 0}
-        charge = ReserveRequest(request.project_id, (), None, 0, request.sees_all)
-        path = self._reserver.path(charge, sorted(growth), is_limited=bool(amounts))
-        constraints = self._reserver.constraints(charge, path, amounts)
-        postings = usages.merge(postings_of_rows(path, constraints, rows, growth), self._database.dialect.lock_order)
+        growth = {row: request.amounts[row.resource] - row.delta for row in rows}
+        by_state = amounts_by_state(growth, self._enforcers.counters_of)
+        grown = [row.resource for row, amount in growth.items() if amount > 0]
+        charge = self._projects.read(request.project_id, total(by_state), grown, is_limited=bool(grown))
+        postings = usages.merge(postings_of(charge, by_state), self._database.dialect.lock_order)
         changes = [
             Amendment(row, uuids[row.resource], row.project_id, row.usage_id, request.amounts[row.resource])
             for row in rows
@@ -93,9 +89,9 @@ class Resizer:
             return False
         except (charges.Refused, Refused) as refusal:
             try:
-                is_current = self._reserver.raise_refusal(charge, path, constraints, amounts)
+                is_current = self._projects.explain_refusal(charge)
             except exceptions.OverQuota as error:
-                raise self._reserver.visible(charge, error) from None
+                raise self._projects.redact(request.project_id, error, sees_all=request.sees_all) from None
             for enforcer in self._enforcers if is_current and isinstance(refusal, Refused) else ():
                 enforcer.explain_resize(request, rows)
             return False
@@ -120,19 +116,30 @@ def read_rows(
     return database.read_synced(work)
 
 
-def postings_of_rows(
-    path: ProjectPath, constraints: Sequence[Constraint] | None, rows: Sequence[Row], amounts: Mapping[ResourceKey, int]
-) -> list[usages.Posting]:
-    """The postings, with their bounds, that add these amounts to what the rows of a consumer hold, by their states."""
-    by_state: dict[State, dict[ResourceKey, int]] = {}
-    for row in rows:
-        for key in transitions.counted_keys(row):
-            by_state.setdefault(row.state, {})[key] = amounts[key]
-    return [
-        posting
-        for state, added in by_state.items()
-        for posting in postings_with_bounds(path, constraints, added, state)
-    ]
+AmountsByState = Mapping[State, Mapping[ResourceKey, int]]
+
+
+def amounts_by_state(added: Mapping[Row, int], counters_of: CountersOf) -> AmountsByState:
+    """What is added to the counters of reservations in each state. ``added``: to these reservations."""
+    by_state: dict[State, Counter[ResourceKey]] = {}
+    for row, amount in added.items():
+        amounts = by_state.setdefault(row.state, Counter())
+        for key in counters_of(row.resource, row.pod):
+            amounts[key] += amount
+    return by_state
+
+
+def total(by_state: AmountsByState) -> dict[ResourceKey, int]:
+    """What is added to each counter."""
+    amounts: Counter[ResourceKey] = Counter()
+    for added in by_state.values():
+        amounts.update(added)
+    return dict(amounts)
+
+
+def postings_of(charge: Charge, by_state: AmountsByState) -> list[usages.Posting]:
+    """The postings of a charge of reservations in several states."""
+    return [posting for state, amounts in by_state.items() for posting in charge.postings(amounts, state)]
 
 
 def expire_overdue(database: Database, settler: Settler, rows: Sequence[Row]) -> bool:

@@ -21,7 +21,7 @@ from cyborg_quota.db.database import Connection, Database, Work
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.usages import Node, Posting
 from cyborg_quota.ledger.project_tree import PathCache
-from cyborg_quota.transitions import Call, Move, Plan, Row
+from cyborg_quota.transitions import Call, CountersOf, Move, Plan, Row
 from cyborg_quota.types import Selection, State, UsageKey
 
 LOG = logging.getLogger(__name__)
@@ -90,9 +90,10 @@ class RowsMissing(Exception):
 class Settler:
     """Settles reservations (commit, rollback, expiry), releases and extends them. ``grace`` is in microseconds."""
 
-    def __init__(self, database: Database, paths: PathCache, grace: int) -> None:
+    def __init__(self, database: Database, paths: PathCache, counters_of: CountersOf, grace: int) -> None:
         self._database = database
         self._paths = paths
+        self._counters_of = counters_of
         self.grace = grace
         self.reservation_cache = ReservationCache()
 
@@ -142,7 +143,7 @@ class Settler:
         Raises ConcurrentChange: a path is not known, or see usages.merge.
         """
         postings: list[Posting] = []
-        for key, amount in transitions.amounts(moves).items():
+        for key, amount in transitions.amounts(moves, self._counters_of).items():
             if any(amount):
                 if (nodes := nodes_of(key)) is None:
                     raise ConcurrentChange
@@ -167,7 +168,7 @@ class Settler:
     def expire(self, connection: Connection, rows: Sequence[Row]) -> int:
         """Expire those of these rows that are overdue. Returns their number. Raises ConcurrentChange."""
         moves = transitions.decide("expire", rows).moves
-        self._paths.read_many(connection, transitions.amounts(moves))
+        self._paths.read_many(connection, transitions.amounts(moves, self._counters_of))
         self.apply(connection, moves)
         return len(moves)
 

@@ -17,12 +17,21 @@ from cyborg_quota.db import charges, history, new_reservations, reservations, us
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.reservations import Amendment
+from cyborg_quota.ledger.project_limits import Charge, ProjectEnforcer
 from cyborg_quota.ledger.project_tree import PathCache
-from cyborg_quota.ledger.requests import ReserveRequest, TransferRequest
-from cyborg_quota.ledger.reserve import Reserver, repeat
-from cyborg_quota.ledger.resize import ReservationChanged, amend, expire_overdue, postings_of_rows, read_rows
+from cyborg_quota.ledger.requests import TransferRequest
+from cyborg_quota.ledger.reserve import repeat
+from cyborg_quota.ledger.resize import (
+    ReservationChanged,
+    amend,
+    amounts_by_state,
+    expire_overdue,
+    postings_of,
+    read_rows,
+    total,
+)
 from cyborg_quota.ledger.settle import Settler
-from cyborg_quota.transitions import Row
+from cyborg_quota.transitions import CountersOf, Row
 from cyborg_quota.types import LIVE_STATES, ResourceKey, UsageKey
 
 
@@ -33,11 +42,19 @@ class _ReceiverHolds(Exception):
 class Transferrer:
     """Transfers the live reservations of a consumer from one project to another."""
 
-    def __init__(self, database: Database, paths: PathCache, settler: Settler, reserver: Reserver) -> None:
+    def __init__(
+        self,
+        database: Database,
+        paths: PathCache,
+        settler: Settler,
+        projects: ProjectEnforcer,
+        counters_of: CountersOf,
+    ) -> None:
         self._database = database
         self._paths = paths
         self._settler = settler
-        self._reserver = reserver
+        self._projects = projects
+        self._counters_of = counters_of
 
     def transfer(self, request: TransferRequest) -> None:
         """Transfer all that is live, or nothing. Raises the errors of QuotaEngine.transfer."""
@@ -74,28 +91,26 @@ class Transferrer:
         raise plan.error or exceptions.ReservationNotFound.of_holder(request.sender, request.consumer)
 
     def _write(self, request: TransferRequest, rows: Sequence[Row], uuids: Mapping[str, str]) -> bool:
-        amounts = {key: row.delta for row in rows for key in transitions.counted_keys(row)}
-        receiving = ReserveRequest(request.receiver, (), None, 0, sees_all=True)
-        path = self._reserver.path(receiving, sorted(amounts), is_limited=True)
+        received = amounts_by_state({row: row.delta for row in rows}, self._counters_of)
+        sent = amounts_by_state({row: -row.delta for row in rows}, self._counters_of)
+        amounts = total(received)
         sending = self._paths.get(request.sender, sorted(amounts))
+        charge = self._projects.read(request.receiver, amounts, [row.resource for row in rows], is_limited=True)
         # The rows above both (the total over all projects, too) do not change: their limits cannot refuse the transfer.
         # If the sender moves meanwhile, the generations of the rows refuse ``sending``, and the call retries.
         unchanged = {UsageKey(node.project_id, *key) for key in amounts for node in sending.nodes(key) or ()}
-        constraints = [
+        charge.constraints = [
             constraint
-            for constraint in self._reserver.constraints(receiving, path, amounts) or ()
+            for constraint in charge.constraints or ()
             if constraint.scope == "project" or constraint.key not in unchanged
         ]
-        postings = [
-            *postings_of_rows(sending, None, rows, {key: -amount for key, amount in amounts.items()}),
-            *postings_of_rows(path, constraints, rows, amounts),
-        ]
+        postings = [*postings_of(Charge(request.sender, total(sent), sending), sent), *postings_of(charge, received)]
         try:
             postings = usages.merge(postings, self._database.dialect.lock_order)
         except ConcurrentChange:
             self._paths.forget_all()
             return False
-        leaves = {row.resource: (path.nodes(ResourceKey(row.resource)) or ())[0] for row in rows}
+        leaves = {row.resource: charge.path.charged[ResourceKey(row.resource)][0] for row in rows}
 
         ordinals = {resource: index + 1 for index, resource in enumerate(sorted({row.resource for row in rows}))}
         changes = [
@@ -126,7 +141,7 @@ class Transferrer:
             self._paths.forget(request.sender)
             current = self._paths.get(request.sender, sorted(amounts))
             if all(current.nodes(name) == sending.nodes(name) for name in amounts):
-                self._reserver.raise_refusal(receiving, path, constraints, amounts)
+                self._projects.explain_refusal(charge)
             return False
         except (DuplicateEntry, _ReceiverHolds):
             return self._resolve_duplicate(request, rows)

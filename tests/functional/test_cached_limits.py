@@ -209,7 +209,7 @@ class TestMeanwhile(CachedLimitsTestCase):
             self.reader.start()
             self.reader.join(how_long)
 
-        paths = self.other._driver.reserver._paths
+        paths = self.other._driver._paths
         self.reader = threading.Thread(target=lambda: paths.get("new", [KEY]))
         self.addCleanup(self.reader.join)
         with mock.patch.object(usage_locks, "renew", during):
@@ -227,7 +227,7 @@ class TestMeanwhile(CachedLimitsTestCase):
         self.assertTrue(self.is_granted(4, "new"))
 
     def read_before_the_commit_of_a_default(self) -> None:
-        record, paths = change_log.record, self.other._driver.reserver._paths
+        record, paths = change_log.record, self.other._driver._paths
 
         def recorded(*arguments: Any, **more: Any) -> Any:
             paths.get("new", [KEY])

@@ -197,7 +197,7 @@ class TestFence(TotalTestCase):
                 make_row(connection, "gpu")
                 rows.update(usages.row_ids(connection, [TOTAL]))
             count(connection, resources)
-            other._driver.reserver._paths.get("new", [ResourceKey("gpu")])
+            other._driver._paths.get("new", [ResourceKey("gpu")])
 
         self.useFixture(MonkeyPatch("cyborg_quota.db.totals.count", counted))
         if is_naive:

@@ -10,7 +10,7 @@ from fixtures import MonkeyPatch
 
 from cyborg_quota import exceptions
 from cyborg_quota.db.database import Database
-from cyborg_quota.ledger.reserve import Reserver
+from cyborg_quota.ledger.project_limits import ProjectEnforcer
 from tests import base, fixtures, trees
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -33,18 +33,18 @@ class TestSenderMoves(base.LedgerTestCase):
         self.limits.subtree_limits["root", "gpu"] = 5
         for project_id, amount in (("p1", 3), ("p2", 1), ("root", 1)):
             self.quotas.reserve(base.Context(project_id), {"gpu": amount}, consumer="c" if amount == 3 else project_id)
-        other, constraints, moved = self.make_engine(), Reserver.constraints, []
+        other, constraints, moved = self.make_engine(), ProjectEnforcer._constraints, []
 
-        def move_before(reserver: Reserver, charge: Any, *arguments: Any) -> Any:
+        def move_before(projects: ProjectEnforcer, charge: Any, *arguments: Any, **named: Any) -> Any:
             if not moved and charge.project_id == "p2":
                 moved.append(True)
                 trees.move(self.database, "p1", "side")
                 other.reserve(base.Context("root"), {"gpu": 3}, consumer="more")
                 self.engine.list_usages(ADMIN)
                 self.engine.reserve(self.context, {"gpu": 1}, consumer="thread")  # caches the new path of p1
-            return constraints(reserver, charge, *arguments)
+            return constraints(projects, charge, *arguments, **named)
 
-        self.useFixture(MonkeyPatch("cyborg_quota.ledger.reserve.Reserver.constraints", move_before))
+        self.useFixture(MonkeyPatch("cyborg_quota.ledger.project_limits.ProjectEnforcer._constraints", move_before))
         error = self.assertRaises(exceptions.OverQuota, self.transfer, "p2")
         self.assertTrue(moved)
         self.assertEqual(["root"], [over.project_id for over in error.overs])
@@ -53,16 +53,16 @@ class TestSenderMoves(base.LedgerTestCase):
     def test_the_sender_moves_from_below_the_receiver(self) -> None:
         """No row is charged within limits here: the retry reads the path again nevertheless."""
         self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 3}, consumer="c"))
-        path, moved = Reserver.path, []
+        read, moved = ProjectEnforcer.read, []
 
-        def move_after(reserver: Reserver, charge: Any, *arguments: Any, **named: Any) -> Any:
-            if charge.project_id == "root" and not moved:
+        def move_after(projects: ProjectEnforcer, project_id: str, *arguments: Any, **named: Any) -> Any:
+            if project_id == "root" and not moved:
                 moved.append(self.engine.list_usages(ADMIN))
                 self.quotas.rollback(self.context, self.quotas.reserve(self.context, {"gpu": 1}))  # caches its path
                 trees.move(self.database, "p1", "side")
-            return path(reserver, charge, *arguments, **named)
+            return read(projects, project_id, *arguments, **named)
 
-        self.useFixture(MonkeyPatch("cyborg_quota.ledger.reserve.Reserver.path", move_after))
+        self.useFixture(MonkeyPatch("cyborg_quota.ledger.project_limits.ProjectEnforcer.read", move_after))
         self.transfer("root")
         self.assertTrue(moved)
         self.assertEqual([(0, 0), (3, 0)], [self.figures("p1"), self.figures("root")])

@@ -14,7 +14,7 @@ from cyborg_quota.db import usages
 from cyborg_quota.db.project_path import ProjectPath
 from cyborg_quota.db.usages import Node
 from cyborg_quota.exceptions import OverQuota
-from cyborg_quota.ledger.reserve import postings_with_bounds
+from cyborg_quota.ledger.project_limits import Charge
 from cyborg_quota.types import MAX_AMOUNT, RESERVED, TOTAL, Constraint, Counters, Over, ResourceKey, UsageKey
 
 names = st.sampled_from(("p", "root"))
@@ -42,7 +42,7 @@ class TestFindViolations(base.BaseTestCase):
     ) -> None:
         """The violations are found exactly if the conditional UPDATE would refuse the request."""
         nodes = {key: tuple(Node(0, name, *key[:1], 0, 0, key.pod) for name in ("p", "root")) for key in request}
-        changes = postings_with_bounds(ProjectPath(["p", "root"], nodes), given_constraints, request, RESERVED)
+        changes = Charge("p", request, ProjectPath(["p", "root"], nodes), given_constraints).postings(request, RESERVED)
         refuses = False
         for change in changes:
             now = given_figures.get(change.node.key, Counters())

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The enforcer of projects: the limits of a project, of its ancestors, and of all projects together.
+
+It reads the path of the project and its limits before the transaction. The transaction compares them when it charges
+the usage rows, so that this enforcer takes no part in it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from cyborg_quota import enforcement, exceptions
+from cyborg_quota.db import usages
+from cyborg_quota.db.database import Database
+from cyborg_quota.db.project_path import ProjectPath
+from cyborg_quota.ledger.enforcers import Enforcer
+from cyborg_quota.ledger.project_tree import PathCache, Tree
+from cyborg_quota.limits.base import LimitDriver
+from cyborg_quota.types import RESERVED, TOTAL, UNLIMITED, Constraint, ResourceKey, State
+
+
+@dataclasses.dataclass(slots=True)
+class Charge:
+    """What a call charges to one project, with what was read for it. ``amounts``: by counter.
+
+    ``constraints`` None: it is not limited.
+    """
+
+    project_id: str
+    amounts: Mapping[ResourceKey, int]
+    path: ProjectPath
+    constraints: Sequence[Constraint] | None = None
+
+    @property
+    def growing(self) -> dict[ResourceKey, int]:
+        """The amounts that a limit may refuse."""
+        return {key: amount for key, amount in self.amounts.items() if amount > 0}
+
+    def postings(self, amounts: Mapping[ResourceKey, int], state: State) -> list[usages.Posting]:
+        """The postings, with their bounds, that add these of the amounts to what is held in this state."""
+        limits: dict[tuple[str, str, str, bool], int] = {}
+        for one in self.constraints or ():
+            if one.limit != UNLIMITED:
+                counter = (one.project_id, one.resource, one.pod, one.scope == "project")
+                limits[counter] = min(one.limit, limits.get(counter, one.limit))
+        postings = []
+        for key, amount in amounts.items():
+            effect = (amount, 0) if state == RESERVED else (0, amount)
+            for posting in usages.along(self.path.charged[key], *effect):
+                posting.max_held, posting.max_subtree = (
+                    limits.get((posting.node.project_id, *key, is_own)) for is_own in (True, False)
+                )
+                posting.until = None if self.constraints is None else self.path.until
+                postings.append(posting)
+        return postings
+
+
+class ProjectEnforcer(Enforcer):
+    """Reads paths and limits, and explains a refusal."""
+
+    def __init__(self, database: Database, paths: PathCache, limits: LimitDriver, tree: Tree) -> None:
+        self._database = database
+        self._paths = paths
+        self._limits = limits
+        self._tree = tree
+
+    def counters_of(self, resource: str, pod: str | None) -> Iterable[ResourceKey]:  # noqa: ARG002
+        return (ResourceKey(resource),)
+
+    def read(
+        self, project_id: str, amounts: Mapping[ResourceKey, int], resources: Collection[str], *, is_limited: bool
+    ) -> Charge:
+        """What to charge. If the source of limits reports another parent, the project is moved first.
+
+        ``resources``: those that are charged; a limit must be set for each. Calls that no limit can refuse
+        (``is_limited`` False) do not read that source, so that an outage of it does not affect them.
+        """
+        if is_limited and self._limits.tree_source is not None:
+            parent_id = self._limits.parent_of(project_id)
+            if parent_id is not None:
+                self._tree.follow(project_id, parent_id, self._limits.tree_source)
+        charge = Charge(project_id, amounts, self._paths.get(project_id, sorted(amounts)))
+        if is_limited:
+            charge.constraints = self._constraints(charge, tuple(sorted(resources)))
+        return charge
+
+    def _constraints(
+        self, charge: Charge, resources: tuple[str, ...], *, is_read_again: bool = False
+    ) -> list[Constraint]:
+        """The limits of what grows, as they were read with the path."""
+        path = charge.path
+        assert path.limits is not None, "get() reads the limits"
+        bounds = path.bounds if self._limits.is_pure else None  # (another thread may replace it)
+        if bounds is None or bounds[0] != resources:
+            bounds = path.bounds = resources, self._limits.bounds([path.limits], resources)[0]
+        limits = bounds[1]
+        if isinstance(limits.error, exceptions.LimitNotSet) and not is_read_again:  # (it may have been set since)
+            charge.path = self._paths.get(charge.project_id, sorted(charge.amounts), is_again=True)
+            return self._constraints(charge, resources, is_read_again=True)
+        if limits.error is not None:
+            raise limits.error
+        growing = charge.growing
+        constraints = [one for one in limits.constraints if (one.resource, one.pod) in growing]
+        unknown_projects = {constraint.project_id for constraint in constraints} - {*path.project_ids, TOTAL}
+        if unknown_projects:
+            raise exceptions.ConfigurationError(
+                f"The limit driver returned a constraint for {', '.join(sorted(unknown_projects))}, which is not an "
+                f"ancestor of {path.project_ids[0]}."
+            )
+        return constraints
+
+    def explain_refusal(self, charge: Charge) -> bool:
+        """Raise OverQuota (with all violations: see ``redact``) or UsageOverflow if the counters explain the refusal.
+
+        True: they are within all limits. False: the path that was charged, or its limits, are out of date; the caller
+        must retry.
+        """
+        path = self._paths.get(charge.project_id, sorted(charge.amounts), is_again=True)
+        nodes = [(path.nodes(key), charge.path.nodes(key)) for key in charge.amounts]
+        if path.until != charge.path.until or any(now != charged for now, charged in nodes):
+            return False
+        constraints, growing = charge.constraints or (), charge.growing
+        owners = {*path.project_ids, *(constraint.project_id for constraint in constraints)}
+        counters = self._database.read_synced(lambda connection: usages.read(connection, owners, growing))
+        violations = enforcement.find_violations(charge.project_id, constraints, counters, growing)
+        if violations:
+            raise exceptions.OverQuota(violations) from None
+        widths = enforcement.widths(charge.project_id, growing)
+        for over in enforcement.find_violations(charge.project_id, widths, counters, growing):
+            # (The counter of the resource overflows if that of a part does; a tenant does not see the part.)
+            raise exceptions.UsageOverflow(charge.project_id, over.resource, over.requested) from None
+        return True
+
+    def redact(self, project_id: str, error: exceptions.OverQuota, *, sees_all: bool) -> exceptions.OverQuota:
+        """The error as the caller may see it."""
+        if sees_all:
+            return error
+        return exceptions.OverQuota(enforcement.redact(error.overs, self._paths.get(project_id, ()).project_ids))
