@@ -198,7 +198,7 @@ class DictLimits(LimitDriver):
     def _constraints(self, path: Sequence[str], keys: Iterable[ResourceKey]) -> list[Constraint]:
         found = []
         for key in keys:
-            name = str(key)
+            name = f"{key.resource} in pod {key.pod}" if key.pod else key.resource
             limit = self.own.get((path[0], name), self.own.get((None, name)))
             if limit is not None:
                 found.append(Constraint(path[0], key.resource, limit, pod=key.pod))

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
@@ -15,8 +17,9 @@ from cyborg_quota.db.prepared import ListStatement, any_of
 from cyborg_quota.db.usages import COUNTS_WHOLE, Node
 from cyborg_quota.types import COMMITTED, RESERVED, TOTAL, Counters, Drift, UsageKey
 
-_row = reservations.c
-_usage = quota_usages.c
+RESERVATION: Final = reservations.c
+USAGE: Final = quota_usages.c
+_row, _usage = RESERVATION, USAGE
 _AGE = sa.bindparam("b_age", type_=sa.BigInteger)
 _LIMIT = sa.bindparam("b_limit", type_=sa.Integer)
 
@@ -107,26 +110,81 @@ def fold(connection: sa.Connection, group: FoldGroup, age_microseconds: int, lim
     return len(rows) - 1
 
 
-_RESERVED = sa.func.sum(sa.case((_row.state == RESERVED, _row.delta), else_=0))
-_USED = sa.func.sum(sa.case((_row.state == COMMITTED, _row.delta), else_=0))
-_IS_OF_POD = sa.and_(_usage.project_id == _row.project_id, _usage.pod == _row.pod, _usage.resource == _row.resource)
+SUM_RESERVED: Final = sa.func.sum(sa.case((_row.state == RESERVED, _row.delta), else_=0))
+SUM_USED: Final = sa.func.sum(sa.case((_row.state == COMMITTED, _row.delta), else_=0))
+
+ROW_ID: Final = sa.bindparam("b_id", type_=sa.BigInteger)
+ROW_POD: Final = sa.bindparam("b_pod", type_=_usage.pod.type)
+ROW_OF_PROJECT: Final = (
+    sa.select(_usage.id)
+    .where(_usage.project_id == sa.bindparam("b_project"), COUNTS_WHOLE, _usage.resource == sa.bindparam("b_resource"))
+    .scalar_subquery()
+)
 
 
+class CountedRows(NamedTuple):
+    """A kind of usage rows, by the columns of reservations and of quota_usages.
+
+    ``includes``: whether the usage row with this key is one. ``counts``: whether a usage row counts a reservation, and
+    ``key``: the resource and the pod of that row. ``is_counted``: whether the reservation is counted in such a row.
+    ``is_of_row``: whether the usage row of the parameters counts it, by the column usage_id, which has an index: ROW_ID
+    is the usage row, ROW_OF_PROJECT that of the project and the resource.
+    ``usage_id``: the column of the reservation that has its id, if there is one.
+    """
+
+    includes: Callable[[UsageKey], bool]
+    counts: sa.ColumnElement[bool]
+    key: tuple[sa.ColumnElement[str], sa.ColumnElement[str]]
+    is_counted: sa.ColumnElement[bool]
+    is_of_row: sa.ColumnElement[bool]
+    usage_id: sa.ColumnElement[int] = _usage.id
+
+    @property
+    def all_sums(self) -> sa.Select[Any]:
+        """The id of each usage row that counts something, and the sums of what it counts."""
+        source = reservations if self.usage_id is _row.usage_id else reservations.join(quota_usages, self.counts)
+        columns: tuple[sa.Label[Any], ...] = self.usage_id.label("usage_id"), SUM_RESERVED.label("reserved"), SUM_USED.label("used")
+        return sa.select(*columns).select_from(source).where(_row.live == 1, self.is_counted).group_by(self.usage_id)
+
+    @property
+    def orphans(self) -> sa.Select[Any]:
+        """The keys of the usage rows that are missing, and the sums that they must have."""
+        sums = SUM_RESERVED, SUM_USED, SUM_RESERVED + SUM_USED
+        return (
+            sa.select(_row.project_id, *self.key, sa.null(), sa.null(), sa.null(), *sums)
+            .select_from(reservations.outerjoin(quota_usages, self.counts))
+            .where(_row.live == 1, self.is_counted, _usage.id.is_(None))
+            .group_by(_row.project_id, _row.resource, _row.pod)
+        )
+
+    @property
+    def sums_of_row(self) -> sa.Select[Any]:
+        """The sums of one usage row."""
+        sums = (sa.func.coalesce(one, 0).label(name) for one, name in ((SUM_RESERVED, "reserved"), (SUM_USED, "used")))
+        return sa.select(*sums).where(_row.state.in_((RESERVED, COMMITTED)), self.is_of_row)
+
+
+KINDS: Final = [
+    CountedRows(
+        includes=lambda key: key.is_whole,
+        counts=_usage.id == _row.usage_id,
+        key=(_row.resource, sa.literal_column("''")),
+        is_counted=sa.true(),
+        is_of_row=_row.usage_id == ROW_ID,
+        usage_id=_row.usage_id,
+    )
+]
+"""The rows of a project and a resource; and what the SQL of enforcers adds."""
+
+
+@functools.cache
 def _audit_query() -> sa.CompoundSelect[Any]:
     """Compare counters with sums in one statement: two statements would read two snapshots, and report false drift.
 
-    The first part checks the usage rows. The second finds live reservations without a usage row, the third those
-    without a usage row of their pod, and the last finds projects without a usage row whose children have one.
+    The first part checks the usage rows. The next ones find live reservations without a usage row of each kind, and the
+    last finds projects without a usage row whose children have one.
     """
-    sums = sa.union_all(
-        sa.select(_row.usage_id, _RESERVED.label("reserved"), _USED.label("used"))
-        .where(_row.live == 1)
-        .group_by(_row.usage_id),
-        sa.select(_usage.id, _RESERVED, _USED)
-        .select_from(reservations.join(quota_usages, _IS_OF_POD))
-        .where(_row.live == 1, _row.pod.is_not(None))
-        .group_by(_usage.id),
-    ).subquery("sums")
+    sums = sa.union_all(*(kind.all_sums for kind in KINDS)).subquery("sums")
     children = _sums_of_children()
     reserved = sa.func.coalesce(sums.c.reserved, 0)
     used = sa.func.coalesce(sums.c.used, 0)
@@ -158,19 +216,7 @@ def _audit_query() -> sa.CompoundSelect[Any]:
             sa.or_(_usage.project_id != TOTAL, _is_limited(_usage)),
         )
     )
-    orphans = _orphans(sa.literal_column("''"), sa.outerjoin(reservations, quota_usages, _usage.id == _row.usage_id))
-    in_pods = _orphans(_row.pod, reservations.outerjoin(quota_usages, _IS_OF_POD)).where(_row.pod.is_not(None))
-    return sa.union_all(present, orphans, in_pods, _rowless_parents(children))
-
-
-def _orphans(pod: sa.ColumnElement[str], source: sa.FromClause) -> sa.Select[Any]:
-    sums = _RESERVED, _USED, _RESERVED + _USED
-    return (
-        sa.select(_row.project_id, _row.resource, pod, sa.null(), sa.null(), sa.null(), *sums)
-        .select_from(source)
-        .where(_row.live == 1, _usage.id.is_(None))
-        .group_by(_row.project_id, _row.resource, _row.pod)
-    )
+    return sa.union_all(present, *(kind.orphans for kind in KINDS), _rowless_parents(children))
 
 
 def _sums_of_children() -> sa.Subquery:
@@ -224,14 +270,11 @@ def _rowless_parents(children: sa.Subquery) -> sa.Select[Any]:
     )  # fmt: skip
 
 
-_AUDIT = _audit_query()
-
-
 def audit(connection: sa.Connection) -> list[Drift]:
     """Every usage row whose counters differ from its reservations, or whose subtree differs from its parts' sum."""
     drifts = []
     rowless: dict[UsageKey, Counters] = {}
-    for row in connection.execute(_AUDIT):
+    for row in connection.execute(_audit_query()):
         key = UsageKey(row.project_id, row.resource, row.pod)
         expected = Counters(int(row.true_used), int(row.true_reserved), int(row.true_subtree))
         if row.reserved is not None:
@@ -251,19 +294,6 @@ def audit(connection: sa.Connection) -> list[Drift]:
 
 _child = quota_usages.alias("child")
 
-_ANY_SUMS = sa.select(sa.func.coalesce(_RESERVED, 0).label("reserved"), sa.func.coalesce(_USED, 0).label("used")).where(
-    _row.state.in_((RESERVED, COMMITTED))
-)
-_SUMS = _ANY_SUMS.where(_row.usage_id == sa.bindparam("b_id"))
-# (Through the usage row of all pods, so that the index on usage_id serves it.)
-_SUMS_IN_POD = _ANY_SUMS.where(
-    _row.usage_id
-    == sa.select(_usage.id)
-    .where(_usage.project_id == sa.bindparam("b_project"), COUNTS_WHOLE, _usage.resource == sa.bindparam("b_resource"))
-    .scalar_subquery(),
-    _row.pod == sa.bindparam("b_pod"),
-)
-
 _IS_CHILD_ROW = (_child.c.pod == sa.bindparam("b_pod"), _child.c.resource == sa.bindparam("b_resource"))
 _CHILDREN_TOTAL = (
     sa.select(sa.func.coalesce(sa.func.sum(_child.c.subtree), 0))
@@ -272,13 +302,16 @@ _CHILDREN_TOTAL = (
 )
 
 
+@functools.cache
+def _sums_of_row(kind: CountedRows) -> sa.Select[Any]:
+    return kind.sums_of_row
+
+
 def sums_from_reservations(connection: sa.Connection, node: Node) -> tuple[int, int]:
     """(reserved, used), computed from the reservations."""
-    if not node.pod:
-        row = connection.execute(_SUMS, {"b_id": node.usage_id}).one()
-    else:
-        names = {"b_project": node.project_id, "b_resource": node.resource, "b_pod": node.pod}
-        row = connection.execute(_SUMS_IN_POD, names).one()
+    kind = next(one for one in KINDS if one.includes(node.key))
+    names = {"b_id": node.usage_id, "b_project": node.project_id, "b_resource": node.resource, "b_pod": node.pod}
+    row = connection.execute(_sums_of_row(kind), names).one()
     return int(row.reserved), int(row.used)
 
 

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from cyborg_quota import exceptions
 from cyborg_quota.capacity_types import ResourceUse
-from cyborg_quota.db import clock, paging
+from cyborg_quota.db import clock, maintenance, paging
 from cyborg_quota.db.models import pod_usages, pods
 from cyborg_quota.pod_types import Candidate, Pod, PodUsage
 
@@ -29,6 +29,18 @@ COLUMNS: Final = (
     _pod.threshold, _pod.endpoint, _usage.usage,
 )  # fmt: skip
 WITH_USAGE: Final = pods.outerjoin(pod_usages, _usage.pod_id == _pod.id)
+_counted, _held = maintenance.USAGE, maintenance.RESERVATION
+maintenance.KINDS.append(
+    maintenance.CountedRows(
+        includes=lambda key: not key.is_whole,
+        counts=sa.and_(
+            _counted.project_id == _held.project_id, _counted.pod == _held.pod, _counted.resource == _held.resource
+        ),
+        key=(_held.resource, _held.pod),
+        is_counted=_held.pod.is_not(None),
+        is_of_row=sa.and_(_held.usage_id == maintenance.ROW_OF_PROJECT, _held.pod == maintenance.ROW_POD),
+    )
+)
 
 
 def stored(row: Any) -> Candidate:
