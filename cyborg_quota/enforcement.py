@@ -61,8 +61,8 @@ def find_refusals(
     return sorted(found)
 
 
-def find_binding(violations: Iterable[Over], path: Sequence[str]) -> dict[str, Over]:
-    """Of each resource the violation that determines what fits into the project ``path[0]``: that with the least room.
+def binding(violations: Iterable[Over], path: Sequence[str]) -> Over:
+    """The one that determines what fits into the project ``path[0]``: that with the least room.
 
     Where several leave the same, it is the one nearest to the project; that of the whole resource first; a limit,
     then the width of a counter.
@@ -73,7 +73,7 @@ def find_binding(violations: Iterable[Over], path: Sequence[str]) -> dict[str, O
         nearness = distance.get(over.project_id, len(path))
         return room(over), not over.key.is_whole, over.scope == "counter", nearness, over.scope, over.key
 
-    return {over.resource: over for over in sorted(violations, key=order)[::-1]}
+    return min(violations, key=order)
 
 
 def redact(violations: Iterable[Over], path: Sequence[str]) -> list[Over]:
@@ -83,11 +83,14 @@ def redact(violations: Iterable[Over], path: Sequence[str]) -> list[Over]:
     appears reveals what its project holds. It is the one that the headroom names. Of another project, it has no
     counters; of ``path[0]``, it has no total of the subtree, which shows the usage of other projects.
     """
+    by_resource: dict[str, list[Over]] = {}
+    for over in violations:
+        by_resource.setdefault(over.resource, []).append(over)
     return sorted(
         dataclasses.replace(over, subtree=None)
         if over.project_id == path[0]
         else dataclasses.replace(over, used=None, reserved=None, subtree=None)
-        for over in find_binding(violations, path).values()
+        for over in (binding(some, path) for some in by_resource.values())
     )
 
 

@@ -9,7 +9,7 @@ the project first; then the width of the counter.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from cyborg_quota import enforcement, units
 from cyborg_quota.capacity_types import FreeInventories
@@ -18,26 +18,26 @@ from cyborg_quota.types import MAX_AMOUNT, Constraint, Counters, Headroom, Resou
 
 def compute(
     path: Sequence[str],
-    resources: Iterable[str],
+    keys: Mapping[str, Collection[ResourceKey]],
     constraints: Iterable[Constraint],
     counters: Mapping[UsageKey, Counters],
     *,
     missing: Mapping[str, str],
-    pod: str | None = None,
 ) -> dict[str, Headroom]:
     """What fits into ``path[0]``, by resource: what the bound leaves that refuses a request of too much.
 
-    ``path``: the project and its ancestors, leaf first; ``constraints``: of a charge. A key that ``counters`` lacks is
-    zero. ``missing``: the project without a limit, by resource; nothing fits then (a reserve raises LimitNotSet).
-    ``pod``: what fits there.
+    ``path``: the project and its ancestors, leaf first; ``keys``: the counters in which each resource is counted;
+    ``constraints``: of a charge. A key that ``counters`` lacks is zero. ``missing``: the project without a limit, by
+    resource; nothing fits then (a reserve raises LimitNotSet).
     """
-    request = {ResourceKey(resource, one): enforcement.TOO_MUCH for resource in resources for one in ("", pod or "")}
+    request = {key: enforcement.TOO_MUCH for some in keys.values() for key in some}
     overs = enforcement.find_refusals(path[0], constraints, counters, request, missing)
-    # Without limits and usage, every amount fits: MAX_AMOUNT is the largest of a reserve.
-    limited = {over.resource for over in overs if over.scope != "counter" or over.used or over.reserved}
-    fits = dict.fromkeys((key.resource for key in request), Headroom(None))
-    for resource, over in enforcement.find_binding(overs, path).items():
-        if resource in limited:
+    fits = dict.fromkeys(keys, Headroom(None))
+    for resource, counted in keys.items():
+        found = [over for over in overs if over.key.resource_key in counted]
+        # Without limits and usage, every amount fits: MAX_AMOUNT is the largest of a reserve.
+        if any(over.scope != "counter" or over.used or over.reserved for over in found):
+            over = enforcement.binding(found, path)
             owner = None if over.scope == "total" else over.project_id
             fits[resource] = Headroom(enforcement.room(over), owner, over.scope, over.limit, pod=over.pod)
     return fits

@@ -143,8 +143,13 @@ class CountedRows(NamedTuple):
     def all_sums(self) -> sa.Select[Any]:
         """The id of each usage row that counts something, and the sums of what it counts."""
         source = reservations if self.usage_id is _row.usage_id else reservations.join(quota_usages, self.counts)
-        columns: tuple[sa.Label[Any], ...] = self.usage_id.label("usage_id"), SUM_RESERVED.label("reserved"), SUM_USED.label("used")
-        return sa.select(*columns).select_from(source).where(_row.live == 1, self.is_counted).group_by(self.usage_id)
+        sums: tuple[sa.Label[Any], ...] = SUM_RESERVED.label("reserved"), SUM_USED.label("used")
+        return (
+            sa.select(self.usage_id.label("usage_id"), *sums)
+            .select_from(source)
+            .where(_row.live == 1, self.is_counted)
+            .group_by(self.usage_id)
+        )
 
     @property
     def orphans(self) -> sa.Select[Any]:
@@ -309,7 +314,7 @@ def _sums_of_row(kind: CountedRows) -> sa.Select[Any]:
 
 def sums_from_reservations(connection: sa.Connection, node: Node) -> tuple[int, int]:
     """(reserved, used), computed from the reservations."""
-    kind = next(one for one in KINDS if one.includes(node.key))
+    kind = next(one for one in reversed(KINDS) if one.includes(node.key))
     names = {"b_id": node.usage_id, "b_project": node.project_id, "b_resource": node.resource, "b_pod": node.pod}
     row = connection.execute(_sums_of_row(kind), names).one()
     return int(row.reserved), int(row.used)

@@ -27,6 +27,7 @@ from cyborg_quota.db.resource_providers import StoredProvider
 from cyborg_quota.ledger.enforcers import Enforcer, PendingClaim, Refused, conflict
 from cyborg_quota.ledger.provider_cache import ProviderCache
 from cyborg_quota.ledger.requests import ReserveRequest, ResizeRequest
+from cyborg_quota.ledger.rooms import Rooms
 from cyborg_quota.ledger.selection import ProviderSelection
 from cyborg_quota.transitions import Row
 from cyborg_quota.types import ANY, Claim, InventoryKey
@@ -51,6 +52,23 @@ class CapacityEnforcer(Enforcer):
         self._database = database
         self._selection = selection
         self._cache = ProviderCache()
+
+    def narrow(self, connection: Connection, rooms: Rooms) -> None:
+        """Consider what is free at the provider, or with ANY at all that can host, by one statement.
+
+        Raises ProviderNotFound.
+        """
+        provider_id, name = None, ANY
+        if rooms.provider not in (None, ANY):
+            stored = find_providers(self._database, connection, {str(rooms.provider)})[str(rooms.provider)]
+            provider_id, name = stored.id, stored.provider.name
+        where = (provider_id, rooms.pod)
+        if rooms.bundle is not None:
+            found = free_capacity.count_bundles(connection, rooms.bundle, *where) if rooms.is_open else {}
+            rooms.narrow_bundles(found)
+        else:
+            free = free_capacity.read(connection, rooms.resources, *where) if rooms.is_open else {}
+            rooms.narrow_fits(name, free)
 
     # --- Before the transaction ---
 
@@ -321,9 +339,7 @@ def _anywhere(pending: Iterable[PendingClaim]) -> list[PendingClaim]:
 
 def _keys(named: Iterable[PendingClaim], found: Mapping[str, int]) -> list[InventoryKey]:
     """The inventories of claims that name a provider. ``found``: the ids of the providers."""
-    return [
-        InventoryKey(found[str(item.claim.provider)], resource) for item in named for resource in item.claim.deltas
-    ]
+    return [InventoryKey(found[str(item.claim.provider)], resource) for item in named for resource in item.claim.deltas]
 
 
 def _choose_named(

@@ -77,7 +77,7 @@ class DbQuotaDriver:
         # Projects and what they have.
         self.projects: Final = ProjectReader(self._database)
         self.usage: Final = UsageReader(self._database, limits)
-        self.headroom: Final = HeadroomReader(self._database, limits)
+        self.headroom: Final = HeadroomReader(self._database, limits, self.enforcers)
         self.metrics: Final = MetricsReader(self._untimed, limits, self.headroom, grace)
         self.thresholds: Final = ThresholdNotifier(
             self._database, limits, settings.thresholds, least_limit=settings.least_notified_limit

@@ -20,8 +20,9 @@ from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.project_path import ProjectPath
 from cyborg_quota.ledger.requests import ReserveRequest, ResizeRequest
+from cyborg_quota.ledger.rooms import Rooms
 from cyborg_quota.transitions import Row
-from cyborg_quota.types import RESERVED, Claim, InventoryKey, ResourceKey
+from cyborg_quota.types import RESERVED, Claim, InventoryKey, Over, ResourceKey
 
 _MAX_CACHED_COUNTERS: Final = 10_000
 
@@ -92,6 +93,13 @@ class Enforcer:
 
     def counters_of(self, resource: str, pod: str | None) -> Iterable[ResourceKey]:  # noqa: ARG002
         """In which counters of its project a reservation of the resource is counted. ``pod``: where it is, if it is."""
+        return ()
+
+    def narrow(self, connection: Connection, rooms: Rooms) -> None:
+        """Reduce what is left at the provider of ``rooms`` to what a claim there would be granted."""
+
+    def check(self, project_id: str, request: Mapping[str, int]) -> Sequence[Over]:  # noqa: ARG002
+        """What would refuse these amounts, besides limits."""
         return ()
 
     def prepare(self, pending: Sequence[PendingClaim]) -> None:

@@ -11,39 +11,37 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from cyborg_quota import enforcement, exceptions, headroom
-from cyborg_quota.db import free_capacity, path_state
+from cyborg_quota import enforcement, exceptions
+from cyborg_quota.db import path_state
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.project_path import PathState
 from cyborg_quota.headroom import Bundles
-from cyborg_quota.ledger import pod_claims
-from cyborg_quota.ledger.capacity_claims import find_providers
+from cyborg_quota.ledger.enforcers import Enforcers
+from cyborg_quota.ledger.rooms import Rooms
 from cyborg_quota.limits.base import LimitDriver, PathLimits
 from cyborg_quota.metric_types import ProjectMetrics
 from cyborg_quota.types import (
-    ANY,
+    MAX_AMOUNT,
     UNLIMITED,
     Counters,
     Headroom,
     Over,
     ResourceKey,
-    Usage,
     UsageKey,
     UsageRecord,
 )
-
-T = TypeVar("T")
 
 
 class HeadroomReader:
     """Reads headrooms."""
 
-    def __init__(self, database: Database, limits: LimitDriver) -> None:
+    def __init__(self, database: Database, limits: LimitDriver, enforcers: Enforcers) -> None:
         self._database = database
         self._limits = limits
+        self._enforcers = enforcers
 
     def read(
         self, project_id: str, resources: Collection[str], provider: str | None = None, pod: str | None = None
@@ -52,21 +50,7 @@ class HeadroomReader:
 
         Raises ProviderNotFound.
         """
-        quotas = self._read_quota(project_id, resources, provider, pod)
-        if provider is None:
-            return quotas.in_pod(pod)
-
-        name, free = self._at_providers(
-            provider, pod, lambda connection, provider_id: free_capacity.read(connection, resources, provider_id, pod)
-        )
-        free = free or {resource: {} for resource in resources}
-        in_pods = {one: quotas.in_pod(one) for by_pod in free.values() for one in by_pod}
-        return {
-            resource: headroom.at_providers(
-                [(in_pods[one][resource], inventories) for one, inventories in free[resource].items()], quota, name
-            )
-            for resource, quota in quotas.in_pod(pod).items()
-        }
+        return self._rooms(project_id, resources, provider=provider, pod=pod).fits
 
     def check(
         self, project_id: str, request: Mapping[str, int], *, sees_all: bool, pod: str | None = None
@@ -77,13 +61,17 @@ class HeadroomReader:
         """
         state = self._state(project_id, pod)
         limits = self._bounds(state, sorted(request))
-        quotas = _Quotas(state, limits, sorted(request))
-        pods = ("", pod or "")
-        amounts = {ResourceKey(resource, one): amount for resource, amount in request.items() for one in pods}
+        amounts: Counter[ResourceKey] = Counter()
+        for resource, amount in request.items():
+            for key in self._enforcers.counters_of(resource, pod):
+                amounts[key] += amount
         found = enforcement.find_refusals(project_id, limits.constraints, state.counters, amounts, limits.missing)
-        shown = found if sees_all else enforcement.redact(found, state.project_ids)
-        headrooms = quotas.in_pod(pod) if shown else {}
-        return [dataclasses.replace(over, fits=headrooms[over.resource].fits) for over in shown]
+        found += [over for enforcer in self._enforcers for over in enforcer.check(project_id, request)]
+        fits: dict[str, int] = {}
+        for over in found:
+            fits[over.resource] = min(enforcement.room(over), fits.get(over.resource, MAX_AMOUNT))
+        shown = sorted(found) if sees_all else enforcement.redact(found, state.project_ids)
+        return [dataclasses.replace(over, fits=fits[over.resource]) for over in shown]
 
     def count_bundles(
         self, project_id: str, bundle: Mapping[str, int], provider: str | None, pod: str | None = None
@@ -92,57 +80,40 @@ class HeadroomReader:
 
         Raises ProviderNotFound.
         """
-        quotas = self._read_quota(project_id, bundle, provider, pod)
-        by_quota = headroom.how_many(bundle, quotas.in_pod(pod))
-        if provider is None:
-            return by_quota
+        return self._rooms(project_id, bundle, provider=provider, pod=pod, bundle=bundle).bundles
 
-        _, found = self._at_providers(
-            provider,
-            pod,
-            lambda connection, provider_id: free_capacity.count_bundles(connection, bundle, provider_id, pod),
-        )
-        number = sum(
-            min(at_providers, headroom.how_many(bundle, quotas.in_pod(one)).number)
-            for one, at_providers in (found or {}).items()
-        )
-        return by_quota if by_quota.number <= number else Bundles(number, None)
-
-    def _at_providers(
-        self, provider: str, pod: str | None, read: Callable[[Connection, int | None], T]
-    ) -> tuple[str, T | None]:
-        """The name of the provider, and what ``read`` returns for its id (None: ANY). None: the pod takes no claims.
-
-        Raises ProviderNotFound.
-        """
-
-        def work(connection: Connection) -> tuple[str, T | None]:
-            provider_id, name = None, provider
-            if provider != ANY:
-                stored = find_providers(self._database, connection, {provider})[provider]
-                provider_id, name = stored.id, stored.provider.name
-            takes_claims = pod is None or pod_claims.is_available(connection, pod)
-            return name, read(connection, provider_id) if takes_claims else None
-
-        return self._database.read(work)
-
-    def _read_quota(
-        self, project_id: str, resources: Collection[str], provider: str | None, pod: str | None
-    ) -> _Quotas:
+    def _rooms(
+        self,
+        project_id: str,
+        resources: Collection[str],
+        *,
+        provider: str | None = None,
+        pod: str | None = None,
+        bundle: Mapping[str, int] | None = None,
+    ) -> Rooms:
+        """What is left for a project, after all enforcers. Raises ProviderNotFound."""
         # The pod of a provider is read later: the limits and the usage in every pod may be needed.
         state = self._state(project_id, "" if pod is None and provider is not None else pod)
-        return _Quotas(state, self._bounds(state, resources), resources)
+        limits, counters_of = self._bounds(state, resources), self._enforcers.counters_of
+        rooms = Rooms(state, limits, resources, counters_of, provider=provider, pod=pod, bundle=bundle)
+
+        def work(connection: Connection) -> None:
+            for enforcer in self._enforcers:
+                enforcer.narrow(connection, rooms)
+
+        if provider is not None:
+            self._database.read(work)
+        return rooms
 
     def read_detail(self, project_id: str, resources: Collection[str], pod: str | None = None) -> list[UsageRecord]:
         """The usage and the headroom of one project, both of the same moment, by resource. ``pod``: within this pod.
 
         A resource that is held, and is not among ``resources``, cannot be reserved.
         """
-        quotas = self._read_quota(project_id, resources, None, pod)
-        held = {key.resource for key in quotas.state.counters if key[::2] == (project_id, pod or "")}
+        rooms = self._rooms(project_id, resources, pod=pod)
+        held = {key.resource for key in rooms.state.counters if key[::2] == (project_id, pod or "")}
         names = sorted(held.union(resources))
-        limits = self._limits.limits([quotas.state], names) if pod is None else quotas.own_limits
-        return quotas.records(pod or "", names, limits)
+        return rooms.records(names, self._limits.limits([rooms.state], names) if pod is None else rooms.own_limits)
 
     def _bounds(self, state: PathState, resources: Collection[str]) -> PathLimits:
         """What limits a charge. Raises InvalidName for a project that the source of limits does not know."""
@@ -192,8 +163,8 @@ class HeadroomReader:
             limits = self._limits.limits(states, names) if pod is None else {}
             for state, bounds in zip(states, self._limits.bounds(states, resources), strict=True):
                 own = wanted[state.project_ids[0]]
-                quotas = _Quotas(state, bounds, [name for name in own if name in resources])
-                yield from quotas.records(pod or "", own, limits if pod is None else quotas.own_limits)
+                rooms = self._of(state, bounds, own, resources, pod)
+                yield from rooms.records(own, limits if pod is None else rooms.own_limits)
 
     def metrics_of(self, states: Sequence[PathState], resources: Collection[str]) -> list[ProjectMetrics]:
         """The values of each resource that the projects of ``states`` hold or have a limit of.
@@ -211,8 +182,7 @@ class HeadroomReader:
         found = []
         for state, bounds in zip(states, self._limits.bounds(states, resources), strict=True):
             own = sorted(held.get(state.project_ids[0], ()))
-            quotas = _Quotas(state, bounds, [name for name in own if name in resources])
-            for record in quotas.records("", own, limits):
+            for record in self._of(state, bounds, own, resources).records(own, limits):
                 usage, fitting = record.usage, record.headroom or Headroom(0)
                 key = UsageKey(record.project_id, record.resource)
                 subtree = state.counters.get(key, Counters()).subtree
@@ -221,37 +191,18 @@ class HeadroomReader:
                 found.append(ProjectMetrics(*key[:2], bound, usage.used, usage.reserved, subtree, fits))
         return found
 
-
-class _Quotas(NamedTuple):
-    """What bounds these resources of a project, over all pods and in pods."""
-
-    state: PathState
-    limits: PathLimits
-    resources: Collection[str]
-
-    @property
-    def own_limits(self) -> dict[UsageKey, int]:
-        return {one.key: one.limit for one in self.limits.constraints}
-
-    def in_pod(self, pod: str | None) -> dict[str, Headroom]:
-        """The headrooms in one pod, by resource; None: in no pod."""
-        limits, state = self.limits, self.state
-        path, counters = state.project_ids, state.counters
-        return headroom.compute(path, self.resources, limits.constraints, counters, missing=limits.missing, pod=pod)
-
-    def records(self, pod: str, resources: Collection[str], limits: Mapping[UsageKey, int]) -> list[UsageRecord]:
-        """The usage in one pod ("": in all), the limits of the project there, and what fits.
-
-        A resource without a headroom cannot be reserved.
-        """
-        project_id, headrooms = self.state.project_ids[0], self.in_pod(pod)
-        records = []
-        for resource in sorted(resources):
-            key = UsageKey(project_id, resource, pod)
-            now = self.state.counters.get(key, Counters())
-            usage = Usage(limits.get(key, UNLIMITED), now.used, now.reserved)
-            records.append(UsageRecord(project_id, resource, usage, headrooms.get(resource, Headroom(0)), pod or None))
-        return records
+    def _of(
+        self,
+        state: PathState,
+        limits: PathLimits,
+        wanted: Collection[str],
+        resources: Collection[str],
+        pod: str | None = None,
+    ) -> Rooms:
+        """What the limits leave of the wanted resources; not of one that is not among ``resources``."""
+        return Rooms(
+            state, limits, [name for name in wanted if name in resources], self._enforcers.counters_of, pod=pod
+        )
 
 
 def _has_parent(state: PathState, parent_id: str) -> bool:

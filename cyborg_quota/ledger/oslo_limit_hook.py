@@ -22,12 +22,25 @@ Enforce = Callable[[str, Mapping[str, int]], None]
 
 
 class OsloLimitHook(Enforcer):
-    """Asks a function about each reserve, before its transaction. The limits of the ledger apply as well."""
+    """Asks a function about each reserve, before its transaction, and each check. The ledger's limits apply as well."""
 
     field: ClassVar[str | None] = "deltas"  # (each claim has them)
 
     def __init__(self, enforce: Enforce) -> None:
         self._enforce = enforce
+
+    def check(self, project_id: str, request: Mapping[str, int]) -> Sequence[Over]:
+        """What the function refuses."""
+        try:
+            self._enforce(project_id, dict(request))
+        except Exception as error:
+            if (infos := getattr(error, "over_limit_info_list", None)) is None:
+                raise
+            return [
+                Over(project_id, one.resource_name, "project", one.limit, one.delta, one.current_usage, 0)
+                for one in infos
+            ]
+        return ()
 
     def prepare(self, pending: Sequence[PendingClaim]) -> None:
         """Block the claims that the function refuses together; but none that is charged already."""
@@ -35,17 +48,7 @@ class OsloLimitHook(Enforcer):
         for item in pending:
             item.blocked = None
             amounts.update(item.claim.deltas)
-        try:
-            if pending[0].is_limited:
-                self._enforce(pending[0].project_id, dict(amounts))
-        except Exception as error:
-            if (infos := getattr(error, "over_limit_info_list", None)) is None:
-                raise
-            project_id = pending[0].project_id
-            overs = [
-                Over(project_id, one.resource_name, "project", one.limit, one.delta, one.current_usage, 0)
-                for one in infos
-            ]
+        if pending[0].is_limited and (overs := self.check(pending[0].project_id, amounts)):
             pending[0].blocked = exceptions.OverQuota(overs)
 
     def explain(self, request: ReserveRequest, pending: Sequence[PendingClaim]) -> None:  # noqa: ARG002

@@ -31,6 +31,7 @@ from cyborg_quota.ledger.capacity_claims import CapacityEnforcer, Taken
 from cyborg_quota.ledger.enforcers import Enforcer, PendingClaim, PreparationChanged, Refused, conflict
 from cyborg_quota.ledger.pod_selection import PodRequest, PodSelection, reason_to_leave
 from cyborg_quota.ledger.requests import ReserveRequest
+from cyborg_quota.ledger.rooms import Rooms
 from cyborg_quota.limits.base import LimitDriver
 from cyborg_quota.pod_types import Reason
 from cyborg_quota.transitions import Row
@@ -93,6 +94,9 @@ class PodEnforcer(Enforcer):
 
     def counters_of(self, resource: str, pod: str | None) -> Iterable[ResourceKey]:
         return () if pod is None else (ResourceKey(resource, pod),)
+
+    def narrow(self, connection: Connection, rooms: Rooms) -> None:
+        rooms.is_open = rooms.pod is None or is_available(connection, rooms.pod)
 
     def prepare(self, pending: Sequence[PendingClaim]) -> None:
         """Choose the pods, and the providers in them, after those that other claims name."""

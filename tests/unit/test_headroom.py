@@ -6,21 +6,23 @@ from __future__ import annotations
 from oslotest import base
 
 from cyborg_quota.headroom import Bundles, compute, how_many
-from cyborg_quota.types import MAX_AMOUNT, TOTAL, Constraint, Counters, Headroom, UsageKey
+from cyborg_quota.types import MAX_AMOUNT, TOTAL, Constraint, Counters, Headroom, ResourceKey, UsageKey
+
+GPU = {"gpu": [ResourceKey("gpu")]}
 
 PATH = ("leaf", "mid", "top")
 
 
 def fits(*constraints: Constraint, counters: dict[str, Counters] | None = None) -> Headroom:
     by_key = {UsageKey(project_id, "gpu"): now for project_id, now in (counters or {}).items()}
-    return compute(PATH, ["gpu"], constraints, by_key, missing={})["gpu"]
+    return compute(PATH, GPU, constraints, by_key, missing={})["gpu"]
 
 
 class TestRule(base.BaseTestCase):
     def test_a_project_with_the_id_none(self) -> None:
         """Its id is not that of the total limit, which has no project and is the farthest bound."""
         constraints = [Constraint("top", "gpu", 5, "subtree"), Constraint(TOTAL, "gpu", 5, "total")]
-        found = compute(("leaf", "None", "top"), ["gpu"], constraints, {}, missing={})
+        found = compute(("leaf", "None", "top"), GPU, constraints, {}, missing={})
         self.assertEqual({"gpu": Headroom(5, "top", "subtree", 5)}, found)
 
     def test_a_limit_takes_precedence_over_the_width(self) -> None:

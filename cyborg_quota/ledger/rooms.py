@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is left for a project: what its limits leave, which each enforcer then narrows (Enforcer.narrow)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from cyborg_quota import headroom
+from cyborg_quota.capacity_types import FreeInventories
+from cyborg_quota.db.project_path import PathState
+from cyborg_quota.headroom import Bundles
+from cyborg_quota.limits.base import PathLimits
+from cyborg_quota.transitions import CountersOf
+from cyborg_quota.types import UNLIMITED, Counters, Headroom, Usage, UsageKey, UsageRecord
+
+
+class Rooms:
+    """What is left of some resources.
+
+    ``fits``: the headrooms, by resource. ``bundles``: how many bundles fit. ``place``: where the caller asks; ``pod``
+    None: in no pod. ``is_open`` False: no claim is taken there.
+    """
+
+    def __init__(
+        self,
+        state: PathState,
+        limits: PathLimits,
+        resources: Collection[str],
+        counters_of: CountersOf,
+        *,
+        provider: str | None = None,
+        pod: str | None = None,
+        bundle: Mapping[str, int] | None = None,
+    ) -> None:
+        self.state = state
+        self.limits = limits
+        self.resources = resources
+        self.provider = provider
+        self.pod = pod
+        self.bundle = bundle
+        self.is_open = True
+        self._counters_of = counters_of
+        self.fits = self.in_pod(pod)
+        self.bundles = Bundles(0, None) if bundle is None else headroom.how_many(bundle, self.fits)
+
+    def in_pod(self, pod: str | None) -> dict[str, Headroom]:
+        """What the limits leave in one pod, by resource; None: in no pod."""
+        keys = {resource: tuple(self._counters_of(resource, pod)) for resource in self.resources}
+        state, limits = self.state, self.limits
+        return headroom.compute(state.project_ids, keys, limits.constraints, state.counters, missing=limits.missing)
+
+    def narrow_fits(self, provider: str, free: Mapping[str, Mapping[str | None, Sequence[FreeInventories]]]) -> None:
+        """Consider also what is free, by resource and pod. ``provider``: its name, or ANY."""
+        in_pods = {one: self.in_pod(one) for by_pod in free.values() for one in by_pod}
+        self.fits = {
+            resource: headroom.at_providers(
+                [(in_pods[one][resource], some) for one, some in free.get(resource, {}).items()], quota, provider
+            )
+            for resource, quota in self.in_pod(self.pod).items()
+        }
+
+    def narrow_bundles(self, at_providers: Mapping[str | None, int]) -> None:
+        """Consider also how many bundles fit at providers, by pod."""
+        by_pod = [
+            min(number, headroom.how_many(self.bundle or {}, self.in_pod(one)).number)
+            for one, number in at_providers.items()
+        ]
+        if sum(by_pod) < self.bundles.number:
+            self.bundles = Bundles(sum(by_pod), None)
+
+    @property
+    def own_limits(self) -> dict[UsageKey, int]:
+        return {one.key: one.limit for one in self.limits.constraints}
+
+    def records(self, resources: Collection[str], limits: Mapping[UsageKey, int]) -> list[UsageRecord]:
+        """The usage there, the limits of the project, and what fits. A resource without headroom cannot be reserved."""
+        project_id = self.state.project_ids[0]
+        records = []
+        for resource in sorted(resources):
+            key = UsageKey(project_id, resource, self.pod or "")
+            now = self.state.counters.get(key, Counters())
+            usage = Usage(limits.get(key, UNLIMITED), now.used, now.reserved)
+            records.append(UsageRecord(project_id, resource, usage, self.fits.get(resource, Headroom(0)), self.pod))
+        return records
