@@ -152,13 +152,18 @@ class Enforcers:
         """Each counter once, whichever enforcers name it."""
         return tuple(dict.fromkeys(key for one in self._all for key in one.counters_of(resource, pod)))
 
-    def of(self, pending: Sequence[PendingClaim]) -> list[Enforcer]:
-        """Those that decide on one of these claims."""
-        return [
+    def prepare(self, pending: Sequence[PendingClaim]) -> list[Enforcer]:
+        """Choose what the claims take in this attempt. Returns the enforcers that decide on one of them."""
+        deciding = [
             one
             for one in self._all
             if one.field is not None and any(getattr(item.claim, one.field) is not None for item in pending)
         ]
+        for item in pending if deciding else ():
+            item.choose(None, None, {})
+        for enforcer in deciding:
+            enforcer.prepare(pending)
+        return deciding
 
     def amounts(self, pending: Sequence[PendingClaim], *, is_chosen: bool) -> dict[ResourceKey, int]:
         """What the claims add, by counter. ``is_chosen`` False: to those that do not depend on what they take."""

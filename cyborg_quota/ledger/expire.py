@@ -83,9 +83,7 @@ class Expirer:
             lambda connection: history.overdue_after(connection, position, self._batch_rows, grace, lock=False)
         )
 
-    def _expire_each(
-        self, rows: Sequence[Row], locked: dict[str, exceptions.DatabaseUnavailable]
-    ) -> Iterator[int]:
+    def _expire_each(self, rows: Sequence[Row], locked: dict[str, exceptions.DatabaseUnavailable]) -> Iterator[int]:
         """Expire the rows of each project in one transaction.
 
         Raises DatabaseUnavailable after _MOST_LOCKED locks that are not granted: each takes as long as a statement may.

@@ -53,13 +53,7 @@ _ENDED: Final = (
 class Reserver:
     """Reserves and adopts claims."""
 
-    def __init__(
-        self,
-        database: Database,
-        settler: Settler,
-        projects: ProjectEnforcer,
-        enforcers: Enforcers,
-    ) -> None:
+    def __init__(self, database: Database, settler: Settler, projects: ProjectEnforcer, enforcers: Enforcers) -> None:
         self._database = database
         self._settler = settler
         self._projects = projects
@@ -103,11 +97,7 @@ class Reserver:
         pending = [item for item in claims if not item.is_charged]
         if not pending:
             return True
-        enforcers = self._enforcers.of(pending)
-        for item in pending if enforcers else ():
-            item.choose(None, None, {})
-        for enforcer in enforcers:
-            enforcer.prepare(pending)
+        enforcers = self._enforcers.prepare(pending)
         is_complete = not enforcers or all(item.is_complete for item in pending)
         amounts = self._enforcers.amounts(pending, is_chosen=is_complete)
         resources = {resource for item in pending for resource in item.claim.deltas}

@@ -51,9 +51,7 @@ class UsageReader:
             lambda: self._limits.limits(states, resources) if pod is None else self._limits_in_pods(states),
             allow_unknown=allow_unknown_limits,
         )
-        return [
-            UsageRecord(*key[:2], usage=_usage(key, counters, limits), pod=pod) for key, counters in rows.items()
-        ]
+        return [UsageRecord(*key[:2], usage=_usage(key, counters, limits), pod=pod) for key, counters in rows.items()]
 
     def _limits_in_pods(self, states: Sequence[PathState]) -> Mapping[UsageKey, int]:
         return {one.key: one.limit for limits in self._limits.bounds(states, ()) for one in limits.constraints}
