@@ -8,7 +8,7 @@ the usage rows, so that this enforcer takes no part in it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from cyborg_quota import enforcement, exceptions
 from cyborg_quota.db import usages
@@ -68,39 +68,36 @@ class ProjectEnforcer(Enforcer):
     def counters_of(self, resource: str, pod: str | None) -> Iterable[ResourceKey]:  # noqa: ARG002
         return (ResourceKey(resource),)
 
-    def read(
-        self, project_id: str, amounts: Mapping[ResourceKey, int], resources: Collection[str], *, is_limited: bool
-    ) -> Charge:
+    def read(self, project_id: str, amounts: Mapping[ResourceKey, int], *, is_limited: bool) -> Charge:
         """What to charge. If the source of limits reports another parent, the project is moved first.
 
-        ``resources``: those that are charged; a limit must be set for each. Calls that no limit can refuse
-        (``is_limited`` False) do not read that source, so that an outage of it does not affect them.
+        Calls that no limit can refuse (adoptions, and what only shrinks) do not read that source, so that an outage of
+        it does not affect them.
         """
+        is_limited = is_limited and any(amount > 0 for amount in amounts.values())
         if is_limited and self._limits.tree_source is not None:
             parent_id = self._limits.parent_of(project_id)
             if parent_id is not None:
                 self._tree.follow(project_id, parent_id, self._limits.tree_source)
         charge = Charge(project_id, amounts, self._paths.get(project_id, sorted(amounts)))
         if is_limited:
-            charge.constraints = self._constraints(charge, tuple(sorted(resources)))
+            charge.constraints = self._constraints(charge)
         return charge
 
-    def _constraints(
-        self, charge: Charge, resources: tuple[str, ...], *, is_read_again: bool = False
-    ) -> list[Constraint]:
+    def _constraints(self, charge: Charge, *, is_read_again: bool = False) -> list[Constraint]:
         """The limits of what grows, as they were read with the path."""
-        path = charge.path
+        path, growing = charge.path, charge.growing
         assert path.limits is not None, "get() reads the limits"
+        resources = tuple(sorted({key.resource for key in growing}))
         bounds = path.bounds if self._limits.is_pure else None  # (another thread may replace it)
         if bounds is None or bounds[0] != resources:
             bounds = path.bounds = resources, self._limits.bounds([path.limits], resources)[0]
         limits = bounds[1]
         if isinstance(limits.error, exceptions.LimitNotSet) and not is_read_again:  # (it may have been set since)
             charge.path = self._paths.get(charge.project_id, sorted(charge.amounts), is_again=True)
-            return self._constraints(charge, resources, is_read_again=True)
+            return self._constraints(charge, is_read_again=True)
         if limits.error is not None:
             raise limits.error
-        growing = charge.growing
         constraints = [one for one in limits.constraints if (one.resource, one.pod) in growing]
         unknown_projects = {constraint.project_id for constraint in constraints} - {*path.project_ids, TOTAL}
         if unknown_projects:

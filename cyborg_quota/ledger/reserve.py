@@ -100,8 +100,7 @@ class Reserver:
         enforcers = self._enforcers.prepare(pending)
         is_complete = not enforcers or all(item.is_complete for item in pending)
         amounts = self._enforcers.amounts(pending, is_chosen=is_complete)
-        resources = {resource for item in pending for resource in item.claim.deltas}
-        charge = self._projects.read(request.project_id, amounts, resources, is_limited=request.state == RESERVED)
+        charge = self._projects.read(request.project_id, amounts, is_limited=request.state == RESERVED)
         try:
             if not is_complete:
                 raise Refused

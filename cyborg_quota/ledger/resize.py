@@ -68,8 +68,7 @@ class Resizer:
     def _write(self, request: ResizeRequest, rows: Sequence[Row], uuids: Mapping[str, str]) -> bool:
         growth = {row: request.amounts[row.resource] - row.delta for row in rows}
         by_state = amounts_by_state(growth, self._enforcers.counters_of)
-        grown = [row.resource for row, amount in growth.items() if amount > 0]
-        charge = self._projects.read(request.project_id, total(by_state), grown, is_limited=bool(grown))
+        charge = self._projects.read(request.project_id, total(by_state), is_limited=True)
         postings = usages.merge(postings_of(charge, by_state), self._database.dialect.lock_order)
         changes = [
             Amendment(row, uuids[row.resource], row.project_id, row.usage_id, request.amounts[row.resource])

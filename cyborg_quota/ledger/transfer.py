@@ -95,7 +95,7 @@ class Transferrer:
         sent = amounts_by_state({row: -row.delta for row in rows}, self._counters_of)
         amounts = total(received)
         sending = self._paths.get(request.sender, sorted(amounts))
-        charge = self._projects.read(request.receiver, amounts, [row.resource for row in rows], is_limited=True)
+        charge = self._projects.read(request.receiver, amounts, is_limited=True)
         # The rows above both (the total over all projects, too) do not change: their limits cannot refuse the transfer.
         # If the sender moves meanwhile, the generations of the rows refuse ``sending``, and the call retries.
         unchanged = {UsageKey(node.project_id, *key) for key in amounts for node in sending.nodes(key) or ()}
