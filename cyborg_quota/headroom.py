@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from cyborg_quota import enforcement, units
 from cyborg_quota.capacity_types import FreeInventories
-from cyborg_quota.types import MAX_AMOUNT, Constraint, Counters, Headroom, ResourceKey, UsageKey
+from cyborg_quota.types import MAX_AMOUNT, Constraint, Counters, Headroom, Over, ResourceKey, UsageKey
 
 
 def compute(
@@ -31,10 +31,12 @@ def compute(
     resource; nothing fits then (a reserve raises LimitNotSet).
     """
     request = {key: enforcement.TOO_MUCH for some in keys.values() for key in some}
-    overs = enforcement.find_refusals(path[0], constraints, counters, request, missing)
+    overs: dict[ResourceKey, list[Over]] = {}
+    for over in enforcement.find_refusals(path[0], constraints, counters, request, missing):
+        overs.setdefault(over.key.resource_key, []).append(over)
     fits = dict.fromkeys(keys, Headroom(None))
     for resource, counted in keys.items():
-        found = [over for over in overs if over.key.resource_key in counted]
+        found = [over for key in counted for over in overs.get(key, ())]
         # Without limits and usage, every amount fits: MAX_AMOUNT is the largest of a reserve.
         if any(over.scope != "counter" or over.used or over.reserved for over in found):
             over = enforcement.binding(found, path)
