@@ -12,6 +12,7 @@ from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree
 from cyborg_quota.limits.models.strict_hierarchy import StrictHierarchy
 from cyborg_quota.replay.simulation import Comparison
 from cyborg_quota.replay.traces import Trace
+from cyborg_quota.types import ResourceKey
 
 MOST_SECONDS = 2.0
 """For 18,836 events."""
@@ -22,7 +23,8 @@ def simulate(path: pathlib.Path, limits: LimitSet) -> tuple[Comparison, float]:
 
     They include reading the file. (The simulation waits for nothing, so on an idle machine they are the elapsed time.)
     """
-    comparison = Comparison(LimitSet.of_every_project({}), limits)
+    none = LimitSet.of_every_project({})
+    comparison = Comparison(none, limits, counters_of=lambda resource, _pod: [ResourceKey(resource)])
     begin = time.process_time()
     for event in Trace(str(path)):
         comparison.add(event)

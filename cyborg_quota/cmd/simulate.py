@@ -52,7 +52,7 @@ def outcomes(
     with _trace(run, against, since) as (trace, span):
         if span is not None and run.conf.limits.driver == "database":
             before, after = _with_past_overrides(run, before, after, span)
-        comparison = _compare(trace, before, after, span, records=chart is not None)
+        comparison = _compare(run, trace, before, after, span, records=chart is not None)
     found = comparison.outcomes()
     limited = {*after.tree.resources, *(one.resource for one in after.overrides), *after.totals}
     unknown = limited - set(run.conf.quota.resources) - {one.resource for one in found}
@@ -152,10 +152,16 @@ def _trace(run: base.Run, against: str, since: int | None) -> Iterator[tuple[Tra
         yield Trace(file.name), span
 
 
-def _compare(trace: Trace, before: LimitSet, after: LimitSet, span: Span | None, *, records: bool) -> Comparison:
+def _compare(
+    run: base.Run, trace: Trace, before: LimitSet, after: LimitSet, span: Span | None, *, records: bool
+) -> Comparison:
+    from cyborg_quota.ledger.driver import DbQuotaDriver
+    from cyborg_quota.limits.database import DatabaseLimitDriver
     from cyborg_quota.replay.simulation import Comparison
 
-    comparison = Comparison(before, after, None if span is None else span.begin, records=records)
+    enforcers = DbQuotaDriver.from_conf(run.conf, DatabaseLimitDriver.from_conf(run.conf)).enforcers
+    begin = None if span is None else span.begin
+    comparison = Comparison(before, after, begin, counters_of=enforcers.counters_of, records=records)
     with base.progress_bar(max(trace.lines - 1, 0), "events") as progress:
         for event in trace:
             try:

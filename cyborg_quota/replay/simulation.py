@@ -17,6 +17,7 @@ from cyborg_quota.limits.limit_set import LimitSet
 from cyborg_quota.replay.series import Series
 from cyborg_quota.replay.totals import Holder
 from cyborg_quota.replay.traces import Event
+from cyborg_quota.transitions import CountersOf
 from cyborg_quota.types import (
     LIVE_STATES,
     RESERVED,
@@ -41,10 +42,12 @@ class Simulation:
 
     ``begin`` (naive UTC) is the moment at which the time of the events is 0. With it, the overrides of ``limits`` apply
     to the events in their spans; without it (None), they do not apply. ``limits`` is what applies at present.
+    ``counters_of``: see Enforcers.
     """
 
-    def __init__(self, limits: LimitSet, begin: datetime.datetime | None = None) -> None:
+    def __init__(self, limits: LimitSet, begin: datetime.datetime | None, counters_of: CountersOf) -> None:
         self.limits = limits
+        self._counters_of = counters_of
         self._with_overrides = limits
         self._boundaries: list[tuple[float, datetime.datetime]] = []
         if begin is not None and limits.overrides:
@@ -108,7 +111,7 @@ class Simulation:
             if held != wanted:
                 raise exceptions.ReservationConflict(event.consumer, held, wanted)
             return True
-        request = {key.resource_key: event.amount}
+        request = dict.fromkeys(self._counters_of(event.resource, None), event.amount)
         path, constraints = self._path(key)
         violations = enforcement.find_violations(event.project_id, constraints, self.counters, request)
         if violations:
@@ -142,20 +145,21 @@ class Simulation:
 
     def _charge(self, key: UsageKey, reserved: int, used: int) -> None:
         """Add to the counters of a project, its ancestors and all projects."""
-        now = self.counters.get(key, _NO_COUNTERS)
-        self.counters[key] = Counters(now.used + used, now.reserved + reserved, now.subtree)
         self.touched, _ = self._path(key)
         for name in self.touched:
-            counters = self.counters.get(name, _NO_COUNTERS)
-            self.counters[name] = Counters(counters.used, counters.reserved, counters.subtree + used + reserved)
+            now, is_own = self.counters.get(name, _NO_COUNTERS), name.project_id == key.project_id
+            own = (now.used + used, now.reserved + reserved) if is_own else (now.used, now.reserved)
+            self.counters[name] = Counters(*own, now.subtree + used + reserved)
             self.peak[name] = max(self.peak.get(name, 0), self.held(name))
 
     def _path(self, key: UsageKey) -> tuple[list[UsageKey], list[Constraint]]:
         known = self._constraints.get(key)
         if known is None:
-            project_ids, constraints = self.limits.constraints(key.project_id, key.resource)
-            path = [key._replace(project_id=project_id) for project_id in project_ids]
-            known = self._constraints[key] = (path, constraints)
+            known = self._constraints[key] = ([], [])
+            for counter in self._counters_of(key.resource, None):
+                project_ids, constraints = self.limits.constraints(key.project_id, counter.resource)
+                known[0].extend(UsageKey(project_id, *counter) for project_id in project_ids)
+                known[1].extend(constraints)
         return known
 
 
@@ -181,14 +185,20 @@ class Outcome:
 class Comparison:
     """Runs two simulations side by side. ``series``: the amounts held, by key, if ``records``.
 
-    ``begin``: see Simulation.
+    ``begin``, ``counters_of``: see Simulation.
     """
 
     def __init__(
-        self, before: LimitSet, after: LimitSet, begin: datetime.datetime | None = None, *, records: bool = False
+        self,
+        before: LimitSet,
+        after: LimitSet,
+        begin: datetime.datetime | None = None,
+        *,
+        counters_of: CountersOf,
+        records: bool = False,
     ) -> None:
-        self.before = Simulation(before, begin)
-        self.after = Simulation(after, begin)
+        self.before = Simulation(before, begin, counters_of)
+        self.after = Simulation(after, begin, counters_of)
         self._records = records
         self.series: dict[UsageKey, tuple[Series, Series]] = {}
 
