@@ -17,7 +17,7 @@ SCRIPT = pathlib.Path(__file__).with_name("cinder_side.py")
 
 
 def make(python: str, url: str, projects: int) -> None:
-    """Create Cinder's quota tables, and a usage row for each project."""
+    """Create Cinder's schema, limits, and a usage row for each project."""
     command = [python, str(SCRIPT), "make", str(projects)]
     subprocess.run(command, input=f"{url}\n", text=True, check=True, stderr=subprocess.DEVNULL)
 

@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """One process that measures Cinder's quota. Runs in an environment with cinder, not in that of cyborg_quota.
 
-    python cinder_side.py make PROJECTS      creates Cinder's quota tables and a usage row for each project
+    python cinder_side.py make PROJECTS      creates Cinder's schema, limits, and a usage row for each project
     python cinder_side.py run PROJECTS NUMBER SECONDS
 
 The first line of stdin is the database URL. ``run`` prints "ready", waits for a line, and prints its latencies as
 JSON. ``try`` does the same, but does not count cycles that raise an error.
+
+A cycle reserves and commits one volume without a volume type, as Cinder's services do: ``cinder.quota.QUOTAS`` with its
+default driver (DbQuotaDriver) and options, on the schema of ``cinder-manage db sync``. The limits are in its tables:
+the default in quota_classes, and the limit of one project (p0) in quotas. So a reserve reads the volume types (there is
+one, __DEFAULT__, as in each new installation), the limit of the project and, except for p0, the default; then it locks
+and changes the usage. Cinder's reservations have no consumer and no group.
 """
 
-import datetime
 import json
 import logging
 import random
@@ -18,8 +23,9 @@ import time
 sys.argv, ARGUMENTS = sys.argv[:1], sys.argv[1:]  # Cinder would parse our arguments as its options
 
 from cinder import context as cinder_context  # noqa: E402
+from cinder import quota  # noqa: E402
 from cinder.common import config  # noqa: E402
-from cinder.db import api, models  # noqa: E402
+from cinder.db import api, migration  # noqa: E402
 
 LIMIT = 10**9
 WARM_SECONDS = 0.5  # as in harness.py: cycles before this time are not counted
@@ -30,49 +36,48 @@ def connect(url):
     config.CONF.set_override("connection", url, "database")
     config.CONF.set_override("max_pool_size", 5, "database")
     logging.disable(logging.CRITICAL)
+    quota.LOG.exception = raise_again
+
+
+def raise_again(*_arguments):
+    """QUOTAS.commit logs an error and returns; a cycle that fails must not be counted."""
+    raise sys.exc_info()[1]
+
+
+def cycle(context):
+    quota.QUOTAS.commit(context, quota.QUOTAS.reserve(context, volumes=1))
+
+
+def context_of(project):
+    return cinder_context.RequestContext("user", f"p{project}", is_admin=False)
 
 
 def make(url, projects):
-    import sqlalchemy as sa
-
-    engine = sa.create_engine(url)
-    names = ("quotas", "quota_classes", "quota_usages", "reservations")
-    models.BASE.metadata.create_all(engine, tables=[models.BASE.metadata.tables[name] for name in names])
-    now = datetime.datetime.utcnow()
-    with engine.begin() as connection:
-        for number in range(projects):
-            connection.execute(
-                models.QuotaUsage.__table__.insert().values(
-                    created_at=now, deleted=False, project_id=f"p{number}", resource="gpus", in_use=0, reserved=0
-                )
-            )
+    connect(url)
+    migration.db_sync()
+    admin = cinder_context.get_admin_context()
+    api.quota_class_update(admin, "default", "volumes", LIMIT)
+    api.quota_create(admin, "p0", "volumes", LIMIT)
+    for project in range(projects):
+        cycle(context_of(project))
 
 
 def run(url, projects, number, seconds, *, is_tolerant=False):
     connect(url)
     rng = random.Random(number)
-    contexts = {}
+    contexts = [context_of(project) for project in range(projects)]
 
-    def cycle(project=None):
-        project_id = f"p{rng.randrange(projects) if project is None else project}"
-        context = contexts.setdefault(project_id, cinder_context.RequestContext("user", project_id, is_admin=True))
-        expire = datetime.datetime.utcnow() + datetime.timedelta(days=1)
-        uuids = api.quota_reserve(
-            context, {"gpus": None}, {"gpus": LIMIT}, {"gpus": 1}, expire, 0, 0, project_id=project_id
-        )
-        api.reservation_commit(context, uuids, project_id=project_id)
-
-    def succeeds(*project):
+    def succeeds(context=None):
         try:
-            cycle(*project)
+            cycle(contexts[rng.randrange(projects)] if context is None else context)
         except Exception:
             if not is_tolerant:
                 raise
             return False
         return True
 
-    for project in range(projects):
-        succeeds(project)
+    for context in contexts:
+        succeeds(context)
     print("ready", flush=True)
     sys.stdin.readline()
     warm_end = time.perf_counter() + WARM_SECONDS
