@@ -32,6 +32,7 @@ def main() -> None:
         cinder_urls = [cluster_faults.url_of(node, "cinder") for node in cluster.nodes]
         hundred_projects = [f"p{number}" for number in range(100)]
         speed.usage_ids(urls[0], hundred_projects)
+        speed.set_limits(urls[0])
         if arguments.cinder:
             cluster_faults.create_database(cluster, "cinder")
             cinder_processes.make(arguments.cinder, cinder_urls[0], 100)

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import random
 import uuid
+from collections.abc import Callable
 
 import sqlalchemy as sa
 
@@ -24,17 +25,30 @@ from tests import base, fixtures
 LIMIT = 10**9
 
 
-def limited(url: str, *, by_config: bool = False) -> QuotaEngine:
-    """An engine with limits in the tables, or (``by_config``) of the configuration."""
-    limits = ConfigLimitDriver({"gpu": LIMIT}) if by_config else DatabaseLimitDriver(Flat(), InitialLimits())
-    return fixtures.make_engine(url, limits)
+def limited(url: str) -> QuotaEngine:
+    """An engine with limits in the tables."""
+    return fixtures.make_engine(url, DatabaseLimitDriver(Flat(), InitialLimits()))
 
 
-def ours(url: str, projects: list[str], size: int = 1, *, by_config: bool = False) -> harness.Worker:
+def configured(url: str) -> QuotaEngine:
+    """An engine with limits of the configuration."""
+    return fixtures.make_engine(url, ConfigLimitDriver({"gpu": LIMIT}))
+
+
+def set_limits(url: str) -> None:
+    """Store what ``limited`` enforces: as operators have it, one default, and one limit of a project."""
+    administration = limited(url).administration
+    administration.set_limit(base.ADMIN, "gpu", LIMIT)
+    administration.set_limit(base.ADMIN, "gpu", LIMIT, "p0")
+
+
+def ours(
+    url: str, projects: list[str], size: int = 1, *, make_engine: Callable[[str], QuotaEngine] = limited
+) -> harness.Worker:
     """Return a worker that reserves and commits through the public API, with a limit."""
 
     def start(number: int) -> harness.Cycle:
-        engine = limited(url, by_config=by_config)
+        engine = make_engine(url)
         rng = random.Random(number)
 
         def cycle() -> None:
@@ -81,9 +95,7 @@ def run(report: Report, backend: str, python: str | None, *, rounds: int, second
     url = fixtures.fresh_url(backend, "speed")
     schema.sync(Database(fixtures.settings(url)))
     ids = usage_ids(url, [f"p{number}" for number in range(100)])
-    administration = limited(url).administration  # as operators have it: one default, and one limit of a project
-    administration.set_limit(base.ADMIN, "gpu", LIMIT)
-    administration.set_limit(base.ADMIN, "gpu", LIMIT, "p0")
+    set_limits(url)
     cinder_url = fixtures.fresh_url(backend, "cinder")
     if python is not None:
         cinder_processes.make(python, cinder_url, 100)
@@ -92,7 +104,7 @@ def run(report: Report, backend: str, python: str | None, *, rounds: int, second
         variants: dict[str, harness.Round] = {
             "floor": run_in_fork(floor.worker(url, projects)),
             "ours": run_in_fork(ours(url, sorted(projects))),
-            "config": run_in_fork(ours(url, sorted(projects), by_config=True)),
+            "config": run_in_fork(ours(url, sorted(projects), make_engine=configured)),
         }
         if python is not None:
             variants["cinder"] = cinder_processes.turns(python, [cinder_url], count)
