@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures the cost of the project tree and of a second resource, beside the bare driver.
 
-Reserve + commit under 1, 3 and 8 levels, of one and of two resources, and with up to 10,000 siblings.
+The cases of the attach benchmark for projects below two ancestors; reserve + commit under 1, 3 and 8 levels, of one
+and of two resources, and with up to 10,000 siblings.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import uuid
 
 import sqlalchemy as sa
 
-from benchmarks import floor, harness
+from benchmarks import floor, harness, speed
 from benchmarks.report import Figure, Report
 from cyborg_quota import Claim, QuotaEngine
 from cyborg_quota.db import limits as limit_tables
@@ -78,6 +79,41 @@ def plant(database: Database) -> dict[int, list[str]]:
     return leaves
 
 
+def plant_attach(database: Database, count: int) -> dict[str, list[str]]:
+    """Make ``count`` projects without a parent, and of each kind of tree as many below two ancestors."""
+    numbers = range(count)
+    for number in numbers:
+        top, middle = f"top{number}", f"middle{number}"
+        trees.plant(database, {top: None, middle: top, f"p{number}": middle})
+    trees.plant(database, {"top": None, "middle": "top", **{f"below{number}": "middle" for number in numbers}})
+    kinds = {"flat": "flat", "tree of three": "p", "one tree": "below"}
+    return {kind: [f"{name}{number}" for number in numbers] for kind, name in kinds.items()}
+
+
+def run_attach(report: Report, backend: str, rounds: int, seconds: float) -> None:
+    """The cases of the attach benchmark: projects below two ancestors of their own, or (one tree) below the same two.
+
+    In one tree, the processes wait for the usage rows of the ancestors: these are contended, as one project's row is.
+    """
+    url = fixtures.fresh_url(backend, "tree_attach")
+    database = Database(fixtures.settings(url))
+    schema.sync(database)
+    projects = plant_attach(database, 100)
+    database.close()
+    speed.usage_ids(url, [name for names in projects.values() for name in names])
+    speed.set_limits(url)
+    for title, processes, count, *_ in speed.CASES:
+        variants = {
+            kind: speed.run_in_fork(speed.ours(url, names[:count], make_engine=make_engine))
+            for kind, names in projects.items()
+            if count > 1 or kind != "one tree"
+        }
+        figures = speed.show(report, f"{backend}, a tree, {title}", variants, processes, rounds=rounds, seconds=seconds)
+        report.add(Figure(backend, title, "tree of three / flat", figures["tree of three"].ratio, "", 0.9))
+        if count > 1:
+            report.add(Figure(backend, title, "in one tree / flat", figures["one tree"].ratio))
+
+
 def add_siblings(database: Database, count: int) -> str:
     """Add a leaf at level three with ``count`` - 1 siblings; returns the leaf."""
     top, middle = f"top{count}", f"middle{count}"
@@ -125,6 +161,7 @@ def floor_workers(url: str, leaves: dict[int, list[str]]) -> dict[str, harness.W
 
 def run(report: Report, backend: str, rounds: int, seconds: float) -> None:
     """Measure one database."""
+    run_attach(report, backend, rounds, seconds)
     url = fixtures.fresh_url(backend, "tree")
     database = Database(fixtures.settings(url))
     schema.sync(database)
