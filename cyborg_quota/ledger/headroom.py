@@ -117,10 +117,16 @@ class HeadroomReader:
 
     def _bounds(self, state: PathState, resources: Collection[str]) -> PathLimits:
         """What limits a charge. Raises InvalidName for a project that the source of limits does not know."""
-        (limits,) = self._limits.bounds([state], resources)
+        (limits,) = self._bounds_of([state], resources)
         if isinstance(limits.error, exceptions.InvalidName):
             raise limits.error
         return limits
+
+    def _bounds_of(self, states: Sequence[PathState], resources: Collection[str]) -> Sequence[PathLimits]:
+        """What limits charges of these resources, in all counters."""
+        counters_of = self._enforcers.counters_of
+        counted = {key.resource for resource in resources for key in counters_of(resource, None)}
+        return self._limits.bounds(states, sorted(counted))
 
     def _state(self, project_id: str, pod: str | None = None) -> PathState:
         """``pod``: as in path_state.read."""
@@ -161,7 +167,7 @@ class HeadroomReader:
                 )
             )
             limits = self._limits.limits(states, names) if pod is None else {}
-            for state, bounds in zip(states, self._limits.bounds(states, resources), strict=True):
+            for state, bounds in zip(states, self._bounds_of(states, resources), strict=True):
                 own = wanted[state.project_ids[0]]
                 rooms = self._of(state, bounds, own, resources, pod)
                 yield from rooms.records(own, limits if pod is None else rooms.own_limits)
@@ -180,7 +186,7 @@ class HeadroomReader:
         names = sorted(set(resources).union(*held.values()))
         limits = self._limits.limits(states, names)
         found = []
-        for state, bounds in zip(states, self._limits.bounds(states, resources), strict=True):
+        for state, bounds in zip(states, self._bounds_of(states, resources), strict=True):
             own = sorted(held.get(state.project_ids[0], ()))
             for record in self._of(state, bounds, own, resources).records(own, limits):
                 usage, fitting = record.usage, record.headroom or Headroom(0)
