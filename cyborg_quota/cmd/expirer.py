@@ -24,7 +24,7 @@ from oslo_log import log as logging
 
 import cyborg_quota
 from cyborg_quota import QuotaEngine, exceptions, validation
-from cyborg_quota.cmd import arguments, base, notifications, pod_usage
+from cyborg_quota.cmd import arguments, base, notifications, pod
 from cyborg_quota.cmd.errors import DONE, INTERRUPTED, REFUSED, exit_status, one_line
 from cyborg_quota.metrics import setup as metrics
 from cyborg_quota.pod_collection import COLLECT_SECONDS, RETRY_SECONDS
@@ -62,7 +62,7 @@ class Maintenance:
         self._history_age: int | None = conf.limits.history_age
         self._send = notifications.make_sender(conf)
         self._pods = conf.pods
-        self._read_endpoint = pod_usage.reader(conf, COLLECT_SECONDS)
+        self._read_endpoint = pod.reader(conf, COLLECT_SECONDS)
         self._stopped = threading.Event()
         self._expired_at = self._drift_rows = None
         if metrics.is_enabled(conf):

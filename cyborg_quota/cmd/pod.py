@@ -1,17 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands on pods."""
+"""Commands on pods, the bindings of projects to them, and their measurements."""
 
 from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from operator import itemgetter
 from typing import Any, Final
 
-from cyborg_quota.cmd import base, formats, paging
-from cyborg_quota.cmd.errors import BadUsage
-from cyborg_quota.pod_types import POD_STATES, Pod
-from cyborg_quota.surface.operations import Argument, Column, OneOf, Operation, columns
+from oslo_config import cfg
+
+from cyborg_quota import exceptions
+from cyborg_quota.capacity_types import ResourceUse
+from cyborg_quota.cmd import arguments, base, formats, paging
+from cyborg_quota.cmd.errors import REFUSED, BadUsage
+from cyborg_quota.pod_collection import COLLECT_SECONDS, ReadEndpoint
+from cyborg_quota.pod_types import POD_STATES, Binding, Pod, PodUsage
+from cyborg_quota.surface.operations import Argument, Column, OneOf, Operation, cells, columns, names_of
 
 
 def tags_text(affinity: Mapping[str, str]) -> str:
@@ -177,5 +183,211 @@ Remove = base.generate(
         "cyborg-quota pod remove pod1",
         lambda run, name: run.engine.pods.remove(run.context, name),
         (NAME,),
+    )
+)
+
+# --- bindings ---
+
+_PLACE_COLUMNS: Final = (
+    Column("pod", formats.Optional),
+    Column("zone", formats.Optional, lambda one: one.availability_zone),
+    Column("affinity", tags_text, lambda one: one.resource_affinity),
+    Column("starts_at", formats.timestamp),
+)
+BINDING_COLUMNS: Final = (*_PLACE_COLUMNS, Column("reason"))
+HISTORY_COLUMNS: Final = (
+    Column("id", value=itemgetter(0)),
+    *(
+        Column(column.name, column.of, itemgetter(1))
+        for column in (
+            Column("project_id"),
+            *_PLACE_COLUMNS,
+            Column("ends_at", formats.timestamp),
+            Column("reason"),
+        )
+    ),
+)
+"""The columns of (id, Binding)."""
+
+_KEY: Final = (
+    Argument("--zone", metavar="ZONE", help="the availability zone (default: any)"),
+    affinity("a tag that the pod must have; may be repeated (default: a pod without tags)"),
+)
+
+
+def _select(run: base.Run, project_id: str, zone: str | None, affinity: Any, deltas: Any) -> Binding:
+    request = arguments.once_each(deltas, "amounts") or None
+    try:
+        return run.engine.pods.select(run.context, zone, tags(affinity), request, project_id)
+    except exceptions.NoPodFits as error:
+        raise exceptions.QuotaError(f"{error} See `pod list` and `pod usage show`.") from None
+
+
+Select = base.generate(
+    Operation(
+        """Print the pod of a project; bind the project to a pod if needed.
+
+        The present binding stays unless its pod is full, in maintenance or disabled,
+        and another pod passes the filters ([pods] filters). Amounts say which
+        resources are needed: without them, a pod counts as full if any of its
+        resources is.
+        """,
+        "cyborg-quota pod select --project film --zone az1 gpu=2",
+        _select,
+        (
+            *arguments.project(required=True),
+            *_KEY,
+            arguments.amounts("the amount of a resource that is needed, as in gpu=2", nargs="*"),
+        ),
+        BINDING_COLUMNS,
+        is_list=False,
+    )
+)
+
+ListBindings = base.generate(
+    Operation(
+        "List the current bindings of projects to pods, the oldest first.",
+        "cyborg-quota pod binding list --project film --history",
+        lambda run, **given: run.engine.pods.list_bindings(run.context, **given),
+        (
+            *arguments.project(),
+            Argument("--pod", metavar="POD", help="only those to this pod"),
+            Argument("--history", action="store_true", help="also those that ended"),
+            paging.LIMIT,
+            paging.marker("ID", "start after the binding with this id", type=paging.at_least_zero, default=0),
+        ),
+        HISTORY_COLUMNS,
+    )
+)
+
+MoveBinding = base.generate(
+    Operation(
+        "Bind a project to another pod. What the project holds stays where it is.",
+        "cyborg-quota pod binding move pod2 --project film --zone az1",
+        lambda run, project_id, name, zone, affinity: run.engine.pods.move_binding(
+            run.context, project_id, name, zone, tags(affinity)
+        ),
+        (NAME, *arguments.project(required=True), *_KEY),
+        BINDING_COLUMNS,
+        is_list=False,
+    )
+)
+
+
+def _end(run: base.Run, project_id: str | None, zone: str | None, affinity: Any, in_pod: str | None) -> None:
+    if in_pod is not None and project_id is None:
+        if zone is not None or affinity:
+            raise BadUsage("--pod ends the bindings of all zones and tags: give neither --zone nor --affinity.")
+        run.notice = f"bindings ended: {run.engine.pods.end_bindings(run.context, in_pod)}"
+    elif project_id is not None and in_pod is None:
+        run.engine.pods.end_binding(run.context, project_id, zone, tags(affinity))
+    else:
+        raise BadUsage("Give either --project or --pod.")
+
+
+EndBinding = base.generate(
+    Operation(
+        """End the current binding of a project, or all current bindings to a pod.
+
+        The next selection of each project creates another binding. To empty a pod
+        before it is removed, run `pod drain` first: while the pod is available,
+        projects can be bound to it again.
+        """,
+        "cyborg-quota pod binding end --project film --zone az1",
+        _end,
+        (
+            *arguments.project(),
+            *_KEY,
+            Argument(
+                "--pod", dest="in_pod", metavar="POD", help="end all bindings to this pod, and print their number"
+            ),
+        ),
+    )
+)
+
+# --- measurements ---
+
+USAGE_COLUMNS: Final = cells("pod", "resource", "capacity", "used", "measured_at", "age_seconds")
+
+
+def _rows(usage: PodUsage) -> list[tuple[Any, ...]]:
+    age = None if usage.age is None else int(usage.age.total_seconds())
+    measured = (formats.timestamp(usage.measured_at), formats.Optional(age))
+    if not usage.usage:
+        empty = formats.Optional(None)
+        return [(usage.pod, empty, empty, empty, *measured)]
+    return [
+        (usage.pod, formats.Optional(resource), formats.Optional(use.capacity), formats.Optional(use.used), *measured)
+        for resource, use in sorted(usage.usage.items())
+    ]
+
+
+def reader(conf: cfg.ConfigOpts, timeout_seconds: float) -> ReadEndpoint:
+    """The function that measures a pod by its endpoint. openstacksdk, which takes a second to load, is loaded late."""
+
+    def read(endpoint: str, check: Callable[[int], object]) -> Mapping[str, ResourceUse]:
+        try:
+            from cyborg_quota.integrations.inventory.pod_placement import PodReader
+        except ImportError as error:
+            raise exceptions.ConfigurationError(
+                f"A pod with an endpoint needs {error.name}: install cyborg_quota[keystone]."
+            ) from None
+        return PodReader(conf, timeout_seconds)(endpoint, check)
+
+    return read
+
+
+def _collect(run: base.Run, pods: list[str], timeout: int | None) -> list[tuple[Any, ...]]:
+    seconds = timeout or COLLECT_SECONDS
+    with base.progress_bar(len(pods) or len(run.engine.pods.list_pods(run.context)), "pods") as progress:
+        collected = run.engine.pods.collect(
+            run.context,
+            pods or None,
+            read_endpoint=reader(run.conf, seconds),
+            timeout_seconds=seconds,
+            progress=progress,
+        )
+    if any(one.error is not None for one in collected):
+        run.status = REFUSED
+    return [(*row, formats.Optional(one.error)) for one in collected for row in _rows(one.usage)]
+
+
+Collect = base.generate(
+    Operation(
+        """Measure pods now: how much of each resource they have, and how much is used.
+
+        A pod with an endpoint is measured by its Placement, through clouds.yaml; the
+        resource rules of [cyborg] determine what is counted. Any other pod is measured
+        by the inventories of its providers. A pod that does not answer in time keeps
+        its last figures: age_seconds is their age, error is the reason, and the exit
+        status is 1. Pods that are disabled are measured only if they are named.
+
+        cyborg-quota-expirer measures all pods daily.
+        """,
+        "cyborg-quota pod usage collect",
+        _collect,
+        (
+            Argument("pods", nargs="*", metavar="POD", help="only these pods"),
+            Argument(
+                "--timeout",
+                type=paging.at_least_one,
+                metavar="SECONDS",
+                help=f"the time limit for each pod (default: {COLLECT_SECONDS})",
+            ),
+        ),
+        cells(*names_of(USAGE_COLUMNS), "error"),
+    )
+)
+
+ShowUsage = base.generate(
+    Operation(
+        """Show the last measurement of each pod, or of one, and how old it is.
+
+        A pod without a measurement does not count as full.
+        """,
+        "cyborg-quota pod usage show pod1",
+        lambda run, name: [row for usage in run.engine.pods.list_usages(run.context, name) for row in _rows(usage)],
+        (Argument("name", nargs="?", metavar="POD", help="only this pod"),),
+        USAGE_COLUMNS,
     )
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import fixtures as fx
 
-from cyborg_quota.cmd import pod, pod_binding, pod_usage
+from cyborg_quota.cmd import pod
 from cyborg_quota.surface.operations import names_of
 from tests.cli import base
 
@@ -41,7 +41,7 @@ class PodTest(base.CliTestCase):
         self.assertEqual(("p1", None, "", "first"), tuple(selected[n] for n in ("pod", "zone", "affinity", "reason")))
         self.assertEqual("operator", self.good("pod", "binding", "move", "p2", "--project", "film")["reason"])
         history = self.good("pod", "binding", "list", "--history")
-        self.assertEqual(list(names_of(pod_binding.COLUMNS)), list(history[0]))
+        self.assertEqual(list(names_of(pod.HISTORY_COLUMNS)), list(history[0]))
         self.assertEqual([("p1", False), ("p2", True)], [(one["pod"], one["ends_at"] is None) for one in history])
         page = self.good("pod", "binding", "list", "--history", "--limit", "1", "--marker", str(history[0]["id"]))
         self.assertEqual(history[1:], page)
@@ -89,7 +89,7 @@ class PodTest(base.CliTestCase):
     def test_usages(self) -> None:
         self.good("pod", "add", "p1")
         (row,) = self.good("pod", "usage", "show")
-        self.assertEqual(["p1", None, None, None, None, None], [row[name] for name in names_of(pod_usage.COLUMNS)])
+        self.assertEqual(["p1", None, None, None, None, None], [row[name] for name in names_of(pod.USAGE_COLUMNS)])
         self.assertIn("was not found", self.refused(1, "pod", "usage", "show", "p9"))
 
     def test_collect(self) -> None:
@@ -99,7 +99,7 @@ class PodTest(base.CliTestCase):
         self.good("capacity", "provider", "add", "n1", "--pod", "p1")
         self.good("capacity", "inventory", "set", "n1", "gpu=8")
         (row,) = self.good("pod", "usage", "collect")
-        self.assertEqual([*names_of(pod_usage.COLUMNS), "error"], list(row))
+        self.assertEqual([*names_of(pod.USAGE_COLUMNS), "error"], list(row))
         self.assertEqual(
             ("p1", "gpu", 8, 0, None), tuple(row[n] for n in ("pod", "resource", "capacity", "used", "error"))
         )
