@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import decimal
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from cyborg_quota.types import UNLIMITED
 
@@ -129,6 +129,9 @@ class CapacityNotice:
     ``provider`` None: of the resource at all providers together; a provider whose use exceeds its capacity counts as
     full. ``used``: what is in use, here and elsewhere.
     """
+
+    EVENT: ClassVar = "cyborg_quota.capacity_threshold"
+    SHOWN_BY: ClassVar = ("inventories", "`cyborg-quota capacity inventory list` shows")
 
     provider: str | None
     resource: str

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections.abc import Mapping
-from typing import Final, Literal, NamedTuple
+from typing import ClassVar, Final, Literal, NamedTuple
 
 from cyborg_quota.capacity_types import ResourceUse
 
@@ -78,6 +78,9 @@ class PodNotice:
 
     ``before`` and ``now`` are the threshold, in percent, on the side where it is reached, and 0 on the other.
     """
+
+    EVENT: ClassVar = "cyborg_quota.pod_threshold"
+    SHOWN_BY: ClassVar = ("resources of pods", "`cyborg-quota pod usage show` shows")
 
     pod: str
     resource: str

@@ -1,37 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports a crossed threshold of a project, an inventory or a pod: a log line and, if configured, a notification."""
+"""Reports a crossed threshold: a log line and, if configured, a notification."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final, Protocol
 
 from oslo_config import cfg
 from oslo_log import log as logging
 
 from cyborg_quota import messaging
-from cyborg_quota.capacity_types import CapacityNotice
-from cyborg_quota.pod_types import PodNotice
 from cyborg_quota.types import TOTAL, Notice
 
 LOG = logging.getLogger(__name__)
 
-AnyNotice = Notice | CapacityNotice | PodNotice
-_EVENTS: Final[dict[type[AnyNotice], str]] = {
-    Notice: "cyborg_quota.threshold",
-    CapacityNotice: "cyborg_quota.capacity_threshold",
-    PodNotice: "cyborg_quota.pod_threshold",
-}
-_SHOWN_BY: Final[dict[type[AnyNotice], tuple[str, str]]] = {
-    Notice: ("projects", "`cyborg-quota limit over` and `usage list` show"),
-    CapacityNotice: ("inventories", "`cyborg-quota capacity inventory list` shows"),
-    PodNotice: ("resources of pods", "`cyborg-quota pod usage show` shows"),
-}
-"""What the notices of a kind are of, and the commands that show them."""
-
 _OWNERS: Final = {None: "(all)", TOTAL: "(total)"}
+
+
+class AnyNotice(Protocol):
+    """A dataclass about a threshold that was crossed. ``where``: the level that was reached, in words.
+
+    ``EVENT``: the type of the notification. ``SHOWN_BY``: what notices of this kind are about, and the commands that
+    show that.
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+    EVENT: ClassVar[str]
+    SHOWN_BY: ClassVar[tuple[str, str]]
+
+    @property
+    def before(self) -> int: ...
+    @property
+    def now(self) -> int: ...
+    @property
+    def where(self) -> str: ...
+
+
 Send = Callable[[AnyNotice], None]
 
 SUMMARIZE_ABOVE: Final = 10
@@ -60,7 +66,7 @@ def _log_summary(notices: Sequence[AnyNotice], log_level: int) -> None:
     # The highest level first; within a level, "at the limit" is higher than a percentage.
     ordered = sorted(by_level.items(), key=lambda item: (-item[0][0], item[0][1] not in ("at the limit", "full")))
     counts = ", ".join(f"{count} {where}" for (_, where), count in ordered)
-    kind, commands = _SHOWN_BY[type(notices[0])]
+    kind, commands = notices[0].SHOWN_BY
     LOG.log(
         log_level,
         "thresholds crossed by %d %s: %s. (%s them; each notice is logged at DEBUG.)",
@@ -109,7 +115,6 @@ def make_sender(conf: cfg.ConfigOpts) -> Send | None:
 
     def send(notice: AnyNotice) -> None:
         payload: dict[str, Any] = dataclasses.asdict(notice)
-        event = _EVENTS[type(notice)]
-        (notifier.warn if notice.now > notice.before else notifier.info)({}, event, payload)
+        (notifier.warn if notice.now > notice.before else notifier.info)({}, notice.EVENT, payload)
 
     return send
