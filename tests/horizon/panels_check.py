@@ -167,9 +167,9 @@ class TestExpiredToken(unittest.TestCase):
 class TestTables(unittest.TestCase):
     def test_a_limit_in_a_pod_is_named(self) -> None:
         change = {"resource": "gpu", "pod": None}
-        self.assertEqual("gpu", texts.resource_in_pod(change))
-        self.assertEqual("gpu in pod north", texts.resource_in_pod({**change, "pod": "north"}))
-        self.assertEqual("gpu in a pod", texts.resource_in_pod({**change, "pod": ""}))
+        self.assertEqual("gpu", tables.resource_in_pod(change))
+        self.assertEqual("gpu in pod north", tables.resource_in_pod({**change, "pod": "north"}))
+        self.assertEqual("gpu in a pod", tables.resource_in_pod({**change, "pod": ""}))
 
     def test_the_columns_of_a_table_of_limits(self) -> None:
         for table, own in ((tables.DefaultsTable, []), (tables.TotalsTable, ["held"])):

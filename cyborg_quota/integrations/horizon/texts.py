@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from django.template.loader import render_to_string
@@ -28,15 +27,6 @@ def limit(value: int | None) -> str:
 def changed(value: int | str | None) -> str | None:
     """A limit, or the parent of a project, before or after a change; None: there was none."""
     return limit(value) if isinstance(value, int) else value
-
-
-def resource_in_pod(change: Mapping[str, Any]) -> str | None:
-    """The resource of a change; with the pod, if a limit in a pod was changed. The service may hide the pod's name."""
-    if change["pod"] is None:
-        return change["resource"]  # type: ignore[no-any-return]
-    if not change["pod"]:
-        return _("%(resource)s in a pod") % {"resource": change["resource"]}
-    return _("%(resource)s in pod %(pod)s") % {"resource": change["resource"], "pod": change["pod"]}
 
 
 def fits(usage: ResourceUsage) -> str:

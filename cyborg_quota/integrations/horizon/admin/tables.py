@@ -62,6 +62,14 @@ def _pod_usage(pod: Any) -> str:
     return ", ".join(f"{name}: {use['in_use']} / {use['capacity']}" for name, use in sorted(usage.items())) or "-"
 
 
+def resource_in_pod(change: Any) -> str | None:
+    """The resource of a change; with the pod, if a limit in a pod was changed. The service may hide the pod's name."""
+    if change["pod"] is None:
+        return change["resource"]  # type: ignore[no-any-return]
+    text = _("%(resource)s in pod %(pod)s") if change["pod"] else _("%(resource)s in a pod")
+    return str(text % change)
+
+
 def _indented(node: Any) -> str:
     depth: int = node["depth"]
     return "\u2007\u2007\u2007" * depth + str(node["name"])
@@ -145,6 +153,9 @@ PodsTable = make_table(
     key=operator.itemgetter("name"),
 )
 
+OPTIONAL: Final = ((CapacityTable, "/quota_capacity"), (PodsTable, "/quota_pods"))
+"""The tables that are shown only where they have rows, each with the call of the REST API that lists these."""
+
 # --- of one project ---
 
 ProjectResourcesTable = resources_table(table_actions=(SetLimits, AddOverride))
@@ -163,7 +174,7 @@ HistoryTable = make_table(
     {
         "at": time_column(_("At")),
         "action": _("Change"),
-        "resource": column(_("Resource"), texts.resource_in_pod),
+        "resource": column(_("Resource"), resource_in_pod),
         "before": column(_("Before"), lambda change: texts.changed(change["before"])),
         "after": column(_("After"), lambda change: texts.changed(change["after"])),
         "start": time_column(_("From")),

@@ -14,7 +14,7 @@ from cyborg_quota.integrations.horizon import client, rows
 from cyborg_quota.integrations.horizon.admin import projects, tables
 
 CONFIGURED_SECONDS: Final = 300
-"""How long Horizon remembers that there are totals, capacity or pods. It asks each time if there are none."""
+"""How long Horizon remembers that an optional tab has rows. It asks each time if there are none."""
 
 
 class _Tab(tabs.TableTab):
@@ -121,8 +121,7 @@ class QuotasTabs(tabs.TabGroup):
         ProjectsTab,
         _tab(tables.DefaultsTable, client.DEFAULTS, _ByResource, name=_("Defaults")),
         _tab(tables.TotalsTable, "/quota_totals", _ByResource, name=_("Totals"), is_optional=True),
-        _tab(tables.CapacityTable, "/quota_capacity", is_optional=True),
-        _tab(tables.PodsTable, "/quota_pods", is_optional=True),
+        *(_tab(table, path, is_optional=True) for table, path in tables.OPTIONAL),
     )
     sticky = True
 
