@@ -42,21 +42,6 @@ _CODES: Final = {
     500: "internal_error",
     503: "unavailable",
 }
-_CONFLICTS: Final[dict[type[Exception], str]] = {
-    exceptions.LimitRefused: "limit_refused",
-    exceptions.ProjectRefused: "project_refused",
-    exceptions.LimitsReadOnly: "limits_read_only",
-    exceptions.TreeReadOnly: "limits_read_only",
-    exceptions.LimitNotSet: "limit_not_set",
-    exceptions.NoPodFits: "no_pod_fits",
-}
-_NOT_FOUND: Final = (
-    exceptions.OverrideNotFound,
-    exceptions.PodNotFound,
-    exceptions.ProviderNotFound,
-    exceptions.ReservationNotFound,
-    exceptions.TotalLimitNotFound,
-)
 _UNAVAILABLE: Final = (exceptions.DatabaseError, exceptions.LimitsUnavailable)
 
 
@@ -92,11 +77,10 @@ def translate(error: exceptions.QuotaError) -> Refused:
         return Refused(400, _message(error))
     if isinstance(error, exceptions.NotAuthorized):
         return Refused(403, "The policy does not allow you to make this call.")
-    if isinstance(error, _NOT_FOUND):
+    if isinstance(error, exceptions.NotFound):
         return Refused(404, str(error))
-    for kind, code in _CONFLICTS.items():
-        if isinstance(error, kind):
-            return Refused(409, str(error), code)
+    if error.conflict:
+        return Refused(409, str(error), error.conflict)
     if isinstance(error, _UNAVAILABLE):
         LOG.warning("The API answers 503: %s", error)
         seconds = getattr(error, "retry_after_seconds", RETRY_AFTER_SECONDS)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from cyborg_quota.exceptions.base import MOST_VIOLATIONS, listed
 from cyborg_quota.exceptions.base import InvalidRequest as InvalidRequest
+from cyborg_quota.exceptions.base import NotFound as NotFound
 from cyborg_quota.exceptions.base import QuotaError as QuotaError
 from cyborg_quota.exceptions.projects import AmbiguousProject as AmbiguousProject
 from cyborg_quota.exceptions.projects import ProjectLookupFailed as ProjectLookupFailed
@@ -175,7 +176,7 @@ class ReservationError(QuotaError):
         super().__init__(text or f"Reservation {safe_repr(uuid)} {self.reason}.")
 
 
-class ReservationNotFound(ReservationError):
+class ReservationNotFound(NotFound, ReservationError):
     """The reservation does not exist, or belongs to another project (both raise the same error).
 
     For a call by consumer or group, ``uuid`` is that name: it has no reservation in the project.
@@ -275,6 +276,8 @@ class NameConflict(ReservationConflict):
 class LimitNotSet(QuotaError):
     """No limit is set for a resource, and [limits] missing is refuse. ``hint`` says how to set a limit."""
 
+    conflict = "limit_not_set"
+
     def __init__(self, resource: str, hint: str) -> None:
         self.resource, self.hint = resource, hint
         super().__init__(f"No limit is set for resource {safe_repr(resource)}. {hint}")
@@ -291,6 +294,8 @@ class LimitsUnavailable(QuotaError):
 class LimitsReadOnly(QuotaError):
     """[limits] driver is not database, so limits and the project tree cannot be changed here. See ``where``."""
 
+    conflict = "limits_read_only"
+
     def __init__(self, where: str) -> None:
         self.where = where
         super().__init__(f"Limits cannot be set here, because [limits] driver is not database. They are set {where}.")
@@ -298,6 +303,8 @@ class LimitsReadOnly(QuotaError):
 
 class TreeReadOnly(QuotaError):
     """The source of the limits keeps the project tree too, so it cannot be changed here."""
+
+    conflict = "limits_read_only"
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -315,6 +322,7 @@ class LimitRefused(QuotaError):
     """
 
     MAX_SHOWN: Final = 10
+    conflict = "limit_refused"
 
     def __init__(self, problems: Sequence[str], changes: Sequence[RecordedChange] = ()) -> None:
         self.problems = list(problems)
@@ -322,7 +330,7 @@ class LimitRefused(QuotaError):
         super().__init__(f"Not allowed: {listed(self.problems, self.MAX_SHOWN)}. Nothing was changed.")
 
 
-class OverrideNotFound(QuotaError):
+class OverrideNotFound(NotFound):
     """The override does not exist, has ended, or was cancelled."""
 
     next_step = "List the overrides: cyborg-quota limit override list"
@@ -334,6 +342,8 @@ class OverrideNotFound(QuotaError):
 
 class ProjectRefused(QuotaError):
     """A project cannot be added, moved or removed: it is unknown, is in use, or would become its own descendant."""
+
+    conflict = "project_refused"
 
     def __init__(self, project_id: str, reason: str) -> None:
         self.project_id, self.reason = project_id, reason
@@ -351,7 +361,7 @@ class InvalidPod(InvalidRequest):
         super().__init__(f"Invalid {field} {safe_repr(value)} of a pod: {reason}.")
 
 
-class PodNotFound(QuotaError):
+class PodNotFound(NotFound):
     """No pod has this name."""
 
     next_step = "List the pods: cyborg-quota pod list"
@@ -390,6 +400,8 @@ class PodNotAvailable(QuotaError):
 class NoPodFits(QuotaError):
     """The project has no pod for this zone and these tags, and no pod passes the filters. Nothing was changed."""
 
+    conflict = "no_pod_fits"
+
     def __init__(self, zone: str | None, affinity: Mapping[str, str]) -> None:
         self.zone, self.affinity = zone, dict(affinity)
         where = "any zone" if zone is None else f"zone {safe_repr(zone)}"
@@ -413,7 +425,7 @@ class BindingNotFound(QuotaError):
 # --- capacity ------------------------------------------------------------------------------------------------
 
 
-class ProviderNotFound(QuotaError):
+class ProviderNotFound(NotFound):
     """No provider has this UUID or name."""
 
     def __init__(self, provider: str) -> None:

@@ -21,10 +21,12 @@ def listed(items: Collection[object], most: int) -> str:
 class QuotaError(Exception):
     """The base class of all exceptions of this package.
 
-    ``next_step``: a sentence about the command that helps, for those who have a command line.
+    ``next_step``: a sentence about the command that helps, for those who have a command line. ``conflict``: the code of
+    the REST API, if the error is for its caller, and the state of the ledger causes it.
     """
 
     next_step: str = ""
+    conflict: str = ""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy and pickle an error with its attributes: the constructor cannot be called with the message alone."""
@@ -35,6 +37,10 @@ def _restore(kind: type[QuotaError], args: tuple[Any, ...], data: dict[str, Any]
     error = kind.__new__(kind, *args)
     error.__dict__.update(data)
     return error
+
+
+class NotFound(QuotaError):
+    """What the call names does not exist, or is not visible to the context."""
 
 
 class InvalidRequest(QuotaError, ValueError):

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cyborg_quota.exceptions.base import QuotaError
+from cyborg_quota.exceptions.base import NotFound
 
 
-class TotalLimitNotFound(QuotaError):
+class TotalLimitNotFound(NotFound):
     """These resources have no total limit over all projects. ``resources``: their names, sorted."""
 
     def __init__(self, resources: Iterable[str]) -> None:
