@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from cyborg_quota import validation
 from cyborg_quota.api.schemas import COMPONENTS
 from cyborg_quota.engine import QuotaEngine
-from cyborg_quota.policy import SEE_PODS, Named, Policy, hide_pods
+from cyborg_quota.policy import Named, Policy
 from cyborg_quota.validation import Context
 
 Item = TypeVar("Item")
@@ -74,13 +74,8 @@ class Call:
         return self.policy.permits(rule, self.context, project_id, parent_id)
 
     def visible(self, records: Sequence[Named]) -> list[Named]:
-        """The records, without the names of pods unless the caller may see them."""
-        return list(records) if self.sees_pods else hide_pods(records)
-
-    @property
-    def sees_pods(self) -> bool:
-        """Whether the policy allows the caller to see the names of pods, in the project of the call."""
-        return self.allows(SEE_PODS, self.project_id, self.parent_id)
+        """The records, without the names that the caller may not see."""
+        return self.policy.permitted(records, self.context, self.project_id, self.parent_id)
 
     @property
     def marker(self) -> str | None:

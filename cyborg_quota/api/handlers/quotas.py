@@ -192,7 +192,7 @@ def _refuse_below_usage(limits: Mapping[str, int | None], usages: Mapping[str, U
 def _pod(call: Call, given: Mapping[str, Any]) -> str | None:
     """The pod that a call names. One that the caller may not see is answered (404) as one that does not exist."""
     pod: str | None = given.get("pod")
-    if pod is not None and not call.sees_pods:
+    if pod is not None and not call.allows(policy.SEE_PODS, call.project_id, call.parent_id):
         raise Refused(404, str(exceptions.PodNotFound(pod)))
     return pod
 
