@@ -160,6 +160,8 @@ def _set(
         return _override(run, project_id, wanted, reason, dry_run=dry_run, until=until, start=start)
     if not dry_run:
         _write(run, project_id, wanted, pod, reason)
+        if run.notice is not None:
+            run.notice += projects.remedy("limit unset" if pod is None else f"limit unset --pod {pod}")
         return []
     changes, run.refusal = limit_preview.preview(run.engine, run.context, project_id, wanted, pod)
     return changes

@@ -106,14 +106,11 @@ def new_project_notice(shell: Shell, parsed: argparse.Namespace) -> str | None:
         shell.context, parsed.project_id
     ):
         return None
-    notice = _new(parsed.project_id)
-    if parsed.dry_run or parsed.until is not None:
-        return notice  # (`limit set --until` adds the remedy when it knows the ids of the overrides)
-    return notice + remedy("limit unset" if parsed.pod is None else f"limit unset --pod {parsed.pod}")
+    return _new(parsed.project_id)
 
 
 def remedy(command: str) -> str:
-    """The end of the notice: the command that removes the limit."""
+    """The end of the notice, after the limit was set: the command that removes it."""
     return f" If the id is wrong, remove the limit with `{command}`."
 
 
