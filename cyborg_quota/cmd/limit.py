@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from cyborg_quota import validation
-from cyborg_quota.cmd import arguments, base, formats, limit_file, limit_preview, paging, projects
+from cyborg_quota import exceptions, validation
+from cyborg_quota.cmd import arguments, base, formats, limit_file, paging, projects
 from cyborg_quota.cmd.errors import REFUSED, BadUsage
 from cyborg_quota.limit_types import TreeRow
 from cyborg_quota.surface.operations import Argument, Arguments, Column, OneOf, Operation, Table, cells, columns
@@ -163,8 +163,31 @@ def _set(
         if run.notice is not None:
             run.notice += projects.remedy("limit unset" if pod is None else f"limit unset --pod {pod}")
         return []
-    changes, run.refusal = limit_preview.preview(run.engine, run.context, project_id, wanted, pod)
-    return changes
+    return _preview(run, project_id, wanted, pod)
+
+
+def _preview(
+    run: base.Run, project_id: str | None, limits: dict[str, int], pod: str | None
+) -> Sequence[RecordedChange]:
+    """The changes that setting these limits (of a project, in a pod, or defaults) would make. Sets the refusal.
+
+    It is the dry run of an import of a document that has these limits only, at the project's place in the tree.
+    """
+    administration = run.engine.administration
+    document: dict[str, Any] = {"defaults": limits}
+    if project_id is not None:
+        parents = dict(administration.list_projects(run.context))
+        own: dict[str, Any] = {"limits": limits} if pod is None else {"pods": {pod: limits}}
+        entry: dict[str, Any] = {"id": validation.check_name("project_id", project_id), **own}
+        while (parent_id := parents.get(entry["id"])) is not None:
+            entry = {"id": parent_id, "children": [entry]}
+        document = {"projects": [entry]}
+    try:
+        changes = administration.import_limits(run.context, document, dry_run=True)
+    except exceptions.LimitRefused as error:
+        run.refusal, changes = error, error.changes
+    # (An import would also add a project that is not in the tree yet; `limit set` does not.)
+    return [change for change in changes if change.action in ("set limit", "unset limit")]
 
 
 def _set_total(run: base.Run, limits: dict[str, int], reason: str | None, *, dry_run: bool) -> Sequence[RecordedChange]:
@@ -178,10 +201,17 @@ def _set_total(run: base.Run, limits: dict[str, int], reason: str | None, *, dry
 def _override(
     run: base.Run, project_id: str, limits: dict[str, int], reason: str | None, *, dry_run: bool, **span: Any
 ) -> Sequence[RecordedChange]:
+    try:
+        made = run.engine.administration.set_overrides(
+            run.context, limits, project_id, **span, dry_run=dry_run, reason=reason
+        )
+    except exceptions.LimitRefused as error:
+        if not dry_run:
+            raise
+        run.refusal = error
+        return error.changes
     if dry_run:
-        changes, run.refusal = limit_preview.preview_overrides(run.engine, run.context, project_id, limits, **span)
-        return changes
-    made = run.engine.administration.set_overrides(run.context, limits, project_id, **span, reason=reason)
+        return [RecordedChange("set override", one.project_id, one.resource, None, one.limit, one) for one in made]
     if run.notice is not None:
         run.notice += projects.remedy(f"limit override cancel {' '.join(one.id for one in made)}")
     return []
@@ -266,8 +296,33 @@ def _unset(
     _require_project(pod, project_id)
     limits = {validation.check_name("resource", resource): None for resource in resources}
     if run.conf.limits.driver == "database":  # another driver refuses the change, and says where limits are set
-        limit_preview.require_set(run.engine, run.context, project_id, limits, pod)
+        _require_set(run, project_id, limits, pod)
     _write(run, project_id, limits, pod, reason)
+
+
+def _require_set(run: base.Run, project_id: str | None, resources: Iterable[str], pod: str | None) -> None:
+    """Raise QuotaError if one of these limits is not set here. An override is no limit that can be unset."""
+    if project_id is None:
+        missing = sorted(set(resources).difference(run.engine.list_defaults(run.context)))
+        if missing:
+            raise exceptions.QuotaError(f"There is no default limit for {', '.join(missing)}. Nothing was changed.")
+        return
+    if pod is None:
+        records = run.engine.administration.list_limits(run.context, project_id)
+    else:
+        records = run.engine.administration.list_pod_limits(run.context, project_id, pod)
+    missing = sorted(set(resources).difference(record.resource for record in records if record.is_own))
+    if not missing:
+        return
+    overrides = [record.override for record in records if record.override is not None and record.resource in missing]
+    hint = ""
+    if overrides:
+        ids = " ".join(one.id for one in overrides)
+        hint = f" Its present limit for {overrides[0].resource} is an override: see `limit override cancel {ids}`."
+    where = "" if pod is None else f" in pod {pod}"
+    raise exceptions.QuotaError(
+        f"Project {project_id} has no limit of its own for {', '.join(missing)}{where}. Nothing was changed.{hint}"
+    )
 
 
 Unset = base.generate(
