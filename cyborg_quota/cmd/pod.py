@@ -327,12 +327,12 @@ def reader(conf: cfg.ConfigOpts, timeout_seconds: float) -> ReadEndpoint:
 
     def read(endpoint: str, check: Callable[[int], object]) -> Mapping[str, ResourceUse]:
         try:
-            from cyborg_quota.integrations.inventory.pod_placement import PodReader
+            from cyborg_quota.integrations.inventory import placement
         except ImportError as error:
             raise exceptions.ConfigurationError(
                 f"A pod with an endpoint needs {error.name}: install cyborg_quota[keystone]."
             ) from None
-        return PodReader(conf, timeout_seconds)(endpoint, check)
+        return placement.read_use(conf, endpoint, check, timeout_seconds=timeout_seconds)
 
     return read
 

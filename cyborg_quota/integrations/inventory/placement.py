@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from cyborg_quota.capacity_types import Inventory
+from oslo_config import cfg
+
+from cyborg_quota.capacity_types import Inventory, ResourceUse
 from cyborg_quota.integrations.cyborg.mapping import ResourceMap
-from cyborg_quota.integrations.inventory.api import ServiceApi, SourceNotFound
-from cyborg_quota.integrations.inventory.plan import SourceProvider, ratio_of
+from cyborg_quota.integrations.inventory.api import PLACEMENT, ServiceApi, SourceNotFound
+from cyborg_quota.integrations.inventory.plan import SourceProvider, ratio_of, use_by_resource
 
 _VERSION: Final = "1.14"
 """The microversion that added parents; Placement has had it since 2017."""
@@ -39,6 +41,20 @@ def read(
             if gone.isdisjoint(_path(one.uuid, parents)):
                 yield one
         progress(1)
+
+
+def read_use(
+    conf: cfg.ConfigOpts, endpoint: str, check: Callable[[int], object], *, timeout_seconds: float
+) -> Mapping[str, ResourceUse]:
+    """What all providers of a cloud have and what consumers use of it, by the resource rules of [cyborg].
+
+    ``endpoint``: CLOUD or CLOUD/REGION of clouds.yaml. ``check``: called after each provider. ``timeout_seconds``: of
+    each request. Raises ConfigurationError, SourceUnavailable.
+    """
+    resource_map = ResourceMap.from_conf(conf)
+    cloud, _, region = endpoint.partition("/")
+    api = ServiceApi.from_cloud(cloud, region or None, PLACEMENT, timeout_seconds=timeout_seconds)
+    return use_by_resource(read(api, resource_map, check), resource_map)
 
 
 def _path(uuid: str, parents: Mapping[str, str | None]) -> list[str]:
