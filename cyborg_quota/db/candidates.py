@@ -17,6 +17,10 @@ from cyborg_quota.db.prepared import Statement
 
 _row = inventories.c
 
+_INDEXES: Final = ("ix_inventories_free", "ix_inventories_provider")
+"""MariaDB would sort a small table, or read all equally good inventories; and it prefers the unique key to the second
+one, which alone tells it that the other resource is not free."""
+
 Order = Literal["least free", "most free", "provider"]
 """The order in which ``find_candidates`` searches."""
 
@@ -76,7 +80,9 @@ def fitting(size: int) -> tuple[list[Any], Any, list[sa.ColumnElement[bool]]]:
         if index:
             source = source.join(table, table.c.provider_id == first.c.provider_id)
         is_resource = table.c.resource == sa.bindparam(f"b_resource_{index}", type_=_row.resource.type)
-        conditions += [is_resource, table.c.free >= amount, fits_units(amount, table.c)]
+        # (In a CASE: PostgreSQL would seek the units in the index, too, and then sort all that it finds.)
+        fits = sa.case((fits_units(amount, table.c), sa.literal_column("1")), else_=sa.literal_column("0"))
+        conditions += [is_resource, table.c.free >= amount, fits != sa.literal_column("0")]
     if size > _MOST_JOINED:
         amounts, other = wanted(size), inventories.alias("other")
         of_provider = sa.and_(other.c.provider_id == first.c.provider_id, fits_wanted(other.c, amounts))
@@ -103,15 +109,18 @@ def _statement(
         part = sa.bindparam("b_start", type_=sa.BigInteger) / sa.literal_column(f"{_STARTS}.0")
         start = sa.cast(least + (greatest - least) * part, sa.BigInteger)
         free = sa.bindparam("b_free", type_=_row.free.type)
-        conditions += [first.c.free == free, first.c.provider_id >= start]
+        # (Instead of the least that must be free: without statistics, SQLite would prefer this range.)
+        conditions[1:2] = [first.c.free == free, first.c.provider_id >= start]
         order = "provider"
     keys = {"least free": first.c.free, "most free": first.c.free.desc(), "provider": first.c.provider_id}
     pod = resource_providers.pod_of(first.c.provider_id)
     columns = first.c.provider_id, pod, first.c.resource, first.c.id, first.c.free
     query = sa.select(*columns).select_from(source).where(*conditions).order_by(keys[order])
     query = query.limit(sa.bindparam("b_limit", type_=sa.Integer))
+    for table in tables:
+        query = dialect.with_indexes(query, table, *_INDEXES[: len(tables)])
     if size == 1:
-        return Statement(dialect.seek_in_free_index(query, first) if is_equal else query)
+        return Statement(query)
     found = query.subquery("found")
     names = [sa.bindparam(f"b_resource_{index}", type_=_row.resource.type) for index in range(size)]
     of_found = sa.and_(_row.provider_id == found.c.provider_id, _row.resource.in_(names))

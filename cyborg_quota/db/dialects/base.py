@@ -114,11 +114,8 @@ class Dialect:
         return None
 
     @staticmethod
-    def seek_in_free_index(query: sa.Select[Any], _table: Any) -> sa.Select[Any]:
-        """Return this query of equally good inventories with a hint, if needed, to read the index on free units.
-
-        The server then begins with the random provider, and does not read all equally good inventories.
-        """
+    def with_indexes(query: sa.Select[Any], _table: Any, *_indexes: str) -> sa.Select[Any]:
+        """Return this query with a hint, if needed, to read the table through one of these indexes."""
         return query
 
     def read_in_single_statement(

@@ -51,9 +51,6 @@ _MAX_CLAIMS: Final = 4
 _TRANSACTION_ENDED: Final = "cyborg_quota_ended"
 """Key in ``connection.info``: a block has ended its transaction."""
 
-_FREE_INDEX: Final = "FORCE INDEX (ix_inventories_free)"
-"""Otherwise the server sorts a small table, or reads all equally good inventories."""
-
 _IN_TRANSACTION: Final = 1
 """The bit of the server's status flags for an open transaction."""
 
@@ -156,8 +153,8 @@ class MariaDB(Dialect):
         return claims[index] if 0 <= index < len(claims) else step == _DONE
 
     @staticmethod
-    def seek_in_free_index(query: sa.Select[Any], table: Any) -> sa.Select[Any]:
-        return query.with_hint(table, _FREE_INDEX)
+    def with_indexes(query: sa.Select[Any], table: Any, *indexes: str) -> sa.Select[Any]:
+        return query.with_hint(table, f"FORCE INDEX ({', '.join(indexes)})")
 
     def read_in_single_statement(
         self, connection: sa.Connection, query: Statement, parameters: Mapping[str, Any]

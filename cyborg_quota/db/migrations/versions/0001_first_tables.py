@@ -291,7 +291,9 @@ def _create_inventories() -> None:
         sqlite_autoincrement=True,
         **column_types.TABLE,
     )
-    op.create_index("ix_inventories_free", "inventories", ["resource", "free", "provider_id"])
+    units = ["min_unit", "max_unit", "step_size"]
+    op.create_index("ix_inventories_free", "inventories", ["resource", "free", "provider_id", *units])
+    op.create_index("ix_inventories_provider", "inventories", ["provider_id", "resource", "free"])
 
 
 def _create_resource_notices() -> None:
