@@ -104,6 +104,7 @@ def _statement(
     first = tables[0]
     # The last table: most providers may lack the second resource.
     conditions.append(resource_providers.hosts(tables[-1].c.provider_id, in_pod=in_pod, avoided=avoided))
+    indexes = _INDEXES[:1] if size == 1 and order != "provider" else _INDEXES
     if is_equal:
         least, greatest = (sa.select(of(_row.provider_id)).scalar_subquery() for of in (sa.func.min, sa.func.max))
         part = sa.bindparam("b_start", type_=sa.BigInteger) / sa.literal_column(f"{_STARTS}.0")
@@ -118,7 +119,7 @@ def _statement(
     query = sa.select(*columns).select_from(source).where(*conditions).order_by(keys[order])
     query = query.limit(sa.bindparam("b_limit", type_=sa.Integer))
     for table in tables:
-        query = dialect.with_indexes(query, table, *_INDEXES[: len(tables)])
+        query = dialect.with_indexes(query, table, *indexes)
     if size == 1:
         return Statement(query)
     found = query.subquery("found")
