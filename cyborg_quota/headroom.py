@@ -40,21 +40,8 @@ def compute(
         # Without limits and usage, every amount fits: MAX_AMOUNT is the largest of a reserve.
         if any(over.scope != "counter" or over.used or over.reserved for over in found):
             over = enforcement.binding(found, path)
-            owner = None if over.scope == "total" else over.project_id
-            fits[resource] = Headroom(enforcement.room(over), owner, over.scope, over.limit, pod=over.pod)
+            fits[resource] = Headroom.bounded_by(over, enforcement.room(over))
     return fits
-
-
-def at_providers(
-    quotas: Iterable[tuple[Headroom, Sequence[FreeInventories]]], quota: Headroom, provider: str
-) -> Headroom:
-    """The largest amount that one provider of any pod permits: ``at_provider`` of each pod.
-
-    ``quotas``: what fits into each pod, and the inventories there; ``quota``: what fits into all.
-    """
-    by_pod = [at_provider(one, inventories, provider) for one, inventories in quotas]
-    best = max(by_pod, key=lambda one: one.fits or 0, default=at_provider(quota, (), provider))
-    return dataclasses.replace(best, free_total=sum(one.free_total or 0 for one in by_pod))
 
 
 def at_provider(quota: Headroom, inventories: Iterable[FreeInventories], provider: str) -> Headroom:

@@ -221,17 +221,15 @@ class Policy:
 
     def visible(self, context: Context, project_id: str, records: Sequence[Named]) -> list[Named]:
         """The records that a user gets: without the names of pods, unless the context may see those of the project."""
-        if not any(one.pod for one in records) or validation.is_admin(context):
-            return list(records)
-        return self.permitted(records, context, project_id)
+        is_visible = not any(one.pod for one in records) or self.allows(context, SEE_PODS, project_id)
+        return list(records) if is_visible else _hide_pods(records)
 
     def permitted(
         self, records: Sequence[Named], context: Context, project_id: str, parent_id: str | None = None
     ) -> list[Named]:
         """The records, with "" in place of the names of pods unless the rule allows the context to see them."""
-        if self.permits(SEE_PODS, context, project_id, parent_id):
-            return list(records)
-        return [dataclasses.replace(one, pod="") if one.pod else one for one in records]
+        is_visible = self.permits(SEE_PODS, context, project_id, parent_id)
+        return list(records) if is_visible else _hide_pods(records)
 
     def permits(self, rule: str, context: Context, project_id: str | None = None, parent_id: str | None = None) -> bool:
         """Whether the rule allows the call, also for an admin's context. Raises ConfigurationError for a bad file."""
@@ -282,6 +280,10 @@ class Policy:
         enforcer = copy.copy(self._loader)  # (a load replaces the rules of the loader, and not those of the copies)
         enforcer.use_conf = False  # it does not load the rules itself
         return _LoadedRules(enforcer, {}, began)
+
+
+def _hide_pods(records: Sequence[Named]) -> list[Named]:
+    return [dataclasses.replace(one, pod="") if one.pod else one for one in records]
 
 
 def make_enforcer(conf: cfg.ConfigOpts) -> Any:

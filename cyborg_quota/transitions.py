@@ -7,7 +7,8 @@ Pure: no I/O, no clock. ``doc/source/concepts.rst`` contains the same table.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 from cyborg_quota import exceptions
@@ -161,6 +162,19 @@ def amounts(moves: Iterable[Move], counters_of: CountersOf) -> dict[UsageKey, tu
             before = sums.get(key, (0, 0))
             sums[key] = before[0] + reserved, before[1] + used
     return sums
+
+
+AmountsByState = Mapping[State, Mapping[ResourceKey, int]]
+
+
+def amounts_by_state(added: Mapping[Row, int], counters_of: CountersOf) -> AmountsByState:
+    """What is added to the counters of reservations in each state. ``added``: to these reservations."""
+    by_state: dict[State, Counter[ResourceKey]] = {}
+    for row, amount in added.items():
+        sums = by_state.setdefault(row.state, Counter())
+        for key in counters_of(row.resource, row.pod):
+            sums[key] += amount
+    return by_state
 
 
 def capacity_freed(moves: Iterable[Move]) -> dict[InventoryKey, int]:

@@ -232,6 +232,12 @@ class Headroom:
     free_total: int | None = None
     pod: str | None = None
 
+    @classmethod
+    def bounded_by(cls, over: Over, fits: int) -> Headroom:
+        """What the constraint leaves that the largest request violates."""
+        owner = None if over.scope == "total" else over.project_id
+        return cls(fits, owner, over.scope, over.limit, pod=over.pod)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class UsageRecord:

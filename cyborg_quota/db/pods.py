@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from cyborg_quota import exceptions
 from cyborg_quota.capacity_types import ResourceUse
-from cyborg_quota.db import clock, maintenance, paging
+from cyborg_quota.db import clock, maintenance, paging, reservations
 from cyborg_quota.db.models import pod_usages, pods
 from cyborg_quota.pod_types import Candidate, Pod, PodUsage
 
@@ -55,6 +55,18 @@ def stored(row: Any) -> Candidate:
         endpoint=row.endpoint,
     )
     return Candidate(row.pod_id, pod, usage_of(row.usage))
+
+
+def pods_of_group(connection: sa.Connection, project_id: str, group: str) -> list[str]:
+    """The pods in which a group of the project holds something, the one of its oldest live reservation first.
+
+    SELECT pod FROM reservations WHERE project_id = :project AND group_id = :group AND provider_id IS NOT NULL
+    AND live = 1 AND pod IS NOT NULL GROUP BY pod ORDER BY min(id)
+    """
+    of_group = _held.project_id == project_id, _held.group_id == group, _held.pod.is_not(None)
+    query = sa.select(_held.pod).where(*of_group, reservations.IS_LIVE_CLAIM)
+    query = query.group_by(_held.pod).order_by(sa.func.min(_held.id))
+    return list(connection.execute(query).scalars())
 
 
 def affinity_text(affinity: Mapping[str, str]) -> str:

@@ -38,20 +38,12 @@ NOT_OVERDUE = sa.or_(
     _row.expire.is_(None), _row.expire > clock.utc_after(-sa.bindparam("b_grace", type_=sa.BigInteger))
 )
 GENERATION: Final = sa.func.coalesce(_row.generation, sa.literal_column("0"))
-ROW_COLUMNS: Final[tuple[Any, ...]] = (
-    _row.id,
-    _row.uuid,
-    _row.usage_id,
-    _row.project_id,
-    _row.resource,
-    _row.delta,
-    _row.state,
-    sa.case((IS_OVERDUE, sa.literal_column("1")), else_=sa.literal_column("0")).label("overdue"),
-    _row.consumer_id,
-    _row.provider_id,
-    GENERATION,
-    _row.pod,
-)
+_COMPUTED: Final[dict[str, Any]] = {
+    "overdue": sa.case((IS_OVERDUE, sa.literal_column("1")), else_=sa.literal_column("0")).label("overdue"),
+    "consumer": _row.consumer_id,
+    "generation": GENERATION,
+}
+ROW_COLUMNS: Final[tuple[Any, ...]] = tuple(_COMPUTED.get(name, _row.get(name)) for name in Row._fields[:-1])
 _WITH_ORDER = sa.select(*ROW_COLUMNS, _row.ended_after)
 """For a call by consumer or group, which may select several attempts: see transitions.current_attempt."""
 
@@ -419,14 +411,3 @@ def insert(connection: sa.Connection, rows: Sequence[NewReservation]) -> None:
         parameters = {**shared, **new_reservations.row_parameters(rows[begin : begin + size], columns)}
         _insert_of(size, columns, first.state)(connection, parameters)
         begin += size
-
-
-def pods_of_group(connection: sa.Connection, project_id: str, group: str) -> list[str]:
-    """The pods in which a group of the project holds something, the one of its oldest live reservation first.
-
-    SELECT pod FROM reservations WHERE project_id = :project AND group_id = :group AND provider_id IS NOT NULL
-    AND live = 1 AND pod IS NOT NULL GROUP BY pod ORDER BY min(id)
-    """
-    of_group = _row.project_id == project_id, _row.group_id == group, IS_LIVE_CLAIM, _row.pod.is_not(None)
-    query = sa.select(_row.pod).where(*of_group).group_by(_row.pod).order_by(sa.func.min(_row.id))
-    return list(connection.execute(query).scalars())

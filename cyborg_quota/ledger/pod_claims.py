@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar, Final, NamedTuple
 
 from cyborg_quota import enforcement, exceptions
-from cyborg_quota.db import free_capacity, path_state, pod_bindings, pods, reservations
+from cyborg_quota.db import free_capacity, path_state, pod_bindings, pods
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.db.pod_bindings import BindingKey, StoredBinding
@@ -223,7 +223,7 @@ def divide(connection: Connection, pending: Iterable[PendingClaim]) -> list[PodU
             continue
         if isinstance(target, PodChoice) and item.group is not None:
             if item.group not in targets:
-                held = reservations.pods_of_group(connection, item.project_id, item.group)
+                held = pods.pods_of_group(connection, item.project_id, item.group)
                 targets[item.group] = tuple(held) or named.get(item.group) or target
             target = targets[item.group]
         key: str | BindingKey | tuple[str | None, ...]

@@ -22,8 +22,8 @@ from cyborg_quota.ledger.project_limits import Charge, ProjectEnforcer
 from cyborg_quota.ledger.requests import ResizeRequest
 from cyborg_quota.ledger.reserve import repeat
 from cyborg_quota.ledger.settle import Settler
-from cyborg_quota.transitions import CountersOf, Row
-from cyborg_quota.types import EXPIRED, ResourceKey, State
+from cyborg_quota.transitions import AmountsByState, Row, amounts_by_state
+from cyborg_quota.types import EXPIRED, ResourceKey
 
 
 class ReservationChanged(Exception):
@@ -113,19 +113,6 @@ def read_rows(
         )
 
     return database.read_synced(work)
-
-
-AmountsByState = Mapping[State, Mapping[ResourceKey, int]]
-
-
-def amounts_by_state(added: Mapping[Row, int], counters_of: CountersOf) -> AmountsByState:
-    """What is added to the counters of reservations in each state. ``added``: to these reservations."""
-    by_state: dict[State, Counter[ResourceKey]] = {}
-    for row, amount in added.items():
-        amounts = by_state.setdefault(row.state, Counter())
-        for key in counters_of(row.resource, row.pod):
-            amounts[key] += amount
-    return by_state
 
 
 def total(by_state: AmountsByState) -> dict[ResourceKey, int]:

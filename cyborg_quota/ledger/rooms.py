@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 
 from cyborg_quota import headroom
@@ -51,13 +52,15 @@ class Rooms:
 
     def narrow_fits(self, provider: str, free: Mapping[str, Mapping[str | None, Sequence[FreeInventories]]]) -> None:
         """Consider also what is free, by resource and pod. ``provider``: its name, or ANY."""
-        in_pods = {one: self.in_pod(one) for by_pod in free.values() for one in by_pod}
-        self.fits = {
-            resource: headroom.at_providers(
-                [(in_pods[one][resource], some) for one, some in free.get(resource, {}).items()], quota, provider
-            )
-            for resource, quota in self.in_pod(self.pod).items()
-        }
+        quotas = {one: self.in_pod(one) for by_pod in free.values() for one in by_pod}
+        for resource, quota in self.in_pod(self.pod).items():
+            by_pod = [
+                headroom.at_provider(quotas[one][resource], some, provider)
+                for one, some in free.get(resource, {}).items()
+            ]
+            nothing = headroom.at_provider(quota, (), provider)
+            best = max(by_pod, key=lambda one: one.fits or 0, default=nothing)
+            self.fits[resource] = dataclasses.replace(best, free_total=sum(one.free_total or 0 for one in by_pod))
 
     def narrow_bundles(self, at_providers: Mapping[str | None, int]) -> None:
         """Consider also how many bundles fit at providers, by pod."""

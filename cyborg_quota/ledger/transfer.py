@@ -21,17 +21,9 @@ from cyborg_quota.ledger.project_limits import Charge, ProjectEnforcer
 from cyborg_quota.ledger.project_tree import PathCache
 from cyborg_quota.ledger.requests import TransferRequest
 from cyborg_quota.ledger.reserve import repeat
-from cyborg_quota.ledger.resize import (
-    ReservationChanged,
-    amend,
-    amounts_by_state,
-    expire_overdue,
-    postings_of,
-    read_rows,
-    total,
-)
+from cyborg_quota.ledger.resize import ReservationChanged, amend, expire_overdue, postings_of, read_rows, total
 from cyborg_quota.ledger.settle import Settler
-from cyborg_quota.transitions import CountersOf, Row
+from cyborg_quota.transitions import CountersOf, Row, amounts_by_state
 from cyborg_quota.types import LIVE_STATES, ResourceKey, UsageKey
 
 

@@ -23,7 +23,7 @@ from cyborg_quota.db.dialects import postgresql_functions as functions
 from cyborg_quota.db.dialects.base import Dialect
 from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.db.models import quota_usages, reservations
-from cyborg_quota.db.new_reservations import NewReservation
+from cyborg_quota.db.new_reservations import COLUMNS, NewReservation
 from cyborg_quota.db.prepared import Statement
 from cyborg_quota.db.reservations import LiveOfConsumers
 from cyborg_quota.db.settings import DatabaseSettings
@@ -264,8 +264,8 @@ def _set_in_each_transaction(engine: sa.Engine, values: Mapping[str, str]) -> No
     engine.dialect.do_begin = begin  # type: ignore[method-assign]
 
 
-_COLUMNS_OF_ROWS: Final = NewReservation._fields.index("pod")
-"""The number of columns that the function of a reserve inserts. (Claims in pods need several statements.)"""
+_COLUMNS_OF_ROWS: Final = len(COLUMNS) - 1
+"""The number of columns that the function of a reserve inserts. (Claims that set the last one need more statements.)"""
 
 
 def _charging_arrays() -> sa.Update:
