@@ -68,7 +68,7 @@ class DbQuotaDriver:
         self.settler: Final = Settler(self._database, self._paths, counters_of, grace)
         self.reserver: Final = Reserver(self._database, self.settler, projects, self.enforcers)
         self.resizer: Final = Resizer(self._database, self.settler, projects, self.enforcers)
-        self.transferrer: Final = Transferrer(self._database, self._paths, self.settler, projects, counters_of)
+        self.transferrer: Final = Transferrer(self._database, self._paths, self.settler, projects, self.enforcers)
         self.namer: Final = Namer(self._database, self.settler)
         self.expirer: Final = Expirer(self._database, self.settler, settings.batch_rows)
         self.purger: Final = Purger(self._database, settings.batch_rows)

@@ -165,6 +165,11 @@ class Enforcers:
             enforcer.prepare(pending)
         return deciding
 
+    def check(self, project_id: str, amounts: Mapping[str, int]) -> list[Over]:
+        """What would refuse these amounts, by resource, besides limits; only amounts that grow are considered."""
+        growing = {resource: amount for resource, amount in amounts.items() if amount > 0}
+        return [over for one in self._all for over in one.check(project_id, growing)] if growing else []
+
     def amounts(self, pending: Sequence[PendingClaim], *, is_chosen: bool) -> dict[ResourceKey, int]:
         """What the claims add, by counter. ``is_chosen`` False: to those that do not depend on what they take."""
         amounts: dict[ResourceKey, int] = {}

@@ -66,7 +66,7 @@ class HeadroomReader:
             for key in self._enforcers.counters_of(resource, pod):
                 amounts[key] += amount
         found = enforcement.find_refusals(project_id, limits.constraints, state.counters, amounts, limits.missing)
-        found += [over for enforcer in self._enforcers for over in enforcer.check(project_id, request)]
+        found += self._enforcers.check(project_id, request)
         fits: dict[str, int] = {}
         for over in found:
             fits[over.resource] = min(enforcement.room(over), fits.get(over.resource, MAX_AMOUNT))

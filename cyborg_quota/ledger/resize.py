@@ -68,6 +68,8 @@ class Resizer:
     def _write(self, request: ResizeRequest, rows: Sequence[Row], uuids: Mapping[str, str]) -> bool:
         growth = {row: request.amounts[row.resource] - row.delta for row in rows}
         by_state = amounts_by_state(growth, self._enforcers.counters_of)
+        if overs := self._enforcers.check(request.project_id, {row.resource: amount for row, amount in growth.items()}):
+            raise exceptions.OverQuota(overs)
         charge = self._projects.read(request.project_id, total(by_state), is_limited=True)
         postings = usages.merge(postings_of(charge, by_state), self._database.dialect.lock_order)
         changes = [

@@ -17,13 +17,14 @@ from cyborg_quota.db import charges, history, new_reservations, reservations, us
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.reservations import Amendment
+from cyborg_quota.ledger.enforcers import Enforcers
 from cyborg_quota.ledger.project_limits import Charge, ProjectEnforcer
 from cyborg_quota.ledger.project_tree import PathCache
 from cyborg_quota.ledger.requests import TransferRequest
 from cyborg_quota.ledger.reserve import repeat
 from cyborg_quota.ledger.resize import ReservationChanged, amend, expire_overdue, postings_of, read_rows, total
 from cyborg_quota.ledger.settle import Settler
-from cyborg_quota.transitions import CountersOf, Row, amounts_by_state
+from cyborg_quota.transitions import Row, amounts_by_state
 from cyborg_quota.types import LIVE_STATES, ResourceKey, UsageKey
 
 
@@ -40,13 +41,13 @@ class Transferrer:
         paths: PathCache,
         settler: Settler,
         projects: ProjectEnforcer,
-        counters_of: CountersOf,
+        enforcers: Enforcers,
     ) -> None:
         self._database = database
         self._paths = paths
         self._settler = settler
         self._projects = projects
-        self._counters_of = counters_of
+        self._enforcers = enforcers
 
     def transfer(self, request: TransferRequest) -> None:
         """Transfer all that is live, or nothing. Raises the errors of QuotaEngine.transfer."""
@@ -83,8 +84,10 @@ class Transferrer:
         raise plan.error or exceptions.ReservationNotFound.of_holder(request.sender, request.consumer)
 
     def _write(self, request: TransferRequest, rows: Sequence[Row], uuids: Mapping[str, str]) -> bool:
-        received = amounts_by_state({row: row.delta for row in rows}, self._counters_of)
-        sent = amounts_by_state({row: -row.delta for row in rows}, self._counters_of)
+        if overs := self._enforcers.check(request.receiver, {row.resource: row.delta for row in rows}):
+            raise exceptions.OverQuota(overs)
+        received = amounts_by_state({row: row.delta for row in rows}, self._enforcers.counters_of)
+        sent = amounts_by_state({row: -row.delta for row in rows}, self._enforcers.counters_of)
         amounts = total(received)
         sending = self._paths.get(request.sender, sorted(amounts))
         charge = self._projects.read(request.receiver, amounts, is_limited=True)

@@ -43,6 +43,18 @@ class TestHook(base.LedgerTestCase):
         self.hooked.adopt(base.ADMIN, [base.claim("c", gpu=9)], "p1")
         self.assertEqual(1, len(self.asked))
 
+    def test_it_is_asked_about_checks_growth_and_transfers(self) -> None:
+        [over] = self.hooked.check(self.context, {"gpu": 3})
+        self.assertEqual(("gpu", 2, 3, 2), (over.resource, over.limit, over.requested, over.fits))
+        self.engine.reserve(self.context, {"gpu": 1}, consumer="a")
+        self.assertRaises(exceptions.OverQuota, self.hooked.resize, self.context, {"gpu": 4}, consumer="a")
+        self.engine.resize(self.context, {"gpu": 4}, consumer="a")
+        self.assertRaises(exceptions.OverQuota, self.hooked.transfer, base.ADMIN, "p2", "p1", consumer="a")
+        self.asked.clear()
+        self.hooked.resize(self.context, {"gpu": 2}, consumer="a")
+        self.hooked.transfer(base.ADMIN, "p2", "p1", consumer="a")
+        self.assertEqual(([("p2", {"gpu": 2})], (0, 2)), (self.asked, self.figures("p2")))
+
     def test_its_refusal_changes_nothing(self) -> None:
         error = self.assertRaises(exceptions.OverQuota, self.hooked.reserve, self.context, {"gpu": 3})
         self.assertEqual([Over("p1", "gpu", "project", 2, 3, 0, 0)], error.overs)
