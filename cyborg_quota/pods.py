@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from oslo_log import log as logging
 
-from cyborg_quota import exceptions, pod_collection, validation
+from cyborg_quota import exceptions, measurement, validation
 from cyborg_quota.capacity_types import ResourceUse
 from cyborg_quota.db import change_log, free_capacity, overrides, pod_bindings, resource_providers
 from cyborg_quota.db import pods as tables
@@ -27,9 +27,10 @@ from cyborg_quota.db.pod_bindings import BindingKey, StoredBinding
 from cyborg_quota.ledger import pod_claims
 from cyborg_quota.ledger.history import History
 from cyborg_quota.ledger.pod_selection import PodRequest, PodSelection, is_at_threshold
-from cyborg_quota.pod_collection import RETRY_SECONDS, ReadEndpoint
+from cyborg_quota.measurement import ReadEndpoint
 from cyborg_quota.pod_types import (
     POD_STATES,
+    RETRY_SECONDS,
     Binding,
     Candidate,
     CollectedPod,
@@ -511,7 +512,7 @@ class Pods(Subject):
         if read_endpoint is None:
             yield from ((name, "The pod has an endpoint, but no read_endpoint was given.") for name in endpoints)
         else:
-            yield from pod_collection.measure(
+            yield from measurement.measure(
                 endpoints, read_endpoint, timeout_seconds=timeout_seconds, tick=lambda: progress(0)
             )
 

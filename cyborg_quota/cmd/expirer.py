@@ -27,7 +27,7 @@ from cyborg_quota import QuotaEngine, exceptions, validation
 from cyborg_quota.cmd import arguments, base, notifications, pod
 from cyborg_quota.cmd.errors import DONE, INTERRUPTED, REFUSED, exit_status, one_line
 from cyborg_quota.metrics import setup as metrics
-from cyborg_quota.pod_collection import COLLECT_SECONDS, RETRY_SECONDS
+from cyborg_quota.pod_types import COLLECT_SECONDS, RETRY_SECONDS
 
 LOG = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from cyborg_quota import exceptions
 from cyborg_quota.capacity_types import ResourceUse
 from cyborg_quota.cmd import arguments, base, formats, paging
 from cyborg_quota.cmd.errors import REFUSED, BadUsage
-from cyborg_quota.pod_collection import COLLECT_SECONDS, ReadEndpoint
-from cyborg_quota.pod_types import POD_STATES, Binding, Pod, PodUsage
+from cyborg_quota.measurement import ReadEndpoint
+from cyborg_quota.pod_types import COLLECT_SECONDS, POD_STATES, Binding, Pod, PodUsage
 from cyborg_quota.surface.operations import Argument, Column, OneOf, Operation, cells, columns, names_of
 
 

@@ -72,8 +72,8 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "capacity_import": LEAVES | {"capacity"},
     "keystone_auth": LEAVES,
     "total_limits": LEAVES | {"subject"},
-    "pod_collection": LEAVES,
-    "pods": LEAVES | {"db", "ledger", "policy", "subject", "pod_collection"},
+    "measurement": LEAVES,
+    "pods": LEAVES | {"db", "ledger", "policy", "subject", "measurement"},
     "monitoring": LEAVES | {"subject"},
     "metrics": LEAVES | {"engine", "ledger", "limits"},
     "queries": LEAVES | {"subject", "policy"},
@@ -89,7 +89,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "surface": set(),
     "cmd": LEAVES
     | {"", "replay", "conf", "engine", "attachment", "factory", "policy", "ledger", "limits", "db", "integrations"}
-    | {"messaging", "capacity_import", "pod_collection", "metrics", "surface"},
+    | {"messaging", "capacity_import", "measurement", "metrics", "surface"},
 }
 MODULE_IMPORTS = {
     # Reads the configuration and creates the engine, as the applications of the API do.

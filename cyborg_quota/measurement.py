@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures pods in parallel, with a time limit for each. No database.
+"""Measures the use of several clouds in parallel, with a time limit for each. No database.
 
 A thread that waits for a server cannot be ended. After its time limit a measurement is abandoned: its answer is
 ignored, and its thread ends with the request that it waits for. The threads are daemons, so that the program does not
@@ -24,19 +24,13 @@ from cyborg_quota.capacity_types import ResourceUse
 LOG = logging.getLogger(__name__)
 
 MAX_PARALLEL: Final = 16
-"""The maximum number of pods that are measured at the same time."""
-
-COLLECT_SECONDS: Final = 60
-"""The time limit for the measurement of one pod."""
-
-RETRY_SECONDS: Final = 600
-"""How long a pod is left to the process that began to measure it, and the time until a failure is tried again."""
+"""The maximum number of measurements at the same time."""
 
 _TICK_SECONDS: Final = 0.5
 
 Usage = Mapping[str, ResourceUse]
 ReadEndpoint = Callable[[str, Callable[[int], object]], Usage]
-"""Reads what a pod has and uses, by its endpoint. It calls the function between its requests, and lets it raise."""
+"""Reads what there is and is used, by the endpoint. It calls the function between its requests, and lets it raise."""
 
 
 class _Abandoned(Exception):
@@ -45,9 +39,9 @@ class _Abandoned(Exception):
 
 @dataclasses.dataclass
 class _Measurement:
-    """One pod that is being measured. ``deadline``: of time.monotonic()."""
+    """One that runs. ``deadline``: of time.monotonic()."""
 
-    pod: str
+    name: str
     deadline: float
     is_abandoned: bool = False
 
@@ -68,7 +62,7 @@ class _Measurement:
         except exceptions.QuotaError as error:
             return str(error)
         except Exception:
-            LOG.exception("Pod %s could not be measured.", self.pod)
+            LOG.exception("%s could not be measured.", self.name)
             return "An unexpected error, see the log."
 
 
@@ -79,10 +73,10 @@ def measure(
     timeout_seconds: float,
     tick: Callable[[], object] = lambda: None,
 ) -> Iterator[tuple[str, Usage | str]]:
-    """Yield each pod with its use, or with the reason why it was not measured, as soon as that is known.
+    """Yield each name with its use, or with the reason why it was not measured, as soon as that is known.
 
-    ``endpoints``: by pod. ``tick``: called at least once a second; what it raises ends the iteration. The iteration
-    takes at most ``timeout_seconds`` for each MAX_PARALLEL pods.
+    ``endpoints``: by name. ``tick``: called at least once a second; what it raises ends the iteration. The iteration
+    takes at most ``timeout_seconds`` for each MAX_PARALLEL of them.
     """
     answers: queue.SimpleQueue[tuple[_Measurement, Usage | str]] = queue.SimpleQueue()
     waiting = collections.deque(endpoints.items())
@@ -90,10 +84,10 @@ def measure(
     try:
         while waiting or running:
             while waiting and len(running) < MAX_PARALLEL:
-                pod, endpoint = waiting.popleft()
-                one = _Measurement(pod, time.monotonic() + timeout_seconds)
+                name, endpoint = waiting.popleft()
+                one = _Measurement(name, time.monotonic() + timeout_seconds)
                 threading.Thread(
-                    target=one.run, args=(endpoint, read, answers), name=f"measure {pod}", daemon=True
+                    target=one.run, args=(endpoint, read, answers), name=f"measure {name}", daemon=True
                 ).start()
                 running.append(one)
             tick()
@@ -105,12 +99,12 @@ def measure(
             else:
                 if one in running:
                     running.remove(one)
-                    yield one.pod, answer
+                    yield one.name, answer
             now = time.monotonic()
             for late in [one for one in running if one.deadline <= now]:
                 late.is_abandoned = True
                 running.remove(late)
-                yield late.pod, f"It did not answer within {timeout_seconds:g} seconds."
+                yield late.name, f"It did not answer within {timeout_seconds:g} seconds."
     finally:
         for one in running:
             one.is_abandoned = True

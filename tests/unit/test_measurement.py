@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The measurement of pods in parallel, with a time limit for each. Threads are held by events, not by sleeping."""
+"""Measurements in parallel, with a time limit for each. Threads are held by events, not by sleeping."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from oslotest import base
 
 from cyborg_quota import exceptions
 from cyborg_quota.capacity_types import ResourceUse
-from cyborg_quota.pod_collection import MAX_PARALLEL, measure
+from cyborg_quota.measurement import MAX_PARALLEL, measure
 
 USE = {"gpu": ResourceUse(8, 3)}
 LONG_SECONDS = 60.0
