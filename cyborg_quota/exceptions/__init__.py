@@ -411,7 +411,7 @@ class NoPodFits(QuotaError):
         )
 
 
-class BindingNotFound(QuotaError):
+class BindingNotFound(NotFound):
     """The project has no current binding for this zone and these tags."""
 
     def __init__(self, project_id: str) -> None:
