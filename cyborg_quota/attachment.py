@@ -4,14 +4,19 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions
-from cyborg_quota.engine import Expire, QuotaEngine
-from cyborg_quota.types import ANY, PodChoice
+from cyborg_quota.engine import Expire, Place, QuotaEngine
+from cyborg_quota.types import ANY
 from cyborg_quota.validation import Context
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 LOG = logging.getLogger(__name__)
 
@@ -33,8 +38,7 @@ def attachment(
     group: str | None = None,
     expire: Expire = None,
     project_id: str | None = None,
-    provider: str | None = None,
-    pod: str | PodChoice | None = None,
+    **place: Unpack[Place],
 ) -> Iterator[list[str]]:
     """Reserve ``deltas``, run the block (the attach), commit. Yields the reservations' UUIDs.
 
@@ -45,11 +49,11 @@ def attachment(
     again and committed. An error of this second attempt (such as OverQuota) means that the accelerator is attached but
     not charged: detach it.
 
-    ``provider``, ``pod``: as in ``QuotaEngine.reserve``. With ANY, the attach needs to know which provider was chosen:
-    read it with ``QuotaEngine.get_reservations``. The second attempt then names that provider.
+    ``place``: ``provider`` and what belongs to it, as in ``QuotaEngine.reserve``. With ANY, the attach needs to know
+    which provider was chosen: read it with ``QuotaEngine.get_reservations``. The second attempt then names that one.
     """
-    names: dict[str, str | None] = {"consumer": consumer, "group": group}
-    uuids = engine.reserve(context, deltas, expire, project_id, **names, provider=provider, pod=pod)
+    reserve = functools.partial(engine.reserve, context, deltas, expire, project_id, consumer=consumer, group=group)
+    uuids = reserve(**place)
     try:
         yield uuids
     except BaseException:
@@ -60,11 +64,11 @@ def attachment(
     except LOST as lost:
         LOG.warning("%s The attach of consumer %s succeeded, so its deltas are charged again.", lost, consumer)
         roll_back_rest(engine, context, uuids, project_id)
-        if provider == ANY:
+        if place.get("provider") == ANY:
             rows = engine.get_reservations(context, project_id, consumer=consumer)
-            provider = next((row.provider for row in rows if row.uuid in uuids and row.provider), ANY)
-        pod = pod if provider == ANY else None
-        uuids = engine.reserve(context, deltas, expire, project_id, **names, provider=provider, pod=pod)
+            chosen = next((row.provider for row in rows if row.uuid in uuids and row.provider), None)
+            place = {"provider": chosen} if chosen else place
+        uuids = reserve(**place)
         engine.commit(context, uuids, project_id)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from oslo_log import log as logging
 
@@ -39,6 +39,13 @@ LOG = logging.getLogger(__name__)
 
 
 Expire = int | datetime.timedelta | datetime.datetime | None
+
+
+class Place(TypedDict, total=False):
+    """Where a claim takes capacity, as ``reserve`` gets it."""
+
+    provider: str | None
+    pod: str | PodChoice | None
 
 
 class QuotaEngine(Queries):
