@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from cyborg_quota import exceptions, validation
@@ -159,7 +159,7 @@ def _set(
             raise BadUsage("--until needs --project: a default cannot be set for a span of time.")
         return _override(run, project_id, wanted, reason, dry_run=dry_run, until=until, start=start)
     if not dry_run:
-        _write(run, project_id, wanted, pod, reason)
+        run.engine.administration.set_limits(run.context, wanted, project_id, pod=pod, reason=reason)
         if run.notice is not None:
             run.notice += projects.remedy("limit unset" if pod is None else f"limit unset --pod {pod}")
         return []
@@ -215,13 +215,6 @@ def _override(
     if run.notice is not None:
         run.notice += projects.remedy(f"limit override cancel {' '.join(one.id for one in made)}")
     return []
-
-
-def _write(
-    run: base.Run, project_id: str | None, limits: Mapping[str, int | None], pod: str | None, reason: str | None
-) -> None:
-    """Set or unset (None) the limits of a project, or in a pod, or defaults."""
-    run.engine.administration.set_limits(run.context, limits, project_id, pod=pod, reason=reason)
 
 
 Set = base.generate(
@@ -297,7 +290,7 @@ def _unset(
     limits = {validation.check_name("resource", resource): None for resource in resources}
     if run.conf.limits.driver == "database":  # another driver refuses the change, and says where limits are set
         _require_set(run, project_id, limits, pod)
-    _write(run, project_id, limits, pod, reason)
+    run.engine.administration.set_limits(run.context, limits, project_id, pod=pod, reason=reason)
 
 
 def _require_set(run: base.Run, project_id: str | None, resources: Iterable[str], pod: str | None) -> None:

@@ -124,9 +124,8 @@ def set_limits(call: Call) -> Json:
     The answer has the limits that were set, also where an override applies instead at the moment.
     """
     limits, pod = call.body["quota"], _pod(call, call.body)
-    if pod is not None:
-        _limits_in(call, pod)
-    elif None in limits.values():
+    own = {} if pod is None else _limits_in(call, pod)
+    if pod is None and None in limits.values():
         resource = next(name for name, limit in limits.items() if limit is None)
         raise Refused(400, f"Invalid quota.{resource}: null removes a limit in a pod, and the body names no pod.")
     if not call.body.get("force", False) and set(limits.values()) != {None}:
@@ -136,7 +135,9 @@ def set_limits(call: Call) -> Json:
     call.engine.administration.set_limits(
         call.context, limits, call.project_id, pod=pod, reason=call.body.get("reason")
     )
-    return {"quota": {**get_limits(call)["quota"], **limits}} if pod is None else _answer(pod, _list_in(call, pod))
+    if pod is None:
+        return {"quota": {**get_limits(call)["quota"], **limits}}
+    return _answer(pod, {resource: limit for resource, limit in {**own, **limits}.items() if limit is not None})
 
 
 def unset_limits(call: Call) -> None:
@@ -206,15 +207,8 @@ def _limits_in(call: Call, pod: str) -> dict[str, int]:
 
     A pod that was removed may have left limits, which can still be seen and removed.
     """
-    limits = _list_in(call, pod)
-    if not limits:
-        call.engine.pods.show(call.elevated, pod)
-    return limits
-
-
-def _list_in(call: Call, pod: str) -> dict[str, int]:
-    limits = call.engine.administration.list_pod_limits(call.elevated, call.project_id)
-    return {one.resource: one.limit for one in limits if one.pod == pod}
+    limits = call.engine.administration.list_pod_limits(call.elevated, call.project_id, pod)
+    return {one.resource: one.limit for one in limits}
 
 
 def _answer(pod: str, quota: Mapping[str, Any]) -> Json:
