@@ -88,10 +88,7 @@ class Pods(Subject):
         pod = Pod(
             name=validation.pod_name(name),
             availability_zone=validation.optional_name("availability_zone", zone),
-            resource_affinity=validation.check_affinity(affinity),
-            weight=_check_integer("weight", weight, -MAX_AMOUNT, MAX_AMOUNT),
-            threshold=_check_integer("threshold", threshold, 1, 100),
-            endpoint=_check_endpoint(endpoint),
+            **_checked(resource_affinity=affinity, weight=weight, threshold=threshold, endpoint=endpoint),
         )
         try:
             self._record(context, "add pod", lambda connection: (None, tables.insert(connection, pod)))
@@ -167,19 +164,9 @@ class Pods(Subject):
         its present bindings move when they are selected the next time. Raises PodNotFound, InvalidPod.
         """
         validation.admin_only(context, "change_pod")
-        changes: dict[str, Any] = {}
-        if state is not _UNCHANGED:
-            if state not in POD_STATES:
-                raise exceptions.InvalidPod("state", state, f"the states are {', '.join(POD_STATES)}")
-            changes["state"] = state
-        if affinity is not _UNCHANGED:
-            changes["resource_affinity"] = validation.check_affinity(affinity)
-        if weight is not _UNCHANGED:
-            changes["weight"] = _check_integer("weight", weight, -MAX_AMOUNT, MAX_AMOUNT)
-        if threshold is not _UNCHANGED:
-            changes["threshold"] = _check_integer("threshold", threshold, 1, 100)
-        if endpoint is not _UNCHANGED:
-            changes["endpoint"] = _check_endpoint(endpoint)
+        changes = _checked(
+            state=state, resource_affinity=affinity, weight=weight, threshold=threshold, endpoint=endpoint
+        )
         if not changes:
             raise exceptions.InvalidRequest(
                 "Nothing to change: give a state, tags, a weight, a threshold or an endpoint."
@@ -414,7 +401,7 @@ class Pods(Subject):
     def measure(self, context: Context, names: list[str]) -> dict[str, dict[str, ResourceUse]]:
         """What the inventories of the providers of these pods have and use now; writes nothing."""
         validation.admin_only(context, "measure_pods")
-        return self._measure([validation.check_name("pod", name) for name in names])
+        return self._measure(validation.check_names("pod", names))
 
     def _measure(self, names: list[str]) -> dict[str, dict[str, ResourceUse]]:
         found: dict[str, dict[str, ResourceUse]] = {name: {} for name in names}
@@ -454,7 +441,9 @@ class Pods(Subject):
         if names is None:
             chosen = [pod for pod in known.values() if pod.state != "disabled"]
         else:
-            chosen = [known[name] if name in known else self._show(name) for name in _checked_names(names)]
+            chosen = [
+                known.get(name) or self._show(name) for name in dict.fromkeys(validation.check_names("pod", names))
+            ]
         if max_age_seconds is not None:
             chosen = self._due(chosen, max_age_seconds)
         errors: dict[str, str] = {}
@@ -534,11 +523,6 @@ class Pods(Subject):
         return notices
 
 
-def _checked_names(names: Sequence[str]) -> list[str]:
-    """The names, each once."""
-    return list(dict.fromkeys(validation.check_name("pod", name) for name in names))
-
-
 def _checked_usage(usage: Mapping[str, ResourceUse]) -> dict[str, ResourceUse]:
     """A measurement. Raises InvalidName, InvalidPod."""
     return {
@@ -558,10 +542,30 @@ def _check_endpoint(endpoint: str | None) -> str | None:
     return checked
 
 
+def _check_state(state: object) -> object:
+    if state not in POD_STATES:
+        raise exceptions.InvalidPod("state", state, f"the states are {', '.join(POD_STATES)}")
+    return state
+
+
 def _check_integer(field: str, value: object, least: int, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise exceptions.InvalidPod(field, value, f"it must be an integer between {least} and {most}")
     return int(value)
+
+
+_CHECKS: Final[dict[str, Callable[[Any], object]]] = {
+    "state": _check_state,
+    "resource_affinity": validation.check_affinity,
+    "weight": lambda value: _check_integer("weight", value, -MAX_AMOUNT, MAX_AMOUNT),
+    "threshold": lambda value: _check_integer("threshold", value, 1, 100),
+    "endpoint": _check_endpoint,
+}
+
+
+def _checked(**given: Any) -> dict[str, Any]:
+    """The values of a pod that are given. Raises InvalidName, InvalidPod."""
+    return {field: _CHECKS[field](value) for field, value in given.items() if value is not _UNCHANGED}
 
 
 def _values(pod: Pod | None) -> Value:
