@@ -477,8 +477,12 @@ class Pods(Subject):
         age = int(max_age_seconds * 1e6)
         retry = min(age, RETRY_SECONDS * 1_000_000)
         max_age = datetime.timedelta(microseconds=age)
-        old = [pod for pod in pods if abs(ages.get(pod.name) or max_age) >= max_age]
-        return [pod for pod in old if self._claim(tables.claim_measurement, pod.name, age, retry)]
+        return [
+            pod
+            for pod in pods
+            if abs(ages.get(pod.name) or max_age) >= max_age
+            and self._claim(tables.claim_measurement, pod.name, age, retry)
+        ]
 
     def _claim(self, claim: Callable[..., bool], *values: Any) -> bool:
         """Whether this process does what only one may do."""

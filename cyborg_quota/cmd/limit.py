@@ -173,17 +173,16 @@ def _preview(
 
     It is the dry run of an import of a document that has these limits only, at the project's place in the tree.
     """
-    administration = run.engine.administration
     document: dict[str, Any] = {"defaults": limits}
     if project_id is not None:
-        parents = dict(administration.list_projects(run.context))
+        parents = dict(run.engine.administration.list_projects(run.context))
         own: dict[str, Any] = {"limits": limits} if pod is None else {"pods": {pod: limits}}
         entry: dict[str, Any] = {"id": validation.check_name("project_id", project_id), **own}
         while (parent_id := parents.get(entry["id"])) is not None:
             entry = {"id": parent_id, "children": [entry]}
         document = {"projects": [entry]}
     try:
-        changes = administration.import_limits(run.context, document, dry_run=True)
+        changes = run.engine.administration.import_limits(run.context, document, dry_run=True)
     except exceptions.LimitRefused as error:
         run.refusal, changes = error, error.changes
     # (An import would also add a project that is not in the tree yet; `limit set` does not.)

@@ -100,13 +100,10 @@ def new_project_notice(shell: Shell, parsed: argparse.Namespace) -> str | None:
 
     Without Keystone, a mistyped id is not an error: the limit is set for a project that does not exist.
     """
-    if parsed.project_id is None:
+    if parsed.project_id is None or (shell.uses_keystone and not parsed.force_project):
         return None
-    if (shell.uses_keystone and not parsed.force_project) or shell.engine.administration.is_known_project(
-        shell.context, parsed.project_id
-    ):
-        return None
-    return _new(parsed.project_id)
+    is_known = shell.engine.administration.is_known_project(shell.context, parsed.project_id)
+    return None if is_known else _new(parsed.project_id)
 
 
 def remedy(command: str) -> str:
