@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from cyborg_quota import Claim, PodChoice, Reservation, exceptions
+from cyborg_quota import Claim, Reservation, exceptions
 from cyborg_quota.cmd import arguments, base, formats, paging, pod
 from cyborg_quota.cmd.errors import BadUsage
 from cyborg_quota.surface.operations import Argument, Column, Operation, Table, cells, columns
-from cyborg_quota.types import COMMITTED, SELECT_TEXT, STATES
+from cyborg_quota.types import COMMITTED, SELECT_TEXT, STATES, PodChoice
 
 COLUMNS: Final = (
     *columns("uuid", "project_id", "resource", "delta", "state"),

@@ -16,8 +16,9 @@ import testscenarios
 from hypothesis import stateful
 from hypothesis import strategies as st
 
-from cyborg_quota import ANY, Inventory, PodChoice, exceptions
+from cyborg_quota import ANY, Inventory, exceptions
 from cyborg_quota.capacity_types import ResourceUse
+from cyborg_quota.types import PodChoice
 from tests import base, fixtures
 from tests.model import histories
 from tests.model.test_model import MORE
