@@ -7,7 +7,6 @@ maintenance.py deletes, folds and sums them; history.py lists them.
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Collection, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
@@ -246,21 +245,29 @@ class Amendment(NamedTuple):
     claim_ordinal: int = 0
 
 
-_AMENDED: Final = ("usage_id", "delta", "claim_ordinal")
+_AMENDED: Final = ("state", "generation", "delta_before", "project_id", "usage_id", "delta", "claim_ordinal")
 
 
-@functools.cache
-def _amending(names: tuple[str, ...]) -> ListStatement:
-    """The UPDATE that sets these columns of _AMENDED. Of rows of one state, generation and new project."""
+@functools.lru_cache(maxsize=16)
+def _amending(varying: frozenset[str], is_set: frozenset[str]) -> ListStatement:
+    """The UPDATE of rows that differ in ``varying``; it sets the project and ``is_set``."""
 
     def build(size: int) -> sa.Update:
-        delta_before = case_by_value(_row.id, _row.delta, size, "delta_before")
-        is_committed = _row.state == sa.literal_column(f"'{COMMITTED}'")
-        return _from_state(size, _row.delta == delta_before, sa.or_(is_committed, NOT_OVERDUE)).values(
-            project_id=sa.bindparam("b_project", type_=_row.project_id.type),
-            generation=GENERATION + sa.literal_column("1"),
-            **{name: case_by_value(_row.id, _row[name], size, name) for name in names},
+        def value(name: str) -> sa.ColumnElement[Any]:
+            column = _row[name.partition("_before")[0]]
+            if name in varying:
+                return case_by_value(_row.id, column, size, name)
+            return sa.bindparam(f"b_{name}_0", type_=column.type)
+
+        is_same = (
+            _row.state == value("state"),
+            value("generation") == GENERATION,
+            _row.delta == value("delta_before"),
+            sa.or_(_row.state == sa.literal_column(f"'{COMMITTED}'"), NOT_OVERDUE),
         )
+        values = {name: value(name) for name in sorted(is_set | {"project_id"})}
+        update = sa.update(reservations).where(any_of(_row.id, size), *map(_unindexed, is_same))
+        return update.values(**values, generation=GENERATION + sa.literal_column("1"))
 
     return ListStatement(build)
 
@@ -270,21 +277,22 @@ def amend(connection: sa.Connection, changes: Sequence[Amendment], grace: int) -
 
     (``updated_at`` stays: in a committed row, it is the time of the commit.)
     """
-    # (The server compares each row with each value of a column that is set: only of those that change.)
-    is_set = {name for name in _AMENDED for one in changes if getattr(one, name) != getattr(one.row, name, 0)}
-    names = tuple(sorted(is_set))
     by_id = sorted(changes, key=lambda change: change.row.id)
-    kinds = itertools.groupby(by_id, lambda change: (change.row.state, change.row.generation, change.project_id))
-    for kind, equal in kinds:
-        shared = {"b_grace": grace, **dict(zip(("b_before", "b_generation", "b_project"), kind, strict=True))}
-        for chunk in chunks(list(equal), CASES_PER_STATEMENT):
-            parameters = dict(shared)
-            for index in range(1 << (len(chunk) - 1).bit_length()):  # (a padded list repeats its last row)
-                change = chunk[min(index, len(chunk) - 1)]
-                parameters[f"b_delta_before_{index}"] = change.row.delta
-                parameters.update({f"b_{name}_{index}": getattr(change, name) for name in names})
-            if _amending(names).changed(connection, [change.row.id for change in chunk], parameters) < len(chunk):
-                return False
+    values = [(change.row.state, change.row.generation, change.row.delta, *change[2:]) for change in by_id]
+    # The server compares each row with each value of a column that has several: only of those that it must.
+    columns = zip(_AMENDED, zip(*values, strict=True), strict=True)
+    varying = frozenset(name for name, some in columns if len(set(some)) > 1)
+    is_set = frozenset(
+        name for name in _AMENDED[4:] if any(getattr(one, name) != getattr(one.row, name, 0) for one in changes)
+    )
+    for chunk in chunks(list(zip(by_id, values, strict=True)), CASES_PER_STATEMENT):
+        parameters: dict[str, Any] = {"b_grace": grace}
+        for index in range(1 << (len(chunk) - 1).bit_length()):  # (a padded list repeats its last row)
+            _, row = chunk[min(index, len(chunk) - 1)]
+            parameters.update({f"b_{name}_{index}": one for name, one in zip(_AMENDED, row, strict=True)})
+        ids = [change.row.id for change, _ in chunk]
+        if _amending(varying, is_set).changed(connection, ids, parameters) < len(chunk):
+            return False
     return True
 
 
