@@ -21,6 +21,7 @@ class ConfigLimitDriver(base.LimitDriver):
     """Enforces ``[limits] limits``, for example ``fpga:5,gpu:10``. A resource that is not listed is unlimited."""
 
     set_where: ClassVar[str] = "in the configuration, [limits] limits"
+    is_pure: ClassVar[bool] = True
 
     def __init__(self, limits: Mapping[str, int] = MappingProxyType({})) -> None:
         self._limits = dict(limits)
