@@ -10,21 +10,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from cyborg_quota import enforcement, units
 from cyborg_quota.capacity_types import FreeInventories
 from cyborg_quota.types import MAX_AMOUNT, Constraint, Counters, Headroom, Over, ResourceKey, UsageKey
 
+K = TypeVar("K", str, ResourceKey)
+
 
 def compute(
     path: Sequence[str],
-    keys: Mapping[str, Collection[ResourceKey]],
+    keys: Mapping[K, Collection[ResourceKey]],
     constraints: Iterable[Constraint],
     counters: Mapping[UsageKey, Counters],
     *,
     missing: Mapping[str, str],
-) -> dict[str, Headroom]:
-    """What fits into ``path[0]``, by resource: what the bound leaves that refuses a request of too much.
+) -> dict[K, Headroom]:
+    """What fits into ``path[0]``, by resource (or by counter): what the bound of too large a request leaves.
 
     ``path``: the project and its ancestors, leaf first; ``keys``: the counters in which each resource is counted;
     ``constraints``: of a charge. A key that ``counters`` lacks is zero. ``missing``: the project without a limit, by
@@ -74,15 +77,16 @@ class Bundles:
     headroom: Headroom | None = dataclasses.field(default=None, compare=False)
 
 
-def how_many(bundle: Mapping[str, int], headrooms: Mapping[str, Headroom]) -> Bundles:
-    """The largest n such that a reserve of n times ``bundle`` ({resource: amount}, at least 1 each) would be granted.
+def how_many(bundle: Mapping[ResourceKey, int], headrooms: Mapping[ResourceKey, Headroom]) -> Bundles:
+    """The largest n such that a reserve of n times ``bundle`` would be granted.
 
-    Where nothing limits a resource, n times its amount is at most MAX_AMOUNT, the largest amount of a reserve. Other
-    reserves may take the amounts before the caller does.
+    ``bundle`` is what one adds to each counter (at least 1), and ``headrooms`` what is left there. Where nothing limits
+    a resource, n times its amount is at most MAX_AMOUNT, the largest amount of a reserve. Other reserves may take the
+    amounts before the caller does.
     """
     counts = {}
-    for resource, amount in sorted(bundle.items()):
-        fits = headrooms[resource].fits
-        counts[resource] = (MAX_AMOUNT if fits is None else fits) // amount
-    resource = min(counts, key=counts.__getitem__)
-    return Bundles(counts[resource], resource, headrooms[resource])
+    for key, amount in sorted(bundle.items()):
+        fits = headrooms[key].fits
+        counts[key] = (MAX_AMOUNT if fits is None else fits) // amount
+    key = min(counts, key=counts.__getitem__)
+    return Bundles(counts[key], key.resource, headrooms[key])

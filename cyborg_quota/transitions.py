@@ -177,6 +177,15 @@ def amounts_by_state(added: Mapping[Row, int], counters_of: CountersOf) -> Amoun
     return by_state
 
 
+def by_counter(amounts: Mapping[str, int], counters_of: CountersOf, pod: str | None) -> dict[ResourceKey, int]:
+    """What a claim of these amounts, by resource, adds to each counter."""
+    sums: Counter[ResourceKey] = Counter()
+    for resource, amount in amounts.items():
+        for key in counters_of(resource, pod):
+            sums[key] += amount
+    return dict(sums)
+
+
 def capacity_freed(moves: Iterable[Move]) -> dict[InventoryKey, int]:
     """The capacity that the moves give back: that of the reservations that end."""
     freed: dict[InventoryKey, int] = {}

@@ -79,7 +79,8 @@ def recount_upwards(connection: sa.Connection, keys: Iterable[UsageKey]) -> None
         if path is None:
             raise ConcurrentChange
         nodes.update(path)
-    for node in sorted(nodes, key=usages.deepest_first):
+    for node in sorted(nodes, key=dialects.of(connection).lock_order):
         if not usages.lock_usage_row(connection, node):
             raise ConcurrentChange
+    for node in sorted(nodes, key=usages.deepest_first):
         recount(connection, node)

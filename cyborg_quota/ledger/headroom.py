@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from cyborg_quota import enforcement, exceptions
+from cyborg_quota import enforcement, exceptions, transitions
 from cyborg_quota.db import path_state
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.project_path import PathState
@@ -29,7 +28,6 @@ from cyborg_quota.types import (
     Counters,
     Headroom,
     Over,
-    ResourceKey,
     UsageKey,
     UsageRecord,
 )
@@ -61,16 +59,13 @@ class HeadroomReader:
         """
         state = self._state(project_id, pod)
         limits = self._bounds(state, sorted(request))
-        amounts: Counter[ResourceKey] = Counter()
-        for resource, amount in request.items():
-            for key in self._enforcers.counters_of(resource, pod):
-                amounts[key] += amount
+        amounts = transitions.by_counter(request, self._enforcers.counters_of, pod)
         found = enforcement.find_refusals(project_id, limits.constraints, state.counters, amounts, limits.missing)
         found += self._enforcers.check(project_id, request)
         fits: dict[str, int] = {}
         for over in found:
             fits[over.resource] = min(enforcement.room(over), fits.get(over.resource, MAX_AMOUNT))
-        shown = sorted(found) if sees_all else enforcement.redact(found, state.project_ids)
+        shown = found if sees_all else enforcement.redact(found, state.project_ids)
         return [dataclasses.replace(over, fits=fits[over.resource]) for over in shown]
 
     def count_bundles(

@@ -22,7 +22,7 @@ Enforce = Callable[[str, Mapping[str, int]], None]
 
 
 class OsloLimitHook(Enforcer):
-    """Asks a function about each reserve, before its transaction, and each check. The ledger's limits apply as well."""
+    """Asks a function before each reserve, resize and transfer, and in each check. Limits apply as well."""
 
     field: ClassVar[str | None] = "deltas"  # (each claim has them)
 

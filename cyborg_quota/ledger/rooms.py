@@ -6,20 +6,20 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 
-from cyborg_quota import headroom
+from cyborg_quota import headroom, transitions
 from cyborg_quota.capacity_types import FreeInventories
 from cyborg_quota.db.project_path import PathState
-from cyborg_quota.headroom import Bundles
+from cyborg_quota.headroom import Bundles, K
 from cyborg_quota.limits.base import PathLimits
 from cyborg_quota.transitions import CountersOf
-from cyborg_quota.types import UNLIMITED, Counters, Headroom, Usage, UsageKey, UsageRecord
+from cyborg_quota.types import UNLIMITED, Constraint, Counters, Headroom, ResourceKey, Usage, UsageKey, UsageRecord
 
 
 class Rooms:
     """What is left of some resources.
 
-    ``fits``: the headrooms, by resource. ``bundles``: how many bundles fit. ``place``: where the caller asks; ``pod``
-    None: in no pod. ``is_open`` False: no claim is taken there.
+    ``fits``: the headrooms, by resource. ``bundles``: how many bundles fit. ``provider`` and ``pod``: where the caller
+    asks; None: nowhere in particular. ``is_open`` False: no claim is taken there.
     """
 
     def __init__(
@@ -41,14 +41,26 @@ class Rooms:
         self.bundle = bundle
         self.is_open = True
         self._counters_of = counters_of
+        self._constraints: dict[ResourceKey, list[Constraint]] = {}  # (a project may have limits in many pods)
+        for one in limits.constraints:
+            self._constraints.setdefault(one.key.resource_key, []).append(one)
         self.fits = self.in_pod(pod)
-        self.bundles = Bundles(0, None) if bundle is None else headroom.how_many(bundle, self.fits)
+        self.bundles = Bundles(0, None) if bundle is None else self._how_many(bundle, pod)
 
     def in_pod(self, pod: str | None) -> dict[str, Headroom]:
         """What the limits leave in one pod, by resource; None: in no pod."""
-        keys = {resource: tuple(self._counters_of(resource, pod)) for resource in self.resources}
-        state, limits = self.state, self.limits
-        return headroom.compute(state.project_ids, keys, limits.constraints, state.counters, missing=limits.missing)
+        return self._left({resource: tuple(self._counters_of(resource, pod)) for resource in self.resources})
+
+    def _left(self, keys: Mapping[K, Collection[ResourceKey]]) -> dict[K, Headroom]:
+        counted = {key for some in keys.values() for key in some}
+        constraints = [one for key in counted for one in self._constraints.get(key, ())]
+        path, counters = self.state.project_ids, self.state.counters
+        return headroom.compute(path, keys, constraints, counters, missing=self.limits.missing)
+
+    def _how_many(self, bundle: Mapping[str, int], pod: str | None) -> Bundles:
+        """How many bundles the limits leave in one pod: resources may share a counter."""
+        amounts = transitions.by_counter(bundle, self._counters_of, pod)
+        return headroom.how_many(amounts, self._left({key: (key,) for key in amounts}))
 
     def narrow_fits(self, provider: str, free: Mapping[str, Mapping[str | None, Sequence[FreeInventories]]]) -> None:
         """Consider also what is free, by resource and pod. ``provider``: its name, or ANY."""
@@ -64,10 +76,7 @@ class Rooms:
 
     def narrow_bundles(self, at_providers: Mapping[str | None, int]) -> None:
         """Consider also how many bundles fit at providers, by pod."""
-        by_pod = [
-            min(number, headroom.how_many(self.bundle or {}, self.in_pod(one)).number)
-            for one, number in at_providers.items()
-        ]
+        by_pod = [min(number, self._how_many(self.bundle or {}, one).number) for one, number in at_providers.items()]
         if sum(by_pod) < self.bundles.number:
             self.bundles = Bundles(sum(by_pod), None)
 

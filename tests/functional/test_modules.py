@@ -4,14 +4,19 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import pathlib
 import sys
 from collections.abc import Iterator
 from types import FrameType
 
+import oslotest.base
 import testscenarios
 
 import cyborg_quota
+from cyborg_quota.ledger import reserve
+from cyborg_quota.ledger.project_limits import ProjectEnforcer
+from cyborg_quota.ledger.reserve import Reserver
 from tests import base
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -22,6 +27,18 @@ MOST_OF_COMMIT = 10, 35
 """Modules, and functions, where a call is one statement. SQLite sends several, from other modules and functions."""
 OF_SEVERAL_STATEMENTS = 7, 30
 WARM_UP_CALLS = 3
+
+
+MOST_LINES = 60
+"""Of Reserver.charge and what it calls directly: one screen."""
+
+
+class TestCharge(oslotest.base.BaseTestCase):
+    def test_it_fits_on_one_screen_and_knows_no_rule(self) -> None:
+        own = (Reserver.charge, Reserver._attempt, reserve.repeat, reserve._to_pending, ProjectEnforcer.redact)
+        text = "".join(map(inspect.getsource, own))
+        self.assertLessEqual(text.count("\n"), MOST_LINES)
+        self.assertNotRegex(text, "(?i)pod|provider|total")
 
 
 class TestModules(base.LedgerTestCase):

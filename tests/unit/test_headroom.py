@@ -33,16 +33,23 @@ class TestRule(base.BaseTestCase):
         self.assertEqual("counter", fits(counters=full).scope)
 
 
+def number_of(bundle: dict[str, int], headrooms: dict[str, Headroom]) -> Bundles:
+    return how_many(
+        {ResourceKey(name): amount for name, amount in bundle.items()},
+        {ResourceKey(name): one for name, one in headrooms.items()},
+    )
+
+
 class TestBundles(base.BaseTestCase):
     def test_how_many(self) -> None:
         headrooms = {"gpu": Headroom(5, "p"), "fpga": Headroom(2, "p"), "tpu": Headroom(None)}
-        self.assertEqual(Bundles(2, "fpga"), how_many({"gpu": 2, "fpga": 1}, headrooms))
-        self.assertEqual(Bundles(1, "gpu"), how_many({"gpu": 3, "fpga": 1, "tpu": 7}, headrooms))
-        self.assertEqual(Bundles(0, "gpu"), how_many({"gpu": 6}, headrooms))
-        self.assertEqual(headrooms["fpga"], how_many({"gpu": 2, "fpga": 1}, headrooms).headroom)
+        self.assertEqual(Bundles(2, "fpga"), number_of({"gpu": 2, "fpga": 1}, headrooms))
+        self.assertEqual(Bundles(1, "gpu"), number_of({"gpu": 3, "fpga": 1, "tpu": 7}, headrooms))
+        self.assertEqual(Bundles(0, "gpu"), number_of({"gpu": 6}, headrooms))
+        self.assertEqual(headrooms["fpga"], number_of({"gpu": 2, "fpga": 1}, headrooms).headroom)
 
     def test_without_a_limit(self) -> None:
         """One reserve takes at most MAX_AMOUNT of a resource: 2**31 - 1."""
         headrooms = {"gpu": Headroom(None), "tpu": Headroom(None)}
-        self.assertEqual(Bundles(MAX_AMOUNT, "tpu"), how_many({"tpu": 1}, headrooms))
-        self.assertEqual(Bundles(2**30 - 1, "gpu"), how_many({"gpu": 2, "tpu": 1}, headrooms))
+        self.assertEqual(Bundles(MAX_AMOUNT, "tpu"), number_of({"tpu": 1}, headrooms))
+        self.assertEqual(Bundles(2**30 - 1, "gpu"), number_of({"gpu": 2, "tpu": 1}, headrooms))
