@@ -106,8 +106,8 @@ class Administration(Subject):
         validation.admin_only(context, "list_holders")
         if after != "":
             after = validation.check_name("after", after)
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise exceptions.InvalidRequest(f"The count must be an integer of at least 1, not {safe_repr(count)}.")
+        error = f"The count must be an integer of at least 1, not {safe_repr(count)}."
+        count = validation.integer(count, 1, None, error)
         return self._driver.projects.list_holders(after, min(count, MAX_LISTED_PROJECTS))
 
     def list_holdings(self, context: Context, project_ids: Collection[str]) -> list[Holding]:

@@ -530,18 +530,13 @@ def _check_amounts(amounts: object) -> dict[str, int]:
         raise exceptions.InvalidRequest(
             f"What is used elsewhere must map resources to amounts, not {safe_repr(amounts)}."
         )
-    return {validation.check_name("resource", name): _check_amount(amount) for name, amount in amounts.items()}
-
-
-def _check_amount(amount: object) -> int:
-    if isinstance(amount, bool) or not isinstance(amount, int) or not 0 <= amount <= MAX_LIMIT:
-        raise exceptions.InvalidRequest(f"What is used elsewhere must be a whole number of at least 0, not {amount!a}.")
-    return int(amount)
+    error = "What is used elsewhere must be a whole number of at least 0, not {!a}."
+    return {
+        validation.check_name("resource", name): validation.integer(amount, 0, MAX_LIMIT, error.format(amount))
+        for name, amount in amounts.items()
+    }
 
 
 def _check_generation(generation: object) -> int | None:
-    if generation is None:
-        return None
-    if isinstance(generation, bool) or not isinstance(generation, int) or not 0 <= generation <= MAX_AMOUNT:
-        raise exceptions.InvalidRequest("The generation of a provider must be a whole number of at least 0.")
-    return int(generation)
+    error = "The generation of a provider must be a whole number of at least 0."
+    return None if generation is None else validation.integer(generation, 0, MAX_AMOUNT, error)

@@ -370,11 +370,9 @@ class QuotaEngine(Queries):
         Committed reservations of the same age without a consumer and a group are merged into one carried-forward row.
         """
         validation.admin_only(context, "purge")
-        if isinstance(older_than_seconds, bool) or not isinstance(older_than_seconds, int):
-            raise exceptions.InvalidRequest("The minimum age for a purge must be a whole number of seconds.")
-        if not 0 <= older_than_seconds <= validation.MAX_EXPIRE_SECONDS:
-            raise exceptions.InvalidRequest("The minimum age for a purge must be between 0 seconds and 100 years.")
-        return self._driver.purger.purge(older_than_seconds * MICROSECONDS, progress)
+        error = "The minimum age for a purge must be a whole number of seconds between 0 and 100 years."
+        seconds = validation.integer(older_than_seconds, 0, validation.MAX_EXPIRE_SECONDS, error)
+        return self._driver.purger.purge(seconds * MICROSECONDS, progress)
 
     def notices(self, context: Context) -> list[Notice]:
         """The projects that crossed a threshold of a limit since the last call, by any host. Admin only."""

@@ -74,8 +74,6 @@ class TotalLimits(Subject):
             raise exceptions.InvalidRequest("Total limits must map at least one resource to a limit.")
         validation.refuse_unknown(limits, self._resources)
         for resource, limit in limits.items():
-            if isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit <= MAX_LIMIT:
-                raise exceptions.InvalidRequest(
-                    f"The total limit of {resource} must be an integer from 0 to {MAX_LIMIT}, not {safe_repr(limit)}."
-                )
+            error = f"The total limit of {resource} must be an integer from 0 to {MAX_LIMIT}, not {safe_repr(limit)}."
+            validation.integer(limit, 0, MAX_LIMIT, error)
         return {validation.check_name("resource", resource): int(limit) for resource, limit in limits.items()}

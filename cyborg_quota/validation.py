@@ -230,9 +230,8 @@ def entry_id(marker: object) -> tuple[int, int]:
 
 def age_microseconds(seconds: object) -> int:
     """An age in whole seconds as microseconds. Raises InvalidRequest."""
-    if isinstance(seconds, bool) or not isinstance(seconds, int) or seconds < 0:
-        raise exceptions.InvalidRequest(f"An age must be a whole number of seconds, not {safe_repr(seconds)}.")
-    return min(int(seconds), MAX_EXPIRE_SECONDS) * MICROSECONDS
+    checked = integer(seconds, 0, None, f"An age must be a whole number of seconds, not {safe_repr(seconds)}.")
+    return min(checked, MAX_EXPIRE_SECONDS) * MICROSECONDS
 
 
 def moment_or_age(name: str, value: object) -> datetime.datetime | datetime.timedelta | None:
@@ -440,22 +439,23 @@ def check_resource_name(resource: object) -> str:
     return resource
 
 
+def integer(value: object, least: int, most: int | None, error: str) -> int:
+    """The value. Raises InvalidRequest with the text ``error`` unless it is an integer from ``least`` to ``most``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
+        raise exceptions.InvalidRequest(error)
+    return int(value)
+
+
 def check_limit(limit: object) -> int:
     """A limit: -1 (unlimited), 0, or a number. Raises InvalidRequest."""
-    if isinstance(limit, bool) or not isinstance(limit, int) or not UNLIMITED <= limit <= MAX_LIMIT:
-        raise exceptions.InvalidRequest(
-            f"A limit must be a whole number of at least -1 (unlimited), not {safe_repr(limit)}."
-        )
-    return limit
+    error = f"A limit must be a whole number of at least -1 (unlimited), not {safe_repr(limit)}."
+    return integer(limit, UNLIMITED, MAX_LIMIT, error)
 
 
 def row_limit(limit: int | None) -> int | None:
     """The maximum number of rows to list; None means all. Raises InvalidRequest."""
-    if limit is None:
-        return None
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit <= MAX_AMOUNT:
-        raise exceptions.InvalidRequest(f"The maximum number of rows to list must be between 0 and {MAX_AMOUNT}.")
-    return limit
+    error = f"The maximum number of rows to list must be between 0 and {MAX_AMOUNT}."
+    return None if limit is None else integer(limit, 0, MAX_AMOUNT, error)
 
 
 def _listed(values: object, error: exceptions.QuotaError, kind: type = object) -> list[Any]:
