@@ -112,7 +112,8 @@ class Capacity:
         author = validation.author_of(context, reason)
 
         def work(connection: Connection) -> tuple[Provider, list[RecordedChange]]:
-            _lock_pod(connection, provider.pod)
+            if provider.pod is not None:
+                pod_rows.lock(connection, provider.pod)  # so that it is not removed in the meantime
             parent_id = None if provider.parent is None else self._find(connection, provider.parent).id
             if parent_id is not None and not resource_providers.lock(connection, parent_id):
                 raise exceptions.ProviderNotFound(str(provider.parent))
@@ -168,7 +169,8 @@ class Capacity:
 
     def _set_provider(self, name: str, author: Author, **values: Any) -> Provider:
         def work(connection: Connection) -> tuple[Provider, list[RecordedChange]]:
-            _lock_pod(connection, values.get("pod"))
+            if values.get("pod") is not None:
+                pod_rows.lock(connection, values["pod"])
             provider_id, before = self._lock(connection, name, None)
             changed = dataclasses.replace(before, **values)
             if changed != before:
@@ -480,12 +482,6 @@ def _remove_inventories(
             f"claims use {record.used}; {_HOW_TO_LIST % record.provider}; a total of 0 refuses new ones",
         )
     return [_inventory_change(provider, record, None) for record in records.values()]
-
-
-def _lock_pod(connection: Connection, name: str | None) -> None:
-    """Lock the pod that a provider gets, so that it is not removed in the meantime. Raises PodNotFound."""
-    if name is not None and pod_rows.lock(connection, name) is None:
-        raise exceptions.PodNotFound(name)
 
 
 def _provider_values(provider: Provider) -> Value:

@@ -93,7 +93,7 @@ class Pods(Subject):
         try:
             self._record(context, "add pod", lambda connection: (None, tables.insert(connection, pod)))
         except DuplicateEntry:
-            if self._show(pod.name) != pod:  # equal: the answer to the COMMIT of an earlier attempt was lost
+            if self.show(context, pod.name) != pod:  # equal: the answer to the COMMIT of an earlier attempt was lost
                 raise exceptions.PodExists(pod.name) from None
         return pod
 
@@ -116,35 +116,20 @@ class Pods(Subject):
         self._history.announce(recorded)
         return after
 
-    @staticmethod
-    def _lock(connection: Connection, name: str) -> Candidate:
-        stored = tables.lock(connection, name)
-        if stored is None:
-            raise exceptions.PodNotFound(name)
-        return stored
-
     def list_pods(self, context: Context, *, limit: int | None = None, after: str | None = None) -> list[Pod]:
         """All pods, in the order in which they were added.
 
         ``limit``: the maximum number. ``after``: the name of the last pod of the previous page. Raises MarkerNotFound.
         """
         validation.admin_only(context, "list_pods")
-        return self._list(validation.row_limit(limit), validation.optional_name("marker", after))
-
-    def _list(self, limit: int | None = None, after: str | None = None) -> list[Pod]:
-        stored = self._database.read_synced(lambda connection: tables.list_pods(connection, limit, after))
-        return [one.pod for one in stored]
+        page = validation.row_limit(limit), validation.optional_name("marker", after)
+        return [one.pod for one in self._database.read_synced(lambda connection: tables.list_pods(connection, *page))]
 
     def show(self, context: Context, name: str) -> Pod:
         """One pod. Raises PodNotFound."""
         validation.admin_only(context, "show_pod")
-        return self._show(validation.check_name("pod", name))
-
-    def _show(self, name: str) -> Pod:
-        stored = self._database.read_synced(lambda connection: tables.find(connection, name))
-        if stored is None:
-            raise exceptions.PodNotFound(name)
-        return stored.pod
+        name = validation.check_name("pod", name)
+        return self._database.read_synced(lambda connection: tables.find(connection, name)).pod
 
     def change(
         self,
@@ -174,7 +159,7 @@ class Pods(Subject):
         name = validation.check_name("pod", name)
 
         def work(connection: Connection) -> tuple[Pod, Pod]:
-            stored = self._lock(connection, name)
+            stored = tables.lock(connection, name)
             changed = dataclasses.replace(stored.pod, **changes)
             tables.update(connection, stored.id, changed)
             if changed.endpoint != stored.pod.endpoint:
@@ -191,7 +176,7 @@ class Pods(Subject):
         name = validation.check_name("pod", name)
 
         def work(connection: Connection) -> tuple[Pod, None]:
-            stored = self._lock(connection, name)
+            stored = tables.lock(connection, name)
             if pod_bindings.is_bound(connection, name):
                 reason = "projects are bound to it (see `pod binding list --pod`; `pod binding end --pod` ends all)"
                 raise exceptions.PodInUse(name, reason)
@@ -338,7 +323,7 @@ class Pods(Subject):
         key, pod = _key(project_id, zone, affinity), validation.check_name("pod", pod)
 
         def work(connection: Connection) -> Binding:
-            stored = self._lock(connection, pod)
+            stored = tables.lock(connection, pod)
             if stored.pod.state != "available":
                 raise exceptions.PodNotAvailable(pod, stored.pod.state)
             current = pod_bindings.find_current(connection, key)
@@ -375,7 +360,7 @@ class Pods(Subject):
         bound to it again. Raises PodNotFound.
         """
         validation.admin_only(context, "end_bindings")
-        self._show(pod := validation.check_name("pod", pod))
+        pod = self.show(context, pod).name
         # The first batch that is not full is the last one: the call also ends if selections bind projects again.
         ended, ids = 0, [0] * pod_bindings.BATCH
         while len(ids) == pod_bindings.BATCH:
@@ -390,20 +375,15 @@ class Pods(Subject):
         """The last measurement of each pod, or of one. Raises PodNotFound."""
         validation.admin_only(context, "list_pod_usages")
         name = validation.optional_name("pod", name)
-        usages = self._usages(name)
+        usages = self._database.read_synced(lambda connection: tables.list_usages(connection, name))
         if name is not None and not usages:
             raise exceptions.PodNotFound(name)
         return usages
 
-    def _usages(self, name: str | None = None) -> list[PodUsage]:
-        return self._database.read_synced(lambda connection: tables.list_usages(connection, name))
-
     def measure(self, context: Context, names: list[str]) -> dict[str, dict[str, ResourceUse]]:
         """What the inventories of the providers of these pods have and use now; writes nothing."""
         validation.admin_only(context, "measure_pods")
-        return self._measure(validation.check_names("pod", names))
-
-    def _measure(self, names: list[str]) -> dict[str, dict[str, ResourceUse]]:
+        names = validation.check_names("pod", names)
         found: dict[str, dict[str, ResourceUse]] = {name: {} for name in names}
         sums = self._untimed.read(lambda connection: free_capacity.sums(connection, names))
         for key, use in sums.items():
@@ -414,7 +394,7 @@ class Pods(Subject):
         """Store the measurement of a pod, made now. Raises PodNotFound, InvalidPod."""
         validation.admin_only(context, "set_pod_usage")
         name, checked = validation.check_name("pod", name), _checked_usage(usage)
-        self._database.write(lambda connection: tables.set_usage(connection, self._lock(connection, name).id, checked))
+        self._database.write(lambda connection: tables.set_usage(connection, tables.lock(connection, name).id, checked))
 
     def collect(
         self,
@@ -437,25 +417,24 @@ class Pods(Subject):
         the number of pods done. Raises PodNotFound.
         """
         validation.admin_only(context, "collect_pods")
-        known = {pod.name: pod for pod in self._list()}
+        known = {pod.name: pod for pod in self.list_pods(context)}
         if names is None:
             chosen = [pod for pod in known.values() if pod.state != "disabled"]
         else:
-            chosen = [
-                known.get(name) or self._show(name) for name in dict.fromkeys(validation.check_names("pod", names))
-            ]
+            wanted = dict.fromkeys(validation.check_names("pod", names))
+            chosen = [known.get(name) or self.show(context, name) for name in wanted]
         if max_age_seconds is not None:
-            chosen = self._due(chosen, max_age_seconds)
+            chosen = self._due(context, chosen, max_age_seconds)
         errors: dict[str, str] = {}
         began, pods = self._database.read(overrides.now), {pod.name: pod for pod in chosen}
-        for name, answer in self._measured(chosen, read_endpoint, timeout_seconds, progress):
+        for name, answer in self._measured(context, chosen, read_endpoint, timeout_seconds, progress):
             if isinstance(answer, str):
                 errors[name] = answer
             else:
                 with contextlib.suppress(exceptions.PodNotFound):  # removed in the meantime
                     self._store(pods[name], _checked_usage(answer), began)
             progress(1)
-        usages = {usage.pod: usage for usage in self._usages()} if chosen else {}
+        usages = {usage.pod: usage for usage in self.list_usages(context)} if chosen else {}
         return [CollectedPod(usages[pod.name], errors.get(pod.name)) for pod in chosen if pod.name in usages]
 
     def _store(self, pod: Pod, usage: Mapping[str, ResourceUse], began: datetime.datetime) -> None:
@@ -465,15 +444,15 @@ class Pods(Subject):
         """
 
         def work(connection: Connection) -> None:
-            stored = self._lock(connection, pod.name)
+            stored = tables.lock(connection, pod.name)
             if stored.pod.endpoint == pod.endpoint:
                 tables.set_usage(connection, stored.id, usage, began)
 
         self._database.write(work)
 
-    def _due(self, pods: Sequence[Pod], max_age_seconds: float) -> list[Pod]:
+    def _due(self, context: Context, pods: Sequence[Pod], max_age_seconds: float) -> list[Pod]:
         """Those that this process measures."""
-        ages = {usage.pod: usage.age for usage in self._usages()}
+        ages = {usage.pod: usage.age for usage in self.list_usages(context)}
         age = int(max_age_seconds * 1e6)
         retry = min(age, RETRY_SECONDS * 1_000_000)
         max_age = datetime.timedelta(microseconds=age)
@@ -490,6 +469,7 @@ class Pods(Subject):
 
     def _measured(
         self,
+        context: Context,
         pods: Sequence[Pod],
         read_endpoint: ReadEndpoint | None,
         timeout_seconds: float,
@@ -498,8 +478,8 @@ class Pods(Subject):
         endpoints = {pod.name: pod.endpoint for pod in pods if pod.endpoint is not None}
         own = [pod.name for pod in pods if pod.endpoint is None]
         if own:
-            was_measured = {usage.pod for usage in self._usages() if usage.usage is not None}
-            for name, usage in self._measure(own).items():
+            was_measured = {usage.pod for usage in self.list_usages(context) if usage.usage is not None}
+            for name, usage in self.measure(context, own).items():
                 if usage or name in was_measured:
                     yield name, usage
         if read_endpoint is None:

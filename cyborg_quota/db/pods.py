@@ -91,8 +91,8 @@ def _values(pod: Pod) -> dict[str, Any]:
     }
 
 
-def lock(connection: sa.Connection, name: str) -> Candidate | None:
-    """Lock a pod against new bindings and other changes, and return it as it is now. None: it does not exist."""
+def lock(connection: sa.Connection, name: str) -> Candidate:
+    """Lock a pod against new bindings and other changes, and return it as it is now. Raises PodNotFound."""
     advance = sa.update(pods).where(_pod.name == name)
     connection.execute(advance.values(generation=_pod.generation + 1, updated_at=clock.utc_now()))
     return find(connection, name)
@@ -109,16 +109,17 @@ def delete(connection: sa.Connection, pod_id: int) -> None:
     connection.execute(sa.delete(pods).where(_pod.id == pod_id))
 
 
-def find(connection: sa.Connection, name: str) -> Candidate | None:
-    """The pod with this name."""
-    return next(map(stored, connection.execute(_LIST.where(_pod.name == name))), None)
+def find(connection: sa.Connection, name: str) -> Candidate:
+    """The pod with this name. Raises PodNotFound."""
+    for row in connection.execute(_LIST.where(_pod.name == name)):
+        return stored(row)
+    raise exceptions.PodNotFound(name)
 
 
 def require(connection: sa.Connection, names: Iterable[str]) -> None:
     """Raise PodNotFound for the first of these names that no pod has."""
     for name in names:
-        if find(connection, name) is None:
-            raise exceptions.PodNotFound(name)
+        find(connection, name)
 
 
 class PodsVersion(NamedTuple):
@@ -218,9 +219,7 @@ def list_usages(connection: sa.Connection, name: str | None = None) -> list[PodU
         (_pod.endpoint.is_not(None), _pod.created_at),
     ).label("since")
     query = sa.select(_pod.name, _usage.usage, _usage.measured_at, since, clock.utc_now().label("now"))
-    query = query.select_from(WITH_USAGE).order_by(_pod.id)
-    if name is not None:
-        query = query.where(_pod.name == name)
+    query = query.select_from(WITH_USAGE).where(*paging.given((_pod.name, name))).order_by(_pod.id)
     return [
         PodUsage(
             row.name,

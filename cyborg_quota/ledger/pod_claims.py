@@ -16,6 +16,7 @@ A claim that selects its pod tries, in this order:
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections import Counter
@@ -301,5 +302,6 @@ def hold(connection: Connection, pod_id: int, requests: Iterable[PodRequest], se
 
 def is_available(connection: Connection, name: str) -> bool:
     """Whether claims that name this pod are taken."""
-    stored = pods.find(connection, name)
-    return stored is not None and stored.pod.state == "available"
+    with contextlib.suppress(exceptions.PodNotFound):
+        return pods.find(connection, name).pod.state == "available"
+    return False
