@@ -374,39 +374,31 @@ def write(tree: LimitTree, live: Collection[LimitOverride] = (), totals: Collect
     for one in live:
         spans.setdefault(one.project_id, []).append(_written(one))
     pods: dict[str, dict[str, dict[str, int]]] = {}
-    for (project_id, resource, pod), limit in sorted(tree.project_limits.items(), key=_by_pod):
+    for (project_id, pod, resource), limit in sorted(
+        ((key.project_id, key.pod, key.resource), limit) for key, limit in tree.project_limits.items()
+    ):
         of_project = pods.setdefault(project_id, {}) if pod else limits
         of_project.setdefault(pod or project_id, {})[resource] = limit
 
     def entry(project_id: str) -> dict[str, Any]:
-        project: dict[str, Any] = {"id": project_id}
-        if project_id in limits:
-            project["limits"] = limits[project_id]
-        if project_id in pods:
-            project["pods"] = pods[project_id]
-        if project_id in spans:
-            project["overrides"] = spans[project_id]
-        if project_id in tree.children_of:
-            project["children"] = [entry(child) for child in tree.children_of[project_id]]
-        return project
+        fields = {
+            "id": project_id,
+            "limits": limits.get(project_id),
+            "pods": pods.get(project_id),
+            "overrides": spans.get(project_id),
+            "children": [entry(child) for child in tree.children_of.get(project_id, ())],
+        }
+        return {name: value for name, value in fields.items() if value}
 
     tops = [*tree.roots, *sorted(spans.keys() - set(tree.projects))]  # (those are not in the tree and have no limit)
     top = {"total": {one.resource: one.limit for one in totals}} if totals else {}
     return {**top, "defaults": dict(sorted(tree.defaults.items())), "projects": [entry(top) for top in tops]}
 
 
-def _by_pod(item: tuple[UsageKey, int]) -> tuple[str, str, str]:
-    project_id, resource, pod = item[0]
-    return project_id, pod, resource
-
-
 def _written(one: LimitOverride) -> dict[str, Any]:
-    found: dict[str, Any] = {"resource": one.resource, "limit": one.limit}
-    found["from"] = f"{one.starts_at.isoformat()}Z"
-    found["until"] = f"{one.until.isoformat()}Z"
-    if one.reason is not None:
-        found["reason"] = one.reason
-    return found
+    span = {"from": f"{one.starts_at.isoformat()}Z", "until": f"{one.until.isoformat()}Z"}
+    reason = {} if one.reason is None else {"reason": one.reason}
+    return {"resource": one.resource, "limit": one.limit, **span, **reason}
 
 
 def apply(tree: LimitTree, document: Document) -> tuple[LimitTree, list[RecordedChange]]:
