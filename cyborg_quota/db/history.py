@@ -183,8 +183,7 @@ def _first(changes: sa.Subquery, name: str, state: State | None = None) -> sa.Su
         sa.func.min(changes.c.generation).label("generation"),
         sa.func.max(changes.c.moment).label("last"),
     ).group_by(changes.c.reservation_id)
-    if state is not None:
-        query = query.where(changes.c.state == state)
+    query = query.where(*paging.given((changes.c.state, state)))
     least = query.subquery(f"{name}_generation")
     is_first = sa.and_(
         reservation_changes.c.reservation_id == least.c.reservation_id,

@@ -225,9 +225,7 @@ def set_used_elsewhere(connection: sa.Connection, provider_id: int, amounts: Map
 
 def delete_unused(connection: sa.Connection, provider_id: int, resource: str | None = None) -> None:
     """Delete the inventory of a resource, or all inventories of the provider, except those that have claims (C5)."""
-    conditions = [_row.provider_id == provider_id, _row.used == 0]
-    if resource is not None:
-        conditions.append(_row.resource == resource)
+    conditions = paging.given((_row.provider_id, provider_id), (_row.used, 0), (_row.resource, resource))
     connection.execute(sa.delete(inventories).where(*conditions))
 
 

@@ -22,10 +22,9 @@ from cyborg_quota.db import (
 )
 from cyborg_quota.db.database import Connection
 from cyborg_quota.db.models import limit_defaults, project_limits
-from cyborg_quota.db.prepared import insert_many
+from cyborg_quota.db.prepared import chunks, insert_many
 from cyborg_quota.types import TOTAL, Page, TotalLimit, UsageKey
 
-_NAMES_A_QUERY: Final = 500
 _OF_PROJECTS: Final = project_limits.c.project_id != TOTAL
 """The limits that are not totals over all projects (totals.py)."""
 
@@ -45,11 +44,9 @@ def read_limits(connection: Connection, project_ids: Collection[str] | None = No
     if project_ids is None:
         return defaults, _by_key(connection.execute(_LIMITS)), projects.edges(connection)
     limits, parents = {}, {}
-    names = sorted(project_ids)
-    for start in range(0, len(names), _NAMES_A_QUERY):
-        some = names[start : start + _NAMES_A_QUERY]
-        limits.update(of_projects(connection, some))
-        parents.update(projects.edges(connection, some))
+    for names in chunks(sorted(project_ids)):
+        limits.update(of_projects(connection, names))
+        parents.update(projects.edges(connection, names))
     return defaults, limits, parents
 
 
@@ -84,9 +81,7 @@ def read_in_pods(
     the limits of each project are sorted by pod and resource.
     """
     limit = project_limits.c
-    selected = [limit.pod != "" if pod is None else limit.pod == pod]
-    if project_id is not None:
-        selected.append(limit.project_id == project_id)
+    selected = [limit.pod != "", *paging.given((limit.pod, pod), (limit.project_id, project_id))]
     if after is not None:
         selected.append(limit.project_id > after)
     query = _LIMITS.where(*selected)
@@ -102,8 +97,7 @@ def read_in_pods(
 def _page_of_defaults(connection: Connection, page: Page) -> sa.Select[Any]:
     name = limit_defaults.c.resource
     query = sa.select(name, limit_defaults.c.hard_limit).order_by(name).limit(page.limit)
-    if page.resource is not None:
-        query = query.where(name == page.resource)
+    query = query.where(*paging.given((name, page.resource)))
     if page.after is None:
         return query
     after = page.after[1]

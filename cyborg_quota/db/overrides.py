@@ -16,12 +16,12 @@ import sqlalchemy as sa
 
 from cyborg_quota.db import clock, paging
 from cyborg_quota.db.models import limit_overrides
+from cyborg_quota.db.prepared import chunks
 from cyborg_quota.types import LimitOverride, UsageKey
 
 KEPT_SECONDS: Final = 86400
 """An ended override is deleted by a later change, and not before this time: the clocks of a cluster differ."""
 
-_NAMES_A_QUERY: Final = 500
 _ID: Final = re.compile(r"(0|[1-9][0-9]{0,9})-(0|[1-9][0-9]{0,9})", re.ASCII)
 _MAX_INTEGER: Final = 2**31 - 1
 _column = limit_overrides.c
@@ -50,9 +50,8 @@ def read(
         return _rows(connection, sa.true())
     found: list[LimitOverride] = []
     now = None
-    names = sorted(project_ids)
-    for start in range(0, len(names), _NAMES_A_QUERY):
-        some, at = _rows(connection, _column.project_id.in_(names[start : start + _NAMES_A_QUERY]), is_sorted=False)
+    for names in chunks(sorted(project_ids)):
+        some, at = _rows(connection, _column.project_id.in_(names), is_sorted=False)
         found += some
         now = now or at
     return sorted(found, key=lambda one: one.made), now
@@ -67,10 +66,7 @@ def read_page(
     page begins, which may have ended. ``resource``: only of this one.
     """
     limit, after, resource = page
-    conditions: list[sa.ColumnElement[bool]] = [sa.true()]
-    for column, value in ((_column.project_id, project_id), (_column.resource, resource)):
-        if value is not None:
-            conditions.append(column == value)
+    conditions = [sa.true(), *paging.given((_column.project_id, project_id), (_column.resource, resource))]
     if after is not None:
         is_later = sa.or_(_column.generation > after[0], _column.ordinal > after[1])
         conditions += [_column.generation >= after[0], is_later]

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import sqlalchemy as sa
 
 from cyborg_quota.capacity_types import ResourceUse
-from cyborg_quota.db import clock, dialects, pods
+from cyborg_quota.db import clock, dialects, paging, pods
 from cyborg_quota.db.models import pod_bindings, pod_usages
 from cyborg_quota.db.models import pods as pods_table
 from cyborg_quota.db.pods import PodsVersion
@@ -180,11 +180,9 @@ def list_bindings(
     after: int,
 ) -> list[tuple[int, Binding]]:
     """The bindings and their ids, the oldest first. ``history``: also those that ended."""
-    query = sa.select(*_COLUMNS).where(_binding.id > after).order_by(_binding.id).limit(limit)
     current = None if history else 1
-    for column, value in ((_binding.project_id, project_id), (_binding.pod, pod), (_binding.current, current)):
-        if value is not None:
-            query = query.where(column == value)
+    wanted = paging.given((_binding.project_id, project_id), (_binding.pod, pod), (_binding.current, current))
+    query = sa.select(*_COLUMNS).where(_binding.id > after, *wanted).order_by(_binding.id).limit(limit)
     return [(row.id, _binding_of(row)) for row in connection.execute(query)]
 
 

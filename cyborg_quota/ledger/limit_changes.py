@@ -52,9 +52,6 @@ of [quota] retry_seconds (record 0028)."""
 MOST_MOVED_ROWS_OF_ONE_WRITER: Final = 20_000
 """The same on SQLite, where charges wait for the whole import."""
 
-BATCH_PROJECTS: Final = 500
-"""The number of projects that a query names."""
-
 
 class TreePage(NamedTuple):
     """Limits and counters, and projects as (depth, project_id), parents before their children."""
@@ -106,7 +103,7 @@ class LimitKeeper(LimitChanger):
             tree = LimitTree({}, {}, edges, self._limits.initial_limits)
             counters: dict[UsageKey, Counters] = {}
             nodes = _page(list(limit_tree.walk([project_id], tree.children_of)), limit, after)
-            for some in chunks([name for _, name in nodes], BATCH_PROJECTS):
+            for some in chunks([name for _, name in nodes]):
                 tree.defaults, limits, _ = tables.read_limits(connection, some)
                 tree.project_limits.update({**limits, **overrides.active(connection, some)})
                 counters.update(usages.read(connection, some))
@@ -188,7 +185,11 @@ class LimitKeeper(LimitChanger):
             if not is_new and project_id not in tree.parents:
                 raise exceptions.ProjectRefused(project_id, "is not known; add it first")
             tree.set_parent(project_id, parent_id)
-            self.check_depth(tree, project_id)
+            levels = len(tree.path(project_id)) - 1 + tree.height(project_id)
+            if levels > MAX_DEPTH:
+                raise exceptions.ProjectRefused(
+                    project_id, f"would make a tree of {levels} levels; at most {MAX_DEPTH} are possible"
+                )
             affected = [project_id, *tree.children_of.get(project_id, ())]
             limits = Timeline(tree, *overrides.read(connection))
             self._refuse(limits, affected, limits.keys)
@@ -241,14 +242,6 @@ class LimitKeeper(LimitChanger):
 
         change = functools.partial(self._history.change, defaults=wanted.defaults, dry_run=dry_run)
         return until_stable(lambda: change(self._database, work))
-
-    def check_depth(self, tree: LimitTree, project_id: str) -> None:
-        """Raise ProjectRefused if the tree would be deeper than MAX_DEPTH."""
-        levels = len(tree.path(project_id)) - 1 + tree.height(project_id)
-        if levels > MAX_DEPTH:
-            raise exceptions.ProjectRefused(
-                project_id, f"would make a tree of {levels} levels; at most {MAX_DEPTH} are possible"
-            )
 
     def _read(self, connection: Connection) -> LimitTree:
         return LimitTree(*tables.read_limits(connection), self._limits.initial_limits)
