@@ -11,24 +11,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from cliff import command, lister, show
 from oslo_config import cfg
 
-import cyborg_quota
 from cyborg_quota import exceptions
 from cyborg_quota.cmd import formats, projects
 from cyborg_quota.cmd.errors import DONE, REFUSED, one_line
-from cyborg_quota.conf import loading
 from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.surface.operations import Arguments, Operation, add_to
 from cyborg_quota.validation import Context
 
 if TYPE_CHECKING:
     from cyborg_quota.cmd.main import Shell
-
-
-def load_conf(
-    conf: cfg.ConfigOpts, arguments: Sequence[str], prog: str = loading.PROJECT, **more: Any
-) -> cfg.ConfigOpts:
-    """Read files, environment and ``arguments`` into ``conf``. Raises cfg.Error, also for an invalid value."""
-    return loading.load(conf, arguments, prog, version=cyborg_quota.__version__, **more)
 
 
 @contextmanager

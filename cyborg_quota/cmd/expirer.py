@@ -24,8 +24,9 @@ from oslo_log import log as logging
 
 import cyborg_quota
 from cyborg_quota import QuotaEngine, exceptions, validation
-from cyborg_quota.cmd import arguments, base, notifications, pod
+from cyborg_quota.cmd import arguments, notifications, pod
 from cyborg_quota.cmd.errors import DONE, INTERRUPTED, REFUSED, exit_status, one_line
+from cyborg_quota.conf import loading
 from cyborg_quota.metrics import setup as metrics
 from cyborg_quota.pod_types import COLLECT_SECONDS, RETRY_SECONDS
 
@@ -248,10 +249,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         logging.set_defaults(default_log_levels=[*logging.get_default_log_levels(), "alembic=WARN"])
         conf.register_cli_opts(_CLI_OPTS)
         with arguments.usage_as_errors():
-            base.load_conf(
+            loading.load(
                 conf,
                 sys.argv[1:] if argv is None else argv,
                 prog=PROG,
+                version=cyborg_quota.__version__,
                 description="Expires overdue reservations, and deletes reservations that ended long ago.",
             )
         if not (conf.log_file or conf.log_dir or conf.use_syslog or conf.use_journal):

@@ -20,9 +20,9 @@ from oslo_config import cfg
 
 import cyborg_quota
 from cyborg_quota import QuotaEngine, exceptions, validation
-from cyborg_quota.cmd import arguments, base
+from cyborg_quota.cmd import arguments
 from cyborg_quota.cmd.errors import BAD_USAGE, BROKEN_PIPE, INTERRUPTED, REFUSED, exit_status, one_line
-from cyborg_quota.conf import keystone
+from cyborg_quota.conf import keystone, loading
 from cyborg_quota.limits import keystone_projects
 from cyborg_quota.surface.operations import Argument, add_to
 
@@ -107,7 +107,7 @@ class Shell(app.App):
         for name in ("config_file", "config_dir"):
             for value in getattr(self.options, name):
                 options += [f"--{name.replace('_', '-')}", value]
-        return base.load_conf(cfg.ConfigOpts(), options)
+        return loading.load(cfg.ConfigOpts(), options)
 
     @functools.cached_property
     def engine(self) -> QuotaEngine:

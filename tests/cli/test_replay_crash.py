@@ -11,7 +11,7 @@ from oslo_config import cfg
 
 import cyborg_quota
 from cyborg_quota import QuotaEngine, validation
-from cyborg_quota.cmd import base as cmd_base
+from cyborg_quota.conf import loading
 from cyborg_quota.db.database import Database
 from cyborg_quota.replay import replay
 from cyborg_quota.replay.traces import Trace
@@ -86,7 +86,7 @@ class CrashTest(base.CliTestCase):
         path.write_text(TRACE)
         self.trace = Trace(str(path))
         self.useFixture(fx.MonkeyPatch("cyborg_quota.replay.replay.CHECKPOINT_EVENTS", 7))
-        conf = cmd_base.load_conf(cfg.ConfigOpts(), ["--config-file", str(self.conf)])
+        conf = loading.load(cfg.ConfigOpts(), ["--config-file", str(self.conf)])
         conf.set_override("sqlite_synchronous", False, group="database")
         conf.set_override("driver", "config", group="limits")
         conf.set_override("limits", {"gpu": 3}, group="limits")

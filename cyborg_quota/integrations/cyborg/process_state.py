@@ -34,7 +34,7 @@ def conf() -> cfg.ConfigOpts:
     host: Any = cfg.CONF  # Cyborg's
     options.register_host_opts(host)
     arguments = [part for path in host.cyborg_quota.config_file for part in ("--config-file", path)]
-    return loading.load(cfg.ConfigOpts(), arguments, version=cyborg_quota.__version__)
+    return loading.load(cfg.ConfigOpts(), arguments)
 
 
 @functools.cache
