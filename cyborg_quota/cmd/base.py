@@ -142,26 +142,17 @@ class Run(Command):
         operation, self.parsed = self.operation, parsed_args
         given = {name: getattr(parsed_args, name) for name in self.argument_names if name not in projects.RESOLVED}
         if operation.progress is None:
-            found = operation.call(self, **given)
+            shown = operation.run(self, **given)
         else:
             with progress_bar(None, operation.progress) as progress:
-                found = operation.call(self, **given, progress=progress)
-        if operation.columns is None:
-            return None
-        column_names, rows = operation.table(found)
-        if operation.refuses and rows:
+                shown = operation.run(self, **given, progress=progress)
+        if operation.refuses and shown[1]:
             self.status = REFUSED
-        return column_names, rows
+        return shown
 
 
-def generate(operation: Operation) -> type[Run]:
+def generate(operation: Operation) -> Any:
     """The command of an operation."""
-    kind: Any = Command if operation.columns is None else Lister if operation.is_list else ShowOne
-    fields = {
-        "__doc__": operation.summary,
-        "operation": operation,
-        "arguments": operation.arguments,
-        "example": operation.example,
-        "has_names": kind.has_names and operation.has_names,
-    }
-    return type("Generated", (Run, kind), fields)
+    made = operation.command(Run, Command, Lister, ShowOne)
+    made.has_names = made.has_names and operation.has_names
+    return made

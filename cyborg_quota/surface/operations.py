@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The description of an operation: what it does, its arguments, the call, and the columns of what it returns.
 
-Commands are generated from it; see cmd/base.py. It knows no library of a surface but argparse's types of arguments.
+Commands are generated from it; see cmd/base.py and integrations/osc/base.py. It knows no library of a surface but
+argparse's types of arguments.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from collections.abc import Callable, Sequence
-from operator import itemgetter
+from operator import itemgetter, methodcaller
 from typing import Any, NamedTuple
 
 
@@ -70,6 +71,11 @@ def cells(*names: str) -> list[Column]:
     return [Column(name, value=itemgetter(index)) for index, name in enumerate(names)]
 
 
+def entries(**names: str) -> list[Column]:
+    """The columns of records that are mappings, by the key of the value. A value may be missing."""
+    return [Column(name, value=methodcaller("get", key)) for key, name in names.items()]
+
+
 def names_of(shown: Columns) -> tuple[str, ...]:
     """The names of columns."""
     return tuple(column.name for column in shown)
@@ -107,7 +113,22 @@ class Operation:
     progress: str | None = None
     has_names: bool = True
 
-    def table(self, found: Any) -> tuple[tuple[str, ...], Any]:
-        """The names of the columns, and the row or the rows of what the call has returned."""
-        shown, records = found if isinstance(found, Table) else (self.columns or (), found)
+    def run(self, command: Any, **given: Any) -> Any:
+        """Make the call. Returns the names of the columns, and the row or the rows; None if it returns nothing."""
+        found = self.call(command, **given)
+        if self.columns is None:
+            return None
+        shown, records = found if isinstance(found, Table) else (self.columns, found)
         return names_of(shown), [values(shown, one) for one in records] if self.is_list else values(shown, records)
+
+    def command(self, run: type, plain: type, lister: type, show: type) -> Any:
+        """The command, which is also of the kind for what the call returns: nothing, records or one record."""
+        kind = plain if self.columns is None else lister if self.is_list else show
+        fields = {
+            "__doc__": self.summary,
+            "__module__": __name__,
+            "operation": self,
+            "arguments": self.arguments,
+            "example": self.example,
+        }
+        return type("Generated", (run, kind), fields)

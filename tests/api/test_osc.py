@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
+import io
+import json
 import types
 from typing import Any
 
@@ -12,19 +13,25 @@ from keystoneauth1 import session, token_endpoint
 from openstack import exceptions as sdk
 from osc_lib import exceptions
 
+from cyborg_quota.api import call
 from cyborg_quota.integrations.osc import quota
+from tests import base
 from tests.api import server
 
 
 class OscTestCase(server.ApiTestCase):
-    def run_command(self, kind: Any, **arguments: Any) -> Any:
-        """Run a command as an admin whom Keystone does not let list projects: what is no project is sent as an id."""
+    def run_command(self, kind: Any, *arguments: str) -> Any:
+        """Run a command as an admin whom Keystone does not let list projects: what is no project is sent as an id.
+
+        Returns what a machine-readable format would show, a row by the names of the columns; and the exit status.
+        """
 
         def find_project(*_arguments: Any, **_options: Any) -> Any:
             raise sdk.ForbiddenException
 
         own = types.SimpleNamespace(json=lambda: {"projects": []})
         identity = types.SimpleNamespace(find_project=find_project, get=lambda _path: own)
+        out = io.StringIO()
         with server.served(self.application) as url:
             manager = types.SimpleNamespace(
                 session=session.Session(auth=token_endpoint.Token(url, server.ADMIN)),
@@ -33,22 +40,58 @@ class OscTestCase(server.ApiTestCase):
                 region_name=None,
                 interface=None,
             )
-            command = kind(types.SimpleNamespace(client_manager=manager), None)
-            defaults: dict[str, Any] = dict.fromkeys(("project_domain", "override", "reason", "pod"))
-            result = command.take_action(argparse.Namespace(**{**defaults, "project": "higgs", **arguments}))
-            return result and (result[0], list(result[1]))  # the rows are read while the server runs
+            command = kind(types.SimpleNamespace(client_manager=manager, stdout=out), None)
+            shown = () if kind in (quota.SetQuota, quota.DeleteQuota) else ("-f", "json")
+            status = command.run(command.get_parser("quota").parse_args([*arguments, *shown]))
+        return out.getvalue() and json.loads(out.getvalue()), status
+
+
+class TestCommands(OscTestCase):
+    def rows(self, kind: Any, *arguments: str) -> Any:
+        rows, status = self.run_command(kind, *arguments)
+        self.assertEqual(0, status)
+        return [tuple(row.values()) for row in rows]
+
+    def test_what_is_shown(self) -> None:
+        self.assertEqual([("fpga", 0), ("gpu", 20)], self.rows(quota.ShowQuota, "higgs"))
+        detail = self.rows(quota.ShowQuota, "--usage", "detector")
+        self.assertEqual(("gpu", 2, 2, 0, 0, None), detail[1])
+        self.engine.total_limits.set(base.ADMIN, {"gpu": 9})
+        self.assertEqual([("gpu", 9, 9)], self.rows(quota.ShowQuota, "--total"))
+        self.assertEqual(
+            ("gpu", 20, 5, 1, 0, "all projects (total)"), self.rows(quota.ShowQuota, "--usage", "higgs")[1]
+        )
+        listed = self.rows(quota.ListQuota, "--detail", "--limit", "3")
+        self.assertEqual(["detector", "elsewhere", "higgs"], sorted({row[0] for row in listed}))
+        self.assertIn(("detector", *detail[1][:4], 0, None), listed)
+        nodes = self.rows(quota.ShowTree, "higgs")
+        self.assertIn((0, "higgs", "physics", "gpu", 20, 5, 8), nodes)
+        self.assertIn((1, "detector", "higgs", "gpu", 2, 2, 2), nodes)
+
+    def test_a_check(self) -> None:
+        self.assertEqual(
+            ({"granted": True, "violations": []}, 0), self.run_command(quota.CheckQuota, "--amount", "gpu=1", "higgs")
+        )
+        answer, status = self.run_command(quota.CheckQuota, "--amount", "gpu=99", "higgs")
+        self.assertEqual((1, False, "gpu"), (status, answer["granted"], answer["violations"][0]["resource"]))
+
+    def test_a_list_of_several_pages(self) -> None:
+        self.patch(call, "MAX_ENTRIES", 2)
+        all_of_them = ["detector", "elsewhere", "higgs", "physics", "simulation"]
+        for limit, expected in (((), all_of_them), (("--limit", "3"), all_of_them[:3])):
+            self.assertEqual(expected, [row[0] for row in self.rows(quota.ListQuota, *limit)])
 
 
 class TestHistory(OscTestCase):
     def test_the_project_and_the_request_of_the_user(self) -> None:
-        self.run_command(quota.SetQuota, limit={"gpu": "21"}, until=None, start=None, force=False)
-        arguments: dict[str, Any] = {"limit": 1, "marker": None, "since": None}
-        columns, [row] = self.run_command(quota.ShowHistory, **arguments, long=True)
-        self.assertEqual(("User ID", "User Project ID", "Request ID"), columns[-3:])
-        self.assertEqual(("alice", "cloud"), row[-3:-1])
-        self.assertRegex(row[-1], "^req-")
-        columns_of_others, [row_of_others] = self.run_command(quota.ShowHistory, **arguments, long=False)
-        self.assertEqual((columns[:-2], row[:-2]), (columns_of_others, row_of_others))
+        self.run_command(quota.SetQuota, "--limit", "gpu=21", "higgs")
+        [row], _ = self.run_command(quota.ShowHistory, "--limit", "1", "--long", "higgs")
+        self.assertEqual(["User ID", "User Project ID", "Request ID"], list(row)[-3:])
+        self.assertEqual(["alice", "cloud"], list(row.values())[-3:-1])
+        self.assertRegex(row.pop("Request ID"), "^req-")
+        del row["User Project ID"]
+        [row_of_others], _ = self.run_command(quota.ShowHistory, "--limit", "1", "higgs")
+        self.assertEqual(list(row.items()), list(row_of_others.items()))
 
 
 class TestNamesInPaths(OscTestCase):
@@ -60,7 +103,7 @@ class TestNamesInPaths(OscTestCase):
     def test_an_override_that_is_a_path(self) -> None:
         """Otherwise, this removes the limits of the project elsewhere."""
         error = self.assertRaises(
-            exceptions.CommandError, self.run_command, quota.DeleteQuota, override="../../elsewhere"
+            exceptions.CommandError, self.run_command, quota.DeleteQuota, "--override", "../../elsewhere", "higgs"
         )
         self.assertIn("HTTP 404", str(error))
         self.assertEqual({"fpga": 0, "gpu": 4}, self.limits_of_elsewhere())
@@ -68,5 +111,5 @@ class TestNamesInPaths(OscTestCase):
     def test_a_project_that_is_a_path(self) -> None:
         for name in ("x/../elsewhere", "..", "elsewhere?reason=x", "elsewhere#x"):
             with contextlib.suppress(exceptions.CommandError):
-                self.run_command(quota.DeleteQuota, project=name)
+                self.run_command(quota.DeleteQuota, name)
             self.assertEqual({"fpga": 0, "gpu": 4}, self.limits_of_elsewhere(), name)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import argparse
+import itertools
 import urllib.parse
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -28,16 +28,16 @@ class QuotaClient:
 
     def pages(self, name: str, path: str, limit: int | None = None, **query: Any) -> Iterator[dict[str, Any]]:
         """The entries of a list, of all its pages or at most ``limit``."""
-        while limit is None or limit > 0:
-            answer = self.call("GET", path, limit=limit, **query)
+        return itertools.islice(self._entries(name, path, limit=limit, **query), limit)
+
+    def _entries(self, name: str, path: str, **query: Any) -> Iterator[dict[str, Any]]:
+        while True:
+            answer = self.call("GET", path, **query)
             yield from answer[name]
-            if limit is not None:
-                limit -= len(answer[name])
             links = answer.get(f"{name}_links")
             if not links:
                 return
-            following = urllib.parse.parse_qs(urllib.parse.urlsplit(links[0]["href"]).query)
-            query["marker"] = following["marker"][0]
+            query = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(links[0]["href"]).query))
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None, **query: Any) -> Any:
         """Make one call, without the parameters that are None; returns the body of the answer."""
@@ -48,6 +48,10 @@ class QuotaClient:
         if answer.status_code >= 400:
             raise exceptions.CommandError(_message(answer))
         return answer.json() if answer.content else None
+
+    def path(self, project: str | None, project_domain: str | None) -> str:
+        """The path of the calls for a project, which the arguments of OWN_PROJECT name."""
+        return f"/quotas/{quoted(_project_id(self._manager, project, project_domain))}"
 
     def _endpoint(self) -> str:
         """The endpoint of the catalog, whether or not it ends in the version."""
@@ -95,24 +99,21 @@ OWN_PROJECT: Final = (
 )
 
 
-def project_id(manager: Any, parsed: argparse.Namespace) -> str:
-    """The id of the project that the arguments name. Raises CommandError."""
-    text = parsed.project
-    if text is None:
+def _project_id(manager: Any, project: str | None, domain: str | None) -> str:
+    """The id of a project; None: that of the token. Raises CommandError, or an error of openstacksdk."""
+    if project is None:
         own = manager.auth_ref.project_id
         if own is None:
             raise exceptions.CommandError("The token is not scoped to a project: name a project.")
         return str(own)
     identity = manager.sdk_connection.identity
     try:
-        domain = {}
-        if parsed.project_domain is not None:
-            domain["domain_id"] = identity.find_domain(parsed.project_domain, ignore_missing=False).id
-        return str(identity.find_project(text, ignore_missing=False, **domain).id)
+        query = {}
+        if domain is not None:
+            query["domain_id"] = identity.find_domain(domain, ignore_missing=False).id
+        return str(identity.find_project(project, ignore_missing=False, **query).id)
     except sdk.ForbiddenException:
-        return _own_project_id(identity, text)
-    except (sdk.NotFoundException, sdk.DuplicateResource) as error:
-        raise exceptions.CommandError(str(error)) from None
+        return _own_project_id(identity, project)
 
 
 def _own_project_id(identity: Any, text: str) -> str:

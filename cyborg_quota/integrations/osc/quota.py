@@ -4,39 +4,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
-from typing import Any, ClassVar, Final
+from collections.abc import Iterator, Mapping
+from operator import itemgetter
+from typing import Any, Final
 
 from osc_lib import exceptions
 from osc_lib.cli import format_columns, parseractions
-from osc_lib.command import command
 
-from cyborg_quota.integrations.osc.client import OWN_PROJECT, PROJECT, QuotaClient, project_id, quoted
-from cyborg_quota.surface.operations import Argument, Arguments, OneOf, add_to
-
-Table = tuple[tuple[str, ...], Iterable[tuple[Any, ...]]]
-
-
-class _Quota(command.Command):
-    """What all commands share."""
-
-    app: Any
-    arguments: ClassVar[Arguments]
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        add_to(parser, self.arguments)
-        return parser
-
-    @property
-    def client(self) -> QuotaClient:
-        """The REST API."""
-        return QuotaClient(self.app.client_manager)
-
-    def path(self, parsed: argparse.Namespace, part: str = "") -> str:
-        """The path of a call for the project that the arguments name."""
-        return f"/quotas/{quoted(project_id(self.app.client_manager, parsed))}{part}"
-
+from cyborg_quota.integrations.osc.base import Run, generate
+from cyborg_quota.integrations.osc.client import OWN_PROJECT, PROJECT, quoted
+from cyborg_quota.surface.operations import Argument, Arguments, Column, OneOf, Table, entries
 
 _REASON: Final = Argument("--reason", metavar="<reason>", help="Reason for the change, which the history shows.")
 
@@ -58,13 +35,55 @@ def _paging(what: str, marker: str) -> Arguments:
     )
 
 
-class ShowQuota(_Quota, command.Lister):
-    """Show the limits of a project, what it uses, and what fits."""
+def _bound(bound: Mapping[str, Any] | None) -> str | None:
+    """The project, the scope and the pod of the limit that determines what fits.
 
-    arguments = (
+    The limit over all projects has no project.
+    """
+    if bound is None:
+        return None
+    project = "all projects" if bound["project_id"] is None else bound["project_id"]
+    pod = bound.get("pod")
+    return f"{project} ({bound['scope']}{'' if pod is None else f', pod {pod}'})"
+
+
+_PROJECT_ID: Final = entries(project_id="Project ID")
+_LIMITS: Final = entries(resource="Resource", limit="Limit")
+_DETAILS: Final = (
+    *_LIMITS,
+    *entries(in_use="In Use", reserved="Reserved", fits="Fits"),
+    Column("Bound By", _bound, itemgetter("bound_by")),
+)
+_TOTALS: Final = (*_LIMITS, *entries(held="Held"))
+
+
+def _resources(entry: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The rows of an answer, or of an entry of a list: one for each resource, with the figures of its quota."""
+    for resource, one in sorted(entry["quota"].items()):
+        yield {**entry, "resource": resource, **(one if isinstance(one, dict) else {"limit": one})}
+
+
+def _show(run: Run, *, usage: bool, default: bool, total: bool, pod: str | None, **owner: Any) -> Table:
+    if total:
+        if pod is not None or owner["project"] is not None:
+            raise exceptions.CommandError("--total cannot be combined with a project or with --pod.")
+        return Table(_TOTALS, _resources(run.client.call("GET", "/quota_totals")))
+    if default and pod is not None:
+        raise exceptions.CommandError("--default cannot be combined with --pod: a pod has no default limits.")
+    part = "/detail" if usage else "/defaults" if default else ""
+    found = run.client.call("GET", f"{run.client.path(**owner)}{part}", pod=pod)
+    return Table(_DETAILS if usage else _LIMITS, _resources(found))
+
+
+ShowQuota = generate(
+    "Show the limits of a project, what it uses, and what fits.",
+    _show,
+    (
         OneOf(
             Argument(
-                "--usage", action="store_true", help="Also show the usage, what fits, and the limit that determines it."
+                "--usage",
+                action="store_true",
+                help="Also show the usage, what fits, and the limit that determines it.",
             ),
             Argument(
                 "--default",
@@ -79,83 +98,71 @@ class ShowQuota(_Quota, command.Lister):
         ),
         _pod("Show the limits in this pod only."),
         *OWN_PROJECT,
-    )
+    ),
+    _LIMITS,
+)
 
-    def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        """Return the columns and the rows."""
-        pod = parsed_args.pod
-        if parsed_args.total:
-            return self._totals(parsed_args)
-        if parsed_args.usage:
-            detail = self.client.call("GET", self.path(parsed_args, "/detail"), pod=pod)["quota"]
-            return ("Resource", *_DETAILS), _details(detail)
-        if parsed_args.default and pod is not None:
-            raise exceptions.CommandError("--default cannot be combined with --pod: a pod has no default limits.")
-        part = "/defaults" if parsed_args.default else ""
-        return ("Resource", "Limit"), sorted(
-            self.client.call("GET", self.path(parsed_args, part), pod=pod)["quota"].items()
+
+def _list(run: Run, *, detail: bool, pod: str | None, limit: int | None, marker: str | None) -> Table:
+    found = run.client.pages("quotas", "/quotas", limit, marker=marker, pod=pod)
+    if detail:
+        found = (
+            {**one, **run.client.call("GET", f"/quotas/{quoted(one['project_id'])}/detail", pod=pod)} for one in found
         )
-
-    def _totals(self, parsed_args: argparse.Namespace) -> Table:
-        if parsed_args.pod is not None or parsed_args.project is not None:
-            raise exceptions.CommandError("--total cannot be combined with a project or with --pod.")
-        totals = self.client.call("GET", "/quota_totals")["quota"]
-        rows = ((resource, one["limit"], one["held"]) for resource, one in sorted(totals.items()))
-        return ("Resource", "Limit", "Held"), rows
+    return Table((*_PROJECT_ID, *(_DETAILS if detail else _LIMITS)), (row for one in found for row in _resources(one)))
 
 
-_DETAILS: Final = ("Limit", "In Use", "Reserved", "Fits", "Bound By")
-
-
-def _details(quota: dict[str, Any]) -> Iterable[tuple[Any, ...]]:
-    for resource, one in sorted(quota.items()):
-        yield resource, one["limit"], one["in_use"], one["reserved"], one["fits"], _bound(one["bound_by"])
-
-
-def _bound(bound: dict[str, Any] | None) -> str | None:
-    """The project, the scope and the pod of the limit that determines what fits.
-
-    The limit over all projects has no project.
-    """
-    if bound is None:
-        return None
-    project = "all projects" if bound["project_id"] is None else bound["project_id"]
-    pod = bound.get("pod")
-    return f"{project} ({bound['scope']}{'' if pod is None else f', pod {pod}'})"
-
-
-class ListQuota(_Quota, command.Lister):
-    """List the projects that have limits of their own, or limits in one pod (admin only)."""
-
-    arguments = (
+ListQuota = generate(
+    "List the projects that have limits of their own, or limits in one pod (admin only).",
+    _list,
+    (
         Argument(
-            "--detail", action="store_true", help="Also show the usage and what fits; one more request per project."
+            "--detail",
+            action="store_true",
+            help="Also show the usage and what fits; one more request per project.",
         ),
         _pod("List the projects that have limits in this pod, with these limits."),
         *_paging("projects", marker="project ID"),
-    )
-
-    def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        """Return the columns and the rows."""
-        pod = parsed_args.pod
-        found = self.client.pages("quotas", "/quotas", parsed_args.limit, marker=parsed_args.marker, pod=pod)
-        if parsed_args.detail:
-            return ("Project ID", "Resource", *_DETAILS), self._details(found, pod)
-        rows = (
-            (one["project_id"], resource, limit) for one in found for resource, limit in sorted(one["quota"].items())
-        )
-        return ("Project ID", "Resource", "Limit"), rows
-
-    def _details(self, found: Iterable[dict[str, Any]], pod: str | None) -> Iterable[tuple[Any, ...]]:
-        for one in found:
-            quota = self.client.call("GET", f"/quotas/{quoted(one['project_id'])}/detail", pod=pod)["quota"]
-            yield from ((one["project_id"], *row) for row in _details(quota))
+    ),
+    _LIMITS,
+)
 
 
-class SetQuota(_Quota):
-    """Set limits of a project, permanently or (with --until) for a span of time; or its limits in one pod."""
+def _set(
+    run: Run,
+    *,
+    limit: dict[str, str],
+    start: str | None,
+    until: str | None,
+    reason: str | None,
+    force: bool,
+    pod: str | None,
+    **project: Any,
+) -> None:
+    quota = _integers(limit)
+    if until is None:
+        if start is not None:
+            raise exceptions.CommandError("--from needs --until.")
+        changes = _given(quota=quota, force=force or None, reason=reason, pod=pod)
+        run.client.call("PUT", run.client.path(**project), changes)
+        return
+    if pod is not None:
+        raise exceptions.CommandError("--pod cannot be combined with --until: limits in a pod have no overrides.")
+    if force:
+        raise exceptions.CommandError("--force cannot be combined with --until, and is not needed with it.")
+    override = _given(quota=quota, until=until, start=start)
+    run.client.call("POST", f"{run.client.path(**project)}/overrides", _given(override=override, reason=reason))
 
-    arguments = (
+
+def _given(**values: Any) -> dict[str, Any]:
+    """The values that were given."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+SetQuota = generate(
+    "Set limits of a project, permanently or (with --until) for a span of time; or its limits in one pod.",
+    _set,
+    (
         Argument(
             "--limit",
             metavar="<resource>=<limit>",
@@ -169,33 +176,19 @@ class SetQuota(_Quota):
         Argument("--force", action="store_true", help="Permit limits below what the project holds."),
         _pod("Set the limits in this pod."),
         *PROJECT,
-    )
-
-    def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """Set the limits."""
-        limits = _integers(parsed_args.limit)
-        reason = {} if parsed_args.reason is None else {"reason": parsed_args.reason}
-        if parsed_args.until is None:
-            if parsed_args.start is not None:
-                raise exceptions.CommandError("--from needs --until.")
-            more = {**({"force": True} if parsed_args.force else {}), **reason}
-            if parsed_args.pod is not None:
-                more["pod"] = parsed_args.pod
-            self.client.call("PUT", self.path(parsed_args), {"quota": limits, **more})
-            return
-        if parsed_args.pod is not None:
-            raise exceptions.CommandError("--pod cannot be combined with --until: limits in a pod have no overrides.")
-        if parsed_args.force:
-            raise exceptions.CommandError("--force cannot be combined with --until, and is not needed with it.")
-        start = {} if parsed_args.start is None else {"start": parsed_args.start}
-        override = {"quota": limits, "until": parsed_args.until, **start}
-        self.client.call("POST", self.path(parsed_args, "/overrides"), {"override": override, **reason})
+    ),
+)
 
 
-class DeleteQuota(_Quota):
-    """Remove all limits of a project, so that the defaults apply; or those in one pod; or cancel one override."""
+def _delete(run: Run, *, override: str | None, pod: str | None, reason: str | None, **project: Any) -> None:
+    part = "" if override is None else f"/overrides/{quoted(override)}"
+    run.client.call("DELETE", f"{run.client.path(**project)}{part}", reason=reason, pod=pod)
 
-    arguments = (
+
+DeleteQuota = generate(
+    "Remove all limits of a project, so that the defaults apply; or those in one pod; or cancel one override.",
+    _delete,
+    (
         OneOf(
             Argument(
                 "--override", metavar="<override>", help="Cancel this override instead (an ID; see quota history)."
@@ -204,18 +197,22 @@ class DeleteQuota(_Quota):
         ),
         _REASON,
         *PROJECT,
+    ),
+)
+
+
+def _check(run: Run, *, amount: dict[str, str], **owner: Any) -> Mapping[str, Any]:
+    answer: Mapping[str, Any] = run.client.call(
+        "POST", f"{run.client.path(**owner)}/check", {"check": _integers(amount)}
     )
-
-    def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """Remove the limits."""
-        part = "" if parsed_args.override is None else f"/overrides/{quoted(parsed_args.override)}"
-        self.client.call("DELETE", self.path(parsed_args, part), reason=parsed_args.reason, pod=parsed_args.pod)
+    run.status = int(not answer["granted"])
+    return answer
 
 
-class CheckQuota(_Quota, command.ShowOne):
-    """Check whether a request would be granted now, and which limits would refuse it. Exit status 1: refused."""
-
-    arguments = (
+CheckQuota = generate(
+    "Check whether a request would be granted now, and which limits would refuse it. Exit status 1: refused.",
+    _check,
+    (
         Argument(
             "--amount",
             metavar="<resource>=<amount>",
@@ -224,63 +221,63 @@ class CheckQuota(_Quota, command.ShowOne):
             help="Amount of a resource (repeat option to request several together).",
         ),
         *OWN_PROJECT,
-    )
-
-    def run(self, parsed_args: argparse.Namespace) -> int:
-        """Run the command; returns the exit status."""
-        status = int(super().run(parsed_args) or 0)
-        return status or int(not self._granted)
-
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], tuple[Any, ...]]:
-        """Return the columns and the values."""
-        body = {"check": _integers(parsed_args.amount)}
-        answer = self.client.call("POST", self.path(parsed_args, "/check"), body)
-        self._granted = bool(answer["granted"])
-        return ("granted", "violations"), (self._granted, format_columns.ListDictColumn(answer["violations"]))
+    ),
+    (*entries(granted="granted"), Column("violations", format_columns.ListDictColumn, itemgetter("violations"))),
+    is_list=False,
+)
 
 
-class ShowTree(_Quota, command.Lister):
-    """Show a project and the projects below it, as far as the policy allows it."""
-
-    arguments = (*OWN_PROJECT,)
-
-    def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        """Return the columns and the rows."""
-        columns = ("Depth", "Project ID", "Parent ID", "Resource", "Limit", "In Use", "Subtree")
-        return columns, self._rows(self.client.pages("tree", self.path(parsed_args, "/tree")))
-
-    @staticmethod
-    def _rows(nodes: Iterable[dict[str, Any]]) -> Iterable[tuple[Any, ...]]:
-        for node in nodes:
-            place = node["depth"], node["project_id"], node.get("parent_id")
-            if not node["quota"]:
-                yield (*place, None, None, None, None)
-            for resource, one in sorted(node["quota"].items()):
-                yield (*place, resource, one["limit"], one["in_use"], one.get("subtree"))
+def _tree(run: Run, **owner: Any) -> Iterator[Mapping[str, Any]]:
+    for node in run.client.pages("tree", f"{run.client.path(**owner)}/tree"):
+        yield from _resources(node) if node["quota"] else [node]
 
 
-class ShowHistory(_Quota, command.Lister):
-    """List the changes of the limits of a project, newest first."""
+ShowTree = generate(
+    "Show a project and the projects below it, as far as the policy allows it.",
+    _tree,
+    OWN_PROJECT,
+    (
+        *entries(depth="Depth", project_id="Project ID", parent_id="Parent ID"),
+        *_LIMITS,
+        *entries(in_use="In Use", subtree="Subtree"),
+    ),
+)
 
-    arguments = (
+_CHANGE: Final = entries(
+    id="ID",
+    at="At",
+    action="Action",
+    resource="Resource",
+    pod="Pod",
+    before="Before",
+    after="After",
+    start="From",
+    until="Until",
+    override_id="Override ID",
+    reason="Reason",
+    user_id="User ID",
+)
+_LONG: Final = entries(user_project_id="User Project ID", request_id="Request ID")
+
+
+def _history(run: Run, *, since: str | None, long: bool, limit: int | None, marker: str | None, **owner: Any) -> Table:
+    found = run.client.pages("history", f"{run.client.path(**owner)}/history", limit, since=since, marker=marker)
+    return Table((*_CHANGE, *_LONG) if long else _CHANGE, found)
+
+
+ShowHistory = generate(
+    "List the changes of the limits of a project, newest first.",
+    _history,
+    (
         Argument("--since", metavar="<time>", help="Only changes since this time."),
         Argument(
             "--long", action="store_true", help="Also list the project and the request ID of the user (admin only)."
         ),
         *_paging("changes", marker="change ID"),
         *OWN_PROJECT,
-    )
-
-    def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        """Return the columns and the rows."""
-        names = ("id", "at", "action", "resource", "pod", "before", "after", "start", "until", "override_id", "reason")
-        query = {"since": parsed_args.since, "marker": parsed_args.marker}
-        found = self.client.pages("history", self.path(parsed_args, "/history"), parsed_args.limit, **query)
-        columns = ("ID", "At", "Action", "Resource", "Pod", "Before", "After", "From", "Until", "Override ID", "Reason")
-        who = {"User ID": "user_id"}
-        if parsed_args.long:
-            who |= {"User Project ID": "user_project_id", "Request ID": "request_id"}
-        return (*columns, *who), (tuple(one[name] for name in (*names, *who.values())) for one in found)
+    ),
+    _CHANGE,
+)
 
 
 def _integers(values: dict[str, str]) -> dict[str, int]:
