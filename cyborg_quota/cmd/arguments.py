@@ -14,7 +14,7 @@ from typing import IO, Any, Final, NoReturn
 
 from cyborg_quota.cmd.errors import BAD_USAGE, BadUsage
 from cyborg_quota.surface.operations import Argument
-from cyborg_quota.types import MAX_AMOUNT, MAX_LIMIT
+from cyborg_quota.surface.parsing import abbreviated, amount
 from cyborg_quota.validation import MAX_EXPIRE_SECONDS
 
 
@@ -60,44 +60,12 @@ _PRINTED_ERROR = re.compile(r"(?ms)^(\S[^\n]*): error: (.*)\n\Z")
 _NAMED_TYPE = re.compile(r"invalid \w+ value: ")
 """If a function raises ValueError for a value, argparse's message has the name of this function."""
 
-_INTEGER = re.compile(r"[+-]?[0-9]{1,100}", re.ASCII)
-
-
-def integer(text: str, least: int, most: int = MAX_AMOUNT) -> int:
-    """Parse an integer from ``least`` to ``most``."""
-    if not _INTEGER.fullmatch(text) or not least <= int(text) <= most:
-        raise argparse.ArgumentTypeError(f"{_abbreviated(text)}: write an integer from {least} to {most}")
-    return int(text)
-
-
-def amount(text: str) -> tuple[str, int]:
-    """Parse ``gpu.A100=2`` into (resource, integer), splitting at the last ``=``."""
-    return _pair(text, "RESOURCE=AMOUNT, as in gpu=2", MAX_AMOUNT)
-
-
-def _pair(text: str, form: str, most: int) -> tuple[str, int]:
-    resource, equals, number = text.rpartition("=")
-    if not equals or not resource or not _INTEGER.fullmatch(number):
-        raise argparse.ArgumentTypeError(f"{_abbreviated(text)}: write {form}")
-    if abs(int(number)) > most:
-        raise argparse.ArgumentTypeError(f"{_abbreviated(text)}: at most {most}")
-    return resource, int(number)
-
-
-def limit(text: str) -> tuple[str, int]:
-    """Parse ``gpu=50`` into (resource, limit): -1 is unlimited, 0 allows nothing."""
-    resource, number = _pair(text, "RESOURCE=LIMIT, as in gpu=20", MAX_LIMIT)
-    if number < -1:
-        raise argparse.ArgumentTypeError(f"{_abbreviated(text)}: -1 is unlimited, 0 allows nothing")
-    return resource, number
-
-
 def once_each(pairs: Iterable[tuple[str, int]], what: str) -> dict[str, int]:
     """Return the pairs as a dict. Raises BadUsage if a resource is given twice; ``what`` names the values."""
     values: dict[str, int] = {}
     for resource, number in pairs:
         if resource in values:
-            raise BadUsage(f"{_abbreviated(resource)} has two {what}; give one.")
+            raise BadUsage(f"{abbreviated(resource)} has two {what}; give one.")
         values[resource] = number
     return values
 
@@ -107,9 +75,9 @@ def bundle(text: str) -> dict[str, int]:
     amounts: dict[str, int] = {}
     for resource, number in map(amount, text.split(",")):
         if number < 1:
-            raise argparse.ArgumentTypeError(f"{_abbreviated(text)}: each amount must be at least 1")
+            raise argparse.ArgumentTypeError(f"{abbreviated(text)}: each amount must be at least 1")
         if resource in amounts:
-            raise argparse.ArgumentTypeError(f"{_abbreviated(text)}: {_abbreviated(resource)} has two amounts")
+            raise argparse.ArgumentTypeError(f"{abbreviated(text)}: {abbreviated(resource)} has two amounts")
         amounts[resource] = number
     return amounts
 
@@ -159,7 +127,7 @@ def moment_or_age(text: str) -> datetime.datetime | datetime.timedelta:
     if age is not None:
         seconds = int(age[1]) * _SECONDS[age[2]]
         if seconds > MAX_EXPIRE_SECONDS:
-            raise argparse.ArgumentTypeError(f"{_abbreviated(text)}: write an age of at most {_MAX_DAYS}d")
+            raise argparse.ArgumentTypeError(f"{abbreviated(text)}: write an age of at most {_MAX_DAYS}d")
         return datetime.timedelta(seconds=seconds)
     return moment(text)
 
@@ -171,7 +139,7 @@ def moment(text: str) -> datetime.datetime:
         found = datetime.datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{_abbreviated(text)}: write a time as in 2026-12-01T08:00Z, in UTC if it has no offset"
+            f"{abbreviated(text)}: write a time as in 2026-12-01T08:00Z, in UTC if it has no offset"
         ) from None
     return found if found.utcoffset() is not None else found.replace(tzinfo=datetime.timezone.utc)
 
@@ -201,10 +169,6 @@ def selection(
     return {**given, "project_id": project_id}
 
 
-def _abbreviated(text: str) -> str:
-    return ascii(text if len(text) <= 80 else text[:77] + "...")
-
-
 _DURATION = re.compile(r"([0-9]{1,9})([smhd])", re.ASCII)
 _MAX_DAYS = MAX_EXPIRE_SECONDS // 86400
 
@@ -215,7 +179,7 @@ def duration(text: str) -> int:
     seconds = 0 if match is None else int(match[1]) * _SECONDS[match[2]]
     if not 0 < seconds <= MAX_EXPIRE_SECONDS:
         raise argparse.ArgumentTypeError(
-            f"{_abbreviated(text)}: write a time such as 30d, 12h, 45m or 90s, at most {_MAX_DAYS}d"
+            f"{abbreviated(text)}: write a time such as 30d, 12h, 45m or 90s, at most {_MAX_DAYS}d"
         )
     return seconds
 

@@ -9,6 +9,7 @@ from cyborg_quota import exceptions
 from cyborg_quota.capacity_types import Inventory, InventoryRecord, Provider
 from cyborg_quota.cmd import arguments, base, formats, paging
 from cyborg_quota.cmd.errors import BadUsage
+from cyborg_quota.surface import parsing
 from cyborg_quota.surface.operations import Argument, Column, OneOf, Operation, columns
 
 PROVIDER_COLUMNS: Final = (
@@ -163,7 +164,7 @@ InventorySet = base.generate(
         (
             _PROVIDER,
             Argument(
-                "totals", nargs="+", type=arguments.amount, metavar="RESOURCE=TOTAL", help="the total, as in gpu=8"
+                "totals", nargs="+", type=parsing.amount, metavar="RESOURCE=TOTAL", help="the total, as in gpu=8"
             ),
             Argument("--reserved", type=int, default=0, metavar="N", help="set aside (default: 0)"),
             Argument("--min-unit", type=int, default=1, metavar="N", help="the smallest claim (default: 1)"),

@@ -11,6 +11,7 @@ from cyborg_quota import exceptions, validation
 from cyborg_quota.cmd import arguments, base, formats, limit_file, paging, projects
 from cyborg_quota.cmd.errors import REFUSED, BadUsage
 from cyborg_quota.limit_types import TreeRow
+from cyborg_quota.surface import parsing
 from cyborg_quota.surface.operations import Argument, Arguments, Column, OneOf, Operation, Table, cells, columns
 from cyborg_quota.types import LimitRecord, RecordedChange
 
@@ -262,7 +263,7 @@ Set = base.generate(
             Argument(
                 "limits",
                 nargs="+",
-                type=arguments.limit,
+                type=parsing.limit,
                 metavar="RESOURCE=LIMIT",
                 help="the limit of a resource, as in gpu=20; -1 is unlimited, 0 allows nothing",
             ),

@@ -7,9 +7,9 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
-from cyborg_quota.cmd import arguments
 from cyborg_quota.cmd.errors import BadUsage
 from cyborg_quota.surface.operations import Argument
+from cyborg_quota.surface.parsing import integer, positive
 from cyborg_quota.types import TOTAL
 
 Row = TypeVar("Row")
@@ -23,10 +23,9 @@ TOTAL_MARKER: Final = "(total)"
 """Names the rows of all projects together, as tables show them."""
 
 
-at_least_one: Final = functools.partial(arguments.integer, least=1)
-at_least_zero: Final = functools.partial(arguments.integer, least=0)
+at_least_zero: Final = functools.partial(integer, least=0)
 
-LIMIT: Final = Argument("--limit", type=at_least_one, metavar="N", help="print at most N rows")
+LIMIT: Final = Argument("--limit", type=positive, metavar="N", help="print at most N rows")
 RESOURCE: Final = Argument("--resource", metavar="NAME", help="only this resource")
 
 

@@ -17,6 +17,7 @@ from cyborg_quota.cmd import arguments, base, formats, paging
 from cyborg_quota.cmd.errors import REFUSED, BadUsage
 from cyborg_quota.measurement import ReadEndpoint
 from cyborg_quota.pod_types import COLLECT_SECONDS, POD_STATES, Binding, Pod, PodUsage
+from cyborg_quota.surface import parsing
 from cyborg_quota.surface.operations import Argument, Column, OneOf, Operation, cells, columns, names_of
 
 
@@ -370,7 +371,7 @@ Collect = base.generate(
             Argument("pods", nargs="*", metavar="POD", help="only these pods"),
             Argument(
                 "--timeout",
-                type=paging.at_least_one,
+                type=parsing.positive,
                 metavar="SECONDS",
                 help=f"the time limit for each pod (default: {COLLECT_SECONDS})",
             ),

@@ -15,6 +15,7 @@ from cyborg_quota.cmd import arguments, base, formats
 from cyborg_quota.cmd.db import open_database
 from cyborg_quota.replay.totals import ADMITTED, OUTCOMES, REFUSED
 from cyborg_quota.replay.traces import Trace
+from cyborg_quota.surface import parsing
 from cyborg_quota.surface.operations import Argument
 from cyborg_quota.types import UNLIMITED
 
@@ -47,7 +48,7 @@ class Replay(base.ShowOne):
         Argument(
             "--limit",
             action="append",
-            type=arguments.limit,
+            type=parsing.limit,
             default=[],
             metavar="RESOURCE=N",
             help="the limit of every project in this run, as in gpu=50; may be repeated; replaces the "

@@ -9,6 +9,7 @@ from typing import Any, Final
 from cyborg_quota import Claim, Reservation, exceptions
 from cyborg_quota.cmd import arguments, base, formats, paging, pod
 from cyborg_quota.cmd.errors import BadUsage
+from cyborg_quota.surface import parsing
 from cyborg_quota.surface.operations import Argument, Column, Operation, Table, cells, columns
 from cyborg_quota.types import COMMITTED, SELECT_TEXT, STATES, PodChoice
 
@@ -189,14 +190,14 @@ Resize = base.generate(
                 "--expect",
                 action="append",
                 default=[],
-                type=arguments.amount,
+                type=parsing.amount,
                 metavar="RESOURCE=AMOUNT",
                 help="the amount before; can be repeated",
             ),
             Argument(
                 "amounts",
                 nargs="+",
-                type=arguments.amount,
+                type=parsing.amount,
                 metavar="RESOURCE=AMOUNT",
                 help="the new amount, as in gpu=4",
             ),

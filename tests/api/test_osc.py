@@ -75,6 +75,19 @@ class TestCommands(OscTestCase):
         answer, status = self.run_command(quota.CheckQuota, "--amount", "gpu=99", "higgs")
         self.assertEqual((1, False, "gpu"), (status, answer["granted"], answer["violations"][0]["resource"]))
 
+    def test_a_value_that_is_no_amount(self) -> None:
+        for kind, option, value in (
+            (quota.SetQuota, "--limit", "gpu=many"),
+            (quota.SetQuota, "--limit", "gpu=-2"),
+            (quota.CheckQuota, "--amount", "gpu"),
+            (quota.ListQuota, "--limit", "0"),
+        ):
+            error = io.StringIO()
+            with contextlib.redirect_stderr(error):
+                refused = self.assertRaises(SystemExit, self.run_command, kind, option, value, "higgs")
+            self.assertEqual(2, refused.code)
+            self.assertIn(f"error: argument {option}: '{value}': ", error.getvalue())
+
     def test_a_list_of_several_pages(self) -> None:
         self.patch(call, "MAX_ENTRIES", 2)
         all_of_them = ["detector", "elsewhere", "higgs", "physics", "simulation"]

@@ -86,7 +86,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     | {"", "conf", "engine", "attachment", "factory", "api", "capacity_import", "keystone_auth", "metrics"}
     | {"surface"},
     "replay": LEAVES | {"", "engine", "db", "limits"},
-    "surface": set(),
+    "surface": {"types"},
     "cmd": LEAVES
     | {"", "replay", "conf", "engine", "attachment", "factory", "policy", "ledger", "limits", "db", "integrations"}
     | {"messaging", "capacity_import", "measurement", "metrics", "surface"},

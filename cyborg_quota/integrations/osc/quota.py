@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Mapping
 from operator import itemgetter
 from typing import Any, Final
 
 from osc_lib import exceptions
-from osc_lib.cli import format_columns, parseractions
+from osc_lib.cli import format_columns
 
 from cyborg_quota.integrations.osc.base import Run, generate
 from cyborg_quota.integrations.osc.client import OWN_PROJECT, PROJECT, quoted
+from cyborg_quota.surface import parsing
 from cyborg_quota.surface.operations import Argument, Arguments, Column, OneOf, Table, entries
 
 _REASON: Final = Argument("--reason", metavar="<reason>", help="Reason for the change, which the history shows.")
@@ -22,15 +22,9 @@ def _pod(help_text: str) -> Argument:
     return Argument("--pod", metavar="<pod>", help=help_text)
 
 
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
-    return int(text)
-
-
 def _paging(what: str, marker: str) -> Arguments:
     return (
-        Argument("--limit", metavar="<limit>", type=_positive, help=f"Maximum number of {what}."),
+        Argument("--limit", metavar="<limit>", type=parsing.positive, help=f"Maximum number of {what}."),
         Argument("--marker", metavar="<marker>", help=f"The {marker} after which the list begins."),
     )
 
@@ -131,7 +125,7 @@ ListQuota = generate(
 def _set(
     run: Run,
     *,
-    limit: dict[str, str],
+    limit: list[tuple[str, int]],
     start: str | None,
     until: str | None,
     reason: str | None,
@@ -139,7 +133,7 @@ def _set(
     pod: str | None,
     **project: Any,
 ) -> None:
-    quota = _integers(limit)
+    quota = dict(limit)
     if until is None:
         if start is not None:
             raise exceptions.CommandError("--from needs --until.")
@@ -166,7 +160,8 @@ SetQuota = generate(
         Argument(
             "--limit",
             metavar="<resource>=<limit>",
-            action=parseractions.KeyValueAction,
+            type=parsing.limit,
+            action="append",
             required=True,
             help="New limit of a resource; -1 means unlimited (repeat option to set several).",
         ),
@@ -201,10 +196,8 @@ DeleteQuota = generate(
 )
 
 
-def _check(run: Run, *, amount: dict[str, str], **owner: Any) -> Mapping[str, Any]:
-    answer: Mapping[str, Any] = run.client.call(
-        "POST", f"{run.client.path(**owner)}/check", {"check": _integers(amount)}
-    )
+def _check(run: Run, *, amount: list[tuple[str, int]], **owner: Any) -> Mapping[str, Any]:
+    answer: Mapping[str, Any] = run.client.call("POST", f"{run.client.path(**owner)}/check", {"check": dict(amount)})
     run.status = int(not answer["granted"])
     return answer
 
@@ -216,7 +209,8 @@ CheckQuota = generate(
         Argument(
             "--amount",
             metavar="<resource>=<amount>",
-            action=parseractions.KeyValueAction,
+            type=parsing.amount,
+            action="append",
             required=True,
             help="Amount of a resource (repeat option to request several together).",
         ),
@@ -278,13 +272,3 @@ ShowHistory = generate(
     ),
     _CHANGE,
 )
-
-
-def _integers(values: dict[str, str]) -> dict[str, int]:
-    """The values as integers. Raises CommandError."""
-    try:
-        return {name: int(value) for name, value in values.items()}
-    except ValueError:
-        raise exceptions.CommandError(
-            f"Each value must be an integer: {', '.join(f'{name}={value}' for name, value in values.items())}"
-        ) from None
