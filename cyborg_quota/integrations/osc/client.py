@@ -61,8 +61,7 @@ class QuotaClient:
         )
         if not found:
             raise exceptions.CommandError("The service catalog has no endpoint of the service type accelerator.")
-        endpoint = str(found).rstrip("/")
-        return endpoint if endpoint.endswith(_VERSION) else endpoint + _VERSION
+        return str(found).rstrip("/").removesuffix(_VERSION) + _VERSION
 
 
 def quoted(name: str) -> str:
