@@ -44,34 +44,33 @@ class InterleavingTestCase(base.LedgerTestCase):
         assert has_begun.wait(60), background.error
         return background, may_end
 
+    def call_during_a_move(self, call: Callable[[], Any]) -> BackgroundCall:
+        """Begin a call while left is moved below right; assert that it waits for the move, which then ends."""
+        moving, may_end = self.open_transaction(lambda connection: trees.place(connection, "left", "right"))
+        background = BackgroundCall(call)
+        self.assertTrue(background.waits, "it was done behind the move's back")
+        may_end.set()
+        moving.end()
+        return background
+
 
 class TestFence(InterleavingTestCase):
     """The rules in the docstring of db/projects.py."""
 
     def test_no_usage_row_is_missed_by_a_move(self) -> None:
         """Rule 2: the first charge of a new resource waits for the move, and then uses the new path."""
-        moving, may_end = self.open_transaction(lambda connection: trees.place(connection, "left", "right"))
-        charge = BackgroundCall(lambda: self.engine.reserve(base.Context("left"), {"gpu": 3}))
-        self.assertTrue(charge.waits, "a usage row was made behind the move's back")
-        may_end.set()
-        moving.end()
-        charge.end()
+        self.call_during_a_move(lambda: self.engine.reserve(base.Context("left"), {"gpu": 3})).end()
         self.assert_invariants()
         with self.sql.connect() as connection:
             self.assertEqual({"left": 3, "right": 3, "root": 3}, trees.subtrees(connection, "gpu"))
 
     def test_usage_rows_are_made_after_the_move_along_the_new_path(self) -> None:
         """The same, immediately after the project was found to be known."""
-        moving, may_end = self.open_transaction(lambda connection: trees.place(connection, "left", "right"))
-        making = BackgroundCall(
+        self.call_during_a_move(
             lambda: self.database.write(
                 lambda connection: path_state.make_rows(connection, path_state.read_path(connection, "left", GPU), GPU)
             )
-        )
-        self.assertTrue(making.waits, "a usage row was made behind the move's back")
-        may_end.set()
-        moving.end()
-        making.end()
+        ).end()
         with self.sql.connect() as connection:
             self.assertEqual({"left": 0, "right": 0, "root": 0}, trees.subtrees(connection, "gpu"))
 
@@ -79,23 +78,14 @@ class TestFence(InterleavingTestCase):
         """Rule 1: it waits for the row of the moved project, finds another generation, and reads the path again."""
         self.engine.reserve(base.Context("leaf"), {"gpu": 1})
         self.engine.reserve(base.Context("right"), {"gpu": 1})
-        moving, may_end = self.open_transaction(lambda connection: trees.place(connection, "left", "right"))
-        charge = BackgroundCall(lambda: self.engine.reserve(base.Context("leaf"), {"gpu": 2}))
-        self.assertTrue(charge.waits)
-        may_end.set()
-        moving.end()
-        charge.end()
+        self.call_during_a_move(lambda: self.engine.reserve(base.Context("leaf"), {"gpu": 2})).end()
         self.assert_invariants()
 
     def test_the_new_ancestors_limit_counts(self) -> None:
         self.limits.subtree_limits["right", "gpu"] = 2
         self.engine.reserve(base.Context("leaf"), {"gpu": 1})
         self.engine.reserve(base.Context("right"), {"gpu": 1})
-        moving, may_end = self.open_transaction(lambda connection: trees.place(connection, "left", "right"))
-        charge = BackgroundCall(lambda: self.engine.reserve(base.Context("leaf"), {"gpu": 1}))
-        self.assertTrue(charge.waits)
-        may_end.set()
-        moving.end()
+        charge = self.call_during_a_move(lambda: self.engine.reserve(base.Context("leaf"), {"gpu": 1}))
         self.assertEqual(
             ["right"], [over.project_id for over in self.assertRaises(exceptions.OverQuota, charge.end).overs]
         )
@@ -103,11 +93,7 @@ class TestFence(InterleavingTestCase):
 
     def test_two_moves_make_no_cycle(self) -> None:
         """Two concurrent moves, left below right and right below left: the second one finds the edge of the first."""
-        moving, may_end = self.open_transaction(lambda connection: trees.place(connection, "left", "right"))
-        second = BackgroundCall(lambda: trees.move(self.database, "right", "left"))
-        self.assertTrue(second.waits)
-        may_end.set()
-        moving.end()
+        second = self.call_during_a_move(lambda: trees.move(self.database, "right", "left"))
         self.assertRaises(exceptions.ProjectRefused, second.end)
         self.assert_invariants()
 
