@@ -19,7 +19,7 @@ import fixtures as fx
 import sqlalchemy as sa
 from oslotest import base
 
-from cyborg_quota.cmd import expirer, main
+from cyborg_quota.cmd import expirer, main, status
 from tests import fixtures
 
 PROGRAM = "cyborg-quota"
@@ -44,6 +44,14 @@ def installed(name: str) -> str:
     found = str(beside) if beside.exists() else shutil.which(name)
     assert found is not None, f"{name} is not installed in this environment"
     return found
+
+
+def run_program(program: Callable[[list[str]], int], *argv: str) -> Ended:
+    """Run the main function of a program in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = program([*argv])
+    return Ended(code, out.getvalue(), err.getvalue())
 
 
 class CliTestCase(base.BaseTestCase):
@@ -77,11 +85,18 @@ class CliTestCase(base.BaseTestCase):
         """Run cyborg-quota-expirer in this process; with --once, it ends."""
         return self._call(expirer.main, *argv)
 
+    def call_status(self, *argv: str) -> Ended:
+        """Run cyborg-quota-status in this process."""
+        return self._call(status.main, *argv)
+
+    def result_of(self, check: str) -> tuple[int, str]:
+        """The result of a check of `cyborg-quota-status upgrade check`, and its details."""
+        checks = self.call_status("upgrade", "check", "--json").json["checks"]
+        (found,) = [one for one in checks if one["check"] == check]
+        return found["result"], found["details"]
+
     def _call(self, program: Callable[[list[str]], int], *argv: str) -> Ended:
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            status = program(["--config-file", str(self.conf), *argv])
-        return Ended(status, out.getvalue(), err.getvalue())
+        return run_program(program, "--config-file", str(self.conf), *argv)
 
     def good(self, *argv: str) -> Any:
         """Run a command that must succeed; returns its output parsed as JSON, None if there is none."""

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import configparser
-import contextlib
-import io
 import logging
 import pathlib
 import signal
@@ -75,12 +73,10 @@ class OnceTest(ExpirerCase):
             (status.main, ["upgrade", "chek"], f"See `{upgrade} --help`."),
             (status.main, ["upgrade", "check", "--yaml"], "Unrecognized arguments: --yaml."),
         ):
-            out, err = io.StringIO(), io.StringIO()
-            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                ended = main(argv)
-            self.assertEqual((2, "", 1), (ended, out.getvalue(), err.getvalue().count("\n")), err.getvalue())
-            self.assertIn(expected.lower(), err.getvalue().lower())
-            self.assertTrue(err.getvalue().startswith("cyborg-quota-"))
+            ended = base.run_program(main, *argv)
+            self.assertEqual((2, "", 1), (ended.status, ended.out, ended.err.count("\n")), ended.err)
+            self.assertIn(expected.lower(), ended.err.lower())
+            self.assertTrue(ended.err.startswith("cyborg-quota-"))
 
 
 class ServiceTest(ExpirerCase):

@@ -3,16 +3,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import json
 import subprocess
 import types
 
 import fixtures as fx
 import sqlalchemy as sa
 
-from cyborg_quota.cmd import status
 from cyborg_quota.types import TOTAL
 from tests.cli import base
 
@@ -207,21 +203,14 @@ class LimitTest(LimitTestCase):
         self.done("limit", "unset", "--project", "p", "gpu")
 
     def test_the_upgrade_check_of_total_limits(self) -> None:
-        def checked() -> tuple[int, str]:
-            out = io.StringIO()
-            with contextlib.redirect_stdout(out):
-                status.main(["--config-file", str(self.conf), "upgrade", "check", "--json"])
-            (found,) = [one for one in json.loads(out.getvalue())["checks"] if one["check"] == "total limits"]
-            return found["result"], found["details"]
-
         self.done("limit", "set", "--default", "gpu=10")
-        code, details = checked()
+        code, details = self.result_of("total limits")
         self.assertEqual(0, code)
         self.assertIn("none is set", details)
         self.done("limit", "set", "--total", "gpu=5")
-        self.assertEqual((0, "enforced: gpu"), checked())
+        self.assertEqual((0, "enforced: gpu"), self.result_of("total limits"))
         self.configure("")
-        self.assertEqual(0, checked()[0])
+        self.assertEqual(0, self.result_of("total limits")[0])
 
     def test_bad_usage(self) -> None:
         self.assertIn("--default --project", self.misused("limit", "set", "gpu=1"))

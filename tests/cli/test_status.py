@@ -3,10 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import json
-
 from cyborg_quota.cmd import status
 from tests.cli import base
 
@@ -15,11 +11,7 @@ class LimitsTest(base.CliTestCase):
     def check_limits(self, driver: str) -> tuple[int, str]:
         """The result of the check of the limits."""
         self.configure(f"[limits]\ndriver = {driver}")
-        out = io.StringIO()
-        with contextlib.redirect_stdout(out):
-            status.main(["--config-file", str(self.conf), "upgrade", "check", "--json"])
-        (found,) = [check for check in json.loads(out.getvalue())["checks"] if check["check"] == "limits"]
-        return found["result"], found["details"]
+        return self.result_of("limits")
 
     def test_no_limits_are_a_warning(self) -> None:
         code, details = self.check_limits("noop")

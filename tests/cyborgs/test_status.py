@@ -3,15 +3,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import socket
 import time
 
 import sqlalchemy as sa
 
-from cyborg_quota.cmd import status
 from cyborg_quota.db import schema
 from tests import base as ledger_base
 from tests import fixtures
@@ -134,10 +131,8 @@ class TestWithoutCyborg(cli_base.CliTestCase):
     """Cyborg is not installed in the Python of these tests."""
 
     def run_check(self, *arguments: str) -> tuple[int, str, str]:
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            ended = status.main(["--config-file", str(self.conf), *arguments])
-        return ended, out.getvalue(), err.getvalue()
+        ended = self.call_status(*arguments)
+        return ended.status, ended.out, ended.err
 
     def check(self) -> Results:
         """The results. The exit status is that of the worst."""

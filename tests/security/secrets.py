@@ -7,8 +7,6 @@ or a shell may split it: any part of it is found, in any encoding.
 
 from __future__ import annotations
 
-import contextlib
-import io
 import logging
 import os
 import re
@@ -17,7 +15,6 @@ import urllib.parse
 
 import fixtures as fx
 
-from cyborg_quota.cmd import expirer
 from tests.cli import base
 
 WORDS = ("xyzzyx", "plughp", "frotzf", "wheezw")
@@ -71,12 +68,10 @@ class SecretsTestCase(base.CliTestCase):
         return text
 
     def assert_hidden_by_the_expirer(self, *argv: str) -> int:
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            status = expirer.main(["--config-file", str(self.conf), "--once", *argv])
-        output = out.getvalue() + err.getvalue()
+        ended = self.call_expirer("--once", *argv)
+        output = ended.out + ended.err
         self.assertEqual([], pieces_in(output + self.new_log()), output)
-        return status
+        return ended.status
 
 
 def closed_port() -> int:
