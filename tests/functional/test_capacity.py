@@ -55,6 +55,23 @@ class CapacityTestCase(base.LedgerTestCase):
         (provider,) = {row.provider for row in self.engine.get_reservations(self.context, consumer=consumer)}
         return provider
 
+    def lose_a_race(self) -> list[Any]:
+        """Take 8 gpu of n1 by another engine after the first choice of a claim with ANY. Returns the choices so far."""
+        other = self.make_engine()
+        original = CapacityEnforcer.prepare
+        choices = []
+
+        def prepare(claimer: CapacityEnforcer, pending: Any) -> Any:
+            placement = original(claimer, pending)
+            if pending[0].claim.provider == ANY:
+                choices.append(placement)
+                if len(choices) == 1:
+                    other.reserve(base.Context("other"), {"gpu": 8}, provider="n1")
+            return placement
+
+        self.useFixture(MonkeyPatch("cyborg_quota.ledger.capacity_claims.CapacityEnforcer.prepare", prepare))
+        return choices
+
     def claim(self, amount: int = 1, provider: str | None = "n1", consumer: str | None = None) -> list[str]:
         return self.quotas.reserve(self.context, {"gpu": amount}, consumer=consumer, provider=provider)
 
@@ -324,19 +341,7 @@ class TestStatements(CapacityTestCase):
         self.add("n2", gpu=9)
         for provider in ("n1", ANY):
             self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}, provider=provider))
-        other = self.make_engine()
-        original = CapacityEnforcer.prepare
-        finds: list[Any] = []
-
-        def place(claimer: CapacityEnforcer, pending: Any) -> Any:
-            placement = original(claimer, pending)
-            if pending[0].claim.provider == ANY:
-                finds.append(placement)
-                if len(finds) == 1:
-                    other.reserve(base.Context("other"), {"gpu": 8}, provider="n1")
-            return placement
-
-        self.useFixture(MonkeyPatch("cyborg_quota.ledger.capacity_claims.CapacityEnforcer.prepare", place))
+        finds = self.lose_a_race()
         texts = self.statements(lambda engine: engine.reserve(self.context, {"gpu": 8}, provider=ANY))
         counts = [sum(text.startswith(start) for text in texts) for start in ("SELECT inventory_0", "EXECUTE")]
         self.assertEqual((2, [2, 3]), (len(finds), counts), texts)  # (one EXECUTE is that of the other call)

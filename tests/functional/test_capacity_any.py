@@ -12,7 +12,7 @@ from fixtures import MonkeyPatch
 from cyborg_quota import ANY, Claim, Inventory, exceptions
 from cyborg_quota.ledger import selection
 from cyborg_quota.ledger.capacity_claims import CapacityEnforcer
-from tests import base, clouds, fixtures, hooks
+from tests import clouds, fixtures, hooks
 from tests.functional.test_capacity import ADMIN, CapacityTestCase, PluggedSelection
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -102,19 +102,7 @@ class TestAny(CapacityTestCase):
         """Another call takes the chosen provider between the selection and the claim."""
         self.engine = self.make_engine(selection=PluggedSelection())
         self.add("n2", gpu=9)
-        other = self.make_engine()
-        original = CapacityEnforcer.prepare
-        finds = []
-
-        def place(claimer: CapacityEnforcer, pending: Any) -> Any:
-            placement = original(claimer, pending)
-            if pending[0].claim.provider == ANY:
-                finds.append(placement)
-                if len(finds) == 1:
-                    other.reserve(base.Context("other"), {"gpu": 8}, provider="n1")
-            return placement
-
-        self.useFixture(MonkeyPatch("cyborg_quota.ledger.capacity_claims.CapacityEnforcer.prepare", place))
+        finds = self.lose_a_race()
         self.engine.reserve(self.context, {"gpu": 8}, provider=ANY, consumer="c")
         self.assertEqual(("n2", 2), (self.provider_of("c"), len(finds)))
         self.assert_invariants()
