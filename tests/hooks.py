@@ -23,28 +23,27 @@ def database_of(engine: QuotaEngine) -> Database:
 
 def disconnect(backend: str) -> Exception:
     """Return the driver's error for a broken connection (on SQLite, which has no connection: for a locked file)."""
-    if backend == "mariadb":
-        import pymysql
-
-        return pymysql.err.OperationalError(2013, "Lost connection to MySQL server during query")
-    if backend == "postgresql":
-        import psycopg2
-
-        return psycopg2.OperationalError("server closed the connection unexpectedly")
-    return sqlite3.OperationalError("database is locked")
+    lost = (2013, "Lost connection to MySQL server during query")
+    return _driver_error(backend, lost, "server closed the connection unexpectedly", "database is locked")
 
 
 def refuse_commit(backend: str) -> Exception:
     """Return the driver's error for a refused COMMIT on a connection that works."""
+    return _driver_error(
+        backend, (1180, "Got error 28 during COMMIT"), "could not write to the log", "disk I/O error"
+    )
+
+
+def _driver_error(backend: str, mariadb: tuple[int, str], postgresql: str, sqlite: str) -> Exception:
     if backend == "mariadb":
         import pymysql
 
-        return pymysql.err.OperationalError(1180, "Got error 28 during COMMIT")
+        return pymysql.err.OperationalError(*mariadb)
     if backend == "postgresql":
         import psycopg2
 
-        return psycopg2.OperationalError("could not write to the log")
-    return sqlite3.OperationalError("disk I/O error")
+        return psycopg2.OperationalError(postgresql)
+    return sqlite3.OperationalError(sqlite)
 
 
 class LostCommits(fixtures.Fixture):

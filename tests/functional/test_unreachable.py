@@ -36,22 +36,15 @@ class UnreachableTestCase(base.LedgerTestCase):
 
 
 class TestUnreachable(UnreachableTestCase):
-    def test_refused(self) -> None:
+    def test_refused_or_no_answer(self) -> None:
         """Open connections, and new ones."""
-        self.away.reserve(self.context, {"gpu": 1})
-        self.proxy.is_refusing = True
-        self.assertIs(exceptions.DatabaseUnreachable, type(self.reserve(self.away)))
-        self.assertFalse(self.away.ping())
-        self.assertIs(exceptions.DatabaseUnreachable, type(self.reserve(self.engine_at(self.proxy.url))))
-        self.proxy.is_refusing = False
-
-    def test_no_answer(self) -> None:
-        self.away.reserve(self.context, {"gpu": 1})
-        self.proxy.is_dead = True
-        self.assertIs(exceptions.DatabaseUnreachable, type(self.reserve(self.away)))
-        self.assertFalse(self.away.ping())
-        self.assertIs(exceptions.DatabaseUnreachable, type(self.reserve(self.engine_at(self.proxy.url))))
-        self.proxy.is_dead = False
+        for state in ("is_refusing", "is_dead"):
+            self.away.reserve(self.context, {"gpu": 1})
+            setattr(self.proxy, state, True)
+            self.assertIs(exceptions.DatabaseUnreachable, type(self.reserve(self.away)))
+            self.assertFalse(self.away.ping())
+            self.assertIs(exceptions.DatabaseUnreachable, type(self.reserve(self.engine_at(self.proxy.url))))
+            setattr(self.proxy, state, False)
 
     def test_no_greeting(self) -> None:
         """A server that accepts a connection and is silent gets the connect timeout, not the statement timeout."""
