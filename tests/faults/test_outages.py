@@ -13,9 +13,9 @@ import random
 import signal
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import sqlalchemy as sa
 import testscenarios
@@ -150,21 +150,13 @@ class TestNoConnectionLeft(base.LedgerTestCase):
 
     def test_many_threads_share_one_connection(self) -> None:
         engine = self.make_engine(max_pool_size=1, max_overflow=0)
-        failed: list[BaseException] = []
 
-        def work() -> None:
-            try:
-                for _ in range(10):
-                    engine.rollback(self.context, engine.reserve(self.context, {"gpu": 1}))
-            except BaseException as error:
-                failed.append(error)
+        def work(_number: int) -> None:
+            for _ in range(10):
+                engine.rollback(self.context, engine.reserve(self.context, {"gpu": 1}))
 
-        threads = [threading.Thread(target=work) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        self.assertEqual([], failed)
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(work, range(8)))
         self.assertEqual((0, 0), self.figures())
         self.assert_invariants()
 

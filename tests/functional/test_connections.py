@@ -12,6 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest import mock
 
@@ -348,28 +349,17 @@ class TestShared(base.LedgerTestCase):
         """8 threads, 10 cycles each: no charge is lost, and nothing is left in flight."""
         self.limits.own[None, "gpu"] = 8
         start = threading.Barrier(8)
-        errors: list[BaseException] = []
 
-        def work(name: str) -> None:
-            try:
-                start.wait()
-                for number in range(10):
-                    uuids = self.engine.reserve(
-                        self.context, {"gpu": 1}, consumer=f"{name} {number}"
-                    )
-                    call = (self.engine.commit, self.engine.rollback)[number % 2]
-                    call(self.context, uuids)
-                    self.engine.release(self.context, uuids)
-            except BaseException as error:
-                errors.append(error)
+        def work(name: int) -> None:
+            start.wait()
+            for number in range(10):
+                uuids = self.engine.reserve(self.context, {"gpu": 1}, consumer=f"{name} {number}")
+                call = (self.engine.commit, self.engine.rollback)[number % 2]
+                call(self.context, uuids)
+                self.engine.release(self.context, uuids)
 
-        threads = [threading.Thread(target=work, args=(str(number),)) for number in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-        self.assertEqual([], errors)
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(work, range(8)))
         self.assert_invariants()
         self.assertEqual((0, 0), self.figures())
         states = [row.state for row in self.engine.list_reservations(base.ADMIN)]

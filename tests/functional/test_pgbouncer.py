@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-import threading
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
 import fixtures as pyfixtures
@@ -133,23 +134,14 @@ class TestPooled(PgBouncerTestCase):
     def test_threads(self) -> None:
         """Four threads reserve until they are refused: exactly the limit is granted."""
         granted: list[str] = []
-        errors: list[BaseException] = []
 
-        def work() -> None:
-            try:
+        def work(_number: int) -> None:
+            with contextlib.suppress(exceptions.OverQuota):
                 while True:
                     granted.extend(self.engine.reserve(self.context, {"gpu": 1}))
-            except exceptions.OverQuota:
-                pass
-            except BaseException as error:
-                errors.append(error)
 
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        self.assertEqual([], errors)
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(work, range(4)))
         self.assertEqual((0, 20), self.figures())
         self.assertEqual(20, len(granted))
         self.assert_invariants()
@@ -192,16 +184,10 @@ class TestPooled(PgBouncerTestCase):
         url = self.bouncer.url_of(str(sa.make_url(fixtures.fresh_url(self.backend, "bounced")).database))
         changes = {"transaction_pooling": self.pool_mode == "transaction", "statement_timeout_seconds": None}
         databases = [Database(fixtures.settings(url, **changes)) for _ in range(2)]
-        results: list[tuple[str | None, str]] = []
-        threads = [
-            threading.Thread(target=lambda database=database: results.append(schema.sync(database)))
-            for database in databases
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-            databases.pop().close()
+        with ThreadPoolExecutor() as pool:
+            results = list(pool.map(schema.sync, databases))
+        for database in databases:
+            database.close()
         self.assertEqual([schema.head()] * 2, [after for _, after in results])
 
 

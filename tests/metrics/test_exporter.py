@@ -7,6 +7,7 @@ import contextlib
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest import mock
 
@@ -142,11 +143,9 @@ class TestReads(oslotest.base.BaseTestCase):
             return metrics_of()
 
         application = LedgerApplication(mock.Mock(**{"monitoring.read": read}), ["*"], max_age_seconds=60.0)
-        threads = [threading.Thread(target=application.text) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor() as pool:
+            for _ in range(2):
+                pool.submit(application.text)
         self.assertEqual(1, len(reads))
 
     def test_names_are_read_at_most_once_an_hour(self) -> None:
