@@ -97,13 +97,13 @@ def present_limits(run: base.Run) -> LimitSet:
 
 def _limit_sets(run: base.Run, content: object) -> tuple[LimitSet, LimitSet, list[str]]:
     """The present limits, the new ones, and the sentences with which the enforcement model refuses the new ones."""
+    from cyborg_quota.db import overrides as override_rows
     from cyborg_quota.ledger import limit_changes, overrides
     from cyborg_quota.limits import document
     from cyborg_quota.limits.database import DatabaseLimitDriver
     from cyborg_quota.limits.limit_set import LimitSet
     from cyborg_quota.limits.limit_tree import LimitTree
     from cyborg_quota.limits.timeline import Timeline
-    from cyborg_quota.replay import export
 
     wanted = document.read(content)
     before = present_limits(run)
@@ -115,7 +115,7 @@ def _limit_sets(run: base.Run, content: object) -> tuple[LimitSet, LimitSet, lis
     first = None
     if wanted.new_overrides or before.overrides:
         with open_database(run.conf) as database:
-            now = export.database_time(database)
+            now = database.read(override_rows.now)
         first = (max((one.made[0] for one in before.overrides), default=0) + 1, 0)
         new = overrides.made_by_import(wanted.new_overrides, before.overrides, now, first)
         after = dataclasses.replace(after, overrides=[*before.overrides, *new])

@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from cyborg_quota.capacity_types import CapacityDrift, FreeInventories, ResourceUse
-from cyborg_quota.db import clock, pods, reservations
+from cyborg_quota.db import clock, paging, pods, reservations
 from cyborg_quota.db import resource_providers as providers
 from cyborg_quota.db.candidates import amount_arguments, fits_wanted, fitting, wanted
 from cyborg_quota.db.inventories import ELSEWHERE
@@ -67,8 +67,7 @@ def count_bundles(
     # (MariaDB divides decimals: the dividend is a multiple, so that no quotient is rounded up.)
     bundles = sa.func.min((_row.free - _row.free % amount) // amount).label("bundles")
     query = sa.select(_row.provider_id, bundles).select_from(amounts.join(inventories, fits_wanted(_row, amounts)))
-    if provider_id is not None:
-        query = query.where(_row.provider_id == provider_id)
+    query = query.where(*paging.given((_row.provider_id, provider_id)))
     at_provider = query.group_by(_row.provider_id).having(sa.func.count() == len(bundle)).subquery("at_provider")
     by_pod = (
         sa.select(_provider.pod, sa.func.sum(at_provider.c.bundles))

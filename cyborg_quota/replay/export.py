@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TextIO
 
-from cyborg_quota.db import change_log, history, overrides
+from cyborg_quota.db import change_log, history
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.replay.traces import HEADER, Event, Kind
 from cyborg_quota.types import COMMITTED, MICROSECONDS, RELEASED, HistoryEntry, LimitOverride
@@ -49,11 +49,6 @@ def _kinds(row: Any) -> list[Kind]:
     if row.step == history.COMMIT:
         return ["commit"]
     return ["release" if row.state == (COMMITTED if row.step == history.LEAVE else RELEASED) else "rollback"]
-
-
-def database_time(database: Database) -> datetime.datetime:
-    """The present time of the database, naive UTC."""
-    return database.read(overrides.now)
 
 
 def past_overrides(database: Database, since: datetime.datetime) -> list[LimitOverride]:
