@@ -42,6 +42,12 @@ class CacheTestCase(base.BaseTestCase):
     def get(self, key: str = "k") -> Any:
         return self.cache.get(key, self.source)
 
+    def let_it_age(self) -> None:
+        """Cache a response that is too old now, while the source is away."""
+        self.get()
+        self.make_unavailable()
+        self.now += TTL
+
     def make_unavailable(self, *, whole: bool = True) -> None:
         self.error = LimitSourceError("it is away", is_total=whole)
 
@@ -105,9 +111,7 @@ class TestAge(CacheTestCase):
 
 class TestOutage(CacheTestCase):
     def test_stale_answers_for_a_bounded_time_then_an_error(self) -> None:
-        self.get()
-        self.make_unavailable()
-        self.now += TTL
+        self.let_it_age()
         began = self.now
         self.assertEqual("first", self.get())
         self.now = began + STALE - 0.001
@@ -121,9 +125,7 @@ class TestOutage(CacheTestCase):
 
     def test_after_a_failure_there_is_a_pause(self) -> None:
         """A source that hangs would delay each caller for a timeout, one after the other."""
-        self.get()
-        self.make_unavailable()
-        self.now += TTL
+        self.let_it_age()
         for key in ("k", "k", "k"):
             self.assertEqual("first", self.get(key))
         self.assertRaises(exceptions.LimitsUnavailable, self.get, "other")
@@ -134,9 +136,7 @@ class TestOutage(CacheTestCase):
         self.assertEqual(3, self.asked)
 
     def test_available_again(self) -> None:
-        self.get()
-        self.make_unavailable()
-        self.now += TTL
+        self.let_it_age()
         self.get()
         self.error, self.value = None, "second"
         self.now += caches.PAUSE_SECONDS
@@ -164,9 +164,7 @@ class TestOutage(CacheTestCase):
             self.now += caches.PAUSE_SECONDS
 
     def test_the_warning_comes_once_a_minute(self) -> None:
-        self.get()
-        self.make_unavailable()
-        self.now += TTL
+        self.let_it_age()
         for _ in range(100):
             self.get()
             self.now += 1.0
@@ -259,9 +257,7 @@ class TestThreads(CacheTestCase):
         self.assertEqual((["it is away"] * 8, 1), ([result.reason for result in results], self.asked))
 
     def test_in_an_outage_one_thread_tries_and_none_waits(self) -> None:
-        self.get()
-        self.make_unavailable()
-        self.now += TTL
+        self.let_it_age()
         self.get()
         self.now += caches.PAUSE_SECONDS
         threads, results = self.start(lambda: self.cache.get("k", self.held))
