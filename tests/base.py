@@ -68,9 +68,7 @@ class LedgerTestCase(BackendTestCase):
         self.sql = fixtures.plain_engine(self.url)
 
     def make_engine(self, **changes: object) -> QuotaEngine:
-        engine = fixtures.make_engine(self.url, self.limits, **changes)  # type: ignore[arg-type]
-        self.addCleanup(engine.close)
-        return engine
+        return fixtures.open_engine(self, self.url, self.limits, **changes)
 
     def assert_invariants(self) -> None:
         with self.sql.connect() as connection:

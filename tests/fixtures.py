@@ -241,6 +241,20 @@ def make_engine(
     return engine
 
 
+def open_engine(test: unittest.TestCase, *args: Any, **changes: Any) -> QuotaEngine:
+    """An engine as of ``make_engine``, which is closed at the end of the test."""
+    engine = make_engine(*args, **changes)
+    test.addCleanup(engine.close)
+    return engine
+
+
+def open_database(test: unittest.TestCase, url: str, **changes: Any) -> Database:
+    """A database that is closed at the end of the test."""
+    database = Database(settings(url, **changes))
+    test.addCleanup(database.close)
+    return database
+
+
 def plain_engine(url: str) -> sa.Engine:
     """Return an engine with SQLAlchemy's defaults, to read and change the tables independently of the ledger.
 

@@ -201,8 +201,7 @@ class TestFailover(FailoverTestCase):
     def kill(self) -> None:
         self.pair.primary.kill()
         if self.backend == "postgresql":
-            engine = fixtures.make_engine(self.url("killed"), retry_seconds=0.1)
-            self.addCleanup(engine.close)
+            engine = fixtures.open_engine(self, self.url("killed"), retry_seconds=0.1)
             error = self.assertRaises(exceptions.DatabaseUnavailable, engine.reserve, base.Context("p"), {"gpu": 1})
             self.assertIn("Connection refused", error.reason)
             self.assertIn("session is read-only", error.reason)

@@ -449,7 +449,6 @@ class TestCharsetInTheUrl(base.LedgerTestCase):
         context = base.Context("\u0416\U0001f600")
         for charset in ("utf8", "latin1"):
             url = self.sql.url.update_query_dict({"charset": charset})
-            engine = fixtures.make_engine(url.render_as_string(hide_password=False))
-            self.addCleanup(engine.close)
+            engine = fixtures.open_engine(self, url.render_as_string(hide_password=False))
             engine.commit(context, engine.reserve(context, {"gpu": 1}, consumer=f"{charset} {context.project_id}"))
         self.assertEqual((2, 0), self.figures(context.project_id))

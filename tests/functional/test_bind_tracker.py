@@ -9,7 +9,6 @@ from unittest import mock
 import testscenarios
 
 from cyborg_quota import Claim, exceptions
-from cyborg_quota.db.database import Database
 from cyborg_quota.integrations.cyborg import bind_tracker
 from cyborg_quota.integrations.cyborg.bind_tracker import BindReservation, BindTracker, Caller
 from tests import base, fixtures, trees
@@ -100,8 +99,7 @@ class TestReserve(BindTrackerTestCase):
 
     def test_a_refusal_hides_other_projects(self) -> None:
         """Also that of an administrator's bind: the usage of an ancestor's other children is not in it."""
-        database = Database(fixtures.settings(self.url))
-        self.addCleanup(database.close)
+        database = fixtures.open_database(self, self.url)
         trees.plant(database, {"root": None, "p1": "root"})
         self.limits.subtree_limits["root", "gpu"] = 0
         error = self.assertRaises(exceptions.OverQuota, self.reserve)

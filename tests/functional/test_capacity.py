@@ -59,7 +59,7 @@ class CapacityTestCase(base.LedgerTestCase):
         """Take 8 gpu of n1 by another engine after the first choice of a claim with ANY. Returns the choices so far."""
         other = self.make_engine()
         original = CapacityEnforcer.prepare
-        choices = []
+        choices: list[Any] = []
 
         def prepare(claimer: CapacityEnforcer, pending: Any) -> Any:
             placement = original(claimer, pending)

@@ -193,8 +193,7 @@ class TestServer(OutageTestCase):
     def test_a_parameter_that_no_driver_takes(self) -> None:
         """PyMySQL raises a bare TypeError."""
         url = sa.make_url(str(fixtures.admin_url(self.backend))).update_query_dict({"nonsense": "1"})
-        engine = fixtures.make_engine(url.render_as_string(hide_password=False), retry_seconds=RETRY_SECONDS)
-        self.addCleanup(engine.close)
+        engine = fixtures.open_engine(self, url.render_as_string(hide_password=False), retry_seconds=RETRY_SECONDS)
         error = self.assertRaises(exceptions.QuotaError, engine.reserve, base.ADMIN, {"gpu": 1})
         self.assertIn("nonsense", str(error))
 
@@ -209,8 +208,7 @@ class TestServer(OutageTestCase):
         """All pooled connections are dead: the caller does not notice."""
         url = fixtures.fresh_url(self.backend, "killed")
         schema.sync(Database(fixtures.settings(url)))
-        engine = fixtures.make_engine(url)
-        self.addCleanup(engine.close)
+        engine = fixtures.open_engine(self, url)
         sql = hooks.database_of(engine).engine
         with contextlib.ExitStack() as stack:
             for _ in range(3):
@@ -222,8 +220,7 @@ class TestServer(OutageTestCase):
         """A call that fails for good does not connect again: to a suspended server, that takes seconds."""
         url = fixtures.fresh_url(self.backend, "lost")
         schema.sync(Database(fixtures.settings(url)))
-        engine = fixtures.make_engine(url, retry_seconds=0.0)
-        self.addCleanup(engine.close)
+        engine = fixtures.open_engine(self, url, retry_seconds=0.0)
         engine.rollback(base.ADMIN, engine.reserve(base.ADMIN, {"gpu": 1}))
         attempts: list[int] = []
         sa.event.listen(hooks.database_of(engine).engine, "do_connect", lambda *_: attempts.append(1))
@@ -240,12 +237,10 @@ class TestMariaDB(OutageTestCase):
     def test_other_driver_prefix(self) -> None:
         """With mariadb+pymysql://, existing and missing databases are detected as with mysql+pymysql://."""
         url = fixtures.fresh_url(self.backend, "named").replace("mysql", "mariadb", 1)
-        database = Database(fixtures.settings(url))
-        self.addCleanup(database.close)
+        database = fixtures.open_database(self, url)
         self.assertRaises(exceptions.DatabaseNotInitialized, fixtures.make_engine(url).check, base.ADMIN, {"gpu": 1})
         self.assertEqual((None, schema.head()), schema.sync(database))
-        engine = fixtures.make_engine(url)
-        self.addCleanup(engine.close)
+        engine = fixtures.open_engine(self, url)
         uuids = engine.reserve(base.ADMIN, {"gpu": 1}, consumer="arq")
         # As two concurrent deliveries of one call do that have both found nothing.
         with mock.patch.object(MariaDB, "reserve_in_single_statement", return_value=False), mock.patch.object(
@@ -262,8 +257,7 @@ class TestWaiting(OutageTestCase):
     def test_killed_while_it_waits_for_the_cluster(self) -> None:
         url = fixtures.fresh_url(self.backend, "waiting")
         schema.sync(Database(fixtures.settings(url)))
-        engine = fixtures.make_engine(url)
-        self.addCleanup(engine.close)
+        engine = fixtures.open_engine(self, url)
         hooks.database_of(engine)._pool.is_galera = True
         waiting = "SELECT 1 FROM reservations LIMIT 1"
         killing = self.useFixture(hooks.Interleaved(engine, waiting, lambda: kill_all(url)))
@@ -290,8 +284,7 @@ class TestFile(OutageTestCase):
         """Ctrl-C arrives immediately after the write lock was taken: no lock may be left that no process holds."""
         url = fixtures.fresh_url("sqlite", "interrupted")
         schema.sync(Database(fixtures.settings(url)))
-        engine = fixtures.make_engine(url)
-        self.addCleanup(engine.close)
+        engine = fixtures.open_engine(self, url)
         engine.reserve(base.ADMIN, {"gpu": 1})
         sql = hooks.database_of(engine).engine
 
@@ -302,8 +295,7 @@ class TestFile(OutageTestCase):
         self.assertRaises(KeyboardInterrupt, engine.reserve, base.ADMIN, {"gpu": 1})
         sa.event.remove(sql, "begin", interrupt)
 
-        other = fixtures.make_engine(url, sqlite_busy_timeout_seconds=0.0, retry_seconds=0.0)
-        self.addCleanup(other.close)
+        other = fixtures.open_engine(self, url, sqlite_busy_timeout_seconds=0.0, retry_seconds=0.0)
         other.reserve(base.ADMIN, {"gpu": 1})
         engine.reserve(base.ADMIN, {"gpu": 1})
         self.assertEqual(3, engine.get_usages(base.ADMIN)["gpu"].reserved)
@@ -314,8 +306,7 @@ class TestFile(OutageTestCase):
         schema.sync(Database(fixtures.settings(url)))
         with mock.patch("cyborg_quota.db.dialects.sqlite.datetime") as datetime:
             datetime.datetime.now.side_effect = KeyboardInterrupt
-            engine = fixtures.make_engine(url)
-            self.addCleanup(engine.close)
+            engine = fixtures.open_engine(self, url)
             self.assertRaises(KeyboardInterrupt, engine.reserve, base.ADMIN, {"gpu": 1})
 
     def test_no_database(self) -> None:
@@ -474,8 +465,7 @@ class TestPool(base.LedgerTestCase):
         """One connection holds the lock of db sync, and the upgrade needs another one."""
         url = fixtures.fresh_url(self.backend, "alone")
         few = {"max_pool_size": 1, "max_overflow": 0, "pool_timeout_seconds": 1.0}
-        database = Database(fixtures.settings(url, **few))
-        self.addCleanup(database.close)
+        database = fixtures.open_database(self, url, **few)
         self.assertEqual((None, schema.head()), schema.sync(database))
 
 

@@ -293,8 +293,7 @@ class TestCost(test_limits.LimitsTestCase):
     def test_get_usages_is_one_statement(self) -> None:
         self.admin.set_limits(base.ADMIN, {"gpu": 1, "fpga": 5})
         clouds.add_projects(self.sql, 0, SMALL)
-        config = fixtures.make_engine(self.url, ConfigLimitDriver({"gpu": 3}))
-        self.addCleanup(config.close)
+        config = fixtures.open_engine(self, self.url, ConfigLimitDriver({"gpu": 3}))
         for engine, limit in ((self.engine, 1), (config, 3)):
             engine.get_usages(self.context)
             with clouds.captured() as statements:
@@ -308,8 +307,7 @@ class TestCost(test_limits.LimitsTestCase):
         self.deepen("p7", 8)
         engine = self.make_limited()
         engine.reserve(base.Context("deep8"), {"fpga": 2}, consumer="open")
-        config = fixtures.make_engine(self.url, ConfigLimitDriver({"fpga": 6}))
-        self.addCleanup(config.close)
+        config = fixtures.open_engine(self, self.url, ConfigLimitDriver({"fpga": 6}))
         for quotas, fits in ((engine, 3), (config, 4)):
             quotas.headroom(base.ADMIN, "deep8")
             with clouds.captured() as statements:

@@ -31,8 +31,7 @@ LONG_AGO = "2001-01-01 00:00:00.000000"
 class ExportTestCase(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.database = Database(fixtures.settings(self.url))
-        self.addCleanup(self.database.close)
+        self.database = fixtures.open_database(self, self.url)
         self.directory = pathlib.Path(self.useFixture(fx.TempDir()).path)
 
     def export(self, since_seconds: int | None = None) -> Trace:

@@ -11,7 +11,6 @@ import testscenarios
 
 from cyborg_quota import QuotaEngine
 from cyborg_quota.db import schema
-from cyborg_quota.db.database import Database
 from cyborg_quota.db.dialects import postgresql_functions as functions
 from cyborg_quota.db.dialects.postgresql_functions import DEFINITIONS
 from tests import base, fixtures
@@ -50,8 +49,7 @@ class TestFunctions(base.BackendTestCase):
         self.execute(f"REVOKE CREATE ON SCHEMA public FROM {self.user}")
 
     def sync(self) -> tuple[str | None, str]:
-        database = Database(fixtures.settings(self.url))
-        self.addCleanup(database.close)
+        database = fixtures.open_database(self, self.url)
         return schema.sync(database)
 
     def missing(self) -> list[str]:
@@ -59,9 +57,7 @@ class TestFunctions(base.BackendTestCase):
             return functions.missing(connection)
 
     def make_engine(self) -> QuotaEngine:
-        engine = fixtures.make_engine(self.url)
-        self.addCleanup(engine.close)
-        return engine
+        return fixtures.open_engine(self, self.url)
 
     def attach(self, engine: QuotaEngine) -> None:
         for _ in range(2):

@@ -136,8 +136,7 @@ class TestTree(test_limits.LimitsTestCase):
 
     def test_a_resource_that_is_not_registered_does_not_fit(self) -> None:
         self.hold("web", 1)
-        engine = fixtures.make_engine(self.url, NoopLimitDriver())
-        self.addCleanup(engine.close)
+        engine = fixtures.open_engine(self, self.url, NoopLimitDriver())
         engine._resources.clear()
         engine.register_resource("fpga")
         self.assertEqual({"fpga"}, engine.headroom(base.ADMIN, "web").keys())
@@ -188,8 +187,7 @@ class TestDrivers(base.LedgerTestCase):
     """Limits that are not in the database."""
 
     def use(self, limits: LimitDriver, **changes: int) -> QuotaEngine:
-        engine = fixtures.make_engine(self.url, limits, **changes)  # type: ignore[arg-type]
-        self.addCleanup(engine.close)
+        engine = fixtures.open_engine(self, self.url, limits, **changes)
         return fixtures.Checked(engine, self.url)  # type: ignore[return-value]
 
     def test_config(self) -> None:

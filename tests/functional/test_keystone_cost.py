@@ -61,9 +61,7 @@ class TestKeystoneCost(base.LedgerTestCase):
         """An engine with empty caches."""
         cache = Cache(ttl_seconds=60.0, stale_seconds=600.0, timeout_seconds=5.0, clock=lambda: 0.0)
         client = KeystoneClient(keystones.settings(), self.keystone.connect)  # type: ignore[arg-type]
-        engine = fixtures.make_engine(self.url, KeystoneLimitDriver(client, cache))
-        self.addCleanup(engine.close)
-        return engine
+        return fixtures.open_engine(self, self.url, KeystoneLimitDriver(client, cache))
 
     def add(self, first: int, last: int) -> None:
         """Add siblings below the domain, and other domains with one project each; each has a limit in Keystone."""

@@ -10,7 +10,6 @@ from typing import Any
 import testscenarios
 
 from cyborg_quota import QuotaEngine, exceptions
-from cyborg_quota.db.database import Database
 from cyborg_quota.ledger.driver import DbQuotaDriver
 from cyborg_quota.ledger.settings import DriverSettings
 from cyborg_quota.limits.database import DatabaseLimitDriver
@@ -42,8 +41,7 @@ class LimitsTestCase(base.LedgerTestCase):
         self.engine = self.make_limited()
         self.quotas = fixtures.Checked(self.engine, self.url)  # type: ignore[assignment]
         self.admin = self.engine.administration
-        self.database = Database(fixtures.settings(self.url))
-        self.addCleanup(self.database.close)
+        self.database = fixtures.open_database(self, self.url)
 
     def set(self, project_id: str | None, limit: int, resource: str = "gpu") -> None:
         self.admin.set_limit(base.ADMIN, resource, limit, project_id)

@@ -111,8 +111,7 @@ class MigrationTestCase(base.BackendTestCase):
         self.sql = sa.create_engine(url, poolclass=sa.NullPool)
 
     def open_database(self) -> Database:
-        database = Database(fixtures.settings(self.url, statement_timeout_seconds=None))
-        self.addCleanup(database.close)
+        database = fixtures.open_database(self, self.url, statement_timeout_seconds=None)
         return database
 
     def shape(self) -> dict[str, Any]:

@@ -70,9 +70,7 @@ class PlanTestCase(base.BackendTestCase):
             connection.exec_driver_sql(statement)
 
     def make_engine(self) -> QuotaEngine:
-        engine = fixtures.make_engine(self.url, self.limits)
-        self.addCleanup(engine.close)
-        return engine
+        return fixtures.open_engine(self, self.url, self.limits)
 
     def plans_of(self, engine: QuotaEngine, run: Callable[[], object], settings: str = SENDS_PLANS) -> list[Any]:
         """The plans of the statements of the functions that ``run()`` calls."""

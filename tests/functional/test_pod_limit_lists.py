@@ -143,6 +143,5 @@ class TestLists(test_pod_limits.PodLimitTestCase):
         self.assertRaises(exceptions.NotAuthorized, admin.set_limits, base.Context("a"), {"gpu": 1}, "a", pod="p1")
         self.assertRaises(exceptions.NotAuthorized, admin.list_pod_limits, base.Context("a"))
         self.limit(None, pod="p9")
-        engine = fixtures.make_engine(self.url, NoopLimitDriver())
-        self.addCleanup(engine.close)
+        engine = fixtures.open_engine(self, self.url, NoopLimitDriver())
         self.assertRaises(exceptions.LimitsReadOnly, engine.administration.set_limits, ADMIN, {"gpu": 1}, "a", pod="p1")

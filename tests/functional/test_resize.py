@@ -9,7 +9,6 @@ from typing import Any
 import testscenarios
 
 from cyborg_quota import ANY, Claim, Inventory, exceptions
-from cyborg_quota.db.database import Database
 from tests import base, fixtures, hooks, trees
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -21,8 +20,7 @@ class ResizeTestCase(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.capacity = self.engine.capacity
-        database = Database(fixtures.settings(self.url))
-        self.addCleanup(database.close)
+        database = fixtures.open_database(self, self.url)
         trees.plant(database, {"root": None, "p1": "root", "p2": "root", "side": None})
 
     def hold(self, consumer: str = "c", commit: bool = True, **deltas: int) -> list[str]:

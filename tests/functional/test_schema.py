@@ -49,14 +49,11 @@ class SchemaTestCase(base.BackendTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.url = fixtures.fresh_url(self.backend, "schema")
-        self.database = Database(fixtures.settings(self.url))
-        self.addCleanup(self.database.close)
+        self.database = fixtures.open_database(self, self.url)
         self.sql = sa.create_engine(self.url, poolclass=sa.NullPool)
 
     def make_engine(self) -> QuotaEngine:
-        engine = fixtures.make_engine(self.url)
-        self.addCleanup(engine.close)
-        return engine
+        return fixtures.open_engine(self, self.url)
 
     def assert_works(self) -> None:
         engine = self.make_engine()

@@ -140,8 +140,7 @@ class TestEnforcement(TotalTestCase):
         self.assertRaises(exceptions.UnknownResource, self.totals.set, ADMIN, {"gpu": 1, "tpu": 1})
         self.assertRaises(exceptions.InvalidRequest, self.totals.unset, ADMIN, "gpu")
         self.assertEqual([], self.totals.list(ADMIN))
-        engine = fixtures.make_engine(self.url, NoopLimitDriver())
-        self.addCleanup(engine.close)
+        engine = fixtures.open_engine(self, self.url, NoopLimitDriver())
         self.assertRaises(exceptions.LimitsReadOnly, engine.total_limits.set, ADMIN, {"gpu": 1})
         self.assertEqual([], engine.total_limits.list(ADMIN))
 

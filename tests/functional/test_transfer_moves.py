@@ -9,7 +9,6 @@ import testscenarios
 from fixtures import MonkeyPatch
 
 from cyborg_quota import exceptions
-from cyborg_quota.db.database import Database
 from cyborg_quota.ledger.project_limits import ProjectEnforcer
 from tests import base, fixtures, trees
 
@@ -21,8 +20,7 @@ ADMIN = base.ADMIN
 class TestSenderMoves(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.database = Database(fixtures.settings(self.url))
-        self.addCleanup(self.database.close)
+        self.database = fixtures.open_database(self, self.url)
         trees.plant(self.database, {"root": None, "p1": "root", "p2": "root", "side": None})
 
     def transfer(self, to_project: str) -> None:

@@ -10,7 +10,6 @@ import testscenarios
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import projects
-from cyborg_quota.db.database import Database
 from cyborg_quota.ledger import project_tree
 from tests import base, fixtures, trees
 
@@ -22,8 +21,7 @@ class TreeTestCase(base.LedgerTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.database = Database(fixtures.settings(self.url))
-        self.addCleanup(self.database.close)
+        self.database = fixtures.open_database(self, self.url)
         trees.plant(self.database, {"root": None, "left": "root", "right": "root", "leaf": "left"})
         self.leaf = base.Context("leaf")
 
@@ -149,8 +147,7 @@ class TestTreeFromLimitDriver(base.LedgerTestCase):
 
     def test_a_domain_below_another_project_is_not_moved(self) -> None:
         """The source of the tree says nothing of it: the tree is not written again at every charge."""
-        database = Database(fixtures.settings(self.url))
-        self.addCleanup(database.close)
+        database = fixtures.open_database(self, self.url)
         trees.plant(database, {"above": None, "domain": "above"})
         self.quotas.reserve(self.context, {"gpu": 1})
         before = self.generation()
@@ -160,8 +157,7 @@ class TestTreeFromLimitDriver(base.LedgerTestCase):
 
     def test_an_edge_that_contradicts_is_replaced(self) -> None:
         """With a log line; the history has the previous parent."""
-        database = Database(fixtures.settings(self.url))
-        self.addCleanup(database.close)
+        database = fixtures.open_database(self, self.url)
         trees.plant(database, {"team": None, "p1": "team"})
         with self.assertLogs(project_tree.LOG.logger, "WARNING") as logged:
             self.quotas.reserve(self.context, {"gpu": 2})
@@ -171,8 +167,7 @@ class TestTreeFromLimitDriver(base.LedgerTestCase):
         self.assertEqual([("team", "domain")], [(entry.before, entry.after) for entry in moved])
 
     def test_a_domain_that_lies_below_its_project_becomes_a_root(self) -> None:
-        database = Database(fixtures.settings(self.url))
-        self.addCleanup(database.close)
+        database = fixtures.open_database(self, self.url)
         trees.plant(database, {"p1": None, "between": "p1", "domain": "between"})
         self.quotas.reserve(self.context, {"gpu": 2})
         self.assertEqual({"p1": 2, "domain": 2}, self.subtrees())

@@ -47,8 +47,7 @@ class TreeSourceTestCase(base.LedgerTestCase):
         self.administration = self.by_database.administration
 
     def checked(self, limits: object) -> QuotaEngine:
-        engine = fixtures.make_engine(self.url, limits)  # type: ignore[arg-type]
-        self.addCleanup(engine.close)
+        engine = fixtures.open_engine(self, self.url, limits)
         return fixtures.Checked(engine, self.url)  # type: ignore[return-value]
 
     def charge_by_domain(self) -> None:

@@ -27,9 +27,7 @@ class UnreachableTestCase(base.LedgerTestCase):
         self.quotas.rollback(self.context, self.quotas.reserve(self.context, {"gpu": 1}))
 
     def engine_at(self, url: str) -> QuotaEngine:
-        made = fixtures.make_engine(url, self.limits, **SHORT_TIMEOUTS)
-        self.addCleanup(made.close)
-        return made
+        return fixtures.open_engine(self, url, self.limits, **SHORT_TIMEOUTS)
 
     def reserve(self, engine: QuotaEngine) -> exceptions.DatabaseUnavailable:
         return self.assertRaises(exceptions.DatabaseUnavailable, engine.reserve, self.context, {"gpu": 1})
@@ -48,8 +46,7 @@ class TestUnreachable(UnreachableTestCase):
 
     def test_no_greeting(self) -> None:
         """A server that accepts a connection and is silent gets the connect timeout, not the statement timeout."""
-        engine = fixtures.make_engine(self.proxy.url, **{**SHORT_TIMEOUTS, "statement_timeout_seconds": 60})
-        self.addCleanup(engine.close)
+        engine = fixtures.open_engine(self, self.proxy.url, **{**SHORT_TIMEOUTS, "statement_timeout_seconds": 60})
         self.proxy.is_dead = True
         began = time.monotonic()
         self.assertIs(exceptions.DatabaseUnreachable, type(self.reserve(engine)))
@@ -130,7 +127,6 @@ class TestReadOnlyFile(base.LedgerTestCase):
     def test_a_change(self) -> None:
         """The error names the file's directory as a remedy. (The tests may run as root, so the URL forbids writes.)"""
         self.quotas.reserve(self.context, {"gpu": 1})
-        engine = fixtures.make_engine(f"sqlite:///file:{self.sql.url.database}?mode=ro&uri=true", self.limits)
-        self.addCleanup(engine.close)
+        engine = fixtures.open_engine(self, f"sqlite:///file:{self.sql.url.database}?mode=ro&uri=true", self.limits)
         error = self.assertRaises(exceptions.DatabaseReadOnly, engine.reserve, self.context, {"gpu": 1})
         self.assertIn("directory that this user may write", str(error))

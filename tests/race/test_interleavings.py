@@ -14,7 +14,7 @@ import testscenarios
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import path_state
-from cyborg_quota.db.database import Connection, Database
+from cyborg_quota.db.database import Connection
 from cyborg_quota.types import ResourceKey
 from tests import base, fixtures, trees
 from tests.race.interleaving import BackgroundCall
@@ -27,8 +27,7 @@ GPU = [ResourceKey("gpu")]
 class InterleavingTestCase(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.database = Database(fixtures.settings(self.url))
-        self.addCleanup(self.database.close)
+        self.database = fixtures.open_database(self, self.url)
         trees.plant(self.database, {"root": None, "left": "root", "right": "root", "leaf": "left"})
 
     def open_transaction(self, work: Callable[[Connection], Any]) -> tuple[BackgroundCall, threading.Event]:

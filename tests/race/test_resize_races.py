@@ -18,7 +18,6 @@ import testscenarios
 
 from cyborg_quota import Inventory, QuotaEngine, exceptions
 from cyborg_quota.db import reservations, usages
-from cyborg_quota.db.database import Database
 from cyborg_quota.db.dialects.base import Dialect
 from cyborg_quota.db.prepared import ListStatement
 from tests import base, fixtures, hooks, invariants, trees
@@ -61,8 +60,7 @@ class ResizeRaceTestCase(base.LedgerTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        database = Database(fixtures.settings(self.url))
-        self.addCleanup(database.close)
+        database = fixtures.open_database(self, self.url)
         trees.plant(database, {"root": None, "p1": "root", "p2": "root"})
         self.other = self.make_engine()
         for project in ("p1", "p2"):
