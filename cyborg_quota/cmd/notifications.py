@@ -6,21 +6,38 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final, Protocol
 
 from oslo_config import cfg
 from oslo_log import log as logging
 
 from cyborg_quota import messaging
-from cyborg_quota.capacity_types import CapacityNotice
-from cyborg_quota.pod_types import PodNotice
 from cyborg_quota.types import TOTAL, Notice
 
 LOG = logging.getLogger(__name__)
 
 _OWNERS: Final = {None: "(all)", TOTAL: "(total)"}
 
-AnyNotice = Notice | CapacityNotice | PodNotice
+
+class AnyNotice(Protocol):
+    """A dataclass about a threshold that was crossed. ``where``: the level that was reached, in words.
+
+    ``EVENT``: the type of the notification. ``SHOWN_BY``: what notices of this kind are about, and the commands that
+    show that.
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+    EVENT: ClassVar[str]
+    SHOWN_BY: ClassVar[tuple[str, str]]
+
+    @property
+    def before(self) -> int: ...
+    @property
+    def now(self) -> int: ...
+    @property
+    def where(self) -> str: ...
+
+
 Send = Callable[[AnyNotice], None]
 
 SUMMARIZE_ABOVE: Final = 10
