@@ -85,7 +85,7 @@ class Administration(Subject):
         validation.admin_only(context, "remove_project")
         project_id = validation.check_name("project_id", project_id)
         self._require_own_tree()
-        self._driver.keeper.tree.remove(project_id, self._author(context, reason))
+        self._driver.keeper.remove(project_id, self._author(context, reason))
 
     def _require_own_tree(self) -> None:
         source = self._driver.limits.tree_source

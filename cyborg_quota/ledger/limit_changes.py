@@ -73,8 +73,7 @@ class LimitKeeper(LimitChanger):
         total_limits: TotalLimits,
     ) -> None:
         super().__init__(database, limits, history)
-        self.tree: Final = tree
-        """Removes projects, which changes no limit of another one."""
+        self._tree = tree
         self._total_limits = total_limits
         self.overrides: Final = Overrides(database, limits, history)
         """Sets, lists and cancels overrides."""
@@ -195,7 +194,11 @@ class LimitKeeper(LimitChanger):
             limits = Timeline(tree, *overrides.read(connection))
             self._refuse(limits, affected, limits.keys)
 
-        self.tree.place({project_id: parent_id}, author, check)
+        self._tree.place({project_id: parent_id}, author, check)
+
+    def remove(self, project_id: str, author: Author) -> None:
+        """Remove a project that holds no resources and has no children. Raises ProjectRefused."""
+        self._tree.remove(project_id, author)
 
     def apply(self, wanted: Document, author: Author, *, dry_run: bool) -> list[RecordedChange]:
         """Apply a document of limits and projects. ``dry_run``: only return the changes.
@@ -203,7 +206,7 @@ class LimitKeeper(LimitChanger):
         Raises LimitRefused, PodNotFound. The total limits follow in transactions of their own: see total_limits.py.
         """
         changes = self._apply(wanted, author, operation="import", dry_run=dry_run)
-        self.tree.paths.forget_all()
+        self._tree.paths.forget_all()
         if wanted.totals:
             changes += self._total_limits.find_changes(wanted.totals)
             if not dry_run:
