@@ -11,7 +11,6 @@ from cyborg_quota import exceptions, paging, policy, validation
 from cyborg_quota.history_visibility import without_others
 from cyborg_quota.limit_types import Holding, TreeRow
 from cyborg_quota.limits import limit_tree
-from cyborg_quota.safe_repr import safe_repr
 from cyborg_quota.subject import Subject
 from cyborg_quota.types import (
     SUBJECTS,
@@ -106,8 +105,7 @@ class Administration(Subject):
         validation.admin_only(context, "list_holders")
         if after != "":
             after = validation.check_name("after", after)
-        error = f"The count must be an integer of at least 1, not {safe_repr(count)}."
-        count = validation.integer(count, 1, None, error)
+        count = validation.integer(count, 1, None, "The count must be an integer of at least 1")
         return self._driver.projects.list_holders(after, min(count, MAX_LISTED_PROJECTS))
 
     def list_holdings(self, context: Context, project_ids: Collection[str]) -> list[Holding]:

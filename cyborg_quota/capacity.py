@@ -526,13 +526,13 @@ def _check_amounts(amounts: object) -> dict[str, int]:
         raise exceptions.InvalidRequest(
             f"What is used elsewhere must map resources to amounts, not {safe_repr(amounts)}."
         )
-    error = "What is used elsewhere must be a whole number of at least 0, not {!a}."
+    rule = "What is used elsewhere must be a whole number of at least 0"
     return {
-        validation.check_name("resource", name): validation.integer(amount, 0, MAX_LIMIT, error.format(amount))
+        validation.check_name("resource", name): validation.integer(amount, 0, MAX_LIMIT, rule)
         for name, amount in amounts.items()
     }
 
 
 def _check_generation(generation: object) -> int | None:
-    error = "The generation of a provider must be a whole number of at least 0."
-    return None if generation is None else validation.integer(generation, 0, MAX_AMOUNT, error)
+    rule = "The generation of a provider must be a whole number of at least 0"
+    return None if generation is None else validation.integer(generation, 0, MAX_AMOUNT, rule)

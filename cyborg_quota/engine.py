@@ -370,8 +370,8 @@ class QuotaEngine(Queries):
         Committed reservations of the same age without a consumer and a group are merged into one carried-forward row.
         """
         validation.admin_only(context, "purge")
-        error = "The minimum age for a purge must be a whole number of seconds between 0 and 100 years."
-        seconds = validation.integer(older_than_seconds, 0, validation.MAX_EXPIRE_SECONDS, error)
+        rule = "The minimum age for a purge must be a whole number of seconds between 0 and 100 years"
+        seconds = validation.integer(older_than_seconds, 0, validation.MAX_EXPIRE_SECONDS, rule)
         return self._driver.purger.purge(seconds * MICROSECONDS, progress)
 
     def notices(self, context: Context) -> list[Notice]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from cyborg_quota import exceptions, validation
-from cyborg_quota.safe_repr import safe_repr
 from cyborg_quota.subject import Subject
 from cyborg_quota.types import MAX_LIMIT, RecordedChange, TotalLimit
 from cyborg_quota.validation import Context
@@ -74,6 +73,6 @@ class TotalLimits(Subject):
             raise exceptions.InvalidRequest("Total limits must map at least one resource to a limit.")
         validation.refuse_unknown(limits, self._resources)
         for resource, limit in limits.items():
-            error = f"The total limit of {resource} must be an integer from 0 to {MAX_LIMIT}, not {safe_repr(limit)}."
-            validation.integer(limit, 0, MAX_LIMIT, error)
+            rule = f"The total limit of {resource} must be an integer from 0 to {MAX_LIMIT}"
+            validation.integer(limit, 0, MAX_LIMIT, rule)
         return {validation.check_name("resource", resource): int(limit) for resource, limit in limits.items()}

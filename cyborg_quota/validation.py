@@ -230,8 +230,7 @@ def entry_id(marker: object) -> tuple[int, int]:
 
 def age_microseconds(seconds: object) -> int:
     """An age in whole seconds as microseconds. Raises InvalidRequest."""
-    checked = integer(seconds, 0, None, f"An age must be a whole number of seconds, not {safe_repr(seconds)}.")
-    return min(checked, MAX_EXPIRE_SECONDS) * MICROSECONDS
+    return min(integer(seconds, 0, None, "An age must be a whole number of seconds"), MAX_EXPIRE_SECONDS) * MICROSECONDS
 
 
 def moment_or_age(name: str, value: object) -> datetime.datetime | datetime.timedelta | None:
@@ -439,23 +438,22 @@ def check_resource_name(resource: object) -> str:
     return resource
 
 
-def integer(value: object, least: int, most: int | None, error: str) -> int:
-    """The value. Raises InvalidRequest with the text ``error`` unless it is an integer from ``least`` to ``most``."""
+def integer(value: object, least: int, most: int | None, rule: str) -> int:
+    """The value. Raises InvalidRequest, which states the rule and names the value, unless it is in this range."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
-        raise exceptions.InvalidRequest(error)
+        raise exceptions.InvalidRequest(f"{rule}, not {safe_repr(value)}.")
     return int(value)
 
 
 def check_limit(limit: object) -> int:
     """A limit: -1 (unlimited), 0, or a number. Raises InvalidRequest."""
-    error = f"A limit must be a whole number of at least -1 (unlimited), not {safe_repr(limit)}."
-    return integer(limit, UNLIMITED, MAX_LIMIT, error)
+    return integer(limit, UNLIMITED, MAX_LIMIT, "A limit must be a whole number of at least -1 (unlimited)")
 
 
 def row_limit(limit: int | None) -> int | None:
     """The maximum number of rows to list; None means all. Raises InvalidRequest."""
-    error = f"The maximum number of rows to list must be between 0 and {MAX_AMOUNT}."
-    return None if limit is None else integer(limit, 0, MAX_AMOUNT, error)
+    rule = f"The maximum number of rows to list must be between 0 and {MAX_AMOUNT}"
+    return None if limit is None else integer(limit, 0, MAX_AMOUNT, rule)
 
 
 def _listed(values: object, error: exceptions.QuotaError, kind: type = object) -> list[Any]:

@@ -101,7 +101,7 @@ class UsedElsewhereTest(base.LedgerTestCase):
         self.claim(1)
 
     def test_wrong_amounts(self) -> None:
-        for amount in (-1, True, "1", 2**70):
+        for amount in (-1, True, "1", 2**70, 10**5000):
             self.assertRaises(exceptions.InvalidRequest, self.capacity.set_used_elsewhere, ADMIN, "n1", {"gpu": amount})
         for wrong in (None, 5, "gpu"):
             self.assertRaises(exceptions.InvalidRequest, self.capacity.set_used_elsewhere, ADMIN, "n1", wrong)
