@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import dataclasses
 import decimal
-from typing import ClassVar, NamedTuple
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
-from cyborg_quota.types import UNLIMITED
+from cyborg_quota.types import UNLIMITED, Notice
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -130,9 +131,6 @@ class CapacityNotice:
     full. ``used``: what is in use, here and elsewhere.
     """
 
-    EVENT: ClassVar = "cyborg_quota.capacity_threshold"
-    SHOWN_BY: ClassVar = ("inventories", "`cyborg-quota capacity inventory list` shows")
-
     provider: str | None
     resource: str
     capacity: int
@@ -150,6 +148,47 @@ class CapacityNotice:
         if self.now in (0, 101):
             return "over the capacity" if self.now else "below every threshold"
         return "full" if self.used == self.capacity else f"at {self.now} % of the capacity"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PodNotice:
+    """The use of a resource of a pod has crossed the threshold of the pod.
+
+    ``before`` and ``now`` are the threshold, in percent, on the side where it is reached, and 0 on the other.
+    """
+
+    pod: str
+    resource: str
+    capacity: int
+    used: int
+    before: int
+    now: int
+
+    def __str__(self) -> str:
+        return f"pod {self.pod}, resource {self.resource}: {self.where} (used {self.used}, capacity {self.capacity})"
+
+    @property
+    def where(self) -> str:
+        """The side of the threshold, in words."""
+        if not self.now:
+            return f"below the threshold of {self.before} % of the capacity"
+        return f"at the threshold of {self.now} % of the capacity"
+
+
+AnyNotice = Notice | CapacityNotice | PodNotice
+EVENTS: Final[Mapping[type[AnyNotice], str]] = {
+    Notice: "cyborg_quota.threshold",
+    CapacityNotice: "cyborg_quota.capacity_threshold",
+    PodNotice: "cyborg_quota.pod_threshold",
+}
+"""The types of their notifications."""
+
+SHOWN_BY: Final[Mapping[type[AnyNotice], tuple[str, str]]] = {
+    Notice: ("projects", "`cyborg-quota limit over` and `usage list` show"),
+    CapacityNotice: ("inventories", "`cyborg-quota capacity inventory list` shows"),
+    PodNotice: ("resources of pods", "`cyborg-quota pod usage show` shows"),
+}
+"""What the notices of a kind are about, and the commands that show that."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections.abc import Mapping
-from typing import ClassVar, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from cyborg_quota.capacity_types import ResourceUse
 
@@ -76,34 +76,6 @@ class CollectedPod:
 
     usage: PodUsage
     error: str | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class PodNotice:
-    """The use of a resource of a pod has crossed the threshold of the pod.
-
-    ``before`` and ``now`` are the threshold, in percent, on the side where it is reached, and 0 on the other.
-    """
-
-    EVENT: ClassVar = "cyborg_quota.pod_threshold"
-    SHOWN_BY: ClassVar = ("resources of pods", "`cyborg-quota pod usage show` shows")
-
-    pod: str
-    resource: str
-    capacity: int
-    used: int
-    before: int
-    now: int
-
-    def __str__(self) -> str:
-        return f"pod {self.pod}, resource {self.resource}: {self.where} (used {self.used}, capacity {self.capacity})"
-
-    @property
-    def where(self) -> str:
-        """The side of the threshold, in words."""
-        if not self.now:
-            return f"below the threshold of {self.before} % of the capacity"
-        return f"at the threshold of {self.now} % of the capacity"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from typing import Any, Final
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions, measurement, validation
-from cyborg_quota.capacity_types import ResourceUse
+from cyborg_quota.capacity_types import PodNotice, ResourceUse
 from cyborg_quota.db import change_log, free_capacity, overrides, pod_bindings, resource_providers
 from cyborg_quota.db import pods as tables
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
@@ -35,7 +35,6 @@ from cyborg_quota.pod_types import (
     Candidate,
     CollectedPod,
     Pod,
-    PodNotice,
     PodState,
     PodUsage,
     Reason,

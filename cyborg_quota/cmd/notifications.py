@@ -6,38 +6,18 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, Final
 
 from oslo_config import cfg
 from oslo_log import log as logging
 
 from cyborg_quota import messaging
+from cyborg_quota.capacity_types import EVENTS, SHOWN_BY, AnyNotice
 from cyborg_quota.types import TOTAL, Notice
 
 LOG = logging.getLogger(__name__)
 
 _OWNERS: Final = {None: "(all)", TOTAL: "(total)"}
-
-
-class AnyNotice(Protocol):
-    """A dataclass about a threshold that was crossed. ``where``: the level that was reached, in words.
-
-    ``EVENT``: the type of the notification. ``SHOWN_BY``: what notices of this kind are about, and the commands that
-    show that.
-    """
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-    EVENT: ClassVar[str]
-    SHOWN_BY: ClassVar[tuple[str, str]]
-
-    @property
-    def before(self) -> int: ...
-    @property
-    def now(self) -> int: ...
-    @property
-    def where(self) -> str: ...
-
-
 Send = Callable[[AnyNotice], None]
 
 SUMMARIZE_ABOVE: Final = 10
@@ -66,7 +46,7 @@ def _log_summary(notices: Sequence[AnyNotice], log_level: int) -> None:
     # The highest level first; within a level, "at the limit" is higher than a percentage.
     ordered = sorted(by_level.items(), key=lambda item: (-item[0][0], item[0][1] not in ("at the limit", "full")))
     counts = ", ".join(f"{count} {where}" for (_, where), count in ordered)
-    kind, commands = notices[0].SHOWN_BY
+    kind, commands = SHOWN_BY[type(notices[0])]
     LOG.log(
         log_level,
         "thresholds crossed by %d %s: %s. (%s them; each notice is logged at DEBUG.)",
@@ -115,6 +95,6 @@ def make_sender(conf: cfg.ConfigOpts) -> Send | None:
 
     def send(notice: AnyNotice) -> None:
         payload: dict[str, Any] = dataclasses.asdict(notice)
-        (notifier.warn if notice.now > notice.before else notifier.info)({}, notice.EVENT, payload)
+        (notifier.warn if notice.now > notice.before else notifier.info)({}, EVENTS[type(notice)], payload)
 
     return send
