@@ -62,7 +62,7 @@ def find_refusals(
 
 
 def binding(violations: Iterable[Over], path: Sequence[str]) -> Over:
-    """The one that determines what fits into the project ``path[0]``: that with the least room.
+    """The violation that determines what fits into the project ``path[0]``: that of the constraint with the least room.
 
     Where several leave the same, it is the one nearest to the project; that of the whole resource first; a limit,
     then the width of a counter.

@@ -149,7 +149,7 @@ def effect(before: State | None, after: State, delta: int) -> tuple[int, int]:
 
 
 CountersOf = Callable[[str, str | None], Iterable[ResourceKey]]
-"""The counters of a reservation of this resource, which is in this pod (None: in none): see Enforcers.counters_of."""
+"""Returns the counters of a reservation, by its resource and its pod (None: it has none): Enforcers.counters_of."""
 
 
 def amounts(moves: Iterable[Move], counters_of: CountersOf) -> dict[UsageKey, tuple[int, int]]:
@@ -168,7 +168,7 @@ AmountsByState = Mapping[State, Mapping[ResourceKey, int]]
 
 
 def amounts_by_state(added: Mapping[Row, int], counters_of: CountersOf) -> AmountsByState:
-    """What is added to the counters of reservations in each state. ``added``: to these reservations."""
+    """What is added to each counter, by the state of the reservations. ``added``: what is added to each reservation."""
     by_state: dict[State, Counter[ResourceKey]] = {}
     for row, amount in added.items():
         sums = by_state.setdefault(row.state, Counter())

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, ClassVar, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 UNLIMITED: Final = -1
 """The value of a limit that permits any amount. 0 permits nothing: compare limits with ``is None``, not as booleans."""
@@ -234,7 +234,7 @@ class Headroom:
 
     @classmethod
     def bounded_by(cls, over: Over, fits: int) -> Headroom:
-        """What the constraint leaves that the largest request violates."""
+        """The headroom that this constraint determines, with what it leaves."""
         owner = None if over.scope == "total" else over.project_id
         return cls(fits, owner, over.scope, over.limit, pod=over.pod)
 
@@ -376,9 +376,6 @@ class Notice:
 
     ``before`` and ``now`` are the highest thresholds reached, in percent. 0: none. 101: more than the limit.
     """
-
-    EVENT: ClassVar = "cyborg_quota.threshold"
-    SHOWN_BY: ClassVar = ("projects", "`cyborg-quota limit over` and `usage list` show")
 
     project_id: str
     resource: str

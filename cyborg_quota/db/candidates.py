@@ -18,8 +18,9 @@ from cyborg_quota.db.prepared import Statement
 _row = inventories.c
 
 _INDEXES: Final = ("ix_inventories_free", "ix_inventories_provider")
-"""MariaDB would sort a small table, or read all equally good inventories; and it prefers the unique key to the second
-one, which alone tells it that the other resource is not free."""
+"""The indexes that MariaDB must use. Otherwise it sorts a small table, reads all equally good inventories, or finds the
+other resource of a provider by the unique key, which does not have what is free: it then reads each row.
+"""
 
 Order = Literal["least free", "most free", "provider"]
 """The order in which ``find_candidates`` searches."""
@@ -80,7 +81,7 @@ def fitting(size: int) -> tuple[list[Any], Any, list[sa.ColumnElement[bool]]]:
         if index:
             source = source.join(table, table.c.provider_id == first.c.provider_id)
         is_resource = table.c.resource == sa.bindparam(f"b_resource_{index}", type_=_row.resource.type)
-        # (In a CASE: PostgreSQL would seek the units in the index, too, and then sort all that it finds.)
+        # (The CASE keeps PostgreSQL from searching the index by units: it would then sort all rows that it finds.)
         fits = sa.case((fits_units(amount, table.c), sa.literal_column("1")), else_=sa.literal_column("0"))
         conditions += [is_resource, table.c.free >= amount, fits != sa.literal_column("0")]
     if size > _MOST_JOINED:
@@ -110,7 +111,7 @@ def _statement(
         part = sa.bindparam("b_start", type_=sa.BigInteger) / sa.literal_column(f"{_STARTS}.0")
         start = sa.cast(least + (greatest - least) * part, sa.BigInteger)
         free = sa.bindparam("b_free", type_=_row.free.type)
-        # (Instead of the least that must be free: without statistics, SQLite would prefer this range.)
+        # (They replace ``free >= amount``: without statistics, SQLite would read that range of the index.)
         conditions[1:2] = [first.c.free == free, first.c.provider_id >= start]
         order = "provider"
     keys = {"least free": first.c.free, "most free": first.c.free.desc(), "provider": first.c.provider_id}

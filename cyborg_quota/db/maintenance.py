@@ -125,11 +125,11 @@ ROW_OF_PROJECT: Final = (
 class CountedRows(NamedTuple):
     """A kind of usage rows, by the columns of reservations and of quota_usages.
 
-    ``includes``: whether the usage row with this key is one. ``counts``: whether a usage row counts a reservation, and
-    ``key``: the resource and the pod of that row. ``is_counted``: whether the reservation is counted in such a row.
-    ``is_of_row``: whether the usage row of the parameters counts it, by the column usage_id, which has an index: ROW_ID
-    is the usage row, ROW_OF_PROJECT that of the project and the resource.
-    ``usage_id``: the column of the reservation that has its id, if there is one.
+    ``includes``: whether the usage row with this key is of this kind. ``counts``: the join of a usage row with the
+    reservations that it counts. ``key``: the resource and the pod of the usage row, from a reservation. ``is_counted``:
+    whether a reservation has a usage row of this kind. ``is_of_row``: whether one given usage row counts a reservation;
+    it compares the indexed column usage_id with ROW_ID (the row itself) or ROW_OF_PROJECT (that of the whole resource).
+    ``usage_id``: where the id of the usage row is: in the reservation, or (by default) in the joined row.
     """
 
     includes: Callable[[UsageKey], bool]
@@ -162,12 +162,6 @@ class CountedRows(NamedTuple):
             .group_by(_row.project_id, _row.resource, _row.pod)
         )
 
-    @property
-    def sums_of_row(self) -> sa.Select[Any]:
-        """The sums of one usage row."""
-        sums = (sa.func.coalesce(one, 0).label(name) for one, name in ((SUM_RESERVED, "reserved"), (SUM_USED, "used")))
-        return sa.select(*sums).where(_row.state.in_((RESERVED, COMMITTED)), self.is_of_row)
-
 
 KINDS: Final = [
     CountedRows(
@@ -179,7 +173,7 @@ KINDS: Final = [
         usage_id=_row.usage_id,
     )
 ]
-"""The rows of a project and a resource; and what the SQL of enforcers adds."""
+"""The kinds of usage rows: that of a project and a resource, and those that the SQL of enforcers adds when imported."""
 
 
 @functools.cache
@@ -307,17 +301,15 @@ _CHILDREN_TOTAL = (
 )
 
 
-@functools.cache
-def _sums_of_row(kind: CountedRows) -> sa.Select[Any]:
-    return kind.sums_of_row
+_SUMS_OF_ROW: Final = sa.select(SUM_RESERVED, SUM_USED).where(_row.state.in_((RESERVED, COMMITTED)))
 
 
 def sums_from_reservations(connection: sa.Connection, node: Node) -> tuple[int, int]:
     """(reserved, used), computed from the reservations."""
     kind = next(one for one in reversed(KINDS) if one.includes(node.key))
     names = {"b_id": node.usage_id, "b_project": node.project_id, "b_resource": node.resource, "b_pod": node.pod}
-    row = connection.execute(_sums_of_row(kind), names).one()
-    return int(row.reserved), int(row.used)
+    reserved, used = connection.execute(_SUMS_OF_ROW.where(kind.is_of_row), names).one()
+    return int(reserved or 0), int(used or 0)
 
 
 _ROOTS_TOTAL = (

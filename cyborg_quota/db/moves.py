@@ -72,11 +72,6 @@ def place_all(connection: sa.Connection, added: Edges, moved: Edges) -> None:
     charges.recount_upwards(connection, [key for key, usage_id in rows.items() if usage_id in drifted])
 
 
-def count_rows(connection: sa.Connection, project_ids: Collection[str]) -> int:
-    """The number of usage rows of these projects."""
-    return len(usages.row_ids(connection, project_ids))
-
-
 def _insert_missing_rows(
     connection: sa.Connection, rows: Mapping[UsageKey, int], moved: Collection[str], above: Mapping[str, Sequence[str]]
 ) -> dict[UsageKey, int]:

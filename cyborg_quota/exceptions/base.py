@@ -21,8 +21,8 @@ def listed(items: Collection[object], most: int) -> str:
 class QuotaError(Exception):
     """The base class of all exceptions of this package.
 
-    ``next_step``: a sentence about the command that helps, for those who have a command line. ``conflict``: the code of
-    the REST API, if the error is for its caller, and the state of the ledger causes it.
+    ``next_step``: a sentence about the command that helps, for those who have a command line. ``conflict``: the error
+    code of the REST API, which answers 409; empty: it answers otherwise (api/errors.py).
     """
 
     next_step: str = ""

@@ -58,9 +58,9 @@ class CapacityEnforcer(Enforcer):
 
         Raises ProviderNotFound.
         """
-        provider_id, name = None, ANY
-        if rooms.provider not in (None, ANY):
-            stored = find_providers(self._database, connection, {str(rooms.provider)})[str(rooms.provider)]
+        provider_id, name = None, str(rooms.provider)
+        if name != ANY:
+            stored = find_providers(self._database, connection, {name})[name]
             provider_id, name = stored.id, stored.provider.name
         where = (provider_id, rooms.pod)
         if rooms.bundle is not None:

@@ -63,9 +63,8 @@ class DbQuotaDriver:
         hooks = [OsloLimitHook(settings.hook)] if settings.hook is not None else []
         pod_enforcer = PodEnforcer(self._database, settings.pods, limits, self.capacity_enforcer)
         self.enforcers: Final = Enforcers([projects, *hooks, pod_enforcer, self.capacity_enforcer])
-        counters_of = self.enforcers.counters_of
         # Reservations: from the reserve to the purge.
-        self.settler: Final = Settler(self._database, self._paths, counters_of, grace)
+        self.settler: Final = Settler(self._database, self._paths, self.enforcers.counters_of, grace)
         self.reserver: Final = Reserver(self._database, self.settler, projects, self.enforcers)
         self.resizer: Final = Resizer(self._database, self.settler, projects, self.enforcers)
         self.transferrer: Final = Transferrer(self._database, self._paths, self.settler, projects, self.enforcers)

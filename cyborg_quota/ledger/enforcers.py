@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interface of enforcers: each is a kind of rule that may refuse a charge.
 
-The ledger changes reservations and usage rows, and compares the usage rows with their limits. In which usage rows a
-reservation is counted, and what else decides on a claim, is an enforcer's: DbQuotaDriver makes the list, in the order
-in which they lock. A call asks only those of which its claims set the ``field``, so that a claim without it costs
-nothing.
+The ledger changes reservations and usage rows, and compares the usage rows with their limits. An enforcer says in which
+usage rows a reservation is counted, and may have further conditions for a claim. DbQuotaDriver lists the enforcers in
+the order in which they lock rows. An enforcer with a ``field`` takes part in a reserve only if a claim sets that field.
 """
 
 from __future__ import annotations
@@ -92,11 +91,11 @@ class Enforcer:
     """The field of a Claim that the rule is about. None: the enforcer takes no part in the transaction of a claim."""
 
     def counters_of(self, resource: str, pod: str | None) -> Iterable[ResourceKey]:  # noqa: ARG002
-        """In which counters of its project a reservation of the resource is counted. ``pod``: where it is, if it is."""
+        """The counters of its project in which a reservation of the resource is counted. ``pod`` None: it has none."""
         return ()
 
     def narrow(self, connection: Connection, rooms: Rooms) -> None:
-        """Reduce what is left at the provider of ``rooms`` to what a claim there would be granted."""
+        """Reduce ``rooms`` to what a claim at its provider would be granted. May be called again after an error."""
 
     def check(self, project_id: str, request: Mapping[str, int]) -> Sequence[Over]:  # noqa: ARG002
         """What would refuse these amounts, besides limits."""
@@ -171,7 +170,7 @@ class Enforcers:
         return [over for one in self._all for over in one.check(project_id, growing)] if growing else []
 
     def amounts(self, pending: Sequence[PendingClaim], *, is_chosen: bool) -> dict[ResourceKey, int]:
-        """What the claims add, by counter. ``is_chosen`` False: to those that do not depend on what they take."""
+        """What the claims add, by counter. ``is_chosen`` False: no pod is chosen yet, so none of its counters."""
         amounts: dict[ResourceKey, int] = {}
         for item in pending:
             pod = item.counted_pod if is_chosen else None

@@ -162,10 +162,8 @@ class HeadroomReader:
                 )
             )
             limits = self._limits.limits(states, names) if pod is None else {}
-            for state, bounds in zip(states, self._bounds_of(states, resources), strict=True):
-                own = wanted[state.project_ids[0]]
-                rooms = self._of(state, bounds, own, resources, pod)
-                yield from rooms.records(own, limits if pod is None else rooms.own_limits)
+            for rooms in self._rooms_of(states, wanted, resources, pod):
+                yield from rooms.records(wanted[rooms.project_id], limits if pod is None else rooms.own_limits)
 
     def metrics_of(self, states: Sequence[PathState], resources: Collection[str]) -> list[ProjectMetrics]:
         """The values of each resource that the projects of ``states`` hold or have a limit of.
@@ -181,29 +179,28 @@ class HeadroomReader:
         names = sorted(set(resources).union(*held.values()))
         limits = self._limits.limits(states, names)
         found = []
-        for state, bounds in zip(states, self._bounds_of(states, resources), strict=True):
-            own = sorted(held.get(state.project_ids[0], ()))
-            for record in self._of(state, bounds, own, resources).records(own, limits):
+        for rooms in self._rooms_of(states, held, resources):
+            for record in rooms.records(held.get(rooms.project_id, ()), limits):
                 usage, fitting = record.usage, record.headroom or Headroom(0)
                 key = UsageKey(record.project_id, record.resource)
-                subtree = state.counters.get(key, Counters()).subtree
+                subtree = rooms.state.counters.get(key, Counters()).subtree
                 fits = None if fitting.scope == "counter" else fitting.fits
                 bound = None if usage.limit == UNLIMITED else usage.limit
                 found.append(ProjectMetrics(*key[:2], bound, usage.used, usage.reserved, subtree, fits))
         return found
 
-    def _of(
+    def _rooms_of(
         self,
-        state: PathState,
-        limits: PathLimits,
-        wanted: Collection[str],
+        states: Sequence[PathState],
+        wanted: Mapping[str, Collection[str]],
         resources: Collection[str],
         pod: str | None = None,
-    ) -> Rooms:
-        """What the limits leave of the wanted resources; not of one that is not among ``resources``."""
-        return Rooms(
-            state, limits, [name for name in wanted if name in resources], self._enforcers.counters_of, pod=pod
-        )
+    ) -> Iterator[Rooms]:
+        """What the limits leave of the wanted resources, by project; not of one that is not among ``resources``."""
+        counters_of = self._enforcers.counters_of
+        for state, limits in zip(states, self._bounds_of(states, resources), strict=True):
+            known = [name for name in wanted.get(state.project_ids[0], ()) if name in resources]
+            yield Rooms(state, limits, known, counters_of, pod=pod)
 
 
 def _has_parent(state: PathState, parent_id: str) -> bool:

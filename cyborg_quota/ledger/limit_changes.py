@@ -268,7 +268,7 @@ def _require_pods(connection: Connection, changes: Iterable[RecordedChange]) -> 
 
 def _too_many(connection: Connection, changes: Iterable[RecordedChange]) -> list[str]:
     moved = {str(change.project_id) for change in changes if change.action == "move project"}
-    rows = moves.count_rows(connection, moved)
+    rows = len(usages.row_ids(connection, moved))
     most = MOST_MOVED_ROWS if dialects.of(connection).max_writers != 1 else MOST_MOVED_ROWS_OF_ONE_WRITER
     if rows <= most:
         return []

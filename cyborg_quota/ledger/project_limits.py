@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The enforcer of projects: the limits of a project, of its ancestors, and of all projects together.
 
-It reads the path of the project and its limits before the transaction. The transaction compares them when it charges
-the usage rows, so that this enforcer takes no part in it.
+It reads the path of the project and its limits before the transaction, and explains a refusal after it. The charge of
+the usage rows itself compares them with the limits (db/charges.py).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from cyborg_quota.types import RESERVED, TOTAL, UNLIMITED, Constraint, ResourceK
 
 @dataclasses.dataclass(slots=True)
 class Charge:
-    """What a call charges to one project, with what was read for it. ``amounts``: by counter.
+    """What a call charges to one project: the amounts by counter, and the path and the limits that were read for it.
 
-    ``constraints`` None: it is not limited.
+    ``constraints`` None: the charge is not limited.
     """
 
     project_id: str
@@ -38,7 +38,7 @@ class Charge:
         return {key: amount for key, amount in self.amounts.items() if amount > 0}
 
     def postings(self, amounts: Mapping[ResourceKey, int], state: State) -> list[usages.Posting]:
-        """The postings, with their bounds, that add these of the amounts to what is held in this state."""
+        """The postings, with their bounds, that add these amounts to what is held in this state."""
         limits: dict[tuple[str, str, str, bool], int] = {}
         for one in self.constraints or ():
             if one.limit != UNLIMITED:

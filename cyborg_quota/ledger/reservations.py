@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Sequence
 from typing import Final
 
 from cyborg_quota.db import history, reservations
 from cyborg_quota.db.database import Database
+from cyborg_quota.db.prepared import chunks
 from cyborg_quota.types import Reservation, ReservationFilter
 
 _SOURCE_ROWS: Final = 256
@@ -46,8 +48,7 @@ class Reservations:
 
         Returns the number of rows set.
         """
-
-        def set_of(batch: Sequence[str]) -> int:
-            return self._database.write(lambda connection: reservations.set_source(connection, batch, source, replaced))
-
-        return sum(set_of(uuids[start : start + _SOURCE_ROWS]) for start in range(0, len(uuids), _SOURCE_ROWS))
+        set_source = functools.partial(reservations.set_source, source=source, replaced=replaced)
+        return sum(
+            self._database.write(functools.partial(set_source, uuids=batch)) for batch in chunks(uuids, _SOURCE_ROWS)
+        )

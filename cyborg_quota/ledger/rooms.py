@@ -34,6 +34,7 @@ class Rooms:
         bundle: Mapping[str, int] | None = None,
     ) -> None:
         self.state = state
+        self.project_id = state.project_ids[0]
         self.limits = limits
         self.resources = resources
         self.provider = provider
@@ -76,9 +77,10 @@ class Rooms:
 
     def narrow_bundles(self, at_providers: Mapping[str | None, int]) -> None:
         """Consider also how many bundles fit at providers, by pod."""
-        by_pod = [min(number, self._how_many(self.bundle or {}, one).number) for one, number in at_providers.items()]
-        if sum(by_pod) < self.bundles.number:
-            self.bundles = Bundles(sum(by_pod), None)
+        bundle = self.bundle or {}
+        number = sum(min(most, self._how_many(bundle, one).number) for one, most in at_providers.items())
+        by_limits = self._how_many(bundle, self.pod)  # (not ``self.bundles``: the read may be a repetition)
+        self.bundles = by_limits if by_limits.number <= number else Bundles(number, None)
 
     @property
     def own_limits(self) -> dict[UsageKey, int]:
@@ -86,11 +88,10 @@ class Rooms:
 
     def records(self, resources: Collection[str], limits: Mapping[UsageKey, int]) -> list[UsageRecord]:
         """The usage there, the limits of the project, and what fits. A resource without headroom cannot be reserved."""
-        project_id = self.state.project_ids[0]
         records = []
         for resource in sorted(resources):
-            key = UsageKey(project_id, resource, self.pod or "")
+            key = UsageKey(self.project_id, resource, self.pod or "")
             now = self.state.counters.get(key, Counters())
             usage = Usage(limits.get(key, UNLIMITED), now.used, now.reserved)
-            records.append(UsageRecord(project_id, resource, usage, self.fits.get(resource, Headroom(0)), self.pod))
+            records.append(UsageRecord(*key[:2], usage, self.fits.get(resource, Headroom(0)), self.pod))
         return records
