@@ -53,9 +53,7 @@ def main() -> None:
         report.write(arguments.json)
 
 
-def run_cases(
-    report: Report, arguments: argparse.Namespace, backends: list[str], rounds: int, seconds: float
-) -> None:
+def run_cases(report: Report, arguments: argparse.Namespace, backends: list[str], rounds: int, seconds: float) -> None:
     """Run the chosen cases on each database."""
     rows = arguments.rows or (100_000 if arguments.short else 1_000_000)
     cases = arguments.only or CASES

@@ -23,7 +23,7 @@ from oslo_config import cfg
 
 import cyborg_quota
 from cyborg_quota.conf import loading
-from cyborg_quota.integrations.cyborg.bind_tracker import BindTracker, one_request
+from cyborg_quota.cyborg.bind_tracker import BindTracker, one_request
 from tests import base, fixtures
 from tests.cyborgs import environment, quota
 from tests.cyborgs import stack as stacks

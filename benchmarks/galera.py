@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares cyborg_quota with Cinder's quota on a Galera cluster of three nodes; process n uses node n modulo 3.
 
-    python -m benchmarks.galera --cinder VENV/bin/python
+python -m benchmarks.galera --cinder VENV/bin/python
 """
 
 from __future__ import annotations

@@ -57,9 +57,7 @@ class Sample:
         return 1000 * ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
 
 
-def run_round(
-    worker: Worker, processes: int, seconds: float, meter: Callable[[], float] | None = None
-) -> Sample:
+def run_round(worker: Worker, processes: int, seconds: float, meter: Callable[[], float] | None = None) -> Sample:
     """Run cycles in ``processes`` processes, started together, for ``seconds``.
 
     ``meter`` returns the processor time that the server has used, in seconds.

@@ -12,9 +12,9 @@ import sqlalchemy as sa
 from benchmarks import disk, harness
 from benchmarks.report import Figure, Report
 from benchmarks.tree import MOST, make_engine
-from cyborg_quota.db import limits as limit_tables
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
+from cyborg_quota.limits import tables as limit_tables
 from tests import base, clouds, fixtures, trees
 
 PROJECTS = 20_000

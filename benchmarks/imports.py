@@ -4,7 +4,7 @@
 python -m tests.servers run --durable --only mariadb --only postgresql -- python -m benchmarks.imports
 
 With ``--rows 20``, each project has 20 usage rows instead of 2. ``--at-bound`` moves as many projects as one import may
-(ledger/limit_changes.py bounds the number of usage rows; the bound is lower on SQLite).
+(limits/changes.py bounds the number of usage rows; the bound is lower on SQLite).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from benchmarks import disk
 from cyborg_quota import QuotaEngine
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
-from cyborg_quota.ledger.driver import DbQuotaDriver
-from cyborg_quota.ledger.limit_changes import MOST_MOVED_ROWS, MOST_MOVED_ROWS_OF_ONE_WRITER
-from cyborg_quota.ledger.settings import DriverSettings
-from cyborg_quota.limits.database import DatabaseLimitDriver
+from cyborg_quota.driver import DbQuotaDriver
+from cyborg_quota.limits.changes import MOST_MOVED_ROWS, MOST_MOVED_ROWS_OF_ONE_WRITER
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models.flat import Flat
+from cyborg_quota.limits.sources.database import DatabaseLimitDriver
+from cyborg_quota.settings import DriverSettings
 from tests import base, clouds, fixtures
 
 CHARGERS = 2

@@ -14,11 +14,11 @@ import sqlalchemy as sa
 from benchmarks import disk, harness
 from benchmarks.report import Figure, Report
 from benchmarks.tree import MOST, make_engine
-from cyborg_quota.capacity_types import ResourceUse
-from cyborg_quota.db import limits as limit_tables
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
-from cyborg_quota.db.pod_bindings import BindingKey
+from cyborg_quota.limits import tables as limit_tables
+from cyborg_quota.pods.pod_bindings import BindingKey
+from cyborg_quota.types.capacity import ResourceUse
 from tests import base, fixtures
 
 PROJECTS = 10_000

@@ -29,8 +29,8 @@ from benchmarks import harness, tree
 from benchmarks.report import Report
 from cyborg_quota import Claim
 from cyborg_quota.db import connection_cache, schema
-from cyborg_quota.db import limits as limit_tables
 from cyborg_quota.db.database import Database
+from cyborg_quota.limits import tables as limit_tables
 from tests import base, fixtures, trees
 
 PRESENT: Final = "as it is"

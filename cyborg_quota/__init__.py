@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from cyborg_quota import conf, exceptions
 from cyborg_quota.attachment import attachment
-from cyborg_quota.capacity_types import Inventory, Provider
 from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.factory import make_engine
 from cyborg_quota.types import (
@@ -30,9 +29,10 @@ from cyborg_quota.types import (
     Resource,
     Usage,
 )
+from cyborg_quota.types.capacity import Inventory, Provider
 
 if TYPE_CHECKING:
-    from cyborg_quota.ledger.driver import DbQuotaDriver
+    from cyborg_quota.driver import DbQuotaDriver
 
 __version__ = "0.1.0"
 
@@ -61,7 +61,7 @@ __all__ = [
 def __getattr__(name: str) -> object:
     """DbQuotaDriver is imported at its first use: the command line's help must not load a database."""
     if name == "DbQuotaDriver":
-        from cyborg_quota.ledger.driver import DbQuotaDriver
+        from cyborg_quota.driver import DbQuotaDriver
 
         return DbQuotaDriver
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions, validation
-from cyborg_quota.administration import Administration
-from cyborg_quota.capacity_types import CapacityDrift
 from cyborg_quota.ledger.requests import ReserveRequest, ResizeRequest, TransferRequest
-from cyborg_quota.monitoring import Monitoring
+from cyborg_quota.limits.api import Administration
+from cyborg_quota.limits.totals_api import TotalLimits
+from cyborg_quota.metrics.monitoring import Monitoring
 from cyborg_quota.policy import SEE_PODS, Policy
 from cyborg_quota.queries import Queries
-from cyborg_quota.total_limits import TotalLimits
 from cyborg_quota.types import (
     ANY,
     COMMITTED,
@@ -28,12 +27,13 @@ from cyborg_quota.types import (
     PodChoice,
     Resource,
 )
+from cyborg_quota.types.capacity import CapacityDrift
 from cyborg_quota.validation import Context
 
 if TYPE_CHECKING:  # the command line's help must not load a database
-    from cyborg_quota.capacity import Capacity
-    from cyborg_quota.ledger.driver import DbQuotaDriver
-    from cyborg_quota.pods import Pods
+    from cyborg_quota.capacity.api import Capacity
+    from cyborg_quota.driver import DbQuotaDriver
+    from cyborg_quota.pods.api import Pods
 
 LOG = logging.getLogger(__name__)
 

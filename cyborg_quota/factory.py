@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING
 
 from oslo_config import cfg
 
-from cyborg_quota import cadf, exceptions, plugins
+from cyborg_quota import exceptions
+from cyborg_quota.conf import plugins
 from cyborg_quota.engine import QuotaEngine
-from cyborg_quota.limits.base import driver_class
+from cyborg_quota.ledger.limit_source import driver_class
+from cyborg_quota.limits import cadf
 from cyborg_quota.metrics import setup as metrics
 from cyborg_quota.policy import Policy
 from cyborg_quota.types import Resource
 
 if TYPE_CHECKING:  # the command line's help must not load a database
-    from cyborg_quota.ledger.driver import DbQuotaDriver
+    from cyborg_quota.driver import DbQuotaDriver
 
 
 def make_engine(conf: cfg.ConfigOpts) -> QuotaEngine:

@@ -11,7 +11,7 @@ from cyborg_quota.types import Author
 from cyborg_quota.validation import Context
 
 if TYPE_CHECKING:  # the command line's help must not load a database
-    from cyborg_quota.ledger.driver import DbQuotaDriver
+    from cyborg_quota.driver import DbQuotaDriver
 
 
 class Subject:

@@ -11,8 +11,8 @@ import decimal
 from typing import Final
 
 from cyborg_quota import exceptions
-from cyborg_quota.capacity_types import Inventory, InventoryRecord
 from cyborg_quota.types import MAX_AMOUNT
+from cyborg_quota.types.capacity import Inventory, InventoryRecord
 
 MAX_RATIO_PLACES: Final = 4
 """The maximum number of decimal places of allocation_ratio that the database stores."""

@@ -4,7 +4,7 @@
 # devstack sources this file once for each phase, with the names of the phase as arguments:
 # https://docs.openstack.org/devstack/latest/plugins.html. The settings are in the file `settings` beside it.
 
-CYBORG_QUOTA_API_MODULE=cyborg_quota.integrations.cyborg.wsgi:application
+CYBORG_QUOTA_API_MODULE=cyborg_quota.cyborg.wsgi:application
 
 function install_cyborg_quota {
     pip_install "${CYBORG_QUOTA_DIR}[mysql,postgresql,keystone,api]"

@@ -11,7 +11,7 @@ from oslotest import base
 
 from cyborg_quota import Claim, Constraint, QuotaEngine
 from cyborg_quota.db import projects
-from cyborg_quota.transitions import decide
+from cyborg_quota.ledger.transitions import decide
 from cyborg_quota.types import Selection
 from tests import fixtures, invariants
 

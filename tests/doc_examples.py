@@ -31,7 +31,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 
-from cyborg_quota.cmd import expirer, main, status
+from cyborg_quota.cli import expirer, main, status
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = {

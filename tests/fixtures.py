@@ -20,14 +20,14 @@ from oslo_config import cfg
 
 from cyborg_quota import Constraint, QuotaEngine
 from cyborg_quota import conf as quota_conf
+from cyborg_quota.capacity.selection import BestFit, ProviderSelection
 from cyborg_quota.db import models, schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.project_path import PathState
 from cyborg_quota.db.settings import DatabaseSettings
-from cyborg_quota.ledger.driver import DbQuotaDriver
-from cyborg_quota.ledger.selection import BestFit, ProviderSelection
-from cyborg_quota.ledger.settings import DriverSettings
-from cyborg_quota.limits.base import LimitDriver, PathLimits
+from cyborg_quota.driver import DbQuotaDriver
+from cyborg_quota.ledger.limit_source import LimitDriver, PathLimits
+from cyborg_quota.settings import DriverSettings
 from cyborg_quota.types import UNLIMITED, ResourceKey, UsageKey
 from tests import invariants, kept_connections, needs, shared_dialects, statement_cache
 
@@ -211,7 +211,6 @@ class DictLimits(LimitDriver):
     def limits(self, states: Sequence[PathState], resources: Collection[str]) -> Mapping[UsageKey, int]:
         keys = [UsageKey(state.project_ids[0], resource) for state in states for resource in resources]
         return {key: self.own.get(key[:2], self.own.get((None, key.resource), UNLIMITED)) for key in keys}
-
 
 
 def make_engine(

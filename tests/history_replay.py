@@ -7,8 +7,10 @@ import dataclasses
 from typing import Any, NamedTuple
 
 from cyborg_quota import QuotaEngine
-from cyborg_quota.db import inventories, limits, overrides, pods, projects, resource_providers
+from cyborg_quota.db import inventories, overrides, projects, resource_providers
 from cyborg_quota.db.database import Connection
+from cyborg_quota.limits import tables as limits
+from cyborg_quota.pods import tables as pods
 from cyborg_quota.types import TOTAL, HistoryEntry
 from tests import base, hooks
 

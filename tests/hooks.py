@@ -29,9 +29,7 @@ def disconnect(backend: str) -> Exception:
 
 def refuse_commit(backend: str) -> Exception:
     """Return the driver's error for a refused COMMIT on a connection that works."""
-    return _driver_error(
-        backend, (1180, "Got error 28 during COMMIT"), "could not write to the log", "disk I/O error"
-    )
+    return _driver_error(backend, (1180, "Got error 28 during COMMIT"), "could not write to the log", "disk I/O error")
 
 
 def _driver_error(backend: str, mariadb: tuple[int, str], postgresql: str, sqlite: str) -> Exception:
@@ -69,9 +67,7 @@ class LostCommits(fixtures.Fixture):
             if statement.startswith(self._writes):
                 writers.add(id(connection.connection.dbapi_connection))
 
-        def lose(
-            _connection: sa.Connection, _cursor: Any, statement: str, *_rest: Any
-        ) -> None:
+        def lose(_connection: sa.Connection, _cursor: Any, statement: str, *_rest: Any) -> None:
             """Handle a statement that is a transaction of its own."""
             if statement.endswith("-- COMMIT") and self.lost < self._times:
                 self.lost += 1
@@ -97,9 +93,7 @@ class LostCommits(fixtures.Fixture):
 class Interleaved(fixtures.Fixture):
     """Calls ``act()`` once, immediately before (or ``after``) the first statement that starts with ``text``."""
 
-    def __init__(
-        self, engine: QuotaEngine, text: str, act: Callable[[], object], *, after: bool = False
-    ) -> None:
+    def __init__(self, engine: QuotaEngine, text: str, act: Callable[[], object], *, after: bool = False) -> None:
         super().__init__()
         self._sql = database_of(engine).engine
         self._text = text
@@ -108,9 +102,7 @@ class Interleaved(fixtures.Fixture):
         self.happened = False
 
     def _setUp(self) -> None:
-        def call_act(
-            _connection: sa.Connection, _cursor: Any, statement: str, *_rest: Any
-        ) -> None:
+        def call_act(_connection: sa.Connection, _cursor: Any, statement: str, *_rest: Any) -> None:
             if not self.happened and statement.startswith(self._text):
                 self.happened = True
                 self._act()

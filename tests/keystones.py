@@ -19,7 +19,7 @@ SERVICE, REGION, ENDPOINT = "service-1", "RegionOne", "endpoint-1"
 
 def settings(**options: Any) -> cfg.ConfigOpts:
     """Return a configuration with the driver keystone; ``options``: group__name=value."""
-    from cyborg_quota.limits import keystone_session
+    from cyborg_quota.limits.sources import keystone_session
 
     made = fixtures.configuration()
     keystone_session.register_opts(made)
@@ -135,9 +135,7 @@ class FakeKeystone:
         if last:
             found = [endpoint for endpoint in self.endpoints if endpoint["id"] == last]
             return Response(200, {"endpoint": found[0]}) if found else Response(404, {})
-        rows = [
-            row for row in self._rows(first) if all(row.get(name) == value for name, value in params.items())
-        ]
+        rows = [row for row in self._rows(first) if all(row.get(name) == value for name, value in params.items())]
         return Response(200, {first: rows, "links": {"next": None}})
 
     def _page(self, params: Mapping[str, str]) -> Response:

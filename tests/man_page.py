@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Final
 
 import cyborg_quota
-from cyborg_quota.cmd.main import EPILOG, Shell
+from cyborg_quota.cli.main import EPILOG, Shell
 
 FILE: Final = pathlib.Path(__file__).parents[1] / "share/man/man1/cyborg-quota.1"
 _FROM_CLIFF: Final = ("complete", "help")

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import moves, projects
+from cyborg_quota.db import projects
 from cyborg_quota.db.database import Connection, Database
+from cyborg_quota.tree import tables as moves
 
 
 def plant(database: Database, parents: Mapping[str, str | None]) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from cyborg_quota.pod_types import POD_STATES
+from cyborg_quota.pods.types import POD_STATES
 from cyborg_quota.types import (
     MAX_AMOUNT,
     MAX_LIMIT,

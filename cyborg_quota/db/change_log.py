@@ -21,7 +21,6 @@ import sqlalchemy as sa
 
 from cyborg_quota.db import clock, dialects, paging, prepared
 from cyborg_quota.db.models import changes, fences
-from cyborg_quota.limit_types import reason_of
 from cyborg_quota.types import (
     Author,
     HistoryEntry,
@@ -30,6 +29,7 @@ from cyborg_quota.types import (
     RecordedChanges,
     Value,
 )
+from cyborg_quota.types.limits import reason_of
 
 FENCE: Final = "changes"
 """The row of ``fences`` that each change updates first."""

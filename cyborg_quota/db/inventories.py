@@ -24,12 +24,12 @@ import sqlalchemy as sa
 from oslo_log import log as logging
 
 from cyborg_quota import units
-from cyborg_quota.capacity_types import CapacityNotice, Inventory, InventoryRecord
 from cyborg_quota.db import clock, paging, resource_providers
 from cyborg_quota.db.models import inventories
 from cyborg_quota.db.models import resource_providers as providers_table
 from cyborg_quota.db.prepared import ListStatement, Statement, any_of
 from cyborg_quota.types import InventoryKey, Page
+from cyborg_quota.types.capacity import CapacityNotice, Inventory, InventoryRecord
 
 LOG = logging.getLogger(__name__)
 
@@ -119,9 +119,7 @@ _LOCK_IF_UNIT_FITS: Final = Statement(
     .values(used=_row.used)
 )
 _EMPTY: Final = Statement(
-    sa.update(inventories)
-    .where(_is_row(""))
-    .values(used=0, free=_row.capacity - ELSEWHERE, updated_at=clock.utc_now())
+    sa.update(inventories).where(_is_row("")).values(used=0, free=_row.capacity - ELSEWHERE, updated_at=clock.utc_now())
 )
 
 
@@ -197,7 +195,7 @@ def set_inventory(connection: sa.Connection, provider_id: int, resource: str, in
 def _unused_ids(connection: sa.Connection, count: int) -> list[int]:
     """Random ids: one that was given before a restore from a backup is not given to another row.
 
-    A process that keeps such an id (ledger/provider_cache.py) then finds no row, and reads the provider again.
+    A process that keeps such an id (capacity/provider_cache.py) then finds no row, and reads the provider again.
     """
     while True:
         ids = {2**20 + secrets.randbits(30) for _ in range(count)}

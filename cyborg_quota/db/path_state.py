@@ -63,9 +63,7 @@ def read(connection: sa.Connection, project_id: str, *, pod: str | None = None) 
     return _single_state(statement(connection, _arguments(pod, b_project=project_id)).all())
 
 
-def read_in_single_statement(
-    connection: sa.Connection, project_id: str, pod: str | None
-) -> PathState | None:
+def read_in_single_statement(connection: sa.Connection, project_id: str, pod: str | None) -> PathState | None:
     """As ``read``, as a transaction of its own. None: see Dialect.read_in_single_statement."""
     dialect = dialects.of(connection)
     statement = _statement(dialect, _which(pod))
@@ -86,9 +84,7 @@ def _single_state(rows: Sequence[Any]) -> PathState:
     return _state([owner for _, owner in distances], rows)
 
 
-def read_many(
-    connection: sa.Connection, project_ids: Sequence[str], pod: str | None = None
-) -> list[PathState]:
+def read_many(connection: sa.Connection, project_ids: Sequence[str], pod: str | None = None) -> list[PathState]:
     """The states of these projects, in their order, in one statement.
 
     Each project must have a row in ``projects``; every project with usage rows has one. At most MAX_PROJECTS. ``pod``:

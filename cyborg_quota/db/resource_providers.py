@@ -15,10 +15,10 @@ from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
-from cyborg_quota.capacity_types import Provider
 from cyborg_quota.db import clock, paging
 from cyborg_quota.db.models import resource_providers
 from cyborg_quota.db.prepared import ListStatement, any_of
+from cyborg_quota.types.capacity import Provider
 
 _row = resource_providers.c
 _parent = resource_providers.alias("parent")

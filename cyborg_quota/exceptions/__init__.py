@@ -22,8 +22,8 @@ from cyborg_quota.exceptions.totals import TotalLimitNotFound as TotalLimitNotFo
 from cyborg_quota.safe_repr import amounts, safe_repr
 
 if TYPE_CHECKING:
-    from cyborg_quota.capacity_types import CapacityOver
     from cyborg_quota.types import Over, RecordedChange
+    from cyborg_quota.types.capacity import CapacityOver
 
 
 # --- refusals ------------------------------------------------------------------------------------------------
@@ -44,7 +44,7 @@ class OverQuota(QuotaError):
 class OverCapacity(QuotaError):
     """The named provider, or every provider, cannot take the claim. Nothing was charged.
 
-    ``overs`` is a list of :class:`cyborg_quota.capacity_types.CapacityOver`, sorted by provider and resource. A request
+    ``overs`` is a list of :class:`cyborg_quota.types.capacity.CapacityOver`, sorted by provider and resource. A request
     that would also exceed a limit raises OverQuota instead.
     """
 

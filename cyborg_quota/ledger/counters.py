@@ -11,7 +11,7 @@ from oslo_log import log as logging
 from cyborg_quota.db import change_log, charges, maintenance, path_state, totals, usages
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.errors import ConcurrentChange
-from cyborg_quota.ledger.project_tree import PathCache
+from cyborg_quota.ledger.paths import PathCache
 from cyborg_quota.types import TOTAL, Drift, UsageKey
 
 LOG = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.project_path import ProjectPath
 from cyborg_quota.ledger.requests import ReserveRequest, ResizeRequest
 from cyborg_quota.ledger.rooms import Rooms
-from cyborg_quota.transitions import Row
+from cyborg_quota.ledger.transitions import Row
 from cyborg_quota.types import RESERVED, Claim, InventoryKey, Over, ResourceKey
 
 _MAX_CACHED_COUNTERS: Final = 10_000

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the headroom of one project, or of many. The rule is in cyborg_quota/headroom.py.
+"""Reads the headroom of one project, or of many. The rule is in cyborg_quota/ledger/headroom_rule.py.
 
 With the limit driver ``database``, one statement reads the path, the counters and the limits, and so all of them at
 one moment. Other limit drivers are asked before or after it.
@@ -13,15 +13,15 @@ import dataclasses
 import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from cyborg_quota import enforcement, exceptions, transitions
+from cyborg_quota import exceptions
 from cyborg_quota.db import path_state
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.project_path import PathState
-from cyborg_quota.headroom import Bundles
+from cyborg_quota.ledger import enforcement, transitions
 from cyborg_quota.ledger.enforcers import Enforcers
+from cyborg_quota.ledger.headroom_rule import Bundles
+from cyborg_quota.ledger.limit_source import LimitDriver, PathLimits
 from cyborg_quota.ledger.rooms import Rooms
-from cyborg_quota.limits.base import LimitDriver, PathLimits
-from cyborg_quota.metric_types import ProjectMetrics
 from cyborg_quota.types import (
     MAX_AMOUNT,
     UNLIMITED,
@@ -31,6 +31,7 @@ from cyborg_quota.types import (
     UsageKey,
     UsageRecord,
 )
+from cyborg_quota.types.metrics import ProjectMetrics
 
 
 class HeadroomReader:

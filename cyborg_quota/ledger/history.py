@@ -13,9 +13,9 @@ from oslo_log import log as logging
 
 from cyborg_quota.db import change_log, usage_locks
 from cyborg_quota.db.database import Connection, Database
-from cyborg_quota.limit_types import describe, reason_of
 from cyborg_quota.limits.timeline import shown
 from cyborg_quota.types import TOTAL, HistoryEntry, HistoryFilter, RecordedChange, RecordedChanges, UsageKey
+from cyborg_quota.types.limits import describe, reason_of
 
 LOG = logging.getLogger(__name__)
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from cyborg_quota import exceptions, transitions
+from cyborg_quota import exceptions
 from cyborg_quota.db import reservations
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.errors import ConcurrentChange
+from cyborg_quota.ledger import transitions
 from cyborg_quota.ledger.reserve import repeat
 from cyborg_quota.ledger.settle import Settler
-from cyborg_quota.transitions import Plan, Row
+from cyborg_quota.ledger.transitions import Plan, Row
 from cyborg_quota.types import Selection
 
 

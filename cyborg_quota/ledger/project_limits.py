@@ -10,13 +10,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
-from cyborg_quota import enforcement, exceptions
+from cyborg_quota import exceptions
 from cyborg_quota.db import usages
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.project_path import ProjectPath
+from cyborg_quota.ledger import enforcement
 from cyborg_quota.ledger.enforcers import Enforcer
-from cyborg_quota.ledger.project_tree import PathCache, Tree
-from cyborg_quota.limits.base import LimitDriver
+from cyborg_quota.ledger.limit_source import LimitDriver
+from cyborg_quota.ledger.paths import PathCache, Tree
 from cyborg_quota.types import RESERVED, TOTAL, UNLIMITED, Constraint, ResourceKey, State
 
 

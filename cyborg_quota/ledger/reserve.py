@@ -17,10 +17,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from cyborg_quota import exceptions, transitions
+from cyborg_quota import exceptions
 from cyborg_quota.db import charges, new_reservations, reservations, usages
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.inventories import InventoryClaim
+from cyborg_quota.ledger import transitions
 from cyborg_quota.ledger.enforcers import (
     Enforcer,
     Enforcers,

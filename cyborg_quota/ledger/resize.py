@@ -13,16 +13,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from cyborg_quota import exceptions, transitions
+from cyborg_quota import exceptions
 from cyborg_quota.db import charges, new_reservations, reservation_changes, reservations, usages
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.reservations import Amendment
+from cyborg_quota.ledger import transitions
 from cyborg_quota.ledger.enforcers import Enforcers, Refused
 from cyborg_quota.ledger.project_limits import Charge, ProjectEnforcer
 from cyborg_quota.ledger.requests import ResizeRequest
 from cyborg_quota.ledger.reserve import repeat
 from cyborg_quota.ledger.settle import Settler
-from cyborg_quota.transitions import AmountsByState, Row, amounts_by_state
+from cyborg_quota.ledger.transitions import AmountsByState, Row, amounts_by_state
 from cyborg_quota.types import EXPIRED, ResourceKey
 
 

@@ -6,13 +6,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 
-from cyborg_quota import headroom, transitions
-from cyborg_quota.capacity_types import FreeInventories
 from cyborg_quota.db.project_path import PathState
-from cyborg_quota.headroom import Bundles, K
-from cyborg_quota.limits.base import PathLimits
-from cyborg_quota.transitions import CountersOf
+from cyborg_quota.ledger import headroom_rule as headroom
+from cyborg_quota.ledger import transitions
+from cyborg_quota.ledger.headroom_rule import Bundles, K
+from cyborg_quota.ledger.limit_source import PathLimits
+from cyborg_quota.ledger.transitions import CountersOf
 from cyborg_quota.types import UNLIMITED, Constraint, Counters, Headroom, ResourceKey, Usage, UsageKey, UsageRecord
+from cyborg_quota.types.capacity import FreeInventories
 
 
 class Rooms:

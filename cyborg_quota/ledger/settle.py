@@ -15,13 +15,14 @@ from typing import Final, TypeVar
 
 from oslo_log import log as logging
 
-from cyborg_quota import exceptions, transitions
+from cyborg_quota import exceptions
 from cyborg_quota.db import charges, inventories, reservations, usages
 from cyborg_quota.db.database import Connection, Database, Work
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.usages import Node, Posting
-from cyborg_quota.ledger.project_tree import PathCache
-from cyborg_quota.transitions import Call, CountersOf, Move, Plan, Row
+from cyborg_quota.ledger import transitions
+from cyborg_quota.ledger.paths import PathCache
+from cyborg_quota.ledger.transitions import Call, CountersOf, Move, Plan, Row
 from cyborg_quota.types import Selection, State, UsageKey
 
 LOG = logging.getLogger(__name__)

@@ -12,19 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from cyborg_quota import exceptions, transitions
+from cyborg_quota import exceptions
 from cyborg_quota.db import charges, history, new_reservations, reservations, usages
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.reservations import Amendment
+from cyborg_quota.ledger import transitions
 from cyborg_quota.ledger.enforcers import Enforcers
+from cyborg_quota.ledger.paths import PathCache
 from cyborg_quota.ledger.project_limits import Charge, ProjectEnforcer
-from cyborg_quota.ledger.project_tree import PathCache
 from cyborg_quota.ledger.requests import TransferRequest
 from cyborg_quota.ledger.reserve import repeat
 from cyborg_quota.ledger.resize import ReservationChanged, amend, expire_overdue, postings_of, read_rows, total
 from cyborg_quota.ledger.settle import Settler
-from cyborg_quota.transitions import Row, amounts_by_state
+from cyborg_quota.ledger.transitions import Row, amounts_by_state
 from cyborg_quota.types import LIVE_STATES, ResourceKey, UsageKey
 
 

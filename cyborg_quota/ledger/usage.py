@@ -11,7 +11,7 @@ from cyborg_quota import exceptions
 from cyborg_quota.db import path_state, usages
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.project_path import PathState
-from cyborg_quota.limits.base import LimitDriver
+from cyborg_quota.ledger.limit_source import LimitDriver
 from cyborg_quota.types import UNLIMITED, Counters, Page, Usage, UsageKey, UsageRecord
 
 LOG = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from cyborg_quota import exceptions
-from cyborg_quota.limit_types import TreeRow
 from cyborg_quota.types import UNLIMITED, Counters, UsageKey
+from cyborg_quota.types.limits import TreeRow
 
 DEFAULT: Final = "default"
 """The value of [limits] child_initial_limit and root_initial_limit that means the default of the resource."""

@@ -15,7 +15,7 @@ from cyborg_quota.types import Claim
 from cyborg_quota.validation import Context
 
 if TYPE_CHECKING:
-    from cyborg_quota.ledger.driver import DbQuotaDriver
+    from cyborg_quota.driver import DbQuotaDriver
 
 _RESULTS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (exceptions.OverQuota, "over_quota"),

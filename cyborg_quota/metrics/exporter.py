@@ -13,7 +13,7 @@ from oslo_log import log as logging
 
 from cyborg_quota import exceptions, forks, validation
 from cyborg_quota.engine import QuotaEngine
-from cyborg_quota.limits import keystone_projects
+from cyborg_quota.limits.sources import keystone_projects
 from cyborg_quota.metrics import gauges
 
 LOG = logging.getLogger(__name__)

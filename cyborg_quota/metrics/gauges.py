@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from cyborg_quota.metric_types import LedgerMetrics, ProjectMetrics
+from cyborg_quota.types.metrics import LedgerMetrics, ProjectMetrics
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 

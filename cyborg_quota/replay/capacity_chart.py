@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from cyborg_quota.capacity_types import ResourceReport
 from cyborg_quota.replay.charts import escape, label, save
 from cyborg_quota.types import UNLIMITED
+from cyborg_quota.types.capacity import ResourceReport
 
 _CLAIMED, _ELSEWHERE, _FREE, _PROMISED = "tab:blue", "tab:orange", "0.88", "tab:red"
 _MOST_PERCENT: Final = 400.0

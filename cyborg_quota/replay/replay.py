@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import replays
 from cyborg_quota.db.database import Database, DuplicateEntry
 from cyborg_quota.engine import QuotaEngine
+from cyborg_quota.replay import tables as replays
 from cyborg_quota.replay.errors import BadUsage, Located
 from cyborg_quota.replay.totals import Tally
 from cyborg_quota.replay.traces import HEADER_LINE, Event, Trace, TraceError

@@ -12,12 +12,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from cyborg_quota import enforcement, exceptions, transitions
+from cyborg_quota import exceptions
+from cyborg_quota.ledger import enforcement, transitions
+from cyborg_quota.ledger.transitions import CountersOf
 from cyborg_quota.limits.limit_set import LimitSet
 from cyborg_quota.replay.series import Series
 from cyborg_quota.replay.totals import Holder
 from cyborg_quota.replay.traces import Event
-from cyborg_quota.transitions import CountersOf
 from cyborg_quota.types import (
     LIVE_STATES,
     RESERVED,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The description of an operation: what it does, its arguments, the call, and the columns of what it returns.
 
-Commands are generated from it; see cmd/base.py and integrations/osc/base.py. It knows no library of a surface but
+Commands are generated from it; see cli/base.py and osc/base.py. It knows no library of a surface but
 argparse's types of arguments.
 """
 

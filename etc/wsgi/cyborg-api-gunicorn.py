@@ -3,7 +3,7 @@
 #   /opt/cyborg/venv/bin/gunicorn --config /etc/cyborg/cyborg-api-gunicorn.py
 import sys
 
-wsgi_app = "cyborg_quota.integrations.cyborg.wsgi:application"
+wsgi_app = "cyborg_quota.cyborg.wsgi:application"
 # Behind a proxy that terminates TLS.
 bind = "127.0.0.1:6666"
 worker_class = "gthread"

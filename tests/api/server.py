@@ -16,8 +16,8 @@ import cyborg_quota
 from cyborg_quota import QuotaEngine
 from cyborg_quota.api import deploy
 from cyborg_quota.api.deploy import Application
-from cyborg_quota.capacity_types import ResourceUse
 from cyborg_quota.types import Claim
+from cyborg_quota.types.capacity import ResourceUse
 from tests import base, fixtures
 
 ADMIN = "alice@cloud:admin,member,reader"

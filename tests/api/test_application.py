@@ -19,10 +19,10 @@ from keystonemiddleware import auth_token
 import cyborg_quota
 from cyborg_quota import Inventory, exceptions
 from cyborg_quota.api import deploy, openapi, requests
+from cyborg_quota.cyborg import ledger_guard
+from cyborg_quota.cyborg.bind_tracker import BindTracker
+from cyborg_quota.cyborg.ledger_guard import LedgerGuard
 from cyborg_quota.engine import QuotaEngine
-from cyborg_quota.integrations.cyborg import ledger_guard
-from cyborg_quota.integrations.cyborg.bind_tracker import BindTracker
-from cyborg_quota.integrations.cyborg.ledger_guard import LedgerGuard
 from cyborg_quota.types import TOTAL, HistoryEntry
 from tests import base, clouds
 from tests.api import server
@@ -216,7 +216,6 @@ def deploy_engine(test: ApplicationTestCase) -> QuotaEngine:
 
 
 class TestTotalLimit(ApplicationTestCase):
-
     def test_its_changes_are_in_the_history(self) -> None:
         self.ask("/v2/quota_totals", method="PUT", json={"quota": {"gpu": 10}, "reason": "the pool"})
         self.ask("/v2/quota_totals/gpu?reason=it%20ends", method="DELETE")

@@ -14,7 +14,7 @@ from openstack import exceptions as sdk
 from osc_lib import exceptions
 
 from cyborg_quota.api import call
-from cyborg_quota.integrations.osc import quota
+from cyborg_quota.osc import quota
 from tests import base
 from tests.api import server
 

@@ -12,8 +12,8 @@ import yaml
 from oslo_context import context as oslo_context
 
 from cyborg_quota import Inventory, policy
-from cyborg_quota.administration import Administration
 from cyborg_quota.engine import QuotaEngine
+from cyborg_quota.limits.api import Administration
 from tests import base
 from tests.api import server, test_application
 

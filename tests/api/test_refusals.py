@@ -62,6 +62,7 @@ class TestTheOneThatBinds(RefusalTestCase):
         error = self.assertRaises(exceptions.OverQuota, self.quotas.reserve, DETECTOR, {"gpu": 13})
         self.assertEqual(["higgs"], [one.project_id for one in error.overs])
 
+
 class TestCheckAgreesWithReserve(RefusalTestCase):
     """check grants what a reserve grants, and reports each bound that would refuse it."""
 
@@ -74,9 +75,7 @@ class TestCheckAgreesWithReserve(RefusalTestCase):
         self.engine.administration.set_limits(base.ADMIN, {"gpu": -1}, "elsewhere")
         found = self.violations({"gpu": MAX_AMOUNT}, "elsewhere", server.ADMIN)
         self.assertEqual([("gpu", "counter", MAX_AMOUNT, 1)], found)
-        self.assertRaises(
-            exceptions.UsageOverflow, self.quotas.reserve, base.Context("elsewhere"), {"gpu": MAX_AMOUNT}
-        )
+        self.assertRaises(exceptions.UsageOverflow, self.quotas.reserve, base.Context("elsewhere"), {"gpu": MAX_AMOUNT})
         self.assertEqual([], self.violations({"gpu": MAX_AMOUNT - 1}, "elsewhere", server.ADMIN))
 
     def test_limits_that_are_not_set(self) -> None:

@@ -19,7 +19,7 @@ import fixtures as fx
 import sqlalchemy as sa
 from oslotest import base
 
-from cyborg_quota.cmd import expirer, main, status
+from cyborg_quota.cli import expirer, main, status
 from tests import fixtures
 
 PROGRAM = "cyborg-quota"

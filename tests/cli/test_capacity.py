@@ -6,7 +6,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from cyborg_quota.cmd import capacity
+from cyborg_quota.cli import capacity
 from tests.cli import base
 
 

@@ -18,7 +18,7 @@ import sys
 import fixtures as fx
 from oslotest import base
 
-from cyborg_quota.cmd import main
+from cyborg_quota.cli import main
 
 TOP = pathlib.Path(__file__).parents[2]
 TIMEOUT_SECONDS = 120.0
@@ -156,7 +156,7 @@ class DevstackTest(base.BaseTestCase):
         self.assertEqual(0o600, conf.stat().st_mode & 0o777)
         self.assertEqual(str(conf), self.read(self.cyborg_conf)["cyborg_quota"]["config_file"])
         uwsgi = self.read(self.uwsgi)["uwsgi"]
-        self.assertEqual({"module": "cyborg_quota.integrations.cyborg.wsgi:application", "processes": "2"}, dict(uwsgi))
+        self.assertEqual({"module": "cyborg_quota.cyborg.wsgi:application", "processes": "2"}, dict(uwsgi))
         out = io.StringIO()
         columns = ("-c", "resource", "-c", "limit", "-f", "csv", "--quote", "none")
         with contextlib.redirect_stdout(out):

@@ -15,7 +15,7 @@ from typing import Any
 import fixtures as fx
 
 from cyborg_quota import exceptions
-from cyborg_quota.cmd import expirer, status
+from cyborg_quota.cli import expirer, status
 from tests.cli import base
 
 UNIT = pathlib.Path(__file__).parents[2] / "etc/systemd/cyborg-quota-expirer.service"

@@ -10,11 +10,11 @@ import fixtures as fx
 import sqlalchemy as sa
 from oslo_context import context
 
-from cyborg_quota.cmd import main
-from cyborg_quota.cmd.history import LONG_COLUMNS
-from cyborg_quota.limits.database import DatabaseLimitDriver
+from cyborg_quota.cli import main
+from cyborg_quota.cli.history import LONG_COLUMNS
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models.flat import Flat
+from cyborg_quota.limits.sources.database import DatabaseLimitDriver
 from tests import fixtures
 from tests.cli import base, test_limits
 

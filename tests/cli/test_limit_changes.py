@@ -44,6 +44,7 @@ class UnsetTest(LimitCase):
         self.assertEqual((0, ""), (self.call("limit", "unset", "--project", "p", "gpu").status, self.call("limit").out))
         self.assertEqual(2, len(self.good("limit", "override", "list")))
 
+
 class DryRunTest(LimitCase):
     def setUp(self) -> None:
         super().setUp()
@@ -98,6 +99,7 @@ class DryRunTest(LimitCase):
         past = ("limit", "set", "--project", "right", "gpu=4", "--until", "2001-01-01")
         for argv in (past, (*past, "--dry-run")):  # (the message ends with the time of the database)
             self.assertIn("must end in the future, not at 2001-01-01T00:00Z", self.refused(2, *argv))
+
 
 class ImportNoticeTest(LimitCase):
     """An import that sets the first limit of a project that the ledger has never seen says so on stderr."""

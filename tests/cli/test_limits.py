@@ -190,7 +190,7 @@ class LimitTest(LimitTestCase):
         self.good("usage", "heal")
         self.done("limit", "set", "--project", "p", "gpu=9")
         directory = types.SimpleNamespace(unknown=list)  # as if Keystone had no project
-        self.useFixture(fx.MonkeyPatch("cyborg_quota.cmd.projects.require_directory", lambda *_names: directory))
+        self.useFixture(fx.MonkeyPatch("cyborg_quota.cli.projects.require_directory", lambda *_names: directory))
         rows = self.call("project", "orphans", "-f", "json").json
         self.assertEqual(
             [("gpu", 3, 9, None), ("gpu", 3, 4, "p1")],

@@ -12,7 +12,7 @@ import sys
 import testscenarios
 from oslotest import base
 
-from cyborg_quota.cmd.main import Shell
+from cyborg_quota.cli.main import Shell
 from tests import man_page, needs
 
 load_tests = testscenarios.load_tests_apply_scenarios

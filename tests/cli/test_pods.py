@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import fixtures as fx
 
-from cyborg_quota.cmd import pod
+from cyborg_quota.cli import pod
 from cyborg_quota.surface.operations import names_of
 from tests.cli import base
 

@@ -14,7 +14,7 @@ import sys
 
 import cyborg_quota
 from cyborg_quota import QuotaEngine
-from cyborg_quota.cmd import main
+from cyborg_quota.cli import main
 from tests import forked
 from tests.cli import base
 
@@ -166,7 +166,7 @@ class StartupTest(base.CliTestCase):
     def test_no_more_is_loaded_than_needed(self) -> None:
         """--help loads no database, and a command on SQLite no driver of another one."""
         script = (
-            "import sys; from cyborg_quota.cmd.main import main; main(['usage', 'list', '--help']);"
+            "import sys; from cyborg_quota.cli.main import main; main(['usage', 'list', '--help']);"
             "loaded = lambda *names: [name for name in names if name in sys.modules];"
             "print('help:', *loaded('sqlalchemy', 'alembic', 'tqdm', 'cotyledon', 'matplotlib', 'cmd2'));"
             f"status = main(['--config-file', {str(self.conf)!r}, 'usage', 'list']);"

@@ -292,9 +292,7 @@ class OverridesTest(SimulateCase):
             self.assertEqual(0, self.call("limit", "override", "cancel", row["id"]).status)
         with sa.create_engine(self.url, poolclass=sa.NullPool).begin() as connection:
             connection.execute(
-                sa.text(
-                    "UPDATE changes SET created_at = :t WHERE action = 'cancel'"
-                ),
+                sa.text("UPDATE changes SET created_at = :t WHERE action = 'cancel'"),
                 {"t": self.time(-6).isoformat(" ", "microseconds")},
             )
         self.assertEqual((1, 1, 4, 10, 10), self.outcome("ledger"))

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from cyborg_quota.cmd import status
+from cyborg_quota.cli import status
 from tests.cli import base
 
 

@@ -63,7 +63,7 @@ class WheelTest(base.BaseTestCase):
         environment = {"PYTHONPATH": str(target), "OS_DATABASE__CONNECTION": f"sqlite:///{self.workdir}/quota.sqlite"}
         self.run_program(sys.executable, str(target / "bin/cyborg-quota"), "db", "sync", **environment)
         script = (
-            "import cyborg_quota; from cyborg_quota.cmd.main import main; print(cyborg_quota.__file__);"
+            "import cyborg_quota; from cyborg_quota.cli.main import main; print(cyborg_quota.__file__);"
             "print(main(['reserve', '--project', 'p', 'gpu=1', '-f', 'value', '-c', 'state']));"
             "print(main(['usage', 'audit', '-f', 'value']))"
         )

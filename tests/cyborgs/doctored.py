@@ -20,7 +20,7 @@ from unittest import mock
 sys.path.pop(0)  # this directory
 
 from cyborg_quota import exceptions
-from cyborg_quota.integrations.cyborg import compatibility
+from cyborg_quota.cyborg import compatibility
 
 
 def error_of(check=compatibility.check_services):
@@ -117,7 +117,7 @@ def doctor():
     with mock.patch.dict(sys.modules, {"cyborg.api.hooks": None}):
         found["a module that is gone"] = error_of()
     with mock.patch.object(base.CyborgObjectRegistry, "registration_hook", lambda *_: None):
-        from cyborg_quota.integrations.cyborg import objects
+        from cyborg_quota.cyborg import objects
 
         found["a registry that keeps its own objects"] = error_of(objects.install)
     found["our objects, registered"] = error_of(objects.install)
@@ -130,7 +130,7 @@ def doctor():
 
 def start():
     """(exit status, stdout, stderr) of cyborg-quota-conductor"""
-    from cyborg_quota.cmd import conductor as command
+    from cyborg_quota.cli import conductor as command
 
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -141,7 +141,7 @@ def start():
 def serve():
     """The last line that a WSGI server logs, which loads the API's module."""
     try:
-        importlib.import_module("cyborg_quota.integrations.cyborg.wsgi")
+        importlib.import_module("cyborg_quota.cyborg.wsgi")
     except Exception:
         return traceback.format_exc().splitlines()[-1]
     return ""

@@ -5,8 +5,8 @@ import sys
 
 sys.path.pop(0)  # this directory
 
-from cyborg_quota.cmd import conductor as command
-from cyborg_quota.integrations.cyborg import bind_tracker
+from cyborg_quota.cli import conductor as command
+from cyborg_quota.cyborg import bind_tracker
 
 bind_tracker.BindTracker.release = lambda self, arq, project_id: True
 sys.exit(command.main())

@@ -22,8 +22,8 @@ sys.path.pop(0)  # this directory
 
 import cyborg.cmd  # noqa: F401  (first, as in every program of Cyborg: it selects the backend of oslo.service)
 
-from cyborg_quota.cmd import conductor as command
-from cyborg_quota.integrations.cyborg import bind_tracker
+from cyborg_quota.cli import conductor as command
+from cyborg_quota.cyborg import bind_tracker
 
 DIRECTORY = pathlib.Path(os.environ["CYBORG_QUOTA_TEST_POINTS"])
 

@@ -24,7 +24,7 @@ from tests.cyborgs import stack as stacks
 from tests.cyborgs.starting import ProcessSettings
 
 CONDUCTOR = ("cyborg-quota-conductor",)
-API = "cyborg_quota.integrations.cyborg.wsgi:application"
+API = "cyborg_quota.cyborg.wsgi:application"
 POINTED_CONDUCTOR = ("python", str(pathlib.Path(__file__).with_name("points.py")))
 """The same conductor, which can be killed or suspended at a named point: see points.py."""
 

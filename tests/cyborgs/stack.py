@@ -25,7 +25,7 @@ PREFIX = "cyborg-quota-cyborg-"
 CONDUCTOR = ("cyborg-conductor",)
 API = "cyborg.wsgi.api:application"
 API_THREADS, PLACEMENT_THREADS = 16, 4
-QUOTA = "cyborg_quota.integrations.cyborg"
+QUOTA = "cyborg_quota.cyborg"
 STOCK_CONDUCTOR = ("cyborg.cmd.conductor", "cyborg.conductor.manager", "cyborg.objects:register_all")
 STOCK_API = ("cyborg.api.wsgi_app", "cyborg.objects:register_all", "cyborg.api.controllers.root")
 COMMAND = (f"{QUOTA}.cyborg_host", f"{QUOTA}.arq_records")
@@ -33,11 +33,11 @@ TEMPLATES = {
     "cyborg-conductor": STOCK_CONDUCTOR,
     "naive.py": STOCK_CONDUCTOR,
     "points.py": STOCK_CONDUCTOR,
-    "cyborg-quota-conductor": ("cyborg_quota.cmd.conductor", *STOCK_CONDUCTOR, f"{QUOTA}.conductor"),
+    "cyborg-quota-conductor": ("cyborg_quota.cli.conductor", *STOCK_CONDUCTOR, f"{QUOTA}.conductor"),
     "cyborg.wsgi.api:application": STOCK_API,
     f"{QUOTA}.wsgi:application": (*STOCK_API, f"{QUOTA}.objects", "cyborg_quota.api.deploy"),
-    "cyborg-quota": ("cyborg_quota.cmd.main", *COMMAND),
-    "cyborg-quota-status": ("cyborg_quota.cmd.status", *COMMAND),
+    "cyborg-quota": ("cyborg_quota.cli.main", *COMMAND),
+    "cyborg-quota-status": ("cyborg_quota.cli.status", *COMMAND),
 }
 """The programs that tests start often, and what each loads when it starts; see starter.py."""
 USUAL = ("cyborg-quota-conductor", f"{QUOTA}.wsgi:application")

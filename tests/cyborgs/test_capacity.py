@@ -13,10 +13,10 @@ from keystoneauth1 import noauth, session
 from oslo_config import cfg
 
 from cyborg_quota import exceptions
-from cyborg_quota.capacity_import import CapacityImporter, Change
+from cyborg_quota.capacity.imports import api, cyborg, plan, service_import
+from cyborg_quota.capacity.imports.changes import CapacityImporter, Change
 from cyborg_quota.conf import loading
-from cyborg_quota.integrations.cyborg import mapping
-from cyborg_quota.integrations.inventory import api, cyborg, plan, service_import
+from cyborg_quota.cyborg import mapping
 from cyborg_quota.spool import Spool
 from tests import base as ledger_base
 from tests.cyborgs import client, quota

@@ -169,7 +169,7 @@ class TestNoSource(HealTestCase):
         text = self.conf_file.read_text().replace("source = cyborg\n", "")
         files = "".join(f"config_file = {name}\n" for name in self.cyborg_files()[1::2])
         self.conf_file.write_text(f"{text}\n{files}")
-        program = "import sys\nimport cyborg_quota.integrations.cyborg.wsgi"
+        program = "import sys\nimport cyborg_quota.cyborg.wsgi"
         api = subprocess.run(
             [*self.stack.isolated, "-c", program, *self.stack.config_files()],
             capture_output=True,

@@ -76,9 +76,7 @@ class TestRefused(quota.QuotaTestCase):
         before = len(self.stack.conductor.output())
         answer = self.client.bind(arqs, instance, self.rp)
         self.assertEqual(403, answer.status)
-        expected = (
-            f"Quota exceeded: project {self.project_id}, resource fpga: limit 2, used 1, reserved 0, requested 2"
-        )
+        expected = f"Quota exceeded: project {self.project_id}, resource fpga: limit 2, used 1, reserved 0, requested 2"
         self.assertEqual(expected, answer.message)
         self.assertEqual(["Initial"] * 2, self.records.states(arqs))
         self.assertEqual({}, self.stack.nova.told_of(instance))
@@ -262,4 +260,3 @@ class TestWithStockApi(quota.QuotaTestCase):
 
 def _id() -> str:
     return str(uuid.uuid4())
-

@@ -27,13 +27,13 @@ PAGED = """
 import sys
 from oslo_config import cfg
 from cyborg_quota.conf import loading
-from cyborg_quota.integrations.cyborg import cyborg_host
+from cyborg_quota.cyborg import cyborg_host
 
 ours, *cyborgs = sys.argv[1:]
 conf = loading.load(cfg.ConfigOpts(), ["--config-file", ours])
 conf.set_override("config_file", cyborgs, group="cyborg")
 records = cyborg_host.records(conf)
-from cyborg_quota.integrations.cyborg import arq_records as module
+from cyborg_quota.cyborg import arq_records as module
 
 module.PAGE_ROWS = 1
 for one in records.all():
@@ -311,7 +311,7 @@ class TestErrors(quota.QuotaTestCase):
 
     def test_cyborg_is_not_installed(self) -> None:
         """Cyborg is not installed in the Python of these tests."""
-        command = [sys.executable, "-m", "cyborg_quota.cmd.main", "--config-file", str(self.conf_file), "reconcile"]
+        command = [sys.executable, "-m", "cyborg_quota.cli.main", "--config-file", str(self.conf_file), "reconcile"]
         ended = subprocess.run(command, check=False, capture_output=True, text=True)
         self.assertEqual((2, ""), (ended.returncode, ended.stdout))
         self.assertEqual(

@@ -82,9 +82,7 @@ class TestWsgiServers(quota.QuotaTestCase):
         path.write_text(text)
         return path
 
-    def serve(
-        self, *command: str, path: str = "/", starter: Starter | ProgramStarter | None = None
-    ) -> Service:
+    def serve(self, *command: str, path: str = "/", starter: Starter | ProgramStarter | None = None) -> Service:
         """Start the server, and wait until it answers ``path``. ``starter``: for a program in Python."""
         url = f"http://127.0.0.1:{self.port}"
         if starter is None and (setpriv := shutil.which("setpriv")):

@@ -12,9 +12,7 @@ from collections.abc import Callable
 Ready = Callable[[], None]
 
 
-def kill_repeatedly(
-    work: Callable[[int, Ready], None], kills: int, seed: int, longest_seconds: float = 0.03
-) -> None:
+def kill_repeatedly(work: Callable[[int, Ready], None], kills: int, seed: int, longest_seconds: float = 0.03) -> None:
     """Fork a worker, and kill it (SIGKILL) at a random time after it was ready; repeat this.
 
     ``work(turn, ready)`` connects, calls ``ready()``, and does not return.

@@ -57,6 +57,7 @@ MOST_PROBLEMS = 5
 class Skipped(Exception):
     """A requirement of the scenario is missing."""
 
+
 @dataclasses.dataclass
 class Tally:
     """The result of one scenario."""
@@ -245,9 +246,7 @@ def _run_program(stage: Stage, program: str) -> None:
         if not figures.exists():
             raise Skipped(f"{program} ended with {done.returncode}, and has no summary: see its words above")
         summary = json.loads(figures.read_text())
-    report = Report(
-        calls=sum(summary["outcomes"].values()), checks=summary["rounds"], problems=list(summary["faults"])
-    )
+    report = Report(calls=sum(summary["outcomes"].values()), checks=summary["rounds"], problems=list(summary["faults"]))
     report.errors.update({name: count for name, count in summary["outcomes"].items() if "rror" in name})
     stage.report(report, sum(summary["kills"].values()))
     stage.end()
@@ -348,7 +347,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--list", action="store_true", help="list the scenarios, and exit")
     parser.add_argument(
-        "--json", type=pathlib.Path, default=pathlib.Path("soak.json"),
+        "--json",
+        type=pathlib.Path,
+        default=pathlib.Path("soak.json"),
         help="the file for the figures (default: soak.json)",
     )
     arguments = parser.parse_args(argv)

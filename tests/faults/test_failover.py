@@ -20,7 +20,7 @@ import testscenarios
 from oslo_config import cfg
 
 from cyborg_quota import Claim, QuotaEngine, exceptions
-from cyborg_quota.cmd import expirer
+from cyborg_quota.cli import expirer
 from cyborg_quota.conf import loading
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database

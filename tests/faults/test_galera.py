@@ -19,14 +19,14 @@ import sqlalchemy as sa
 from oslotest import base as test_base
 
 from cyborg_quota import ANY, Inventory, QuotaEngine, exceptions
-from cyborg_quota.capacity_types import ResourceUse
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.dialects import mariadb_schema_lock
-from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models.flat import Flat
 from cyborg_quota.limits.models.strict_hierarchy import StrictHierarchy
+from cyborg_quota.limits.sources.database import DatabaseLimitDriver
+from cyborg_quota.types.capacity import ResourceUse
 from tests import base, fixtures, history_replay, invariants, needs
 from tests.faults import cluster as cluster_faults
 from tests.faults import ledger_check

@@ -9,7 +9,7 @@ from __future__ import annotations
 import testscenarios
 
 from cyborg_quota import QuotaEngine
-from cyborg_quota.capacity_types import ResourceUse
+from cyborg_quota.types.capacity import ResourceUse
 from tests import base, hooks
 from tests.faults import test_capacity_crash as capacity_crash
 

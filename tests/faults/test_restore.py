@@ -12,9 +12,9 @@ import testscenarios
 
 from cyborg_quota import Claim, QuotaEngine, exceptions
 from cyborg_quota.attachment import attachment
-from cyborg_quota.capacity_types import Inventory
-from cyborg_quota.integrations.cyborg.bind_tracker import BindTracker, Caller
-from cyborg_quota.integrations.cyborg.reconciler import Reconciler
+from cyborg_quota.cyborg.bind_tracker import BindTracker, Caller
+from cyborg_quota.cyborg.reconciler import Reconciler
+from cyborg_quota.types.capacity import Inventory
 from tests import base, fixtures, invariants, needs
 from tests.faults import backups
 from tests.functional import test_limits

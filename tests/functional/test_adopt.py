@@ -29,9 +29,7 @@ class TestAdopt(base.LedgerTestCase):
 
     def test_conflict(self) -> None:
         self.quotas.reserve(self.context, {"gpu": 7}, consumer="b")
-        error = self.assertRaises(
-            exceptions.ReservationConflict, self.quotas.adopt, base.ADMIN, self.CLAIMS, "p1"
-        )
+        error = self.assertRaises(exceptions.ReservationConflict, self.quotas.adopt, base.ADMIN, self.CLAIMS, "p1")
         self.assertEqual(("b", {"gpu": 7}), (error.consumer, error.held))
         self.assertEqual((0, 7), self.figures())
 

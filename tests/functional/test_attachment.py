@@ -20,11 +20,10 @@ load_tests = testscenarios.load_tests_apply_scenarios
 class AttachFailed(Exception):
     """The error that the block raises."""
 
+
 class TestAttachment(base.LedgerTestCase):
     def attachment(self, **named: object) -> object:
-        return cyborg_quota.attachment(
-            self.quotas, self.context, {"gpu": 2, "fpga": 1}, **{"consumer": "arq", **named}
-        )
+        return cyborg_quota.attachment(self.quotas, self.context, {"gpu": 2, "fpga": 1}, **{"consumer": "arq", **named})
 
     def assert_charged(self, used: int, reserved: int) -> None:
         self.assertEqual((2 * used, 2 * reserved), self.figures())

@@ -9,7 +9,7 @@ from unittest import mock
 import testscenarios
 
 from cyborg_quota import Claim, exceptions
-from cyborg_quota.ledger.project_tree import PathCache
+from cyborg_quota.ledger.paths import PathCache
 from cyborg_quota.types import Counters, Drift, UsageKey
 from tests import base, fixtures, hooks, trees
 

@@ -75,12 +75,8 @@ class InputTestCase(base.LedgerTestCase):
         (self.uuid,) = self.quotas.reserve(self.context, {"gpu": 1}, consumer="c", group="g")
         self.before = hooks.tables(self.sql)
 
-    def refused(
-        self, expected: type[Exception], call: str, *args: object, **named: object
-    ) -> Exception:
-        error: Exception = self.assertRaises(
-            expected, getattr(self.engine, call), self.context, *args, **named
-        )
+    def refused(self, expected: type[Exception], call: str, *args: object, **named: object) -> Exception:
+        error: Exception = self.assertRaises(expected, getattr(self.engine, call), self.context, *args, **named)
         self.assertTrue(str(error).isprintable(), ascii(str(error)))
         self.assertLess(len(str(error)), 500)
         return error
@@ -159,9 +155,7 @@ class TestDeltas(InputTestCase):
             GPU = "gpu"
 
         self.limits.own[None, "gpu"] = 1
-        error = self.assertRaises(
-            exceptions.OverQuota, self.quotas.reserve, self.context, {Kind.GPU: 1}
-        )
+        error = self.assertRaises(exceptions.OverQuota, self.quotas.reserve, self.context, {Kind.GPU: 1})
         self.assertEqual("gpu", error.overs[0].resource)
         self.assertEqual(1, len(self.quotas.check(self.context, {Kind.GPU: 1})))
         self.assertRaises(
@@ -254,9 +248,7 @@ class TestNames(InputTestCase):
                     )
                     self.assertEqual("project_id", error.field, why)
             for call in ("list_usages", "list_reservations"):
-                self.assertRaises(
-                    exceptions.InvalidName, getattr(self.engine, call), base.ADMIN, name
-                )
+                self.assertRaises(exceptions.InvalidName, getattr(self.engine, call), base.ADMIN, name)
         self.assert_untouched()
 
     def test_values_that_cannot_be_printed(self) -> None:
@@ -283,9 +275,7 @@ class TestNames(InputTestCase):
 
     def test_too_many_bytes(self) -> None:
         """PostgreSQL could index 255 characters of four bytes in one name, but not in three."""
-        error = self.refused(
-            exceptions.InvalidName, "reserve", {"gpu": 1}, consumer="\U00020000" * 255
-        )
+        error = self.refused(exceptions.InvalidName, "reserve", {"gpu": 1}, consumer="\U00020000" * 255)
         self.assertEqual("consumer", error.field)
         self.assertIn("1020 bytes", str(error))
         self.assert_untouched()
@@ -302,9 +292,7 @@ class TestNames(InputTestCase):
             self.engine.register_resource(name)
             self.engine.reserve(base.Context(name), {"gpu": amount})
             self.engine.reserve(base.Context("one"), {name: amount})
-            self.engine.reserve(
-                self.context, {"gpu": amount}, consumer="c " + name, group="g " + name
-            )
+            self.engine.reserve(self.context, {"gpu": amount}, consumer="c " + name, group="g " + name)
 
         self.assert_invariants()
         for amount, name in enumerate(names, 1):
@@ -387,9 +375,7 @@ class TestExpirations(InputTestCase):
                 ("reserve_many", ([base.claim("x", gpu=1)],)),
                 ("extend", ([self.uuid],)),
             ):
-                error = self.refused(
-                    exceptions.InvalidReservationExpiration, call, *args, expire=expire
-                )
+                error = self.refused(exceptions.InvalidReservationExpiration, call, *args, expire=expire)
                 self.assertIs(expire, error.expire)
         self.assert_untouched()
 

@@ -9,8 +9,8 @@ from unittest import mock
 import testscenarios
 
 from cyborg_quota import Claim, exceptions
-from cyborg_quota.integrations.cyborg import bind_tracker
-from cyborg_quota.integrations.cyborg.bind_tracker import BindReservation, BindTracker, Caller
+from cyborg_quota.cyborg import bind_tracker
+from cyborg_quota.cyborg.bind_tracker import BindReservation, BindTracker, Caller
 from tests import base, fixtures, trees
 
 load_tests = testscenarios.load_tests_apply_scenarios

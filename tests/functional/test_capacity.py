@@ -12,10 +12,10 @@ import testscenarios
 from fixtures import FakeLogger, MonkeyPatch
 
 from cyborg_quota import ANY, Claim, Inventory, QuotaEngine, attachment, exceptions
-from cyborg_quota.capacity_types import CapacityDrift
-from cyborg_quota.ledger import selection
-from cyborg_quota.ledger.capacity_claims import CapacityEnforcer
+from cyborg_quota.capacity import selection
+from cyborg_quota.capacity.claims import CapacityEnforcer
 from cyborg_quota.limits.models.strict_two_level import StrictTwoLevel
+from cyborg_quota.types.capacity import CapacityDrift
 from tests import base, clouds, hooks
 from tests.functional import test_limits
 
@@ -69,7 +69,7 @@ class CapacityTestCase(base.LedgerTestCase):
                     other.reserve(base.Context("other"), {"gpu": 8}, provider="n1")
             return placement
 
-        self.useFixture(MonkeyPatch("cyborg_quota.ledger.capacity_claims.CapacityEnforcer.prepare", prepare))
+        self.useFixture(MonkeyPatch("cyborg_quota.capacity.claims.CapacityEnforcer.prepare", prepare))
         return choices
 
     def claim(self, amount: int = 1, provider: str | None = "n1", consumer: str | None = None) -> list[str]:

@@ -10,8 +10,8 @@ import testscenarios
 from fixtures import MonkeyPatch
 
 from cyborg_quota import ANY, Claim, Inventory, exceptions
-from cyborg_quota.ledger import selection
-from cyborg_quota.ledger.capacity_claims import CapacityEnforcer
+from cyborg_quota.capacity import selection
+from cyborg_quota.capacity.claims import CapacityEnforcer
 from tests import clouds, fixtures, hooks
 from tests.functional.test_capacity import ADMIN, CapacityTestCase, PluggedSelection
 
@@ -123,7 +123,7 @@ class TestLocked(CapacityTestCase):
             is_placed.set()
             return placement
 
-        self.useFixture(MonkeyPatch("cyborg_quota.ledger.capacity_claims.CapacityEnforcer.prepare", place))
+        self.useFixture(MonkeyPatch("cyborg_quota.capacity.claims.CapacityEnforcer.prepare", place))
         caller = threading.Thread(target=lambda: self.claim(8, ANY))
         with hooks.row_locks(self.sql).begin() as holder:
             holder.exec_driver_sql("UPDATE inventories SET used = used")

@@ -12,8 +12,9 @@ from unittest import mock
 import testscenarios
 from fixtures import FakeLogger
 
-from cyborg_quota import ANY, Inventory, capacity_import, exceptions
-from cyborg_quota.capacity_import import CapacityImporter, Change, WantedProvider
+from cyborg_quota import ANY, Inventory, exceptions
+from cyborg_quota.capacity.imports import changes as capacity_import
+from cyborg_quota.capacity.imports.changes import CapacityImporter, Change, WantedProvider
 from tests import base
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -170,9 +171,7 @@ class CapacityImportTest(base.LedgerTestCase):
         for number in range(3):
             for consumer, amount in (("a", 1), ("b", 2)):
                 name = f"{consumer}{number}"
-                self.quotas.reserve(
-                    self.context, {"gpu": amount}, consumer=name, group=consumer, provider=f"n{number}"
-                )
+                self.quotas.reserve(self.context, {"gpu": amount}, consumer=name, group=consumer, provider=f"n{number}")
         read = mock.Mock(wraps=self.capacity.list_allocations)
         with (
             mock.patch.object(capacity_import, "PAGE_ROWS", 2),

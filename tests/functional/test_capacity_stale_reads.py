@@ -8,8 +8,9 @@ from typing import Any
 import testscenarios
 
 from cyborg_quota import ANY, Inventory, exceptions
-from cyborg_quota.capacity_import import CapacityImporter, WantedProvider
-from cyborg_quota.db import candidates, inventories, resource_providers
+from cyborg_quota.capacity import candidates
+from cyborg_quota.capacity.imports.changes import CapacityImporter, WantedProvider
+from cyborg_quota.db import inventories, resource_providers
 from cyborg_quota.db.database import Database
 from tests.functional.test_capacity import ADMIN, CapacityTestCase
 

@@ -167,9 +167,7 @@ class TestServer(OutageTestCase):
     scenarios = fixtures.SCENARIOS[1:]
 
     def url(self, **changes: object) -> sa.URL:
-        return sa.make_url(str(fixtures.admin_url(self.backend))).set(
-            **{"password": SECRET, **changes}
-        )
+        return sa.make_url(str(fixtures.admin_url(self.backend))).set(**{"password": SECRET, **changes})
 
     def test_down(self) -> None:
         with socket.socket() as closed:
@@ -243,8 +241,9 @@ class TestMariaDB(OutageTestCase):
         engine = fixtures.open_engine(self, url)
         uuids = engine.reserve(base.ADMIN, {"gpu": 1}, consumer="arq")
         # As two concurrent deliveries of one call do that have both found nothing.
-        with mock.patch.object(MariaDB, "reserve_in_single_statement", return_value=False), mock.patch.object(
-            reserve.reservations, "any_live", return_value=False
+        with (
+            mock.patch.object(MariaDB, "reserve_in_single_statement", return_value=False),
+            mock.patch.object(reserve.reservations, "any_live", return_value=False),
         ):
             self.assertEqual(uuids, engine.reserve(base.ADMIN, {"gpu": 1}, consumer="arq"))
 

@@ -64,9 +64,7 @@ class TestConstraints(base.LedgerTestCase):
         for delta in (0, -1):
             self.refused("reservations", ROW | {"delta": delta}, "ck_reservations_delta")
         self.insert("reservations", ROW)
-        self.refused(
-            "reservations", ROW | {"consumer_id": "d"}, "uq_reservations_uuid", "reservations.uuid"
-        )
+        self.refused("reservations", ROW | {"consumer_id": "d"}, "uq_reservations_uuid", "reservations.uuid")
 
     def test_deleted_and_live_follow_the_state(self) -> None:
         allowed = 0
@@ -108,9 +106,7 @@ class TestConstraints(base.LedgerTestCase):
             )
         ):
             self.insert("reservations", ROW | {"uuid": f"other {number}"} | other)
-        self.execute(
-            "UPDATE reservations SET state = 'released', deleted = TRUE, live = NULL WHERE uuid = 'u'"
-        )
+        self.execute("UPDATE reservations SET state = 'released', deleted = TRUE, live = NULL WHERE uuid = 'u'")
         self.insert("reservations", ROW | {"uuid": "again"})
 
     def test_one_current_binding(self) -> None:

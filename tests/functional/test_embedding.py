@@ -19,7 +19,7 @@ from cyborg_quota import UNLIMITED, exceptions
 from cyborg_quota.conf import opts
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
-from cyborg_quota.limits.config import parse_limits
+from cyborg_quota.limits.sources.config import parse_limits
 from tests import base, fixtures, hooks
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -43,9 +43,7 @@ class TestMakeEngine(oslo_base.BaseTestCase):
         self.assertIn("register_opts", str(error))
 
     def refused(self, *words: str, **groups: dict[str, object]) -> None:
-        error = self.assertRaises(
-            exceptions.ConfigurationError, cyborg_quota.make_engine, configure(**groups)
-        )
+        error = self.assertRaises(exceptions.ConfigurationError, cyborg_quota.make_engine, configure(**groups))
         for word in words:
             self.assertIn(word, str(error))
         self.assertNotIn(SECRET, "".join(traceback.format_exception(error)))
@@ -84,9 +82,7 @@ class TestMakeEngine(oslo_base.BaseTestCase):
             self.refused("[database] connection", database={"connection": url})
 
     def test_connection_parameters(self) -> None:
-        conf = configure(
-            database={"connection": "sqlite:///x?a=1", "connection_parameters": "b=2&c=3"}
-        )
+        conf = configure(database={"connection": "sqlite:///x?a=1", "connection_parameters": "b=2&c=3"})
         url = hooks.database_of(cyborg_quota.make_engine(conf))._url
         self.assertEqual({"a": "1", "b": "2", "c": "3"}, dict(url.query))
         self.refused("connection_parameters", database={"connection_parameters": "nonsense"})
@@ -101,9 +97,7 @@ class TestMakeEngine(oslo_base.BaseTestCase):
         conf.set_override("connection", f"sqlite:///{path}", "database")
         engine = cyborg_quota.make_engine(conf)
         schema.sync(Database(hooks.database_of(engine)._settings))
-        error = self.assertRaises(
-            exceptions.OverQuota, engine.reserve, base.ADMIN, {"gpu": 4, "fpga": 1}
-        )
+        error = self.assertRaises(exceptions.OverQuota, engine.reserve, base.ADMIN, {"gpu": 4, "fpga": 1})
         self.assertEqual([("fpga", 0), ("gpu", 3)], [(o.resource, o.limit) for o in error.overs])
         self.assertEqual(3, engine.get_usages(base.ADMIN)["gpu"].available)
         engine.close()
@@ -169,9 +163,7 @@ class TestOptions(oslo_base.BaseTestCase):
             for option in options:
                 self.assertTrue(option.help, f"[{group}] {option.name}")
                 self.assertTrue(option.help.endswith("."), f"[{group}] {option.name}")
-                if option.name.endswith(
-                    ("expire", "grace", "interval", "age", "seconds", "timeout")
-                ):
+                if option.name.endswith(("expire", "grace", "interval", "age", "seconds", "timeout")):
                     self.assertIn("second", option.help.lower(), f"[{group}] {option.name} has a unit")
 
     def test_from_a_file(self) -> None:

@@ -41,9 +41,7 @@ class ExpiryTestCase(base.LedgerTestCase):
 
     def make_swept(self, count: int) -> list[str]:
         """Make a number of overdue reservations; the last one is overdue for the longest time."""
-        uuids = self.quotas.reserve_many(
-            self.context, [base.claim(None, gpu=1) for _ in range(count)]
-        )
+        uuids = self.quotas.reserve_many(self.context, [base.claim(None, gpu=1) for _ in range(count)])
         for number, uuid in enumerate(uuids):
             self.set_expire(uuid, utc_now() - (number + 1) * HOUR)
         return uuids
@@ -188,9 +186,7 @@ class TestGrace(ExpiryTestCase):
 
     def test_over(self) -> None:
         self.set_expire(self.uuid, utc_now() - 3601 * SECOND)
-        self.assertRaises(
-            exceptions.ReservationExpired, self.patient.commit, self.context, [self.uuid]
-        )
+        self.assertRaises(exceptions.ReservationExpired, self.patient.commit, self.context, [self.uuid])
 
 
 class TestClock(ExpiryTestCase):
@@ -222,17 +218,14 @@ class TestClock(ExpiryTestCase):
 
             class Wrong(datetime.datetime):
                 @classmethod
-                def now(
-                    cls, tz: datetime.tzinfo | None = None, error: datetime.timedelta = error
-                ) -> datetime.datetime:
+                def now(cls, tz: datetime.tzinfo | None = None, error: datetime.timedelta = error) -> datetime.datetime:
                     return super().now(tz) + error
 
-            wrong = types.SimpleNamespace(
-                datetime=Wrong, timezone=datetime.timezone, timedelta=datetime.timedelta
-            )
+            wrong = types.SimpleNamespace(datetime=Wrong, timezone=datetime.timezone, timedelta=datetime.timedelta)
             with mock.patch.object(validation, "datetime", wrong):
                 (uuid,) = self.quotas.reserve(self.context, {"gpu": 1}, Wrong.now(UTC) + HOUR)
             self.assertLess(abs(self.expire_of(uuid) - utc_now() - HOUR), 5 * SECOND)
+
 
 class TestExactTime(ExpiryTestCase):
     """With a stopped clock. (Not on PostgreSQL, whose clock cannot be stopped.)"""
@@ -248,9 +241,7 @@ class TestExactTime(ExpiryTestCase):
                 def now(cls, tz: datetime.tzinfo | None = None) -> datetime.datetime:
                     return moment.replace(tzinfo=tz)
 
-            frozen = types.SimpleNamespace(
-                datetime=Frozen, timezone=datetime.timezone, timedelta=datetime.timedelta
-            )
+            frozen = types.SimpleNamespace(datetime=Frozen, timezone=datetime.timezone, timedelta=datetime.timedelta)
             patch = mock.patch.object(sqlite, "datetime", frozen)
             patch.start()
             self.addCleanup(patch.stop)

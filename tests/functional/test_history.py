@@ -18,13 +18,13 @@ import testscenarios
 from oslo_context import context as oslo_context
 
 from cyborg_quota import Inventory, QuotaEngine, exceptions
-from cyborg_quota.capacity_import import CapacityImporter, WantedProvider
+from cyborg_quota.capacity.imports.changes import CapacityImporter, WantedProvider
 from cyborg_quota.db import change_log
-from cyborg_quota.ledger.driver import DbQuotaDriver
-from cyborg_quota.ledger.settings import DriverSettings
-from cyborg_quota.limits.database import DatabaseLimitDriver
+from cyborg_quota.driver import DbQuotaDriver
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models.flat import Flat
+from cyborg_quota.limits.sources.database import DatabaseLimitDriver
+from cyborg_quota.settings import DriverSettings
 from cyborg_quota.types import Author, HistoryFilter, RecordedChange
 from tests import base, clouds, fixtures, history_replay, hooks
 from tests.functional import test_limits
@@ -44,8 +44,7 @@ class HistoryTestCase(test_limits.LimitsTestCase):
         """(action, project_id, resource, before, after) of each entry, oldest first."""
         entries = self.admin.history(base.ADMIN, project_id)
         return [
-            (entry.action, entry.project_id, entry.resource, entry.before, entry.after)
-            for entry in reversed(entries)
+            (entry.action, entry.project_id, entry.resource, entry.before, entry.after) for entry in reversed(entries)
         ]
 
     def assert_replayed(self) -> None:
@@ -501,6 +500,7 @@ class TestPurge(HistoryTestCase):
         self.assertEqual([("set limit", "p", "gpu", 3, 4)], self.changes())
         self.assertEqual(0, self.admin.purge_history(base.ADMIN, 3600))
         self.assertEqual([], history_replay.differences(self.engine, is_purged=True))
+
 
 class TestCost(HistoryTestCase):
     def test_a_large_import_writes_a_hundred_entries_per_statement(self) -> None:

@@ -9,9 +9,9 @@ import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import exceptions
-from cyborg_quota.administration import MAX_LISTED_PROJECTS
-from cyborg_quota.limit_types import Holding
+from cyborg_quota.limits.api import MAX_LISTED_PROJECTS
 from cyborg_quota.types import UsageKey
+from cyborg_quota.types.limits import Holding
 from tests import base
 from tests.functional import test_limits
 

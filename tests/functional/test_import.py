@@ -142,7 +142,7 @@ class TestImport(ImportTestCase):
         self.assertEqual(planned, self.take(EXAMPLE))
 
     def test_too_deep(self) -> None:
-        self.useFixture(fx.MonkeyPatch("cyborg_quota.ledger.limit_changes.MAX_DEPTH", 3))
+        self.useFixture(fx.MonkeyPatch("cyborg_quota.limits.changes.MAX_DEPTH", 3))
         self.take(EXAMPLE)
         self.assertEqual(
             ["project higgs would lie at level 4; at most 3 are possible"],

@@ -12,9 +12,9 @@ from typing import Any
 import testscenarios
 
 from cyborg_quota import QuotaEngine
-from cyborg_quota.limits.cache import Cache
-from cyborg_quota.limits.keystone import KeystoneLimitDriver
-from cyborg_quota.limits.keystone_client import KeystoneClient
+from cyborg_quota.limits.sources.cache import Cache
+from cyborg_quota.limits.sources.keystone import KeystoneLimitDriver
+from cyborg_quota.limits.sources.keystone_client import KeystoneClient
 from tests import base, clouds, fixtures, hooks, keystones
 from tests.functional import test_cost
 

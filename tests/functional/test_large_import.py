@@ -11,7 +11,7 @@ import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import QuotaEngine, exceptions
-from cyborg_quota.ledger import limit_changes
+from cyborg_quota.limits import changes as limit_changes
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models.flat import Flat
 from tests import base, clouds

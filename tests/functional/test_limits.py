@@ -10,14 +10,14 @@ from typing import Any
 import testscenarios
 
 from cyborg_quota import QuotaEngine, exceptions
-from cyborg_quota.ledger.driver import DbQuotaDriver
-from cyborg_quota.ledger.settings import DriverSettings
-from cyborg_quota.limits.database import DatabaseLimitDriver
+from cyborg_quota.driver import DbQuotaDriver
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models.base import EnforcementModel
 from cyborg_quota.limits.models.flat import Flat
 from cyborg_quota.limits.models.strict_hierarchy import StrictHierarchy
 from cyborg_quota.limits.models.strict_two_level import StrictTwoLevel
+from cyborg_quota.limits.sources.database import DatabaseLimitDriver
+from cyborg_quota.settings import DriverSettings
 from tests import base, fixtures
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -230,6 +230,7 @@ class TestTwoLevels(LimitsTestCase):
         self.admin.add_project(base.ADMIN, "other")
         self.assertRaises(exceptions.LimitRefused, self.admin.move_project, base.ADMIN, "domain", "other")
 
+
 class TestFlat(LimitsTestCase):
     policy = Flat
 
@@ -257,6 +258,7 @@ class TestMissing(LimitsTestCase):
         engine.reserve(self.context, {"gpu": 1000})
         self.assertEqual(UNLIMITED, engine.get_usages(self.context)["gpu"].limit)
         self.assertEqual(0, self.engine.get_usages(self.context)["gpu"].limit, "every reserve is refused")
+
 
 class TestTree(LimitsTestCase):
     def setUp(self) -> None:

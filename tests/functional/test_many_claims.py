@@ -47,7 +47,6 @@ def lines_run(call: Callable[[], object]) -> int:
 class TestAnywhere(base.LedgerTestCase):
     """A reserve_many of claims with ANY, which are placed one after the other."""
 
-
     def lines_of_claims(self, amounts: int) -> list[int]:
         """The lines of 50 and of 200 claims, each of one of so many different amounts, in turns."""
         clouds.add_inventories(self.sql, [(f"n{number}", "gpu", 8, 8) for number in range(400)])

@@ -8,10 +8,10 @@ import datetime
 import testscenarios
 
 from cyborg_quota import Inventory, exceptions
-from cyborg_quota.capacity_types import Provider, ResourceUse
 from cyborg_quota.db import schema
-from cyborg_quota.metric_types import ProjectMetrics
 from cyborg_quota.types import UNLIMITED
+from cyborg_quota.types.capacity import Provider, ResourceUse
+from cyborg_quota.types.metrics import ProjectMetrics
 from tests import base, clouds
 from tests.functional import test_limits
 

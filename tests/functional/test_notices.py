@@ -11,7 +11,7 @@ import testscenarios
 
 import cyborg_quota
 from cyborg_quota import Claim, Inventory
-from cyborg_quota.cmd import expirer, notifications
+from cyborg_quota.cli import expirer, notifications
 from cyborg_quota.db import inventories
 from cyborg_quota.ledger.thresholds import OVER, level
 from cyborg_quota.types import Notice
@@ -64,6 +64,7 @@ class TestNotices(base.LedgerTestCase):
         self.assertEqual([], self.take_notices())
         self.limits.own["p1", "gpu"] = 0
         self.assertEqual([(1000, 0, OVER)], self.take_notices())
+
 
 class TestCapacityNotices(base.LedgerTestCase):
     def setUp(self) -> None:

@@ -8,8 +8,7 @@ from typing import Any
 import fixtures as fx
 import testscenarios
 
-from cyborg_quota import cadf
-from cyborg_quota.limits import document
+from cyborg_quota.limits import cadf, document
 from cyborg_quota.types import MAX_REASON_CHARS, RecordedChanges
 from tests import base, fixtures
 from tests.functional import test_overrides
@@ -67,6 +66,7 @@ class TestReasons(OverrideFileTestCase):
         self.assertEqual([("cancel override", 4, None)], [
             (change.action, change.before, change.after) for one in recorded for change in one.changes
         ])  # fmt: skip
+
 
 class TestRepeated(OverrideFileTestCase):
     def test_without_a_start(self) -> None:

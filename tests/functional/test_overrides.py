@@ -13,13 +13,13 @@ import testscenarios
 
 from cyborg_quota import QuotaEngine, exceptions
 from cyborg_quota.db import overrides as tables
-from cyborg_quota.ledger.driver import DbQuotaDriver
-from cyborg_quota.ledger.settings import DriverSettings
+from cyborg_quota.driver import DbQuotaDriver
 from cyborg_quota.limits import document
-from cyborg_quota.limits.config import ConfigLimitDriver
-from cyborg_quota.limits.keystone import KeystoneLimitDriver
 from cyborg_quota.limits.models.flat import Flat
-from cyborg_quota.limits.noop import NoopLimitDriver
+from cyborg_quota.limits.sources.config import ConfigLimitDriver
+from cyborg_quota.limits.sources.keystone import KeystoneLimitDriver
+from cyborg_quota.limits.sources.noop import NoopLimitDriver
+from cyborg_quota.settings import DriverSettings
 from cyborg_quota.types import LimitOverride, LimitRecord
 from tests import base, clouds, fixtures, history_replay
 from tests.functional import test_limits
@@ -305,6 +305,7 @@ class TestCalls(OverridesTestCase):
         self.override("p", 3, 0, 1)
         self.assertEqual([2, 3], [row.hard_limit for row in self.rows()])
         self.assertEqual([], history_replay.differences(self.engine))
+
 
 class TestPurge(OverridesTestCase):
     def test_a_purge_keeps_the_overrides_that_have_not_ended(self) -> None:

@@ -11,10 +11,11 @@ import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import ANY, SELECT, Claim, Inventory, QuotaEngine, attachment, exceptions
-from cyborg_quota.capacity_types import ResourceUse
-from cyborg_quota.ledger import pod_claims, pod_selection
-from cyborg_quota.ledger.capacity_claims import CapacityEnforcer
+from cyborg_quota.capacity.claims import CapacityEnforcer
+from cyborg_quota.pods import claims as pod_claims
+from cyborg_quota.pods import selection as pod_selection
 from cyborg_quota.types import PodChoice
+from cyborg_quota.types.capacity import ResourceUse
 from tests import base, hooks
 from tests.functional import test_pods
 

@@ -12,10 +12,10 @@ import fixtures as fx
 import testscenarios
 
 from cyborg_quota import Inventory, exceptions
-from cyborg_quota.capacity_types import ResourceUse
-from cyborg_quota.cmd import expirer
+from cyborg_quota.cli import expirer
 from cyborg_quota.db import models
-from cyborg_quota.pod_types import CollectedPod
+from cyborg_quota.pods.types import CollectedPod
+from cyborg_quota.types.capacity import ResourceUse
 from tests import base, fixtures
 from tests.race.workers import race
 
@@ -243,7 +243,7 @@ class TestNotices(CollectionTestCase):
             "capacity 10) [pod=p1 resource=gpu capacity=10 used=8 level_before=0 level=80]",
             log.output,
         )
-        self.useFixture(fx.MonkeyPatch("cyborg_quota.cmd.notifications.SUMMARIZE_ABOVE", 0))
+        self.useFixture(fx.MonkeyPatch("cyborg_quota.cli.notifications.SUMMARIZE_ABOVE", 0))
         self.measure("p2", gpu=9)
         expirer.Maintenance(settings, self.engine).notify()
         self.assertIn("by 1 resources of pods: 1 at the threshold of 80 %", log.output)

@@ -15,7 +15,7 @@ from unittest import mock
 import testscenarios
 
 from cyborg_quota import ANY, SELECT, Claim, Headroom, Inventory, exceptions
-from cyborg_quota.ledger.capacity_claims import CapacityEnforcer
+from cyborg_quota.capacity.claims import CapacityEnforcer
 from cyborg_quota.limits.models.flat import Flat
 from cyborg_quota.types import Counters, Drift, UsageKey
 from tests import base, clouds, fixtures

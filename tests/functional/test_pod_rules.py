@@ -12,10 +12,10 @@ from unittest import mock
 import testscenarios
 
 from cyborg_quota import ANY, SELECT, Claim, Inventory, exceptions
-from cyborg_quota.capacity_types import ResourceUse
-from cyborg_quota.db import free_capacity
-from cyborg_quota.ledger.capacity_claims import CapacityEnforcer
+from cyborg_quota.capacity import free_capacity
+from cyborg_quota.capacity.claims import CapacityEnforcer
 from cyborg_quota.types import PodChoice
+from cyborg_quota.types.capacity import ResourceUse
 from tests import base, fixtures, hooks
 from tests.functional import test_pod_claims
 

@@ -10,9 +10,9 @@ import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import exceptions, policy
-from cyborg_quota.capacity_types import ResourceUse
-from cyborg_quota.db import pod_bindings
-from cyborg_quota.pod_types import Binding
+from cyborg_quota.pods import pod_bindings
+from cyborg_quota.pods.types import Binding
+from cyborg_quota.types.capacity import ResourceUse
 from tests import base, fixtures, hooks
 
 load_tests = testscenarios.load_tests_apply_scenarios

@@ -69,7 +69,6 @@ class PolicyTestCase(test_limits.LimitsTestCase):
 
 
 class TestWhoMaySet(PolicyTestCase):
-
     def test_the_administrator_of_the_parent_may(self) -> None:
         self.assertTrue(self.may(User("physics", roles=["member", "admin"]), "higgs"))
         self.admin.unset_limit(User("physics", roles=["Admin"]), "gpu", "higgs")

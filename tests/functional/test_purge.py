@@ -115,9 +115,7 @@ class TestFold(PurgeTestCase):
         uuids = [self.held(delta) for delta in (3, 1, 2)]
         self.assertEqual(2, self.quotas.purge(base.ADMIN, 0))
         (row,) = self.quotas.list_reservations(base.ADMIN)
-        self.assertEqual(
-            ("p1", "gpu", 6, "committed"), (row.project_id, row.resource, row.delta, row.state)
-        )
+        self.assertEqual(("p1", "gpu", 6, "committed"), (row.project_id, row.resource, row.delta, row.state))
         self.assertEqual((None, None, None), (row.consumer, row.group, row.expire))
         self.assertNotIn(row.uuid, uuids)
         self.assertEqual((6, 0), self.figures())
@@ -126,9 +124,7 @@ class TestFold(PurgeTestCase):
         uuids = [self.held(1) for _ in range(2)]
         self.quotas.purge(base.ADMIN, 0)
         for call in ("commit", "rollback", "release", "extend"):
-            self.assertRaises(
-                exceptions.ReservationNotFound, getattr(self.quotas, call), self.context, uuids
-            )
+            self.assertRaises(exceptions.ReservationNotFound, getattr(self.quotas, call), self.context, uuids)
         self.assertEqual((2, 0), self.figures())
 
     def test_the_fold_can_be_released(self) -> None:
@@ -191,9 +187,7 @@ class TestFold(PurgeTestCase):
                 uuids = self.quotas.reserve(base.Context(name), {"gpu": 1, "fpga": 2})
                 self.quotas.commit(base.Context(name), uuids)
         self.assertEqual(4, self.quotas.purge(base.ADMIN, 0))
-        found = [
-            (r.project_id, r.resource, r.delta) for r in self.quotas.list_reservations(base.ADMIN)
-        ]
+        found = [(r.project_id, r.resource, r.delta) for r in self.quotas.list_reservations(base.ADMIN)]
         self.assertEqual(
             [("p1", "fpga", 4), ("p1", "gpu", 2), ("p2", "fpga", 4), ("p2", "gpu", 2)],
             sorted(found),
@@ -250,9 +244,7 @@ class TestRaces(PurgeTestCase):
                 lambda: self.other.purge(base.ADMIN, 0),
             )
         )
-        self.assertRaises(
-            exceptions.ReservationNotFound, self.quotas.release, self.context, uuids[:1]
-        )
+        self.assertRaises(exceptions.ReservationNotFound, self.quotas.release, self.context, uuids[:1])
         self.assertTrue(race.happened)
         self.assertEqual([7], self.deltas())
         self.assertEqual((7, 0), self.figures())

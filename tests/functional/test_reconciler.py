@@ -10,10 +10,10 @@ from unittest import mock
 import testscenarios
 
 from cyborg_quota import Claim, Inventory, exceptions
-from cyborg_quota.integrations.cyborg import observations
-from cyborg_quota.integrations.cyborg import reconciler as reconciler_module
-from cyborg_quota.integrations.cyborg.diff import Record
-from cyborg_quota.integrations.cyborg.reconciler import Reconciler
+from cyborg_quota.cyborg import observations
+from cyborg_quota.cyborg import reconciler as reconciler_module
+from cyborg_quota.cyborg.diff import Record
+from cyborg_quota.cyborg.reconciler import Reconciler
 from tests import base, fixtures
 
 load_tests = testscenarios.load_tests_apply_scenarios

@@ -8,7 +8,7 @@ from unittest import mock
 import testscenarios
 
 from cyborg_quota import exceptions
-from cyborg_quota.integrations.cyborg import reconciler as reconciler_module
+from cyborg_quota.cyborg import reconciler as reconciler_module
 from tests import base, fixtures
 from tests.functional.test_reconciler import ReconcilerTestCase
 

@@ -9,9 +9,9 @@ from unittest import mock
 import testscenarios
 
 from cyborg_quota import Claim, exceptions
-from cyborg_quota.integrations.cyborg import repair as repair_module
-from cyborg_quota.integrations.cyborg.reconciler import Reconciler
-from cyborg_quota.integrations.cyborg.repair import Repair
+from cyborg_quota.cyborg import repair as repair_module
+from cyborg_quota.cyborg.reconciler import Reconciler
+from cyborg_quota.cyborg.repair import Repair
 from tests import base, fixtures
 from tests.functional.test_reconciler import ReconcilerTestCase
 

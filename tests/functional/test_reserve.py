@@ -8,7 +8,7 @@ import traceback
 import testscenarios
 
 from cyborg_quota import UNLIMITED, Claim, Constraint, Over, Usage, exceptions
-from cyborg_quota.limits.base import PathLimits
+from cyborg_quota.ledger.limit_source import PathLimits
 from tests import base
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -25,9 +25,7 @@ class TestLimits(base.LedgerTestCase):
         return uuids
 
     def refused(self, deltas: dict[str, int], **named: object) -> exceptions.OverQuota:
-        return self.assertRaises(
-            exceptions.OverQuota, self.quotas.reserve, self.context, deltas, **named
-        )
+        return self.assertRaises(exceptions.OverQuota, self.quotas.reserve, self.context, deltas, **named)
 
     def test_the_example_of_the_specification(self) -> None:
         self.limits.own[None, "fpga"] = 5
@@ -80,9 +78,7 @@ class TestLimits(base.LedgerTestCase):
         self.limits.own[None, "gpu"] = 3
         claims = [base.claim("a", gpu=2), base.claim("b", gpu=2, fpga=1)]
 
-        error = self.assertRaises(
-            exceptions.OverQuota, self.quotas.reserve_many, self.context, claims
-        )
+        error = self.assertRaises(exceptions.OverQuota, self.quotas.reserve_many, self.context, claims)
 
         self.assertEqual(4, error.overs[0].requested)
         self.assertEqual([], self.quotas.list_reservations(base.ADMIN))
@@ -138,9 +134,7 @@ class TestLimits(base.LedgerTestCase):
         self.limits.bounds = lambda states, resources: [  # type: ignore[method-assign]
             PathLimits([Constraint("p2", "gpu", 5)])
         ]
-        self.assertRaises(
-            exceptions.ConfigurationError, self.quotas.reserve, self.context, {"gpu": 1}
-        )
+        self.assertRaises(exceptions.ConfigurationError, self.quotas.reserve, self.context, {"gpu": 1})
 
 
 class TestCheck(base.LedgerTestCase):
@@ -163,17 +157,13 @@ class TestCheck(base.LedgerTestCase):
         self.limits.own.update({(None, "gpu"): 2, (None, "fpga"): 0})
         self.quotas.reserve(self.context, {"gpu": 1})
         found = self.both({"gpu": 2, "fpga": 1})
-        self.assertEqual(
-            [("fpga", 0, 0), ("gpu", 0, 1)], [(o.resource, o.used, o.reserved) for o in found]
-        )
+        self.assertEqual([("fpga", 0, 0), ("gpu", 0, 1)], [(o.resource, o.used, o.reserved) for o in found])
 
     def test_writes_nothing(self) -> None:
         self.quotas.check(base.Context("never seen"), {"gpu": 1})
         with self.sql.connect() as connection:
             for table in ("quota_usages", "reservations", "projects"):
-                self.assertEqual(
-                    0, connection.exec_driver_sql(f"SELECT COUNT(*) FROM {table}").scalar()
-                )
+                self.assertEqual(0, connection.exec_driver_sql(f"SELECT COUNT(*) FROM {table}").scalar())
 
 
 class TestShapes(base.LedgerTestCase):
@@ -229,9 +219,7 @@ class TestShapes(base.LedgerTestCase):
         usages = self.quotas.get_usages(self.context)
 
         self.assertEqual(["fpga", "gpu", "gpu.A100"], list(usages))
-        self.assertEqual(
-            [Usage(UNLIMITED, 0, 1), Usage(9, 3, 2), Usage(UNLIMITED, 0, 0)], list(usages.values())
-        )
+        self.assertEqual([Usage(UNLIMITED, 0, 1), Usage(9, 3, 2), Usage(UNLIMITED, 0, 0)], list(usages.values()))
         self.assertEqual([None, 4, None], [usage.available for usage in usages.values()])
 
     def test_usages_of_a_resource_no_longer_registered(self) -> None:
@@ -243,11 +231,7 @@ class TestShapes(base.LedgerTestCase):
         for name in ("p2", "p1"):
             self.quotas.reserve(base.Context(name), {"gpu": 1, "fpga": 2})
         self.limits.own["p2", "gpu"] = 6
-        found = [
-            (u.project_id, u.resource, u.usage.limit) for u in self.quotas.list_usages(base.ADMIN)
-        ]
-        self.assertEqual(
-            [("p1", "fpga", -1), ("p1", "gpu", -1), ("p2", "fpga", -1), ("p2", "gpu", 6)], found
-        )
+        found = [(u.project_id, u.resource, u.usage.limit) for u in self.quotas.list_usages(base.ADMIN)]
+        self.assertEqual([("p1", "fpga", -1), ("p1", "gpu", -1), ("p2", "fpga", -1), ("p2", "gpu", 6)], found)
         one = self.quotas.list_usages(base.ADMIN, "p2")
         self.assertEqual(["p2", "p2"], [u.project_id for u in one])

@@ -345,7 +345,6 @@ class TestTransfer(ResizeTestCase):
         self.assertEqual([(0, 0), (4, 0)], [self.figures("p1"), self.figures("p2")])
 
 
-
 class TestKnownAs(ResizeTestCase):
     def reserve(self, **deltas: int) -> list[str]:
         return self.quotas.reserve(self.context, deltas, group="g")

@@ -36,12 +36,11 @@ class TestRetry(base.LedgerTestCase):
     def test_one_consumer_holds_something_else(self) -> None:
         self.quotas.reserve(self.context, {"gpu": 1}, consumer="a")
         claims = [base.claim("b", gpu=2), base.claim("a", gpu=5)]
-        error = self.assertRaises(
-            exceptions.ReservationConflict, self.quotas.reserve_many, self.context, claims
-        )
+        error = self.assertRaises(exceptions.ReservationConflict, self.quotas.reserve_many, self.context, claims)
         self.assertEqual("a", error.consumer)
         self.assertIn("gpu=1", str(error))
         self.assertEqual((0, 1), self.figures())
+
 
 class TestLostCommit(base.LedgerTestCase):
     """The answer to a successful COMMIT is lost: the call is retried, and takes effect once."""
@@ -77,9 +76,7 @@ class TestLostCommit(base.LedgerTestCase):
     def test_reserve_for_one_consumer_that_holds_it_and_one_that_does_not(self) -> None:
         (held,) = self.quotas.reserve(self.context, {"gpu": 1}, consumer="a")
         lost = self.lose()
-        uuids = self.quotas.reserve_many(
-            self.context, [base.claim("a", gpu=1), base.claim("b", gpu=2)]
-        )
+        uuids = self.quotas.reserve_many(self.context, [base.claim("a", gpu=1), base.claim("b", gpu=2)])
         self.assertEqual((1, (0, 3)), (lost.lost, self.figures()))
         self.assertEqual(held, uuids[0])
 

@@ -94,9 +94,7 @@ class TestSync(SchemaTestCase):
     def test_not_initialized(self) -> None:
         engine = self.make_engine()
         for call in (engine.reserve, engine.check):
-            error = self.assertRaises(
-                exceptions.DatabaseNotInitialized, call, base.ADMIN, {"gpu": 1}
-            )
+            error = self.assertRaises(exceptions.DatabaseNotInitialized, call, base.ADMIN, {"gpu": 1})
             self.assertIn("cyborg-quota db sync", str(error))
         self.assertEqual([], sa.inspect(self.sql).get_table_names())
         schema.sync(self.database)
@@ -115,9 +113,7 @@ class TestSync(SchemaTestCase):
         self.assert_works()
         with self._next_release():
             engine = self.make_engine()
-            error = self.assertRaises(
-                exceptions.DatabaseBehind, engine.reserve, base.ADMIN, {"gpu": 1}
-            )
+            error = self.assertRaises(exceptions.DatabaseBehind, engine.reserve, base.ADMIN, {"gpu": 1})
             self.assertEqual((present, "f2f1"), (error.revision, error.head))
             self.assertIn("cyborg-quota db sync", str(error))
 
@@ -154,9 +150,7 @@ class TestSync(SchemaTestCase):
             connection.exec_driver_sql("DROP TABLE replays")
             connection.exec_driver_sql("DROP TABLE projects")
             connection.exec_driver_sql(f"DELETE FROM {schema.VERSION_TABLE}")
-        self.assertRaises(
-            exceptions.DatabaseNotInitialized, self.make_engine().reserve, base.ADMIN, {"gpu": 1}
-        )
+        self.assertRaises(exceptions.DatabaseNotInitialized, self.make_engine().reserve, base.ADMIN, {"gpu": 1})
         self.assertEqual((None, schema.head()), schema.sync(self.database))
         self.assert_works()
 
@@ -255,9 +249,7 @@ class TestModels(SchemaTestCase):
             inspector = sa.inspect(self.sql)
             return {
                 table: (
-                    sorted(
-                        (c["name"], c["sqltext"]) for c in inspector.get_check_constraints(table)
-                    ),
+                    sorted((c["name"], c["sqltext"]) for c in inspector.get_check_constraints(table)),
                     sorted(c["name"] for c in inspector.get_unique_constraints(table)),
                     sorted(c["name"] for c in inspector.get_indexes(table)),
                 )

@@ -97,7 +97,6 @@ class TestAttach(SingleStatementTestCase):
 
 
 class TestRefused(SingleStatementTestCase):
-
     def test_nothing_is_left_of_a_refused_charge_in_a_tree(self) -> None:
         """The rows that were charged before the refusal are as before, also without the multi-statement transaction."""
         trees.plant(self.database, {"top": None, "middle": "top", "p1": "middle"})

@@ -86,6 +86,7 @@ class TestContexts(TenancyTestCase):
             self.assertIs(exceptions.InvalidName, kind)
         self.assert_untouched()
 
+
 class TestAdmin(TenancyTestCase):
     """An admin's context, of a project of its own."""
 
@@ -109,6 +110,7 @@ class TestAdmin(TenancyTestCase):
         kind, _ = self.answer("commit", base.ADMIN, consumer="flying")
         self.assertIs(NOT_FOUND, kind)
         self.assert_untouched()
+
 
 class TestAncestors(base.LedgerTestCase):
     """What a project may learn of the projects above it: which one refuses, and its limit."""

@@ -10,7 +10,7 @@ import testscenarios
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import projects
-from cyborg_quota.ledger import project_tree
+from cyborg_quota.ledger import paths as project_tree
 from tests import base, fixtures, trees
 
 load_tests = testscenarios.load_tests_apply_scenarios

@@ -9,7 +9,7 @@ import testscenarios
 from fixtures import FakeLogger
 
 from cyborg_quota import ANY, Inventory, exceptions
-from cyborg_quota.capacity_import import CapacityImporter, WantedProvider
+from cyborg_quota.capacity.imports.changes import CapacityImporter, WantedProvider
 from tests import base
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -93,9 +93,7 @@ class UsedElsewhereTest(base.LedgerTestCase):
     def test_free_that_has_drifted_is_named(self) -> None:
         """A claim that fits by the counters is refused by the column: the refusal says what repairs it."""
         self.execute("UPDATE inventories SET free = 0")
-        error = self.assertRaises(
-            exceptions.OverCapacity, self.engine.reserve, self.context, {"gpu": 1}, provider="n1"
-        )
+        error = self.assertRaises(exceptions.OverCapacity, self.engine.reserve, self.context, {"gpu": 1}, provider="n1")
         self.assertIn("run `capacity heal`", str(error))
         self.capacity.heal(ADMIN)
         self.claim(1)

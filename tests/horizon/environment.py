@@ -23,7 +23,7 @@ REQUIREMENTS = (
     "whitenoise==6.9.0",  # serves the static files, as Apache does in production
 )
 LOCAL_SETTINGS = pathlib.Path(__file__).with_name("local_settings.py")
-ENABLED = installing.TOP / "cyborg_quota/integrations/horizon/enabled"
+ENABLED = installing.TOP / "cyborg_quota/horizon/enabled"
 SETTINGS_MODULE = "openstack_dashboard.settings"
 
 

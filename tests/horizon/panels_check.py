@@ -20,8 +20,8 @@ django.setup()
 
 from horizon import exceptions  # noqa: E402
 
-from cyborg_quota.integrations.horizon import client, errors, rows, texts  # noqa: E402
-from cyborg_quota.integrations.horizon.admin import forms, tables, tabs  # noqa: E402
+from cyborg_quota.horizon import client, errors, rows, texts  # noqa: E402
+from cyborg_quota.horizon.admin import forms, tables, tabs  # noqa: E402
 
 REQUESTS = RequestFactory()
 

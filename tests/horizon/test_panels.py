@@ -6,7 +6,7 @@ from __future__ import annotations
 from playwright.sync_api import Page, expect
 
 from cyborg_quota import Inventory, exceptions
-from cyborg_quota.capacity_types import ResourceUse
+from cyborg_quota.types.capacity import ResourceUse
 from tests import base as ledger
 from tests.horizon.base import PanelsTestCase
 from tests.integration import catalog

@@ -17,8 +17,8 @@ import fixtures as fx
 
 import cyborg_quota
 from cyborg_quota import QuotaEngine, exceptions
-from cyborg_quota.cmd import main
-from cyborg_quota.limits.cache import PAUSE_SECONDS, Cache
+from cyborg_quota.cli import main
+from cyborg_quota.limits.sources.cache import PAUSE_SECONDS, Cache
 from cyborg_quota.types import Over
 from tests import base, fixtures, installing, keystones, needs
 from tests.integration import server as servers
@@ -52,7 +52,7 @@ class KeystoneTestCase(base.LedgerTestCase):
         super().setUp()
         self.log = self.useFixture(fx.FakeLogger())
         self.clock = Clock()
-        self.useFixture(fx.MonkeyPatch("cyborg_quota.limits.keystone.time", self.clock))
+        self.useFixture(fx.MonkeyPatch("cyborg_quota.limits.sources.keystone.time", self.clock))
         try:
             self.keystone = servers.running(self.model)
         except installing.NotAvailable as reason:

@@ -13,7 +13,7 @@ from tests import installing, needs
 from tests.cli import base
 from tests.integration import server as servers
 
-DIRECTORY = "cyborg_quota.limits.keystone_projects"
+DIRECTORY = "cyborg_quota.limits.sources.keystone_projects"
 CONFIG = """
 [quota]
 resources = gpu, fpga
@@ -138,7 +138,7 @@ class TestNames(ProjectNamesTestCase):
         """For many projects, the list of all of them is read, in pages of two here."""
         ids = {self.create(f"many{number}"): self.named(f"many{number}") for number in range(3)}
         self.useFixture(fx.MonkeyPatch(f"{DIRECTORY}._MAX_SINGLE_REQUESTS", 2))
-        self.useFixture(fx.MonkeyPatch("cyborg_quota.limits.keystone_client._PAGE_SIZE", 2))
+        self.useFixture(fx.MonkeyPatch("cyborg_quota.limits.sources.keystone_client._PAGE_SIZE", 2))
         document = {"projects": [{"id": one, "limits": {"gpu": 1}} for one in (*ids, self.dom)]}
         file = self.directory / "limits.json"
         file.write_text(json.dumps(document))
@@ -227,7 +227,7 @@ class TestOrphans(ProjectNamesTestCase):
         projects = [{"id": one, "limits": {"gpu": 1}} for one in (*ids, self.atlas, self.physics)]
         file.write_text(json.dumps({"projects": projects}))
         self.assertEqual(0, self.call("limit", "import", str(file), "--force").status)
-        self.useFixture(fx.MonkeyPatch("cyborg_quota.administration.MAX_LISTED_PROJECTS", 5))
+        self.useFixture(fx.MonkeyPatch("cyborg_quota.limits.api.MAX_LISTED_PROJECTS", 5))
         self.useFixture(fx.MonkeyPatch(f"{DIRECTORY}._MAX_SINGLE_REQUESTS", 2))
         rows = [(one, "gpu", 0, 0, 1, 0, None) for one in ids]
         self.assertEqual(rows, self.orphans())

@@ -18,10 +18,10 @@ from prometheus_client import parser
 
 import cyborg_quota
 from cyborg_quota import exceptions
-from cyborg_quota.capacity_types import ResourceUse
-from cyborg_quota.metric_types import LedgerMetrics, ProjectMetrics
 from cyborg_quota.metrics import exporter
 from cyborg_quota.metrics.exporter import LedgerApplication
+from cyborg_quota.types.capacity import ResourceUse
+from cyborg_quota.types.metrics import LedgerMetrics, ProjectMetrics
 from tests import base, clouds, keystones, needs
 from tests.api import server
 from tests.servers import machine, prometheus
@@ -102,7 +102,7 @@ class TestScrape(server.ApiTestCase):
         def fail(*_arguments: object) -> None:
             raise exceptions.DatabaseUnavailable("at mysql://quota:secret@db", 1.0)
 
-        self.useFixture(fx.MonkeyPatch("cyborg_quota.monitoring.Monitoring.read", fail))
+        self.useFixture(fx.MonkeyPatch("cyborg_quota.metrics.monitoring.Monitoring.read", fail))
         answer = get(LedgerApplication(self.engine, ["*"]))
         self.assertEqual((503, "The ledger is unavailable.\n"), (answer.status_int, answer.text))
 

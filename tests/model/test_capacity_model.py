@@ -165,9 +165,7 @@ class CapacityHistories(test_model.Histories):
             self.places.providers.add(name)
 
         self.both(
-            mine, lambda: self.capacity.add_provider(
-                base.ADMIN, name, can_host=name != "pool", pod=PODS.get(name)
-            )
+            mine, lambda: self.capacity.add_provider(base.ADMIN, name, can_host=name != "pool", pod=PODS.get(name))
         )
 
     @stateful.rule(name=PROVIDERS, resource=test_model.RESOURCES, inventory=INVENTORIES)
@@ -373,5 +371,5 @@ class CapacityHistories(test_model.Histories):
 class TestCapacityModel(base.BackendTestCase):
     def test_histories(self) -> None:
         # A server may choose for ANY again at once after a claim in a pod.
-        self.useFixture(MonkeyPatch("cyborg_quota.ledger.capacity_claims._PLACES_SECONDS", 0.0))
+        self.useFixture(MonkeyPatch("cyborg_quota.capacity.claims._PLACES_SECONDS", 0.0))
         histories.run(CapacityHistories, EXAMPLES[self.backend] * test_model.MORE, seed=SEED, backend=self.backend)

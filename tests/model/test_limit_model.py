@@ -17,14 +17,14 @@ from hypothesis import stateful
 from hypothesis import strategies as st
 
 from cyborg_quota import QuotaEngine, exceptions
-from cyborg_quota.ledger.driver import DbQuotaDriver
+from cyborg_quota.driver import DbQuotaDriver
 from cyborg_quota.ledger.history import History
-from cyborg_quota.ledger.settings import DriverSettings
-from cyborg_quota.limits.database import DatabaseLimitDriver
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models.flat import Flat
 from cyborg_quota.limits.models.strict_hierarchy import StrictHierarchy
 from cyborg_quota.limits.models.strict_two_level import StrictTwoLevel
+from cyborg_quota.limits.sources.database import DatabaseLimitDriver
+from cyborg_quota.settings import DriverSettings
 from cyborg_quota.types import TOTAL
 from tests import base, fixtures, history_replay, invariants
 from tests.model import histories

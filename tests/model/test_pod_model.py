@@ -17,8 +17,8 @@ from hypothesis import stateful
 from hypothesis import strategies as st
 
 from cyborg_quota import ANY, Inventory, exceptions
-from cyborg_quota.capacity_types import ResourceUse
 from cyborg_quota.types import PodChoice
+from cyborg_quota.types.capacity import ResourceUse
 from tests import base, fixtures
 from tests.model import histories
 from tests.model.test_model import MORE

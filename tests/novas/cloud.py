@@ -35,7 +35,7 @@ WEB = {
     "glance": ("glance.wsgi.api:application", 2),
     "neutron": ("neutron.wsgi.api:application", 4),
     "nova": ("nova.wsgi.osapi_compute:application", 6),
-    "cyborg": ("cyborg_quota.integrations.cyborg.wsgi:application", 8),
+    "cyborg": ("cyborg_quota.cyborg.wsgi:application", 8),
 }
 """{service: its WSGI application, and its number of threads}"""
 SERVE = str(pathlib.Path(quota.__file__).with_name("serve.py"))

@@ -58,7 +58,6 @@ class TestLimit(base.NovaTestCase):
         self.assertEqual(expected, detail)
 
 
-
 class TestLifecycle(base.NovaTestCase):
     def test_delete(self) -> None:
         servers = [*self.active(self.one_device), *self.active(self.two_devices)]

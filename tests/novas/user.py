@@ -103,9 +103,7 @@ class User:
         flavors = self.call("compute", "GET", "/flavors")["flavors"]
         [flavor_id] = [item["id"] for item in flavors if item["name"] == flavor]
         asked = {"name": "server", "flavorRef": flavor_id, "imageRef": self._cloud.image_id, "networks": "none"}
-        return [
-            str(self.call("compute", "POST", "/servers", {"server": asked})["server"]["id"]) for _ in range(count)
-        ]
+        return [str(self.call("compute", "POST", "/servers", {"server": asked})["server"]["id"]) for _ in range(count)]
 
     def act(self, server: str, action: str, details: Any = None) -> None:
         """POST an action. Raises ClientException."""

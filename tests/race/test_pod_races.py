@@ -10,10 +10,11 @@ from typing import Any
 import testscenarios
 
 from cyborg_quota import QuotaEngine
-from cyborg_quota.capacity_types import ResourceUse
-from cyborg_quota.db import pod_bindings, pods
-from cyborg_quota.ledger import pod_selection
-from cyborg_quota.pod_types import Candidate
+from cyborg_quota.pods import pod_bindings
+from cyborg_quota.pods import selection as pod_selection
+from cyborg_quota.pods import tables as pods
+from cyborg_quota.pods.types import Candidate
+from cyborg_quota.types.capacity import ResourceUse
 from tests import base
 from tests.race.workers import race
 

@@ -21,11 +21,11 @@ from oslo_context import context as oslo_context
 
 import cyborg_quota
 from cyborg_quota import Claim, Inventory, QuotaEngine, exceptions, validation
-from cyborg_quota.administration import Administration
-from cyborg_quota.capacity import Capacity
-from cyborg_quota.monitoring import Monitoring
-from cyborg_quota.pods import Pods
-from cyborg_quota.total_limits import TotalLimits
+from cyborg_quota.capacity.api import Capacity
+from cyborg_quota.limits.api import Administration
+from cyborg_quota.limits.totals_api import TotalLimits
+from cyborg_quota.metrics.monitoring import Monitoring
+from cyborg_quota.pods.api import Pods
 from tests import base, hooks
 from tests.functional import test_limits
 

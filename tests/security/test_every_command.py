@@ -120,6 +120,7 @@ class EveryCommandTest(base.CliTestCase):
                 self.assertEqual(ended[1].err.replace("'n'", "X"), ended[0].err.replace(f"'{name}'", "X"))
         self.assertEqual(self.before, self.rows_of(VICTIM))
 
+
 class PolicyTest(base.CliTestCase):
     """The policy rule for limits applies to the commands too."""
 

@@ -21,9 +21,9 @@ import testscenarios
 from hypothesis import strategies as st
 
 from cyborg_quota import Claim, Inventory, QuotaEngine, Resource, exceptions
-from cyborg_quota.administration import Administration
-from cyborg_quota.capacity import Capacity
-from cyborg_quota.total_limits import TotalLimits
+from cyborg_quota.capacity.api import Capacity
+from cyborg_quota.limits.api import Administration
+from cyborg_quota.limits.totals_api import TotalLimits
 from tests import base, hooks
 from tests.functional import test_limits
 from tests.security import test_every_call

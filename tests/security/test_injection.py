@@ -16,8 +16,8 @@ import testscenarios
 import yaml
 
 from cyborg_quota import exceptions
-from cyborg_quota.cmd import notifications
-from cyborg_quota.cmd.errors import one_line, printable
+from cyborg_quota.cli import notifications
+from cyborg_quota.cli.errors import one_line, printable
 from cyborg_quota.types import Notice
 from tests import base, hooks
 from tests.cli import base as cli

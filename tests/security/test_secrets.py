@@ -13,7 +13,7 @@ import fixtures as fx
 import testscenarios
 from oslo_config import cfg
 
-from cyborg_quota.cmd import main
+from cyborg_quota.cli import main
 from cyborg_quota.conf import loading
 from tests.security import test_every_command
 from tests.security.secrets import BARE, PASSWORD, QUICK, QUOTED, WORDS, SecretsTestCase, closed_port, pieces_in
@@ -269,7 +269,7 @@ class TestTheSearch(SecretsTestCase):
             print_error(shell, f"{text} ({shell.conf.database.connection})", debug)
 
         self.assert_hidden("usage", "list")
-        with fx.MonkeyPatch("cyborg_quota.cmd.main.Shell._print_error", print_secret):
+        with fx.MonkeyPatch("cyborg_quota.cli.main.Shell._print_error", print_secret):
             self.assertRaises(AssertionError, self.assert_hidden, "usage", "list")
 
     def test_a_program_that_logs_it(self) -> None:

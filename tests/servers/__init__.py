@@ -43,9 +43,7 @@ def running(
         yield started, errors
 
 
-def _attempt(
-    steps: Sequence[tuple[Server, Callable[[], None]]], errors: list[ServerError]
-) -> Iterator[Server]:
+def _attempt(steps: Sequence[tuple[Server, Callable[[], None]]], errors: list[ServerError]) -> Iterator[Server]:
     for server, step in steps:
         try:
             step()

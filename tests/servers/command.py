@@ -17,9 +17,7 @@ _signals: list[int] = []
 _holds: list[bool] = []
 
 
-def run(
-    command: Sequence[str], kinds: Sequence[type[Server]] = KINDS, *, durable: bool = False
-) -> int:
+def run(command: Sequence[str], kinds: Sequence[type[Server]] = KINDS, *, durable: bool = False) -> int:
     """Run a command with the servers; returns its exit status, or 3 if a required server did not start.
 
     A server whose variable is already set belongs to the caller, and is used as it is.

@@ -1,7 +1,7 @@
 """A private Galera cluster: MariaDB nodes on loopback that replicate every transaction to each other.
 
-    with Galera() as cluster:
-        engines = [sqlalchemy.create_engine(node.url) for node in cluster.nodes]
+with Galera() as cluster:
+    engines = [sqlalchemy.create_engine(node.url) for node in cluster.nodes]
 """
 
 from __future__ import annotations

@@ -11,10 +11,11 @@ from oslo_config import cfg
 from oslotest import base
 from pycadf import cadftaxonomy
 
-from cyborg_quota import cadf, factory, validation
 from cyborg_quota import conf as quota_conf
+from cyborg_quota import factory, validation
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
+from cyborg_quota.limits import cadf
 from cyborg_quota.types import Author, RecordedChange, RecordedChanges
 from tests import fixtures
 

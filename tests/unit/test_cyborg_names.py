@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from oslotest import base
 
 import cyborg_quota
-from cyborg_quota.integrations.cyborg import compatibility
+from cyborg_quota.cyborg import compatibility
 
 FOLDER = pathlib.Path(cyborg_quota.__file__).parent / "integrations" / "cyborg"
 _DB = "cyborg.db.sqlalchemy.api.Connection"

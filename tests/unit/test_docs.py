@@ -26,13 +26,14 @@ from oslo_config import cfg
 from oslotest import base
 
 import cyborg_quota
-from cyborg_quota import QuotaEngine, conf, exceptions, policy, transitions
-from cyborg_quota.administration import Administration
-from cyborg_quota.cmd import expirer, main
+from cyborg_quota import QuotaEngine, conf, exceptions, policy
+from cyborg_quota.cli import expirer, main
 from cyborg_quota.conf import loading
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
-from cyborg_quota.ledger.settings import database_settings
+from cyborg_quota.ledger import transitions
+from cyborg_quota.limits.api import Administration
+from cyborg_quota.settings import database_settings
 from cyborg_quota.types import STATES
 from tests import fixtures, forked
 from tests.servers import machine
@@ -331,7 +332,7 @@ class TestExamples(base.BaseTestCase):
         options = dict(re.findall(r"(?m)^   (filters|weighers) = (.*)$", page))
         program = (
             "import cyborg_quota; from oslo_config import cfg\n"
-            "from cyborg_quota.capacity_types import ResourceUse\n"
+            "from cyborg_quota.types.capacity import ResourceUse\n"
             "conf = cfg.ConfigOpts(); cyborg_quota.conf.register_opts(conf); conf([])\n"
             "engine, admin = cyborg_quota.make_engine(conf), cyborg_quota.validation.admin_context()\n"
             "for name, used in (('p1', 0), ('p2', 5), ('p3', 7)):\n"

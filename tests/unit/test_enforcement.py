@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oslotest import base
 
-from cyborg_quota import enforcement
 from cyborg_quota.db import usages
 from cyborg_quota.db.project_path import ProjectPath
 from cyborg_quota.db.usages import Node
 from cyborg_quota.exceptions import OverQuota
+from cyborg_quota.ledger import enforcement
 from cyborg_quota.ledger.project_limits import Charge
 from cyborg_quota.types import MAX_AMOUNT, RESERVED, TOTAL, Constraint, Counters, Over, ResourceKey, UsageKey
 

@@ -10,8 +10,8 @@ import pickle
 from oslotest import base
 
 from cyborg_quota import Over, exceptions
-from cyborg_quota.capacity_types import CapacityOver
 from cyborg_quota.exceptions.base import listed
+from cyborg_quota.types.capacity import CapacityOver
 
 ERRORS = (
     exceptions.OverQuota([Over("p", "gpu", "project", 1, 2, 0, 1)]),

@@ -21,11 +21,11 @@ from oslotest import base
 
 import cyborg_quota
 from cyborg_quota import policy
+from cyborg_quota.cyborg import bind_tracker, repair
 from cyborg_quota.db import socket_watchdog
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.settings import DatabaseSettings
-from cyborg_quota.integrations.cyborg import bind_tracker, repair
-from cyborg_quota.limits import cache, keystone_client
+from cyborg_quota.limits.sources import cache, keystone_client
 from cyborg_quota.metrics import exporter
 
 LOCK_TYPES = (type(threading.Lock()), type(threading.RLock()))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oslotest import base
 
-from cyborg_quota.integrations.horizon import rows
+from cyborg_quota.horizon import rows
 from cyborg_quota.types import UNLIMITED
 
 AMOUNT = st.integers(0, 2**31 - 1)

@@ -95,9 +95,9 @@ MODULE_IMPORTS = {
     # Reads the configuration and creates the engine, as the applications of the API do.
     "cyborg_quota.metrics.wsgi": {"", "conf"},
     # Turns the options into the driver's settings.
-    "cyborg_quota.ledger.settings": {"conf"},
+    "cyborg_quota.settings": {"conf"},
     # Builds the parts.
-    "cyborg_quota.ledger.driver": {"capacity", "pods"},
+    "cyborg_quota.driver": {"capacity", "pods"},
 }
 # Other packages that only some layers may import: top-level module, and those layers.
 GUARDED = {
@@ -212,16 +212,16 @@ class TestImports(base.BaseTestCase):
             "cyborg_quota.db": "",
             "cyborg_quota.db.usages": "",
             "cyborg_quota.ledger": "",
-            "cyborg_quota.ledger.driver": "",
+            "cyborg_quota.driver": "",
             "cyborg_quota.conf.database": "",
-            "cyborg_quota.cmd.main": "",
+            "cyborg_quota.cli.main": "",
         }
         self.assertEqual([], wrong_imports(modules))
         for module, source in (
             ("cyborg_quota.db.usages", "import cyborg_quota.engine"),
             ("cyborg_quota.db.usages", "from cyborg_quota import engine"),
             ("cyborg_quota.db.usages", "from cyborg_quota.ledger import driver"),
-            ("cyborg_quota.db.usages", "from cyborg_quota.ledger.driver import DbQuotaDriver"),
+            ("cyborg_quota.db.usages", "from cyborg_quota.driver import DbQuotaDriver"),
             ("cyborg_quota.db.usages", "def f():\n    from cyborg_quota import engine"),
             ("cyborg_quota.db.usages", "if TYPE_CHECKING:\n    from cyborg_quota import engine"),
             ("cyborg_quota.db.usages", "from cyborg_quota import QuotaEngine"),
@@ -232,9 +232,9 @@ class TestImports(base.BaseTestCase):
             ("cyborg_quota.engine", "from sqlalchemy import exc"),
             ("cyborg_quota.engine", "from oslo_db import exception"),
             ("cyborg_quota.engine", "from cyborg_quota.db import usages"),
-            ("cyborg_quota.ledger.driver", "import alembic.command"),
-            ("cyborg_quota.ledger.driver", "from cyborg_quota.conf import database"),
-            ("cyborg_quota.ledger.driver", "from cyborg_quota.cmd import main"),
+            ("cyborg_quota.driver", "import alembic.command"),
+            ("cyborg_quota.driver", "from cyborg_quota.conf import database"),
+            ("cyborg_quota.driver", "from cyborg_quota.cli import main"),
             ("cyborg_quota.conf.database", "from oslo_db import exception"),
             ("cyborg_quota.conf.database", "from cyborg_quota import types"),
             ("cyborg_quota.attic", ""),

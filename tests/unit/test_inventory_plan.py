@@ -11,10 +11,10 @@ from unittest import mock
 from oslotest import base
 
 from cyborg_quota import Inventory, units
-from cyborg_quota.capacity_import import WantedProvider
-from cyborg_quota.integrations.cyborg.mapping import ResourceMap, parse_rule
-from cyborg_quota.integrations.inventory import cyborg, plan
-from cyborg_quota.integrations.inventory.plan import SourceProvider
+from cyborg_quota.capacity.imports import cyborg, plan
+from cyborg_quota.capacity.imports.changes import WantedProvider
+from cyborg_quota.capacity.imports.plan import SourceProvider
+from cyborg_quota.cyborg.mapping import ResourceMap, parse_rule
 from cyborg_quota.spool import Spool
 
 RULES = ("PGPU: gpu", "PGPU CUSTOM_A100: gpu.A100", "CUSTOM_*: any_custom", "NET_*: nic")
@@ -98,9 +98,7 @@ class TestPlan(base.BaseTestCase):
             },
         }
         api: Any = mock.Mock(**{"get.side_effect": lambda path, _version: answers[path]})
-        reserved = {
-            one.name: one.inventories["PGPU"].reserved for one in cyborg.read(api) if one.name.endswith("gpu")
-        }
+        reserved = {one.name: one.inventories["PGPU"].reserved for one in cyborg.read(api) if one.name.endswith("gpu")}
         self.assertEqual({"n1_gpu": 2, "n2_gpu": 0, "n3_gpu": 0}, reserved)
 
     def test_the_host_of_a_deployable(self) -> None:

@@ -11,8 +11,8 @@ import fixtures as fx
 from oslotest import base
 
 from cyborg_quota import exceptions
-from cyborg_quota.limits import cache as caches
-from cyborg_quota.limits.cache import LimitSourceError
+from cyborg_quota.limits.sources import cache as caches
+from cyborg_quota.limits.sources.cache import LimitSourceError
 
 TTL, STALE, PATIENCE = 60.0, 600.0, 5.0
 

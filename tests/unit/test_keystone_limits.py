@@ -11,9 +11,9 @@ from oslotest import base
 
 from cyborg_quota import UNLIMITED, Constraint, exceptions
 from cyborg_quota.db.project_path import PathState
-from cyborg_quota.limits.cache import Cache
-from cyborg_quota.limits.keystone import KeystoneLimitDriver
-from cyborg_quota.limits.keystone_client import KeystoneClient
+from cyborg_quota.limits.sources.cache import Cache
+from cyborg_quota.limits.sources.keystone import KeystoneLimitDriver
+from cyborg_quota.limits.sources.keystone_client import KeystoneClient
 from tests import keystones
 from tests.keystones import PASSWORD, Response
 

@@ -13,8 +13,8 @@ import fixtures as fx
 from oslotest import base
 
 from cyborg_quota import exceptions, limits, make_engine
-from cyborg_quota.limits import keystone_session
-from cyborg_quota.limits.keystone import KeystoneLimitDriver
+from cyborg_quota.limits.sources import keystone_session
+from cyborg_quota.limits.sources.keystone import KeystoneLimitDriver
 from tests import fixtures, keystones
 from tests.keystones import PASSWORD
 
@@ -52,9 +52,9 @@ class TestConfiguration(base.BaseTestCase):
 
     def test_without_the_packages(self) -> None:
         settings = keystones.settings()
-        self.useFixture(fx.MockPatch("cyborg_quota.limits.keystone_session"))
+        self.useFixture(fx.MockPatch("cyborg_quota.limits.sources.keystone_session"))
         del limits.keystone_session
-        with mock.patch.dict(sys.modules, {"cyborg_quota.limits.keystone_session": None}):
+        with mock.patch.dict(sys.modules, {"cyborg_quota.limits.sources.keystone_session": None}):
             error = self.assertRaises(exceptions.ConfigurationError, KeystoneLimitDriver.from_conf, settings)
         self.assertIn("install cyborg_quota[keystone]", str(error))
 

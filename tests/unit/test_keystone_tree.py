@@ -7,7 +7,7 @@ import fixtures as fx
 from oslotest import base
 
 from cyborg_quota import exceptions
-from cyborg_quota.limits import keystone_client, keystone_projects
+from cyborg_quota.limits.sources import keystone_client, keystone_projects
 from tests import keystones
 from tests.keystones import Response
 
@@ -26,11 +26,11 @@ class TestReadParents(base.BaseTestCase):
         client = keystone_client.KeystoneClient
         self.useFixture(
             fx.MonkeyPatch(
-                "cyborg_quota.limits.keystone_client.KeystoneClient",
+                "cyborg_quota.limits.sources.keystone_client.KeystoneClient",
                 lambda conf, _connect: client(conf, self.keystone.connect),  # type: ignore[arg-type]
             )
         )
-        self.useFixture(fx.MonkeyPatch("cyborg_quota.limits.keystone_client._PAGE_SIZE", 2))
+        self.useFixture(fx.MonkeyPatch("cyborg_quota.limits.sources.keystone_client._PAGE_SIZE", 2))
 
     def parents(self, driver: str = "database") -> dict[str, str | None]:
         return keystone_projects.read_parents(keystones.settings(limits__driver=driver), self.read.append)

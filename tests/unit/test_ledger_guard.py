@@ -12,8 +12,8 @@ from unittest import mock
 from oslotest import base
 
 from cyborg_quota import exceptions
-from cyborg_quota.integrations.cyborg import bind_tracker, ledger_guard
-from cyborg_quota.integrations.cyborg.ledger_guard import LedgerGuard, LedgerNotCalled
+from cyborg_quota.cyborg import bind_tracker, ledger_guard
+from cyborg_quota.cyborg.ledger_guard import LedgerGuard, LedgerNotCalled
 
 SOON = 20.0
 

@@ -11,8 +11,8 @@ import fixtures as fx
 from oslotest import base
 
 from cyborg_quota import exceptions
-from cyborg_quota.capacity_types import ResourceUse
-from cyborg_quota.measurement import MAX_PARALLEL, measure
+from cyborg_quota.pods.measuring import MAX_PARALLEL, measure
+from cyborg_quota.types.capacity import ResourceUse
 
 USE = {"gpu": ResourceUse(8, 3)}
 LONG_SECONDS = 60.0

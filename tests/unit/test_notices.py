@@ -8,7 +8,7 @@ import logging
 import fixtures as fx
 from oslotest import base
 
-from cyborg_quota.cmd import notifications
+from cyborg_quota.cli import notifications
 from cyborg_quota.ledger.thresholds import OVER, level
 from cyborg_quota.types import Notice
 

@@ -13,8 +13,8 @@ from unittest import mock
 from oslotest import base
 
 from cyborg_quota import exceptions
-from cyborg_quota.integrations.cyborg import diff, observations, reconciler
-from cyborg_quota.integrations.cyborg.diff import Difference, Record, Report
+from cyborg_quota.cyborg import diff, observations, reconciler
+from cyborg_quota.cyborg.diff import Difference, Record, Report
 from cyborg_quota.types import COMMITTED, RESERVED, Reservation
 from tests.unit.test_reconcile_diff import compare
 
@@ -72,9 +72,7 @@ def in_memory(ledger: Ledger, records: Records) -> Report:
             charges.setdefault(row.consumer, []).append(row)
         elif row.consumer is not None:
             in_flight.add(row.consumer)
-    return compare(
-        charges, in_flight, list(records.all()), RESOURCES, "east"
-    )
+    return compare(charges, in_flight, list(records.all()), RESOURCES, "east")
 
 
 def random_rows(seed: int, count: int) -> tuple[Ledger, Records]:

@@ -13,12 +13,12 @@ from unittest import mock
 import requests
 
 from cyborg_quota import spool as temporary_file
-from cyborg_quota.capacity_types import ResourceUse
-from cyborg_quota.integrations.cyborg import mapping
-from cyborg_quota.integrations.inventory import placement
-from cyborg_quota.integrations.inventory.api import PLACEMENT, ServiceApi, SourceUnavailable
-from cyborg_quota.integrations.inventory.plan import use_by_resource, wanted_providers
+from cyborg_quota.capacity.imports import placement
+from cyborg_quota.capacity.imports.api import PLACEMENT, ServiceApi, SourceUnavailable
+from cyborg_quota.capacity.imports.plan import use_by_resource, wanted_providers
+from cyborg_quota.cyborg import mapping
 from cyborg_quota.spool import Spool
+from cyborg_quota.types.capacity import ResourceUse
 
 UNIT = {"total": 1, "reserved": 0, "min_unit": 1, "max_unit": 1, "step_size": 1, "allocation_ratio": 1.0}
 GPU = {"inventories": {"PGPU": UNIT}}

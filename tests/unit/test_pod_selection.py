@@ -7,8 +7,7 @@ from collections.abc import Mapping
 
 from oslotest import base
 
-from cyborg_quota.capacity_types import ResourceUse
-from cyborg_quota.ledger.pod_selection import (
+from cyborg_quota.pods.selection import (
     AllPods,
     CreationTime,
     IdleCapacity,
@@ -17,7 +16,8 @@ from cyborg_quota.ledger.pod_selection import (
     PodWeigher,
     Weight,
 )
-from cyborg_quota.pod_types import Candidate, Pod, PodState
+from cyborg_quota.pods.types import Candidate, Pod, PodState
+from cyborg_quota.types.capacity import ResourceUse
 
 HALF = ResourceUse(10, 5)
 EMPTY = ResourceUse(10, 0)

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from oslotest import base as plain
 
-from cyborg_quota.integrations.cyborg import diff
-from cyborg_quota.integrations.cyborg.diff import Observation, Record, Report, format_amounts
+from cyborg_quota.cyborg import diff
+from cyborg_quota.cyborg.diff import Observation, Record, Report, format_amounts
 from cyborg_quota.types import COMMITTED, Reservation
 
 

@@ -9,8 +9,8 @@ import types
 
 from oslotest import base
 
-from cyborg_quota.cmd.reconcile import Reconcile
-from cyborg_quota.integrations.cyborg.diff import Difference, Record, Report
+from cyborg_quota.cli.reconcile import Reconcile
+from cyborg_quota.cyborg.diff import Difference, Record, Report
 from tests.unit.test_reconcile_diff import charge
 
 

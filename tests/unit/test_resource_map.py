@@ -6,8 +6,8 @@ from __future__ import annotations
 from oslotest import base
 
 from cyborg_quota import exceptions
-from cyborg_quota.integrations.cyborg import mapping
-from cyborg_quota.integrations.cyborg.mapping import ClassNotCounted, ResourceMap, Rule, parse_rule
+from cyborg_quota.cyborg import mapping
+from cyborg_quota.cyborg.mapping import ClassNotCounted, ResourceMap, Rule, parse_rule
 from tests import fixtures
 
 COUNTED = ("fpga", "gpu", "gpu.A100")
@@ -41,7 +41,6 @@ class TestRules(base.BaseTestCase):
 
 
 class TestResourceMap(base.BaseTestCase):
-
     def test_a_model_and_its_family(self) -> None:
         rules = resource_map("PGPU: gpu", "PGPU CUSTOM_A100: gpu.A100")
         self.assertEqual({"gpu": 1, "gpu.A100": 1}, rules.deltas(group("PGPU", CUSTOM_A100="required")))

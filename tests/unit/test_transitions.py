@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oslotest import base
 
-from cyborg_quota import transitions
-from cyborg_quota.transitions import Row
+from cyborg_quota.ledger import transitions
+from cyborg_quota.ledger.transitions import Row
 from cyborg_quota.types import LIVE_STATES, STATES
 
 CALLS = ("commit", "rollback", "release", "extend", "resize", "transfer", "expire")
@@ -60,6 +60,7 @@ class TestEffect(base.BaseTestCase):
         from_nothing = transitions.effect(None, before, delta) if before else (0, 0)  # type: ignore[arg-type]
         step = transitions.effect(before, after, delta)  # type: ignore[arg-type]
         self.assertEqual(there, (from_nothing[0] + step[0], from_nothing[1] + step[1]))
+
 
 class TestCurrentAttempt(base.BaseTestCase):
     """The rows that a consumer or a group selects. ``ended_after`` is the highest ID at the time when a row ended."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from oslotest import base
 
 from cyborg_quota import Inventory, exceptions, units
-from cyborg_quota.capacity_types import InventoryRecord
+from cyborg_quota.types.capacity import InventoryRecord
 
 SMALL = st.integers(1, 12)
 

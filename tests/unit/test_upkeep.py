@@ -7,7 +7,7 @@ from unittest import mock
 
 from oslotest import base
 
-from cyborg_quota.integrations.cyborg import periodic
+from cyborg_quota.cyborg import periodic
 from tests import fixtures
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from cyborg_quota import policy
 from cyborg_quota.api.call import Call, Json, render
 from cyborg_quota.api.errors import Refused, project_not_found
-from cyborg_quota.capacity_types import InventoryRecord
+from cyborg_quota.types.capacity import InventoryRecord
 
 
 def list_reservations(call: Call) -> Json:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from cyborg_quota import exceptions, policy
-from cyborg_quota.administration import MAX_LISTED_PROJECTS
 from cyborg_quota.api.call import Call, Json
 from cyborg_quota.api.errors import Refused
-from cyborg_quota.limit_types import Holding
+from cyborg_quota.limits.api import MAX_LISTED_PROJECTS
 from cyborg_quota.types import UNLIMITED, Headroom, Over, Usage, UsageRecord
+from cyborg_quota.types.limits import Holding
 
 _DEFAULTS_UNKNOWN: Final = (
     "The default limits are not known here, because the limit driver cannot list them. "

@@ -10,9 +10,7 @@ from cyborg_quota.api.errors import Refused
 def get_totals(call: Call) -> Json:
     """GET /v2/quota_totals: none if another service or a file stores the limits."""
     totals = call.engine.total_limits.list(call.elevated)
-    return {
-        "quota": {one.resource: {"limit": one.limit, "held": one.held} for one in totals}
-    }
+    return {"quota": {one.resource: {"limit": one.limit, "held": one.held} for one in totals}}
 
 
 def set_totals(call: Call) -> Json:

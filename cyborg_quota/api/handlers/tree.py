@@ -10,7 +10,7 @@ from cyborg_quota import exceptions, policy
 from cyborg_quota.api.call import Call, Caller, Json
 from cyborg_quota.api.errors import Refused
 from cyborg_quota.api.handlers.quotas import limit_of
-from cyborg_quota.limit_types import TreeRow
+from cyborg_quota.types.limits import TreeRow
 
 
 def get_tree(call: Call) -> Json:

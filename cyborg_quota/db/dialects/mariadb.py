@@ -103,6 +103,7 @@ class MariaDB(Dialect):
         if usual.statement_timeout_seconds is None:  # (no connection has limits)
             yield
             return
+
         def restore() -> None:
             if not connection.invalidated:
                 try:

@@ -14,7 +14,7 @@ from oslo_config import cfg
 
 from cyborg_quota import UNLIMITED, Constraint
 from cyborg_quota.db.path_state import PathState
-from cyborg_quota.limits import base
+from cyborg_quota.ledger import limit_source as base
 from cyborg_quota.types import UsageKey
 
 OPTS = [cfg.StrOpt("file", default="/etc/cyborg_quota/limits.json", help="Where each project's limits are.")]

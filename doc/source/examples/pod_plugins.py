@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from cyborg_quota.ledger.pod_selection import PodFilter, PodRequest, PodWeigher
-from cyborg_quota.pod_types import Candidate
+from cyborg_quota.pods.selection import PodFilter, PodRequest, PodWeigher
+from cyborg_quota.pods.types import Candidate
 
 
 class AmountsFree(PodFilter):

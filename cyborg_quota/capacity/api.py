@@ -1,0 +1,533 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Capacity: the interface for providers and their inventories, and its transactions.
+
+Each change is one transaction, which also records it in the history. It begins with the row of ``fences`` that
+serializes all these changes, then locks the row of the provider.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import uuid as uuids
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+
+from oslo_log import log as logging
+
+from cyborg_quota import exceptions, paging, units, validation
+from cyborg_quota.capacity import free_capacity, resource_notices
+from cyborg_quota.capacity.report import CapacityReporter
+from cyborg_quota.db import change_log, history, resource_providers
+from cyborg_quota.db import inventories as inventory_rows
+from cyborg_quota.db.database import Connection, Database, DuplicateEntry
+from cyborg_quota.db.resource_providers import StoredProvider
+from cyborg_quota.ledger.history import History
+from cyborg_quota.ledger.limit_source import LimitDriver
+from cyborg_quota.ledger.thresholds import OVER, level
+from cyborg_quota.pods import tables as pod_rows
+from cyborg_quota.safe_repr import safe_repr
+from cyborg_quota.types import MAX_AMOUNT, MAX_LIMIT, Author, InventoryKey, Marker, RecordedChange, Value
+from cyborg_quota.types.capacity import (
+    Allocation,
+    CapacityDrift,
+    CapacityNotice,
+    Inventory,
+    InventoryRecord,
+    Provider,
+    ResourceReport,
+)
+from cyborg_quota.validation import Context
+
+LOG = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_HOW_TO_LIST: Final = "see `cyborg-quota capacity allocation list --provider %s`"
+
+
+class Capacity:
+    """Providers, and how many of each resource they have. All calls need an admin's context.
+
+    A ``provider`` argument is a UUID or a name. Claims with a provider are made with ``QuotaEngine.reserve``.
+    A ``reason`` is one line of text, recorded in the history.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        history: History,
+        limits: LimitDriver,
+        resources: Mapping[str, Any],
+        *,
+        thresholds: Sequence[int],
+        least_capacity: int,
+    ) -> None:
+        """``resources``: the registered ones, by name.
+
+        ``least_capacity``: the smallest capacity of an inventory that has thresholds. Use above the capacity is always
+        reported.
+        """
+        self._database = database
+        self._untimed = database.untimed
+        self._history = history
+        self._reporter = CapacityReporter(database.untimed, limits)
+        self._thresholds = sorted(thresholds)
+        self._least_capacity = least_capacity
+        self._resources = resources
+
+    # --- providers ---
+
+    def add_provider(
+        self,
+        context: Context,
+        name: str,
+        *,
+        uuid: str | None = None,
+        parent: str | None = None,
+        can_host: bool = True,
+        pod: str | None = None,
+        reason: str | None = None,
+    ) -> Provider:
+        """Add a provider without inventories, and return it.
+
+        ``uuid`` None: a random one. ``parent``: the provider that contains this one. ``can_host`` False: a shared pool,
+        which only claims that name it use. ``pod``: the pod to which it belongs. Raises ProviderExists,
+        ProviderNotFound (the parent), PodNotFound, InvalidName.
+        """
+        validation.admin_only(context, "add_provider")
+        provider = Provider(
+            uuid=str(uuids.uuid4()) if uuid is None else validation.provider_uuid(uuid),
+            name=validation.provider_name(name),
+            generation=0,
+            can_host=bool(can_host),
+            parent=validation.optional_name("provider", parent),
+            pod=validation.optional_name("pod", pod),
+        )
+        author = validation.author_of(context, reason)
+
+        def work(connection: Connection) -> tuple[Provider, list[RecordedChange]]:
+            if provider.pod is not None:
+                pod_rows.lock(connection, provider.pod)  # so that it is not removed in the meantime
+            parent_id = None if provider.parent is None else self._find(connection, provider.parent).id
+            if parent_id is not None and not resource_providers.lock(connection, parent_id):
+                raise exceptions.ProviderNotFound(str(provider.parent))
+            found = resource_providers.find(connection, [provider.uuid, provider.name])
+            if any(stored.provider.uuid != provider.uuid for stored in found.values()):
+                raise exceptions.ProviderExists(provider.name)
+            resource_providers.insert(connection, provider, parent_id)
+            added = self._find(connection, provider.uuid).provider
+            return added, [_provider_change("add provider", added, None, _provider_values(added))]
+
+        try:
+            return self._change(author, work)
+        except DuplicateEntry:
+            # With the same UUID, which is random unless the caller gave it, and the same values: the answer to the
+            # COMMIT of an earlier attempt was lost.
+            for stored in self._read(resource_providers.find, [provider.uuid]).values():
+                if dataclasses.replace(stored.provider, parent=provider.parent) == provider:
+                    return stored.provider
+            raise exceptions.ProviderExists(provider.name) from None
+
+    def list_providers(self, context: Context, *, limit: int | None = None, after: str | None = None) -> list[Provider]:
+        """All providers, by name.
+
+        ``limit``: the maximum number. ``after``: the name of the last provider of the previous page. Raises
+        MarkerNotFound.
+        """
+        validation.admin_only(context, "list_providers")
+        page = validation.row_limit(limit), validation.optional_name("marker", after)
+        return self._untimed.read_synced(lambda connection: resource_providers.list_providers(connection, *page))
+
+    def show_provider(self, context: Context, provider: str) -> Provider:
+        """One provider. Raises ProviderNotFound."""
+        validation.admin_only(context, "show_provider")
+        return self._read(self._find, validation.check_name("provider", provider)).provider
+
+    def set_pod(self, context: Context, provider: str, pod: str | None, *, reason: str | None = None) -> Provider:
+        """Put a provider that has no claims into a pod, or into none (None), and return it.
+
+        Raises ProviderNotFound, PodNotFound, ProviderInUse.
+        """
+        validation.admin_only(context, "set_pod")
+        name, checked = validation.check_name("provider", provider), validation.optional_name("pod", pod)
+        return self._set_provider(name, validation.author_of(context, reason), pod=checked)
+
+    def set_can_host(self, context: Context, provider: str, *, can_host: bool, reason: str | None = None) -> Provider:
+        """Make a provider one that ANY chooses, or a shared pool (False), and return it. Claims stay where they are.
+
+        Raises ProviderNotFound.
+        """
+        validation.admin_only(context, "set_can_host")
+        name, author = validation.check_name("provider", provider), validation.author_of(context, reason)
+        return self._set_provider(name, author, can_host=bool(can_host))
+
+    def _set_provider(self, name: str, author: Author, **values: Any) -> Provider:
+        def work(connection: Connection) -> tuple[Provider, list[RecordedChange]]:
+            if values.get("pod") is not None:
+                pod_rows.lock(connection, values["pod"])
+            provider_id, before = self._lock(connection, name, None)
+            changed = dataclasses.replace(before, **values)
+            if changed != before:
+                if "pod" in values and not inventory_rows.lock_unused(connection, provider_id):
+                    reason, change = f"it has claims; {_HOW_TO_LIST % before.name}", "moved to another pod"
+                    raise exceptions.ProviderInUse(before.name, None, reason, change=change)
+                if "pod" in values:
+                    inventory_rows.renew(connection, provider_id)
+                resource_providers.update(connection, provider_id, changed)
+            after = self._find(connection, before.uuid).provider
+            return after, [_provider_change("set provider", before, _provider_values(before), _provider_values(after))]
+
+        return self._change(author, work)
+
+    def require_pods(self, context: Context, pods: Collection[str]) -> None:
+        """Raise PodNotFound if one of these pods does not exist."""
+        validation.admin_only(context, "require_pods")
+        self._read(pod_rows.require, sorted(validation.check_names("pod", pods)))
+
+    def remove_provider(self, context: Context, provider: str, *, reason: str | None = None) -> None:
+        """Remove a provider and its inventories. Raises ProviderNotFound, ProviderInUse (it has claims or children)."""
+        validation.admin_only(context, "remove_provider")
+        name = validation.check_name("provider", provider)
+
+        def work(connection: Connection) -> tuple[None, list[RecordedChange]]:
+            provider_id, present = self._lock(connection, name, None)
+            if resource_providers.has_children(connection, provider_id):
+                raise exceptions.ProviderInUse(present.name, None, "other providers are nested in it")
+            removed = _remove_inventories(connection, provider_id, present)
+            resource_providers.delete(connection, provider_id)
+            return None, [*removed, _provider_change("remove provider", present, _provider_values(present), None)]
+
+        self._change(validation.author_of(context, reason), work)
+
+    # --- inventories ---
+
+    def set_inventories(
+        self,
+        context: Context,
+        provider: str,
+        inventories: Mapping[str, Inventory],
+        *,
+        generation: int | None = None,
+        used_elsewhere: Mapping[str, int] = MappingProxyType({}),
+        reason: str | None = None,
+    ) -> list[InventoryRecord]:
+        """Set inventories of a provider, all or none, and return them. Its other inventories stay.
+
+        ``used_elsewhere``: what ``set_used_elsewhere`` would set, in the same transaction, so that no claim takes it.
+
+        ``generation``: that of the provider when the caller read it (compare-and-update). If the provider or its
+        inventories have been changed since, raises ProviderConflict and changes nothing. None: do not compare.
+
+        An inventory may be lowered below its use; claims are then refused until the use is below the capacity again.
+        Raises ProviderNotFound, ProviderConflict, UnknownResource, InvalidInventory.
+        """
+        validation.admin_only(context, "set_inventories")
+        if not isinstance(inventories, Mapping) or not (inventories or used_elsewhere):
+            raise exceptions.InvalidRequest("Inventories must map at least one resource to an Inventory.")
+        validation.refuse_unknown(inventories, self._resources)
+        checked = {}
+        for resource, inventory in inventories.items():
+            if not isinstance(inventory, Inventory):
+                raise exceptions.InvalidInventory(resource, "value", inventory, "it must be an Inventory")
+            checked[resource] = units.check_inventory(resource, inventory)
+        name, expected = validation.check_name("provider", provider), _check_generation(generation)
+        author, elsewhere = validation.author_of(context, reason), _check_amounts(used_elsewhere)
+
+        def work(connection: Connection) -> tuple[list[InventoryRecord], list[RecordedChange]]:
+            provider_id, present = self._lock(connection, name, expected)
+            before = inventory_rows.read(connection, [provider_id], checked)
+            resources = checked.keys() | elsewhere.keys()
+            ids = inventory_rows.ids_of(connection, [InventoryKey(provider_id, resource) for resource in resources])
+            known = [key.resource for key in ids]
+            for resource in (*known, *sorted(checked.keys() - set(known))):
+                if resource in checked:
+                    inventory_rows.set_inventory(connection, provider_id, resource, checked[resource])
+                if resource in elsewhere:
+                    inventory_rows.set_used_elsewhere(connection, provider_id, {resource: elsewhere[resource]})
+            after = inventory_rows.read(connection, [provider_id], checked)
+            done = [_inventory_change(present, before.get(key), record) for key, record in after.items()]
+            return list(after.values()), done
+
+        records = self._change(author, work)
+        for record in records:
+            if record.free < 0:
+                LOG.warning(
+                    "Provider %s has %s of %s in use, more than its new capacity %s: claims are refused until the use "
+                    "is below the capacity again.",
+                    record.provider,
+                    record.used + record.used_elsewhere,
+                    record.resource,
+                    record.capacity,
+                )
+        return records
+
+    def remove_inventory(
+        self,
+        context: Context,
+        provider: str,
+        resource: str,
+        *,
+        generation: int | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """Remove an inventory; does nothing if there is none. ``generation``: as in ``set_inventories``.
+
+        Raises ProviderNotFound, ProviderConflict, ProviderInUse (it has claims).
+        """
+        validation.admin_only(context, "remove_inventory")
+        name, checked = validation.check_name("provider", provider), validation.check_name("resource", resource)
+        expected = _check_generation(generation)
+
+        def work(connection: Connection) -> tuple[None, list[RecordedChange]]:
+            return None, _remove_inventories(connection, *self._lock(connection, name, expected), checked)
+
+        self._change(validation.author_of(context, reason), work)
+
+    def list_inventories(
+        self,
+        context: Context,
+        provider: str | None = None,
+        *,
+        limit: int | None = None,
+        after: Marker | None = None,
+        resource: str | None = None,
+    ) -> list[InventoryRecord]:
+        """The inventories of one provider, or of all, by provider and resource.
+
+        ``limit``: the maximum number. ``after``: (name of the provider, resource) of the last record of the previous
+        page; with the resource None, the last one of that provider. ``resource``: only this one. Raises
+        ProviderNotFound, MarkerNotFound.
+        """
+        validation.admin_only(context, "list_inventories")
+        page = paging.check(limit, after, resource, owner="provider")
+        name = validation.optional_name("provider", provider)
+
+        def work(connection: Connection) -> list[InventoryRecord]:
+            ids = None if name is None else [self._find(connection, name).id]
+            return list(inventory_rows.read(connection, ids, page=page).values())
+
+        return self._untimed.read_synced(work)
+
+    def find_provider(self, context: Context, names: Sequence[str], resources: Collection[str]) -> str | None:
+        """The UUID of the first of these providers that has an inventory of each resource, or None.
+
+        What is free does not matter, but an inventory whose total is 0 does not count.
+        """
+        validation.admin_only(context, "find_provider")
+        checked = validation.check_names("provider", names)
+        wanted = set(validation.check_names("resource", resources))
+
+        def work(connection: Connection) -> str | None:
+            found = resource_providers.find(connection, checked)
+            for stored in (found[name] for name in checked if name in found):
+                records = inventory_rows.read(connection, [stored.id], wanted).values()
+                if {record.resource for record in records if record.total > 0} == wanted:
+                    return stored.provider.uuid
+            return None
+
+        return self._database.read(work)
+
+    def list_allocations(
+        self,
+        context: Context,
+        provider: str | None = None,
+        *,
+        limit: int | None = None,
+        after: str | None = None,
+        resource: str | None = None,
+    ) -> list[Allocation]:
+        """The live claims at one provider, or at all, by provider and project; the oldest first.
+
+        ``limit``: the maximum number. ``after``: the UUID of the last reservation of the previous page. ``resource``:
+        only this one. Raises ProviderNotFound, MarkerNotFound.
+        """
+        validation.admin_only(context, "list_allocations")
+        name = validation.optional_name("provider", provider)
+        which = {"after": validation.optional_name("marker", after)}
+        which["resource"] = validation.optional_name("resource", resource)
+        most = validation.row_limit(limit)
+
+        def work(connection: Connection) -> list[Allocation]:
+            provider_id = None if name is None else self._find(connection, name).id
+            return history.list_allocations(connection, provider_id, limit=most, **which)
+
+        return self._untimed.read_synced(work)
+
+    def set_used_elsewhere(self, context: Context, provider: str, amounts: Mapping[str, int]) -> None:
+        """Set the amounts that are in use at a provider without a reservation in this ledger, by resource.
+
+        Claims get only what is left. Like a claim, this does not change the generation. A resource of which the
+        provider has no inventory is ignored. Raises ProviderNotFound, InvalidRequest.
+        """
+        validation.admin_only(context, "set_used_elsewhere")
+        name, checked = validation.check_name("provider", provider), _check_amounts(amounts)
+        self._database.write(
+            lambda connection: inventory_rows.set_used_elsewhere(connection, self._find(connection, name).id, checked)
+        )
+
+    def report(self, context: Context) -> list[ResourceReport]:
+        """For each resource: what exists, what is claimed or used elsewhere, and what is promised. Sorted by resource.
+
+        Reads all inventories, usage rows and limits. Raises LimitsUnavailable.
+        """
+        validation.admin_only(context, "report")
+        return self._reporter.read(sorted(self._resources))
+
+    # --- notices, audit and repair ---
+
+    def notices(self, context: Context) -> list[CapacityNotice]:
+        """The inventories that crossed a threshold of their capacity since the last call, by any host.
+
+        After them, the resources whose capacity at all providers together did (provider None).
+        """
+        validation.admin_only(context, "notices")
+        lowest, least = min(self._thresholds, default=OVER), self._least_capacity
+        stored = self._untimed.read(
+            lambda connection: [
+                *inventory_rows.read_notified_levels(connection, lowest, least),
+                *((None, notice) for notice in resource_notices.read(connection)),
+            ]
+        )
+        found = []
+        for inventory_id, last in stored:
+            now = level(last.used, last.capacity, self._thresholds, 0 if inventory_id is None else least)
+            notice = dataclasses.replace(last, now=now)
+            if now != last.before and self._database.write(functools.partial(_claim, inventory_id, notice)):
+                found.append(notice)
+        return found
+
+    def audit(self, context: Context) -> list[CapacityDrift]:
+        """The inventories whose counters differ from the reservations. Normally none."""
+        validation.admin_only(context, "audit")
+        return list(self._untimed.read(free_capacity.audit).values())
+
+    def heal(self, context: Context, *, progress: Callable[[int], None] | None = None) -> list[CapacityDrift]:
+        """Repair the counters that ``audit`` reports, each in a transaction. Returns the counters before and after it.
+
+        A reservation whose inventory does not exist is reported, not repaired: set the inventory, or release it.
+        """
+        validation.admin_only(context, "heal")
+        healed = []
+        for key, drift in self._untimed.read(free_capacity.audit).items():
+            counted = self._database.write(functools.partial(free_capacity.recount, key=key))
+            if counted is not None:
+                healed.append(CapacityDrift(drift.provider, drift.resource, *counted))
+                LOG.info("Capacity repaired: %s", healed[-1])
+            if progress is not None:
+                progress(1)
+        return healed
+
+    # --- parts of the transactions ---
+
+    def _change(self, author: Author, work: Callable[[Connection], tuple[T, Sequence[RecordedChange]]]) -> T:
+        """Run ``work`` in a transaction, and record those of its changes that change something.
+
+        It is serialized with all other changes, after what other nodes of a cluster have committed.
+        """
+
+        def transaction(connection: Connection) -> tuple[T, Any]:
+            self._database.sync_with_cluster(connection)
+            change_log.serialize(connection)
+            result, made = work(connection)
+            return result, change_log.record(connection, author, [one for one in made if one.before != one.after])
+
+        result, recorded = self._database.write(transaction)
+        self._history.announce(recorded)
+        return result
+
+    def _read(self, read: Callable[[Connection, Any], T], argument: Any) -> T:
+        return self._database.read_synced(lambda connection: read(connection, argument))
+
+    def _find(self, connection: Connection, name: str) -> StoredProvider:
+        stored = resource_providers.find(connection, [name]).get(name)
+        if stored is None:
+            raise exceptions.ProviderNotFound(name)
+        return stored
+
+    def _lock(self, connection: Connection, name: str, generation: int | None) -> StoredProvider:
+        """Lock the provider for a change. Raises ProviderNotFound, ProviderConflict."""
+        stored = self._find(connection, name)
+        if not resource_providers.advance(connection, stored.id, generation):
+            provider = self._find(connection, name).provider
+            if generation is None:
+                raise exceptions.ProviderNotFound(name)
+            raise exceptions.ProviderConflict(provider.name, generation, provider.generation)
+        return stored
+
+
+def _claim(inventory_id: int | None, notice: CapacityNotice, connection: Connection) -> bool:
+    """Record the level of a notice. False: another host changed it first, and sends the notice."""
+    if inventory_id is None:
+        return resource_notices.claim_level(connection, str(notice.resource), notice.before, notice.now)
+    return inventory_rows.claim_notified_level(connection, inventory_id, notice.before, notice.now)
+
+
+def _remove_inventories(
+    connection: Connection, provider_id: int, provider: Provider, resource: str | None = None
+) -> list[RecordedChange]:
+    """Remove one inventory of a locked provider, or all. Raises ProviderInUse for one that has claims."""
+    which = connection, [provider_id], None if resource is None else [resource]
+    records = inventory_rows.read(*which)
+    inventory_rows.delete_unused(connection, provider_id, resource)
+    for record in inventory_rows.read(*which).values():
+        raise exceptions.ProviderInUse(
+            record.provider,
+            record.resource,
+            f"claims use {record.used}; {_HOW_TO_LIST % record.provider}; a total of 0 refuses new ones",
+        )
+    return [_inventory_change(provider, record, None) for record in records.values()]
+
+
+def _provider_values(provider: Provider) -> Value:
+    """What the history has of a provider."""
+    return {
+        "name": provider.name,
+        "parent": provider.parent,
+        "can_host": provider.can_host,
+        "pod": provider.pod,
+    }
+
+
+def _inventory_values(record: InventoryRecord | None) -> Value:
+    """What the history has of an inventory. None: it does not exist."""
+    if record is None:
+        return None
+    return {
+        "total": record.total,
+        "reserved": record.reserved,
+        "min_unit": record.min_unit,
+        "max_unit": record.max_unit,
+        "step_size": record.step_size,
+        "allocation_ratio": str(record.allocation_ratio),
+    }
+
+
+def _provider_change(action: str, provider: Provider, before: Value, after: Value) -> RecordedChange:
+    return RecordedChange(action, None, None, before, after, provider=provider.name, provider_uuid=provider.uuid)
+
+
+def _inventory_change(
+    provider: Provider, before: InventoryRecord | None, after: InventoryRecord | None
+) -> RecordedChange:
+    resource = (after or before).resource  # type: ignore[union-attr]
+    action = "remove inventory" if after is None else "set inventory"
+    values = _inventory_values(before), _inventory_values(after)
+    return RecordedChange(action, None, resource, *values, provider=provider.name, provider_uuid=provider.uuid)
+
+
+def _check_amounts(amounts: object) -> dict[str, int]:
+    if not isinstance(amounts, Mapping):
+        raise exceptions.InvalidRequest(
+            f"What is used elsewhere must map resources to amounts, not {safe_repr(amounts)}."
+        )
+    rule = "What is used elsewhere must be a whole number of at least 0"
+    return {
+        validation.check_name("resource", name): validation.integer(amount, 0, MAX_LIMIT, rule)
+        for name, amount in amounts.items()
+    }
+
+
+def _check_generation(generation: object) -> int | None:
+    rule = "The generation of a provider must be a whole number of at least 0"
+    return None if generation is None else validation.integer(generation, 0, MAX_AMOUNT, rule)

@@ -1,0 +1,397 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The enforcer of capacity: it chooses the providers of claims, takes their capacity, and explains a refusal.
+
+    read the providers, or the candidates for ANY                          (no transaction)
+    INSERT the reservations, UPDATE the inventories, UPDATE the usage rows (one transaction)
+
+A claim in a pod takes a provider of that pod, which pod_claims.py chooses.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import ClassVar, Final
+
+from oslo_log import log as logging
+
+from cyborg_quota import exceptions, units
+from cyborg_quota.capacity import candidates, free_capacity
+from cyborg_quota.capacity.candidates import Candidate
+from cyborg_quota.capacity.provider_cache import ProviderCache
+from cyborg_quota.capacity.selection import ProviderSelection
+from cyborg_quota.db import inventories, resource_providers
+from cyborg_quota.db.database import Connection, Database
+from cyborg_quota.db.inventories import InventoryClaim, Place
+from cyborg_quota.db.resource_providers import StoredProvider
+from cyborg_quota.ledger.enforcers import Enforcer, PendingClaim, Refused, conflict
+from cyborg_quota.ledger.requests import ReserveRequest, ResizeRequest
+from cyborg_quota.ledger.rooms import Rooms
+from cyborg_quota.ledger.transitions import Row
+from cyborg_quota.types import ANY, Claim, InventoryKey
+from cyborg_quota.types.capacity import CapacityOver
+
+LOG = logging.getLogger(__name__)
+
+_CANDIDATES: Final = 8
+"""The number of providers, besides one for each equal claim and those that were tried, among which ANY chooses."""
+
+_SEE: Final = "headroom with the provider ANY is the largest amount that fits; `capacity report` shows what is free"
+
+Search = Callable[[Mapping[str, int], int, Collection[str]], list[Candidate]]
+"""Returns up to a number of candidates for these amounts, none in one of these pods."""
+
+
+class CapacityEnforcer(Enforcer):
+    """Finds providers and takes their capacity."""
+
+    field: ClassVar[str | None] = "provider"
+
+    def __init__(self, database: Database, selection: ProviderSelection) -> None:
+        self._database = database
+        self._selection = selection
+        self._cache = ProviderCache()
+
+    def narrow(self, connection: Connection, rooms: Rooms) -> None:
+        """Consider what is free at the provider, or with ANY at all that can host, by one statement.
+
+        Raises ProviderNotFound.
+        """
+        provider_id, name = None, str(rooms.provider)
+        if name != ANY:
+            stored = find_providers(self._database, connection, {name})[name]
+            provider_id, name = stored.id, stored.provider.name
+        where = (provider_id, rooms.pod)
+        if rooms.bundle is not None:
+            found = free_capacity.count_bundles(connection, rooms.bundle, *where) if rooms.is_open else {}
+            rooms.narrow_bundles(found)
+        else:
+            free = free_capacity.read(connection, rooms.resources, *where) if rooms.is_open else {}
+            rooms.narrow_fits(name, free)
+
+    # --- Before the transaction ---
+
+    def prepare(self, pending: Sequence[PendingClaim]) -> None:
+        """Find the provider of each claim that has one, and that pods have not placed yet.
+
+        A claim that fits nowhere, or at a provider without an inventory of a resource, stays incomplete. Claims of one
+        call are placed one after the other, so that a set of claims with ANY that would fit in another arrangement may
+        be refused. Raises ProviderNotFound.
+        """
+        named = [item for item in _named(pending) if item.provider_id is None]
+        found = self._cache.provider_ids({str(item.claim.provider) for item in named})
+        places = None if found is None else self._cache.places(_keys(named, found))
+        if found is not None and places is not None:
+            _choose_named(named, found, places)
+        elif named:
+            self._database.read(lambda connection: self.place_named(connection, named))
+        if anywhere := _anywhere(pending):
+            self._database.read(lambda connection: self.place(self.search(connection), anywhere, pending))
+
+    def place_named(self, connection: Connection, named: Sequence[PendingClaim]) -> None:
+        """Read the providers and the inventories that claims name. Raises ProviderNotFound."""
+        found = self._ids_of(connection, named)
+        places = inventories.places_of(connection, _keys(named, found))
+        self._cache.remember(found, places)
+        _choose_named(named, found, places)
+
+    def _ids_of(self, connection: Connection, named: Iterable[PendingClaim]) -> dict[str, int]:
+        """The ids of the providers that these claims name. Raises ProviderNotFound."""
+        found = find_providers(self._database, connection, {str(item.claim.provider) for item in named})
+        return {name: stored.id for name, stored in found.items()}
+
+    def search(self, connection: Connection, pod: str | None = None) -> Search:
+        """Searches among the providers of the pod, or of any (None)."""
+        order = self._selection.order
+        return lambda amounts, limit, avoided: candidates.find_candidates(
+            connection, amounts, order, limit, pod, avoided=avoided
+        )
+
+    def place(self, search: Search, claims: Sequence[PendingClaim], pending: Iterable[PendingClaim]) -> bool:
+        """Choose the providers of ``claims``: of all or (False) of none. ``pending``: with all others of the call.
+
+        A provider that has refused a claim of this call is avoided if the claims fit elsewhere.
+        """
+        groups: dict[frozenset[tuple[str, int]], list[PendingClaim]] = {}
+        for item in claims:
+            groups.setdefault(frozenset(item.claim.deltas.items()), []).append(item)
+        tried = {provider_id for item in claims for provider_id in item.tried}
+        for avoided in (tried, set[int]()) if tried else (tried,):
+            taken = Taken(pending)
+            if all(self._place_equal(search, group, taken, avoided) for group in groups.values()):
+                for item in () if avoided else claims:
+                    item.tried.clear()
+                return True
+            for item in claims:
+                item.choose(None, None, {})
+        return False
+
+    def _place_equal(
+        self, search: Search, claims: Sequence[PendingClaim], taken: Taken, tried: Collection[int]
+    ) -> bool:
+        """Place claims of equal amounts: each takes the best provider that is left. False: not all of them fit."""
+        amounts = claims[0].claim.deltas
+        limit = _CANDIDATES + len(claims) + len(tried)
+        waiting = list(reversed(claims))
+        while waiting:
+            avoided = taken.full_pods(waiting[-1])
+            found = search(amounts, limit, avoided)
+            heap: list[tuple[int, float, Candidate]] = []
+            for one in found:
+                if one.provider_id not in tried:
+                    self._push(heap, taken.left(one), amounts)
+            while waiting and heap and taken.full_pods(waiting[-1]) == avoided:
+                _, _, chosen = heapq.heappop(heap)
+                item, provider_id = waiting.pop(), chosen.provider_id
+                places = {InventoryKey(provider_id, name): chosen.inventory_ids[name] for name in amounts}
+                item.choose(provider_id, chosen.pod, places)
+                taken.add(item)
+                left = {name: free - amounts[name] for name, free in chosen.free.items()}
+                self._push(heap, chosen._replace(free=left), amounts)
+            if waiting and not heap:  # claims of other amounts use up those that were read, or no more exist
+                if len(found) < limit:
+                    return False
+                limit *= 2
+        return True
+
+    def _push(self, heap: list[tuple[int, float, Candidate]], left: Candidate, amounts: Mapping[str, int]) -> None:
+        """Add a candidate that still fits the amounts."""
+        if all(left.free[resource] >= amount for resource, amount in amounts.items()):
+            heapq.heappush(heap, (self._selection.rank(left, amounts), random.random(), left))
+
+    # --- In the transaction ---
+
+    def inventory_claims(self, pending: Sequence[PendingClaim]) -> Sequence[InventoryClaim]:
+        """What the claims take, in the order of the inventories' ids, in which every transaction locks them."""
+        totals: dict[tuple[int, int], int] = {}
+        for item in pending:
+            for (_, resource), inventory_id in item.inventory_ids.items():
+                amount = item.claim.deltas[resource]
+                totals[inventory_id, amount] = totals.get((inventory_id, amount), 0) + amount
+        return sorted(InventoryClaim(*key, total) for key, total in totals.items())
+
+    def charge(self, connection: Connection, pending: Sequence[PendingClaim]) -> None:
+        """Take the capacity, in lock order."""
+        take = inventories.claim if pending[0].is_limited else inventories.adopt
+        for change in self.inventory_claims(pending):
+            if not take(connection, change):
+                raise Refused(change.inventory_id)
+
+    def resize(self, connection: Connection, rows: Sequence[Row], amounts: Mapping[str, int]) -> None:
+        """Take or give back the capacity of rows with a provider, in lock order."""
+        keys = {InventoryKey(row.provider_id, row.resource): row for row in rows if row.provider_id is not None}
+        ids = inventories.ids_of(connection, keys)
+        if ids.keys() != keys.keys():
+            raise Refused
+        for key, inventory_id in ids.items():
+            amount = amounts[key.resource]
+            total = amount - keys[key].delta
+            if total > 0:
+                is_taken = inventories.claim(connection, InventoryClaim(inventory_id, amount, total))
+            else:
+                is_taken = inventories.lock_if_unit_fits(connection, inventory_id, amount)
+            if not is_taken:
+                raise Refused(inventory_id)
+        changes = {key: row.delta - amounts[key.resource] for key, row in keys.items()}
+        if freed := {key: amount for key, amount in changes.items() if amount > 0}:
+            inventories.give_back(connection, freed)
+
+    # --- After it ---
+
+    def finish(self, pending: Sequence[PendingClaim]) -> None:
+        """Log the inventories whose use exceeds their capacity now."""
+        keys = {key for item in pending for key in item.inventory_ids}
+        provider_ids = {key.provider_id for key in keys}
+        records = self._database.read(lambda connection: inventories.read(connection, provider_ids))
+        for key in sorted(keys & records.keys()):
+            if records[key].free < 0:
+                LOG.warning(
+                    "Adopted claims exceed the capacity of provider %s: %s of %s in use, capacity %s.",
+                    records[key].provider,
+                    records[key].used + records[key].used_elsewhere,
+                    key.resource,
+                    records[key].capacity,
+                )
+
+    def retries(self, pending: Sequence[PendingClaim], refusal: Exception) -> bool:
+        """Whether claims with ANY chose the inventory that refused, or it is not the one any more that was read.
+
+        If a claim that names its provider takes of the same inventory, no other choice helps: see ``explain``.
+        """
+        if not isinstance(refusal, Refused):
+            return False
+        named = _named(pending)
+        self._cache.forget([str(item.claim.provider) for item in named])
+        takers = [item for item in pending if refusal.inventory_id in item.inventory_ids.values()]
+        if not takers:
+            return False
+        if all(item.claim.provider == ANY for item in takers):
+            for item in takers:
+                item.tried.add(item.provider_id or 0)
+            return True
+        chosen = {key: inventory_id for item in pending for key, inventory_id in item.inventory_ids.items()}
+        places = self._database.read_synced(lambda connection: inventories.places_of(connection, chosen))
+        return any(place.inventory_id != chosen[key] for key, place in places.items())
+
+    def explain(self, request: ReserveRequest, pending: Sequence[PendingClaim]) -> None:
+        """Raise OverCapacity if a claim does not fit."""
+        named = _named(pending)
+
+        def work(connection: Connection) -> list[CapacityOver]:
+            overs = self._violations(connection, named) if named else []
+            if not overs and (anywhere := _anywhere(pending)) and self._database.is_galera(connection):
+                self.place(self.search(connection), anywhere, pending)
+            if not overs and named:  # (the next attempt uses what is read here)
+                self.place_named(connection, named)
+            return overs
+
+        overs = self._database.read_synced(work)
+        if not overs and not all(item.is_complete or item.blocked for item in pending):
+            overs = [
+                CapacityOver(None, resource, amount, _refusal(item.claim))
+                for item in pending
+                if item.claim.provider == ANY
+                for resource, amount in item.claim.deltas.items()
+            ]
+        _raise(overs, request.sees_all)
+
+    def _violations(self, connection: Connection, named: Sequence[PendingClaim]) -> list[CapacityOver]:
+        """The reasons why claims with a named provider do not fit; each once."""
+        found = self._ids_of(connection, named)
+        amounts = [(str(item.claim.provider), *one) for item in named for one in item.claim.deltas.items()]
+        totals: Counter[InventoryKey] = Counter()
+        for name, resource, amount in amounts:
+            totals[InventoryKey(found[name], resource)] += amount
+        wanted = [(name, InventoryKey(found[name], resource), amount) for name, resource, amount in amounts]
+        return _find_overs(connection, [(*one, totals[one[1]]) for one in wanted], is_limited=named[0].is_limited)
+
+    def explain_resize(self, request: ResizeRequest, rows: Sequence[Row]) -> None:
+        """Raise OverCapacity if an amount does not fit."""
+        wanted = [
+            (None, InventoryKey(row.provider_id, row.resource), amount, amount - row.delta)
+            for row, amount in ((row, request.amounts[row.resource]) for row in rows)
+            if row.provider_id is not None
+        ]
+        _raise(self._database.read_synced(lambda connection: _find_overs(connection, wanted)), request.sees_all)
+
+    def confirm(self, item: PendingClaim, held: Sequence[Row]) -> None:
+        """The consumer must hold at the provider that the claim names, or at any for ANY."""
+        if item.claim.provider is None:
+            return
+        providers = {row.provider_id for row in held}
+        if None in providers if item.claim.provider == ANY else providers != {item.provider_id}:
+            raise conflict(item.claim, held, provider=str(item.claim.provider))
+
+
+class Taken:
+    """What the claims of a call take of what is free, while their providers are chosen."""
+
+    def __init__(self, pending: Iterable[PendingClaim]) -> None:
+        self._at_providers: Counter[InventoryKey] = Counter()
+        self._in_pods: Counter[tuple[str, str | None]] = Counter()
+        for item in pending:
+            self.add(item)
+
+    def add(self, item: PendingClaim) -> None:
+        """Add what was chosen for a claim."""
+        for key in item.inventory_ids:
+            amount = item.claim.deltas[key.resource]
+            self._at_providers[key] += amount
+            self._in_pods[key.resource, item.counted_pod] += amount
+
+    def left(self, candidate: Candidate) -> Candidate:
+        """The candidate with what is left there."""
+        keys = {resource: InventoryKey(candidate.provider_id, resource) for resource in candidate.free}
+        left = {resource: free - self._at_providers[keys[resource]] for resource, free in candidate.free.items()}
+        return candidate._replace(free=left)
+
+    def full_pods(self, item: PendingClaim) -> set[str]:
+        """The pods in which the limits per pod leave no room for the claim."""
+        amounts = item.claim.deltas
+        return {
+            pod
+            for (resource, pod), room in item.room.items()
+            if resource in amounts and room - self._in_pods[resource, pod] < amounts[resource]
+        }
+
+
+def find_providers(database: Database, connection: Connection, names: set[str]) -> dict[str, StoredProvider]:
+    """The providers with these UUIDs or names. Raises ProviderNotFound, after a synced read."""
+    found = resource_providers.find(connection, names)
+    if found.keys() != names and database.sync_with_cluster(connection):
+        found = resource_providers.find(connection, names)
+    for name in sorted(names - found.keys()):
+        raise exceptions.ProviderNotFound(name)
+    return found
+
+
+def _named(pending: Iterable[PendingClaim]) -> list[PendingClaim]:
+    """The claims that name a provider."""
+    return [item for item in pending if item.claim.provider not in (None, ANY)]
+
+
+def _anywhere(pending: Iterable[PendingClaim]) -> list[PendingClaim]:
+    """The claims at any provider, in any pod or in none, that are not placed yet."""
+    waiting = [item for item in pending if item.claim.provider == ANY and item.provider_id is None]
+    return [item for item in waiting if item.claim.pod is None]
+
+
+def _keys(named: Iterable[PendingClaim], found: Mapping[str, int]) -> list[InventoryKey]:
+    """The inventories of claims that name a provider. ``found``: the ids of the providers."""
+    return [InventoryKey(found[str(item.claim.provider)], resource) for item in named for resource in item.claim.deltas]
+
+
+def _choose_named(
+    named: Iterable[PendingClaim], found: Mapping[str, int], places: Mapping[InventoryKey, Place]
+) -> None:
+    """Choose the inventories of claims that name a provider; a claim of which one does not exist stays incomplete."""
+    for item in named:
+        provider_id = found[str(item.claim.provider)]
+        existing = {key: places[key] for key in _keys([item], found) if key in places}
+        pod = next((place.pod for place in existing.values()), None)
+        item.choose(provider_id, pod, {key: place.inventory_id for key, place in existing.items()})
+
+
+def _refusal(claim: Claim) -> str:
+    """Why a claim with ANY is refused. It does not name a pod that the caller has not named."""
+    amounts = ", ".join(f"{resource}={amount}" for resource, amount in sorted(claim.deltas.items()))
+    if claim.pod is not None and not isinstance(claim.pod, str):
+        return f"no pod that the project may use has a provider that can take {amounts}"
+    where = "" if claim.pod is None else f" of pod {claim.pod}"
+    return f"no single provider{where} can take {amounts}; {_SEE}"
+
+
+def _find_overs(
+    connection: Connection, wanted: Sequence[tuple[str | None, InventoryKey, int, int]], *, is_limited: bool = True
+) -> list[CapacityOver]:
+    """What refuses these amounts; each once.
+
+    ``wanted``: the provider as the caller names it (None: these are resized), the inventory, the amount, and what is
+    taken of the capacity. ``is_limited`` False: only an inventory that does not exist refuses.
+    """
+    providers = {key.provider_id for _, key, _, _ in wanted}
+    records, drifted = inventories.read(connection, providers), free_capacity.drifted(connection, providers)
+    overs: dict[CapacityOver, None] = {}
+    for name, key, amount, taken in wanted:
+        if (record := records.get(key)) is None:
+            overs[CapacityOver(name, key.resource, amount, "the provider has no inventory of it")] = None
+        elif is_limited:
+            texts = () if name is not None else (f"the growth by {taken} exceeds the capacity",)
+            rule = units.violated_rule(amount, taken, record, *texts)
+            if rule is not None:
+                counters = (record.capacity, record.used, record.used_elsewhere)
+                overs[CapacityOver(record.provider, key.resource, amount, rule, *counters)] = None
+            elif key in drifted:  # (the claim compares with the column ``free``)
+                rule = "its counters have drifted: run `capacity heal`"
+                overs[CapacityOver(record.provider, key.resource, amount, rule)] = None
+    return list(overs)
+
+
+def _raise(overs: Sequence[CapacityOver], sees_all: bool) -> None:
+    """Raise OverCapacity; unless ``sees_all``, without the counters, which show what other projects use."""
+    if not sees_all:
+        overs = [CapacityOver(over.provider, over.resource, over.requested, over.rule) for over in overs]
+    if overs:
+        raise exceptions.OverCapacity(overs) from None

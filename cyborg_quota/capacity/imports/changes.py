@@ -1,0 +1,434 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Imports providers and inventories: compares what a source has with what is stored, and changes what differs.
+
+An import never changes an allocation, and never removes a provider or an inventory: an inventory that its source no
+longer has gets the total 0, so that nothing more is claimed there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from oslo_log import log as logging
+
+from cyborg_quota import exceptions, units, validation
+from cyborg_quota.spool import Spool
+from cyborg_quota.types.capacity import Allocation, Inventory, InventoryRecord, Provider
+from cyborg_quota.validation import Context
+
+if TYPE_CHECKING:  # the command line's help must not load a database
+    from cyborg_quota.capacity.api import Capacity
+
+LOG = logging.getLogger(__name__)
+
+ADD, SET, ELSEWHERE = "add provider", "set inventory", "set used elsewhere"
+
+Used = Mapping[str, Mapping[str, int]]
+"""What consumers use, by resource and by consumer."""
+
+PAGE_ROWS: Final = 10_000
+"""The number of claims that are read at once."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WantedProvider:
+    """A provider as its source has it.
+
+    ``uuid`` None: the source does not know it; a provider with the same name is the same one. ``parent`` is a name or a
+    UUID. ``can_host`` None: the source does not say; a new provider can. ``covers``: the resources of which the source
+    knows all inventories; one that it does not list gets the total 0. ``used`` returns what consumers use there (None:
+    the source does not say); it is a function, so that only the use of one provider is in memory. ``is_needed`` False:
+    do not add the provider.
+    """
+
+    name: str
+    uuid: str | None = None
+    parent: str | None = None
+    pod: str | None = None
+    can_host: bool | None = None
+    inventories: Mapping[str, Inventory] = dataclasses.field(default_factory=dict)
+    covers: frozenset[str] = frozenset()
+    used: Callable[[], Used] | None = None
+    is_needed: bool = True
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Change:
+    """One change: what was done, at which provider, and the total (or the amount) before and after."""
+
+    change: str
+    provider: str
+    resource: str | None
+    before: int | None
+    after: int | str
+
+
+class CapacityImporter:
+    """Applies what a source has. Errors of the input are raised before anything is written.
+
+    :param resources: the registered resources.
+    :param settle: waits until the binds in progress have made their claims; called once, if the source has consumers
+        that hold no reservation here.
+    :param reason: of the changes, for the history.
+    :param knows_use: whether the source says what is in use; otherwise, the claims here are not read.
+    """
+
+    def __init__(
+        self,
+        capacity: Capacity,
+        context: Context,
+        resources: Iterable[str],
+        settle: Callable[[], object] = lambda: None,
+        reason: str | None = None,
+        *,
+        knows_use: bool = True,
+    ) -> None:
+        self._capacity = capacity
+        self._context = context
+        self._resources = frozenset(resources)
+        self._settle = settle
+        self._reason = reason
+        self._knows_use = knows_use
+
+    def run(
+        self,
+        read: Callable[[], Sequence[WantedProvider]],
+        *,
+        dry_run: bool = False,
+        progress: Callable[[int], object] = lambda _count: None,
+    ) -> list[Change]:
+        """Read the source and apply it; returns the changes. ``progress``: called with the number of providers done.
+
+        A provider that another writer changes while the source is read keeps that change.
+
+        Raises what ``read`` raises, UnknownResource, InvalidInventory, InvalidName, InvalidRequest, ProviderNotFound,
+        PodNotFound, QuotaError (the temporary file cannot be written).
+        """
+        with Spool() as spool:
+            return self._run(read, _Claims(spool), dry_run=dry_run, progress=progress)
+
+    def _run(
+        self,
+        read: Callable[[], Sequence[WantedProvider]],
+        claims: _Claims,
+        *,
+        dry_run: bool,
+        progress: Callable[[int], object],
+    ) -> list[Change]:
+        stored = _Stored(self._capacity, self._context)
+        if self._knows_use:
+            claims.add(_allocations(self._capacity, self._context))
+        wanted = read()
+        self._check(wanted)
+        matched = [(one, stored.find(one)) for one in wanted]
+        _check_matches(matched)
+        self._check_parents(wanted, stored)
+        self._capacity.require_pods(self._context, {one.pod for one in wanted if one.pod is not None})
+        if any(self._elsewhere(one, provider, claims) for one, provider in matched if one.used is not None):
+            self._settle()
+            claims.add(_allocations(self._capacity, self._context))
+        _warn_about_pods(matched)
+        _warn_about_pools(matched)
+        _warn_about_hosts(matched, stored)
+        changes: list[Change] = []
+        overtaken: list[str] = []
+        for one, provider in matched:
+            try:
+                changes += self._apply(one, provider, stored, claims, dry_run=dry_run)
+            except (exceptions.ProviderConflict, exceptions.ProviderExists):
+                overtaken.append(one.name)
+            progress(1)
+        if overtaken:
+            LOG.warning(
+                "Another writer has changed %d providers since this import began, %s for example. They keep that "
+                "change; the next import compares them again.",
+                len(overtaken),
+                overtaken[0],
+            )
+        return changes
+
+    def _check(self, wanted: Sequence[WantedProvider]) -> None:
+        used = {resource for one in wanted for resource in one.inventories}
+        if used - self._resources:
+            raise exceptions.UnknownResource(used - self._resources, self._resources)
+        names: set[str] = set()
+        for one in wanted:
+            if one.is_needed:
+                validation.provider_name(one.name)
+            for key in {one.name, None if one.uuid is None else one.uuid.lower()} - {None}:
+                if key in names:
+                    raise exceptions.InvalidRequest(f"The source has two providers {key!a}.")
+                names.add(str(key))
+            for resource, inventory in one.inventories.items():
+                units.check_inventory(resource, inventory)
+
+    @staticmethod
+    def _check_parents(wanted: Sequence[WantedProvider], stored: _Stored) -> None:
+        known = stored.keys
+        for one in wanted:
+            if one.parent is not None and one.parent not in known:
+                raise exceptions.ProviderNotFound(one.parent)
+            known |= {one.name} if one.uuid is None else {one.name, one.uuid}
+
+    def _apply(
+        self,
+        one: WantedProvider,
+        provider: Provider | None,
+        stored: _Stored,
+        claims: _Claims,
+        *,
+        dry_run: bool,
+    ) -> list[Change]:
+        changes = []
+        if provider is None:
+            if not one.is_needed:
+                return []
+            changes.append(Change(ADD, one.name, None, None, one.name))
+            if not dry_run:
+                self._add(one, stored)
+        name = one.name if provider is None else provider.name
+        records = stored.records.get(name, {})
+        differing = {
+            resource: inventory
+            for resource, inventory in _with_gone(one, records).items()
+            if not _is_equal(records.get(resource), inventory)
+        }
+        elsewhere = self._differing_use(one, provider, records, claims)
+        if (differing or elsewhere) and not dry_run:
+            # In one transaction, so that no claim takes what is in use elsewhere.
+            self._capacity.set_inventories(
+                self._context,
+                name,
+                differing,
+                used_elsewhere={resource: after for resource, (_, after) in elsewhere.items()},
+                generation=0 if provider is None else provider.generation,
+                reason=self._reason,
+            )
+        for resource, inventory in differing.items():
+            before = records[resource].total if resource in records else None
+            changes.append(Change(SET, name, resource, before, inventory.total))
+        return changes + [Change(ELSEWHERE, name, resource, *elsewhere[resource]) for resource in sorted(elsewhere)]
+
+    def _add(self, one: WantedProvider, stored: _Stored) -> None:
+        parent = None if one.parent is None else stored.names.get(one.parent, one.parent)
+        self._capacity.add_provider(
+            self._context,
+            one.name,
+            uuid=one.uuid,
+            parent=parent,
+            pod=one.pod,
+            can_host=one.can_host is not False,
+            reason=self._reason,
+        )
+
+    def _differing_use(
+        self,
+        one: WantedProvider,
+        provider: Provider | None,
+        records: Mapping[str, InventoryRecord],
+        claims: _Claims,
+    ) -> dict[str, tuple[int, int]]:
+        """What is used elsewhere before and after the import, by resource, where that differs."""
+        if one.used is None:
+            return {}
+        elsewhere = self._elsewhere(one, provider, claims)
+        present = {resource: record.used_elsewhere for resource, record in records.items() if resource in one.covers}
+        amounts = {resource: elsewhere.get(resource, 0) for resource in (*present, *one.inventories)}
+        return {
+            resource: (present.get(resource, 0), amount)
+            for resource, amount in amounts.items()
+            if amount != present.get(resource, 0)
+        }
+
+    @staticmethod
+    def _elsewhere(one: WantedProvider, provider: Provider | None, claims: _Claims) -> dict[str, int]:
+        """What the source reports as used beyond the reservations here, by resource; without zeros."""
+        if one.used is None:
+            return {}
+        held = claims.held(one.name if provider is None else provider.name)
+        amounts = {
+            resource: sum(
+                max(amount - held.get(resource, {}).get(consumer, 0), 0) for consumer, amount in by_consumer.items()
+            )
+            for resource, by_consumer in one.used().items()
+        }
+        return {resource: amount for resource, amount in amounts.items() if amount}
+
+
+def _check_matches(matched: Iterable[tuple[WantedProvider, Provider | None]]) -> None:
+    """Refuse two entries for one stored provider: each import would overwrite one entry with the other."""
+    entries: dict[str, WantedProvider] = {}
+    for one, provider in matched:
+        if provider is None:
+            continue
+        other = entries.setdefault(provider.uuid, one)
+        if other is not one:
+            raise exceptions.InvalidRequest(
+                f"The source's providers {other.name!a} and {one.name!a} are both the stored provider "
+                f"{provider.name!a} (UUID {provider.uuid}): one has its UUID, and the other one its name. Rename one "
+                "in the source, or remove the stored provider if it has no claims."
+            )
+
+
+def _warn_about_pools(matched: Iterable[tuple[WantedProvider, Provider | None]]) -> None:
+    """An import does not change whether ANY chooses a provider: that may have been set by hand."""
+    changed = [
+        (provider.name, "--no-shared" if one.can_host else "--shared")
+        for one, provider in matched
+        if provider is not None and one.can_host not in (None, provider.can_host)
+    ]
+    if changed:
+        LOG.warning(
+            "%d known providers are shared pools in the source and not here, or the other way round, which the import "
+            "does not change. Run for each of them: cyborg-quota capacity provider set %s %s",
+            len(changed),
+            *changed[0],
+        )
+
+
+def _warn_about_pods(matched: Iterable[tuple[WantedProvider, Provider | None]]) -> None:
+    """An import does not move a provider to another pod: one that has claims cannot be moved."""
+    moved = [
+        (provider.name, one.pod)
+        for one, provider in matched
+        if provider is not None and one.pod not in (None, provider.pod)
+    ]
+    if moved:
+        LOG.warning(
+            "The source names another pod for %d known providers, which the import does not change. Run for each of "
+            "them: cyborg-quota capacity provider set %s --pod %s",
+            len(moved),
+            *moved[0],
+        )
+
+
+def _warn_about_hosts(matched: Sequence[tuple[WantedProvider, Provider | None]], stored: _Stored) -> None:
+    """Warn of new providers, such as ``node1.example.org``, that another source may have stored as ``node1``."""
+    others = stored.hosts() - {provider.name for _, provider in matched if provider is not None}
+    by_label: dict[str, list[str]] = {}
+    for name in others:
+        by_label.setdefault(_label(name), []).append(name)
+    new = [one for one, provider in matched if provider is None and one.is_needed and one.inventories]
+    twice = [
+        (one.name, name)
+        for one in new
+        for name in by_label.get(_label(one.name), ())
+        if one.name.startswith(f"{name}.") or name.startswith(f"{one.name}.")
+    ]
+    if twice:
+        LOG.warning(
+            "%d new providers may be hosts that are already stored under another name, for example %s and %s. If so, "
+            "their capacity counts twice: import hosts from one source only, and set the total of the other name to 0.",
+            len(twice),
+            *twice[0],
+        )
+
+
+def _label(name: str) -> str:
+    """The first label of a domain name."""
+    return name.partition(".")[0]
+
+
+class _Stored:
+    """The providers and inventories that are stored, read once. ``names``: the stored name by the source's name."""
+
+    def __init__(self, capacity: Capacity, context: Context) -> None:
+        providers = capacity.list_providers(context)
+        self._by_uuid = {provider.uuid: provider for provider in providers}
+        self._by_name = {provider.name: provider for provider in providers}
+        self.names: dict[str, str] = {}
+        self.records: dict[str, dict[str, InventoryRecord]] = {}
+        for record in capacity.list_inventories(context):
+            self.records.setdefault(record.provider, {})[record.resource] = record
+
+    @property
+    def keys(self) -> set[str]:
+        return {*self._by_uuid, *self._by_name}
+
+    def hosts(self) -> set[str]:
+        """The names of the providers without a parent that have an inventory with a total above 0."""
+        with_something = {name for name, records in self.records.items() if any(one.total for one in records.values())}
+        return {name for name in with_something if self._by_name[name].parent is None}
+
+    def find(self, one: WantedProvider) -> Provider | None:
+        """The stored provider with the same UUID, else with the same name; a name may be its UUID.
+
+        Raises InvalidRequest if the entry has a UUID, and its name is the UUID of another stored provider.
+        """
+        by_uuid = None if one.uuid is None else self._by_uuid.get(one.uuid.lower())
+        named = self._by_uuid.get(one.name.lower())
+        if one.uuid is not None and named is not None and named is not by_uuid:
+            raise exceptions.InvalidRequest(f"The name {one.name!a} is the UUID of the stored provider {named.name!a}.")
+        found = by_uuid or named or self._by_name.get(one.name)
+        if found is not None:
+            self.names[one.name] = found.name
+        return found
+
+
+class _Claims:
+    """What consumers hold here, at which provider. A consumer of a source may be a consumer or a group here."""
+
+    def __init__(self, spool: Spool) -> None:
+        self._spool = spool
+        self._places: dict[str, list[int]] = {}
+
+    def add(self, allocations: Iterable[Allocation]) -> None:
+        """Add the claims of one moment, sorted by provider. A consumer that had one at any moment counts as known."""
+        for provider, rows in itertools.groupby(allocations, key=operator.attrgetter("provider")):
+            held: dict[str, dict[str, int]] = {}
+            for one in rows:
+                amounts = held.setdefault(one.resource, {})
+                for holder in {one.consumer, one.group} - {None}:
+                    amounts[str(holder)] = amounts.get(str(holder), 0) + one.used
+            self._places.setdefault(provider, []).append(self._spool.put(held))
+
+    def held(self, provider: str) -> Used:
+        """The largest amount that each consumer had there at any of the moments."""
+        most: dict[str, dict[str, int]] = {}
+        for place in self._places.get(provider, ()):
+            for resource, amounts in self._spool.get(place).items():
+                found = most.setdefault(resource, {})
+                for holder, amount in amounts.items():
+                    found[holder] = max(amount, found.get(holder, 0))
+        return most
+
+
+def _allocations(capacity: Capacity, context: Context) -> Iterator[Allocation]:
+    """All claims, by provider, read in pages."""
+    marker: str | None = None
+    while True:
+        page = capacity.list_allocations(context, limit=PAGE_ROWS, after=marker)
+        yield from page
+        if len(page) < PAGE_ROWS:
+            return
+        marker = page[-1].reservation
+
+
+_GONE: Final = Inventory(0)
+
+
+def _with_gone(one: WantedProvider, records: Mapping[str, InventoryRecord]) -> dict[str, Inventory]:
+    """The inventories to store: those of the source, and a total of 0 for what the source has no longer."""
+    gone = {resource: _GONE for resource in sorted(records) if resource in one.covers - one.inventories.keys()}
+    return {**one.inventories, **gone}
+
+
+def _is_equal(record: InventoryRecord | None, wanted: Inventory) -> bool:
+    if record is None:
+        return False
+    if wanted is _GONE:
+        return record.total == 0
+    values: tuple[Any, ...] = (
+        wanted.total,
+        wanted.reserved,
+        wanted.min_unit,
+        units.max_unit_of(wanted),
+        wanted.step_size,
+        wanted.allocation_ratio,
+    )
+    present = (record.total, record.reserved, record.min_unit, record.max_unit, record.step_size)
+    return (*present, record.allocation_ratio) == values

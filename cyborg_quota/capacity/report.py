@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The capacity report: for each resource what exists and what is promised, and which projects could not be served."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+from cyborg_quota.db import inventories, path_state
+from cyborg_quota.db.database import Connection, Database
+from cyborg_quota.db.project_path import PathState
+from cyborg_quota.ledger.limit_source import LimitDriver
+from cyborg_quota.limits import tables as limit_tables
+from cyborg_quota.limits.sources.database import DatabaseLimitDriver
+from cyborg_quota.types import TOTAL, UNLIMITED, Counters, TotalLimit, UsageKey
+from cyborg_quota.types.capacity import InventoryRecord, NotServed, ResourceReport
+
+_EMPTY: Final = Counters()
+
+
+class CapacityReporter:
+    """Reads all inventories, usage rows and limits; its cost grows with the size of the cloud."""
+
+    def __init__(self, untimed: Database, limits: LimitDriver) -> None:
+        """``untimed``: the database without a statement timeout."""
+        self._untimed = untimed
+        self._limits = limits
+
+    def read(self, resources: Collection[str]) -> list[ResourceReport]:
+        """The reports of all resources with an inventory, and of those of ``resources`` that limits promise; sorted.
+
+        Raises LimitsUnavailable.
+        """
+        records = list(self._untimed.read(inventories.read).values())
+        states = self._untimed.read(self._tops)
+        names = sorted({record.resource for record in records}.union(resources))
+        limits = self._limits.limits(states, names)
+        held = {key: self._held(state.counters.get(key, _EMPTY)) for state in states[:1] for key in limits}
+        totals = {one.resource: one for one in self._untimed.read(limit_tables.read_totals)}
+        reports = [
+            _report(name, [one for one in records if one.resource == name], limits, held, totals.get(name))
+            for name in names
+        ]
+        return [report for report in reports if report.providers or report.promised > 0]
+
+    def _tops(self, connection: Connection) -> list[PathState]:
+        """The states of the projects whose limits no other limit includes. They share the counters of all projects."""
+        parents, shared = path_state.read_tree(connection)
+        bounds_subtree = self._limits.bounds_subtree
+        tops = {key.project_id for key in shared.counters} - {TOTAL}
+        if bounds_subtree or isinstance(self._limits, DatabaseLimitDriver):
+            tops |= parents.keys() | {key.project_id for key in shared.project_limits}
+        if bounds_subtree:
+            tops = {project_id for project_id in tops if parents.get(project_id) is None}
+        return path_state.states_of(shared, parents, tops)
+
+    def _held(self, counters: Counters) -> int:
+        return counters.subtree if self._limits.bounds_subtree else counters.used + counters.reserved
+
+
+def _report(
+    resource: str,
+    records: Iterable[InventoryRecord],
+    limits: Mapping[UsageKey, int],
+    held: Mapping[UsageKey, int],
+    total: TotalLimit | None,
+) -> ResourceReport:
+    records = list(records)
+    free = [max(record.free, 0) for record in records]
+    own = {key: limit for key, limit in limits.items() if key[1] == resource}
+    return ResourceReport(
+        resource=resource,
+        providers=len(records),
+        total=sum(record.total for record in records),
+        reserved=sum(record.reserved for record in records),
+        capacity=sum(record.capacity for record in records),
+        used=sum(record.used for record in records),
+        used_elsewhere=sum(record.used_elsewhere for record in records),
+        free=sum(free),
+        largest_free=max(free, default=0),
+        promised=_promised(own.values(), total),
+        not_served=tuple(_not_served(resource, own, held, sum(free), total)),
+    )
+
+
+def _promised(limits: Collection[int], total: TotalLimit | None) -> int:
+    """The sum of the limits of the tops, but at most a total limit."""
+    promised = UNLIMITED if UNLIMITED in limits else sum(limits)
+    if total is None or total.limit == UNLIMITED:
+        return promised
+    return total.limit if promised == UNLIMITED else min(promised, total.limit)
+
+
+def _not_served(
+    resource: str, limits: Mapping[UsageKey, int], held: Mapping[UsageKey, int], free: int, total: TotalLimit | None
+) -> list[NotServed]:
+    """The projects with a limit whose remaining amount is not free. An unlimited project was promised no number.
+
+    What remains below a total limit is the most that remains to any project.
+    """
+    most = None if total is None or total.limit == UNLIMITED else max(total.limit - total.held, 0)
+    found = []
+    for key, limit in limits.items():
+        remaining = limit - held[key] if most is None else min(limit - held[key], most)
+        if limit != UNLIMITED and remaining > free:
+            found.append(NotServed(resource, key[0], limit, held[key], remaining, remaining - free))
+    return sorted(found, key=lambda one: (-one.missing, one.project_id))

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands on the database: db sync, version and purge."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from cyborg_quota.cli import base, formats
+from cyborg_quota.surface import parsing
+from cyborg_quota.surface.operations import Argument, Operation, cells
+from cyborg_quota.validation import MAX_EXPIRE_SECONDS
+
+_DAY: Final = 86400
+_days: Final = functools.partial(parsing.integer, least=0, most=MAX_EXPIRE_SECONDS // _DAY)
+
+
+@contextmanager
+def open_database(conf: Any, *, verified: bool = True, untimed: bool = False) -> Iterator[Any]:
+    """Open the database of [database] connection.
+
+    :param verified: check first that this release can work with the schema.
+    :param untimed: run statements without a timeout.
+    """
+    from cyborg_quota import settings
+    from cyborg_quota.db import database, schema
+
+    database_settings = settings.database_settings(conf)
+    if untimed:
+        database_settings = dataclasses.replace(database_settings, statement_timeout_seconds=None)
+    ledger_database = database.Database(database_settings, verify=schema.check if verified else None)
+    try:
+        yield ledger_database
+    finally:
+        ledger_database.close()
+
+
+def _sync(run: base.Run) -> tuple[Any, ...]:
+    from cyborg_quota.db import schema
+
+    # No statement timeout: it waits for a sync that runs on another host, and a large table takes long to alter.
+    with open_database(run.conf, verified=False, untimed=True) as ledger_database:
+        before, after = schema.sync(ledger_database)
+    return formats.Optional(before), after
+
+
+Sync = base.generate(
+    Operation(
+        """Create the tables, or upgrade them to the revision that this release needs.
+
+        Does nothing if the database is up to date. Refuses, and changes nothing, if
+        tables with the same names belong to another application.
+        """,
+        "OS_DATABASE__CONNECTION=sqlite:////var/lib/cyborg_quota.db cyborg-quota db sync",
+        _sync,
+        columns=cells("from_revision", "to_revision"),
+        is_list=False,
+    )
+)
+
+
+def _version(run: base.Run) -> tuple[Any, ...]:
+    from cyborg_quota.db import schema
+
+    with open_database(run.conf, verified=False) as ledger_database:
+        return formats.Optional(schema.version(ledger_database)), schema.head()
+
+
+Version = base.generate(
+    Operation(
+        "Show the revision of the database, and the revision that this release needs.",
+        "cyborg-quota db version",
+        _version,
+        columns=cells("revision", "needed"),
+        is_list=False,
+    )
+)
+
+
+def _purge(
+    run: base.Run, older_than: int | None, bindings_older_than: int | None, progress: Callable[[int], None]
+) -> tuple[int]:
+    age = run.conf.quota.purge_age if older_than is None else older_than * _DAY
+    purged = run.engine.purge(run.context, age, progress=progress)
+    if bindings_older_than is not None:
+        purged += run.engine.pods.purge_bindings(run.context, bindings_older_than * _DAY)
+    return (purged,)
+
+
+Purge = base.generate(
+    Operation(
+        """Delete reservations that ended long ago, and print the number of deleted rows.
+
+        As long as an ended reservation is kept, a late or repeated call on it gets a
+        correct answer; after the purge the answer is "not found".
+        """,
+        "cyborg-quota db purge --older-than 90",
+        _purge,
+        (
+            Argument(
+                "--older-than",
+                type=_days,
+                metavar="DAYS",
+                help="delete what ended at least this many days ago (default: [quota] purge_age)",
+            ),
+            Argument(
+                "--bindings-older-than",
+                type=_days,
+                metavar="DAYS",
+                help="also delete the bindings to pods that ended at least this many days ago (default: none)",
+            ),
+        ),
+        cells("purged"),
+        is_list=False,
+        progress="rows",
+    )
+)

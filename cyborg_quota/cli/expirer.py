@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cyborg-quota-expirer: expires overdue reservations, purges old ones, sends notices and measures pods.
+
+It may run on several hosts at once.
+
+cyborg-quota-expirer --config-file /etc/cyborg_quota/cyborg_quota.conf          run as a service
+cyborg-quota-expirer --config-file ... --once                                   run once, for cron
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import cotyledon
+import futurist
+from futurist import periodics
+from oslo_config import cfg
+from oslo_log import log as logging
+
+import cyborg_quota
+from cyborg_quota import QuotaEngine, exceptions, validation
+from cyborg_quota.cli import arguments, notifications, pod
+from cyborg_quota.cli.errors import DONE, INTERRUPTED, REFUSED, exit_status, one_line
+from cyborg_quota.conf import loading
+from cyborg_quota.metrics import setup as metrics
+from cyborg_quota.pods.types import COLLECT_SECONDS, RETRY_SECONDS
+
+LOG = logging.getLogger(__name__)
+
+PROG: Final = "cyborg-quota-expirer"
+_JITTER: Final = 0.1
+"""The largest random delay of a run, as a share of its interval, so that several expirers do not run in step."""
+
+STOP_SECONDS: Final = 30
+"""The time to stop after SIGTERM: longer than one batch with its retries. TimeoutStopSec of the unit is longer."""
+
+_CLI_OPTS = [cfg.BoolOpt("once", default=False, help="Expire and purge once, print the counts, and exit: for cron.")]
+
+
+class Stopping(Exception):
+    """Raised between two batches to stop a job. Each batch is one transaction, so finished batches stay committed.
+
+    ``done``: the size of all finished batches together.
+    """
+
+    def __init__(self, done: int) -> None:
+        self.done = done
+        super().__init__(f"stopped after {done}")
+
+
+class Maintenance:
+    """The periodic jobs. ``stop`` may be called from any thread; it ends a running job after its current batch."""
+
+    def __init__(self, conf: cfg.ConfigOpts, engine: QuotaEngine) -> None:
+        self._engine = engine
+        self._context = validation.admin_context()
+        self._purge_age = conf.quota.purge_age
+        self._history_age: int | None = conf.limits.history_age
+        self._send = notifications.make_sender(conf)
+        self._pods = conf.pods
+        self._read_endpoint = pod.reader(conf, COLLECT_SECONDS)
+        self._stopped = threading.Event()
+        self._expired_at = self._drift_rows = None
+        if metrics.is_enabled(conf):
+            recorder = metrics.recorder()
+            self._expired_at = recorder.gauge(
+                "cyborg_quota_expirer_last_success_timestamp_seconds",
+                "When overdue reservations were last expired without an error, in Unix time.",
+            )
+            self._drift_rows = recorder.gauge(
+                "cyborg_quota_drift_rows", "Counters that differ from the reservations, by the last audit."
+            )
+
+    def stop(self) -> None:
+        """Start no further batch."""
+        self._stopped.set()
+
+    def expire(self) -> int:
+        """Expire overdue reservations; returns their number."""
+        expired = self._engine.expire(self._context, progress=self._count_batches())
+        if self._expired_at is not None:
+            self._expired_at.set_to_current_time()
+        return expired
+
+    def purge(self) -> int:
+        """Delete reservations that ended long ago, and old entries of the history; returns the number of rows."""
+        purged = self._engine.purge(self._context, self._purge_age, progress=self._count_batches())
+        if self._history_age is not None:
+            purged += self._engine.administration.purge_history(self._context, self._history_age)
+            purged += self._engine.pods.purge_bindings(self._context, self._history_age)
+        return purged
+
+    def notify(self) -> int:
+        """Log and send a notice for each threshold that a project, an inventory or a resource crossed.
+
+        Returns their number.
+        """
+        notices = self._engine.notices(self._context)
+        notifications.notify_all(notices, self._send)
+        capacity_notices = self._engine.capacity.notices(self._context)
+        for is_total in (False, True):  # a summary of many inventories must not hide that a resource is nearly full
+            group = [notice for notice in capacity_notices if (notice.provider is None) == is_total]
+            notifications.notify_all(group, self._send)
+        pod_notices = self._engine.pods.notices(self._context)
+        notifications.notify_all(pod_notices, self._send)
+        return len(notices) + len(capacity_notices) + len(pod_notices)
+
+    def collect(self) -> int:
+        """Measure the pods whose measurement is too old; returns their number. Another expirer may measure others."""
+        if not self._pods.collect_interval:
+            return 0
+        collected = self._engine.pods.collect(
+            self._context,
+            read_endpoint=self._read_endpoint,
+            timeout_seconds=COLLECT_SECONDS,
+            max_age_seconds=self._pods.collect_interval,
+            progress=lambda _count: self._check_stopped(0),
+        )
+        for one in collected:
+            if one.error is not None:
+                age = "none" if one.usage.age is None else f"{one.usage.age.total_seconds():.0f} seconds old"
+                LOG.warning("Pod %s was not measured: %s (Its last figures: %s.)", one.usage.pod, one.error, age)
+        return sum(one.error is None for one in collected)
+
+    def audit(self) -> int:
+        """Compare all counters with the reservations, for the metrics; returns the number that differ."""
+        drift = len(self._engine.audit(self._context))
+        if self._drift_rows is not None:
+            self._drift_rows.set(drift)
+        return drift
+
+    def run_job(self, job: Callable[[], int], message: str, longest_wait_seconds: float) -> None:
+        """Run a job once: wait for a random time, run it, log the result. Raises nothing."""
+        if self._stopped.wait(random.uniform(0, longest_wait_seconds)):
+            return
+        outcome = self._outcome(job)
+        # Outside the except clause: inside, oslo.log would append the exception to the line again.
+        if isinstance(outcome, Exception):
+            LOG.error("%s The job is retried at its next interval.", outcome)
+        elif outcome is not None:
+            LOG.log(logging.INFO if outcome else logging.DEBUG, message, outcome)
+
+    def _outcome(self, job: Callable[[], int]) -> int | exceptions.QuotaError | None:
+        try:
+            return job()
+        except Stopping as stopping:
+            return stopping.done
+        except exceptions.QuotaError as error:
+            return error
+        except Exception:
+            LOG.exception("A periodic job failed unexpectedly; it is retried at its next interval.")
+            return None
+
+    def _count_batches(self) -> Callable[[int], None]:
+        """A function for one run of a job, which is called after each batch, with its size."""
+        done = 0
+
+        def count_batch(size: int) -> None:
+            nonlocal done
+            done += size
+            self._check_stopped(done)
+
+        return count_batch
+
+    def _check_stopped(self, done: int) -> None:
+        if self._stopped.is_set():
+            raise Stopping(done)
+
+
+class Expirer(cotyledon.Service):
+    """The worker process of the service. cotyledon creates it after the fork, so it shares no connection."""
+
+    name = PROG
+
+    def __init__(self, worker_id: Any, conf: cfg.ConfigOpts) -> None:
+        super().__init__(worker_id)
+        self._engine = cyborg_quota.make_engine(conf)
+        self._maintenance = Maintenance(conf, self._engine)
+        jobs = [
+            self._job(self._maintenance.expire, "Expired %d reservations.", conf.quota.expire_interval),
+            self._job(self._maintenance.purge, "Purged %d reservations.", conf.quota.expire_interval),
+            self._job(self._maintenance.notify, "Sent %d threshold notices.", conf.quota.expire_interval),
+            self._job(self._maintenance.collect, "Measured %d pods.", _collect_spacing(conf)),
+        ]
+        if metrics.is_enabled(conf) and conf.metrics.audit_interval:
+            jobs.append(self._job(self._maintenance.audit, "%d counters differ.", conf.metrics.audit_interval))
+        metrics.serve_counters(conf)
+        # One thread for each job: a long purge must not delay expiry.
+        self._periodic = periodics.PeriodicWorker(
+            jobs, executor_factory=lambda: futurist.ThreadPoolExecutor(max_workers=len(jobs))
+        )
+
+    def _job(
+        self, job: Callable[[], int], message: str, interval_seconds: int
+    ) -> tuple[Callable[[], None], tuple[()], dict[str, object]]:
+        @periodics.periodic(spacing=interval_seconds, run_immediately=True)
+        def run() -> None:
+            self._maintenance.run_job(job, message, interval_seconds * _JITTER)
+
+        return run, (), {}
+
+    def run(self) -> None:
+        LOG.info("Started.")
+        self._periodic.start()
+
+    def terminate(self) -> None:
+        """Stop on SIGTERM: running jobs end after their current batch."""
+        self._maintenance.stop()
+        self._periodic.stop()
+        self._periodic.wait()
+        self._engine.close()
+        LOG.info("Stopped.")
+
+
+def _collect_spacing(conf: cfg.ConfigOpts) -> int:
+    """Seconds between two searches for pods to measure, so that a failure is repeated soon after RETRY_SECONDS."""
+    return min(conf.pods.collect_interval or RETRY_SECONDS, RETRY_SECONDS // 10)
+
+
+def _once(conf: cfg.ConfigOpts) -> int:
+    with contextlib.closing(cyborg_quota.make_engine(conf)) as engine:
+        maintenance = Maintenance(conf, engine)
+        print(f"expired {maintenance.expire()}")
+        print(f"purged {maintenance.purge()}")
+        maintenance.collect()
+        maintenance.notify()
+    return DONE
+
+
+def _serve(conf: cfg.ConfigOpts) -> int:
+    cyborg_quota.make_engine(conf).close()  # report an invalid configuration here, before a worker process starts
+    manager = cotyledon.ServiceManager(graceful_shutdown_timeout=STOP_SECONDS)
+    manager.add(Expirer, workers=1, args=(conf,))
+    manager.run()
+    return DONE
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the service, or its jobs once; returns the exit status."""
+    conf = cfg.ConfigOpts()
+    try:
+        logging.register_options(conf)
+        # alembic logs each check of the schema's revision at INFO.
+        logging.set_defaults(default_log_levels=[*logging.get_default_log_levels(), "alembic=WARN"])
+        conf.register_cli_opts(_CLI_OPTS)
+        with arguments.usage_as_errors():
+            loading.load(
+                conf,
+                sys.argv[1:] if argv is None else argv,
+                prog=PROG,
+                version=cyborg_quota.__version__,
+                description="Expires overdue reservations, and deletes reservations that ended long ago.",
+            )
+        if not (conf.log_file or conf.log_dir or conf.use_syslog or conf.use_journal):
+            conf.set_default("use_stderr", True)  # the default is stdout, where --once prints its counts
+        logging.setup(conf, "cyborg_quota")
+        return _once(conf) if conf.once else _serve(conf)
+    except SystemExit as exit_request:
+        return exit_request.code if isinstance(exit_request.code, int) else REFUSED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except (exceptions.QuotaError, cfg.Error) as error:
+        print(f"{PROG}: {one_line(str(error))}", file=sys.stderr)
+        return exit_status(error)
+    except Exception as error:
+        LOG.debug("Unexpected error:", exc_info=True)
+        text = one_line(repr(error))
+        print(f"{PROG}: Internal error: {text}. (Run with --debug for the traceback.)", file=sys.stderr)
+        return REFUSED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Output of values in tables and in machine-readable formats, and CSV output of one object, which cliff lacks."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+from cliff import columns
+from cliff.formatters import base
+from stevedore import extension
+
+from cyborg_quota.cli.errors import BadUsage, printable
+from cyborg_quota.types import TOTAL, UNLIMITED
+
+TABLE: Final = "table"
+
+
+if TYPE_CHECKING:
+    _Base = columns.FormattableColumn[Any]
+else:
+    _Base = columns.FormattableColumn  # older versions of cliff are not generic
+
+
+class Cell(_Base):
+    """A value, and its text in a table. Sorts None last, as cliff does with plain values."""
+
+    def __init__(self, value: Any, text: str) -> None:
+        super().__init__(value)
+        self._text = text
+
+    def human_readable(self) -> str:
+        return self._text
+
+    def __lt__(self, other: object) -> bool:
+        if not isinstance(other, columns.FormattableColumn):
+            return NotImplemented
+        own_value, other_value = self.machine_readable(), other.machine_readable()
+        return own_value is not None and (other_value is None or bool(own_value < other_value))
+
+
+def _shown(texts: Mapping[Any, str]) -> Callable[[Any], Cell]:
+    """A function that makes cells. ``texts``: what a table shows for some values."""
+    return lambda value: Cell(value, texts.get(value, str(value)))
+
+
+Limit: Final = _shown({None: "not set", UNLIMITED: "unlimited"})
+"""A limit: -1, or ``unlimited`` in a table; null, or ``not set`` in a table, if there is none."""
+
+Available: Final = _shown({None: "unlimited"})
+"""The available amount: null, or ``unlimited`` in a table, if there is no limit."""
+
+Unknown: Final = _shown({None: "unknown"})
+"""A value that is not available now: null, or ``unknown`` in a table."""
+
+Default: Final = _shown({None: "(default)", TOTAL: "(total)"})
+"""The project of a limit. In a table, ``(default)`` is the default of all projects, otherwise null; ``(total)`` is the
+total over all projects."""
+
+OptionalProject: Final = _shown({None: "", TOTAL: "(total)"})
+"""A project. In a table, ``(total)`` is the total over all projects, and nothing is shown for no project."""
+
+Optional: Final = _shown({None: ""})
+"""A value that may be missing: null, or an empty cell in a table."""
+
+OptionalLimit: Final = _shown({None: "", UNLIMITED: "unlimited"})
+"""A limit that may be missing: null, or an empty cell in a table."""
+
+
+def fits(value: int | None, *, is_unlimited: bool) -> Cell:
+    """What fits: a table shows ``unlimited`` if that is so, whatever the exact amount."""
+    return Cell(value, "unlimited" if is_unlimited else str(value))
+
+
+def indented(value: str, depth: int) -> Cell:
+    """A project in a tree; a table indents it by two blanks for each level. The total is as in OptionalProject."""
+    return Cell(value, "  " * depth + ("(total)" if value == TOTAL else value))
+
+
+def timestamp(value: datetime.datetime | None) -> Cell:
+    """Format a stored time (naive UTC) as ISO 8601, always with microseconds."""
+    return Optional(None if value is None else f"{value.isoformat(timespec='microseconds')}Z")
+
+
+def machine(row: Iterable[Any]) -> list[Any]:
+    """A row in a machine-readable format: numbers stay numbers (cliff's CSV would quote them), None stays None."""
+    return [value.machine_readable() if isinstance(value, columns.FormattableColumn) else value for value in row]
+
+
+def human(row: Iterable[Any]) -> list[Any]:
+    """A row for a table, with control characters escaped.
+
+    The engine allows no control characters in names, but rows written with plain SQL may have them.
+    """
+    return [
+        Cell(value.machine_readable(), printable(str(value.human_readable())))
+        if isinstance(value, columns.FormattableColumn)
+        else printable(value)
+        if isinstance(value, str)
+        else value
+        for value in row
+    ]
+
+
+@contextmanager
+def known_columns() -> Iterator[None]:
+    """Turn the ValueError that cliff raises for an unknown --column into BadUsage."""
+    try:
+        yield
+    except ValueError as error:
+        raise BadUsage(str(error)) from None
+
+
+class _CSV(base.SingleFormatter, base.ListFormatter):
+    """Prints one object as CSV with one row; cliff has CSV only for lists."""
+
+    def add_argument_group(self, parser: argparse.ArgumentParser) -> None:
+        """Add nothing: this format has no options."""
+
+    def emit_one(
+        self,
+        column_names: Sequence[str],
+        data: Sequence[Any],
+        stdout: TextIO,
+        parsed_args: argparse.Namespace,
+    ) -> None:
+        self.emit_list(column_names, [data], stdout, parsed_args)
+
+    def emit_list(
+        self,
+        column_names: Sequence[str],
+        data: Iterable[Sequence[Any]],
+        stdout: TextIO,
+        parsed_args: argparse.Namespace,
+    ) -> None:
+        writer = csv.writer(stdout, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
+        writer.writerow(column_names)
+        writer.writerows(data)
+
+
+def with_csv(plugins: Any) -> Any:
+    """Add CSV to cliff's formatters of one object. (An entry point would add it to every cliff program.)"""
+    none: Any = None  # no entry point, and no plugin to load
+    plugins.extensions.append(extension.Extension("csv", none, none, _CSV()))
+    return plugins

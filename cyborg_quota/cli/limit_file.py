@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""limit import and export: limits and the project tree as a YAML file."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Final
+
+from cyborg_quota import exceptions
+from cyborg_quota.cli import arguments, base, formats, projects
+from cyborg_quota.cli.errors import BadUsage, Located
+from cyborg_quota.surface.operations import Argument, Column, Operation, Table
+from cyborg_quota.types import TOTAL, RecordedChange
+
+
+def _cell(change: RecordedChange, value: Any) -> formats.Cell:
+    return (formats.Optional if change.resource is None else formats.OptionalLimit)(value)
+
+
+COLUMNS: Final = (
+    Column("change", value=lambda change: change.action),
+    Column("project_id", formats.Default),
+    Column("resource", formats.Optional),
+    Column("before", value=lambda change: _cell(change, change.before)),
+    Column("after", value=lambda change: _cell(change, change.after)),
+    Column("pod", formats.Optional),
+)
+"""The columns of a RecordedChange."""
+
+
+def _import(
+    run: base.Run,
+    *,
+    file: str,
+    reason: str | None,
+    against: str | None,
+    since: int | None,
+    chart: str | None,
+    dry_run: bool,
+    force: bool,
+) -> Table:
+    if against is None and (since or chart):
+        raise BadUsage("--since and --chart need --against.")
+    if against is not None and not dry_run:
+        raise BadUsage("--against needs --dry-run: an import is not simulated.")
+    try:
+        content = read_document(file)
+        _check_projects(run, content, dry_run=dry_run, force=force)
+        changes = run.engine.administration.import_limits(run.context, content, dry_run=dry_run, reason=reason)
+    except exceptions.InvalidDocument as error:
+        raise Located(ascii("stdin" if file == "-" else file), error) from None
+    except exceptions.LimitRefused as error:
+        if not dry_run:
+            raise
+        run.refusal, run.notice, changes = error, None, error.changes
+    if against is None:
+        return Table(COLUMNS, changes)
+    from cyborg_quota.cli import simulate
+
+    return Table(simulate.COLUMNS, simulate.outcomes(run, content, file, against=against, since=since, chart=chart)[0])
+
+
+def _check_projects(run: base.Run, content: object, *, dry_run: bool, force: bool) -> None:
+    """Raise UnknownProject if Keystone does not know a project that the file would change.
+
+    If Keystone is not asked: set the notice about projects that the file would add.
+    """
+    try:
+        changes = run.engine.administration.import_limits(run.context, content, dry_run=True)
+    except exceptions.LimitRefused as error:
+        changes = list(error.changes)
+    if force or not run.app.uses_keystone:
+        run.notice = projects.new_projects_notice(run.app, changes, dry_run=dry_run)
+        return
+    changed = {change.project_id for change in changes if change.project_id and change.action != "unset limit"}
+    changed.discard(TOTAL)
+    projects.require_known(run.app, changed)
+
+
+def read_document(file: str) -> object:
+    """The parsed content of a YAML file, not yet checked; - is stdin. Raises BadUsage, InvalidDocument."""
+    from cyborg_quota.limits import document
+
+    return document.parse(_read(file))
+
+
+def _read(file: str) -> bytes:
+    try:
+        if file == "-":
+            return sys.stdin.buffer.read()
+        with open(file, "rb") as source:
+            return source.read()
+    except OSError as error:
+        raise BadUsage(f"Cannot read {file!a}: {error.strerror}.") from None
+
+
+Import = base.generate(
+    Operation(
+        """Change limits and the project tree to match a YAML file; all of it or nothing.
+
+        Prints the changes; pod is that of a limit per pod. Limits and projects that
+        the file does not mention stay unchanged. Each project is moved to its
+        position in the file (at the top level it has no parent); a limit of null is
+        removed. If the changes are refused, the error has the first ten reasons;
+        `cyborg-quota -v limit import` logs the others. With --dry-run and --against,
+        prints the table of `limit simulate`.
+        """,
+        "cyborg-quota limit import limits.yaml --dry-run",
+        _import,
+        (
+            Argument("file", metavar="FILE", help="the file, in the format of `limit export`; - is stdin"),
+            Argument("--dry-run", action="store_true", help="write nothing; print what would change or be refused"),
+            arguments.REASON,
+            Argument("--force", action="store_true", help="do not ask Keystone whether the projects of the file exist"),
+            Argument(
+                "--against",
+                metavar="TRACE|ledger",
+                help="with --dry-run: print, instead of the changes, which claims they would have "
+                "refused (see `limit simulate`)",
+            ),
+            arguments.SINCE,
+            arguments.CHART,
+        ),
+        COLUMNS,
+    )
+)
+
+
+def _export(run: base.Run, file: str | None) -> None:
+    from cyborg_quota.limits import document
+
+    text = document.render(run.engine.administration.export_limits(run.context))
+    with arguments.output(run.app.stdout, file) as target:
+        target.write(text)
+
+
+Export = base.generate(
+    Operation(
+        "Write all limits and the whole project tree as YAML, in the format of `limit import`.",
+        "cyborg-quota limit export limits.yaml",
+        _export,
+        (arguments.OUTPUT,),
+    )
+)

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cyborg-quota: the command line."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import logging
+import os
+import pwd
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from cliff import app, commandmanager
+from cliff import help as cliff_help
+from oslo_config import cfg
+
+import cyborg_quota
+from cyborg_quota import QuotaEngine, exceptions, validation
+from cyborg_quota.cli import arguments
+from cyborg_quota.cli.errors import BAD_USAGE, BROKEN_PIPE, INTERRUPTED, REFUSED, exit_status, one_line
+from cyborg_quota.conf import keystone, loading
+from cyborg_quota.limits.sources import keystone_projects
+from cyborg_quota.surface.operations import Argument, add_to
+
+if TYPE_CHECKING:
+    from cyborg_quota.limits.sources.keystone_projects import ProjectDirectory
+
+LOG = logging.getLogger(__name__)
+
+DESCRIPTION = """\
+Quota for the accelerators of OpenStack Cyborg: the usage, reservations and limits of
+each project. Works with admin rights on the database of [database] connection, which
+is set in --config-file or in the environment variable OS_DATABASE__CONNECTION."""
+
+EPILOG = "exit statuses: 0 success; 1 refused, or a check found differences; 2 invalid usage"
+
+_OPTIONS: Final = (
+    Argument("-h", "--help", action="store_true", dest="deferred_help", help="show this help"),
+    Argument("--version", action="version", version=f"cyborg-quota {cyborg_quota.__version__}"),
+    Argument(
+        "--config-file",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="read this configuration file; may be repeated, later files take precedence "
+        "(default: cyborg_quota.conf in ~/.cyborg_quota, ~, /etc/cyborg_quota or /etc)",
+    ),
+    Argument(
+        "--config-dir",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="read all *.conf files in this directory",
+    ),
+    Argument(
+        "-v",
+        "--verbose",
+        action="count",
+        dest="verbose_level",
+        default=0,
+        help="log to stderr at INFO; repeat for DEBUG (default: only warnings)",
+    ),
+    Argument("--debug", action="store_true", help="log at DEBUG, and show tracebacks"),
+)
+
+
+class Shell(app.App):
+    """One run of the command line. ``run(argv)`` returns the exit status and raises nothing."""
+
+    NAME = "cyborg-quota"
+
+    def __init__(self) -> None:
+        super().__init__(
+            description=DESCRIPTION,
+            version=cyborg_quota.__version__,
+            command_manager=commandmanager.CommandManager("cyborg_quota.cli"),
+            deferred_help=True,
+        )
+        self.context = validation.admin_context(_os_user())
+
+    def build_option_parser(
+        self,
+        description: str | None,
+        version: str | None,
+        argparse_kwargs: dict[str, Any] | None = None,
+    ) -> argparse.ArgumentParser:
+        parser = argparse.ArgumentParser(
+            prog=self.NAME,
+            description=description,
+            epilog=EPILOG,
+            add_help=False,
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            **(argparse_kwargs or {}),
+        )
+        add_to(parser, _OPTIONS)
+        return arguments.raise_errors(parser)
+
+    @functools.cached_property
+    def conf(self) -> cfg.ConfigOpts:
+        """The configuration, read at first use: --help works without it."""
+        options: list[str] = []
+        for name in ("config_file", "config_dir"):
+            for value in getattr(self.options, name):
+                options += [f"--{name.replace('_', '-')}", value]
+        return loading.load(cfg.ConfigOpts(), options)
+
+    @functools.cached_property
+    def engine(self) -> QuotaEngine:
+        """The engine, made from the configuration."""
+        return cyborg_quota.make_engine(self.conf)
+
+    @functools.cached_property
+    def uses_keystone(self) -> bool:
+        """Whether [oslo_limit] has credentials for Keystone."""
+        return keystone.has_credentials(self.conf)
+
+    @functools.cached_property
+    def directory(self) -> ProjectDirectory:
+        """The projects of Keystone, connected at first use. Raises ConfigurationError. ``uses_keystone`` is true."""
+        return keystone_projects.make_directory(self.conf)
+
+    def run(self, argv: Sequence[str]) -> int:
+        debug = "--debug" in argv
+        try:
+            self.options, remainder = self.parser.parse_known_args(list(argv))
+            with self._logging():
+                return self._dispatch(remainder)
+        except SystemExit as exit_request:  # argparse has printed the help or the version
+            return exit_request.code if isinstance(exit_request.code, int) else BAD_USAGE
+        except KeyboardInterrupt:
+            return INTERRUPTED
+        except BrokenPipeError:
+            return _discard_stdout()
+        except (exceptions.QuotaError, cfg.Error) as error:
+            self._print_error(str(error) + _next_step(error), debug)
+            return exit_status(error)
+        except Exception as error:
+            self._print_error(f"Internal error: {error!r}. (Run with --debug for the traceback.)", debug)
+            return REFUSED
+        finally:
+            if "engine" in self.__dict__:
+                self.engine.close()
+
+    def _dispatch(self, argv: list[str]) -> int:
+        if not argv and not self.options.deferred_help:
+            self._print_error("A command is missing. Run with --help for a list.", False)
+            return BAD_USAGE
+        try:
+            if self.options.deferred_help:
+                self._check_command(argv)
+                factory, name, rest = self.command_manager.find_command(["help", *argv])
+            else:
+                factory, name, rest = self.command_manager.find_command(argv)
+        except ValueError:
+            similar = ", ".join(self.get_fuzzy_matches(argv[0])) or "none"
+            self._print_error(
+                f"{' '.join(argv)!a} is no command. Similar commands: {similar}. Run with --help for a list.", False
+            )
+            return BAD_USAGE
+        command = factory(self, self.options, cmd_name=name)
+        try:
+            parser = arguments.raise_errors(command.get_parser(f"{self.NAME} {name}"))
+            return int(command.run(parser.parse_args(rest)))
+        except cliff_help.HelpExit:
+            return 0
+        except exceptions.LimitRefused as error:
+            for problem in error.problems[error.MAX_SHOWN :]:
+                LOG.info("Not allowed: %s.", problem)
+            raise
+        finally:
+            self.stdout.flush()
+
+    def _check_command(self, argv: list[str]) -> None:
+        """Raise ValueError unless --help can describe ``argv``: a command, or the first words of one."""
+        names = (tuple(name.split()) for name, _ in self.command_manager)
+        if argv and not any(name[: len(argv)] == tuple(argv) for name in names):
+            self.command_manager.find_command(argv)
+
+    @contextlib.contextmanager
+    def _logging(self) -> Iterator[None]:
+        """Log to stderr at the level of -v and --debug. (The logging options of [DEFAULT] are for the services.)"""
+        level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(self.options.verbose_level, 2)]
+        if self.options.debug:
+            level = logging.DEBUG
+        handler = logging.StreamHandler(self.stderr)
+        handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+        root = logging.getLogger()
+        previous_level = root.level
+        root.addHandler(handler)
+        root.setLevel(level)
+        # These libraries log too much at INFO and DEBUG.
+        for name in ("stevedore", "alembic", "matplotlib", "PIL"):
+            logging.getLogger(name).setLevel(logging.WARNING)
+        if level > logging.DEBUG:
+            # It warns when Keystone cannot be reached; our own message reports that with the reason.
+            logging.getLogger("keystoneauth.identity").setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            root.removeHandler(handler)
+            root.setLevel(previous_level)
+
+    def _print_error(self, text: str, debug: bool) -> None:
+        if debug:
+            traceback.print_exc(file=self.stderr)
+        print(f"{self.NAME}: {one_line(text)}", file=self.stderr)
+
+
+def _next_step(error: Exception) -> str:
+    """The command that helps after an error whose text also reaches those who have no command line."""
+    if isinstance(error, exceptions.LimitRefused) and len(error.problems) > error.MAX_SHOWN:
+        return " With -v before the command, the others are logged."
+    step = getattr(error, "next_step", "")
+    return step and f" {step}"
+
+
+def _os_user() -> str:
+    """The user of the operating system who runs the command, for the history of limits: os:root (sudo: alice)."""
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container's user may have no entry
+        user = str(os.getuid())
+    sudo_user = os.environ.get("SUDO_USER", "") if os.getuid() == 0 else ""
+    return f"os:{user} (sudo: {sudo_user})" if sudo_user else f"os:{user}"
+
+
+def _discard_stdout() -> int:
+    """Redirect stdout to /dev/null after a broken pipe, so that Python's flush at exit raises no second error."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return BROKEN_PIPE
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError):
+            # Escape characters that the terminal's encoding lacks, instead of raising UnicodeEncodeError.
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    return Shell().run(sys.argv[1:] if argv is None else argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

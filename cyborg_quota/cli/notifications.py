@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reports a crossed threshold: a log line and, if configured, a notification."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from oslo_config import cfg
+from oslo_log import log as logging
+
+from cyborg_quota.conf import messaging
+from cyborg_quota.types import TOTAL, Notice
+from cyborg_quota.types.capacity import EVENTS, SHOWN_BY, AnyNotice
+
+LOG = logging.getLogger(__name__)
+
+_OWNERS: Final = {None: "(all)", TOTAL: "(total)"}
+Send = Callable[[AnyNotice], None]
+
+SUMMARIZE_ABOVE: Final = 10
+"""If more notices of one direction than this are due at once, the log gets one line."""
+
+
+def notify_all(notices: Sequence[AnyNotice], send: Send | None) -> None:
+    """Log the notices, and pass each to ``send``. More than SUMMARIZE_ABOVE in one direction make one log line.
+
+    (The first check of a cloud, or a lowered default, can make thousands of projects cross a threshold at once.)
+    """
+    rising = [notice for notice in notices if notice.now > notice.before]
+    falling = [notice for notice in notices if notice.now <= notice.before]
+    is_summarized = {}
+    for group, log_level in ((falling, logging.INFO), (rising, logging.WARNING)):
+        is_summarized[log_level] = len(group) > SUMMARIZE_ABOVE
+        if is_summarized[log_level]:
+            _log_summary(group, log_level)
+    for notice in notices:
+        log_level = _log_level(notice)
+        notify(notice, send, logging.DEBUG if is_summarized[log_level] else log_level)
+
+
+def _log_summary(notices: Sequence[AnyNotice], log_level: int) -> None:
+    by_level = Counter((notice.now, notice.where) for notice in notices)
+    # The highest level first; within a level, "at the limit" is higher than a percentage.
+    ordered = sorted(by_level.items(), key=lambda item: (-item[0][0], item[0][1] not in ("at the limit", "full")))
+    counts = ", ".join(f"{count} {where}" for (_, where), count in ordered)
+    kind, commands = SHOWN_BY[type(notices[0])]
+    LOG.log(
+        log_level,
+        "thresholds crossed by %d %s: %s. (%s them; each notice is logged at DEBUG.)",
+        len({notice.project_id if isinstance(notice, Notice) else notice for notice in notices}),
+        kind,
+        counts,
+        commands,
+    )
+
+
+def _log_level(notice: AnyNotice) -> int:
+    return int(logging.WARNING if notice.now > notice.before else logging.INFO)
+
+
+def notify(notice: AnyNotice, send: Send | None, log_level: int | None = None) -> None:
+    """Log the notice, with its figures as name=value, and pass it to ``send``. Rising levels are warnings."""
+    LOG.log(
+        _log_level(notice) if log_level is None else log_level,
+        "threshold crossed: %s [%s level_before=%d level=%d]",
+        notice,
+        _fields(notice),
+        notice.before,
+        notice.now,
+    )
+    if send is None:
+        return
+    try:
+        send(notice)
+    except Exception:
+        LOG.exception("Could not send the notification of %s.", notice)
+
+
+def _fields(notice: AnyNotice) -> str:
+    values = {name: value for name, value in dataclasses.asdict(notice).items() if name not in ("before", "now")}
+    return " ".join(f"{name}={_OWNERS.get(value, value)}" for name, value in values.items())
+
+
+def make_sender(conf: cfg.ConfigOpts) -> Send | None:
+    """Return the function that sends notifications, or None if they are disabled.
+
+    Raises ConfigurationError if oslo.messaging is missing or the transport cannot be used.
+    """
+    if not conf.notices.notifications:
+        return None
+    notifier = messaging.make_notifier(conf)
+
+    def send(notice: AnyNotice) -> None:
+        payload: dict[str, Any] = dataclasses.asdict(notice)
+        (notifier.warn if notice.now > notice.before else notifier.info)({}, EVENTS[type(notice)], payload)
+
+    return send

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of projects on the command line: resolved with Keystone, if [oslo_limit] has credentials for it.
+
+Commands only declare their arguments (see arguments.py). base.py calls ``resolve`` before a command runs, so that
+take_action finds ids in ``project_id``, ``parent_id`` and ``to_project``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from oslo_log import log as logging
+
+from cyborg_quota import exceptions, validation
+from cyborg_quota.cli import formats
+from cyborg_quota.cli.errors import BadUsage
+from cyborg_quota.types import RecordedChange
+
+if TYPE_CHECKING:
+    from cyborg_quota.cli.main import Shell
+    from cyborg_quota.limits.sources.keystone_projects import ProjectDirectory
+
+LOG = logging.getLogger(__name__)
+
+RESOLVED: Final = ("project_domain", "force_project")
+"""Arguments that ``resolve`` uses, and the command does not get."""
+
+ID_COLUMN: Final = "project_id"
+NAME_COLUMN: Final = "project_name"
+
+_LOOKS_LIKE_ID: Final = re.compile(r"[0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+_MAX_SHOWN: Final = 5
+_MAX_HOLDINGS: Final = 500
+"""The most projects of one call of list_holdings."""
+_NEEDS_KEYSTONE: Final = "needs Keystone: set its URL and credentials in [oslo_limit] (auth_type, auth_url, ...)."
+_FORCE: Final = "If it is the id of a project nevertheless, add --force."
+
+
+def require_keystone(shell: Shell, what: str) -> None:
+    """Raise BadUsage if Keystone is not configured; ``what`` needs it."""
+    if not shell.uses_keystone:
+        raise BadUsage(f"{what} {_NEEDS_KEYSTONE}")
+
+
+def require_directory(shell: Shell, what: str) -> ProjectDirectory:
+    """The projects of Keystone. Raises BadUsage if Keystone is not configured; ``what`` needs it."""
+    require_keystone(shell, what)
+    return shell.directory
+
+
+def resolve(shell: Shell, parsed: argparse.Namespace) -> None:
+    """Replace the names in ``project_id``, ``parent_id`` and ``to_project`` by ids.
+
+    Raises UnknownProject, AmbiguousProject, BadUsage.
+    """
+    domain = getattr(parsed, "project_domain", None)
+    given = [name for name in ("project_id", "parent_id", "to_project") if getattr(parsed, name, None) is not None]
+    if domain is not None:
+        if not given:
+            raise BadUsage("--project-domain needs a project.")
+        require_directory(shell, "--project-domain")
+    for name in given:
+        text = validation.check_name("project_id", getattr(parsed, name))
+        checked = name == "project_id" and "force_project" in parsed
+        if not (checked and parsed.force_project):
+            text = _resolve(shell, text, domain, checked=checked)
+        setattr(parsed, name, text)
+
+
+def _resolve(shell: Shell, text: str, domain: str | None, *, checked: bool) -> str:
+    """The id of a project given by id or name. ``checked``: Keystone must know it; otherwise the ledger suffices.
+
+    An id that the ledger has needs no request, so that commands work on it while Keystone is unavailable, and after
+    Keystone has deleted the project.
+    """
+    if not checked and domain is None and _LOOKS_LIKE_ID.fullmatch(text):
+        return text
+    if not shell.uses_keystone:
+        return text
+    if not checked and domain is None and shell.engine.administration.is_known_project(shell.context, text):
+        return text
+    try:
+        return shell.directory.find(text, domain).project_id
+    except exceptions.UnknownProject as error:
+        hint = _FORCE if checked and domain is None else ""
+        raise exceptions.UnknownProject(error.project, error.domain, what=error.what, hint=hint) from None
+    except exceptions.ProjectLookupFailed as error:
+        if checked and domain is None:
+            raise exceptions.ProjectLookupFailed(
+                error.reason, hint="To use an id without Keystone, add --force."
+            ) from None
+        raise
+
+
+def new_project_notice(shell: Shell, parsed: argparse.Namespace) -> str | None:
+    """A line for stderr if `limit set` is about to set the first limit of a project that Keystone has not confirmed.
+
+    Without Keystone, a mistyped id is not an error: the limit is set for a project that does not exist.
+    """
+    if parsed.project_id is None or (shell.uses_keystone and not parsed.force_project):
+        return None
+    is_known = shell.engine.administration.is_known_project(shell.context, parsed.project_id)
+    return None if is_known else _new(parsed.project_id)
+
+
+def remedy(command: str) -> str:
+    """The end of the notice, after the limit was set: the command that removes it."""
+    return f" If the id is wrong, remove the limit with `{command}`."
+
+
+def new_projects_notice(shell: Shell, changes: Iterable[RecordedChange], *, dry_run: bool) -> str | None:
+    """The same for the changes of an import, before it is made: a line about the projects that it adds with limits."""
+    changes = list(changes)
+    limited = {change.project_id for change in changes if change.action in ("set limit", "set override")}
+    added = [str(change.project_id) for change in changes if change.action == "add project"]
+    new = [project_id for project_id in added if project_id in limited]
+    for start in range(0, len(new), _MAX_HOLDINGS):
+        batch = new[start : start + _MAX_HOLDINGS]
+        held = {one.key.project_id for one in shell.engine.administration.list_holdings(shell.context, batch)}
+        limited -= held
+    new = [project_id for project_id in new if project_id in limited]
+    if not new:
+        return None
+    notice, id_is_wrong = _new(new[0]), "the id is wrong"
+    if len(new) > 1:
+        notice = f"{len(new)} projects are new: they had no usage, limit or place in the tree before: {_shown(new)}."
+        id_is_wrong = "an id is wrong"
+    return notice if dry_run else f"{notice} If {id_is_wrong}, remove the project with `project remove`."
+
+
+def _new(project_id: str) -> str:
+    return f"Project {project_id!a} is new: it had no usage, limit or place in the tree before."
+
+
+def _shown(ids: Sequence[str]) -> str:
+    return ", ".join(map(ascii, ids[:_MAX_SHOWN])) + (", ..." if len(ids) > _MAX_SHOWN else "")
+
+
+def require_known(shell: Shell, project_ids: Collection[str]) -> None:
+    """Raise UnknownProject if Keystone is configured and does not know all of these ids."""
+    if not shell.uses_keystone or not project_ids:
+        return
+    unknown = shell.directory.unknown(project_ids)
+    if unknown:
+        first, *more = unknown
+        count = "1 more project is" if len(more) == 1 else f"{len(more)} more projects are"
+        others = f"{count} unknown: {_shown(more)}. " if more else ""
+        raise exceptions.UnknownProject(first, None, hint=f"{others}To import nevertheless, add --force.")
+
+
+def with_names(shell: Shell, column_names: Sequence[str], rows: list[list[Any]]) -> tuple[list[str], list[list[Any]]]:
+    """The table with a column of names after that of the ids. Names that Keystone does not have are None."""
+    directory = require_directory(shell, "--names")
+    if ID_COLUMN not in column_names:
+        raise BadUsage("--names: this table has no projects.")
+    index = list(column_names).index(ID_COLUMN)
+    ids = formats.machine(row[index] for row in rows)
+    try:
+        known = directory.names({project_id for project_id in ids if project_id is not None})
+    except exceptions.ProjectLookupFailed as error:
+        LOG.warning("The names of the projects are unknown: %s", error)
+        known = {}
+    named = [
+        [*row[: index + 1], formats.Optional(known.get(project_id)), *row[index + 1 :]]
+        for row, project_id in zip(rows, ids, strict=True)
+    ]
+    return [*column_names[: index + 1], NAME_COLUMN, *column_names[index + 1 :]], named

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""reconcile: compare the ledger with Cyborg's records."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from cyborg_quota.cli import base
+from cyborg_quota.cli.errors import REFUSED
+from cyborg_quota.surface.operations import Argument
+
+if TYPE_CHECKING:
+    from cyborg_quota.cyborg.diff import Difference, Report
+    from cyborg_quota.cyborg.reconciler import Reconciler
+
+COLUMNS = ("arq", "problem", "instance", "source", "charged", "attached")
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 3600:
+        raise argparse.ArgumentTypeError("must be between 0 and 3600")
+    return value
+
+
+class Reconcile(base.Lister):
+    """Compare the charges in the ledger with the accelerators attached in Cyborg.
+
+    If there are differences, prints a row for each ARQ (what is charged, what
+    Cyborg has attached) and exits with 1; otherwise prints nothing and exits with
+    0. Only a difference that persists for the grace period is reported, so that
+    binds in progress are not. Writes nothing, unless --heal is given.
+
+    With --heal, changes the ledger to match Cyborg's records, regardless of the
+    limits: charges what is attached and not charged, releases what is charged and
+    not attached, and prints the changes. On a cloud that ran before the quota was
+    installed, `reconcile --heal --force` charges all attached accelerators.
+
+    Only charges with the [cyborg] source of this Cyborg are changed. Charges of
+    another source are ignored. Charges without a source are printed and not
+    changed, until --claim-source assigns them to this Cyborg. If [cyborg] source
+    was changed, --claim-source OLD-NAME assigns the charges of the old name. Do not
+    run it while another Cyborg uses that name.
+    """
+
+    example = "cyborg-quota reconcile --heal"
+    has_names = False
+    arguments = (
+        Argument("--heal", action="store_true", help="repair the differences"),
+        Argument(
+            "--force",
+            action="store_true",
+            help="repair even if the share of changes is more than [cyborg] reconcile_share allows, or if Cyborg's "
+            "records have become fewer; with --claim-source, set the source even if they have become fewer",
+        ),
+        Argument(
+            "--claim-source",
+            nargs="?",
+            const="",
+            metavar="FROM",
+            help="first set [cyborg] source on the charges whose source is FROM, the old name of this Cyborg; without "
+            "FROM, on the charges that have none. Do not use it if another Cyborg or program charges the same "
+            "resources with the source FROM, or without a source",
+        ),
+        Argument(
+            "--grace",
+            type=_seconds,
+            metavar="SECONDS",
+            help="how long a difference must persist (default: [cyborg] reconcile_grace)",
+        ),
+        Argument(
+            "--cyborg-config-file",
+            action="append",
+            metavar="FILE",
+            help="Cyborg's configuration; may be repeated (default: [cyborg] config_file, or Cyborg's default files)",
+        ),
+    )
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        from cyborg_quota.cyborg import cyborg_host, diff
+
+        if parsed_args.cyborg_config_file:
+            self.conf.set_override("config_file", parsed_args.cyborg_config_file, group="cyborg")
+        records = cyborg_host.records(self.conf)
+        reconciler = cyborg_host.reconciler(self.conf, self.engine, records, parsed_args.grace, wait=wait)
+        if parsed_args.claim_source is not None:
+            self._claim_source(reconciler, parsed_args.claim_source or None, force=parsed_args.force)
+        report = reconciler.find()
+        for resource_class, reason in sorted(records.uncounted.items()):
+            self.print_message(f"resource class {resource_class} is not counted: {reason}")
+        differences = report.differences
+        if differences and parsed_args.heal:
+            with base.progress_bar(len(differences), "accelerators") as progress:
+                differences = reconciler.heal(report, force=parsed_args.force, progress=progress)
+            self._report_failed(report, differences)
+        elif differences:
+            self.status = REFUSED
+        self._report_others(report)
+        return COLUMNS, [
+            (
+                difference.arq,
+                difference.problem,
+                "" if difference.attached is None else difference.attached.instance,
+                difference.sources,
+                diff.format_amounts(difference.before),
+                diff.format_amounts(difference.after),
+            )
+            for difference in differences
+        ]
+
+    def _report_others(self, report: Report) -> None:
+        """Report the differences that are not repaired with --heal, or not even listed."""
+        unclaimed, omitted = report.count("foreign"), sum(report.omitted.values())
+        if unclaimed:
+            self.status = REFUSED
+            self.print_message(
+                f"{unclaimed} of these ARQs have charges without a source, or of another source; they are not "
+                "repaired. The charges of another program, such as `cyborg-quota reserve`, belong to that program: do "
+                "not claim them. If all belong to this Cyborg, run: cyborg-quota reconcile --claim-source, or, for "
+                "charges of its old source: cyborg-quota reconcile --claim-source FROM"
+            )
+        if report.unclaimed:
+            self.print_message(
+                f"{report.unclaimed} more ARQs are charged correctly, but without a source: their charges will not be "
+                "released automatically. If all belong to this Cyborg, run: cyborg-quota reconcile --claim-source"
+            )
+        if omitted:
+            self.status = REFUSED
+            self.print_message(
+                f"{omitted} further differences are not listed. Run the command again when those above are repaired."
+            )
+
+    def _report_failed(self, report: Report, repaired: Sequence[Difference]) -> None:
+        done = {difference.arq for difference in repaired if difference.problem != "released, not charged"}
+        failed = sum(difference.is_own and difference.arq not in done for difference in report.differences)
+        if failed:
+            self.status = REFUSED
+            self.print_message(f"{failed} differences were not repaired; the log has the reasons.")
+
+    def _claim_source(self, reconciler: Reconciler, replaced: str | None, *, force: bool) -> None:
+        count = reconciler.claim_source(replaced, force=force)
+        before = "none" if replaced is None else f"the source {replaced}"
+        self.print_message(f"set the source of {count} charges that had {before}.")
+
+
+def wait(seconds: float) -> None:
+    """Wait for the grace period, so that binds in progress can finish; say so on a terminal."""
+    if sys.stderr.isatty():
+        print(f"Found differences; comparing again in {seconds:.0f} s.", file=sys.stderr)
+    time.sleep(seconds)

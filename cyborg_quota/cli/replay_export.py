@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cyborg-quota replay export: write the ledger's history as a trace."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+from cyborg_quota import spool
+from cyborg_quota.cli import arguments, base
+from cyborg_quota.cli.db import open_database
+from cyborg_quota.surface.operations import Operation
+
+
+@contextlib.contextmanager
+def exported(conf: Any, since_seconds: int | None) -> Iterator[tuple[TextIO, Any]]:
+    """Write the trace of the configured ledger to a temporary file; yields it, and the span of time that it covers."""
+    from cyborg_quota.replay import export
+
+    with contextlib.ExitStack() as stack:
+        with (
+            spool.writing(),
+            open_database(conf, untimed=True) as database,
+            base.progress_bar(None, "events") as progress,
+        ):
+            file = tempfile.NamedTemporaryFile(  # noqa: SIM115 (closed at exit)
+                "w+", encoding="utf-8", newline="", prefix="cyborg-quota-", suffix=".csv"
+            )
+            stack.callback(spool.close, file)
+            span = export.write(database, file, since_seconds, progress)  # type: ignore[arg-type]
+            file.flush()
+            file.seek(0)
+        yield file, span  # type: ignore[misc]
+
+
+def _export(run: base.Run, file: str | None, since: int | None) -> None:
+    with exported(run.conf, since) as (trace, _), arguments.output(run.app.stdout, file) as target:
+        shutil.copyfileobj(trace, target)
+
+
+Export = base.generate(
+    Operation(
+        """Write the history of the ledger as a trace, for `replay` and `limit simulate`.
+
+        A replay of the trace, without limits and on an empty database, ends with the
+        same used and reserved amounts. Each reservation becomes a consumer, named by
+        its UUID. With --since, what was held at that time is reserved at time 0. The
+        trace contains no refused requests, because the ledger does not store them,
+        and nothing that a purge has deleted ([quota] purge_age).
+        """,
+        "cyborg-quota replay export trace.csv --since 30d",
+        _export,
+        (arguments.OUTPUT, arguments.SINCE),
+    )
+)

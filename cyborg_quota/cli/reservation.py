@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands on reservations: reserve, commit, rollback, release, extend, list, show and expire."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from cyborg_quota import Claim, Reservation, exceptions
+from cyborg_quota.cli import arguments, base, formats, paging, pod
+from cyborg_quota.cli.errors import BadUsage
+from cyborg_quota.surface import parsing
+from cyborg_quota.surface.operations import Argument, Column, Operation, Table, cells, columns
+from cyborg_quota.types import COMMITTED, SELECT_TEXT, STATES, PodChoice
+
+COLUMNS: Final = (
+    *columns("uuid", "project_id", "resource", "delta", "state"),
+    *columns("consumer", "group", "source", cell=formats.Optional),
+    Column("expire", formats.timestamp, lambda one: None if one.state == COMMITTED else one.expire),
+)
+_PROVIDER: Final = Column("provider", formats.Optional)
+_HOLDER: Final = Argument("--consumer", required=True, metavar="NAME", help="the consumer that holds the resources")
+
+
+def _reserve(
+    run: base.Run,
+    *,
+    project_id: str,
+    deltas: list[tuple[str, int]],
+    expire: int | None,
+    group: str | None,
+    zone: str | None,
+    affinity: Any,
+    **given: Any,
+) -> Table:
+    chosen = _pod(given.pop("pod"), zone, affinity)
+    claim = Claim(deltas=arguments.once_each(deltas, "amounts"), pod=chosen, **given)
+    uuids = run.engine.reserve_many(run.context, [claim], expire, project_id, group=group)
+    reservations = run.engine.list_reservations(run.context, reservations=uuids)
+    if claim.provider is None:
+        return Table(COLUMNS, reservations)
+    if chosen is None:
+        return Table((*COLUMNS, _PROVIDER), reservations)
+    used = run.engine.capacity.show_provider(run.context, str(reservations[0].provider))  # the same one for all
+    names = Column("provider", value=lambda _: used.name), Column("pod", formats.Optional, lambda _: used.pod)
+    return Table((*COLUMNS, *names), reservations)
+
+
+def _pod(name: str | None, zone: str | None, affinity: Any) -> str | PodChoice | None:
+    """The pod of the claim. Raises BadUsage."""
+    if name == SELECT_TEXT:
+        return PodChoice(zone, pod.tags(affinity))
+    if zone is not None or affinity:
+        raise BadUsage("--zone and --affinity need --pod select.")
+    return name
+
+
+Reserve = base.generate(
+    Operation(
+        """Reserve accelerators for a project, if its limits allow.
+
+        With --consumer, the command may be repeated: the same amounts return the same
+        reservations. Prints the reservations. Then `commit` or `rollback` them;
+        otherwise they expire.
+        """,
+        "cyborg-quota reserve --project P --consumer ARQ-UUID gpu=1 fpga=2",
+        _reserve,
+        (
+            *arguments.project(required=True),
+            *arguments.CONSUMER_AND_GROUP,
+            Argument(
+                "--expire", type=int, metavar="SECONDS", help="the lifetime (default: [quota] reservation_expire)"
+            ),
+            Argument(
+                "--source",
+                metavar="NAME",
+                help="the program that reserves, if several share the ledger: `reconcile` ignores other sources",
+            ),
+            Argument(
+                "--provider",
+                metavar="PROVIDER",
+                help="take capacity of this provider (a name or UUID), or of `any` one that fits; prints the provider",
+            ),
+            Argument(
+                "--pod",
+                metavar="POD",
+                help="with --provider any: of a provider of this pod, or of the pod that `select` finds for the "
+                "project, to which it is then bound; prints the pod",
+            ),
+            Argument("--zone", metavar="ZONE", help="with --pod select: the availability zone (default: any)"),
+            pod.affinity("with --pod select: a tag that the pod must have; may be repeated"),
+            arguments.amounts(),
+        ),
+        COLUMNS,
+    )
+)
+
+Commit = base.generate(
+    Operation(
+        """Commit reservations: the accelerators are attached and count as used.
+
+        Commits all selected reservations, or none. Committed ones stay committed. With
+        --known-as, the UUIDs are of reservations without a consumer, and the name
+        becomes their consumer.
+        """,
+        "cyborg-quota commit 6f2c1d1e-6a53-4c5c-9c0e-3f0f4f1f2a77",
+        lambda run, known_as, **given: run.engine.commit(
+            run.context, **arguments.selection(**given), known_as=known_as
+        ),
+        (
+            *arguments.SELECTION,
+            Argument(
+                "--known-as",
+                metavar="NAME",
+                help="the consumer that holds the reservations (given by UUID) from now on",
+            ),
+        ),
+    )
+)
+
+Rollback = base.generate(
+    Operation(
+        """Roll back reservations: the attach failed, and the amounts are free again.
+
+        Rolls back all selected reservations, or none. Ended ones stay as they are. A
+        committed one is refused: use `release`.
+        """,
+        "cyborg-quota rollback --project P --consumer ARQ-UUID",
+        lambda run, **given: run.engine.rollback(run.context, **arguments.selection(**given)),
+        arguments.SELECTION,
+    )
+)
+
+Release = base.generate(
+    Operation(
+        """Release reservations, committed or not: the amounts are free again.
+
+        Selects by UUID, or by --consumer or --group of a project. Ended reservations
+        stay as they are.
+        """,
+        "cyborg-quota release --project P --group INSTANCE-UUID",
+        lambda run, **given: run.engine.release(run.context, **arguments.selection(**given)),
+        arguments.SELECTION,
+    )
+)
+
+Extend = base.generate(
+    Operation(
+        "Set a new expiry time, counted from now, for uncommitted reservations.",
+        "cyborg-quota extend --project P --consumer ARQ-UUID --expire 3600",
+        lambda run, expire, **given: run.engine.extend(run.context, expire=expire, **arguments.selection(**given)),
+        (
+            *arguments.SELECTION,
+            Argument(
+                "--expire",
+                type=int,
+                metavar="SECONDS",
+                help="the lifetime from now (default: [quota] reservation_expire)",
+            ),
+        ),
+    )
+)
+
+
+def _resize(run: base.Run, project_id: str, consumer: str, amounts: Any, expect: Any) -> list[Reservation]:
+    wanted = arguments.once_each(amounts, "amounts")
+    expected = arguments.once_each(expect, "expected amounts") or None
+    run.engine.resize(run.context, wanted, project_id, consumer=consumer, expected=expected)
+    return _live(run.engine.get_reservations(run.context, project_id, consumer=consumer))
+
+
+def _live(reservations: Iterable[Reservation]) -> list[Reservation]:
+    return [reservation for reservation in reservations if reservation.ended_at is None]
+
+
+Resize = base.generate(
+    Operation(
+        """Set new amounts of what a consumer holds, and print its reservations.
+
+        The reservations keep their UUIDs and states. A growth must fit within the
+        limits and the capacity; a reduction ignores limits. The command may be
+        repeated. With --expect, nothing changes if the consumer holds other amounts.
+        """,
+        "cyborg-quota resize --project P --consumer VOLUME-UUID gpu=4 --expect gpu=2",
+        _resize,
+        (
+            *arguments.project(required=True),
+            _HOLDER,
+            Argument(
+                "--expect",
+                action="append",
+                default=[],
+                type=parsing.amount,
+                metavar="RESOURCE=AMOUNT",
+                help="the amount before; can be repeated",
+            ),
+            Argument(
+                "amounts",
+                nargs="+",
+                type=parsing.amount,
+                metavar="RESOURCE=AMOUNT",
+                help="the new amount, as in gpu=4",
+            ),
+        ),
+        COLUMNS,
+    )
+)
+
+
+def _transfer(run: base.Run, project_id: str, consumer: str, to_project: str) -> list[Reservation]:
+    run.engine.transfer(run.context, to_project, project_id, consumer=consumer)
+    return _live(run.engine.get_reservations(run.context, to_project, consumer=consumer))
+
+
+Transfer = base.generate(
+    Operation(
+        """Transfer all that a consumer holds to another project, and print its reservations.
+
+        The limits of the receiving project and of its ancestors apply. The reservations
+        keep their UUIDs, states and providers. The command may be repeated while the
+        receiving project holds them; after that, it finds no reservation.
+        """,
+        "cyborg-quota transfer --project P --consumer ARQ-UUID --to-project Q",
+        _transfer,
+        (
+            *arguments.project(required=True),
+            _HOLDER,
+            Argument("--to-project", required=True, metavar="PROJECT", help="the project that receives them"),
+        ),
+        COLUMNS,
+    )
+)
+
+List = base.generate(
+    Operation(
+        "List the reservations that match all given options, oldest first.",
+        "cyborg-quota reservation list --project P --state reserved -f json",
+        lambda run, **given: run.engine.list_reservations(run.context, **given),
+        (
+            *arguments.project(),
+            Argument("--state", choices=STATES, help="only reservations in this state"),
+            *arguments.CONSUMER_AND_GROUP,
+            paging.LIMIT,
+            paging.marker("UUID", "start after this reservation"),
+            paging.RESOURCE,
+        ),
+        COLUMNS,
+    )
+)
+
+
+def _show(run: base.Run, uuid: str) -> Reservation:
+    for reservation in run.engine.list_reservations(run.context, reservations=[uuid]):
+        return reservation
+    raise exceptions.ReservationNotFound(uuid)
+
+
+Show = base.generate(
+    Operation(
+        "Show one reservation, with the times when it was created and when it ended.",
+        "cyborg-quota reservation show 6f2c1d1e-6a53-4c5c-9c0e-3f0f4f1f2a77",
+        _show,
+        (Argument("uuid", metavar="UUID", help="the UUID of the reservation"),),
+        (*COLUMNS, *columns("created_at", "ended_at", cell=formats.timestamp), _PROVIDER),
+        is_list=False,
+    )
+)
+
+Expire = base.generate(
+    Operation(
+        """Expire all overdue reservations, and print their number.
+
+        The service cyborg-quota-expirer does this periodically.
+        """,
+        "cyborg-quota expire",
+        lambda run, progress: (run.engine.expire(run.context, progress=progress),),
+        columns=cells("expired"),
+        is_list=False,
+        progress="reservations",
+    )
+)

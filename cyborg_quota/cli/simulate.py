@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""limit simulate: what other limits would have refused, for a trace or for the ledger's own history."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from cyborg_quota import exceptions
+from cyborg_quota.cli import arguments, base, formats
+from cyborg_quota.cli.db import open_database
+from cyborg_quota.cli.errors import BadUsage, Located
+from cyborg_quota.cli.limit_file import read_document
+from cyborg_quota.cli.replay_export import exported
+from cyborg_quota.surface.operations import Argument, Column, Operation, columns
+
+if TYPE_CHECKING:
+    from cyborg_quota.db.history import Span
+    from cyborg_quota.limits.limit_set import LimitSet
+    from cyborg_quota.replay.simulation import Comparison, Outcome
+    from cyborg_quota.replay.traces import Trace
+
+LEDGER: Final = "ledger"
+COLUMNS: Final = (
+    Column("project_id", formats.OptionalProject),
+    *columns("resource", "refused_before", "refused_after", "peak"),
+    *columns("limit_before", "limit_after", cell=formats.Limit),
+    Column("bound_by", formats.OptionalProject),
+)
+_PROGRESS_EVENTS: Final = 1000
+_NO_OVERRIDES: Final = "Overrides are not applied: the times of a trace are relative. Use --against ledger."
+_NO_POD_LIMITS: Final = "Limits per pod are not applied: an event of a trace names no pod."
+
+
+def outcomes(
+    run: base.Run, content: object, file: str, *, against: str, since: int | None, chart: str | None
+) -> tuple[list[Outcome], list[str]]:
+    """Simulate a document of limits. Returns the records of COLUMNS, and the reasons why the new limits are refused.
+
+    Raises InvalidDocument, UnknownResource, BadUsage, TraceError, and Located for an event that is impossible.
+    """
+    if since is not None and against != LEDGER:
+        raise BadUsage("--since needs --against ledger: a trace is read from its start.")
+    if chart is not None:
+        from cyborg_quota.replay import charts
+
+        charts.require(chart)
+    before, after, problems = _limit_sets(run, content)
+    with _trace(run, against, since) as (trace, span):
+        if span is not None and run.conf.limits.driver == "database":
+            before, after = _with_past_overrides(run, before, after, span)
+        comparison = _compare(run, trace, before, after, span, records=chart is not None)
+    found = comparison.outcomes()
+    limited = {*after.tree.resources, *(one.resource for one in after.overrides), *after.totals}
+    unknown = limited - set(run.conf.quota.resources) - {one.resource for one in found}
+    unknown -= {*before.tree.resources, *(one.resource for one in before.overrides), *before.totals}
+    if unknown:
+        raise exceptions.UnknownResource(unknown, run.conf.quota.resources)
+    # (After the errors, which are one line.)
+    if against != LEDGER and (before.overrides or after.overrides):
+        run.print_message(_NO_OVERRIDES)
+    if any(key.pod for limits in (before, after) for key in limits.tree.project_limits):
+        run.print_message(_NO_POD_LIMITS)
+    if chart is not None:
+        _draw(chart, file, against, comparison)
+    return found, problems
+
+
+def present_limits(run: base.Run) -> LimitSet:
+    """The limits that are set, with the overrides that have not ended and the enforced total limits, in memory.
+
+    Raises BadUsage for a limit driver that cannot list them.
+    """
+    from cyborg_quota.limits import reading as limit_reading
+    from cyborg_quota.limits.limit_set import LimitSet
+    from cyborg_quota.limits.sources.database import DatabaseLimitDriver
+
+    driver = DatabaseLimitDriver.from_conf(run.conf)
+    if run.conf.limits.driver != "database":
+        try:
+            limits = run.engine.administration.list_limits(run.context)
+        except exceptions.InvalidRequest:
+            raise BadUsage(
+                f"[limits] driver = {run.conf.limits.driver} cannot list the limits of all projects, which a "
+                "simulation compares with the new ones. Set the driver database, config or noop for this command, as "
+                "in OS_LIMITS__DRIVER=noop."
+            ) from None
+        return LimitSet.of_every_project({limit.resource: limit.limit for limit in limits})
+    with open_database(run.conf) as database:
+        stored = limit_reading.read_all(database, driver.initial_limits)
+    totals = {one.resource: one.limit for one in stored.totals}
+    return LimitSet(stored.tree, driver.model, run.conf.limits.missing == "unlimited", stored.overrides, totals)
+
+
+def _limit_sets(run: base.Run, content: object) -> tuple[LimitSet, LimitSet, list[str]]:
+    """The present limits, the new ones, and the sentences with which the enforcement model refuses the new ones."""
+    from cyborg_quota.db import overrides as override_rows
+    from cyborg_quota.limits import changes as limit_changes
+    from cyborg_quota.limits import document, overrides
+    from cyborg_quota.limits.limit_set import LimitSet
+    from cyborg_quota.limits.limit_tree import LimitTree
+    from cyborg_quota.limits.sources.database import DatabaseLimitDriver
+    from cyborg_quota.limits.timeline import Timeline
+
+    wanted = document.read(content)
+    before = present_limits(run)
+    driver = DatabaseLimitDriver.from_conf(run.conf)
+    is_database = run.conf.limits.driver == "database"
+    tree, changes = document.apply(before.tree if is_database else LimitTree({}, {}, {}, driver.initial_limits), wanted)
+    totals = {resource: limit for resource, limit in {**before.totals, **wanted.totals}.items() if limit is not None}
+    after, now = LimitSet(tree, driver.model, before.missing_is_unlimited, before.overrides, totals), None
+    first = None
+    if wanted.new_overrides or before.overrides:
+        with open_database(run.conf) as database:
+            now = database.read(override_rows.now)
+        first = (max((one.made[0] for one in before.overrides), default=0) + 1, 0)
+        new = overrides.made_by_import(wanted.new_overrides, before.overrides, now, first)
+        after = dataclasses.replace(after, overrides=[*before.overrides, *new])
+        changes += [overrides.made(one) for one in new]
+    return before, after, limit_changes.find_problems(driver, Timeline(tree, after.overrides, now, first), changes)
+
+
+def _with_past_overrides(run: base.Run, before: LimitSet, after: LimitSet, span: Span) -> tuple[LimitSet, LimitSet]:
+    """Both sets with the overrides that applied within the span and have ended, or were cancelled.
+
+    No override of them begins before it was made.
+    """
+    from cyborg_quota.replay import export
+
+    with open_database(run.conf) as database:
+        past = {one.made: one for one in export.past_overrides(database, span.begin)}
+    present = {one.made: one for one in before.overrides}
+    begun = [dataclasses.replace(one, starts_at=past.get(made, one).starts_at) for made, one in present.items()]
+    known = [*begun, *(one for made, one in past.items() if made not in present and one.until <= span.now)]
+    known.sort(key=lambda one: one.made)
+    new = after.overrides[len(before.overrides) :]
+    return dataclasses.replace(before, overrides=known), dataclasses.replace(after, overrides=[*known, *new])
+
+
+@contextlib.contextmanager
+def _trace(run: base.Run, against: str, since: int | None) -> Iterator[tuple[Trace, Span | None]]:
+    """The trace, and the span of time of the ledger's history (None: a file, whose times are relative)."""
+    from cyborg_quota.replay.traces import Trace
+
+    if against != LEDGER:
+        yield Trace(against), None
+        return
+    with exported(run.conf, since) as (file, span):
+        yield Trace(file.name), span
+
+
+def _compare(
+    run: base.Run, trace: Trace, before: LimitSet, after: LimitSet, span: Span | None, *, records: bool
+) -> Comparison:
+    from cyborg_quota.driver import DbQuotaDriver
+    from cyborg_quota.limits.sources.database import DatabaseLimitDriver
+    from cyborg_quota.replay.simulation import Comparison
+
+    enforcers = DbQuotaDriver.from_conf(run.conf, DatabaseLimitDriver.from_conf(run.conf)).enforcers
+    begin = None if span is None else span.begin
+    comparison = Comparison(before, after, begin, counters_of=enforcers.counters_of, records=records)
+    with base.progress_bar(max(trace.lines - 1, 0), "events") as progress:
+        for event in trace:
+            try:
+                comparison.add(event)
+            except exceptions.QuotaError as error:
+                raise Located(f"{trace.name}, line {event.line}", error) from error
+            if event.line % _PROGRESS_EVENTS == 0:
+                progress(_PROGRESS_EVENTS)
+    if span is not None:
+        comparison.advance((span.now - span.begin).total_seconds())
+    return comparison
+
+
+def _draw(chart: str, file: str, against: str, comparison: Comparison) -> None:
+    from cyborg_quota.replay import charts
+
+    panels = [
+        charts.Panel(
+            formats.OptionalProject(key[0]).human_readable(),
+            key[1],
+            held=after,
+            limit=comparison.after.limits.limit(*key[:2]),
+            before=before,
+            limit_before=comparison.before.limits.limit(*key[:2]),
+        )
+        for key, (before, after) in comparison.series.items()
+    ]
+    name = "the ledger" if against == LEDGER else os.path.basename(against)
+    title = f"{os.path.basename(file)} against {name}"
+    charts.draw(chart, title.encode("ascii", "backslashreplace").decode(), panels)
+
+
+def _simulate(run: base.Run, file: str, **given: Any) -> list[Outcome]:
+    try:
+        found, problems = outcomes(run, read_document(file), file, **given)
+    except exceptions.InvalidDocument as error:
+        raise Located(ascii("stdin" if file == "-" else file), error) from None
+    if problems:
+        run.refusal = exceptions.LimitRefused(problems)
+    return found
+
+
+Simulate = base.generate(
+    Operation(
+        """Show which claims of a trace other limits would have refused. Writes nothing.
+
+        NEW.yaml has the format of `limit import`; what it does not mention stays as
+        it is now. The trace is run in memory, once under the present limits and once
+        under the new ones. Prints a row for each project and resource, the most
+        refusals first: refused_before and refused_after are the numbers of refused
+        claims, peak is the largest amount that was held under the present limits, and
+        bound_by is the project whose new limit refused most of the claims, or (total).
+        Where limits include the descendants of a project, so does peak. A resource with
+        a total limit has a row (total): what all projects hold together. With --against
+        ledger, each override applies to the events within its span, also one that has
+        ended; no override applies to a trace file, whose times are relative. Limits per
+        pod are not applied. If the enforcement model does not allow the new limits,
+        prints the rows and then the reasons, and exits with 1.
+        """,
+        "cyborg-quota limit simulate new.yaml --against trace.csv --chart new.svg\n"
+        "  cyborg-quota limit simulate new.yaml --against ledger --since 30d -f json",
+        _simulate,
+        (
+            Argument("file", metavar="NEW.yaml", help="the limits, in the format of `limit import`; - is stdin"),
+            Argument(
+                "--against",
+                required=True,
+                metavar="TRACE|ledger",
+                help="a trace file (see `replay`), or the word ledger for the history of the configured ledger",
+            ),
+            arguments.SINCE,
+            arguments.CHART,
+        ),
+        COLUMNS,
+    )
+)

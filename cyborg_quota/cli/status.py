@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cyborg-quota-status: checks whether the installed release can run, before it is started.
+
+cyborg-quota-status upgrade check [--json]      exits with 0 (success), 1 (warnings) or 2 (failures)
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from oslo_config import cfg
+from oslo_upgradecheck import upgradecheck
+
+import cyborg_quota
+from cyborg_quota import exceptions, validation
+from cyborg_quota.cli import arguments
+from cyborg_quota.cli.db import open_database
+from cyborg_quota.cli.errors import BAD_USAGE, one_line
+from cyborg_quota.cli.reconcile import wait
+from cyborg_quota.conf import loading
+from cyborg_quota.types import Drift
+
+PROG: Final = "cyborg-quota-status"
+ABOUT: Final = """\
+Checks whether the installed cyborg_quota can run with its configuration: `cyborg-quota-status upgrade check`.
+`cyborg-quota-status upgrade --help` explains the checks and the exit statuses.
+"""
+HELP: Final = """\
+Checks whether the installed cyborg_quota can run with its configuration. Run it before a service
+is started, after an upgrade, and to diagnose a problem. It writes nothing. The checks:
+
+  configuration     Does something read each option in the files and in the environment?
+  database          Do the tables have the revision of this release?
+  limits            Does the limit driver answer, and does it limit anything?
+  total limits      Is each of them enforced?
+  project tree      Does it have edges that another limit driver added, or that Keystone's will replace?
+  counters          Do the usage counters match the reservations?
+  capacity          Do the inventories match the reservations, and are claims with a provider enabled?
+  Cyborg's version  Does it have all that cyborg_quota needs, and is it a tested version?
+  resource classes  Can all resource classes of the device profiles be charged?
+  Cyborg's records  Does the ledger match the attached accelerators?
+
+On a host without Cyborg, the last three are not checked (Success), unless [cyborg] config_file
+says that Cyborg should be there. So the command also serves as a health check of the ledger.
+"""
+EXITS: Final = """\
+exit status:
+  0  all checks succeeded
+  1  it can run, but at least one check is a Warning that needs attention
+  2  it cannot run: at least one check is a Failure
+"""
+
+Result = upgradecheck.Result
+SUCCESS: Final = upgradecheck.Code.SUCCESS
+WARNING: Final = upgradecheck.Code.WARNING
+FAILURE: Final = upgradecheck.Code.FAILURE
+
+
+class Checks(upgradecheck.UpgradeCommands):
+    """The checks, one row of the table each. A QuotaError in a check makes its result a Failure."""
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._conf = conf
+        self._upgrade_checks = (
+            ("configuration", (Checks._run_check, {"check": self._configuration})),
+            ("database", (Checks._run_check, {"check": self._database})),
+            ("limits", (Checks._run_check, {"check": self._limits})),
+            ("total limits", (Checks._run_check, {"check": self._total_limits})),
+            ("counters", (Checks._run_check, {"check": self._counters})),
+            ("capacity", (Checks._run_check, {"check": self._capacity})),
+            ("Cyborg's version", (Checks._run_cyborg_check, {"check": self._version})),
+            ("resource classes", (Checks._run_cyborg_check, {"check": self._classes})),
+            ("Cyborg's records", (Checks._run_cyborg_check, {"check": self._records})),
+        )
+
+    def _run_check(self, check: Callable[[], Result]) -> Result:
+        try:
+            return check()
+        except (exceptions.QuotaError, cfg.Error) as error:
+            return Result(FAILURE, str(error))
+
+    def _run_cyborg_check(self, check: Callable[[], Result]) -> Result:
+        from cyborg_quota.cyborg import compatibility
+
+        if not self._conf.cyborg.config_file and not compatibility.is_installed():
+            return Result(SUCCESS, "not checked: Cyborg is not installed in this Python environment")
+        return self._run_check(check)
+
+    def _configuration(self) -> Result:
+        from cyborg_quota.conf import check
+
+        # The limit driver registers its options when it is made. Its errors are reported by the check "limits".
+        with contextlib.suppress(exceptions.QuotaError, cfg.Error), self._engine():
+            pass
+        found = check.find(self._conf)
+        if found.unknown:
+            return Result(FAILURE, "; ".join([*found.unknown, *found.deprecated]))
+        if found.deprecated:
+            return Result(WARNING, "; ".join(found.deprecated))
+        return Result(SUCCESS, "every option is read")
+
+    def _database(self) -> Result:
+        from cyborg_quota.db import schema
+
+        with open_database(self._conf, verified=False) as database:
+            revision = schema.version(database)
+        if revision == schema.head():
+            return Result(SUCCESS, f"at revision {revision}")
+        if revision is None or revision in schema.REVISIONS:
+            return Result(
+                FAILURE,
+                f"at revision {revision or 'none'}, this release needs {schema.head()}; run: cyborg-quota db sync",
+            )
+        return Result(WARNING, f"at revision {revision}, made by a newer release of cyborg_quota")
+
+    def _engine(self) -> contextlib.closing[cyborg_quota.QuotaEngine]:
+        return contextlib.closing(cyborg_quota.make_engine(self._conf))
+
+    def _limits(self) -> Result:
+        """Query the limits of a project that does not exist: a working driver answers with its defaults."""
+        with self._engine() as engine:
+            usages = engine.get_usages(validation.admin_context(), PROG)
+        limits = ", ".join(f"{resource} {usage.limit}" for resource, usage in sorted(usages.items()))
+        if self._conf.limits.driver == "noop":
+            return Result(WARNING, "[limits] driver is noop: nothing is limited; set another driver")
+        return Result(SUCCESS, f"[limits] driver {self._conf.limits.driver} answers; limits of a new project: {limits}")
+
+    def _total_limits(self) -> Result:
+        if self._conf.limits.driver != "database":
+            return Result(SUCCESS, f"[limits] driver {self._conf.limits.driver} has none")
+        with self._engine() as engine:
+            totals = engine.total_limits.list(validation.admin_context())
+        if totals:
+            return Result(SUCCESS, f"enforced: {', '.join(total.resource for total in totals)}")
+        return Result(SUCCESS, "none is set")
+
+    def _counters(self) -> Result:
+        with self._engine() as engine:
+            # (The check of capacity reports the others.)
+            drifts = [drift for drift in engine.audit(validation.admin_context()) if isinstance(drift, Drift)]
+        if drifts:
+            return Result(WARNING, f"{len(drifts)} differ from the reservations: cyborg-quota usage audit, then heal")
+        return Result(SUCCESS, "agree with the reservations")
+
+    def _capacity(self) -> Result:
+        with self._engine() as engine:
+            drifts = engine.capacity.audit(validation.admin_context())
+        if drifts:
+            return Result(WARNING, f"{len(drifts)} differ from their reservations: cyborg-quota capacity heal")
+        return Result(SUCCESS, "agrees with the reservations")
+
+    def _version(self) -> Result:
+        from cyborg_quota.cyborg import compatibility
+
+        compatibility.check_services()
+        version = compatibility.version()
+        if compatibility.is_tested(version):
+            return Result(SUCCESS, version)
+        return Result(
+            WARNING, f"{version} has all that cyborg_quota needs; tested with Cyborg {compatibility.TESTED_TEXT}"
+        )
+
+    def _classes(self) -> Result:
+        from cyborg_quota.cyborg import cyborg_host, mapping
+
+        records = cyborg_host.records(self._conf)
+        refused: dict[str, str] = {}
+        for group in records.groups():
+            for name in mapping.classes_of(group):
+                try:
+                    records.resource_map.deltas(group, name)
+                except mapping.ClassNotCounted as error:
+                    refused[name] = error.reason
+        if refused:
+            return Result(WARNING, "; ".join(f"{name} cannot be bound: {why}" for name, why in sorted(refused.items())))
+        return Result(SUCCESS, "all classes of the device profiles can be charged")
+
+    def _records(self) -> Result:
+        from cyborg_quota.cyborg import cyborg_host
+
+        with self._engine() as engine:
+            report = cyborg_host.reconciler(self._conf, engine, cyborg_host.records(self._conf), wait=wait).find()
+        if report.differences:
+            return Result(WARNING, f"{report.total} of {report.compared} accelerators differ: cyborg-quota reconcile")
+        return Result(SUCCESS, f"agree with the ledger on {report.compared} accelerators")
+
+
+def _add_command(conf: Any, checks: Checks) -> None:
+    """Register the command as oslo.upgradecheck does, with a help text, and accept only `check` as its argument."""
+
+    def add(subparsers: Any) -> None:
+        layout = {"formatter_class": argparse.RawDescriptionHelpFormatter, "description": HELP, "epilog": EXITS}
+        upgrade = subparsers.add_parser("upgrade", help="upgrade check: run all checks", **layout)
+        upgrade.add_argument("check", choices=["check"], help="run all checks")
+        upgrade.add_argument("--json", action="store_true", help="print JSON, not a table")
+        upgrade.set_defaults(action_fn=checks.check)
+
+    conf.register_cli_opt(cfg.SubCommandOpt("command", title="command", handler=add))
+    upgradecheck.CONF = conf  # oslo.upgradecheck reads --json from it
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the checks; returns the exit status."""
+    logging.getLogger().addHandler(logging.NullHandler())  # do not print the log lines of libraries beside the table
+    conf: Any = cfg.ConfigOpts()
+    _add_command(conf, Checks(conf))
+    try:
+        with arguments.usage_as_errors():
+            loading.load(
+                conf,
+                list(sys.argv[1:] if argv is None else argv),
+                PROG,
+                version=cyborg_quota.__version__,
+                description=ABOUT,
+            )
+        return int(upgradecheck.run(conf))
+    except SystemExit as exit_request:
+        return exit_request.code if isinstance(exit_request.code, int) else BAD_USAGE
+    except (exceptions.QuotaError, cfg.Error) as error:
+        print(f"{PROG}: {one_line(str(error))}", file=sys.stderr)
+        return BAD_USAGE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

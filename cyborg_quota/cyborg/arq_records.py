@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read ARQs, device profiles and deployables from Cyborg's tables, through Cyborg's db layer."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from cyborg import context as cyborg_context
+from cyborg.common import constants, exception
+from cyborg.db import api as db_api
+from cyborg.db.sqlalchemy import api as sql_api
+from cyborg.db.sqlalchemy import models
+from oslo_log import log as logging
+
+from cyborg_quota import exceptions
+from cyborg_quota.cyborg.diff import Record
+from cyborg_quota.cyborg.mapping import ClassNotCounted, ResourceMap, classes_of
+from cyborg_quota.cyborg.observations import in_pages
+
+LOG = logging.getLogger(__name__)
+
+PAGE_ROWS: Final = 2000
+BINDABLE: Final = tuple(constants.ARQ_STATES_TRANSFORM_MATRIX[constants.ARQ_BIND_STARTED])
+"""The states from which Cyborg allows a bind."""
+_SETTLED: Final = (constants.ARQ_INITIAL, constants.ARQ_UNBOUND, constants.ARQ_BIND_FAILED)
+"""The states of an ARQ whose bind or delete is not in progress."""
+
+
+class CyborgUnavailable(exceptions.QuotaError):
+    """Cyborg's database could not be read."""
+
+    def __init__(self, error: Exception) -> None:
+        # The driver's message only: SQLAlchemy's message may contain a URL with a password.
+        message = getattr(getattr(error, "inner_exception", error), "orig", None)
+        self.kind = type(error).__name__
+        self.reason = self.kind + (f": {message}" if message else "")
+        super().__init__(
+            f"Cyborg's database could not be read ({self.reason}). See [database] connection in Cyborg's configuration."
+        )
+
+
+def _query(method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    try:
+        return method(*arguments, **options)
+    except exception.CyborgException:
+        raise
+    except Exception as error:
+        raise CyborgUnavailable(error) from None
+
+
+@sql_api.main_context_manager.reader  # type: ignore[untyped-decorator]
+def _page_after(context: Any, uuid: str) -> Sequence[Any]:
+    """The next ARQs in the order of their UUIDs, which have an index. (Cyborg's own list is by id.)"""
+    query = sql_api.model_query(context, models.ExtArq).filter(models.ExtArq.uuid > uuid)
+    found: Sequence[Any] = query.order_by(models.ExtArq.uuid).limit(PAGE_ROWS).all()
+    return found
+
+
+@sql_api.main_context_manager.reader  # type: ignore[untyped-decorator]
+def _changed_since(context: Any, moment: datetime.datetime) -> Sequence[Any]:
+    found: Sequence[Any] = sql_api.model_query(context, models.ExtArq).filter(models.ExtArq.updated_at >= moment).all()
+    return found
+
+
+def admin_context() -> Any:
+    """Cyborg's administrator context, which can read the ARQs of every project."""
+    return cyborg_context.get_admin_context()
+
+
+def is_bound(arq: str) -> bool:
+    """Whether Cyborg has the ARQ bound. True if that cannot be read; a reconciliation then corrects the charge."""
+    try:
+        record = db_api.get_instance().extarq_get(admin_context(), arq)
+    except exception.ResourceNotFound:
+        return False
+    except Exception:
+        LOG.exception("The state of ARQ %s could not be read from Cyborg's database; assuming that it is bound.", arq)
+        return True
+    return bool(record.state == constants.ARQ_BOUND)
+
+
+def groups_to_bind(context: Any, arqs: Sequence[str]) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Yield each ARQ, if this context may read and bind it, with its device profile group.
+
+    One query for all ARQs, and one for each device profile. Raises the errors that Cyborg would raise, for the same
+    ARQ, before anything is reserved: ResourceNotFound, ARQBadState.
+    """
+    if not arqs:
+        return
+    db = db_api.get_instance()
+    project_filter = {} if context.is_admin else {"project_id": context.project_id}
+    records = {record.uuid: record for record in db.extarq_list(context, uuid_range=list(arqs), **project_filter)}
+    groups: dict[int, list[Mapping[str, str]]] = {}
+    for arq in arqs:
+        record = records.get(arq) or db.extarq_get(context, arq, **project_filter)  # raises ResourceNotFound
+        if record.state not in BINDABLE:
+            raise exception.ARQBadState(state=record.state, uuid=arq, expected=list(BINDABLE))
+        profile = record.device_profile_id
+        if profile not in groups:
+            groups[profile] = _groups(db.device_profile_get_by_id(context, profile))
+        yield arq, groups[profile][record.device_profile_group_id]
+
+
+def groups_of(context: Any, device_profile_id: int) -> list[Mapping[str, str]]:
+    """The groups of a device profile."""
+    return _groups(db_api.get_instance().device_profile_get_by_id(context, device_profile_id))
+
+
+def class_of_provider(context: Any, rp_uuid: str) -> str | None:
+    """The resource class of the deployable of a resource provider; None if there is none."""
+    db = db_api.get_instance()
+    try:
+        deployable = db.deployable_get_by_rp_uuid(context, rp_uuid)
+    except exception.ResourceNotFound:
+        return None  # Cyborg's bind will raise the error
+    rows = db.attribute_get_by_deployable_id(context, deployable.id)
+    return next((str(row.value) for row in rows if row.key == "rc"), None)
+
+
+def _groups(profile: Any) -> list[Mapping[str, str]]:
+    groups: list[Mapping[str, str]] = json.loads(profile.profile_json)["groups"]
+    return groups
+
+
+@dataclasses.dataclass
+class Records:
+    """Cyborg's ARQs, and the amounts of those that are bound.
+
+    ``claims_capacity``: the records name the providers of the ARQs, whose capacity is claimed. ``uncounted``: {resource
+    class: reason} of classes that no rule charges.
+    """
+
+    resource_map: ResourceMap
+    claims_capacity: bool = False
+    uncounted: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._db = db_api.get_instance()
+        self._context = admin_context()
+        self._groups: dict[int, list[Mapping[str, str]]] = {}
+        self._classes: dict[int, str | None] = {}
+        self._amounts: dict[tuple[int, int, str | None], dict[str, int]] = {}
+
+    def all(self) -> Iterator[Record]:
+        """Every ARQ, in the order of their UUIDs. One query per page of PAGE_ROWS ARQs."""
+        found = in_pages(
+            lambda last: _query(_page_after, self._context, last or ""), PAGE_ROWS, lambda record: str(record.uuid)
+        )
+        return map(self._record, found)
+
+    def of(self, arqs: Collection[str]) -> dict[str, Record]:
+        """Those of these ARQs that Cyborg has, by UUID."""
+        uuids, found = sorted(arqs), {}
+        for start in range(0, len(uuids), PAGE_ROWS):
+            page = _query(self._db.extarq_list, self._context, uuid_range=uuids[start : start + PAGE_ROWS])
+            found.update({record.uuid: self._record(record) for record in page})
+        return found
+
+    def changed_lately(self, seconds: float) -> list[Record]:
+        """The ARQs that were changed within this time, by the clocks of Cyborg's hosts."""
+        now = datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)
+        page = _query(_changed_since, self._context, now - datetime.timedelta(seconds=seconds))
+        return list(map(self._record, page))
+
+    def groups(self) -> list[Mapping[str, str]]:
+        """All groups of all device profiles."""
+        return [group for profile in self._groups_by_id().values() for group in profile]
+
+    def _record(self, record: Any) -> Record:
+        if record.state != constants.ARQ_BOUND:
+            return Record(record.uuid, record.project_id, is_changing=record.state not in _SETTLED)
+        names = (record.device_rp_uuid, record.hostname) if self.claims_capacity else ()
+        providers = tuple(str(name) for name in names if name)
+        return Record(record.uuid, record.project_id, record.instance_uuid, self._charged_as(record), providers)
+
+    def _charged_as(self, record: Any) -> dict[str, int]:
+        """The amounts to charge for a bound ARQ. Cached for each device profile group and resource class."""
+        if record.device_profile_id not in self._groups:
+            self._groups = self._groups_by_id()  # the first one, or one that was created while the ARQs were read
+        group = self._groups[record.device_profile_id][record.device_profile_group_id]
+        resource_class = self._class_of(record.deployable_id) if len(classes_of(group)) > 1 else None
+        key = (record.device_profile_id, record.device_profile_group_id, resource_class)
+        if key not in self._amounts:
+            try:
+                self._amounts[key] = self.resource_map.deltas(group, resource_class)
+            except ClassNotCounted as error:
+                self.uncounted[error.resource_class] = error.reason
+                self._amounts[key] = {}
+        return self._amounts[key]
+
+    def _class_of(self, deployable_id: int) -> str | None:
+        if deployable_id not in self._classes:
+            rows = _query(self._db.attribute_get_by_filter, self._context, {"key": "rc"})
+            self._classes = {deployable_id: None, **{row.deployable_id: row.value for row in rows}}
+        return self._classes[deployable_id]
+
+    def _groups_by_id(self) -> dict[int, list[Mapping[str, str]]]:
+        profiles = _query(self._db.device_profile_list, self._context)
+        return {profile.id: _groups(profile) for profile in profiles}

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compare the ledger with Cyborg's records, and repair the differences. Does not import Cyborg.
+
+A difference counts only if two comparisons find it, a grace period apart, because both databases change independently
+while they are read. After a repair, the repaired ARQs are read again, because they may have changed during the repair.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import itertools
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Final
+
+from oslo_log import log as logging
+
+from cyborg_quota import QuotaEngine, exceptions, validation
+from cyborg_quota.cyborg import adoption
+from cyborg_quota.cyborg.diff import Difference, Observation, Records, Report, compare, format_amounts
+from cyborg_quota.cyborg.observations import in_pages, observations, observations_of
+from cyborg_quota.types import RESERVED
+
+LOG = logging.getLogger(__name__)
+
+_MOST_DIFFERENCES: Final = 50_000
+"""The number of differences of each kind that are kept in memory and repaired at a time."""
+_BATCH_ROWS: Final = 200
+"""The number of differences repaired in one transaction."""
+_FREE_CHANGES: Final = 10
+"""Up to this number of changes, ``force`` is never needed."""
+
+_OVERTAKEN: Final = (exceptions.ReservationConflict, exceptions.ReservationError, exceptions.InvalidRequest)
+"""Errors of a repair whose ARQ has changed concurrently. The repair of the other ARQs continues."""
+
+_MOST_FAILURES: Final = 20
+"""After so many repairs that failed in the database, the repair ends: all the others may fail too."""
+
+_FREE_LOSSES: Final = 5
+"""Up to this number of charged ARQs that are not attached, the records are not taken for a wrong or old database.
+
+Except in an automatic repair if several ARQs are charged, and none of them is attached.
+"""
+
+_LATELY_SECONDS: Final = 60.0
+"""How long ago an ARQ was changed at most, to be compared by find_lately: several turns, and what clocks differ by."""
+_PAGE_ROWS: Final = 5000
+
+Progress = Callable[[int], None]
+
+
+class TooManyChanges(exceptions.QuotaError):
+    """The repair would change more accelerators than a reconciliation without ``force`` may."""
+
+    def __init__(self, changes: int, compared: int, share: int) -> None:
+        self.changes, self.compared, self.share = changes, compared, share
+        super().__init__(
+            f"{changes} of {compared} accelerators would change, more than [cyborg] reconcile_share = {share} percent; "
+            "nothing was changed. If the list is right (a first installation charges all that is attached), run: "
+            "cyborg-quota reconcile --heal --force"
+        )
+
+
+class RecordsShrunk(exceptions.QuotaError):
+    """So many charged ARQs are missing from Cyborg's records that these may be a wrong database or an old backup."""
+
+    def __init__(self, lost: int, charged: int, *, is_empty: bool, command: str = "--heal") -> None:
+        self.lost, self.charged, self.is_empty = lost, charged, is_empty
+        problem = "Cyborg has no accelerator request at all" if is_empty else "Cyborg's records have shrunk"
+        super().__init__(
+            f"{problem}: {lost} of the {charged} that are charged are not attached; nothing was changed. If these are "
+            f"the right database and its present contents, run: cyborg-quota reconcile {command} --force"
+        )
+
+
+class Reconciler:
+    """Finds and repairs differences between the ledger and Cyborg's records.
+
+    :param resources: the resources that accelerators are charged as. Charges of other resources are ignored, unless
+        their consumer is a bound ARQ.
+    :param source: only charges with this source are compared and changed; see Claim.source.
+    """
+
+    def __init__(
+        self,
+        engine: QuotaEngine,
+        records: Records,
+        resources: Collection[str],
+        *,
+        grace_seconds: float,
+        share: int,
+        source: str | None = None,
+        wait: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self._engine = engine
+        self._records = records
+        self._resources = frozenset(resources)
+        self._grace = grace_seconds
+        self._share = share
+        self._source = source
+        self._wait = wait
+        self._admin = validation.admin_context()
+
+    def find(self) -> Report:
+        """The differences that persist over the grace period."""
+        return self._find(lambda: observations(self._engine, self._records))
+
+    def find_lately(self) -> Report:
+        """As ``find``, for the ARQs that changed lately, and those with a reservation of this source in flight."""
+        arqs: dict[str, set[str]] = {}
+        for record in self._records.changed_lately(_LATELY_SECONDS + self._grace):
+            if record.project_id is not None:
+                arqs.setdefault(record.project_id, set()).add(record.arq)
+        in_flight = in_pages(
+            lambda after: self._engine.list_reservations(self._admin, state=RESERVED, limit=_PAGE_ROWS, after=after),
+            _PAGE_ROWS,
+            lambda row: row.uuid,
+        )
+        for row in in_flight:
+            if row.consumer is not None and row.source == self._source:
+                arqs.setdefault(row.project_id, set()).add(row.consumer)
+        return self._find(lambda: observations_of(self._engine, self._records, arqs))
+
+    def _find(self, observe: Callable[[], Iterable[Observation]]) -> Report:
+        report = self._compare(observe())
+        if report.differences and self._grace:
+            self._wait(self._grace)
+            earlier = {difference.identity for difference in report.differences}
+            report = self._compare(observe())
+            persistent = [difference for difference in report.differences if difference.identity in earlier]
+            report = dataclasses.replace(report, differences=persistent)
+        return report
+
+    def _compare(self, observed: Iterable[Observation]) -> Report:
+        return compare(observed, self._resources, self._source, most=_MOST_DIFFERENCES)
+
+    def claim_source(self, replaced: str | None = None, *, force: bool = False) -> int:
+        """Set the source of live charges whose source is ``replaced`` and that are of an ARQ; returns how many.
+
+        None: of charges without a source. Correct only if no other service makes charges without one. A name: of those
+        that this Cyborg made before its source was changed. Correct only if no other Cyborg uses that name. A charge
+        that ends meanwhile is skipped. Raises RecordsShrunk before anything is changed, unless ``force`` is given: with
+        a wrong database of Cyborg, the charges of all ARQs would be claimed, and the next repair would release them as
+        not attached.
+        """
+        if not force:
+            bound = collections.Counter(is_bound for is_bound, _ in self._claimable(replaced))
+            is_empty = bound[False] > 0 and next(iter(self._records.all()), None) is None
+            if is_empty or _has_shrunk(bound[False], bound.total()):
+                raise RecordsShrunk(bound[False], bound.total(), is_empty=is_empty, command="--claim-source")
+        count, uuids = 0, (uuid for _, some in self._claimable(replaced) for uuid in some)
+        while batch := list(itertools.islice(uuids, _PAGE_ROWS)):
+            count += self._engine.set_source(self._admin, batch, str(self._source), replaced=replaced)
+        return count
+
+    def _claimable(self, source: str | None) -> Iterator[tuple[bool, list[str]]]:
+        """Yield, for each consumer with charges to be claimed, whether it is a bound ARQ, and the charges' UUIDs.
+
+        They have this source, and their ARQ is bound, or their resource is one that accelerators are charged as.
+        """
+        for seen in observations(self._engine, self._records):
+            is_bound = seen.attached is not None
+            live = (*seen.charges, *seen.in_flight)
+            uuids = [one.uuid for one in live if one.source == source and (is_bound or one.resource in self._resources)]
+            if uuids:
+                yield is_bound, uuids
+
+    def heal(
+        self,
+        report: Report,
+        *,
+        force: bool = False,
+        is_automatic: bool = False,
+        progress: Progress | None = None,
+    ) -> list[Difference]:
+        """Change the ledger to match Cyborg's records, regardless of limits; returns the repaired differences.
+
+        Only charges of ``source`` are changed, and only the differences in the report are repaired: if it omits some,
+        call ``find`` and ``heal`` again. ``is_automatic``: no operator has seen the report, so never release all of
+        several charged ARQs. Raises TooManyChanges and RecordsShrunk before anything is changed.
+        """
+        wanted = [difference for difference in report.differences if difference.is_own]
+        if not force:
+            self._check(report, wanted, is_automatic=is_automatic)
+        repaired: list[Difference] = []
+        try:
+            self._repair_all(wanted, repaired, progress)
+        finally:
+            self._recheck(repaired)
+        return sorted(repaired, key=lambda difference: difference.arq)
+
+    def _recheck(self, repaired: Sequence[Difference]) -> None:
+        """Correct repairs that met a concurrent change: an ARQ charged but just unbound, or released but just bound.
+
+        A bind that runs now settles its reservation itself.
+        """
+        for start in range(0, len(repaired), _PAGE_ROWS):
+            arqs: dict[str, set[str]] = {}
+            for one in repaired[start : start + _PAGE_ROWS]:
+                for project_id, _ in (*one.before, *one.after):
+                    arqs.setdefault(project_id, set()).add(one.arq)
+            report = self._compare(observations_of(self._engine, self._records, arqs))
+            self._repair_all([one for one in report.differences if one.is_own and one.problem != "not committed"], [])
+
+    def _check(self, report: Report, wanted: Sequence[Difference], *, is_automatic: bool) -> None:
+        is_all = is_automatic and report.attached == 0 and report.charged > 1
+        has_shrunk = report.is_empty or is_all or _has_shrunk(report.missing, report.charged)
+        if has_shrunk and any(difference.is_missing for difference in wanted):
+            raise RecordsShrunk(report.missing, report.charged, is_empty=report.is_empty)
+        changed = [difference for difference in wanted if difference.problem != "not committed"]
+        changes = len(changed) + sum(report.omitted.get(kind, 0) for kind in {one.kind for one in changed})
+        if changes > max(_FREE_CHANGES, report.compared * self._share / 100):
+            raise TooManyChanges(changes, report.compared, self._share)
+
+    def _repair_all(
+        self, differences: Iterable[Difference], repaired: list[Difference], progress: Progress | None = None
+    ) -> None:
+        """Repair, and add what was changed to ``repaired``."""
+        failures: list[Exception] = []
+        for batch in _batches(differences):
+            for done in self._repair(batch, failures):
+                repaired.append(done)
+                if done.problem != "released, not charged":
+                    LOG.info(
+                        "Repaired: ARQ %s (%s): was charged %s, is charged %s",
+                        done.arq,
+                        done.problem,
+                        format_amounts(done.before),
+                        format_amounts(done.after),
+                    )
+            if progress is not None:
+                progress(len(batch))
+
+    def _repair(self, batch: Sequence[Difference], failures: list[Exception]) -> Sequence[Difference]:
+        """Release the wrong charges, then make the right ones: two transactions, which may be repeated.
+
+        Returns the differences that were changed. If an ARQ cannot be charged because it was bound again concurrently,
+        or if the database refuses its repair, the others are still repaired; its old charge may have been released by
+        then. If a lock is not granted, only the ARQs of its project are not repaired. ``failures``: the errors of the
+        database until now.
+        """
+        is_released = False
+        try:
+            charges = [charge.uuid for one in batch if one.problem != "not committed" for charge in one.charges]
+            if charges:
+                self._engine.release(self._admin, charges)
+                is_released = True
+            attached = [one.attached for one in batch if one.attached is not None and one.after]
+            if attached:
+                adoption.adopt(self._engine, attached, self._source)  # commits what is only reserved
+        except (*_OVERTAKEN, exceptions.DatabaseError) as error:
+            if len(batch) > 1 and not isinstance(error, exceptions.DatabaseUnavailable):
+                return [done for difference in batch for done in self._repair([difference], failures)]
+            failures += [error] * isinstance(error, exceptions.DatabaseError)
+            if isinstance(error, exceptions.DatabaseUnreachable) or len(failures) >= _MOST_FAILURES:
+                raise
+            for difference in batch:
+                LOG.warning("Not repaired%s: %s: %s", ", only released" if is_released else "", difference, error)
+            return [dataclasses.replace(one, problem="released, not charged") for one in batch] if is_released else []
+        return batch
+
+
+def _has_shrunk(lost: int, charged: int) -> bool:
+    return lost > _FREE_LOSSES and lost * 2 > charged
+
+
+def _batches(differences: Iterable[Difference]) -> Iterator[list[Difference]]:
+    """Split into batches of at most _BATCH_ROWS, each of one project, ordered by instance."""
+
+    def sort_key(difference: Difference) -> tuple[str, str]:
+        if difference.attached is None:
+            return difference.charges[0].project_id, ""
+        return str(difference.attached.project_id), str(difference.attached.instance)
+
+    for _, group in itertools.groupby(sorted(differences, key=sort_key), key=lambda one: sort_key(one)[0]):
+        while batch := list(itertools.islice(group, _BATCH_ROWS)):
+            yield batch

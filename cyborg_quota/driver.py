@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DbQuotaDriver: builds the parts of the ledger, which store usage and reservations in a database, and holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from oslo_config import cfg
+
+from cyborg_quota import exceptions
+from cyborg_quota.capacity.api import Capacity
+from cyborg_quota.capacity.claims import CapacityEnforcer
+from cyborg_quota.db import schema
+from cyborg_quota.db.database import Database
+from cyborg_quota.ledger.counters import Healer
+from cyborg_quota.ledger.enforcers import Enforcers
+from cyborg_quota.ledger.expire import Expirer
+from cyborg_quota.ledger.headroom import HeadroomReader
+from cyborg_quota.ledger.history import History
+from cyborg_quota.ledger.limit_source import LimitDriver
+from cyborg_quota.ledger.naming import Namer
+from cyborg_quota.ledger.oslo_limit_hook import OsloLimitHook
+from cyborg_quota.ledger.paths import PathCache, Tree
+from cyborg_quota.ledger.project_limits import ProjectEnforcer
+from cyborg_quota.ledger.purge import Purger
+from cyborg_quota.ledger.reservations import Reservations
+from cyborg_quota.ledger.reserve import Reserver
+from cyborg_quota.ledger.resize import Resizer
+from cyborg_quota.ledger.settle import Settler
+from cyborg_quota.ledger.thresholds import ThresholdNotifier
+from cyborg_quota.ledger.transfer import Transferrer
+from cyborg_quota.ledger.usage import UsageReader
+from cyborg_quota.limits.changes import LimitKeeper
+from cyborg_quota.limits.projects import ProjectReader
+from cyborg_quota.limits.sources.database import DatabaseLimitDriver
+from cyborg_quota.limits.totals import TotalLimits
+from cyborg_quota.limits.tree_import import TreeImport
+from cyborg_quota.metrics.reading import MetricsReader
+from cyborg_quota.pods import tables as pods
+from cyborg_quota.pods.api import Pods
+from cyborg_quota.pods.claims import PodEnforcer
+from cyborg_quota.settings import DriverSettings, driver_settings
+from cyborg_quota.types import MICROSECONDS, RecordedChanges
+
+
+class DbQuotaDriver:
+    """The parts of a ledger in SQLite, MariaDB/MySQL or PostgreSQL. The constructor does no I/O.
+
+    QuotaEngine and the interfaces of the subjects check all arguments, and then call the parts: each is one attribute,
+    and its class documents the calls. doc/source/contributor/quota-drivers.rst lists what they call, for a driver of
+    one's own ([quota] driver). Lifetimes are in microseconds.
+    """
+
+    def __init__(self, settings: DriverSettings, limits: LimitDriver) -> None:
+        self._database = Database(settings.database, verify=schema.check)
+        self._untimed = self._database.untimed  # for full scans (audit, list)
+        self._paths = PathCache(self._database)
+        grace = int(settings.expire_grace_seconds * MICROSECONDS)
+        self.capacity_enforcer: Final = CapacityEnforcer(self._database, settings.selection)
+        self.limits: Final = limits
+        self.history: Final = History(self._untimed)
+        projects = ProjectEnforcer(self._database, self._paths, limits, Tree(self._database, self._paths, self.history))
+        hooks = [OsloLimitHook(settings.hook)] if settings.hook is not None else []
+        pod_enforcer = PodEnforcer(self._database, settings.pods, limits, self.capacity_enforcer)
+        self.enforcers: Final = Enforcers([projects, *hooks, pod_enforcer, self.capacity_enforcer])
+        # Reservations: from the reserve to the purge.
+        self.settler: Final = Settler(self._database, self._paths, self.enforcers.counters_of, grace)
+        self.reserver: Final = Reserver(self._database, self.settler, projects, self.enforcers)
+        self.resizer: Final = Resizer(self._database, self.settler, projects, self.enforcers)
+        self.transferrer: Final = Transferrer(self._database, self._paths, self.settler, projects, self.enforcers)
+        self.namer: Final = Namer(self._database, self.settler)
+        self.expirer: Final = Expirer(self._database, self.settler, settings.batch_rows)
+        self.purger: Final = Purger(self._database, settings.batch_rows)
+        self.healer: Final = Healer(self._database, self._paths)
+        self.reservations: Final = Reservations(self._database)
+        # Projects and what they have.
+        self.projects: Final = ProjectReader(self._database)
+        self.usage: Final = UsageReader(self._database, limits)
+        self.headroom: Final = HeadroomReader(self._database, limits, self.enforcers)
+        self.metrics: Final = MetricsReader(self._untimed, limits, self.headroom, grace)
+        self.thresholds: Final = ThresholdNotifier(
+            self._database, limits, settings.thresholds, least_limit=settings.least_notified_limit
+        )
+        # Capacity and pods.
+        self._least_capacity = settings.least_notified_capacity
+        self._thresholds = settings.thresholds
+        self._pod_selection = settings.pods
+
+    @classmethod
+    def from_conf(cls, conf: cfg.ConfigOpts, limits: LimitDriver) -> DbQuotaDriver:
+        """Create a driver from ``conf``, without I/O. Raises ConfigurationError."""
+        return cls(driver_settings(conf), limits)
+
+    @property
+    def keeper(self) -> LimitKeeper:
+        """Changes limits and the project tree. Raises LimitsReadOnly if the limit driver does not store limits."""
+        if not isinstance(self.limits, DatabaseLimitDriver):
+            raise exceptions.LimitsReadOnly(self.limits.set_where)
+        # Its transactions check all limits, which takes seconds in a large cloud.
+        long_transactions = self._database.long_transactions
+        tree = Tree(long_transactions, self._paths, self.history)
+        return LimitKeeper(long_transactions, tree, self.limits, self.history, self.total_limits)
+
+    @property
+    def total_limits(self) -> TotalLimits:
+        """Changes total limits over all projects. Raises LimitsReadOnly if the limit driver does not store limits."""
+        if not isinstance(self.limits, DatabaseLimitDriver):
+            raise exceptions.LimitsReadOnly(self.limits.set_where)
+        return TotalLimits(self._database.long_transactions, self._paths, self.history)
+
+    def capacity(self, resources: Mapping[str, Any]) -> Capacity:
+        """The interface of providers and inventories. ``resources``: the registered ones, by name."""
+        thresholds, least = self._thresholds, self._least_capacity
+        parts = self._database, self.history, self.limits
+        return Capacity(*parts, resources, thresholds=thresholds, least_capacity=least)
+
+    def require_pod(self, name: str) -> None:
+        """Raise PodNotFound if this pod does not exist."""
+        self._database.read_synced(lambda connection: pods.require(connection, [name]))
+
+    def pods(self, *common: Any) -> Pods:
+        """The interface of pods, with what all subjects have in common."""
+        return Pods(self._database, self.history, self._pod_selection, self, *common)
+
+    @property
+    def tree_import(self) -> TreeImport:
+        """Gives the project tree the edges of another source, under every limit driver."""
+        long_transactions = self._database.long_transactions
+        return TreeImport(long_transactions, Tree(long_transactions, self._paths, self.history), self.limits)
+
+    def observe_retries(self, listener: Callable[[str], None]) -> None:
+        """Call ``listener(reason)`` before each retry of a transaction."""
+        self._database.observe_retries(listener)
+
+    def announce_changes(self, listener: Callable[[RecordedChanges], None] | None) -> None:
+        """Call ``listener`` after the commit of each transaction that makes changes of the history."""
+        self.history.listener = listener
+
+    @property
+    def location(self) -> str:
+        """The address of the database, without credentials; for log lines."""
+        return self._database.location
+
+    def ping(self) -> bool:
+        """Whether the database can be reached now. One attempt of a few seconds; raises nothing."""
+        return self._database.ping()
+
+    def close(self) -> None:
+        """Close all connections. The next call opens new ones."""
+        self._database.close()

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The forms of the panel. They show a refusal of the service, in its words, and keep what was typed."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django.utils.translation import gettext_lazy as _
+from horizon import forms, messages
+
+from cyborg_quota.horizon import client, errors, texts
+from cyborg_quota.horizon.admin import projects
+from cyborg_quota.types import MAX_LIMIT, MAX_REASON_CHARS, UNLIMITED
+
+_LIMIT: Final = "limit_"
+"""The begin of the name of a field for a limit."""
+
+
+class _QuotaForm(forms.SelfHandlingForm):
+    """A form that makes one call. ``done``: what is shown if the service accepts it."""
+
+    done: Any
+    method = "DELETE"
+    path = client.PROJECT
+    reason = forms.CharField(
+        label=_("Reason"), max_length=MAX_REASON_CHARS, required=False, help_text=_("For the history of the limits.")
+    )
+
+    def body(self, data: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        """What is sent, besides the reason."""
+        return {}
+
+    def handle(self, request: Any, data: dict[str, Any]) -> bool:
+        """Make the call. Returns whether the service accepted it; if not, the form shows why."""
+        try:
+            client.of(request).change(
+                self.method, self.path, self.initial["ids"], reason=data["reason"], **self.body(data)
+            )
+        except errors.QuotaUnauthorized:
+            raise
+        except errors.QuotaAPIError as error:
+            self.api_error(projects.with_names(request, error.detail))
+            return False
+        messages.success(request, self.done)
+        return True
+
+
+def limit_field(label: Any, **options: Any) -> Any:
+    """A field for a limit. A text field: the buttons of Horizon's number fields have no name for a screen reader."""
+    return forms.IntegerField(
+        label=label, min_value=UNLIMITED, max_value=MAX_LIMIT, widget=forms.TextInput(), **options
+    )
+
+
+class LimitsForm(_QuotaForm):
+    """A field for each resource. Only those that the user changed are sent.
+
+    The initial ``limits`` are read again when the form is sent, and may then be of other resources: the name of a field
+    has that of its resource.
+    """
+
+    method = "PUT"
+
+    def __init__(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(request, *args, **kwargs)
+        names = {resource: f"{_LIMIT}{resource}" for resource in self.initial["limits"]}
+        if self.is_bound:  # a resource that was not in the form when it was shown has no field
+            names = {resource: name for resource, name in names.items() if name in self.data}
+        self._resources = {name: resource for resource, name in names.items()}
+        for resource, name in names.items():
+            limit = self.initial["limits"][resource]
+            shown = self.data.get(self.add_initial_prefix(name)) if self.is_bound else limit
+            # The hidden initial value tells a change of this user from one that another user made meanwhile.
+            self.fields[name] = limit_field(
+                self.label_of(resource), initial=limit, required=shown not in (None, ""), show_hidden_initial=True
+            )
+        self.order_fields([*self._resources])
+
+    def label_of(self, resource: str) -> str:
+        """The label of the field of this resource."""
+        return resource
+
+    def changed_limits(self, data: dict[str, Any]) -> dict[str, int]:
+        """The limits that the user changed since the form was shown."""
+        return {resource: data[name] for name, resource in self._resources.items() if name in self.changed_data}
+
+    def body(self, data: dict[str, Any]) -> dict[str, Any]:
+        """The changed limits; and whether they are forced, if the form asks that."""
+        return {"quota": self.changed_limits(data), "force": data.get("force")}
+
+    def clean(self) -> Any:
+        """Refuse a form without a change, and a change of a limit that does not exist any more."""
+        data = super().clean()
+        gone = [name for name in self.data if name.startswith(_LIMIT) and name not in self._resources]
+        if changed := [name for name in gone if self.data[name] != self.data.get(self.add_initial_prefix(name))]:
+            message = _("There is no resource %s any more. Nothing was set.")
+            raise forms.ValidationError(message % ", ".join(name.removeprefix(_LIMIT) for name in changed))
+        if not self.errors and not self.changed_limits(data):
+            raise forms.ValidationError(_("No limit was changed."))
+        return data
+
+
+class SetLimitsForm(LimitsForm):
+    """Sets limits of a project. ``in_effect``: the limits that apply now, with its overrides."""
+
+    done = _("The limits were set.")
+    force = forms.BooleanField(label=_("Permit limits below what the project holds"), required=False)
+
+    def label_of(self, resource: str) -> str:
+        """The resource, with an override that applies in the place of the limit."""
+        limit = self.initial["in_effect"].get(resource)
+        if limit == self.initial["limits"][resource]:
+            return resource
+        text = _("%(resource)s (an override is in effect: %(limit)s)")
+        return str(text % {"resource": resource, "limit": texts.limit(limit)})
+
+
+class UnsetLimitsForm(_QuotaForm):
+    """Removes all limits of a project, so that the defaults apply."""
+
+    done = _("The limits were removed.")
+
+
+class SetDefaultsForm(LimitsForm):
+    """Sets default limits."""
+
+    done = _("The default limits were set.")
+    path = client.DEFAULTS
+
+
+def _time_field(label: Any, help_text: Any, *, required: bool) -> Any:
+    return forms.DateTimeField(
+        label=label,
+        required=required,
+        widget=forms.DateTimeInput(attrs={"type": "datetime-local"}, format="%Y-%m-%dT%H:%M"),
+        help_text=help_text,
+    )
+
+
+class AddOverrideForm(_QuotaForm):
+    """Sets the limit of a resource for a span of time."""
+
+    done = _("The override was added.")
+    method = "POST"
+    path = f"{client.PROJECT}/overrides"
+    field_order = ("resource", "limit", "start", "until")
+    resource = forms.ChoiceField(label=_("Resource"))
+    limit = limit_field(_("Limit"), help_text=_("-1 means unlimited."))
+    start = _time_field(_("From"), _("Without it, the limit applies at once."), required=False)
+    until = _time_field(_("Until"), "", required=True)
+
+    def __init__(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(request, *args, **kwargs)
+        self.fields["resource"].choices = [(name, name) for name in self.initial["resources"]]
+
+    def body(self, data: dict[str, Any]) -> dict[str, Any]:
+        """The override. The times of the form are in the time zone of the user."""
+        times = {name: data[name].isoformat() for name in ("start", "until") if data[name]}
+        return {"override": {"quota": {data["resource"]: data["limit"]}, **times}}
+
+
+class CancelOverrideForm(_QuotaForm):
+    """Cancels an override."""
+
+    done = _("The override was cancelled.")
+    path = f"{client.PROJECT}/overrides/{{override_id}}"

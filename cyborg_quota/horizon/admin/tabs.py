@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tabs of the panel: those of the cloud, and those of one project."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django.core.cache import cache
+from django.utils.translation import gettext_lazy as _
+from horizon import tabs
+from horizon.utils import functions
+
+from cyborg_quota.horizon import client, rows
+from cyborg_quota.horizon.admin import projects, tables
+
+CONFIGURED_SECONDS: Final = 300
+"""How long Horizon remembers that an optional tab has rows. It asks each time if there are none."""
+
+
+class _Tab(tabs.TableTab):
+    """A tab with one table. ``path``: the call of the REST API that lists its rows.
+
+    ``is_optional``: it is shown only where the service has what it shows.
+    """
+
+    template_name = "accelerator_quota/_table.html"
+    preload = False
+    path = ""
+    is_optional = False
+    _has_more = False
+    _has_prev = False
+
+    def __init_subclass__(cls) -> None:
+        """Name the method that returns the rows as Horizon expects it, by the table."""
+        for table in cls.table_classes:
+            setattr(cls, f"get_{table._meta.name}_data", cls.rows_or_none)
+
+    @property
+    def quota_api(self) -> client.QuotaClient:
+        """The REST API."""
+        return client.of(self.request)
+
+    def read(self, limit: int | None = None) -> list[Any]:
+        """The rows of the page that the request asks for, or at most ``limit`` rows."""
+        [table] = self.table_classes
+        page: tuple[Any, ...] = ()
+        if table.tab:
+            size = limit or functions.get_page_size(self.request)
+            page = (size, self.request.GET.get(table._meta.pagination_param))
+        found, self._has_more = self.quota_api.listed(table._meta.name, self.path, self.tab_group.kwargs, *page)
+        return found
+
+    def rows_or_none(self) -> list[Any]:
+        """The rows; none, with a message, if the service refuses."""
+        return client.attempt(self.request, self.read) or []
+
+    def has_prev_data(self, table: Any) -> bool:  # noqa: ARG002
+        """Whether there is a page before."""
+        return self._has_prev
+
+    def has_more_data(self, table: Any) -> bool:  # noqa: ARG002
+        """Whether there is a next page."""
+        return self._has_more
+
+    def allowed(self, request: Any) -> bool:
+        """Whether there is anything to show, in the region of the user."""
+        key = f"cyborg_quota_has_{self.slug}_{request.user.services_region}"
+        if not self.is_optional or cache.get(key):
+            return True
+        found = bool(client.attempt(request, lambda: self.read(limit=1), None))
+        if found:
+            cache.set(key, True, CONFIGURED_SECONDS)
+        return found
+
+
+def _tab(table: Any, path: str, base: type[_Tab] = _Tab, **options: Any) -> Any:
+    """A tab with the name of its table, unless ``options`` give another one."""
+    meta = table._meta
+    named = {"name": meta.verbose_name, "slug": meta.name, "table_classes": (table,), "path": path}
+    return type(meta.name, (base,), {**named, **options})
+
+
+class ProjectsTab(_Tab):
+    """Every project, with filter and paging. The usage is read for the projects of the page only."""
+
+    name = _("Projects")
+    slug = "projects"
+    table_classes = (tables.ProjectsTable,)
+    preload = True
+
+    def read(self, limit: int | None = None) -> list[Any]:  # noqa: ARG002
+        """The rows."""
+        table = self._tables[tables.ProjectsTable._meta.name]
+        action = table._meta._filter_action
+        action.filter_string, action.filter_field = table.get_filter_string(), table.get_filter_field()
+        listed = rows.select_projects(projects.names(self.request), action.filter_field, action.filter_string)
+        query, meta = self.request.GET, table._meta
+        page, self._has_prev, self._has_more = rows.page_of(
+            listed,
+            functions.get_page_size(self.request),
+            query.get(meta.pagination_param),
+            query.get(meta.prev_pagination_param),
+        )
+        return [rows.Project(one.id, one.name, self.quota_api.usage(one.id)) for one in page]
+
+
+class _ByResource(_Tab):
+    """A tab whose rows are the resources; of each, the service says the limit, or more."""
+
+    def read(self, limit: int | None = None) -> list[Any]:  # noqa: ARG002
+        """The rows."""
+        quota = self.quota_api.quota(self.path)
+        return [{"resource": name, **(one if isinstance(one, dict) else {"limit": one})} for name, one in quota.items()]
+
+
+class QuotasTabs(tabs.TabGroup):
+    """The tabs of the cloud."""
+
+    slug = "quotas"
+    tabs = (
+        ProjectsTab,
+        _tab(tables.DefaultsTable, client.DEFAULTS, _ByResource, name=_("Defaults")),
+        _tab(tables.TotalsTable, "/quota_totals", _ByResource, name=_("Totals"), is_optional=True),
+        *(_tab(table, path, is_optional=True) for table, path in tables.OPTIONAL),
+    )
+    sticky = True
+
+
+class UsageTab(_Tab):
+    """The limits and the usage of the project."""
+
+    name = _("Usage")
+    slug = "usage"
+    table_classes = (tables.ProjectResourcesTable,)
+    template_name = "accelerator_quota/_usage_tab.html"
+    preload = True
+
+    def read(self, limit: int | None = None) -> list[Any]:  # noqa: ARG002
+        """The rows."""
+        return self.quota_api.usage(self.tab_group.kwargs["project_id"])
+
+    def get_context_data(self, request: Any, **kwargs: Any) -> Any:
+        """The table, and the figures of the bars."""
+        context = super().get_context_data(request, **kwargs)
+        return {**context, "usages": context["table"].data}
+
+
+class _TreeTab(_Tab):
+    """The project and the projects below it."""
+
+    def read(self, limit: int | None = None) -> list[Any]:
+        """The projects, with their names."""
+        nodes = super().read(limit)
+        names = client.attempt(self.request, lambda: projects.names(self.request)) or {}
+        return [{**node, "name": names.get(node["project_id"], node["project_id"])} for node in nodes]
+
+
+class ProjectTabs(tabs.DetailTabsGroup):
+    """The tabs of one project."""
+
+    slug = "quota"
+    tabs = (
+        UsageTab,
+        _tab(tables.OverridesTable, f"{client.PROJECT}/overrides"),
+        _tab(tables.ProjectReservationsTable, client.IN_FLIGHT),
+        _tab(tables.HistoryTable, f"{client.PROJECT}/history"),
+        _tab(tables.TreeTable, f"{client.PROJECT}/tree", _TreeTab),
+    )
+    sticky = True

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of the panel: the usage of the project to which the user's token belongs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.utils.translation import gettext_lazy as _
+from horizon import tables
+from horizon.utils import functions
+
+from cyborg_quota.horizon import client
+from cyborg_quota.horizon.rows import ResourceUsage
+from cyborg_quota.horizon.tables import reservations_table, resources_table
+
+ReservationsTable = reservations_table()
+
+
+class IndexView(tables.MultiTableView):
+    """Bars, what fits and what binds, and the reservations in flight."""
+
+    table_classes = (resources_table(), ReservationsTable)
+    template_name = "accelerator_quota/project.html"
+    page_title = _("Accelerator Quota")
+    _has_more = False
+
+    def get_resources_data(self) -> list[ResourceUsage]:
+        """The rows of the table of resources."""
+        project_id = self.request.user.project_id
+        return client.attempt(self.request, lambda: client.of(self.request).usage(project_id)) or []
+
+    def get_reservations_data(self) -> list[client.Json]:
+        """The rows of the table of reservations."""
+        marker = self.request.GET.get(ReservationsTable._meta.pagination_param)
+        page = {"limit": functions.get_page_size(self.request), "marker": marker}
+        ids = {"project_id": self.request.user.project_id}
+        found, self._has_more = client.attempt(
+            self.request,
+            lambda: client.of(self.request).listed("reservations", client.IN_FLIGHT, ids, **page),
+            _("Unable to retrieve the reservations: %(exc)s"),
+        ) or ([], False)
+        return found
+
+    def has_more_data(self, table: Any) -> bool:
+        """Whether the table has a next page."""
+        return self._has_more and table.name == ReservationsTable._meta.name
+
+    def get_context_data(self, **kwargs: Any) -> Any:
+        """The tables, and the figures of the bars."""
+        context = super().get_context_data(**kwargs)
+        return {**context, "usages": context["resources_table"].data}

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the panels say about limits, in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.template.loader import render_to_string
+from django.utils.translation import gettext
+
+from cyborg_quota.horizon.rows import ResourceUsage
+from cyborg_quota.types import UNLIMITED
+
+
+def _(text: str) -> str:
+    """The text in the language of the user."""
+    return str(gettext(text))
+
+
+def limit(value: int | None) -> str:
+    """A limit."""
+    if value is None:
+        return _("Not set")
+    return _("Unlimited") if value == UNLIMITED else str(value)
+
+
+def changed(value: int | str | None) -> str | None:
+    """A limit, or the parent of a project, before or after a change; None: there was none."""
+    return limit(value) if isinstance(value, int) else value
+
+
+def fits(usage: ResourceUsage) -> str:
+    """How much can be reserved now."""
+    return _("Unlimited") if usage.fits == UNLIMITED else str(usage.fits)
+
+
+def bound_by(usage: ResourceUsage) -> str:
+    """What determines how much fits."""
+    bound = usage.bound_by
+    if bound is None:
+        if usage.limit is None:
+            return _("No limit is set: nothing can be reserved")
+        return _("Nothing") if usage.limit == UNLIMITED else _("The limit of the project")
+    texts = {
+        "subtree": _("The limit %(limit)s of project %(project)s and all projects below it"),
+        "total": _("The limit %(limit)s over all projects"),
+        "counter": _("The largest number that can be counted"),
+        "not_registered": _("The resource cannot be reserved any more"),
+    }
+    text = texts.get(bound["scope"], _("%(scope)s: the limit %(limit)s"))
+    return text % {"limit": limit(bound["limit"]), "project": bound["project_id"], "scope": bound["scope"]}
+
+
+def bars(project: Any) -> str:
+    """The limit bars of a project, for a cell of a table."""
+    return str(render_to_string("accelerator_quota/_bars.html", {"usages": project.usages, "is_cell": True}))

@@ -1,7 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Enables Project > Compute > Accelerator Quota."""
-
-PANEL = "accelerator_quota"
-PANEL_DASHBOARD = "project"
-PANEL_GROUP = "compute"
-ADD_PANEL = "cyborg_quota.integrations.horizon.project.panel.AcceleratorQuota"

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The interface of limit drivers."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from oslo_config import cfg
+
+from cyborg_quota import exceptions
+from cyborg_quota.conf import plugins
+from cyborg_quota.types import UNLIMITED, Constraint, UsageKey
+
+if TYPE_CHECKING:
+    from cyborg_quota.db.project_path import PathState
+
+
+class PathLimits(NamedTuple):
+    """What limits a charge of some resources to a project.
+
+    ``missing``: by resource, the project nearest to the leaf that has no limit, where that means a refusal. ``error``
+    is then that of a charge.
+    """
+
+    constraints: Sequence[Constraint]
+    missing: Mapping[str, str] = MappingProxyType({})
+    error: exceptions.QuotaError | None = None
+
+
+class LimitDriver(abc.ABC):
+    """Determines the constraints of a charge before its transaction begins. The transaction enforces them.
+
+    Therefore no race can exceed a limit. Only the value of a limit can be stale, for a time that the driver documents.
+    Loaded by stevedore from the namespace ``cyborg_quota.limits``; must be thread-safe.
+
+    ``states``: each is of one project (``project_ids[0]``) with its ancestors, and has the limits that are stored in
+    the ledger's database, as they are at one moment. Other drivers need only ``project_ids``.
+    """
+
+    set_where: ClassVar[str] = "where that driver reads them"
+    """Where the limits of this driver are set; the end of the message of LimitsReadOnly."""
+
+    bounds_subtree: bool = False
+    """Whether the limit of a project includes the usage of its descendants; for display and notices."""
+
+    is_pure: ClassVar[bool] = False
+    """Whether ``bounds`` depends on the states alone, so that its result can be kept with them."""
+
+    tree_source: ClassVar[str | None] = None
+    """What keeps the project tree instead of the commands of cyborg_quota (see ``parent_of``), in lower case."""
+
+    limit_if_missing: int | None = UNLIMITED
+    """What is shown where no limit applies: UNLIMITED, or None if a reserve is then refused."""
+
+    @classmethod
+    @abc.abstractmethod
+    def from_conf(cls, conf: cfg.ConfigOpts) -> LimitDriver:
+        """Create the driver from ``conf``, without I/O. Raises ConfigurationError."""
+
+    @abc.abstractmethod
+    def bounds(self, states: Sequence[PathState], resources: Collection[str]) -> list[PathLimits]:
+        """For each state, what limits a charge of these resources.
+
+        Each constraint must be of a project of the state, or of TOTAL. Those of other keys are ignored if
+        the charge does not change what they count. If the tree changes before the charge, this method is called again
+        with the new path.
+        """
+
+    @abc.abstractmethod
+    def limits(self, states: Sequence[PathState], resources: Collection[str]) -> Mapping[UsageKey, int]:
+        """The limit of the project of each state for each resource, for display. It has a value for all of them.
+
+        The value is 0 if a reserve is refused because there is no limit.
+        """
+
+    def parent_of(self, project_id: str) -> str | None:
+        """The parent of the project according to the source of this driver; None if it does not define one."""
+        return None
+
+    def defaults(self) -> Mapping[str, int] | None:
+        """The default limit of each resource, for display. None: the driver needs a project."""
+        return None
+
+
+def driver_class(conf: cfg.ConfigOpts) -> type[LimitDriver]:
+    """The class of the limit driver that ``[limits] driver`` names. Raises ConfigurationError."""
+    found: type[LimitDriver] = plugins.load("cyborg_quota.limits", "[limits] driver", conf.limits.driver)
+    return found

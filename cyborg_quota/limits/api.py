@@ -1,0 +1,505 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Administration, the public interface for limits and the project tree in the tables of cyborg_quota."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Final
+
+from cyborg_quota import exceptions, paging, policy, validation
+from cyborg_quota.limits import limit_tree
+from cyborg_quota.limits.history_visibility import without_others
+from cyborg_quota.subject import Subject
+from cyborg_quota.types import (
+    SUBJECTS,
+    TOTAL,
+    Author,
+    HistoryEntry,
+    HistoryFilter,
+    LimitOverride,
+    LimitRecord,
+    Marker,
+    RecordedChange,
+    ResourceKey,
+    UsageKey,
+)
+from cyborg_quota.types.limits import Holding, TreeRow
+from cyborg_quota.validation import Context
+
+MAX_LISTED_PROJECTS: Final = 500
+"""The maximum number of projects in one call of list_holders or list_holdings."""
+
+
+class Administration(Subject):
+    """Limits and projects, and the history. All calls need an admin's context, except history.
+
+    Policy may permit other contexts set_limit, set_limits, unset_limit, set_overrides and cancel_overrides.
+
+    If ``[limits] driver`` is not ``database``, all calls raise LimitsReadOnly, except ``list_limits``,
+    ``list_projects``, ``import_projects``, ``is_known_project``, ``list_holders``, ``list_holdings`` and the calls on
+    the history.
+
+    A ``reason`` is one line of text, recorded in the history; it is required if [limits] require_reason is set.
+    """
+
+    # --- projects ---
+
+    def list_projects(
+        self, context: Context, *, limit: int | None = None, after: str | None = None
+    ) -> list[tuple[str, str | None]]:
+        """(project_id, parent_id) of the known projects, as the database sorts their ids. For all limit drivers.
+
+        ``limit``: the maximum number. ``after``: the last project of the previous page. Raises MarkerNotFound.
+        """
+        validation.admin_only(context, "list_projects")
+        return self._driver.projects.list_edges(validation.row_limit(limit), validation.optional_name("after", after))
+
+    def add_project(
+        self, context: Context, project_id: str, parent_id: str | None = None, *, reason: str | None = None
+    ) -> None:
+        """Add a project to the tree, under a known parent or (None) as a root.
+
+        The project may already have usage. Raises ProjectRefused, LimitRefused.
+        """
+        self._set_parent(context, "add_project", project_id, parent_id, reason, is_new=True)
+
+    def move_project(
+        self, context: Context, project_id: str, parent_id: str | None, *, reason: str | None = None
+    ) -> None:
+        """Move a project, its descendants and their usage to another parent. Raises ProjectRefused, LimitRefused."""
+        self._set_parent(context, "move_project", project_id, parent_id, reason, is_new=False)
+
+    def _set_parent(
+        self, context: Context, action: str, project_id: str, parent_id: str | None, reason: str | None, *, is_new: bool
+    ) -> None:
+        validation.admin_only(context, action)
+        project_id = validation.check_name("project_id", project_id)
+        parent_id = validation.optional_name("parent_id", parent_id)
+        self._require_own_tree()
+        self._driver.keeper.set_parent(project_id, parent_id, self._author(context, reason), is_new=is_new)
+
+    def remove_project(self, context: Context, project_id: str, *, reason: str | None = None) -> None:
+        """Remove a project and its limits. Raises ProjectRefused if it has usage or children."""
+        validation.admin_only(context, "remove_project")
+        project_id = validation.check_name("project_id", project_id)
+        self._require_own_tree()
+        self._driver.keeper.remove(project_id, self._author(context, reason))
+
+    def _require_own_tree(self) -> None:
+        source = self._driver.limits.tree_source
+        if source is not None:
+            raise exceptions.TreeReadOnly(source)
+
+    def is_known_project(self, context: Context, project_id: str) -> bool:
+        """Whether the project is in the tree, has or had usage, a limit or an override. For all limit drivers."""
+        validation.admin_only(context, "is_known_project")
+        return self._driver.projects.is_known(validation.check_name("project_id", project_id))
+
+    def list_holders(self, context: Context, after: str = "", count: int = MAX_LISTED_PROJECTS) -> list[str]:
+        """The first projects after ``after`` that have usage, an own limit, or an override that has not ended.
+
+        The database sorts them by their ids. At most ``count``, and MAX_LISTED_PROJECTS: call it again with the last id
+        of the result until it is empty. Works with all limit drivers.
+        """
+        validation.admin_only(context, "list_holders")
+        if after != "":
+            after = validation.check_name("after", after)
+        count = validation.integer(count, 1, None, "The count must be an integer of at least 1")
+        return self._driver.projects.list_holders(after, min(count, MAX_LISTED_PROJECTS))
+
+    def list_holdings(self, context: Context, project_ids: Collection[str]) -> list[Holding]:
+        """Usage, own limits, number of overrides of at most MAX_LISTED_PROJECTS projects. For all limit drivers."""
+        validation.admin_only(context, "list_holdings")
+        is_list = isinstance(project_ids, (list, tuple, set, frozenset))
+        if not is_list or len(project_ids) > MAX_LISTED_PROJECTS:
+            raise exceptions.InvalidRequest(f"Give a list of at most {MAX_LISTED_PROJECTS} projects.")
+        return self._driver.projects.list_holdings([validation.check_name("project_id", name) for name in project_ids])
+
+    def import_projects(
+        self,
+        context: Context,
+        parents: Mapping[str, str | None],
+        *,
+        dry_run: bool = False,
+        progress: Callable[[int], None] | None = None,
+        reason: str | None = None,
+    ) -> list[RecordedChange]:
+        """Give each of these projects the parent that another source of the tree reports (None: make it a root).
+
+        Other projects keep their parents. Works with all limit drivers. Runs in batches, one transaction each: call it
+        again after an interruption. ``progress`` is called with the size of each batch. ``dry_run`` writes nothing.
+        Returns the changes. Raises InvalidName, ProjectRefused, and LimitRefused if the driver is database and its
+        enforcement model does not allow the limits at the new places; all of them before the first write.
+        """
+        validation.admin_only(context, "import_projects")
+        if not isinstance(parents, Mapping):
+            raise exceptions.InvalidRequest(f"Parents must map projects to parents, not be a {type(parents).__name__}.")
+        wanted = {
+            validation.check_name("project_id", name): validation.optional_name("parent_id", parent_id)
+            for name, parent_id in parents.items()
+        }
+        if dry_run:
+            return self._driver.tree_import.find(wanted)
+        author = self._author(context, reason)
+        return self._driver.tree_import.run(wanted, author, progress or (lambda _: None))
+
+    # --- limits ---
+
+    def set_limit(
+        self,
+        context: Context,
+        resource: str,
+        limit: int,
+        project_id: str | None = None,
+        *,
+        reason: str | None = None,
+    ) -> None:
+        """Set the limit of a project or, with ``project_id`` None, the default of the resource.
+
+        The limit may be below the present usage. The policy rule cyborg_quota:limit:set decides who may set the limit
+        of a project; by default an admin, or an administrator of the direct parent. ``reason`` is recorded in the
+        history. Raises NotAuthorized, UnknownResource, LimitRefused, ReasonRequired.
+        """
+        self._set(
+            context,
+            "set_limit",
+            {validation.check_resource_name(resource): validation.check_limit(limit)},
+            project_id,
+            reason=reason,
+        )
+
+    def unset_limit(
+        self, context: Context, resource: str, project_id: str | None = None, *, reason: str | None = None
+    ) -> None:
+        """Remove a limit, so that the inherited limit applies. Raises LimitRefused."""
+        self._set(context, "unset_limit", {validation.check_resource_name(resource): None}, project_id, reason=reason)
+
+    def set_limits(
+        self,
+        context: Context,
+        limits: Mapping[str, int | None],
+        project_id: str | None = None,
+        *,
+        pod: str | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """Set several limits ({resource: limit}) of a project, or defaults, atomically. The limit None removes one.
+
+        With a ``pod``, they limit what the project (with an enforcement model that limits the usage of descendants:
+        also these) holds in this pod, in addition to the limits over all pods. What is held there already counts. Needs
+        also the policy rule cyborg_quota:pod:see, with the parent of the project. Raises PodNotFound, unless limits are
+        only removed.
+        """
+        if not isinstance(limits, Mapping):
+            raise exceptions.InvalidRequest(f"Limits must map resources to limits, not be a {type(limits).__name__}.")
+        checked = {
+            resource: None if limit is None else validation.check_limit(limit) for resource, limit in limits.items()
+        }
+        self._set(context, "set_limits", checked, project_id, reason=reason, pod=pod)
+
+    def _set(
+        self,
+        context: Context,
+        action: str,
+        limits: Mapping[str, int | None],
+        project_id: str | None,
+        *,
+        reason: str | None,
+        pod: str | None = None,
+    ) -> None:
+        if project_id is None:
+            validation.admin_only(context, action)
+        project_id, pod = validation.optional_name("project_id", project_id), validation.optional_name("pod", pod)
+        new = [resource for resource, limit in limits.items() if limit is not None]
+        validation.refuse_unknown(new, self._resources)
+        checked = {validation.check_name("resource", name): limit for name, limit in limits.items()}
+        author = self._author(context, reason)
+        if project_id is None:
+            if pod is not None:
+                raise exceptions.InvalidRequest("A limit per pod is one of a project: name the project.")
+            return self._driver.keeper.set_defaults(checked, author)
+        keys = {ResourceKey(resource, pod or ""): limit for resource, limit in checked.items()}
+
+        def allow(parent_id: str | None) -> None:
+            if pod is not None and not self._authority.allows(context, policy.SEE_PODS, project_id, parent_id):
+                raise exceptions.NotAuthorized(action, f"a context that {policy.SEE_PODS} allows")
+            self._may_set(context, action, project_id, parent_id)
+            if pod is not None and new:  # (after the checks, so that the error reveals no pod)
+                self._driver.require_pod(pod)
+
+        return self._driver.keeper.set_limits(project_id, keys, author, allow)
+
+    def _may_set(self, context: Context, action: str, project_id: str, parent_id: str | None) -> None:
+        if not self._authority.may_set(context, project_id, parent_id):
+            raise exceptions.NotAuthorized(
+                action, f"the context of an admin or of an administrator of the parent project (rule {policy.RULE})"
+            )
+
+    def list_limits(
+        self,
+        context: Context,
+        project_id: str | None = None,
+        *,
+        limit: int | None = None,
+        after: Marker | None = None,
+        resource: str | None = None,
+    ) -> list[LimitRecord]:
+        """All limits, defaults first; for one project, the limits that apply to it, including inherited ones.
+
+        ``limit``, ``after`` and ``resource``: as in QuotaEngine.list_usages; the project of a default is None. Works
+        with all limit drivers. Without a project, a driver that has no defaults raises InvalidRequest.
+        """
+        validation.admin_only(context, "list_limits")
+        project_id = validation.optional_name("project_id", project_id)
+        page = paging.check(limit, after, resource)
+        try:
+            keeper = self._driver.keeper
+        except exceptions.LimitsReadOnly:
+            return paging.select(self._limits_of_driver(project_id), page)
+        if project_id is None:
+            return [LimitRecord(*row) for row in keeper.list_limits(page)]
+        _, tree = keeper.path(project_id)
+        limits = {name: tree.limit(project_id, name) for name in sorted({*self._resources, *tree.resources})}
+        own, overrides = keeper.own_limits(project_id)
+        records = [
+            LimitRecord(project_id, name, most, name in own, overrides.get(name))
+            for name, most in limits.items()
+            if most is not None
+        ]
+        return paging.select(records, page)
+
+    def list_pod_limits(
+        self,
+        context: Context,
+        project_id: str | None = None,
+        pod: str | None = None,
+        *,
+        projects: int | None = None,
+        after: str | None = None,
+    ) -> list[LimitRecord]:
+        """The limits per pod of a project (None: of all projects), in this pod (None: in any).
+
+        ``projects``: the maximum number of projects, each with all these limits. ``after``: the id of the last project
+        of the previous page, which need not exist any more. The database sorts the projects.
+
+        A pod that was removed may have left limits. Raises PodNotFound if there is neither a limit nor the pod.
+        """
+        validation.admin_only(context, "list_pod_limits")
+        pod = validation.optional_name("pod", pod)
+        owner, keeper = validation.optional_name("project_id", project_id), self._driver.keeper
+        after = validation.optional_name("after", after)
+        found = keeper.list_in_pods(owner, pod, validation.row_limit(projects), after)
+        if pod is not None and not found and not keeper.list_in_pods(owner, pod, 1, None):
+            self._driver.require_pod(pod)
+        return found
+
+    def _limits_of_driver(self, project_id: str | None) -> list[LimitRecord]:
+        if project_id is not None:
+            usages = self._driver.usage.get_usages(project_id, self._resources)
+            return [
+                LimitRecord(project_id, resource, usage.limit, is_own=False)
+                for resource, usage in sorted(usages.items())
+                if usage.limit is not None
+            ]
+        defaults = self._driver.limits.defaults()
+        if defaults is None:
+            raise exceptions.InvalidRequest("This limit driver cannot list the limits of all projects; name one.")
+        return [LimitRecord(None, resource, limit) for resource, limit in sorted(defaults.items())]
+
+    def tree(
+        self, context: Context, project_id: str | None = None, *, limit: int | None = None, after: str | None = None
+    ) -> list[TreeRow]:
+        """The whole tree, or the subtree of a project. Parents come before their children; one row per resource.
+
+        ``limit``: the maximum number of projects. ``after``: the last one of the previous page. Raises MarkerNotFound.
+        """
+        validation.admin_only(context, "tree")
+        named = validation.optional_name("project_id", project_id)
+        page = self._driver.keeper.tree_page(
+            named, validation.row_limit(limit), validation.optional_name("after", after)
+        )
+        return limit_tree.rows(*page, self._driver.limits.limit_if_missing)
+
+    def path(self, context: Context, project_id: str) -> list[TreeRow]:
+        """A project and its ancestors, root first; one row per resource."""
+        validation.admin_only(context, "path")
+        state, tree = self._driver.keeper.path(validation.check_name("project_id", project_id))
+        projects = enumerate(reversed(state.project_ids))
+        return limit_tree.rows(tree, state.counters, projects, self._driver.limits.limit_if_missing)
+
+    def list_over(self, context: Context) -> list[TreeRow]:
+        """The rows whose usage exceeds the limit, after it was lowered; first those of total limits (TOTAL)."""
+        validation.admin_only(context, "list_over")
+        whole, state = self._driver.keeper.whole_tree()
+        rows = [
+            TreeRow(TOTAL, None, 0, resource, limit, 0, state.counters[UsageKey(TOTAL, resource)].subtree)
+            for resource, limit in sorted(state.totals.items())
+        ]
+        rows += limit_tree.rows(*whole, self._driver.limits.limit_if_missing)
+        return [row for row in rows if row.available is not None and row.available < 0]
+
+    # --- overrides ---
+
+    def set_overrides(
+        self,
+        context: Context,
+        limits: Mapping[str, int],
+        project_id: str,
+        until: datetime.datetime,
+        *,
+        start: datetime.datetime | None = None,
+        reason: str | None = None,
+        dry_run: bool = False,
+    ) -> list[LimitOverride]:
+        """Set limits ({resource: limit}) of a project for a span of time, atomically. Returns the overrides.
+
+        They apply from ``start`` (None: now) until ``until``, by the clock of the database; a naive time means UTC.
+        Where overrides of one limit overlap, the one made last applies. What the project holds at the end stays. The
+        policy rule of set_limit applies. Raises NotAuthorized, UnknownResource, InvalidRequest, ReasonRequired, and
+        LimitRefused (if the enforcement model forbids the limits at any time in the span). ``dry_run`` writes nothing,
+        needs no reason, and returns or raises the same; the ids of the overrides that it returns are not assigned.
+        """
+        named = validation.optional_name("project_id", project_id)
+        if named is None:
+            validation.admin_only(context, "set_overrides")
+            raise exceptions.InvalidName("project_id", None, "a default cannot be set for a span of time")
+        if not isinstance(limits, Mapping) or not limits:
+            raise exceptions.InvalidRequest("Limits must map resources to limits, and name at least one.")
+        checked = {
+            validation.check_resource_name(resource): validation.check_limit(limit)
+            for resource, limit in limits.items()
+        }
+        validation.refuse_unknown(checked, self._resources)
+        span = (None if start is None else validation.moment("start", start), validation.moment("until", until))
+        return self._driver.keeper.overrides.set(
+            named,
+            checked,
+            span,
+            Author() if dry_run else self._author(context, reason),
+            lambda parent_id: self._may_set(context, "set_overrides", named, parent_id),
+            dry_run=dry_run,
+        )
+
+    def list_overrides(
+        self,
+        context: Context,
+        project_id: str | None = None,
+        *,
+        limit: int | None = None,
+        after: str | None = None,
+        resource: str | None = None,
+    ) -> tuple[list[LimitOverride], datetime.datetime | None]:
+        """The overrides that have not ended, of all projects or of one, in the order in which they were made.
+
+        Also returns the time of the database (naive UTC), which decides which of them apply; None without overrides.
+        ``limit``: the maximum number. ``after``: the id of the last override of the previous page.
+        """
+        validation.admin_only(context, "list_overrides")
+        return self._driver.keeper.overrides.read(
+            validation.optional_name("project_id", project_id),
+            validation.row_limit(limit),
+            None if after is None else validation.entry_id(after),
+            validation.optional_name("resource", resource),
+        )
+
+    def cancel_overrides(
+        self, context: Context, ids: Iterable[str], *, reason: str | None = None
+    ) -> list[LimitOverride]:
+        """Cancel overrides by their ids, all or none. Returns them. The policy rule of set_limit applies.
+
+        An override that the context may not cancel is reported as unknown. Raises OverrideNotFound, LimitRefused.
+        """
+        named = validation.override_ids(ids)
+        author = self._author(context, reason)
+        return self._driver.keeper.overrides.cancel(
+            named, author, lambda *project: self._authority.may_set(context, *project)
+        )
+
+    # --- export and import ---
+
+    def export_limits(self, context: Context) -> dict[str, Any]:
+        """All limits and the project tree as a document for import_limits; see limits/document.py."""
+        from cyborg_quota.limits import document  # imports PyYAML, which few calls need
+
+        validation.admin_only(context, "export_limits")
+        return document.write(*self._driver.keeper.documented())
+
+    def import_limits(
+        self, context: Context, document: object, *, dry_run: bool = False, reason: str | None = None
+    ) -> list[RecordedChange]:
+        """Apply a document to the limits and the project tree. Returns the changes.
+
+        All of them are made, or none; except that total limits follow in transactions of their own.
+        Limits and projects that the document does not contain stay unchanged. The position of a project in the
+        document determines its parent. A limit None is removed. ``dry_run`` writes nothing, and returns or raises the
+        same as the import.
+        Raises InvalidDocument, UnknownResource, PodNotFound, LimitRefused (with every problem, and the changes).
+        """
+        from cyborg_quota.limits import document as documents
+
+        validation.admin_only(context, "import_limits")
+        keeper = self._driver.keeper
+        wanted = documents.read(document)
+        unknown = wanted.resources - set(self._resources)
+        if unknown:
+            raise exceptions.UnknownResource(unknown, self._resources)
+        author = self._author(context, reason) if not dry_run else Author()
+        return keeper.apply(wanted, author, dry_run=dry_run)
+
+    # --- history ---
+
+    def history(
+        self,
+        context: Context,
+        project_id: str | None = None,
+        *,
+        subject: str | None = None,
+        resource: str | None = None,
+        provider: str | None = None,
+        pod: str | None = None,
+        user_id: str | None = None,
+        since: datetime.datetime | datetime.timedelta | None = None,
+        until: datetime.datetime | datetime.timedelta | None = None,
+        limit: int | None = None,
+        marker: str | None = None,
+    ) -> list[HistoryEntry]:
+        """The changes of limits, overrides, the tree, providers, inventories and pods, newest first.
+
+        Works with all limit drivers. Only the entries with all given values. ``project_id``: its own limits and place
+        in the tree. ``subject``: one of SUBJECTS. ``provider``: a name or a UUID, also of one that was removed.
+        ``since`` and ``until``: times (naive means UTC), or ages. ``limit``: the maximum number of entries.
+        ``marker``: the id of the entry after which the list starts. A context that is not an admin's gets only the
+        changes of its own project, without author and ids of parents, and cannot select by provider, pod or user. It
+        sees the names of pods if the policy rule cyborg_quota:pod:see allows it. Raises NotAuthorized, InvalidRequest.
+        """
+        is_admin = validation.is_admin(context)
+        if project_id is not None or not is_admin:
+            project_id = validation.project_of(context, project_id)
+        if any(one is not None for one in (provider, pod, user_id)):
+            validation.admin_only(context, "history")
+        if subject is not None and subject not in SUBJECTS:
+            raise exceptions.InvalidName("subject", subject, f"the subjects are {', '.join(SUBJECTS)}")
+        entries = self._driver.history.entries(
+            HistoryFilter(
+                subject=subject,
+                project_id=project_id,
+                resource=validation.optional_name("resource", resource),
+                provider=validation.optional_name("provider", provider),
+                pod=validation.optional_name("pod", pod),
+                user_id=validation.optional_name("user_id", user_id),
+                since=validation.moment_or_age("since", since),
+                until=validation.moment_or_age("until", until),
+            ),
+            limit=validation.row_limit(limit),
+            before=None if marker is None else validation.entry_id(marker),
+        )
+        if is_admin:
+            return entries
+        assert project_id is not None
+        return [without_others(entry) for entry in self._authority.visible(context, project_id, entries)]
+
+    def purge_history(self, context: Context, older_than_seconds: int) -> int:
+        """Delete older entries of the history, and those of overrides that ended before. Returns their number."""
+        validation.admin_only(context, "purge_history")
+        return self._driver.history.purge(validation.age_microseconds(older_than_seconds))

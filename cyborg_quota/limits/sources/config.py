@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The limit driver ``config``: one limit for each resource, the same for all projects, from the configuration file."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar
+
+from oslo_config import cfg
+
+from cyborg_quota import exceptions, validation
+from cyborg_quota.ledger import limit_source as base
+from cyborg_quota.types import UNLIMITED, Constraint, UsageKey
+
+if TYPE_CHECKING:
+    from cyborg_quota.db.project_path import PathState
+
+
+class ConfigLimitDriver(base.LimitDriver):
+    """Enforces ``[limits] limits``, for example ``fpga:5,gpu:10``. A resource that is not listed is unlimited."""
+
+    set_where: ClassVar[str] = "in the configuration, [limits] limits"
+    is_pure: ClassVar[bool] = True
+
+    def __init__(self, limits: Mapping[str, int] = MappingProxyType({})) -> None:
+        self._limits = dict(limits)
+
+    @classmethod
+    def from_conf(cls, conf: cfg.ConfigOpts) -> ConfigLimitDriver:
+        return cls(parse_limits(conf.limits.limits))
+
+    def bounds(self, states: Sequence[PathState], resources: Collection[str]) -> list[base.PathLimits]:
+        limits = {resource: self._limits[resource] for resource in resources if resource in self._limits}
+        return [
+            base.PathLimits([Constraint(state.project_ids[0], *limit) for limit in limits.items()]) for state in states
+        ]
+
+    def limits(self, states: Sequence[PathState], resources: Collection[str]) -> Mapping[UsageKey, int]:
+        return {
+            UsageKey(state.project_ids[0], resource): self._limits.get(resource, UNLIMITED)
+            for state in states
+            for resource in resources
+        }
+
+    def defaults(self) -> Mapping[str, int]:
+        return dict(self._limits)
+
+
+def parse_limits(limits: Mapping[str, object]) -> dict[str, int]:
+    """Return ``{resource: limit}`` with valid limits (at least -1). Raises ConfigurationError."""
+    parsed = {}
+    for resource, value in limits.items():
+        try:
+            limit = int(str(value))
+        except ValueError:
+            raise exceptions.ConfigurationError(
+                f"[limits] limits: {resource}:{value} is not an integer (write fpga:5,gpu:10; -1 is unlimited)."
+            ) from None
+        if limit < UNLIMITED:
+            raise exceptions.ConfigurationError(
+                f"[limits] limits: {resource}:{limit} is negative (-1 is unlimited, 0 allows nothing)."
+            )
+        try:
+            parsed[validation.check_name("resource", resource)] = limit
+        except exceptions.InvalidName as error:
+            raise exceptions.ConfigurationError(f"[limits] limits: {error}") from None
+    return parsed

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The limit driver ``database``: limits and the project tree in the tables of cyborg_quota."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import ClassVar, Final
+
+from oslo_config import cfg
+
+from cyborg_quota import exceptions
+from cyborg_quota.conf import plugins
+from cyborg_quota.db.project_path import PathState
+from cyborg_quota.ledger import limit_source as base
+from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree, effective
+from cyborg_quota.limits.models.base import EnforcementModel
+from cyborg_quota.types import TOTAL, UNLIMITED, Constraint, UsageKey
+
+HINT: Final = "Set one: cyborg-quota limit set --default {resource}=10 (-1 is unlimited)."
+
+
+class DatabaseLimitDriver(base.LimitDriver):
+    """Defaults, limits of projects, overrides, and an enforcement model. Reads nothing: a state has all of them.
+
+    An override begins and ends on time by the clock of the database, at the moment of which the state is.
+    """
+
+    is_pure: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        model: EnforcementModel,
+        initial_limits: InitialLimits,
+        *,
+        missing_is_unlimited: bool = False,
+    ) -> None:
+        self.model = model
+        self.initial_limits = initial_limits
+        self.bounds_subtree = model.bounds_subtree
+        self.limit_if_missing = UNLIMITED if missing_is_unlimited else None
+
+    @classmethod
+    def from_conf(cls, conf: cfg.ConfigOpts) -> DatabaseLimitDriver:
+        return cls(
+            plugins.load("cyborg_quota.policies", "[limits] enforcement_model", conf.limits.enforcement_model)(),
+            InitialLimits.parse(conf.limits.child_initial_limit, conf.limits.root_initial_limit),
+            missing_is_unlimited=conf.limits.missing == "unlimited",
+        )
+
+    def bounds(self, states: Sequence[PathState], resources: Collection[str]) -> list[base.PathLimits]:
+        parts: dict[str, dict[UsageKey, int]] = {}  # the limits of what is not the whole resource
+        for stored in {id(state.project_limits): state.project_limits for state in states}.values():
+            for key, limit in stored.items():
+                if not key.is_whole:
+                    parts.setdefault(key.project_id, {})[key] = limit
+        return [self._bounds(state, resources, parts) for state in states]
+
+    def _bounds(
+        self, state: PathState, resources: Collection[str], parts: Mapping[str, Mapping[UsageKey, int]]
+    ) -> base.PathLimits:
+        limits: dict[UsageKey, int] = {}
+        missing: dict[str, str] = {}
+        for index, project_id in enumerate(state.project_ids):
+            limits.update(parts.get(project_id, {}))
+            for resource in resources:
+                limit = self._limit(state, index, resource)
+                if limit is not None:
+                    limits[UsageKey(project_id, resource)] = limit
+                elif self.limit_if_missing is None:
+                    missing.setdefault(resource, project_id)
+        totals = [Constraint(TOTAL, *total, "total") for total in state.totals.items()]
+        error = next((exceptions.LimitNotSet(name, HINT.format(resource=name)) for name in missing), None)
+        return base.PathLimits([*self.model.constraints(state.project_ids, limits), *totals], missing, error)
+
+    def limits(self, states: Sequence[PathState], resources: Collection[str]) -> Mapping[UsageKey, int]:
+        found = {}
+        for state in states:
+            for resource in resources:
+                limit = self._limit(state, 0, resource)
+                shown = self.limit_if_missing or 0 if limit is None else limit
+                found[UsageKey(state.project_ids[0], resource)] = shown
+        return found
+
+    def _limit(self, state: PathState, index: int, resource: str) -> int | None:
+        """The limit of a project on the path for the whole resource; None if there is none."""
+        path = state.project_ids
+        own = state.project_limits.get(UsageKey(path[index], resource))
+        return effective(index == len(path) - 1, own, state.defaults.get(resource), self.initial_limits)
+
+    def tree_of_path(self, state: PathState) -> LimitTree:
+        """The limits of a project and its ancestors."""
+        parents = dict(zip(state.project_ids, [*state.project_ids[1:], None], strict=True))
+        return LimitTree(dict(state.defaults), dict(state.project_limits), parents, self.initial_limits)

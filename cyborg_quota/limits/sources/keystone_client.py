@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads limits, projects and the endpoint from Keystone's API: one method for each request. Caches nothing.
+
+It uses keystoneauth1 and not openstacksdk, because openstacksdk does not report that Keystone has cut a list short
+(``truncated``), so that limits would be missing without an error; it has no call for the enforcement model; and it
+creates an object for each limit, which takes 60 times as long for a list of 20,000 limits (decision record 0036).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from keystoneauth1 import exceptions as ksa
+from keystoneauth1.adapter import Adapter
+from oslo_config import cfg
+
+from cyborg_quota import forks
+from cyborg_quota.limits.sources import keystone_session
+from cyborg_quota.limits.sources.cache import LimitSourceError
+from cyborg_quota.limits.sources.keystone_session import GROUP, ROLE_HINT, endpoint_option
+
+_SEES_ALL_ROLES: Final = frozenset({"admin", "service"})
+"""The roles to which Keystone lists the limits of all projects.
+
+To a token without one of them, and without system scope, Keystone lists the limits of the token's project only, and
+gives no error.
+"""
+
+_PAGE_SIZE: Final = 1000
+_ID: Final = re.compile(r"(?!\.+$)[\w.-]{1,64}", re.ASCII)
+"""Any other text cannot be an id of Keystone, and must not become a part of a path."""
+
+
+class Service(NamedTuple):
+    """The service and region whose limits are read, as Keystone's IDs."""
+
+    service_id: str
+    region_id: str | None
+
+
+class RegisteredLimit(NamedTuple):
+    """The default limit of a resource, and the region for which it is registered (None: for all regions)."""
+
+    default: int
+    region_id: str | None
+
+
+class Project(NamedTuple):
+    """A project or a domain of Keystone. ``domain_id`` and ``parent_id`` are None for a domain."""
+
+    project_id: str
+    name: str
+    domain_id: str | None
+    parent_id: str | None
+
+
+Limits = Mapping[tuple[str, str | None], int]
+"""The limits of one project or domain, by (Keystone's resource name, region ID)."""
+
+
+class TruncatedList(LimitSourceError):
+    """Keystone has cut a list short."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"Keystone truncates its list of {what}; raise list_limit in its configuration", is_total=False
+        )
+
+
+@contextlib.contextmanager
+def _reading(what: str) -> Iterator[None]:
+    """Convert the errors that a response of unexpected structure causes to LimitSourceError."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise LimitSourceError(
+            f"the response to the request for {what} is not from Keystone's API; check [{GROUP}] auth_url",
+            is_total=False,
+        ) from error
+
+
+class KeystoneClient:
+    """Thread-safe, but not shared by processes. All methods raise LimitSourceError. The constructor does no I/O."""
+
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        connect: Callable[[cfg.ConfigOpts], Adapter] = keystone_session.make_adapter,
+    ) -> None:
+        self._conf = conf
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._adapter: Adapter | None = None
+        forks.register(self)
+
+    def renew_after_fork(self) -> None:
+        """Connect again: a connection must not be shared by two processes."""
+        self._lock = threading.Lock()
+        self._adapter = None
+
+    @_reading("the endpoint")
+    def service(self) -> Service:
+        """The service and region of the endpoint that [oslo_limit] identifies."""
+        if endpoint_id := endpoint_option(self._conf, "id"):
+            body = self._get(f"/endpoints/{endpoint_id}") if _ID.fullmatch(endpoint_id) else None
+            if body is None:
+                raise LimitSourceError(
+                    f"Keystone has no endpoint {endpoint_id} ([{GROUP}] endpoint_id)", is_total=False
+                )
+            endpoint = body["endpoint"]
+        else:
+            endpoint = self._endpoint_by_type()
+        self._check_sees_all()
+        return Service(endpoint["service_id"], endpoint.get("region_id"))
+
+    def _endpoint_by_type(self) -> dict[str, Any]:
+        query = {name: endpoint_option(self._conf, f"service_{name}") for name in ("type", "name")}
+        service = _only("services", self._list("services", **query), query)
+        place = {
+            "interface": (endpoint_option(self._conf, "interface") or "public").removesuffix("URL"),
+            "region_id": endpoint_option(self._conf, "region_name"),
+        }
+        return _only("endpoints", self._list("endpoints", service_id=service["id"], **place), {**query, **place})
+
+    @_reading("the enforcement model")
+    def model(self) -> str:
+        """The name of the enforcement model, such as flat or strict_two_level."""
+        body = self._get("/limits/model")
+        return "" if body is None else str(body["model"]["name"])
+
+    @_reading("the registered limits")
+    def registered(self, service: Service) -> dict[str, RegisteredLimit]:
+        """The registered limits of the service, by Keystone's resource name.
+
+        A registered limit of the region takes precedence over one of all regions.
+        """
+        registered: dict[str, RegisteredLimit] = {}
+        for entry in self._list("registered_limits", service_id=service.service_id):
+            region_id = entry.get("region_id")
+            name = entry["resource_name"]
+            if region_id == service.region_id or (region_id is None and name not in registered):
+                registered[name] = RegisteredLimit(int(entry["default_limit"]), region_id)
+        return registered
+
+    @_reading("limits")
+    def limits(self, service: Service, kind: str = "", owner: str | None = None) -> Mapping[str, Limits]:
+        """The limits that are set for each project and domain, by its ID. One request.
+
+        ``kind`` and ``owner``: only those of one, with the ID ``owner``; its kind is project_id or domain_id.
+        """
+        limits: dict[str, dict[tuple[str, str | None], int]] = {}
+        for entry in self._list("limits", service_id=service.service_id, **{kind: owner}):
+            holder = entry.get("project_id") or entry["domain_id"]
+            key = (entry["resource_name"], entry.get("region_id"))
+            limits.setdefault(holder, {})[key] = int(entry["resource_limit"])
+        return limits
+
+    @_reading("a project")
+    def project(self, project_id: str) -> Project | None:
+        """A project or a domain; None if Keystone does not know it."""
+        body = self._get(f"/projects/{project_id}") if _ID.fullmatch(project_id) else None
+        return None if body is None else _project(body["project"])
+
+    @_reading("projects")
+    def named(self, name: str, **query: str) -> list[Project]:
+        """The projects, or domains (``is_domain``), with this name. Keystone answers 400 to what cannot be a name."""
+        body = self._get("/projects", {"name": name, **query}, missing=(400, 404))
+        return [] if body is None else [_project(entry) for entry in body["projects"]]
+
+    def pages(self) -> Iterator[list[Project]]:
+        """All projects, and then all domains, in pages. Raises TruncatedList.
+
+        A Keystone without pages answers each request with its whole list.
+        """
+        seen: set[str] = set()
+        for query in ({}, {"is_domain": "true"}):
+            marker: dict[str, str] = {}
+            is_last = False
+            while not is_last:
+                with _reading("the projects"):
+                    body = self._get("/projects", {**query, **marker, "limit": str(_PAGE_SIZE)}) or {}
+                    page = [_project(entry) for entry in body["projects"]]
+                new = [project for project in page if project.project_id not in seen]
+                if body.get("truncated") and page and not new:
+                    raise TruncatedList("projects")
+                seen.update(project.project_id for project in new)
+                yield new
+                marker = {"marker": page[-1].project_id} if page else {}
+                is_last = not new or (len(page) < _PAGE_SIZE and not body.get("truncated"))
+
+    # --- HTTP requests ---
+
+    def _list(self, what: str, **query: str | None) -> list[dict[str, Any]]:
+        body = self._get(f"/{what}", {name: value for name, value in query.items() if value is not None})
+        if body is None or body.get("truncated"):
+            raise TruncatedList(what)
+        return body[what]  # type: ignore[no-any-return]
+
+    def _get(
+        self, path: str, query: Mapping[str, str] | None = None, missing: tuple[int, ...] = (404,)
+    ) -> dict[str, Any] | None:
+        """The body of the response; None for a status of ``missing``."""
+        try:
+            response = self._connected().get(path, params=query or {}, raise_exc=False)
+        except ksa.ClientException as error:
+            raise keystone_session.failure(error, self._conf) from None
+        status = response.status_code
+        if status in missing:
+            return None
+        if status == 403:
+            raise LimitSourceError(
+                f"the user of [{GROUP}] may not read {path} in Keystone. {ROLE_HINT}", is_total=False
+            )
+        if status == 401:
+            raise keystone_session.failure(ksa.Unauthorized(), self._conf)
+        if status != 200:
+            raise LimitSourceError(f"Keystone returned status {status} for {path}", is_total=status in (502, 503, 504))
+        with contextlib.suppress(ValueError):
+            body = response.json()
+            if isinstance(body, dict):
+                return body
+        raise LimitSourceError(
+            f"the response to {path} is not JSON; check that [{GROUP}] auth_url is the URL of Keystone", is_total=False
+        )
+
+    def _connected(self) -> Adapter:
+        with self._lock:
+            if self._adapter is None:
+                self._adapter = self._connect(self._conf)
+            return self._adapter
+
+    def _check_sees_all(self) -> None:
+        adapter = self._connected()
+        get_access = getattr(adapter.auth, "get_access", None)
+        if get_access is None:
+            return  # the auth plugin has no token with roles
+        try:
+            access = get_access(adapter.session)
+        except ksa.ClientException as error:
+            raise keystone_session.failure(error, self._conf) from None
+        if not (getattr(access, "system_scoped", False) or _SEES_ALL_ROLES & set(access.role_names)):
+            raise LimitSourceError(
+                f"the user of [{GROUP}] can read the limits of its own project only. {ROLE_HINT}", is_total=False
+            )
+
+
+def _project(entry: Mapping[str, Any]) -> Project:
+    above = (None, None) if entry.get("is_domain") else (entry["domain_id"], entry.get("parent_id"))
+    return Project(entry["id"], entry.get("name", ""), *above)
+
+
+def _only(what: str, entries: list[dict[str, Any]], criteria: Mapping[str, str | None]) -> dict[str, Any]:
+    if len(entries) != 1:
+        given = ", ".join(f"{name.removesuffix('_id')} {value}" for name, value in criteria.items() if value)
+        raise LimitSourceError(
+            f"Keystone has {len(entries)} {what} with {given}, not exactly one; check [{GROUP}] endpoint_id and "
+            "endpoint_*",
+            is_total=False,
+        )
+    return entries[0]

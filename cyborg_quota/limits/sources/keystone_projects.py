@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looks up projects and domains in Keystone. For programs that people call, not for a reserve."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator
+from typing import TYPE_CHECKING, Final
+
+from oslo_config import cfg
+
+from cyborg_quota import exceptions
+from cyborg_quota.limits.sources import keystone
+from cyborg_quota.limits.sources.cache import LimitSourceError
+
+if TYPE_CHECKING:
+    from cyborg_quota.limits.sources.keystone_client import KeystoneClient, Project
+
+MOST_LISTED: Final = 500_000
+"""The maximum number of projects whose ids and names are kept in memory. Projects beyond it cost one request each."""
+
+_MAX_SINGLE_REQUESTS: Final = 20
+"""For more projects than these, the list of all projects is cheaper than a request for each."""
+
+
+@contextlib.contextmanager
+def _lookup() -> Iterator[None]:
+    """Convert LimitSourceError to ProjectLookupFailed."""
+    try:
+        yield
+    except LimitSourceError as error:
+        raise exceptions.ProjectLookupFailed(error.reason) from None
+
+
+def read_parents(conf: cfg.ConfigOpts, progress: Callable[[int], None]) -> dict[str, str | None]:
+    """The parent of each project of Keystone; None for a domain. [oslo_limit] has the credentials.
+
+    With the limit driver keystone and the enforcement model strict_two_level, the parent is the domain. Raises
+    ConfigurationError, ProjectLookupFailed.
+    """
+    client = keystone.make_client(conf, "The projects of Keystone need")
+    parents: dict[str, str | None] = {}
+    with _lookup():
+        is_two_level = conf.limits.driver == "keystone" and client.model() == keystone.STRICT_TWO_LEVEL
+        for page in client.pages():
+            parents.update((one.project_id, one.domain_id if is_two_level else one.parent_id) for one in page)
+            progress(len(page))
+    return parents
+
+
+def make_directory(conf: cfg.ConfigOpts, within_seconds: float | None = None) -> ProjectDirectory:
+    """The projects of Keystone. No I/O. Raises ConfigurationError.
+
+    ``within_seconds``: all requests of the directory together end within this time from now.
+    """
+    return ProjectDirectory(
+        keystone.make_client(conf, "[oslo_limit] is set, and names of projects need", within_seconds)
+    )
+
+
+class ProjectDirectory:
+    """The projects and domains of one Keystone. Every method raises ProjectLookupFailed."""
+
+    def __init__(self, client: KeystoneClient) -> None:
+        self._client = client
+        self._names: dict[str, str] | None = None
+
+    @_lookup()
+    def find(self, text: str, domain: str | None = None) -> Project:
+        """The project with this id or name; else the domain with this name. An id takes precedence over a name.
+
+        ``domain``: the id or the name of the project's domain. Raises UnknownProject, AmbiguousProject.
+        """
+        domain_id = None if domain is None else self._domain_id(domain)
+        by_id = self._client.project(text)
+        if by_id is not None and domain_id in (None, by_id.domain_id):
+            return by_id
+        found = self._client.named(text, **({} if domain_id is None else {"domain_id": domain_id}))
+        if not found and domain_id is None:
+            found = self._client.named(text, is_domain="true")
+        if not found:
+            raise exceptions.UnknownProject(text, domain)
+        if len(found) > 1:
+            raise exceptions.AmbiguousProject(text, [(one.project_id, one.domain_id) for one in found])
+        return found[0]
+
+    @_lookup()
+    def names(self, project_ids: Collection[str]) -> dict[str, str]:
+        """The names of these projects and domains by id, without those that Keystone does not know."""
+        wanted = set(project_ids)
+        if len(wanted) <= _MAX_SINGLE_REQUESTS:
+            found = [self._client.project(project_id) for project_id in sorted(wanted)]
+            return {project.project_id: project.name for project in found if project is not None}
+        listed = self._listed()
+        return {project_id: listed[project_id] for project_id in wanted & listed.keys()}
+
+    @_lookup()
+    def unknown(self, project_ids: Collection[str]) -> list[str]:
+        """Those of these ids that neither a project nor a domain has, sorted.
+
+        A list that Keystone cuts short, or that misses a new project, does no harm: an id that is not in it is looked
+        up alone.
+        """
+        wanted = set(project_ids)
+        if self._names is not None or len(wanted) > _MAX_SINGLE_REQUESTS:
+            wanted -= self._listed().keys()
+        return [project_id for project_id in sorted(wanted) if self._client.project(project_id) is None]
+
+    def _domain_id(self, domain: str) -> str:
+        by_id = self._client.project(domain)
+        if by_id is not None and by_id.domain_id is None:
+            return by_id.project_id
+        for found in self._client.named(domain, is_domain="true"):
+            return found.project_id
+        raise exceptions.UnknownProject(domain, None, what="domain")
+
+    def _listed(self) -> dict[str, str]:
+        """The names of all projects and domains by id. Read once. Some are missing if Keystone cuts its list short."""
+        from cyborg_quota.limits.sources.keystone_client import TruncatedList
+
+        if self._names is not None:
+            return self._names
+        listed: dict[str, str] = {}
+        with contextlib.suppress(TruncatedList):
+            for page in self._client.pages():
+                if len(listed) >= MOST_LISTED:
+                    break
+                listed.update((one.project_id, one.name) for one in page)
+        self._names = listed
+        return listed

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of the database limit driver, limit_defaults and project_limits. (``most`` is a limit.)"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from cyborg_quota.db import clock, overrides, paging, path_state, projects, reservations, usages
+from cyborg_quota.db.database import Connection
+from cyborg_quota.db.models import limit_defaults, project_limits
+from cyborg_quota.db.prepared import chunks, insert_many
+from cyborg_quota.pods import pod_bindings
+from cyborg_quota.types import TOTAL, Page, TotalLimit, UsageKey
+
+_OF_PROJECTS: Final = project_limits.c.project_id != TOTAL
+"""The limits that are not totals over all projects (totals.py)."""
+
+_LIMITS: Final = sa.select(
+    project_limits.c.project_id, project_limits.c.resource, project_limits.c.pod, project_limits.c.hard_limit
+).where(_OF_PROJECTS)
+
+
+StoredLimits = tuple[dict[str, int], dict[UsageKey, int], dict[str, "str | None"]]
+"""Defaults by resource, limits of projects (also those per pod), parents by project."""
+
+
+def read_limits(connection: Connection, project_ids: Collection[str] | None = None) -> StoredLimits:
+    """All defaults, limits (without overrides) and tree edges, or only those of ``project_ids``."""
+    query = sa.select(limit_defaults.c.resource, limit_defaults.c.hard_limit)
+    defaults = {row.resource: row.hard_limit for row in connection.execute(query)}
+    if project_ids is None:
+        return defaults, _by_key(connection.execute(_LIMITS)), projects.edges(connection)
+    limits, parents = {}, {}
+    for names in chunks(sorted(project_ids)):
+        limits.update(of_projects(connection, names))
+        parents.update(projects.edges(connection, names))
+    return defaults, limits, parents
+
+
+def _by_key(rows: Iterable[Any]) -> dict[UsageKey, int]:
+    return {UsageKey(project_id, resource, pod): limit for project_id, resource, pod, limit in rows}
+
+
+def read_page(connection: Connection, page: Page) -> list[tuple[str | None, str, int]]:
+    """(project_id, resource, limit) of the defaults (project_id None), and then of the limits of projects (no
+    overrides), as the database sorts the names. Raises MarkerNotFound.
+    """
+    found: list[tuple[str | None, str, int]] = []
+    if page.after is None or page.after[0] is None:
+        found += [
+            (None, row.resource, row.hard_limit) for row in connection.execute(_page_of_defaults(connection, page))
+        ]
+    rest = dataclasses.replace(page, limit=None if page.limit is None else page.limit - len(found))
+    if rest.limit != 0:
+        rows = connection.execute(
+            paging.of_project_rows(connection, _LIMITS, project_limits, rest, project_limits.c.pod == "")
+        )
+        found += [(row.project_id, row.resource, row.hard_limit) for row in rows]
+    return found
+
+
+def read_in_pods(
+    connection: Connection, project_id: str | None, pod: str | None, count: int | None, after: str | None
+) -> list[tuple[UsageKey, int]]:
+    """The limits per pod. None: of all projects; in all pods.
+
+    ``count``: the maximum number of projects. ``after``: only projects after this one. The database sorts the projects;
+    the limits of each project are sorted by pod and resource.
+    """
+    limit = project_limits.c
+    selected = [limit.pod != "", *paging.given((limit.pod, pod), (limit.project_id, project_id))]
+    if after is not None:
+        selected.append(limit.project_id > after)
+    query = _LIMITS.where(*selected)
+    if count is not None:
+        # One statement: between two, a project of the page could lose its limits.
+        page = paging.first_projects(limit.project_id, after or "", count, sa.and_(*selected)).subquery()
+        query = query.join(page, page.c.project_id == limit.project_id)
+    found = _by_key(connection.execute(query.order_by(limit.project_id))).items()
+    by_project = itertools.groupby(found, key=lambda item: item[0].project_id)
+    return [item for _, some in by_project for item in sorted(some, key=lambda item: (item[0].pod, item[0].resource))]
+
+
+def _page_of_defaults(connection: Connection, page: Page) -> sa.Select[Any]:
+    name = limit_defaults.c.resource
+    query = sa.select(name, limit_defaults.c.hard_limit).order_by(name).limit(page.limit)
+    query = query.where(*paging.given((name, page.resource)))
+    if page.after is None:
+        return query
+    after = page.after[1]
+    if after is None:  # after all defaults
+        return query.where(sa.false())
+    paging.require(connection, limit_defaults, name == after, page.after)
+    return query.where(name > after)
+
+
+def read_family(connection: Connection, *project_ids: str) -> StoredLimits:
+    """The limits that an enforcement model needs to check the limits of these projects.
+
+    They are those of the projects, their ancestors, their siblings and all their descendants.
+    """
+    family: set[str] = set()
+    for project_id in project_ids:
+        path = path_state.read_path(connection, project_id, []).project_ids
+        family |= projects.subtree_edges(connection, project_id).keys() | set(path)
+        if len(path) > 1:
+            family |= projects.children_of(connection, path[1])
+    return read_limits(connection, family)
+
+
+def set_default(connection: Connection, resource: str, limit: int | None) -> None:
+    """Set the default limit of a resource, or remove it (None)."""
+    key = limit_defaults.c.resource == resource
+    _replace(connection, limit_defaults, key, {"resource": resource}, limit)
+
+
+def set_limit(connection: Connection, key: UsageKey, limit: int | None) -> None:
+    """Set the limit of a project, or remove it (None)."""
+    is_key = sa.and_(*(project_limits.c[name] == value for name, value in key._asdict().items()))
+    _replace(connection, project_limits, is_key, key._asdict(), limit)
+
+
+def read_totals(connection: Connection) -> list[TotalLimit]:
+    """All limits over all projects (see totals.py), by resource, with what all projects hold."""
+    limit = project_limits.c
+    query = sa.select(limit.resource, limit.hard_limit).where(limit.project_id == TOTAL).order_by(limit.resource)
+    held = {key.resource: counters.subtree for key, counters in usages.read(connection, [TOTAL]).items()}
+    return [TotalLimit(resource, limit, held.get(resource, 0)) for resource, limit in connection.execute(query)]
+
+
+def set_limits(connection: Connection, limits: Mapping[UsageKey, int | None], known: Collection[UsageKey]) -> None:
+    """Set many limits (None: remove) in a few statements. ``known`` are those that already exist."""
+    insert_many(
+        connection,
+        project_limits,
+        [
+            {**key._asdict(), "hard_limit": limit}
+            for key, limit in sorted(limits.items())
+            if limit is not None and key not in known
+        ],
+    )
+    for key, limit in sorted(limits.items()):
+        if key in known:
+            set_limit(connection, key, limit)
+
+
+def _replace(
+    connection: Connection, table: sa.Table, key: sa.ColumnElement[bool], names: dict[str, str], limit: int | None
+) -> None:
+    if limit is None:
+        connection.execute(sa.delete(table).where(key))
+    elif not connection.execute(
+        sa.update(table).where(key).values(hard_limit=limit, updated_at=clock.utc_now())
+    ).rowcount:
+        connection.execute(sa.insert(table).values(**names, hard_limit=limit, created_at=clock.utc_now()))
+
+
+def is_in_use(connection: Connection, project_id: str) -> bool:
+    """Whether the project has usage, or a live reservation."""
+    return reservations.is_any_live(connection, project_id) or usages.is_any_held(connection, project_id)
+
+
+def forget_project(connection: Connection, project_id: str) -> bool:
+    """Delete all rows of a project. False: it was charged concurrently, and the caller must roll back.
+
+    Its bindings end, and are kept as history. They are locked before usage rows, as by a claim. The project's row is
+    locked before its usage rows, so that none is inserted before this transaction ends. The existing usage rows are
+    deleted only if they are zero; a charge that waits for one matches no row, and is retried.
+    """
+    pod_bindings.end_all(connection, project_id)
+    projects.lock_many(connection, [project_id])
+    if usages.delete_zeros(connection, project_id) or is_in_use(connection, project_id):
+        return False
+    connection.execute(sa.delete(project_limits).where(project_limits.c.project_id == project_id))
+    overrides.forget_project(connection, project_id)
+    projects.delete(connection, project_id)
+    return True
+
+
+# Queries for holdings.py.
+
+
+def holders_query(after: str, count: int) -> sa.Select[Any]:
+    """The query for the first ``count`` projects with limits and with an id greater than ``after``."""
+    return paging.first_projects(project_limits.c.project_id, after, count, _OF_PROJECTS)
+
+
+def of_projects(connection: Connection, project_ids: Sequence[str]) -> dict[UsageKey, int]:
+    """The limits of these projects, also those per pod."""
+    return _by_key(connection.execute(_LIMITS.where(project_limits.c.project_id.in_(project_ids))))

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads what the metrics show of the ledger: one transaction, with a fixed number of statements."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Sequence
+
+from cyborg_quota.capacity import free_capacity
+from cyborg_quota.db import history, path_state, schema
+from cyborg_quota.db.database import Connection, Database
+from cyborg_quota.db.project_path import PathState
+from cyborg_quota.ledger.headroom import HeadroomReader
+from cyborg_quota.ledger.limit_source import LimitDriver
+from cyborg_quota.types.metrics import LedgerMetrics
+
+
+class MetricsReader:
+    """Reads metrics. ``grace``: [quota] expire_grace, in microseconds."""
+
+    def __init__(self, untimed: Database, limits: LimitDriver, headroom: HeadroomReader, grace: int) -> None:
+        """``untimed``: the database without a statement timeout, to read all counters."""
+        self._untimed = untimed
+        self._limits = limits
+        self._headroom = headroom
+        self._grace = grace
+
+    def read(self, project_ids: Collection[str] | None, resources: Collection[str]) -> LedgerMetrics:
+        """What the ledger has now. ``project_ids``: the projects to read; None: all.
+
+        Limits that are not stored in the ledger are read after the transaction. Raises LimitsUnavailable.
+        """
+
+        def work(connection: Connection) -> tuple[Sequence[PathState], LedgerMetrics]:
+            capacity, ages = free_capacity.measured(connection)
+            overdue = history.oldest_overdue(connection, self._grace).total_seconds()
+            revision = schema.checked_revision(connection)
+            return path_state.read_states(connection, project_ids), LedgerMetrics([], capacity, ages, overdue, revision)
+
+        states, metrics = self._untimed.read(work)
+        return dataclasses.replace(metrics, projects=self._headroom.metrics_of(states, resources))

@@ -1,0 +1,593 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pods, the public interface: several OpenStack deployments of one availability zone, and the pod of each project.
+
+A selection returns the current binding if its pod is available and below its threshold; that takes one statement.
+Otherwise it ranks the pods and changes the binding in one transaction, which locks the row of the new pod, then the
+binding. If no other pod passes the filters, the binding stays. Concurrent calls for one project get the same pod: the
+unique key of the current binding lets only one insert it, and only one transaction can end the former one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from oslo_log import log as logging
+
+from cyborg_quota import exceptions, validation
+from cyborg_quota.capacity import free_capacity
+from cyborg_quota.db import change_log, overrides, resource_providers
+from cyborg_quota.db.database import Connection, Database, DuplicateEntry
+from cyborg_quota.db.errors import ConcurrentChange
+from cyborg_quota.ledger.history import History
+from cyborg_quota.pods import claims as pod_claims
+from cyborg_quota.pods import measuring as measurement
+from cyborg_quota.pods import pod_bindings, tables
+from cyborg_quota.pods.measuring import ReadEndpoint
+from cyborg_quota.pods.pod_bindings import BindingKey, StoredBinding
+from cyborg_quota.pods.selection import PodRequest, PodSelection, is_at_threshold
+from cyborg_quota.pods.types import (
+    POD_STATES,
+    RETRY_SECONDS,
+    Binding,
+    Candidate,
+    CollectedPod,
+    Pod,
+    PodState,
+    PodUsage,
+    Reason,
+)
+from cyborg_quota.policy import SEE_PODS
+from cyborg_quota.subject import Subject
+from cyborg_quota.types import MAX_AMOUNT, RecordedChange, RecordedChanges, Value
+from cyborg_quota.types.capacity import PodNotice, ResourceUse
+from cyborg_quota.validation import Context
+
+LOG = logging.getLogger(__name__)
+
+_UNCHANGED: Final[Any] = object()
+
+
+class Pods(Subject):
+    """Pods, and which pod serves which project. All calls but ``select`` need an admin's context.
+
+    A project is bound to one pod for each zone and each set of tags, until that pod is full, in maintenance or
+    disabled. Tags are strings by name, such as {"purpose": "CAD"}. Shared by threads.
+    """
+
+    def __init__(self, database: Database, history: History, selection: PodSelection, *common: Any) -> None:
+        """``common``: the arguments of Subject."""
+        super().__init__(*common)
+        self._database = database
+        self._untimed = database.untimed
+        self._history = history
+        self._selection = selection
+
+    # --- pods ---
+
+    def add(
+        self,
+        context: Context,
+        name: str,
+        *,
+        zone: str | None = None,
+        affinity: Mapping[str, str] | None = None,
+        weight: int = 0,
+        threshold: int = 100,
+        endpoint: str | None = None,
+    ) -> Pod:
+        """Add an available pod without measurement, and return it.
+
+        ``weight``: pods with a higher weight are preferred. ``threshold``: the pod counts as full when this percentage
+        of its capacity is in use. ``endpoint``: CLOUD or CLOUD/REGION of clouds.yaml, whose Placement measures it;
+        None: its use is that of the inventories of its providers. Raises PodExists, InvalidName, InvalidPod.
+        """
+        validation.admin_only(context, "add_pod")
+        pod = Pod(
+            name=validation.pod_name(name),
+            availability_zone=validation.optional_name("availability_zone", zone),
+            **_checked(resource_affinity=affinity, weight=weight, threshold=threshold, endpoint=endpoint),
+        )
+        try:
+            self._record(context, "add pod", lambda connection: (None, tables.insert(connection, pod)))
+        except DuplicateEntry:
+            if self.show(context, pod.name) != pod:  # equal: the answer to the COMMIT of an earlier attempt was lost
+                raise exceptions.PodExists(pod.name) from None
+        return pod
+
+    def _record(
+        self, context: Context, action: str, work: Callable[[Connection], tuple[Pod | None, Pod | None]]
+    ) -> Pod | None:
+        """Run ``work``, which changes a pod and returns it before and after, and record that. Returns the latter."""
+        author = validation.author_of(context, None)
+
+        def change(connection: Connection) -> tuple[Pod | None, RecordedChanges | None]:
+            change_log.serialize(connection)
+            before, after = work(connection)
+            pod = before or after
+            if before == after or pod is None:
+                return after, None
+            recorded = RecordedChange(action, None, None, _values(before), _values(after), pod=pod.name)
+            return after, change_log.record(connection, author, [recorded])
+
+        after, recorded = self._database.write(change)
+        self._history.announce(recorded)
+        return after
+
+    def list_pods(self, context: Context, *, limit: int | None = None, after: str | None = None) -> list[Pod]:
+        """All pods, in the order in which they were added.
+
+        ``limit``: the maximum number. ``after``: the name of the last pod of the previous page. Raises MarkerNotFound.
+        """
+        validation.admin_only(context, "list_pods")
+        page = validation.row_limit(limit), validation.optional_name("marker", after)
+        return [one.pod for one in self._database.read_synced(lambda connection: tables.list_pods(connection, *page))]
+
+    def show(self, context: Context, name: str) -> Pod:
+        """One pod. Raises PodNotFound."""
+        validation.admin_only(context, "show_pod")
+        name = validation.check_name("pod", name)
+        return self._database.read_synced(lambda connection: tables.find(connection, name)).pod
+
+    def change(
+        self,
+        context: Context,
+        name: str,
+        *,
+        state: PodState = _UNCHANGED,
+        affinity: Mapping[str, str] = _UNCHANGED,
+        weight: int = _UNCHANGED,
+        threshold: int = _UNCHANGED,
+        endpoint: str | None = _UNCHANGED,
+    ) -> Pod:
+        """Change the given values of a pod, and return it. Its zone and its name cannot change.
+
+        ``endpoint``: a new one removes the last measurement, which is that of the former one. ``state``: "available",
+        "maintenance" or "disabled". After this call has returned, no project is bound to a pod that is not available;
+        its present bindings move when they are selected the next time. Raises PodNotFound, InvalidPod.
+        """
+        validation.admin_only(context, "change_pod")
+        changes = _checked(
+            state=state, resource_affinity=affinity, weight=weight, threshold=threshold, endpoint=endpoint
+        )
+        if not changes:
+            raise exceptions.InvalidRequest(
+                "Nothing to change: give a state, tags, a weight, a threshold or an endpoint."
+            )
+        name = validation.check_name("pod", name)
+
+        def work(connection: Connection) -> tuple[Pod, Pod]:
+            stored = tables.lock(connection, name)
+            changed = dataclasses.replace(stored.pod, **changes)
+            tables.update(connection, stored.id, changed)
+            if changed.endpoint != stored.pod.endpoint:
+                tables.forget_usage(connection, stored.id)
+            return stored.pod, changed
+
+        changed = self._record(context, "set pod", work)
+        assert changed is not None
+        return changed
+
+    def remove(self, context: Context, name: str) -> None:
+        """Remove a pod. The history of its bindings stays. Raises PodNotFound, PodInUse (bindings or providers)."""
+        validation.admin_only(context, "remove_pod")
+        name = validation.check_name("pod", name)
+
+        def work(connection: Connection) -> tuple[Pod, None]:
+            stored = tables.lock(connection, name)
+            if pod_bindings.is_bound(connection, name):
+                reason = "projects are bound to it (see `pod binding list --pod`; `pod binding end --pod` ends all)"
+                raise exceptions.PodInUse(name, reason)
+            if resource_providers.is_any_of_pod(connection, name):
+                raise exceptions.PodInUse(name, "providers belong to it (see `capacity provider set NAME --pod OTHER`)")
+            tables.delete(connection, stored.id)
+            return stored.pod, None
+
+        self._record(context, "remove pod", work)
+
+    # --- the pod of a project ---
+
+    def select(
+        self,
+        context: Context,
+        zone: str | None = None,
+        affinity: Mapping[str, str] | None = None,
+        request: Mapping[str, int] | None = None,
+        project_id: str | None = None,
+    ) -> Binding:
+        """The binding of the project for this zone and these tags. It is created or moved if needed.
+
+        It moves only if its pod is not available, or was full when it was measured last, and another pod passes the
+        filters. ``request`` ({resource: amount}): only these resources decide whether a pod is full; None: all of its
+        resources. Concurrent calls for one project return the same pod. Unless the policy rule cyborg_quota:pod:see
+        allows the context to see it, the name of the pod is None. Raises NoPodFits, InvalidName, UnknownResource,
+        InvalidDelta.
+        """
+        project_id = validation.project_of(context, project_id)
+        wanted = PodRequest(
+            validation.optional_name("availability_zone", zone),
+            validation.check_affinity(affinity),
+            None if request is None else validation.check_deltas(request, self._resources),
+        )
+        key = BindingKey.of(project_id, wanted.zone, wanted.affinity)
+        # (The version is read only where a pod was full before: it would make the usual selection slower.)
+        version = not self._selection.passing.is_empty
+        current = self._database.read_synced(
+            lambda connection: pod_bindings.find_current(connection, key, with_version=version),
+            lambda connection: pod_bindings.find_current_in_single_statement(connection, key, with_version=version),
+        )
+        if current is not None and not self._must_move(current, wanted):
+            binding = current.binding
+        else:
+            binding = self._bind(key, lambda connection: self._rebind(connection, key, wanted))
+        if self._authority.allows(context, SEE_PODS, project_id):
+            return binding
+        return dataclasses.replace(binding, pod=None)
+
+    def _must_move(self, current: StoredBinding, request: PodRequest) -> bool:
+        """Whether its pod does not serve the request, and another one passes the filters."""
+        if pod_claims.reason_to_move(current, request) is None:
+            return False
+        passing = self._selection.passing
+        ids = None if current.version is None else passing.find(current.version, request)
+        if ids is None:
+            # (In this order: what changes between the two makes the version outdated.)
+            version, candidates = self._database.read_synced(
+                lambda connection: (tables.read_version(connection), tables.list_pods(connection))
+            )
+            ids = frozenset(one.id for one in candidates if self._selection.passes(one, request))
+            passing.remember(version, request, ids)
+        return bool(ids - {current.pod_id})
+
+    def _bind(self, key: BindingKey, work: Callable[[Connection], Binding]) -> Binding:
+        def decide(connection: Connection) -> Binding:
+            try:
+                return work(connection)
+            except DuplicateEntry:
+                # Another call has created the binding, or an earlier attempt of this one: decide again, with that one.
+                raise ConcurrentChange from None
+
+        binding = self._database.write(decide)
+        LOG.debug("Project %s is bound to pod %s (%s)", key.project_id, binding.pod, binding.reason)
+        return binding
+
+    def _rebind(self, connection: Connection, key: BindingKey, request: PodRequest) -> Binding:
+        current = pod_bindings.find_current(connection, key)
+        reason: Reason | None = "first" if current is None else pod_claims.reason_to_move(current, request)
+        if current is not None and reason is None:
+            return current.binding  # another call has moved it
+        candidates = tables.list_pods(connection)
+        others = (
+            candidate
+            for candidate in self._selection.ranked(candidates, request)
+            if current is None or candidate.id != current.pod_id
+        )
+        best = next(others, None)
+        if best is not None:
+            if not pod_claims.hold(connection, best.id, [request], self._selection):
+                # It has changed since it was read. Do not lock the next one in this transaction: transactions that do
+                # not lock pods in the order of their ids may wait for each other.
+                raise ConcurrentChange
+            return _replace(connection, key, current, best.pod.name, reason or "first")
+        if current is None:
+            raise exceptions.NoPodFits(request.zone, request.affinity)
+        return current.binding
+
+    def list_bindings(
+        self,
+        context: Context,
+        project_id: str | None = None,
+        *,
+        pod: str | None = None,
+        history: bool = False,
+        limit: int | None = None,
+        after: int = 0,
+    ) -> list[tuple[int, Binding]]:
+        """Current bindings and their ids, the oldest first. ``history``: also those that ended.
+
+        ``limit``: the maximum number. ``after``: the id of the last binding of the previous page.
+        """
+        validation.admin_only(context, "list_bindings")
+        project_id = validation.optional_name("project_id", project_id)
+        pod = validation.optional_name("pod", pod)
+        limit, after = validation.row_limit(limit), _check_integer("after", after, 0, MAX_AMOUNT)
+        return self._untimed.read_synced(
+            lambda connection: pod_bindings.list_bindings(
+                connection, project_id=project_id, pod=pod, history=bool(history), limit=limit, after=after
+            )
+        )
+
+    def purge_bindings(self, context: Context, older_than_seconds: int) -> int:
+        """Delete the bindings that ended before this time. Returns their number."""
+        validation.admin_only(context, "purge_bindings")
+        age, purged = validation.age_microseconds(older_than_seconds), 0
+        while deleted := self._database.write(lambda connection: pod_bindings.purge(connection, age)):
+            purged += deleted
+        return purged
+
+    def move_binding(
+        self,
+        context: Context,
+        project_id: str,
+        pod: str,
+        zone: str | None = None,
+        affinity: Mapping[str, str] | None = None,
+    ) -> Binding:
+        """Bind a project to this pod for a zone and tags, even if a filter would exclude the pod.
+
+        What the project holds stays where it is. Raises PodNotFound, PodNotAvailable.
+        """
+        validation.admin_only(context, "move_binding")
+        key, pod = _key(project_id, zone, affinity), validation.check_name("pod", pod)
+
+        def work(connection: Connection) -> Binding:
+            stored = tables.lock(connection, pod)
+            if stored.pod.state != "available":
+                raise exceptions.PodNotAvailable(pod, stored.pod.state)
+            current = pod_bindings.find_current(connection, key)
+            if current is not None and current.binding.pod == pod:
+                return current.binding
+            return _replace(connection, key, current, pod, "operator")
+
+        return self._bind(key, work)
+
+    def end_binding(
+        self,
+        context: Context,
+        project_id: str,
+        zone: str | None = None,
+        affinity: Mapping[str, str] | None = None,
+    ) -> None:
+        """End the current binding of a project; its next selection creates another. Raises BindingNotFound."""
+        validation.admin_only(context, "end_binding")
+        key = _key(project_id, zone, affinity)
+
+        def work(connection: Connection) -> None:
+            current = pod_bindings.find_current(connection, key)
+            if current is None:
+                raise exceptions.BindingNotFound(key.project_id)
+            if not pod_bindings.end(connection, current.id):
+                raise ConcurrentChange
+
+        self._database.write(work)
+
+    def end_bindings(self, context: Context, pod: str) -> int:
+        """End the current bindings to a pod, and return their number.
+
+        The next selection of each project creates another. Drain the pod first: while it is available, projects can be
+        bound to it again. Raises PodNotFound.
+        """
+        validation.admin_only(context, "end_bindings")
+        pod = self.show(context, pod).name
+        # The first batch that is not full is the last one: the call also ends if selections bind projects again.
+        ended, ids = 0, [0] * pod_bindings.BATCH
+        while len(ids) == pod_bindings.BATCH:
+            after = ids[-1]
+            ids = self._untimed.read_synced(lambda connection: pod_bindings.next_of_pod(connection, pod, after))  # noqa: B023
+            ended += self._database.write(lambda connection: pod_bindings.end_each(connection, ids))  # noqa: B023
+        return ended
+
+    # --- measurements ---
+
+    def list_usages(self, context: Context, name: str | None = None) -> list[PodUsage]:
+        """The last measurement of each pod, or of one. Raises PodNotFound."""
+        validation.admin_only(context, "list_pod_usages")
+        name = validation.optional_name("pod", name)
+        usages = self._database.read_synced(lambda connection: tables.list_usages(connection, name))
+        if name is not None and not usages:
+            raise exceptions.PodNotFound(name)
+        return usages
+
+    def measure(self, context: Context, names: list[str]) -> dict[str, dict[str, ResourceUse]]:
+        """What the inventories of the providers of these pods have and use now; writes nothing."""
+        validation.admin_only(context, "measure_pods")
+        names = validation.check_names("pod", names)
+        found: dict[str, dict[str, ResourceUse]] = {name: {} for name in names}
+        sums = self._untimed.read(lambda connection: free_capacity.sums(connection, names))
+        for key, use in sums.items():
+            found[key.pod][key.resource] = use
+        return found
+
+    def set_usage(self, context: Context, name: str, usage: Mapping[str, ResourceUse]) -> None:
+        """Store the measurement of a pod, made now. Raises PodNotFound, InvalidPod."""
+        validation.admin_only(context, "set_pod_usage")
+        name, checked = validation.check_name("pod", name), _checked_usage(usage)
+        self._database.write(lambda connection: tables.set_usage(connection, tables.lock(connection, name).id, checked))
+
+    def collect(
+        self,
+        context: Context,
+        names: Sequence[str] | None = None,
+        *,
+        read_endpoint: ReadEndpoint | None = None,
+        timeout_seconds: float = 60.0,
+        max_age_seconds: float | None = None,
+        progress: Callable[[int], object] = lambda _count: None,
+    ) -> list[CollectedPod]:
+        """Measure these pods, or all that are not disabled, and store what they have and use, as of now.
+
+        A pod without an endpoint is measured by its own inventories, the others in parallel by ``read_endpoint`` (see
+        capacity/imports/placement.py), each for at most ``timeout_seconds``. One that cannot be measured
+        keeps its last figures. A pod that never had an inventory, and has no endpoint, stays without measurement.
+
+        ``max_age_seconds``: only pods whose measurement is older, and that no other process has begun to measure in the
+        last RETRY_SECONDS (or ``max_age_seconds``, if that is less). ``progress``: called at least once a second, with
+        the number of pods done. Raises PodNotFound.
+        """
+        validation.admin_only(context, "collect_pods")
+        known = {pod.name: pod for pod in self.list_pods(context)}
+        if names is None:
+            chosen = [pod for pod in known.values() if pod.state != "disabled"]
+        else:
+            wanted = dict.fromkeys(validation.check_names("pod", names))
+            chosen = [known.get(name) or self.show(context, name) for name in wanted]
+        if max_age_seconds is not None:
+            chosen = self._due(context, chosen, max_age_seconds)
+        errors: dict[str, str] = {}
+        began, pods = self._database.read(overrides.now), {pod.name: pod for pod in chosen}
+        for name, answer in self._measured(context, chosen, read_endpoint, timeout_seconds, progress):
+            if isinstance(answer, str):
+                errors[name] = answer
+            else:
+                with contextlib.suppress(exceptions.PodNotFound):  # removed in the meantime
+                    self._store(pods[name], _checked_usage(answer), began)
+            progress(1)
+        usages = {usage.pod: usage for usage in self.list_usages(context)} if chosen else {}
+        return [CollectedPod(usages[pod.name], errors.get(pod.name)) for pod in chosen if pod.name in usages]
+
+    def _store(self, pod: Pod, usage: Mapping[str, ResourceUse], began: datetime.datetime) -> None:
+        """Store a measurement that began at this time of the database. Raises PodNotFound.
+
+        It is ignored if another one that began later is stored, or if the pod has another endpoint by now.
+        """
+
+        def work(connection: Connection) -> None:
+            stored = tables.lock(connection, pod.name)
+            if stored.pod.endpoint == pod.endpoint:
+                tables.set_usage(connection, stored.id, usage, began)
+
+        self._database.write(work)
+
+    def _due(self, context: Context, pods: Sequence[Pod], max_age_seconds: float) -> list[Pod]:
+        """Those that this process measures."""
+        ages = {usage.pod: usage.age for usage in self.list_usages(context)}
+        age = int(max_age_seconds * 1e6)
+        retry = min(age, RETRY_SECONDS * 1_000_000)
+        max_age = datetime.timedelta(microseconds=age)
+        return [
+            pod
+            for pod in pods
+            if abs(ages.get(pod.name) or max_age) >= max_age
+            and self._claim(tables.claim_measurement, pod.name, age, retry)
+        ]
+
+    def _claim(self, claim: Callable[..., bool], *values: Any) -> bool:
+        """Whether this process does what only one may do."""
+        return self._database.write(lambda connection: claim(connection, *values))
+
+    def _measured(
+        self,
+        context: Context,
+        pods: Sequence[Pod],
+        read_endpoint: ReadEndpoint | None,
+        timeout_seconds: float,
+        progress: Callable[[int], object],
+    ) -> Iterator[tuple[str, Mapping[str, ResourceUse] | str]]:
+        endpoints = {pod.name: pod.endpoint for pod in pods if pod.endpoint is not None}
+        own = [pod.name for pod in pods if pod.endpoint is None]
+        if own:
+            was_measured = {usage.pod for usage in self.list_usages(context) if usage.usage is not None}
+            for name, usage in self.measure(context, own).items():
+                if usage or name in was_measured:
+                    yield name, usage
+        if read_endpoint is None:
+            yield from ((name, "The pod has an endpoint, but no read_endpoint was given.") for name in endpoints)
+        else:
+            yield from measurement.measure(
+                endpoints, read_endpoint, timeout_seconds=timeout_seconds, tick=lambda: progress(0)
+            )
+
+    def notices(self, context: Context) -> list[PodNotice]:
+        """The resources of pods whose last measurement crossed the threshold of the pod, in either direction.
+
+        Each crossing is returned once, to one caller on one host.
+        """
+        validation.admin_only(context, "list_pod_notices")
+        notices = []
+        for stored, notified in self._database.read(tables.read_notified):
+            reached = {
+                resource
+                for resource, use in (stored.usage or {}).items()
+                if (use.used or use.capacity) and is_at_threshold(stored.pod.threshold, use)
+            }
+            if reached != notified and self._claim(tables.claim_notified, stored.id, notified, reached):
+                notices += [_notice(stored, resource, resource in reached) for resource in sorted(reached ^ notified)]
+        return notices
+
+
+def _checked_usage(usage: Mapping[str, ResourceUse]) -> dict[str, ResourceUse]:
+    """A measurement. Raises InvalidName, InvalidPod."""
+    return {
+        validation.check_name("resource", resource): ResourceUse(
+            _check_integer(f"capacity of {resource}", use[0], 0, 2**63 - 1),
+            _check_integer(f"use of {resource}", use[1], 0, 2**63 - 1),
+        )
+        for resource, use in usage.items()
+    }
+
+
+def _check_endpoint(endpoint: str | None) -> str | None:
+    """CLOUD or CLOUD/REGION. Raises InvalidName, InvalidPod."""
+    checked = validation.optional_name("endpoint", endpoint)
+    if checked is not None and not all(checked.split("/", 1)):
+        raise exceptions.InvalidPod("endpoint", endpoint, "it must be CLOUD or CLOUD/REGION of clouds.yaml")
+    return checked
+
+
+def _check_state(state: object) -> object:
+    if state not in POD_STATES:
+        raise exceptions.InvalidPod("state", state, f"the states are {', '.join(POD_STATES)}")
+    return state
+
+
+def _check_integer(field: str, value: object, least: int, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise exceptions.InvalidPod(field, value, f"it must be an integer between {least} and {most}")
+    return int(value)
+
+
+_CHECKS: Final[dict[str, Callable[[Any], object]]] = {
+    "state": _check_state,
+    "resource_affinity": validation.check_affinity,
+    "weight": lambda value: _check_integer("weight", value, -MAX_AMOUNT, MAX_AMOUNT),
+    "threshold": lambda value: _check_integer("threshold", value, 1, 100),
+    "endpoint": _check_endpoint,
+}
+
+
+def _checked(**given: Any) -> dict[str, Any]:
+    """The values of a pod that are given. Raises InvalidName, InvalidPod."""
+    return {field: _CHECKS[field](value) for field, value in given.items() if value is not _UNCHANGED}
+
+
+def _values(pod: Pod | None) -> Value:
+    """What the history has of a pod. None: it does not exist."""
+    if pod is None:
+        return None
+    return {
+        "availability_zone": pod.availability_zone,
+        "resource_affinity": dict(pod.resource_affinity),
+        "state": pod.state,
+        "weight": pod.weight,
+        "threshold": pod.threshold,
+        "endpoint": pod.endpoint,
+    }
+
+
+def _notice(stored: Candidate, resource: str, is_reached: bool) -> PodNotice:
+    use = (stored.usage or {}).get(resource, ResourceUse(0, 0))
+    levels = (0, stored.pod.threshold) if is_reached else (stored.pod.threshold, 0)
+    return PodNotice(stored.pod.name, resource, use.capacity, use.used, *levels)
+
+
+def _replace(
+    connection: Connection, key: BindingKey, current: StoredBinding | None, pod: str, reason: Reason
+) -> Binding:
+    """End the current binding and insert the next one. The row of the pod is locked."""
+    if current is not None and not pod_bindings.end(connection, current.id):
+        raise ConcurrentChange
+    pod_bindings.insert(connection, key, pod, reason)
+    stored = pod_bindings.find_current(connection, key)
+    assert stored is not None, "inserted in this transaction"
+    return stored.binding
+
+
+def _key(project_id: str, zone: str | None, affinity: Mapping[str, str] | None) -> BindingKey:
+    return BindingKey.of(
+        validation.check_name("project_id", project_id),
+        validation.optional_name("availability_zone", zone),
+        validation.check_affinity(affinity),
+    )

@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The enforcer of pods: which pods may take a claim, in which order, and the change of the binding that this needs.
+
+    read what the group holds, the binding, and the pods                               (no transaction)
+    INSERT the reservations, UPDATE the row of the pod, end the binding and
+    insert the next one, then UPDATE inventories and usage rows                        (one transaction)
+
+A claim that selects its pod tries, in this order:
+
+1. If its group holds something in a pod: that pod only.
+2. The pod to which the project is bound, if it is available and was below its threshold when it was measured last.
+3. The pods that pass the filters, the best first. The binding then moves in the transaction of the claim.
+4. The pod to which the project is bound, if it is available, although it was above its threshold. The binding stays,
+   as after a selection for which no other pod passes the filters.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import ClassVar, Final, NamedTuple
+
+from cyborg_quota import exceptions
+from cyborg_quota.capacity import free_capacity
+from cyborg_quota.capacity.claims import CapacityEnforcer, Taken
+from cyborg_quota.db import path_state
+from cyborg_quota.db.database import Connection, Database
+from cyborg_quota.db.inventories import InventoryClaim
+from cyborg_quota.ledger import enforcement
+from cyborg_quota.ledger.enforcers import Enforcer, PendingClaim, PreparationChanged, Refused, conflict
+from cyborg_quota.ledger.limit_source import LimitDriver
+from cyborg_quota.ledger.requests import ReserveRequest
+from cyborg_quota.ledger.rooms import Rooms
+from cyborg_quota.ledger.transitions import Row
+from cyborg_quota.pods import pod_bindings
+from cyborg_quota.pods import tables as pods
+from cyborg_quota.pods.pod_bindings import BindingKey, StoredBinding
+from cyborg_quota.pods.selection import PodRequest, PodSelection, reason_to_leave
+from cyborg_quota.pods.types import Reason
+from cyborg_quota.types import ANY, PodChoice, ResourceKey
+
+_PODS_ONE_BY_ONE: Final = 2
+"""After this number of pods that do not fit, one query finds all pods with a provider that fits."""
+
+
+class BindingChange(NamedTuple):
+    """A binding that a claim creates. ``ended_id``: the present binding, which ends; None: there is none.
+
+    ``request``: what the pod was selected for.
+    """
+
+    key: BindingKey
+    ended_id: int | None
+    pod_id: int
+    pod: str
+    reason: Reason
+    request: PodRequest
+
+
+PodOption = tuple[str, tuple[BindingChange, ...]]
+"""A pod that may take claims, and the change of the binding that this needs, if any."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PodUnit:
+    """Claims of one call that go to one pod.
+
+    ``target``: the name of the pod; the choice of the pod; or the pods in which the group of the claims holds
+    something.
+    """
+
+    target: str | PodChoice | tuple[str, ...]
+    claims: list[PendingClaim]
+
+    @property
+    def amounts(self) -> dict[str, int]:
+        """The sum of the claims."""
+        amounts: Counter[str] = Counter()
+        for item in self.claims:
+            amounts.update(item.claim.deltas)
+        return dict(amounts)
+
+
+class PodEnforcer(Enforcer):
+    """Chooses the pods of claims, changes bindings, and tries another pod where the limits of one refuse a claim."""
+
+    field: ClassVar[str | None] = "provider"  # (a provider that a claim names may be in a pod)
+
+    def __init__(
+        self, database: Database, selection: PodSelection, limits: LimitDriver, capacity: CapacityEnforcer
+    ) -> None:
+        self._database = database
+        self._selection = selection
+        self._limits = limits
+        self._capacity = capacity
+
+    def counters_of(self, resource: str, pod: str | None) -> Iterable[ResourceKey]:
+        return () if pod is None else (ResourceKey(resource, pod),)
+
+    def narrow(self, connection: Connection, rooms: Rooms) -> None:
+        rooms.is_open = rooms.pod is None or is_available(connection, rooms.pod)
+
+    def prepare(self, pending: Sequence[PendingClaim]) -> None:
+        """Choose the pods, and the providers in them, after those that other claims name."""
+
+        def work(connection: Connection) -> None:
+            self._database.sync_with_cluster(connection)  # a binding must not move because of an outdated read
+            if named := [item for item in pending if item.claim.provider not in (None, ANY)]:
+                self._capacity.place_named(connection, named)
+            for unit in divide(connection, pending):
+                self._place(connection, unit, pending)
+
+        if any(item.claim.pod is not None for item in pending):
+            self._database.read(work)
+
+    def _place(self, connection: Connection, unit: PodUnit, pending: Sequence[PendingClaim]) -> None:
+        """Place the claims in the first pod that fits all of them; of the pods that have refused, in none."""
+        fitting: set[str] | None = None
+        taken = Taken(pending)
+        full = {pod for item in unit.claims for pod in taken.full_pods(item)}
+        for number, (pod, changes) in enumerate(options(connection, unit, self._selection)):
+            if number == _PODS_ONE_BY_ONE:
+                shapes = {frozenset(item.claim.deltas.items()) for item in unit.claims}
+                fitting = set.intersection(*[free_capacity.pods_that_fit(connection, dict(one)) for one in shapes])
+            if pod in full or (fitting is not None and pod not in fitting):
+                continue
+            if self._capacity.place(self._capacity.search(connection, pod), unit.claims, pending):
+                unit.claims[0].changes = changes
+                return
+
+    def inventory_claims(self, pending: Sequence[PendingClaim]) -> Sequence[InventoryClaim] | None:
+        return () if all(item.counted_pod is None for item in pending) else None
+
+    def charge(self, connection: Connection, pending: Sequence[PendingClaim]) -> None:
+        """Change the bindings.
+
+        The rows of the pods are locked first, in the order of their ids: a switch to maintenance, a change of tags and
+        a new measurement wait for them. What was committed since the pods were ranked is read then (P1).
+        """
+        changes = [one for item in pending for one in item.changes if isinstance(one, BindingChange)]
+        for pod_id in sorted({change.pod_id for change in changes}):
+            requests = [change.request for change in changes if change.pod_id == pod_id]
+            if not hold(connection, pod_id, requests, self._selection):
+                raise PreparationChanged
+        for change in sorted(changes):
+            if change.ended_id is not None and not pod_bindings.end(connection, change.ended_id):
+                raise PreparationChanged
+            pod_bindings.insert(connection, change.key, change.pod, change.reason)
+
+    def retries(self, pending: Sequence[PendingClaim], refusal: Exception) -> bool:
+        """Whether claims that may choose another pod have caused ``refusal``: then what all pods leave is read.
+
+        False: another limit than those of pods is exceeded, too, or each claim names its provider or its pod. If no
+        pod is found later, the first refusal is the answer.
+        """
+        if isinstance(refusal, Refused):
+            for item in pending:
+                if item.refusal is not None and refusal.inventory_id is None:
+                    raise item.refusal
+        if not isinstance(refusal, exceptions.OverQuota):
+            return False
+        exceeded = {(over.resource, over.pod) for over in refusal.overs}
+        movable = [
+            item
+            for item in pending
+            if item.claim.provider == ANY
+            and not isinstance(item.claim.pod, str)
+            and any((resource, item.counted_pod) in exceeded for resource in item.claim.deltas)
+        ]
+        if not movable or any(pod is None for _, pod in exceeded):
+            return False
+        rooms = self._rooms(movable[0].project_id, refusal)
+        for item in pending:
+            item.room = rooms
+        for item in movable:
+            item.refusal = refusal
+        return True
+
+    def _rooms(self, project_id: str, refusal: exceptions.OverQuota) -> dict[ResourceKey, int]:
+        """What the limits per pod permit to the project now, by resource and pod: one read for all pods.
+
+        A limit that refused and cannot be read, because it was removed or its driver lists none, permits nothing.
+        """
+        state = self._database.read_synced(lambda connection: path_state.read(connection, project_id, pod=""))
+        (bounds,) = self._limits.bounds([state], ())
+        limits = [limit for limit in bounds.constraints if limit.pod]
+        request = {limit.key.resource_key: enforcement.TOO_MUCH for limit in limits}
+        overs = enforcement.find_violations(project_id, limits, state.counters, request)
+        rooms = {ResourceKey(over.resource, over.pod): 0 for over in refusal.overs if over.pod is not None}
+        for over in sorted(overs, key=enforcement.room, reverse=True):
+            rooms[ResourceKey(over.resource, str(over.pod))] = enforcement.room(over)
+        return rooms
+
+    def explain(self, request: ReserveRequest, pending: Sequence[PendingClaim]) -> None:  # noqa: ARG002
+        """Raise PodNotFound or PodNotAvailable if a claim names such a pod."""
+        is_refused = not all(item.is_complete for item in pending)
+        for name in sorted({item.claim.pod for item in pending if is_refused and isinstance(item.claim.pod, str)}):
+            stored = self._database.read_synced(functools.partial(pods.find, name=name))
+            if stored is None:
+                raise exceptions.PodNotFound(name)
+            if stored.pod.state != "available":
+                raise exceptions.PodNotAvailable(name, stored.pod.state)
+
+    def confirm(self, item: PendingClaim, held: Sequence[Row]) -> None:
+        """The consumer must hold in the pod that the claim names."""
+        if isinstance(item.claim.pod, str) and {row.pod for row in held} != {item.claim.pod}:
+            raise conflict(item.claim, held, pod=item.claim.pod)
+
+
+def divide(connection: Connection, pending: Iterable[PendingClaim]) -> list[PodUnit]:
+    """Divide the claims of a call that have a pod into units.
+
+    Claims of one group go to one pod: that in which the group holds something; or else that of a claim of this call
+    that names its provider (which is placed already) or its pod; or else, if they choose by different tags, that of the
+    first one. Claims with equal choices share a binding, and thus a pod; groups that hold something in several pods do
+    not share one.
+    """
+    pending = list(pending)
+    named = _named_pods(pending)
+    units: dict[str | BindingKey | tuple[str | None, ...], PodUnit] = {}
+    targets: dict[str, PodChoice | tuple[str, ...]] = {}
+    for item in pending:
+        target: str | PodChoice | tuple[str, ...] | None = item.claim.pod
+        if target is None:
+            continue
+        if isinstance(target, PodChoice) and item.group is not None:
+            if item.group not in targets:
+                held = pods.pods_of_group(connection, item.project_id, item.group)
+                targets[item.group] = tuple(held) or named.get(item.group) or target
+            target = targets[item.group]
+        key: str | BindingKey | tuple[str | None, ...]
+        if isinstance(target, PodChoice):
+            key = _key(item.project_id, target)
+        elif isinstance(target, tuple) and len(target) > 1:  # each group may go to another of its pods
+            key = (item.project_id, item.group)
+        else:
+            key = target
+        units.setdefault(key, PodUnit(target, [])).claims.append(item)
+    return list(units.values())
+
+
+def _named_pods(pending: Iterable[PendingClaim]) -> dict[str, tuple[str]]:
+    """The pod of the first claim of each group that names its provider or its pod."""
+    pods: dict[str, tuple[str]] = {}
+    for item in pending:
+        pod = item.claim.pod
+        if pod is None and item.claim.provider != ANY:
+            pod = item.counted_pod
+        if item.group is not None and isinstance(pod, str):
+            pods.setdefault(item.group, (pod,))
+    return pods
+
+
+def _key(project_id: str, choice: PodChoice) -> BindingKey:
+    return BindingKey.of(project_id, choice.zone, choice.affinity)
+
+
+def options(connection: Connection, unit: PodUnit, selection: PodSelection) -> Iterator[PodOption]:
+    """The pods that may take the claims, in the order in which they are tried. Reads only as far as it is iterated."""
+    target = unit.target
+    if isinstance(target, str):
+        if is_available(connection, target):
+            yield target, ()
+    elif isinstance(target, tuple):
+        yield from ((pod, ()) for pod in target)
+    else:
+        yield from _options_of_choice(connection, unit, target, selection)
+
+
+def _options_of_choice(
+    connection: Connection, unit: PodUnit, choice: PodChoice, selection: PodSelection
+) -> Iterator[PodOption]:
+    key = _key(unit.claims[0].project_id, choice)
+    request = PodRequest(choice.zone, choice.affinity, unit.amounts)
+    current = pod_bindings.find_current(connection, key)
+    reason: Reason | None = "first"
+    if current is not None:
+        reason = reason_to_move(current, request)
+        if reason is None:
+            yield str(current.binding.pod), ()
+    candidates = pods.list_pods(connection)
+    for candidate in selection.ranked(candidates, request):
+        if current is None or candidate.id != current.pod_id:
+            ended_id = None if current is None else current.id
+            change = BindingChange(key, ended_id, candidate.id, candidate.pod.name, reason or "claim", request)
+            yield candidate.pod.name, (change,)
+    if current is not None and reason == "full":
+        yield str(current.binding.pod), ()
+
+
+def reason_to_move(current: StoredBinding, request: PodRequest) -> Reason | None:
+    """Why the binding must move. None: it stays."""
+    return reason_to_leave(current.state, current.usage, current.threshold, request)
+
+
+def hold(connection: Connection, pod_id: int, requests: Iterable[PodRequest], selection: PodSelection) -> bool:
+    """Lock a pod for new bindings. False: it is not available any more, or the filters refuse it by now."""
+    if not pods.hold_available(connection, pod_id):
+        return False
+    stored = pods.find_held(connection, pod_id)
+    return stored is not None and all(selection.passes(stored, request) for request in requests)
+
+
+def is_available(connection: Connection, name: str) -> bool:
+    """Whether claims that name this pod are taken."""
+    with contextlib.suppress(exceptions.PodNotFound):
+        return pods.find(connection, name).pod.state == "available"
+    return False

@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables pods and pod_usages. The state of a pod and the creation of its bindings are serialized by the pod's row::
+
+    UPDATE pods SET generation = generation + 1 WHERE id = :id AND state = 'available'
+
+A row count of 0 means that the pod is not available any more, or was removed. A transaction that creates a binding
+runs this statement first, so that no binding is created after the switch to maintenance has been answered.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+import sqlalchemy as sa
+
+from cyborg_quota import exceptions
+from cyborg_quota.db import clock, maintenance, paging, reservations
+from cyborg_quota.db.models import pod_usages, pods
+from cyborg_quota.pods.types import Candidate, Pod, PodUsage
+from cyborg_quota.types.capacity import ResourceUse
+
+_pod = pods.c
+_usage = pod_usages.c
+COLUMNS: Final = (
+    _pod.id.label("pod_id"), _pod.name, _pod.availability_zone, _pod.resource_affinity, _pod.state, _pod.weight,
+    _pod.threshold, _pod.endpoint, _usage.usage,
+)  # fmt: skip
+WITH_USAGE: Final = pods.outerjoin(pod_usages, _usage.pod_id == _pod.id)
+_counted, _held = maintenance.USAGE, maintenance.RESERVATION
+maintenance.KINDS.append(
+    maintenance.CountedRows(
+        includes=lambda key: not key.is_whole,
+        counts=sa.and_(
+            _counted.project_id == _held.project_id, _counted.pod == _held.pod, _counted.resource == _held.resource
+        ),
+        key=(_held.resource, _held.pod),
+        is_counted=_held.pod.is_not(None),
+        is_of_row=sa.and_(_held.usage_id == maintenance.ROW_OF_PROJECT, _held.pod == maintenance.ROW_POD),
+    )
+)
+
+
+def stored(row: Any) -> Candidate:
+    """The pod of a row with COLUMNS."""
+    pod = Pod(
+        name=row.name,
+        availability_zone=row.availability_zone or None,
+        resource_affinity=json.loads(row.resource_affinity),
+        state=row.state,
+        weight=row.weight,
+        threshold=row.threshold,
+        endpoint=row.endpoint,
+    )
+    return Candidate(row.pod_id, pod, usage_of(row.usage))
+
+
+def pods_of_group(connection: sa.Connection, project_id: str, group: str) -> list[str]:
+    """The pods in which a group of the project holds something, the one of its oldest live reservation first.
+
+    SELECT pod FROM reservations WHERE project_id = :project AND group_id = :group AND provider_id IS NOT NULL
+    AND live = 1 AND pod IS NOT NULL GROUP BY pod ORDER BY min(id)
+    """
+    of_group = _held.project_id == project_id, _held.group_id == group, _held.pod.is_not(None)
+    query = sa.select(_held.pod).where(*of_group, reservations.IS_LIVE_CLAIM)
+    query = query.group_by(_held.pod).order_by(sa.func.min(_held.id))
+    return list(connection.execute(query).scalars())
+
+
+def affinity_text(affinity: Mapping[str, str]) -> str:
+    """The tags as stored: equal tags have equal texts."""
+    return json.dumps(dict(affinity), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+
+def insert(connection: sa.Connection, pod: Pod) -> Pod:
+    """Insert a pod, and return it. Raises DBDuplicateEntry if its name exists."""
+    connection.execute(sa.insert(pods).values(created_at=clock.utc_now(), generation=0, name=pod.name, **_values(pod)))
+    return pod
+
+
+def _values(pod: Pod) -> dict[str, Any]:
+    return {
+        "availability_zone": pod.availability_zone or "",
+        "resource_affinity": affinity_text(pod.resource_affinity),
+        "state": pod.state,
+        "weight": pod.weight,
+        "threshold": pod.threshold,
+        "endpoint": pod.endpoint,
+    }
+
+
+def lock(connection: sa.Connection, name: str) -> Candidate:
+    """Lock a pod against new bindings and other changes, and return it as it is now. Raises PodNotFound."""
+    advance = sa.update(pods).where(_pod.name == name)
+    connection.execute(advance.values(generation=_pod.generation + 1, updated_at=clock.utc_now()))
+    return find(connection, name)
+
+
+def update(connection: sa.Connection, pod_id: int, pod: Pod) -> None:
+    """Store the values of a locked pod."""
+    connection.execute(sa.update(pods).where(_pod.id == pod_id).values(_values(pod)))
+
+
+def delete(connection: sa.Connection, pod_id: int) -> None:
+    """Delete a locked pod and its measurement."""
+    connection.execute(sa.delete(pod_usages).where(_usage.pod_id == pod_id))
+    connection.execute(sa.delete(pods).where(_pod.id == pod_id))
+
+
+def find(connection: sa.Connection, name: str) -> Candidate:
+    """The pod with this name. Raises PodNotFound."""
+    for row in connection.execute(_LIST.where(_pod.name == name)):
+        return stored(row)
+    raise exceptions.PodNotFound(name)
+
+
+def require(connection: sa.Connection, names: Iterable[str]) -> None:
+    """Raise PodNotFound for the first of these names that no pod has."""
+    for name in names:
+        find(connection, name)
+
+
+class PodsVersion(NamedTuple):
+    """Changes whenever a pod is added, changed, measured, bound or removed. (Ids are not used again.)"""
+
+    pods: int
+    newest: int | None
+    changes: int | None
+
+
+_any_pod = pods.alias("any_pod")
+VERSION: Final = sa.select(
+    sa.func.count().label("version_pods"),
+    sa.func.max(_any_pod.c.id).label("version_newest"),
+    sa.func.sum(_any_pod.c.generation).label("version_changes"),
+).subquery("version")
+
+
+def version_of(row: Any) -> PodsVersion:
+    """The version in a row with the columns of VERSION."""
+    return PodsVersion(row.version_pods, row.version_newest, row.version_changes)
+
+
+def read_version(connection: sa.Connection) -> PodsVersion:
+    """The present version of all pods."""
+    return version_of(connection.execute(sa.select(VERSION)).one())
+
+
+def list_pods(connection: sa.Connection, limit: int | None = None, after: str | None = None) -> list[Candidate]:
+    """At most ``limit`` pods after the one named ``after``, in the order in which they were added.
+
+    Raises MarkerNotFound.
+    """
+    query = _LIST.limit(limit)
+    if after is not None:
+        paging.require(connection, pods, _pod.name == after, (after,))
+        query = query.where(_pod.id > sa.select(_pod.id).where(_pod.name == after).scalar_subquery())
+    return [stored(row) for row in connection.execute(query)]
+
+
+_LIST = sa.select(*COLUMNS).select_from(WITH_USAGE).order_by(_pod.id)
+
+_HOLD_AVAILABLE = (
+    sa.update(pods)
+    .where(_pod.id == sa.bindparam("b_id"), _pod.state == "available")
+    .values(generation=_pod.generation + 1)
+)
+
+
+def hold_available(connection: sa.Connection, pod_id: int) -> bool:
+    """Lock a pod for a new binding. False: it is not available any more."""
+    return connection.execute(_HOLD_AVAILABLE, {"b_id": pod_id}).rowcount == 1
+
+
+def find_held(connection: sa.Connection, pod_id: int) -> Candidate | None:
+    """The pod with this id, as it is now, if ``hold_available`` has locked it."""
+    return next(map(stored, connection.execute(_LIST.where(_pod.id == pod_id))), None)
+
+
+# --- measurements ---
+
+
+def set_usage(
+    connection: sa.Connection,
+    pod_id: int,
+    usage: Mapping[str, ResourceUse],
+    measured_at: datetime.datetime | None = None,
+) -> None:
+    """Replace the measurement of a locked pod by one of this time (None: now), unless it has a newer one.
+
+    A measurement of the future, made before a clock was set back, is not a newer one.
+    """
+    if measured_at is not None:
+        newer = sa.select(sa.literal(1)).where(
+            _usage.pod_id == pod_id, _usage.measured_at > measured_at, _usage.measured_at <= clock.utc_now()
+        )
+        if connection.execute(newer).first() is not None:
+            return
+    text = json.dumps({resource: use._asdict() for resource, use in sorted(usage.items())})
+    values = {"usage": text, "measured_at": clock.utc_now() if measured_at is None else measured_at}
+    changed = connection.execute(sa.update(pod_usages).where(_usage.pod_id == pod_id).values(values))
+    if changed.rowcount == 0:
+        connection.execute(sa.insert(pod_usages).values(pod_id=pod_id, **values))
+
+
+def forget_usage(connection: sa.Connection, pod_id: int) -> None:
+    """Delete the measurement of a locked pod, so that it is measured again soon."""
+    connection.execute(sa.delete(pod_usages).where(_usage.pod_id == pod_id))
+    connection.execute(sa.update(pods).where(_pod.id == pod_id).values(measurement_began_at=None))
+
+
+def list_usages(connection: sa.Connection, name: str | None = None) -> list[PodUsage]:
+    """The last measurements of all pods, or of one, in the order in which they were added."""
+    since = sa.case(
+        (_pod.state == "disabled", None),
+        (_usage.measured_at.is_not(None), _usage.measured_at),
+        (_pod.endpoint.is_not(None), _pod.created_at),
+    ).label("since")
+    query = sa.select(_pod.name, _usage.usage, _usage.measured_at, since, clock.utc_now().label("now"))
+    query = query.select_from(WITH_USAGE).where(*paging.given((_pod.name, name))).order_by(_pod.id)
+    return [
+        PodUsage(
+            row.name,
+            usage_of(row.usage),
+            row.measured_at,
+            None if row.measured_at is None else row.now - row.measured_at,
+            None if row.since is None else (row.now - row.since).total_seconds(),
+        )
+        for row in connection.execute(query)
+    ]
+
+
+_CLAIM_MEASUREMENT = (
+    sa.update(pods)
+    .where(
+        _pod.name == sa.bindparam("b_name"),
+        sa.or_(
+            _pod.measurement_began_at.is_(None),
+            _pod.measurement_began_at <= clock.utc_after(-sa.bindparam("b_retry", type_=sa.BigInteger)),
+            _pod.measurement_began_at >= clock.utc_after(sa.bindparam("b_retry", type_=sa.BigInteger)),
+        ),
+        ~sa.exists().where(
+            _usage.pod_id == _pod.id,
+            _usage.measured_at > clock.utc_after(-sa.bindparam("b_age", type_=sa.BigInteger)),
+            _usage.measured_at < clock.utc_after(sa.bindparam("b_age", type_=sa.BigInteger)),
+        ),
+    )
+    .values(measurement_began_at=clock.utc_now())
+)
+
+
+def claim_measurement(connection: sa.Connection, name: str, age_microseconds: int, retry_microseconds: int) -> bool:
+    """Record that this process begins to measure a pod. False: it is not due, or another process measures it.
+
+    UPDATE pods SET measurement_began_at = now WHERE name = :name
+    AND (measurement_began_at IS NULL OR measurement_began_at <= now - :retry OR measurement_began_at >= now + :retry)
+    AND NOT EXISTS
+    (SELECT * FROM pod_usages WHERE pod_id = pods.id AND measured_at > now - :age AND measured_at < now + :age)
+
+    A time in the future was written before a clock was set back, or since this statement began to wait for the row.
+    """
+    parameters = {"b_name": name, "b_age": age_microseconds, "b_retry": retry_microseconds}
+    return connection.execute(_CLAIM_MEASUREMENT, parameters).rowcount == 1
+
+
+class NotifiedPod(NamedTuple):
+    """A measured pod, and the resources whose threshold was reached when it was reported last."""
+
+    pod: Candidate
+    notified: frozenset[str]
+
+
+_NOTIFIED = sa.select(*COLUMNS, _pod.notified_resources).select_from(WITH_USAGE).where(_usage.usage.is_not(None))
+_CLAIM_NOTIFIED = (
+    sa.update(pods)
+    .where(_pod.id == sa.bindparam("b_id"), sa.func.coalesce(_pod.notified_resources, "[]") == sa.bindparam("b_before"))
+    .values(notified_resources=sa.bindparam("b_now"))
+)
+
+
+def read_notified(connection: sa.Connection) -> list[NotifiedPod]:
+    """Every pod that was measured, in the order in which they were added."""
+    rows = connection.execute(_NOTIFIED.order_by(_pod.id))
+    return [NotifiedPod(stored(row), frozenset(json.loads(row.notified_resources or "[]"))) for row in rows]
+
+
+def claim_notified(connection: sa.Connection, pod_id: int, before: Collection[str], now: Collection[str]) -> bool:
+    """Record what is reported ``now``. False: another host changed it first, and sends the notices."""
+    parameters = {"b_id": pod_id, "b_before": json.dumps(sorted(before)), "b_now": json.dumps(sorted(now))}
+    return connection.execute(_CLAIM_NOTIFIED, parameters).rowcount == 1
+
+
+def usage_of(text: str | None) -> dict[str, ResourceUse] | None:
+    """The measurement of a stored text."""
+    if text is None:
+        return None
+    return {resource: ResourceUse(use["capacity"], use["used"]) for resource, use in json.loads(text).items()}

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The data types of the metrics: immutable, typed, without I/O."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from cyborg_quota.types import ResourceKey
+from cyborg_quota.types.capacity import ResourceUse
+
+
+class ProjectMetrics(NamedTuple):
+    """The values of one resource of one project. ``limit`` None: unlimited. ``fits`` None: no limit bounds it."""
+
+    project_id: str
+    resource: str
+    limit: int | None
+    used: int
+    reserved: int
+    subtree: int
+    fits: int | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LedgerMetrics:
+    """What one read of the ledger found.
+
+    ``projects``: a value for each resource of which a project has a usage row or a limit of its own. ``capacity``:
+    what there is and is in use. ``measurement_ages``: of the last measurements elsewhere, in seconds, by name.
+    ``oldest_overdue_seconds``: how long ago the reservation that is longest overdue became so; 0.0 if none is.
+    ``revision``: the revision of the schema.
+    """
+
+    projects: Sequence[ProjectMetrics]
+    capacity: Mapping[ResourceKey, ResourceUse]
+    measurement_ages: Mapping[str, float]
+    oldest_overdue_seconds: float
+    revision: str
