@@ -111,7 +111,7 @@ def main() -> None:
     engine = cyborg_quota.make_engine(loading.load(cfg.ConfigOpts(), ["--config-file", str(conf_file)]))
     project_id = base.new_id()
     for resource in ("fpga", "fpga.fake"):
-        engine.administration.set_limit(ledger_base.ADMIN, resource, LIMIT, project_id)
+        engine.limits.set_limit(ledger_base.ADMIN, resource, LIMIT, project_id)
     results = {}
     with contextlib.closing(stacks.Stack()) as without, contextlib.closing(stacks.Stack()) as with_quota:
         without.start()

@@ -70,7 +70,7 @@ def run(report: Report, backend: str, count: int, projects: int) -> None:
     database = Database(fixtures.settings(url))
     schema.sync(database)
     engine = make_engine(url)
-    admin = engine.administration
+    admin = engine.limits
     admin.set_limits(base.ADMIN, {"fpga": 10**6, "gpu": 10**6})
     fill(database, count)
     pages = {

@@ -64,7 +64,7 @@ def run(backend: str, projects: int, rows: int) -> None:
     clouds.add_projects(sql, 0, projects)
     clouds.add_usages(sql, [(f"p{index}", f"old{row}") for index in range(projects) for row in range(rows - 2)])
     engine = make_engine(url)
-    engine.administration.set_limits(base.ADMIN, {"fpga": 10**6, "gpu": 10**6})
+    engine.limits.set_limits(base.ADMIN, {"fpga": 10**6, "gpu": 10**6})
     engine.close()
     processes = multiprocessing.get_context("fork")
     stop, answers = processes.Event(), processes.Queue()
@@ -73,7 +73,7 @@ def run(backend: str, projects: int, rows: int) -> None:
         charger.start()
     time.sleep(2.0)
     start = time.monotonic()
-    moved = engine.administration.import_limits(base.ADMIN, clouds.rotated(projects, 1))
+    moved = engine.limits.import_limits(base.ADMIN, clouds.rotated(projects, 1))
     seconds = time.monotonic() - start
     time.sleep(1.0)
     stop.set()

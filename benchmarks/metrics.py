@@ -76,7 +76,7 @@ def cost_of(engine: QuotaEngine) -> Cost:
 
 def compare_counters(backend: str, measured: QuotaEngine, calls: int) -> None:
     """Print what the counters cost a reserve, and a reserve with its commit and its release."""
-    measured.administration.set_limit(base.ADMIN, "fpga", 10**6, "p7")
+    measured.limits.set_limit(base.ADMIN, "fpga", 10**6, "p7")
     engines = {"with counters": measured}
     for name in ("without", "again without"):
         engines[name] = QuotaEngine(measured._driver, authority=measured._authority)
@@ -103,7 +103,7 @@ def run(backend: str, rounds: int, only: str | None) -> None:
     url = make_ledger(backend, 10 if only == "counters" else PROJECTS)
     conf = server.settings(url, metrics__listen=["127.0.0.1:1"], limits__enforcement_model="flat")
     measured = cyborg_quota.make_engine(conf)
-    measured.administration.set_limits(base.ADMIN, {"fpga": 10**6, "gpu": 10**6})
+    measured.limits.set_limits(base.ADMIN, {"fpga": 10**6, "gpu": 10**6})
     assert isinstance(measured, MeasuredEngine)
     if only != "counters":
         elapsed, processor, lines, reads = scrape_seconds(LedgerApplication(measured, ["*"]), rounds)

@@ -82,7 +82,7 @@ def run(report: Report, backend: str, count: int, rounds: int) -> None:
     schema.sync(database)
     clouds.add_projects(database.engine, 0, 2000)
     engine = make_engine(url)
-    engine.administration.set_limits(base.ADMIN, {"fpga": 10**6, "gpu": 10**6})
+    engine.limits.set_limits(base.ADMIN, {"fpga": 10**6, "gpu": 10**6})
     microseconds(engine, set(), CALLS)
     pids = server_pids(database)
     figures: list[tuple[float, float]] = []

@@ -37,7 +37,7 @@ def configured(url: str) -> QuotaEngine:
 
 def set_limits(url: str) -> None:
     """Store what ``limited`` enforces: as operators have it, one default, and one limit of a project."""
-    administration = limited(url).administration
+    administration = limited(url).limits
     administration.set_limit(base.ADMIN, "gpu", LIMIT)
     administration.set_limit(base.ADMIN, "gpu", LIMIT, "p0")
 

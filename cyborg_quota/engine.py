@@ -11,8 +11,7 @@ from oslo_log import log as logging
 
 from cyborg_quota import exceptions, validation
 from cyborg_quota.ledger.requests import ReserveRequest, ResizeRequest, TransferRequest
-from cyborg_quota.limits.api import Administration
-from cyborg_quota.limits.totals_api import TotalLimits
+from cyborg_quota.limits.api import Limits
 from cyborg_quota.metrics.monitoring import Monitoring
 from cyborg_quota.policy import SEE_PODS, Policy
 from cyborg_quota.queries import Queries
@@ -71,10 +70,8 @@ class QuotaEngine(Queries):
         super().__init__(driver, {}, authority or Policy(), require_reason=require_reason)
         self._expire_seconds = reservation_expire_seconds
         common = driver, self._resources, self._authority
-        self.administration: Final = Administration(*common, require_reason=require_reason)
+        self.limits: Final = Limits(*common, require_reason=require_reason)
         """Limits and the project tree. They can be changed only if [limits] driver is database."""
-        self.total_limits: Final = TotalLimits(*common, require_reason=require_reason)
-        """Limits over all projects. They can be changed only if [limits] driver is database."""
         self._capacity: Capacity | None = None
         self._pods: Pods | None = None
         self.monitoring: Final = Monitoring(*common)

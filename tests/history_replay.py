@@ -29,7 +29,7 @@ class Difference(NamedTuple):
 
 def differences(engine: QuotaEngine, *, is_purged: bool = False) -> list[Difference]:
     """What the history does not explain. ``is_purged``: it lacks its oldest entries, and what they alone have made."""
-    entries = list(reversed(engine.administration.history(base.ADMIN)))
+    entries = list(reversed(engine.limits.history(base.ADMIN)))
     state: State = {}
     found = []
     for entry in entries:

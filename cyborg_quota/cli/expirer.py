@@ -91,7 +91,7 @@ class Maintenance:
         """Delete reservations that ended long ago, and old entries of the history; returns the number of rows."""
         purged = self._engine.purge(self._context, self._purge_age, progress=self._count_batches())
         if self._history_age is not None:
-            purged += self._engine.administration.purge_history(self._context, self._history_age)
+            purged += self._engine.limits.purge_history(self._context, self._history_age)
             purged += self._engine.pods.purge_bindings(self._context, self._history_age)
         return purged
 

@@ -42,7 +42,7 @@ _COLUMNS: Final = (
 
 
 def _list(run: base.Run, project_id: str | None, user: str | None, *, long: bool, **given: Any) -> Table:
-    entries = run.engine.administration.history(run.context, project_id, user_id=user, **given)
+    entries = run.engine.limits.history(run.context, project_id, user_id=user, **given)
     return Table(_COLUMNS[: -len(LONG_COLUMNS)] if run.is_short and not long else _COLUMNS, entries)
 
 

@@ -45,18 +45,18 @@ def _list(run: base.Run, project_id: str | None, *, total: bool, after: list[str
     if total:
         if project_id is not None:
             raise BadUsage("--total cannot be combined with --project.")
-        totals = run.engine.total_limits.list(run.context)
+        totals = run.engine.limits.totals.list(run.context)
         return Table(
             TOTAL_COLUMNS, paging.page(totals, lambda one: (one.resource,), ("resource",), after=after, **given)
         )
     if in_pod is not None:
-        limits = run.engine.administration.list_pod_limits(run.context, project_id, in_pod or None)
+        limits = run.engine.limits.list_pod_limits(run.context, project_id, in_pod or None)
         key = ("project", "pod", "resource")
         return Table(
             POD_COLUMNS,
             paging.page(limits, lambda one: (one.project_id, one.pod, one.resource), key, after=after, **given),
         )
-    records = run.engine.administration.list_limits(run.context, project_id, after=paging.position(after), **given)
+    records = run.engine.limits.list_limits(run.context, project_id, after=paging.position(after), **given)
     return Table(COLUMNS, [_row(run.conf.limits.driver, record) for record in records])
 
 
@@ -160,7 +160,7 @@ def _set(
             raise BadUsage("--until needs --project: a default cannot be set for a span of time.")
         return _override(run, project_id, wanted, reason, dry_run=dry_run, until=until, start=start)
     if not dry_run:
-        run.engine.administration.set_limits(run.context, wanted, project_id, pod=pod, reason=reason)
+        run.engine.limits.set_limits(run.context, wanted, project_id, pod=pod, reason=reason)
         if run.notice is not None:
             run.notice += projects.remedy("limit unset" if pod is None else f"limit unset --pod {pod}")
         return []
@@ -176,14 +176,14 @@ def _preview(
     """
     document: dict[str, Any] = {"defaults": limits}
     if project_id is not None:
-        parents = dict(run.engine.administration.list_projects(run.context))
+        parents = dict(run.engine.limits.list_projects(run.context))
         own: dict[str, Any] = {"limits": limits} if pod is None else {"pods": {pod: limits}}
         entry: dict[str, Any] = {"id": validation.check_name("project_id", project_id), **own}
         while (parent_id := parents.get(entry["id"])) is not None:
             entry = {"id": parent_id, "children": [entry]}
         document = {"projects": [entry]}
     try:
-        changes = run.engine.administration.import_limits(run.context, document, dry_run=True)
+        changes = run.engine.limits.import_limits(run.context, document, dry_run=True)
     except exceptions.LimitRefused as error:
         run.refusal, changes = error, error.changes
     # (An import would also add a project that is not in the tree yet; `limit set` does not.)
@@ -191,7 +191,7 @@ def _preview(
 
 
 def _set_total(run: base.Run, limits: dict[str, int], reason: str | None, *, dry_run: bool) -> Sequence[RecordedChange]:
-    totals = run.engine.total_limits
+    totals = run.engine.limits.totals
     if dry_run:
         return totals.preview(run.context, limits)
     totals.set(run.context, limits, reason=reason)
@@ -202,9 +202,7 @@ def _override(
     run: base.Run, project_id: str, limits: dict[str, int], reason: str | None, *, dry_run: bool, **span: Any
 ) -> Sequence[RecordedChange]:
     try:
-        made = run.engine.administration.set_overrides(
-            run.context, limits, project_id, **span, dry_run=dry_run, reason=reason
-        )
+        made = run.engine.limits.set_overrides(run.context, limits, project_id, **span, dry_run=dry_run, reason=reason)
     except exceptions.LimitRefused as error:
         if not dry_run:
             raise
@@ -284,13 +282,13 @@ def _unset(
     total: bool,
 ) -> None:
     if total:
-        run.engine.total_limits.unset(run.context, resources, reason=reason)
+        run.engine.limits.totals.unset(run.context, resources, reason=reason)
         return
     _require_project(pod, project_id)
     limits = {validation.check_name("resource", resource): None for resource in resources}
     if run.conf.limits.driver == "database":  # another driver refuses the change, and says where limits are set
         _require_set(run, project_id, limits, pod)
-    run.engine.administration.set_limits(run.context, limits, project_id, pod=pod, reason=reason)
+    run.engine.limits.set_limits(run.context, limits, project_id, pod=pod, reason=reason)
 
 
 def _require_set(run: base.Run, project_id: str | None, resources: Iterable[str], pod: str | None) -> None:
@@ -301,9 +299,9 @@ def _require_set(run: base.Run, project_id: str | None, resources: Iterable[str]
             raise exceptions.QuotaError(f"There is no default limit for {', '.join(missing)}. Nothing was changed.")
         return
     if pod is None:
-        records = run.engine.administration.list_limits(run.context, project_id)
+        records = run.engine.limits.list_limits(run.context, project_id)
     else:
-        records = run.engine.administration.list_pod_limits(run.context, project_id, pod)
+        records = run.engine.limits.list_pod_limits(run.context, project_id, pod)
     missing = sorted(set(resources).difference(record.resource for record in records if record.is_own))
     if not missing:
         return
@@ -349,7 +347,7 @@ Show = base.generate(
     Operation(
         f"Show the limits that apply to a project: its own, and those of each ancestor.{_TREE_HELP}",
         "cyborg-quota limit show --project P",
-        lambda run, project_id, **given: _tree(run, run.engine.administration.path(run.context, project_id), **given),
+        lambda run, project_id, **given: _tree(run, run.engine.limits.path(run.context, project_id), **given),
         (*paging.paging(), *arguments.project(required=True)),
         (),
     )
@@ -357,7 +355,7 @@ Show = base.generate(
 
 
 def _subtree(run: base.Run, project_id: str | None, depth: int | None, **given: Any) -> Table:
-    rows = run.engine.administration.tree(run.context, project_id)
+    rows = run.engine.limits.tree(run.context, project_id)
     return _tree(run, [row for row in rows if depth is None or row.depth <= depth], **given)
 
 
@@ -382,7 +380,7 @@ Tree = base.generate(
 
 
 def _over(run: base.Run, **given: Any) -> Table:
-    exceeded = run.engine.administration.list_over(run.context)
+    exceeded = run.engine.limits.list_over(run.context)
     run.status = REFUSED if exceeded else run.status  # also if no row is on this page
     return _tree(run, exceeded, is_indented=False, **given)
 

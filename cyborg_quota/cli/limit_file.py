@@ -46,7 +46,7 @@ def _import(
     try:
         content = read_document(file)
         _check_projects(run, content, dry_run=dry_run, force=force)
-        changes = run.engine.administration.import_limits(run.context, content, dry_run=dry_run, reason=reason)
+        changes = run.engine.limits.import_limits(run.context, content, dry_run=dry_run, reason=reason)
     except exceptions.InvalidDocument as error:
         raise Located(ascii("stdin" if file == "-" else file), error) from None
     except exceptions.LimitRefused as error:
@@ -66,7 +66,7 @@ def _check_projects(run: base.Run, content: object, *, dry_run: bool, force: boo
     If Keystone is not asked: set the notice about projects that the file would add.
     """
     try:
-        changes = run.engine.administration.import_limits(run.context, content, dry_run=True)
+        changes = run.engine.limits.import_limits(run.context, content, dry_run=True)
     except exceptions.LimitRefused as error:
         changes = list(error.changes)
     if force or not run.app.uses_keystone:
@@ -129,7 +129,7 @@ Import = base.generate(
 def _export(run: base.Run, file: str | None) -> None:
     from cyborg_quota.limits import document
 
-    text = document.render(run.engine.administration.export_limits(run.context))
+    text = document.render(run.engine.limits.export_limits(run.context))
     with arguments.output(run.app.stdout, file) as target:
         target.write(text)
 

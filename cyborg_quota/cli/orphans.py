@@ -16,7 +16,7 @@ from cyborg_quota.types.limits import Holding
 def _orphans(run: base.Run, after: list[str] | None, resource: str | None) -> Iterator[Holding]:
     """The selected rows. It reads as many batches of projects as the caller takes rows."""
     directory = projects.require_directory(run.app, "project orphans")
-    administration = run.engine.administration
+    administration = run.engine.limits
     project_id, *names = after or [""]
     if len(names) > 2:
         raise BadUsage("--marker takes the project, the resource and the pod of a row.")

@@ -10,7 +10,7 @@ from cyborg_quota.surface.operations import Argument, Column, Operation, Table, 
 
 
 def _list(run: base.Run, **given: Any) -> Table:
-    overrides, now = run.engine.administration.list_overrides(run.context, **given)
+    overrides, now = run.engine.limits.list_overrides(run.context, **given)
     shown = (
         *columns("id", "project_id", "resource"),
         Column("limit", formats.Limit),
@@ -49,7 +49,7 @@ Cancel = base.generate(
         holds.
         """,
         "cyborg-quota limit override cancel 42-0 --reason 'workshop is over'",
-        lambda run, **given: run.engine.administration.cancel_overrides(run.context, **given),
+        lambda run, **given: run.engine.limits.cancel_overrides(run.context, **given),
         (Argument("ids", nargs="+", metavar="ID", help="the id, as in `limit override list`"), arguments.REASON),
     )
 )

@@ -24,7 +24,7 @@ List = base.generate(
         projects as a tree, with limits and usage.
         """,
         "cyborg-quota project list -f csv",
-        lambda run, **given: run.engine.administration.list_projects(run.context, **given),
+        lambda run, **given: run.engine.limits.list_projects(run.context, **given),
         (paging.LIMIT, paging.marker("ID", "start after this project, the last row of the previous page")),
         (Column("project_id", value=itemgetter(0)), Column("parent_id", formats.Optional, itemgetter(1))),
     )
@@ -38,7 +38,7 @@ Add = base.generate(
         limit of [limits] child_initial_limit or root_initial_limit applies.
         """,
         "cyborg-quota project add higgs --parent physics",
-        lambda run, **given: run.engine.administration.add_project(run.context, **given),
+        lambda run, **given: run.engine.limits.add_project(run.context, **given),
         (
             *_PROJECT,
             arguments.FORCE_PROJECT,
@@ -62,7 +62,7 @@ Move = base.generate(
         parent is the project itself or one of its descendants.
         """,
         "cyborg-quota project move higgs --parent operations",
-        lambda run, **given: run.engine.administration.move_project(run.context, **given),
+        lambda run, **given: run.engine.limits.move_project(run.context, **given),
         (
             *_PROJECT,
             arguments.FORCE_PROJECT,
@@ -88,7 +88,7 @@ def _import(run: base.Run, source: str, *, dry_run: bool, reason: str | None) ->
     with base.progress_bar(None, "projects read") as progress:
         parents = keystone_projects.read_parents(run.conf, progress)
     with base.progress_bar(None, "projects placed") as progress:
-        return run.engine.administration.import_projects(
+        return run.engine.limits.import_projects(
             run.context, parents, dry_run=dry_run, progress=progress, reason=reason
         )
 
@@ -118,7 +118,7 @@ Remove = base.generate(
     Operation(
         "Remove a project that has no usage and no children, together with its limits.",
         "cyborg-quota project remove higgs",
-        lambda run, **given: run.engine.administration.remove_project(run.context, **given),
+        lambda run, **given: run.engine.limits.remove_project(run.context, **given),
         (*_PROJECT, arguments.REASON),
     )
 )

@@ -80,7 +80,7 @@ def _resolve(shell: Shell, text: str, domain: str | None, *, checked: bool) -> s
         return text
     if not shell.uses_keystone:
         return text
-    if not checked and domain is None and shell.engine.administration.is_known_project(shell.context, text):
+    if not checked and domain is None and shell.engine.limits.is_known_project(shell.context, text):
         return text
     try:
         return shell.directory.find(text, domain).project_id
@@ -102,7 +102,7 @@ def new_project_notice(shell: Shell, parsed: argparse.Namespace) -> str | None:
     """
     if parsed.project_id is None or (shell.uses_keystone and not parsed.force_project):
         return None
-    is_known = shell.engine.administration.is_known_project(shell.context, parsed.project_id)
+    is_known = shell.engine.limits.is_known_project(shell.context, parsed.project_id)
     return None if is_known else _new(parsed.project_id)
 
 
@@ -119,7 +119,7 @@ def new_projects_notice(shell: Shell, changes: Iterable[RecordedChange], *, dry_
     new = [project_id for project_id in added if project_id in limited]
     for start in range(0, len(new), _MAX_HOLDINGS):
         batch = new[start : start + _MAX_HOLDINGS]
-        held = {one.key.project_id for one in shell.engine.administration.list_holdings(shell.context, batch)}
+        held = {one.key.project_id for one in shell.engine.limits.list_holdings(shell.context, batch)}
         limited -= held
     new = [project_id for project_id in new if project_id in limited]
     if not new:

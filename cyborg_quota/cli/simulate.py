@@ -81,7 +81,7 @@ def present_limits(run: base.Run) -> LimitSet:
     driver = DatabaseLimitDriver.from_conf(run.conf)
     if run.conf.limits.driver != "database":
         try:
-            limits = run.engine.administration.list_limits(run.context)
+            limits = run.engine.limits.list_limits(run.context)
         except exceptions.InvalidRequest:
             raise BadUsage(
                 f"[limits] driver = {run.conf.limits.driver} cannot list the limits of all projects, which a "

@@ -134,7 +134,7 @@ class Checks(upgradecheck.UpgradeCommands):
         if self._conf.limits.driver != "database":
             return Result(SUCCESS, f"[limits] driver {self._conf.limits.driver} has none")
         with self._engine() as engine:
-            totals = engine.total_limits.list(validation.admin_context())
+            totals = engine.limits.totals.list(validation.admin_context())
         if totals:
             return Result(SUCCESS, f"enforced: {', '.join(total.resource for total in totals)}")
         return Result(SUCCESS, "none is set")

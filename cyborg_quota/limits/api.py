@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administration, the public interface for limits and the project tree in the tables of cyborg_quota."""
+"""The public interface for limits and the project tree in the tables of cyborg_quota."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, Final
 from cyborg_quota import exceptions, paging, policy, validation
 from cyborg_quota.limits import limit_tree
 from cyborg_quota.limits.history_visibility import without_others
+from cyborg_quota.limits.totals_api import Totals
 from cyborg_quota.subject import Subject
 from cyborg_quota.types import (
     SUBJECTS,
@@ -31,7 +32,7 @@ MAX_LISTED_PROJECTS: Final = 500
 """The maximum number of projects in one call of list_holders or list_holdings."""
 
 
-class Administration(Subject):
+class Limits(Subject):
     """Limits and projects, and the history. All calls need an admin's context, except history.
 
     Policy may permit other contexts set_limit, set_limits, unset_limit, set_overrides and cancel_overrides.
@@ -42,6 +43,11 @@ class Administration(Subject):
 
     A ``reason`` is one line of text, recorded in the history; it is required if [limits] require_reason is set.
     """
+
+    def __init__(self, *common: Any, **options: Any) -> None:
+        super().__init__(*common, **options)
+        self.totals: Final = Totals(*common, **options)
+        """Limits over all projects."""
 
     # --- projects ---
 

@@ -11,7 +11,7 @@ from cyborg_quota.types import MAX_LIMIT, RecordedChange, TotalLimit
 from cyborg_quota.validation import Context
 
 
-class TotalLimits(Subject):
+class Totals(Subject):
     """The largest amount of a resource that all projects may hold together. All calls need an admin's context.
 
     Only [limits] driver = database has total limits; with another driver, ``list`` returns none, and the other calls

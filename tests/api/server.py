@@ -105,7 +105,7 @@ class ApiTestCase(base.LedgerTestCase):
         self.make_cloud()
 
     def make_cloud(self) -> None:
-        admin = self.engine.administration
+        admin = self.engine.limits
         admin.set_limits(base.ADMIN, {"gpu": 0, "fpga": 0})
         for project_id, parent_id in TREE.items():
             admin.add_project(base.ADMIN, project_id, parent_id)

@@ -219,7 +219,7 @@ class TestTotalLimit(ApplicationTestCase):
     def test_its_changes_are_in_the_history(self) -> None:
         self.ask("/v2/quota_totals", method="PUT", json={"quota": {"gpu": 10}, "reason": "the pool"})
         self.ask("/v2/quota_totals/gpu?reason=it%20ends", method="DELETE")
-        removed, made = self.engine.administration.history(base.ADMIN, limit=2)
+        removed, made = self.engine.limits.history(base.ADMIN, limit=2)
         self.assertEqual(("unset limit", 10, None, "it ends"), _change(removed))
         self.assertEqual(("set limit", None, 10, "the pool"), _change(made))
         self.assertEqual({(TOTAL, "alice")}, {(one.project_id, one.user_id) for one in (removed, made)})
@@ -302,7 +302,7 @@ class TestCost(ApplicationTestCase):
 
     def test_a_page_bounds_the_statements_for_the_children(self) -> None:
         for number in range(5):
-            self.engine.administration.add_project(base.ADMIN, f"child{number}", "higgs")
+            self.engine.limits.add_project(base.ADMIN, f"child{number}", "higgs")
         self.assertEqual(2 + 3, self.count("/v2/quotas/higgs/tree?limit=3", MANAGER))
 
 

@@ -121,7 +121,7 @@ class TestProxies(server.ApiTestCase):
         self.assertEqual(406, answer.status_int)
         body = json.dumps({"quota": {"gpu": 21}}).encode()
         self.assertEqual(21, self.ask("/v2/quotas/higgs", "PUT", body).json["quota"]["gpu"])
-        [change] = self.engine.administration.history(test_base.ADMIN, limit=1)
+        [change] = self.engine.limits.history(test_base.ADMIN, limit=1)
         self.assertEqual("alice", change.user_id)
         self.assertEqual(204, self.ask("/v2/quotas/elsewhere", "DELETE").status_int)
 

@@ -13,7 +13,7 @@ from oslo_context import context as oslo_context
 
 from cyborg_quota import Inventory, policy
 from cyborg_quota.engine import QuotaEngine
-from cyborg_quota.limits.api import Administration
+from cyborg_quota.limits.api import Limits
 from tests import base
 from tests.api import server, test_application
 
@@ -56,7 +56,7 @@ class TestPodLimits(test_application.ApplicationTestCase):
         self.assertEqual((409, "cyborg_quota.limit_below_usage"), (response.status_int, self.error(response)["code"]))
         problem = "gpu: 2 is less than 2 in use and 1 reserved in pod north. Nothing was changed."
         self.assertEqual(f"{problem} Use force to set the limit.", self.error(response)["detail"])
-        self.assertEqual([], self.engine.administration.list_pod_limits(ADMIN))
+        self.assertEqual([], self.engine.limits.list_pod_limits(ADMIN))
         self.assertEqual({"pod": "north", "quota": {"gpu": 2}}, self.put({"gpu": 2}, force=True).json)
         self.assertEqual({"gpu": 5}, self.put({"gpu": 5}).json["quota"])
         expected = {"limit": 5, "in_use": 2, "reserved": 1, "fits": 2, "bound_by": None}
@@ -93,7 +93,7 @@ class TestPodLimits(test_application.ApplicationTestCase):
                 self.assertNotIn("north", self.ask(path + part, token).text, part)
             check = self.ask(f"{path}/check", token, "POST", json={"check": {"gpu": 30}})
             self.assertNotIn("north", check.text)
-        self.assertEqual(4, self.engine.administration.list_pod_limits(ADMIN)[0].limit)
+        self.assertEqual(4, self.engine.limits.list_pod_limits(ADMIN)[0].limit)
 
     def test_the_policy_shows_pods_to_a_manager(self) -> None:
         self.put({"gpu": 4})
@@ -107,14 +107,14 @@ class TestPodLimits(test_application.ApplicationTestCase):
         self.assertEqual(("gpu", "north", 4, None), tuple(entry[x] for x in ("resource", "pod", "after", "user_id")))
         [entry, *_] = self.ask("/v2/quotas/detector/history").json["history"]
         self.assertEqual(("north", "max"), (entry["pod"], entry["user_id"]))
-        self.engine.administration.set_limits(ADMIN, {"gpu": 8}, "detector")
+        self.engine.limits.set_limits(ADMIN, {"gpu": 8}, "detector")
         for limit, expected in ((1, ("detector", "north", 0, None)), (3, ("higgs", "north", None, None))):
             self.put({"gpu": limit}, project_id="detector")
             refused = self.ask("/v2/quotas/detector/check", MANAGER, "POST", json={"check": {"gpu": 9}, "pod": "north"})
             [found] = refused.json["violations"]
             self.assertEqual(expected, tuple(found[x] for x in ("project_id", "pod", "in_use", "subtree")))
         self.assertEqual(404, self.ask(f"{HIGGS}?pod=north", READER).status_int)
-        history = test_application.deploy_engine(self).administration.history
+        history = test_application.deploy_engine(self).limits.history
         for role, pod in (("manager", "north"), ("reader", "")):
             context = oslo_context.RequestContext(user_id="max", project_id="higgs", roles=[role])
             [entry, *_] = history(context, limit=1)
@@ -128,7 +128,7 @@ class TestPodLimits(test_application.ApplicationTestCase):
 
         def read_and_move(engine: QuotaEngine, context: Any, project_id: str) -> str | None:
             parent_id = get_parent(engine, context, project_id)
-            self.engine.administration.move_project(ADMIN, project_id, "elsewhere")
+            self.engine.limits.move_project(ADMIN, project_id, "elsewhere")
             return parent_id
 
         detector = "/v2/quotas/detector"
@@ -138,16 +138,14 @@ class TestPodLimits(test_application.ApplicationTestCase):
         ):
             with mock.patch.object(QuotaEngine, "get_parent", read_and_move):
                 self.assertEqual(403, self.ask(path, MANAGER, method, **options).status_int, method)
-            self.engine.administration.move_project(ADMIN, "detector", "higgs")
-        self.assertEqual([2], [one.limit for one in self.engine.administration.list_pod_limits(ADMIN, "detector")])
+            self.engine.limits.move_project(ADMIN, "detector", "higgs")
+        self.assertEqual([2], [one.limit for one in self.engine.limits.list_pod_limits(ADMIN, "detector")])
         self.assertEqual(204, self.ask(f"{detector}?pod=north", MANAGER, "DELETE").status_int)
 
     def test_the_projects_with_limits_in_a_pod(self) -> None:
         for project_id in ("simulation", "higgs", "elsewhere"):
             self.put({"gpu": 4}, project_id=project_id)
-        with mock.patch.object(
-            Administration, "list_pod_limits", autospec=True, side_effect=Administration.list_pod_limits
-        ) as listed:
+        with mock.patch.object(Limits, "list_pod_limits", autospec=True, side_effect=Limits.list_pod_limits) as listed:
             first = self.ask("/v2/quotas?pod=north&limit=2").json
         self.assertEqual(3, listed.call_args.kwargs["projects"])
         self.assertEqual(["elsewhere", "higgs"], [one["project_id"] for one in first["quotas"]])

@@ -49,8 +49,8 @@ class TestOtherLimitDrivers(ApplicationTestCase):
 
     def test_a_resource_without_a_limit(self) -> None:
         """Null means that nothing can be reserved; -1 that it is unlimited."""
-        self.engine.administration.unset_limit(base.ADMIN, "gpu", "elsewhere")
-        self.engine.administration.unset_limit(base.ADMIN, "gpu")
+        self.engine.limits.unset_limit(base.ADMIN, "gpu", "elsewhere")
+        self.engine.limits.unset_limit(base.ADMIN, "gpu")
         for missing, expected in (("refuse", None), ("unlimited", -1)):
             self.conf.set_override("missing", missing, "limits")
             self.use("database")
@@ -61,7 +61,7 @@ class TestOtherLimitDrivers(ApplicationTestCase):
 
     def test_initial_limits_of_a_resource_without_a_default(self) -> None:
         """The defaults of a project without limits of its own are the limits that apply to it."""
-        admin = self.engine.administration
+        admin = self.engine.limits
         admin.add_project(base.ADMIN, "beam", "physics")
         for resource in ("fpga", "gpu"):
             admin.unset_limit(base.ADMIN, resource)
@@ -84,7 +84,7 @@ class TestOtherLimitDrivers(ApplicationTestCase):
                 limits = {"fpga": expected, "gpu": expected}
                 self.assertEqual(limits, self.get(f"/v2/quotas/{project_id}")["quota"], (options, project_id))
                 self.assertEqual(limits, self.get(f"/v2/quotas/{project_id}/defaults")["quota"], (options, project_id))
-                records = deploy_engine(self).administration.list_limits(base.ADMIN, project_id)
+                records = deploy_engine(self).limits.list_limits(base.ADMIN, project_id)
                 applying = {} if expected in (None, -1) else limits
                 self.assertEqual(applying, {one.resource: one.limit for one in records}, (options, project_id))
 

@@ -27,7 +27,7 @@ class TestTheOneThatBinds(RefusalTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.engine.total_limits.set(base.ADMIN, {"gpu": 500})
+        self.engine.limits.totals.set(base.ADMIN, {"gpu": 500})
 
     def test_check_reveals_no_other_limit(self) -> None:
         """Otherwise, the amount at which a limit appears in the answer reveals what the projects above it hold."""
@@ -49,11 +49,11 @@ class TestTheOneThatBinds(RefusalTestCase):
 
     def test_the_limit_of_an_ancestor(self) -> None:
         """It is the one that ``detail`` names: the nearest, where several permit the same amount."""
-        admin = self.engine.administration
+        admin = self.engine.limits
         admin.set_limits(base.ADMIN, {"gpu": 0}, "simulation")
         admin.set_limits(base.ADMIN, {"gpu": 20}, "physics")
         admin.set_limits(base.ADMIN, {"gpu": 20}, "detector")
-        self.engine.total_limits.set(base.ADMIN, {"gpu": 21})
+        self.engine.limits.totals.set(base.ADMIN, {"gpu": 21})
         detail = self.ask("/v2/quotas/detector/detail", LEAF).json["quota"]["gpu"]
         self.assertEqual((12, "higgs"), (detail["fits"], detail["bound_by"]["project_id"]))
         [found] = self.check_quota({"gpu": 100}, "detector", LEAF)["violations"]
@@ -72,7 +72,7 @@ class TestCheckAgreesWithReserve(RefusalTestCase):
         return [(one["resource"], one["scope"], one["limit"], one["in_use"]) for one in answer["violations"]]
 
     def test_the_width_of_the_counter(self) -> None:
-        self.engine.administration.set_limits(base.ADMIN, {"gpu": -1}, "elsewhere")
+        self.engine.limits.set_limits(base.ADMIN, {"gpu": -1}, "elsewhere")
         found = self.violations({"gpu": MAX_AMOUNT}, "elsewhere", server.ADMIN)
         self.assertEqual([("gpu", "counter", MAX_AMOUNT, 1)], found)
         self.assertRaises(exceptions.UsageOverflow, self.quotas.reserve, base.Context("elsewhere"), {"gpu": MAX_AMOUNT})
@@ -80,7 +80,7 @@ class TestCheckAgreesWithReserve(RefusalTestCase):
 
     def test_limits_that_are_not_set(self) -> None:
         """A resource without a limit hides neither the violations of others nor the project's own usage."""
-        self.engine.administration.set_limits(base.ADMIN, {"fpga": None})
+        self.engine.limits.set_limits(base.ADMIN, {"fpga": None})
         expected = [("fpga", "project", None, 0), ("gpu", "subtree", 4, 1)]
         for token in (server.ADMIN, "eve@elsewhere:reader"):
             self.assertEqual(expected, self.violations({"gpu": 4, "fpga": 1}, "elsewhere", token))

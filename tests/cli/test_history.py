@@ -69,7 +69,7 @@ class HistoryTest(test_limits.LimitTestCase):
             user_id="bob", project_id="office", request_id="req-7b9e", is_admin=True, overwrite=False
         )
         engine = fixtures.open_engine(self, self.url, DatabaseLimitDriver(Flat(), InitialLimits()))
-        engine.administration.set_limit(bob, "gpu", 5)
+        engine.limits.set_limit(bob, "gpu", 5)
         [row] = self.good("history", "list")
         self.assertEqual(("bob", "office", "req-7b9e"), tuple(row[name] for name in ("user_id", *LONG_COLUMNS)))
         for options in ((), ("--long",), ("-c", "user_id", "-c", "request_id")):

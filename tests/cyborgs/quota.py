@@ -128,7 +128,7 @@ class QuotaTestCase(base.StackTestCase):
 
     def set_limit(self, limit: int, resource: str = "fpga", project_id: str | None = None) -> None:
         """Set a limit of the test's own project, or of another one."""
-        administration = self.engine.administration
+        administration = self.engine.limits
         administration.set_limit(ledger_base.ADMIN, resource, limit, project_id or self.project_id)
 
     def figures(self, resource: str = "fpga", project_id: str | None = None) -> tuple[int, int]:

@@ -122,7 +122,7 @@ class Soak:
             assert admin.create_profile(name, {"resources:FPGA": str(count)}).status == 201
         self.limits = {base.new_id(): self._rng.randint(1, 5) for _ in range(PROJECTS)}
         for project_id, limit in self.limits.items():
-            self._engine.administration.set_limit(ledger_base.ADMIN, "fpga", limit, project_id)
+            self._engine.limits.set_limit(ledger_base.ADMIN, "fpga", limit, project_id)
         with self._sql.begin() as connection:
             rows = [{"project_id": one, "most": most} for one, most in self.limits.items()]
             connection.execute(sa.text("INSERT INTO soak_limits VALUES (:project_id, :most)"), rows)

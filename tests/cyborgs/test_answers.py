@@ -30,7 +30,7 @@ class TestStart(quota.QuotaTestCase):
 
     def test_an_administrators_bind(self) -> None:
         """A refusal names the limit that binds, but never what other projects use: Nova may show it to the owner."""
-        parent_id, administration = base.new_id(), self.engine.administration
+        parent_id, administration = base.new_id(), self.engine.limits
         administration.add_project(ledger_base.ADMIN, parent_id)
         self.set_limit(4, project_id=parent_id)
         administration.add_project(ledger_base.ADMIN, self.project_id, parent_id)

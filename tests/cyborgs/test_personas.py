@@ -23,7 +23,7 @@ class TestPersonas(keystone.KeystoneTestCase):
         super().setUp()
         self.path = f"/quotas/{self.project_id}"
         self.parent_id = self.new_project()
-        admin = self.engine.administration
+        admin = self.engine.limits
         admin.add_project(base.ADMIN, self.parent_id)
         admin.set_limit(base.ADMIN, "fpga", 4, self.parent_id)
         admin.add_project(base.ADMIN, self.project_id, self.parent_id)

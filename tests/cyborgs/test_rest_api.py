@@ -23,7 +23,7 @@ VERSION_HEADERS = ("openstack-api-version", "openstack-api-minimum-version", "op
 class TestMounted(quota.QuotaTestCase):
     def test_beside_cyborgs_own_calls(self) -> None:
         path = f"/quotas/{self.project_id}"
-        self.engine.administration.set_limit(base.ADMIN, "fpga", 2, self.project_id)
+        self.engine.limits.set_limit(base.ADMIN, "fpga", 2, self.project_id)
         [arq] = self.client.created(self.profile)
         self.assertEqual(202, self.client.bind([arq], str(uuid.uuid4()), self.rp).status)
         answer = self.client.call("GET", f"{path}/detail")
@@ -49,9 +49,9 @@ class TestMounted(quota.QuotaTestCase):
 
     def check_personas(self, path: str, change: dict[str, dict[str, int]]) -> None:
         parent_id, stranger_id = new_id(), new_id()
-        self.engine.administration.add_project(base.ADMIN, parent_id)
-        self.engine.administration.set_limit(base.ADMIN, "fpga", 3, parent_id)
-        self.engine.administration.move_project(base.ADMIN, self.project_id, parent_id)
+        self.engine.limits.add_project(base.ADMIN, parent_id)
+        self.engine.limits.set_limit(base.ADMIN, "fpga", 3, parent_id)
+        self.engine.limits.move_project(base.ADMIN, self.project_id, parent_id)
         expected = {
             (self.project_id, "reader"): (200, 403, 403),
             (self.project_id, "member", "reader"): (200, 403, 403),
@@ -80,7 +80,7 @@ class TestBehindProxies(quota.QuotaTestCase):
         conf = loading.load(cfg.ConfigOpts(), ["--config-file", str(self.conf_file)])
         # As in the stack, the tests send the headers that keystonemiddleware would set.
         application = deploy.wrap(deploy.make_bare_application(conf, self.engine), conf)
-        self.engine.administration.set_limit(base.ADMIN, "fpga", 2, self.project_id)
+        self.engine.limits.set_limit(base.ADMIN, "fpga", 2, self.project_id)
         self.client.created(self.profile)
         with server.served(application) as quota_url:
             for name in proxies.NAMES:

@@ -242,7 +242,7 @@ class TestCluster(test_base.BaseTestCase):
         for turn in range(60):
             limit, writer = 9 if turn % 2 == 0 else 3, engines[turn % 3]
             with test_cached_limits.without_renewal() if turn == 59 else contextlib.nullcontext():
-                writer.administration.set_limit(base.ADMIN, "gpu", limit, None if turn < 20 else "p")
+                writer.limits.set_limit(base.ADMIN, "gpu", limit, None if turn < 20 else "p")
             granted.append([is_granted(engine) for engine in engines])
         self.assertEqual([[turn % 2 == 0] * 3 for turn in range(59)], granted[:-1])
         self.assertIn(True, granted[-1])  # the control
@@ -364,7 +364,7 @@ class TestCluster(test_base.BaseTestCase):
         fixtures.create_schema(urls[0])
         limits = DatabaseLimitDriver(Flat(), InitialLimits())
         engines = [fixtures.make_engine(url, limits, **PATIENT) for url in urls]
-        engines[0].administration.set_limits(base.ADMIN, {"gpu": -1})
+        engines[0].limits.set_limits(base.ADMIN, {"gpu": -1})
         for project_id in total_races.ROOTS:
             engines[0].reserve(base.Context(project_id), {"gpu": 1})
         for engine in engines:

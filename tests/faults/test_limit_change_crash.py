@@ -165,7 +165,7 @@ class TestKilledTotals(CrashTestCase):
     def test_a_total_limit_is_switched(self) -> None:
         """It is enforced only if all is counted, what it counts is right, and a repeat of the call completes it."""
         self.engine.reserve(base.Context("b"), {"gpu": 3})
-        limits = self.engine.total_limits
+        limits = self.engine.limits.totals
         calls: dict[str, Step] = {
             "set": Step(self.unset_total, lambda: limits.set(base.ADMIN, {"gpu": 9})),
             "unset": Step(lambda: limits.set(base.ADMIN, {"gpu": 9}), lambda: limits.unset(base.ADMIN, ["gpu"])),
@@ -195,7 +195,7 @@ class TestKilledTotals(CrashTestCase):
 
     def unset_total(self) -> None:
         with contextlib.suppress(exceptions.QuotaError):
-            self.engine.total_limits.unset(base.ADMIN, ["gpu"])
+            self.engine.limits.totals.unset(base.ADMIN, ["gpu"])
 
     def test_a_total_that_is_counted_after_its_limit_is_detected(self) -> None:
         """The control: the row and the limit are committed before what the roots hold is added."""
@@ -211,7 +211,7 @@ class TestKilledTotals(CrashTestCase):
         for at in points:
             self.unset_total()
             with mock.patch.object(totals, "count", naive):
-                ends = self.make(lambda: self.engine.total_limits.set(base.ADMIN, {"gpu": 9}), at)
+                ends = self.make(lambda: self.engine.limits.totals.set(base.ADMIN, {"gpu": 9}), at)
             kill_points.add(points, ends)
             found = self.engine.audit(base.ADMIN)
             self.engine.heal(base.ADMIN)

@@ -136,11 +136,11 @@ class TestMoves(RestoreTestCase, test_limits.LimitsTestCase):
         self.assertEqual([], self.engine.audit(base.ADMIN))
 
     def test_a_move(self) -> None:
-        administration = self.make_limited().administration  # of another process
+        administration = self.make_limited().limits  # of another process
         self.lose_a_move(lambda parent: administration.move_project(base.ADMIN, "leaf", parent))
 
     def test_an_import(self) -> None:
-        administration = self.make_limited().administration
+        administration = self.make_limited().limits
 
         def move(parent: str) -> None:
             children = [{"id": parent, "children": [{"id": "leaf"}]}]

@@ -403,7 +403,7 @@ class TestQuotaFirst(test_limits.LimitsTestCase):
             self.set(project, limit)
         self.engine.reserve(base.Context("sibling"), {"gpu": 4})
         self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}))
-        self.make_limited().administration.move_project(ADMIN, "p1", "above")
+        self.make_limited().limits.move_project(ADMIN, "p1", "above")
         self.assertRaises(
             exceptions.OverQuota, self.engine.reserve, self.context, {"gpu": 3}, consumer="c", provider="n1"
         )

@@ -57,8 +57,8 @@ def refused(engine: QuotaEngine) -> None:
 
 
 def cancel_override(engine: QuotaEngine) -> None:
-    [*_, newest], _ = engine.administration.list_overrides(base.ADMIN, "p7")
-    engine.administration.cancel_overrides(base.ADMIN, [newest.id])
+    [*_, newest], _ = engine.limits.list_overrides(base.ADMIN, "p7")
+    engine.limits.cancel_overrides(base.ADMIN, [newest.id])
 
 
 OWN: dict[str, Call] = {
@@ -84,22 +84,22 @@ OWN: dict[str, Call] = {
     "list_reservations, uuid": lambda engine: engine.list_reservations(base.ADMIN, reservations=["ended-7-0"]),
     "list_reservations, next": lambda engine: engine.list_reservations(base.ADMIN, "p7", limit=5, after="ended-7-0"),
     "get_reservations": lambda engine: engine.get_reservations(P7, consumer="consumer"),
-    "list_limits": lambda engine: engine.administration.list_limits(base.ADMIN, "p7"),
-    "path": lambda engine: engine.administration.path(base.ADMIN, "p7"),
-    "tree": lambda engine: engine.administration.tree(base.ADMIN, "p7"),
-    "tree, page": lambda engine: engine.administration.tree(base.ADMIN, "p7", limit=1),
+    "list_limits": lambda engine: engine.limits.list_limits(base.ADMIN, "p7"),
+    "path": lambda engine: engine.limits.path(base.ADMIN, "p7"),
+    "tree": lambda engine: engine.limits.tree(base.ADMIN, "p7"),
+    "tree, page": lambda engine: engine.limits.tree(base.ADMIN, "p7", limit=1),
     "get_detail": lambda engine: engine.get_detail(P7),
     "get_parent": lambda engine: engine.get_parent(base.ADMIN, "p7"),
     "get_parent, unknown": lambda engine: engine.get_parent(base.ADMIN, "nothing"),
     "list_children": lambda engine: engine.list_children(base.ADMIN, "mid0", count=5),
     "default_limits": lambda engine: engine.default_limits(P7),
     "list_defaults": lambda engine: engine.list_defaults(base.ADMIN),
-    "list_overrides": lambda engine: engine.administration.list_overrides(base.ADMIN, "p7"),
-    "history": lambda engine: engine.administration.history(P7, limit=5),
-    "set_limit": lambda engine: engine.administration.set_limit(base.ADMIN, "gpu", 1, "p7"),
-    "unset_limit": lambda engine: engine.administration.unset_limit(base.ADMIN, "gpu", "p7"),
-    "set_limits": lambda engine: engine.administration.set_limits(base.ADMIN, {"gpu": 1}, "p7"),
-    "set_overrides": lambda engine: engine.administration.set_overrides(base.ADMIN, {"gpu": 1}, "p7", UNTIL),
+    "list_overrides": lambda engine: engine.limits.list_overrides(base.ADMIN, "p7"),
+    "history": lambda engine: engine.limits.history(P7, limit=5),
+    "set_limit": lambda engine: engine.limits.set_limit(base.ADMIN, "gpu", 1, "p7"),
+    "unset_limit": lambda engine: engine.limits.unset_limit(base.ADMIN, "gpu", "p7"),
+    "set_limits": lambda engine: engine.limits.set_limits(base.ADMIN, {"gpu": 1}, "p7"),
+    "set_overrides": lambda engine: engine.limits.set_overrides(base.ADMIN, {"gpu": 1}, "p7", UNTIL),
     "cancel_overrides": cancel_override,
 }
 """The calls of a project's user, of the administrator of its parent, and those of an admin for one project or for the
@@ -170,7 +170,7 @@ class TestCost(test_limits.LimitsTestCase):
 
         def ask(token: str, method: str, path: str, body: Any) -> None:
             if "OVERRIDE" in path:
-                [*_, newest], _ = engine.administration.list_overrides(base.ADMIN, "p7")
+                [*_, newest], _ = engine.limits.list_overrides(base.ADMIN, "p7")
                 path = path.replace("OVERRIDE", newest.id)
             options = {} if body is None else {"json": body}
             request = webob.Request.blank(path, method=method, headers={"X-Auth-Token": token}, **options)
@@ -210,7 +210,7 @@ class TestCost(test_limits.LimitsTestCase):
         self.add(0, SMALL, history=3)
         clouds.add_children(self.sql, "mid0", SMALL_WIDE)
         self.admin.unset_limit(base.ADMIN, "gpu", "p7")  # as after the last call
-        self.engine.total_limits.set(base.ADMIN, {"gpu": 10**6, "fpga": 10**6})
+        self.engine.limits.totals.set(base.ADMIN, {"gpu": 10**6, "fpga": 10**6})
         small = self.read()
         self.add(SMALL, LARGE, history=1)
         large = self.read()
@@ -225,7 +225,7 @@ class TestCost(test_limits.LimitsTestCase):
         self.admin.set_limits(base.ADMIN, {"gpu": 1, "fpga": 5})
         self.add(0, SMALL, history=1)
         self.admin.unset_limit(base.ADMIN, "gpu", "p7")
-        self.engine.total_limits.set(base.ADMIN, {"gpu": 10**6, "fpga": 10**6})
+        self.engine.limits.totals.set(base.ADMIN, {"gpu": 10**6, "fpga": 10**6})
         self.engine.pods.add(base.ADMIN, "pod1")
         before, before_in_pod = self.read(), self.returned_in_pod()
         keys = [(name, f"pod{pod}") for pod in range(PODS) for name in clouds.RESOURCES]
@@ -263,9 +263,9 @@ class TestCost(test_limits.LimitsTestCase):
     def read_all(self) -> dict[str, list[int]]:
         calls: dict[str, Call] = {
             "list_usages": lambda engine: engine.list_usages(base.ADMIN),
-            "list_limits": lambda engine: engine.administration.list_limits(base.ADMIN),
-            "list_overrides": lambda engine: engine.administration.list_overrides(base.ADMIN),
-            "history": lambda engine: engine.administration.history(base.ADMIN),
+            "list_limits": lambda engine: engine.limits.list_limits(base.ADMIN),
+            "list_overrides": lambda engine: engine.limits.list_overrides(base.ADMIN),
+            "history": lambda engine: engine.limits.history(base.ADMIN),
             "list_reservations": lambda engine: engine.list_reservations(base.ADMIN),
         }
         found = {}

@@ -408,7 +408,7 @@ class TestReason(HistoryTestCase):
 
     def test_it_can_be_required(self) -> None:
         engine = self.make_strict()
-        admin = engine.administration
+        admin = engine.limits
         calls: list[Callable[..., Any]] = [
             lambda **reason: admin.set_limit(ALICE, "gpu", 1, **reason),
             lambda **reason: admin.set_limits(ALICE, {"gpu": 1}, "p", **reason),
@@ -422,8 +422,8 @@ class TestReason(HistoryTestCase):
             lambda **reason: admin.cancel_overrides(
                 ALICE, [one.id for one in admin.list_overrides(base.ADMIN)[0]], **reason
             ),
-            lambda **reason: engine.total_limits.set(ALICE, {"gpu": 1}, **reason),
-            lambda **reason: engine.total_limits.unset(ALICE, ["gpu"], **reason),
+            lambda **reason: engine.limits.totals.set(ALICE, {"gpu": 1}, **reason),
+            lambda **reason: engine.limits.totals.unset(ALICE, ["gpu"], **reason),
         ]
         for call in calls:
             before = self.changes()
@@ -434,7 +434,7 @@ class TestReason(HistoryTestCase):
             call(reason="because")
         admin.import_limits(ALICE, {"defaults": {"gpu": 7}}, dry_run=True)
         admin.set_overrides(ALICE, {"gpu": 1}, "p", NEVER, dry_run=True)
-        engine.total_limits.preview(ALICE, {"gpu": 7})
+        engine.limits.totals.preview(ALICE, {"gpu": 7})
         self.assertEqual(0, admin.purge_history(ALICE, 10**6))
 
     def test_bad_reasons(self) -> None:

@@ -81,8 +81,8 @@ class TestHoldings(test_limits.LimitsTestCase):
 
     def test_limits_per_pod(self) -> None:
         self.engine.pods.add(base.ADMIN, "p1")
-        self.engine.administration.set_limits(base.ADMIN, {"gpu": 3}, "only in a pod", pod="p1")
-        self.engine.administration.set_limits(base.ADMIN, {"gpu": 4}, "used", pod="p1")
+        self.engine.limits.set_limits(base.ADMIN, {"gpu": 3}, "only in a pod", pod="p1")
+        self.engine.limits.set_limits(base.ADMIN, {"gpu": 4}, "used", pod="p1")
         self.assertEqual(
             [
                 Holding(UsageKey("only in a pod", "gpu", "p1"), 0, 0, 3),

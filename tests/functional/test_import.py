@@ -80,7 +80,7 @@ class TestLargeCloud(ImportTestCase):
 
     def test_a_limit_change_may_pause_inside_its_transaction(self) -> None:
         """It takes longer than the idle-in-transaction timeout of the calls that charge (here: a second)."""
-        admin = self.make_limited(statement_timeout_seconds=1).administration
+        admin = self.make_limited(statement_timeout_seconds=1).limits
         admin.import_limits(base.ADMIN, {"projects": [{"id": "atlas", "limits": {"gpu": 100}}]})
         admin.set_limit(base.ADMIN, "gpu", 50, "atlas")
         admin.add_project(base.ADMIN, "physics", "atlas")

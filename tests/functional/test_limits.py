@@ -40,7 +40,7 @@ class LimitsTestCase(base.LedgerTestCase):
         super().setUp()
         self.engine = self.make_limited()
         self.quotas = fixtures.Checked(self.engine, self.url)  # type: ignore[assignment]
-        self.admin = self.engine.administration
+        self.admin = self.engine.limits
         self.database = fixtures.open_database(self, self.url)
 
     def set(self, project_id: str | None, limit: int, resource: str = "gpu") -> None:
@@ -324,7 +324,7 @@ class TestTree(LimitsTestCase):
         (uuid,) = self.quotas.reserve(base.Context("b"), {"gpu": 1})
         self.quotas.release(base.Context("b"), [uuid])
         other = self.make_limited()
-        other.administration.remove_project(base.ADMIN, "b")
+        other.limits.remove_project(base.ADMIN, "b")
         self.hold("b", 5)
         self.assert_invariants()
 
@@ -355,7 +355,7 @@ class TestOtherDriver(base.LedgerTestCase):
     scenarios = fixtures.SCENARIOS[:1]
 
     def test_the_error_says_that_limits_are_not_kept_here(self) -> None:
-        admin = self.engine.administration
+        admin = self.engine.limits
         for call in (admin.tree, admin.list_over):
             error = self.assertRaises(exceptions.LimitsReadOnly, call, base.ADMIN)
             self.assertIn("[limits] driver", str(error))

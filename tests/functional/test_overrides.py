@@ -429,7 +429,7 @@ class TestOtherDrivers(OverridesTestCase):
                 ("list_overrides", ()),
                 ("cancel_overrides", (["1-0"],)),
             ):
-                call = getattr(engine.administration, name)
+                call = getattr(engine.limits, name)
                 error = str(self.assertRaises(exceptions.LimitsReadOnly, call, base.ADMIN, *arguments))
                 self.assertIn("[limits] driver", error)
                 self.assertIn(place, error)

@@ -68,9 +68,9 @@ class TestLists(test_pod_limits.PodLimitTestCase):
         self.limit(3, "b", "p2")
         self.limit(None)
         self.claim(1)
-        self.assertEqual([LimitRecord("b", "gpu", 3, pod="p2")], self.engine.administration.list_pod_limits(ADMIN))
-        self.assertEqual([], self.engine.administration.list_pod_limits(ADMIN, "a"))
-        self.assertEqual([], self.engine.administration.list_pod_limits(ADMIN, None, "p1"))
+        self.assertEqual([LimitRecord("b", "gpu", 3, pod="p2")], self.engine.limits.list_pod_limits(ADMIN))
+        self.assertEqual([], self.engine.limits.list_pod_limits(ADMIN, "a"))
+        self.assertEqual([], self.engine.limits.list_pod_limits(ADMIN, None, "p1"))
         self.assertTrue(all(one.pod is None for one in self.admin.list_limits(ADMIN)))
         self.assertEqual(4, len(self.admin.list_limits(ADMIN)))
         history = self.admin.history(ADMIN, resource="gpu", limit=3)
@@ -91,7 +91,7 @@ class TestLists(test_pod_limits.PodLimitTestCase):
             self.limit(3, project_id, "p2")
 
         def page(*which: str | None, **options: Any) -> list[tuple[str | None, str | None]]:
-            records = self.engine.administration.list_pod_limits(ADMIN, *which, **options)
+            records = self.engine.limits.list_pod_limits(ADMIN, *which, **options)
             return [(one.project_id, one.pod) for one in records]
 
         self.assertEqual([("a", "p1"), ("a", "p2"), ("b", "p1"), ("b", "p2")], page())
@@ -114,7 +114,7 @@ class TestLists(test_pod_limits.PodLimitTestCase):
         project["pods"] = {"p1": {"gpu": None}, "p2": {"gpu": 4}}
         changes = self.admin.import_limits(ADMIN, document)
         self.assertEqual([("p1", 2, None), ("p2", 3, 4)], [(one.pod, one.before, one.after) for one in changes])
-        self.assertEqual([LimitRecord("a", "gpu", 4, pod="p2")], self.engine.administration.list_pod_limits(ADMIN))
+        self.assertEqual([LimitRecord("a", "gpu", 4, pod="p2")], self.engine.limits.list_pod_limits(ADMIN))
 
     def test_an_unknown_pod_in_a_document(self) -> None:
         """It is refused, also by a dry run; but what was exported before a pod was removed can be imported."""
@@ -122,7 +122,7 @@ class TestLists(test_pod_limits.PodLimitTestCase):
         for dry_run in (True, False):
             error = self.assertRaises(exceptions.PodNotFound, self.admin.import_limits, ADMIN, wrong, dry_run=dry_run)
             self.assertEqual("p9", error.pod)
-        self.assertEqual([], self.engine.administration.list_pod_limits(ADMIN))
+        self.assertEqual([], self.engine.limits.list_pod_limits(ADMIN))
         self.engine.pods.add(ADMIN, "gone")
         self.limit(3, pod="gone")
         self.engine.pods.remove(ADMIN, "gone")
@@ -133,7 +133,7 @@ class TestLists(test_pod_limits.PodLimitTestCase):
         self.assertEqual([("gone", None)], [(one.pod, one.after) for one in self.admin.import_limits(ADMIN, document)])
 
     def test_bad_input(self) -> None:
-        admin = self.engine.administration
+        admin = self.engine.limits
         for wrong in (None, {"gpu": -2}, {"gpu": True}, {"gpu": "5"}):
             self.assertRaises(exceptions.QuotaError, admin.set_limits, ADMIN, wrong, "a", pod="p1")
         self.assertRaises(exceptions.PodNotFound, self.limit, 1, pod="p9")
@@ -144,4 +144,4 @@ class TestLists(test_pod_limits.PodLimitTestCase):
         self.assertRaises(exceptions.NotAuthorized, admin.list_pod_limits, base.Context("a"))
         self.limit(None, pod="p9")
         engine = fixtures.open_engine(self, self.url, NoopLimitDriver())
-        self.assertRaises(exceptions.LimitsReadOnly, engine.administration.set_limits, ADMIN, {"gpu": 1}, "a", pod="p1")
+        self.assertRaises(exceptions.LimitsReadOnly, engine.limits.set_limits, ADMIN, {"gpu": 1}, "a", pod="p1")

@@ -39,7 +39,7 @@ class PodLimitTestCase(test_limits.LimitsTestCase):
             self.engine.capacity.set_inventories(ADMIN, name, {"gpu": Inventory(20), "fpga": Inventory(20)})
 
     def limit(self, limit: int | None, project_id: str = "a", pod: str = "p1", **how: Any) -> None:
-        self.engine.administration.set_limits(ADMIN, {"gpu": limit}, project_id, pod=pod, **how)
+        self.engine.limits.set_limits(ADMIN, {"gpu": limit}, project_id, pod=pod, **how)
 
     def claim(self, amount: int = 1, project_id: str = "a", **how: Any) -> list[str]:
         how = {"provider": "n1", **how}
@@ -134,7 +134,7 @@ class TestEnforcement(PodLimitTestCase):
         self.engine.capacity.set_inventories(ADMIN, "n4", {resource: Inventory(10)})
         self.assertEqual(10, self.engine.headroom(ADMIN, "a", provider=ANY)[resource].fits)
         self.quotas.reserve(ADMIN, {resource: 1}, None, "a", provider=ANY)
-        self.engine.administration.set_limits(ADMIN, {resource: 9}, "a", pod=pod)
+        self.engine.limits.set_limits(ADMIN, {resource: 9}, "a", pod=pod)
         self.assertEqual(8, self.engine.headroom(ADMIN, "a", provider=ANY)[resource].fits)
         self.quotas.reserve(ADMIN, {resource: 8}, None, "a", provider=ANY)
         error = self.assertRaises(
@@ -173,7 +173,7 @@ class TestEnforcement(PodLimitTestCase):
         self.assertRaises(exceptions.OverQuota, flat.reserve, base.Context("a"), {"gpu": 1}, provider="n1")
 
     def test_with_a_total_limit(self) -> None:
-        self.engine.total_limits.set(ADMIN, {"gpu": 6})
+        self.engine.limits.totals.set(ADMIN, {"gpu": 6})
         self.limit(4)
         self.claim(4)
         self.assertEqual(["p1"], [over.pod for over in self.overs("a", 1)])
@@ -340,7 +340,7 @@ class TestHeadroom(PodLimitTestCase):
             lambda: engine.how_many(ADMIN, {"gpu": 1}, "a", pod="p9"),
             lambda: engine.check(ADMIN, {"gpu": 1}, "a", pod="p9"),
             lambda: engine.list_usages(ADMIN, pod="p9"),
-            lambda: engine.administration.list_pod_limits(ADMIN, None, "p9"),
+            lambda: engine.limits.list_pod_limits(ADMIN, None, "p9"),
         ]
         for call in calls:
             self.assertRaises(exceptions.PodNotFound, call)

@@ -41,7 +41,7 @@ class PolicyTestCase(test_limits.LimitsTestCase):
     def make_limited(self, **changes: Any) -> QuotaEngine:
         engine = super().make_limited(**changes)
         self.conf = fixtures.configuration()
-        engine._authority = engine.administration._authority = policy.Policy(self.conf)
+        engine._authority = engine.limits._authority = policy.Policy(self.conf)
         return engine
 
     def may(self, context: Any, project_id: str | None, limit: int = 5) -> bool:
@@ -60,7 +60,7 @@ class PolicyTestCase(test_limits.LimitsTestCase):
         def check_then_move(rule: policy.Policy, context: Any, project_id: str, parent_id: str | None) -> bool:
             answer = may_set(rule, context, project_id, parent_id)
             if not asked:
-                self.make_limited().administration.move_project(base.ADMIN, "higgs", "atlas")
+                self.make_limited().limits.move_project(base.ADMIN, "higgs", "atlas")
             asked.append(parent_id)
             return answer
 

@@ -56,7 +56,7 @@ class TestProviders(test_capacity.CapacityTestCase):
         self.assertEqual((False, generation + 1), (pool.can_host, pool.generation))
         self.assertRaises(exceptions.OverCapacity, self.quotas.reserve, self.context, {"gpu": 1}, provider=ANY)
         self.claim()
-        self.assertEqual("leased", self.engine.administration.history(ADMIN, provider="n1", limit=1)[0].reason)
+        self.assertEqual("leased", self.engine.limits.history(ADMIN, provider="n1", limit=1)[0].reason)
         self.assertTrue(self.capacity.set_can_host(ADMIN, "n1", can_host=True).can_host)
         self.quotas.reserve(self.context, {"gpu": 1}, provider=ANY)
         self.assertRaises(exceptions.ProviderNotFound, self.capacity.set_can_host, ADMIN, "n9", can_host=True)

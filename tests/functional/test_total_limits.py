@@ -41,7 +41,7 @@ class TotalTestCase(test_limits.LimitsTestCase):
         super().setUp()
         tree = {"a": None, "child": "a", "b": None, "c": None}
         self.import_tree(tree, {name: {"gpu": -1, "fpga": -1} for name in tree}, gpu=-1, fpga=-1)
-        self.totals = self.engine.total_limits
+        self.totals = self.engine.limits.totals
 
     def set_total(self, limit: int = 10, resource: str = "gpu", **how: Any) -> None:
         self.totals.set(ADMIN, {resource: limit}, **how)
@@ -127,7 +127,7 @@ class TestEnforcement(TotalTestCase):
     def test_it_is_no_level_of_an_enforcement_model(self) -> None:
         self.policy = Flat
         engine = self.make_limited()
-        engine.total_limits.set(ADMIN, {"gpu": 4})
+        engine.limits.totals.set(ADMIN, {"gpu": 4})
         engine.reserve(base.Context("child"), {"gpu": 3})
         self.assertEqual([TOTAL], [over.project_id for over in engine.check(ADMIN, {"gpu": 2}, "a")])
         self.assertEqual(Headroom(1, None, "total", 4), engine.headroom(ADMIN, "a")["gpu"])
@@ -141,8 +141,8 @@ class TestEnforcement(TotalTestCase):
         self.assertRaises(exceptions.InvalidRequest, self.totals.unset, ADMIN, "gpu")
         self.assertEqual([], self.totals.list(ADMIN))
         engine = fixtures.open_engine(self, self.url, NoopLimitDriver())
-        self.assertRaises(exceptions.LimitsReadOnly, engine.total_limits.set, ADMIN, {"gpu": 1})
-        self.assertEqual([], engine.total_limits.list(ADMIN))
+        self.assertRaises(exceptions.LimitsReadOnly, engine.limits.totals.set, ADMIN, {"gpu": 1})
+        self.assertEqual([], engine.limits.totals.list(ADMIN))
 
     def test_one_statement_of_the_expirer_reads_all_paths(self) -> None:
         """Also those of roots that a total counts."""

@@ -163,7 +163,7 @@ class TestTreeFromLimitDriver(base.LedgerTestCase):
             self.quotas.reserve(self.context, {"gpu": 2})
         self.assertIn("Project p1 is moved below domain, as keystone reports; it was below team.", logged.output[0])
         self.assertEqual({"p1": 2, "domain": 2}, self.subtrees())
-        moved = [entry for entry in self.engine.administration.history(base.ADMIN, "p1") if entry.before]
+        moved = [entry for entry in self.engine.limits.history(base.ADMIN, "p1") if entry.before]
         self.assertEqual([("team", "domain")], [(entry.before, entry.after) for entry in moved])
 
     def test_a_domain_that_lies_below_its_project_becomes_a_root(self) -> None:

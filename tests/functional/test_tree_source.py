@@ -44,7 +44,7 @@ class TreeSourceTestCase(base.LedgerTestCase):
         self.source = DomainLimits({"p1": "dom", "p2": "dom"})
         self.by_domain = self.checked(self.source)
         self.by_database = self.checked(DatabaseLimitDriver(StrictHierarchy(), InitialLimits()))
-        self.administration = self.by_database.administration
+        self.limits = self.by_database.limits
 
     def checked(self, limits: object) -> QuotaEngine:
         engine = fixtures.open_engine(self, self.url, limits)
@@ -59,26 +59,26 @@ class TreeSourceTestCase(base.LedgerTestCase):
             return trees.subtrees(connection, "gpu")
 
     def edges(self) -> dict[str, str]:
-        found = self.administration.list_projects(base.ADMIN)
+        found = self.limits.list_projects(base.ADMIN)
         return {project_id: parent_id for project_id, parent_id in found if parent_id is not None}
 
 
 class TestSwitch(TreeSourceTestCase):
     def test_the_edges_stay_and_are_changed_by_commands(self) -> None:
         self.charge_by_domain()
-        self.administration.set_limit(base.ADMIN, "gpu", 5)
-        self.administration.set_limits(base.ADMIN, {"gpu": 4}, "p1")
+        self.limits.set_limit(base.ADMIN, "gpu", 5)
+        self.limits.set_limits(base.ADMIN, {"gpu": 4}, "p1")
         error = self.assertRaises(exceptions.OverQuota, self.by_database.reserve, base.Context("p1"), {"gpu": 2})
         self.assertEqual([("dom", 5)], [(over.project_id, over.limit) for over in error.overs])
-        self.administration.move_project(base.ADMIN, "p1", None)
+        self.limits.move_project(base.ADMIN, "p1", None)
         self.assertEqual({"p2": "dom"}, self.edges())
         self.assertEqual({"dom": 2, "p1": 2, "p2": 2}, self.subtrees())
 
     def test_switched_back(self) -> None:
         """A reserve restores the edge that its source reports, with what the project has reserved meanwhile."""
         self.charge_by_domain()
-        self.administration.set_limit(base.ADMIN, "gpu", 50)
-        self.administration.move_project(base.ADMIN, "p1", None)
+        self.limits.set_limit(base.ADMIN, "gpu", 50)
+        self.limits.move_project(base.ADMIN, "p1", None)
         self.by_database.reserve(base.Context("p1"), {"gpu": 3})
         self.source.subtree_limits["dom", "gpu"] = 8
         self.by_domain.reserve(base.Context("p1"), {"gpu": 1})
@@ -88,7 +88,7 @@ class TestSwitch(TreeSourceTestCase):
 
     def test_commands_that_edit_the_tree_say_where_it_is_kept(self) -> None:
         self.charge_by_domain()
-        administration = self.by_domain.administration
+        administration = self.by_domain.limits
         for edit in (
             lambda: administration.add_project(base.ADMIN, "p3", "dom"),
             lambda: administration.move_project(base.ADMIN, "p1", None),
@@ -106,7 +106,7 @@ class TestImport(TreeSourceTestCase):
         self.by_noop = self.checked(NoopLimitDriver())
 
     def import_tree(self, parents: Parents, **options: object) -> list[tuple[str, str | None, str | None, str | None]]:
-        changes = self.by_noop.administration.import_projects(base.ADMIN, parents, **options)  # type: ignore[arg-type]
+        changes = self.by_noop.limits.import_projects(base.ADMIN, parents, **options)  # type: ignore[arg-type]
         self.assert_invariants()
         return [(one.action, one.project_id, one.before, one.after) for one in changes]  # type: ignore[misc]
 
@@ -124,7 +124,7 @@ class TestImport(TreeSourceTestCase):
         self.assertEqual({"p2": "p3", "p3": "dom"}, self.edges())
         self.assertEqual({"dom": 2, "p1": 2, "p2": 2, "p3": 2}, self.subtrees())
         self.assertEqual([], self.import_tree(wanted))
-        history = self.by_noop.administration.history(base.ADMIN, "p2")
+        history = self.by_noop.limits.history(base.ADMIN, "p2")
         self.assertEqual(("import", "dom", "p3"), (history[0].operation, history[0].before, history[0].after))
 
     def test_a_project_that_is_not_named_keeps_its_parent(self) -> None:
@@ -175,20 +175,20 @@ class TestImport(TreeSourceTestCase):
 
     def test_refused_where_the_limits_do_not_fit(self) -> None:
         for project_id, limit in (("dom", 5), ("p1", 3), ("p2", 3)):
-            self.administration.set_limit(base.ADMIN, "gpu", limit, project_id)
+            self.limits.set_limit(base.ADMIN, "gpu", limit, project_id)
         wanted = {"p1": "dom", "p2": "dom"}
         for dry_run in (True, False):
             error = self.assertRaises(
-                exceptions.LimitRefused, self.administration.import_projects, base.ADMIN, wanted, dry_run=dry_run
+                exceptions.LimitRefused, self.limits.import_projects, base.ADMIN, wanted, dry_run=dry_run
             )
             self.assertIn("sum up to 6", str(error))
         self.assertEqual({}, self.edges())
-        self.administration.set_limit(base.ADMIN, "gpu", 2, "p2")
-        self.administration.import_projects(base.ADMIN, wanted)
+        self.limits.set_limit(base.ADMIN, "gpu", 2, "p2")
+        self.limits.import_projects(base.ADMIN, wanted)
         self.assertEqual(wanted, self.edges())
 
     def test_invalid_arguments(self) -> None:
-        administration = self.by_noop.administration
+        administration = self.by_noop.limits
         for parents in ({"": None}, {"p": ""}, {"p": " q"}, {"p": 1}):
             self.assertRaises(exceptions.InvalidName, administration.import_projects, base.ADMIN, parents)
         self.assertRaises(exceptions.InvalidRequest, administration.import_projects, base.ADMIN, ["p"])

@@ -86,12 +86,12 @@ class Stack(fx.Fixture):
             project_id = self.keystone.create("project", name=name, domain_id="default")
             self.addCleanup(self.keystone.admin.delete, f"/projects/{project_id}")
             parent_id = None if parent is None else self.projects[parent]
-            self.engine.administration.add_project(base.ADMIN, project_id, parent_id)
+            self.engine.limits.add_project(base.ADMIN, project_id, parent_id)
             self.projects[name] = project_id
 
     def reset(self) -> None:
         """Release everything, and set the limits of PROJECTS, without overrides."""
-        admin = self.engine.administration
+        admin = self.engine.limits
         admin.set_limits(base.ADMIN, {"gpu": 0, "fpga": 2})
         for name, (_parent, limit) in PROJECTS.items():
             project_id = self.projects[name]

@@ -158,7 +158,7 @@ class TestAdmin(PanelsTestCase):
         page.get_by_text("The limits were removed.").wait_for()
         self.open_tab(page, "Usage")  # (Horizon shows the last tab)
         self.assertIn("gpu 0 of 0 in use", self.text(page))
-        limits = self.stack.engine.administration.list_limits(ledger.ADMIN, self.stack.projects["biology"])
+        limits = self.stack.engine.limits.list_limits(ledger.ADMIN, self.stack.projects["biology"])
         self.assertEqual([], [one for one in limits if one.is_own])
 
     def test_overrides(self) -> None:
@@ -187,7 +187,7 @@ class TestAdmin(PanelsTestCase):
         self.check(page, part="#quota_form")
         form.get_by_role("button", name="Cancel Override").click()
         page.get_by_text("The override was cancelled.").wait_for()
-        [entry] = self.stack.engine.administration.history(ledger.ADMIN, self.stack.projects["biology"], limit=1)
+        [entry] = self.stack.engine.limits.history(ledger.ADMIN, self.stack.projects["biology"], limit=1)
         self.assertEqual("it ended early", entry.reason)
         self.open_tab(page, "Usage")
         self.assertIn("gpu 0 of 5 in use; 5 fit", self.text(page))
@@ -201,10 +201,10 @@ class TestAdmin(PanelsTestCase):
         expect(form).to_contain_text("gpu (an override is in effect: 9)")
         form.get_by_label("gpu").fill("9")
         # Meanwhile, a resource gets a limit that has none in this form.
-        self.stack.engine.administration.set_limit(ledger.ADMIN, "fpga", 3, self.stack.projects["biology"])
+        self.stack.engine.limits.set_limit(ledger.ADMIN, "fpga", 3, self.stack.projects["biology"])
         form.get_by_role("button", name="Set Limits").click()
         page.get_by_text("The limits were set.").wait_for()
-        administration, biology = self.stack.engine.administration, self.stack.projects["biology"]
+        administration, biology = self.stack.engine.limits, self.stack.projects["biology"]
         entries = administration.history(ledger.ADMIN, biology, limit=2)
         self.assertEqual([("gpu", 5, 9), ("fpga", None, 3)], [(one.resource, one.before, one.after) for one in entries])
         administration.set_limit(ledger.ADMIN, "gpu", 5, biology)
@@ -257,8 +257,8 @@ class TestAdmin(PanelsTestCase):
         pods.add(ledger.ADMIN, "north", zone="az1", threshold=90)
         self.addCleanup(pods.remove, ledger.ADMIN, "north")
         pods.set_usage(ledger.ADMIN, "north", {"gpu": ResourceUse(8, 3)})
-        self.stack.engine.total_limits.set(ledger.ADMIN, {"gpu": 50})
-        self.addCleanup(self.stack.engine.total_limits.unset, ledger.ADMIN, ["gpu"])
+        self.stack.engine.limits.totals.set(ledger.ADMIN, {"gpu": 50})
+        self.addCleanup(self.stack.engine.limits.totals.unset, ledger.ADMIN, ["gpu"])
 
     def see_that_the_service_is_down(self) -> None:
         """Nothing answers at the endpoint of the catalog; Horizon remembers that there are capacity and pods."""

@@ -269,7 +269,7 @@ class TestSwitchOfDriver(KeystoneTestCase):
         model = {"limits__enforcement_model": self.model, "limits__child_initial_limit": "default"}
         engine = self.make_quotas(limits__driver="database", **model)
         by_database: QuotaEngine = fixtures.Checked(engine, self.url)  # type: ignore[assignment]
-        administration = by_database.administration
+        administration = by_database.limits
         administration.set_limit(base.ADMIN, "gpu", 7)
         error = self.assertRaises(exceptions.OverQuota, by_database.reserve, base.Context(self.p1), {"gpu": 2})
         self.assertEqual([(self.dom, 7)], [(over.project_id, over.limit) for over in error.overs])
@@ -284,10 +284,10 @@ class TestSwitchOfDriver(KeystoneTestCase):
         self.assertEqual({self.p1: self.dom, self.p2: self.dom}, self.edges())
 
     def move_to_root(self, project_id: str) -> None:
-        self.quotas.administration.move_project(base.ADMIN, project_id, None)
+        self.quotas.limits.move_project(base.ADMIN, project_id, None)
 
     def edges(self) -> dict[str, str]:
-        found = self.quotas.administration.list_projects(base.ADMIN)
+        found = self.quotas.limits.list_projects(base.ADMIN)
         return {project_id: parent_id for project_id, parent_id in found if parent_id is not None}
 
     def test_a_new_project_gets_its_parent_at_its_first_reserve(self) -> None:

@@ -35,7 +35,7 @@ class PersonasTestCase(base.LedgerTestCase):
     def prepare_ledger(self) -> None:
         self.engine = engine = cyborg_quota.make_engine(api_server.settings(self.url))
         self.addCleanup(engine.close)
-        admin = engine.administration
+        admin = engine.limits
         admin.set_limits(base.ADMIN, {"gpu": 0, "fpga": 0})
         parents = {self.parent: None, self.project: self.parent, self.elsewhere: None}
         for (project_id, parent_id), limit in zip(parents.items(), (20, 10, 5), strict=True):

@@ -58,7 +58,7 @@ class TestScrape(server.ApiTestCase):
         return str(answer.text)
 
     def test_the_values_of_the_ledger(self) -> None:
-        self.engine.administration.set_limit(base.ADMIN, "fpga", -1, "elsewhere")
+        self.engine.limits.set_limit(base.ADMIN, "fpga", -1, "elsewhere")
         self.quotas.reserve(base.Context("elsewhere"), {"fpga": 2}, consumer="unlimited")
         found = samples(self.scrape("*"))
         for name, value in {"limit": 20, "used": 5, "reserved": 1, "subtree": 8, "fits": 12}.items():

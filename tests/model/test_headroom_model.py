@@ -70,24 +70,24 @@ class Headrooms(stateful.RuleBasedStateMachine):
     @stateful.rule(project=st.one_of(st.none(), PROJECTS), limit=st.one_of(st.none(), LIMITS))
     def set_limit(self, project: str | None, limit: int | None) -> None:
         with contextlib.suppress(exceptions.LimitRefused):
-            self.engine.administration.set_limits(base.ADMIN, {"gpu": limit}, project)
+            self.engine.limits.set_limits(base.ADMIN, {"gpu": limit}, project)
 
     @stateful.rule(project=PROJECTS, limit=LIMITS, starts_later=st.booleans())
     def set_override(self, project: str, limit: int, starts_later: bool) -> None:
         start = NEVER - datetime.timedelta(days=1) if starts_later else None
         with contextlib.suppress(exceptions.LimitRefused):
-            self.engine.administration.set_overrides(base.ADMIN, {"gpu": limit}, project, NEVER, start=start)
+            self.engine.limits.set_overrides(base.ADMIN, {"gpu": limit}, project, NEVER, start=start)
 
     @stateful.rule(data=st.data())
     def cancel_override(self, data: st.DataObject) -> None:
-        made, _ = self.engine.administration.list_overrides(base.ADMIN)
+        made, _ = self.engine.limits.list_overrides(base.ADMIN)
         if made:
             with contextlib.suppress(exceptions.LimitRefused):
-                self.engine.administration.cancel_overrides(base.ADMIN, [data.draw(st.sampled_from(made)).id])
+                self.engine.limits.cancel_overrides(base.ADMIN, [data.draw(st.sampled_from(made)).id])
 
     @stateful.rule(limit=st.one_of(st.none(), TOTALS, TOTALS))
     def set_total(self, limit: int | None) -> None:
-        totals = self.engine.total_limits
+        totals = self.engine.limits.totals
         if limit is not None:
             totals.set(base.ADMIN, {"gpu": limit})
         elif totals.list(base.ADMIN):
@@ -97,10 +97,10 @@ class Headrooms(stateful.RuleBasedStateMachine):
     def place(self, project: str, parent: str | None) -> None:
         refused = (exceptions.ProjectRefused, exceptions.LimitRefused)
         with contextlib.suppress(*refused):
-            self.engine.administration.add_project(base.ADMIN, project, parent)
+            self.engine.limits.add_project(base.ADMIN, project, parent)
             return
         with contextlib.suppress(*refused):
-            self.engine.administration.move_project(base.ADMIN, project, parent)
+            self.engine.limits.move_project(base.ADMIN, project, parent)
 
     @stateful.rule(project=PROJECTS, amount=AMOUNTS)
     def hold(self, project: str, amount: int) -> None:
@@ -149,7 +149,7 @@ class Headrooms(stateful.RuleBasedStateMachine):
         try:
             self.quotas.reserve(base.ADMIN, {"gpu": headroom.fits + 1}, project_id=project)
         except exceptions.OverQuota as error:
-            path = [row.project_id for row in self.engine.administration.path(base.ADMIN, project)]  # root first
+            path = [row.project_id for row in self.engine.limits.path(base.ADMIN, project)]  # root first
             nearest = max(error.overs, key=lambda over: -1 if over.scope == "total" else path.index(over.project_id))
             owner = None if nearest.scope == "total" else nearest.project_id
             assert (owner, nearest.scope, nearest.limit) == _bound(headroom), (error, headroom)

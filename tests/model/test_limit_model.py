@@ -134,7 +134,7 @@ class Trees(stateful.RuleBasedStateMachine):
         limits = DatabaseLimitDriver(POLICIES[self.policy](), InitialLimits())
         self.engine = QuotaEngine(DbQuotaDriver(DriverSettings(database=fixtures.settings(ledger.url)), limits))
         self.engine.register_resource("gpu")
-        self.totals = self.engine.total_limits
+        self.totals = self.engine.limits.totals
         self.database = fixtures.plain_engine(ledger.url)
         self.plain = PlainLimits(self.policy)
         self.steps = 0
@@ -158,7 +158,7 @@ class Trees(stateful.RuleBasedStateMachine):
         if refusal is None and not plain.is_valid():
             refusal = exceptions.LimitRefused
         try:
-            getattr(self.engine.administration, call)(base.ADMIN, *args)
+            getattr(self.engine.limits, call)(base.ADMIN, *args)
         except exceptions.QuotaError as error:
             assert refusal is not None, f"{call}{args} was refused ({error}), the model allows it"
             assert isinstance(error, refusal), f"{call}{args}: {error!r}, the model has {refusal.__name__}"
@@ -271,7 +271,7 @@ class Trees(stateful.RuleBasedStateMachine):
             (document["projects"] if parent is None else entries[parent]["children"]).append(entries[name])
         if plain.is_too_deep() or not plain.is_valid():
             return  # (the rule `place` tests refusals)
-        self.engine.administration.import_limits(base.ADMIN, document)
+        self.engine.limits.import_limits(base.ADMIN, document)
         self.plain = plain
 
     @stateful.precondition(lambda self: any(self.plain.held.values()))
@@ -295,7 +295,7 @@ class Trees(stateful.RuleBasedStateMachine):
     @stateful.invariant()
     def limits_agree(self) -> None:
         assert self.plain.is_valid(), self.plain.__dict__
-        rows = {row.project_id: row for row in self.engine.administration.tree(base.ADMIN)}
+        rows = {row.project_id: row for row in self.engine.limits.tree(base.ADMIN)}
         for project, row in rows.items():
             assert row.limit == self.plain.limit(project), (project, row, self.plain.__dict__)
             assert row.subtree == sum(self.plain.held.get(name, 0) for name in self.plain.below(project)), row

@@ -51,7 +51,7 @@ class Ledger:
         self._sql = sa.create_engine(cloud.databases["ledger"], poolclass=sa.NullPool)
 
     def set_limit(self, project_id: str, limit: int) -> None:
-        self.engine.administration.set_limit(ledger_base.ADMIN, "fpga", limit, project_id)
+        self.engine.limits.set_limit(ledger_base.ADMIN, "fpga", limit, project_id)
 
     def used(self, project_id: str) -> tuple[int, int]:
         """Return (used, reserved)."""

@@ -36,7 +36,7 @@ class LimitRaceTestCase(test_limits.LimitsTestCase):
 
 def raise_by_ten(engine: QuotaEngine, child: str) -> bool:
     try:
-        engine.administration.set_limit(base.ADMIN, "gpu", 20, child)
+        engine.limits.set_limit(base.ADMIN, "gpu", 20, child)
     except exceptions.LimitRefused:
         return False
     return True

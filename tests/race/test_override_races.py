@@ -84,7 +84,7 @@ class TestSiblings(test_limit_races.LimitRaceTestCase):
 def make_one(engine: QuotaEngine, child: str, start: datetime.datetime) -> bool:
     until = start + datetime.timedelta(hours=1)
     try:
-        engine.administration.set_overrides(base.ADMIN, {"gpu": 1}, child, until, start=start)
+        engine.limits.set_overrides(base.ADMIN, {"gpu": 1}, child, until, start=start)
     except exceptions.LimitRefused:
         return False
     return True
@@ -132,7 +132,7 @@ def race_with_overrides(
         now = database.read(overrides.now)
         start = now + datetime.timedelta(seconds=WAIT)
         for project_id, limit in ((raised, RAISED), (lowered, LOWERED)):
-            administration = engines[0].administration
+            administration = engines[0].limits
             administration.set_limit(base.ADMIN, "gpu", LIMIT, project_id)
             until = start + datetime.timedelta(seconds=seconds)
             administration.set_overrides(base.ADMIN, {"gpu": limit}, project_id, until, start=start)

@@ -41,10 +41,10 @@ def fill(engine: QuotaEngine, number: int) -> int:
 
 def add_pods(engine: QuotaEngine) -> None:
     """Add the projects, and two pods with much more capacity than the limits permit."""
-    engine.administration.set_limits(ADMIN, {"gpu": -1})
+    engine.limits.set_limits(ADMIN, {"gpu": -1})
     for project_id, parent_id in (("parent", None), ("child", "parent")):
-        engine.administration.add_project(ADMIN, project_id, parent_id)
-    engine.administration.set_limits(ADMIN, {"gpu": -1}, "child")
+        engine.limits.add_project(ADMIN, project_id, parent_id)
+    engine.limits.set_limits(ADMIN, {"gpu": -1}, "child")
     for name, pod in (("n1", "p1"), ("n2", "p2"), ("n3", "p1")):
         if pod == name.replace("n", "p"):
             engine.pods.add(ADMIN, pod)
@@ -54,7 +54,7 @@ def add_pods(engine: QuotaEngine) -> None:
 
 def set_limits(engine: QuotaEngine) -> None:
     for pod, limit in LIMITS.items():
-        engine.administration.set_limits(ADMIN, {"gpu": limit}, "parent", pod=pod)
+        engine.limits.set_limits(ADMIN, {"gpu": limit}, "parent", pod=pod)
 
 
 class TestPodLimits(base.LedgerTestCase):

@@ -46,7 +46,7 @@ def switch_while_processes_reserve(test: Any, switched: QuotaEngine, engines: Se
 
 def _switch(engine: QuotaEngine, is_enforced: Any, has_seen: Any, running: Any) -> list[int]:
     """Returns what the total was at successive moments after it was enforced."""
-    totals = engine.total_limits
+    totals = engine.limits.totals
     totals.set(base.ADMIN, {"gpu": LIMIT})
     totals.unset(base.ADMIN, ["gpu"])
     totals.set(base.ADMIN, {"gpu": LIMIT})
@@ -69,7 +69,7 @@ def _reserve(engine: QuotaEngine, seed: int, is_enforced: Any, has_seen: Any, ru
     try:
         while not is_enforced.is_set():
             granted += attach()
-        engine.total_limits.list(base.ADMIN)  # a synced read: on Galera, this node has applied the switch
+        engine.limits.totals.list(base.ADMIN)  # a synced read: on Galera, this node has applied the switch
         has_seen.wait(TIMEOUT_SECONDS)
         return granted + sum(attach() for _ in range(TURNS))
     finally:

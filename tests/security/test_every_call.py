@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import datetime
 import inspect
+import operator
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -22,8 +23,8 @@ from oslo_context import context as oslo_context
 import cyborg_quota
 from cyborg_quota import Claim, Inventory, QuotaEngine, exceptions, validation
 from cyborg_quota.capacity.api import Capacity
-from cyborg_quota.limits.api import Administration
-from cyborg_quota.limits.totals_api import TotalLimits
+from cyborg_quota.limits.api import Limits
+from cyborg_quota.limits.totals_api import Totals
 from cyborg_quota.metrics.monitoring import Monitoring
 from cyborg_quota.pods.api import Pods
 from tests import base, hooks
@@ -40,10 +41,9 @@ OWN: dict[str, dict[str, Any] | None] = {
     "resources": None,
     "register_resource": None,
     "register_resources": None,
-    "administration": None,
     "capacity": None,
     "pods": None,
-    "total_limits": None,
+    "limits": None,
     "monitoring": None,
     "close": None,
     "ping": None,
@@ -277,7 +277,7 @@ class TestTheTable(EveryCallTestCase):
         parts = {name for name in vars(self.engine) if not name.startswith("_")}
         self.assertEqual(public(QuotaEngine) | parts, OWN.keys() | ADMINS.keys())
         others = OF_OWN_PROJECT | BY_RULE_AND_ID
-        self.assertEqual(public(Administration), BY_RULE.keys() | ADMINISTRATION.keys() | others)
+        self.assertEqual(public(Limits), BY_RULE.keys() | ADMINISTRATION.keys() | others)
         self.assertEqual(public(Capacity), CAPACITY.keys())
         self.assertEqual(public(Pods), PODS.keys() | {"select"})
         self.assertEqual(public(Monitoring), MONITORING.keys())
@@ -291,12 +291,12 @@ class TestTheTable(EveryCallTestCase):
         for part, action, calls in (
             ("capacity", None, CAPACITY),
             ("pods", "", PODS),
-            ("total_limits", "total_limits", {call: totals.get(call, {}) for call in public(TotalLimits)}),
+            ("limits.totals", "total_limits", {call: totals.get(call, {}) for call in public(Totals)}),
             ("monitoring", "", MONITORING),
         ):
             for call, given in calls.items():
                 for who, context in STRANGERS.items():
-                    method = getattr(getattr(self.engine, part), call)
+                    method = operator.attrgetter(f"{part}.{call}")(self.engine)
                     error = self.assertRaises(exceptions.NotAuthorized, method, context, **given)
                     self.assertIn(call if action is None else action, error.action, who)
 
@@ -316,7 +316,7 @@ class TestTheTable(EveryCallTestCase):
             "subject", "user_id",  # (of history; the second one is an administrator's)
             "pod", "projects",  # (only a name that the policy rule allows; a number of list_pod_limits)
         }  # fmt: skip
-        for kind in (QuotaEngine, Administration):
+        for kind in (QuotaEngine, Limits):
             for call in public(kind) - {"resources", "register_resource", "register_resources"}:
                 self.assertLessEqual(set(parameters(kind, call)), harmless | NAMES.keys(), call)
 
@@ -402,7 +402,7 @@ class TestOtherProject(EveryCallTestCase):
         self.assert_untouched()
 
     def test_an_admin_call_is_refused_before_the_first_statement(self) -> None:
-        for kind, rows in ((QuotaEngine, ADMINS), (Administration, ADMINISTRATION)):
+        for kind, rows in ((QuotaEngine, ADMINS), (Limits, ADMINISTRATION)):
             for call, given in rows.items():
                 for who, context in {**STRANGERS, "the project itself": base.Context(VICTIM)}.items():
                     for named in (
@@ -413,7 +413,7 @@ class TestOtherProject(EveryCallTestCase):
                             for one in pair
                         ),
                     ):
-                        on = self.engine if kind is QuotaEngine else self.engine.administration
+                        on = self.engine if kind is QuotaEngine else self.engine.limits
                         found = self.answer(self.engine, on, call, context, named)
                         self.assertEqual((exceptions.NotAuthorized, ()), (found.kind, found.statements), (call, who))
                         self.assertEqual(f"Not authorized: {call} needs an admin's context.", found.words)
@@ -444,9 +444,9 @@ class TestAdmin(EveryCallTestCase):
                 named["reservations"] = self.engine.reserve(base.ADMIN, {"gpu": 1}, project_id=VICTIM)
             found = self.answer(self.engine, self.engine, call, base.ADMIN, named)
             self.assertIs(type(None), found.kind, (call, found.words))
-        for kind, rows in ((QuotaEngine, ADMINS), (Administration, {**BY_RULE, **ADMINISTRATION})):
+        for kind, rows in ((QuotaEngine, ADMINS), (Limits, {**BY_RULE, **ADMINISTRATION})):
             for call, given in rows.items():
-                on = self.engine if kind is QuotaEngine else self.engine.administration
+                on = self.engine if kind is QuotaEngine else self.engine.limits
                 found = self.answer(self.engine, on, call, base.ADMIN, given)
                 self.assertIs(type(None), found.kind, (call, found.words))
         self.assert_invariants()

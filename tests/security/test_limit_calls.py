@@ -22,23 +22,21 @@ class TestLimits(test_every_call.EveryCallTestCase):
         for call, given in BY_RULE.items():
             for who, context in STRANGERS.items():
                 known, unknown = (
-                    self.answer(
-                        self.engine, self.engine.administration, call, context, {**given, "project_id": project_id}
-                    )
+                    self.answer(self.engine, self.engine.limits, call, context, {**given, "project_id": project_id})
                     for project_id in (VICTIM, NOBODY)
                 )
                 self.assertEqual(unknown, known, (call, who))
                 self.assertIs(exceptions.NotAuthorized, known.kind)
                 self.assertFalse([text for text in known.statements if not text.startswith(("SELECT", "BEGIN", "SET"))])
-            default = self.answer(self.engine, self.engine.administration, call, context, {**given, "project_id": None})
+            default = self.answer(self.engine, self.engine.limits, call, context, {**given, "project_id": None})
             self.assertEqual((exceptions.NotAuthorized, ()), (default.kind, default.statements))
         self.assert_untouched()
 
     def test_an_override_of_another_project(self) -> None:
         until = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(days=1)
-        (made,) = self.engine.administration.set_overrides(base.ADMIN, {"gpu": 60}, VICTIM, until)
+        (made,) = self.engine.limits.set_overrides(base.ADMIN, {"gpu": 60}, VICTIM, until)
         self.before = hooks.tables(self.sql)
-        on = self.engine.administration
+        on = self.engine.limits
         # The first synchronized read asks the server whether it is a Galera node.
         self.answer(self.engine, on, "cancel_overrides", base.Context(STRANGER), {"ids": ["999-0"]})
         for who, context in STRANGERS.items():
@@ -56,7 +54,7 @@ class TestHistory(test_every_call.EveryCallTestCase):
     """The history of limits, read by users that are not admins."""
 
     def test_another_project_s_history_is_refused(self) -> None:
-        on = self.engine.administration
+        on = self.engine.limits
         for who, context in STRANGERS.items():
             answers = [
                 self.answer(self.engine, on, "history", context, {"project_id": project_id, "marker": marker})
@@ -67,7 +65,7 @@ class TestHistory(test_every_call.EveryCallTestCase):
             self.assertEqual(1, len({one.words for one in answers}), who)
 
     def test_an_entry_of_another_project_is_an_unknown_marker(self) -> None:
-        on = self.engine.administration
+        on = self.engine.limits
         theirs = [entry.id for entry in on.history(base.ADMIN) if entry.project_id != VICTIM]
         self.assertTrue(theirs)
         answers = [

@@ -102,7 +102,7 @@ class TestSending(CadfTestCase):
         return engine
 
     def test_a_change_is_sent_after_its_commit(self) -> None:
-        admin = self.make_engine(self.make_conf()).administration
+        admin = self.make_engine(self.make_conf()).limits
         admin.set_limit(validation.admin_context("os:alice"), "gpu", 5, reason="opening")
         (message,) = self.sent()
         self.assertEqual(("INFO", "cyborg_quota.limit.created"), (message["priority"], message["event_type"]))
@@ -114,14 +114,14 @@ class TestSending(CadfTestCase):
         conf = self.make_conf()
         conf.set_override("notifications", False, "notices")
         self.assertIsNone(cadf.make_sender(conf))
-        self.make_engine(conf).administration.set_limit(validation.admin_context(), "gpu", 5)
+        self.make_engine(conf).limits.set_limit(validation.admin_context(), "gpu", 5)
         self.assertEqual([], self.sent())
 
     def test_without_a_message_bus_the_change_is_made(self) -> None:
         """The transport refuses the connection. The call returns, and a line in the log has no password."""
         log = self.useFixture(fx.FakeLogger())
         conf = self.make_conf("rabbit://guest:s3cret@127.0.0.1:1/", "messagingv2")
-        admin = self.make_engine(conf).administration
+        admin = self.make_engine(conf).limits
         admin.set_limit(validation.admin_context(), "gpu", 5)
         self.assertEqual(5, admin.list_limits(validation.admin_context())[0].limit)
         self.assertIn("changed: set limit", log.output)
@@ -132,7 +132,7 @@ class TestSending(CadfTestCase):
         modules = dict.fromkeys([name for name in sys.modules if name.partition(".")[0] == "pycadf"])
         modules["pycadf"] = None
         self.useFixture(_Modules(modules))
-        admin = self.make_engine(self.make_conf()).administration
+        admin = self.make_engine(self.make_conf()).limits
         for limit in (5, 6):
             admin.set_limit(validation.admin_context(), "gpu", limit)
         self.assertEqual(1, log.output.count("needs pycadf"))

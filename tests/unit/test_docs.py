@@ -32,7 +32,7 @@ from cyborg_quota.conf import loading
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.ledger import transitions
-from cyborg_quota.limits.api import Administration
+from cyborg_quota.limits.api import Limits
 from cyborg_quota.settings import database_settings
 from cyborg_quota.types import STATES
 from tests import fixtures, forked
@@ -120,7 +120,7 @@ class TestNames(base.BaseTestCase):
             self.assertIn(f"``{name}``", PAGES["doc/source/programming.rst"])
 
     def test_every_call_of_the_administration_is_named(self) -> None:
-        for name in vars(Administration):
+        for name in vars(Limits):
             if not name.startswith("_"):
                 self.assertIn(f"``{name}``", PAGES["doc/source/limits.rst"])
 

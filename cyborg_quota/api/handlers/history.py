@@ -13,7 +13,7 @@ from cyborg_quota.limits.history_visibility import without_others
 def get_history(call: Call) -> Json:
     """GET /v2/quotas/{project_id}/history"""
     since = call.query.get("since")
-    entries = call.engine.administration.history(
+    entries = call.engine.limits.history(
         call.elevated,
         call.project_id,
         since=None if since is None else parse_time("since", since),

@@ -17,7 +17,7 @@ def list_overrides(call: Call) -> Json:
 def _list(call: Call) -> list[LimitOverride]:
     """The overrides of the project: none if another service or a file stores the limits."""
     try:
-        return call.engine.administration.list_overrides(call.elevated, call.project_id)[0]
+        return call.engine.limits.list_overrides(call.elevated, call.project_id)[0]
     except exceptions.LimitsReadOnly:
         return []
 
@@ -25,7 +25,7 @@ def _list(call: Call) -> list[LimitOverride]:
 def set_override(call: Call) -> Json:
     """POST /v2/quotas/{project_id}/overrides"""
     wanted = call.body["override"]
-    made = call.engine.administration.set_overrides(
+    made = call.engine.limits.set_overrides(
         call.context,
         wanted["quota"],
         call.project_id,
@@ -41,4 +41,4 @@ def cancel_override(call: Call) -> None:
     override_id = call.path["override_id"]
     if override_id not in {one.id for one in _list(call)}:
         raise exceptions.OverrideNotFound(override_id)
-    call.engine.administration.cancel_overrides(call.context, [override_id], reason=call.query.get("reason"))
+    call.engine.limits.cancel_overrides(call.context, [override_id], reason=call.query.get("reason"))

@@ -28,7 +28,7 @@ def list_quotas(call: Call) -> Json:
     found: list[Json] = []
     after = call.marker or ""
     while len(found) <= call.limit:
-        holders = call.engine.administration.list_holders(call.elevated, after, MAX_LISTED_PROJECTS)
+        holders = call.engine.limits.list_holders(call.elevated, after, MAX_LISTED_PROJECTS)
         if not holders:
             break
         found += _not_default(call, holders)
@@ -41,7 +41,7 @@ def _list_quotas_in_pod(call: Call, pod: str) -> Json:
     if not call.allows(policy.SEE_PODS):
         raise Refused(404, str(exceptions.PodNotFound(pod)))
     by_project: dict[str, dict[str, int]] = {}
-    records = call.engine.administration.list_pod_limits(
+    records = call.engine.limits.list_pod_limits(
         call.elevated, call.query.get("project_id"), pod, projects=call.limit + 1, after=call.marker
     )
     for record in records:
@@ -56,7 +56,7 @@ def _list_quotas_in_pod(call: Call, pod: str) -> Json:
 def _not_default(call: Call, project_ids: list[str]) -> list[Json]:
     """Those of the projects that have limits of their own or overrides, in this order."""
     by_project: dict[str, list[Holding]] = {}
-    for holding in call.engine.administration.list_holdings(call.elevated, project_ids):
+    for holding in call.engine.limits.list_holdings(call.elevated, project_ids):
         if (holding.limit is not None and holding.key.is_whole) or holding.overrides:
             by_project.setdefault(holding.key.project_id, []).append(holding)
     return [
@@ -132,9 +132,7 @@ def set_limits(call: Call) -> Json:
         records = None if pod is None else _records_in(call, pod)
         usages = call.engine.get_usages(call.as_project) if records is None else {r.resource: r.usage for r in records}
         _refuse_below_usage(limits, usages, pod)
-    call.engine.administration.set_limits(
-        call.context, limits, call.project_id, pod=pod, reason=call.body.get("reason")
-    )
+    call.engine.limits.set_limits(call.context, limits, call.project_id, pod=pod, reason=call.body.get("reason"))
     if pod is None:
         return {"quota": {**get_limits(call)["quota"], **limits}}
     return _answer(pod, {resource: limit for resource, limit in {**own, **limits}.items() if limit is not None})
@@ -142,7 +140,7 @@ def set_limits(call: Call) -> Json:
 
 def unset_limits(call: Call) -> None:
     """DELETE /v2/quotas/{project_id}"""
-    pod, administration = _pod(call, call.query), call.engine.administration
+    pod, administration = _pod(call, call.query), call.engine.limits
     if pod is not None:
         own = set(_limits_in(call, pod))
     else:
@@ -207,7 +205,7 @@ def _limits_in(call: Call, pod: str) -> dict[str, int]:
 
     A pod that was removed may have left limits, which can still be seen and removed.
     """
-    limits = call.engine.administration.list_pod_limits(call.elevated, call.project_id, pod)
+    limits = call.engine.limits.list_pod_limits(call.elevated, call.project_id, pod)
     return {one.resource: one.limit for one in limits}
 
 
@@ -230,5 +228,5 @@ def _defaults(call: Call, read: Callable[[], Mapping[str, int]]) -> Json:
 
 def set_defaults(call: Call) -> Json:
     """PUT /v2/quota_defaults"""
-    call.engine.administration.set_limits(call.elevated, call.body["quota"], reason=call.body.get("reason"))
+    call.engine.limits.set_limits(call.elevated, call.body["quota"], reason=call.body.get("reason"))
     return get_all_defaults(call)

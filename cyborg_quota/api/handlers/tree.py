@@ -26,7 +26,7 @@ def get_tree(call: Call) -> Json:
 def _subtree(call: Call) -> list[Json]:
     after = call.marker
     try:
-        found = call.engine.administration.tree(call.elevated, call.project_id, limit=call.limit + 1, after=after)
+        found = call.engine.limits.tree(call.elevated, call.project_id, limit=call.limit + 1, after=after)
     except exceptions.MarkerNotFound:
         raise Refused(400, "The marker is not a project of this tree.") from None
     except exceptions.LimitsReadOnly:
@@ -48,7 +48,7 @@ def _project_and_children(call: Call) -> list[Json]:
 
 def _node(call: Call, project_id: str, depth: int) -> Json:
     try:
-        path = call.engine.administration.path(call.elevated, project_id)
+        path = call.engine.limits.path(call.elevated, project_id)
     except exceptions.LimitsReadOnly:
         return _node_of_ledger(call, project_id, depth)
     [node] = _nodes(row for row in path if row.project_id == project_id) or [{"project_id": project_id, "quota": {}}]
@@ -84,12 +84,12 @@ def _nodes(rows: Iterable[TreeRow]) -> list[Json]:
 
 def remove(call: Call) -> None:
     """DELETE /v2/quotas/{project_id}/tree"""
-    call.engine.administration.remove_project(call.elevated, call.project_id, reason=call.query.get("reason"))
+    call.engine.limits.remove_project(call.elevated, call.project_id, reason=call.query.get("reason"))
 
 
 def place(call: Call) -> Json:
     """PUT /v2/quotas/{project_id}/tree"""
-    administration = call.engine.administration
+    administration = call.engine.limits
     reason = call.body.get("reason")
     parent_id = call.body["parent_id"]
     change = administration.move_project if _is_in_tree(call) else administration.add_project
@@ -99,7 +99,7 @@ def place(call: Call) -> Json:
 
 def _is_in_tree(call: Call) -> bool:
     try:
-        call.engine.administration.list_projects(call.elevated, limit=1, after=call.project_id)
+        call.engine.limits.list_projects(call.elevated, limit=1, after=call.project_id)
     except exceptions.MarkerNotFound:
         return False
     return True
