@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from oslo_config import cfg
 
-from cyborg_quota import exceptions
 from cyborg_quota.capacity.api import Capacity
 from cyborg_quota.capacity.claims import CapacityEnforcer
 from cyborg_quota.db import schema
@@ -21,7 +20,7 @@ from cyborg_quota.ledger.history import History
 from cyborg_quota.ledger.limit_source import LimitDriver
 from cyborg_quota.ledger.naming import Namer
 from cyborg_quota.ledger.oslo_limit_hook import OsloLimitHook
-from cyborg_quota.ledger.paths import PathCache, Tree
+from cyborg_quota.ledger.paths import PathCache
 from cyborg_quota.ledger.project_limits import ProjectEnforcer
 from cyborg_quota.ledger.purge import Purger
 from cyborg_quota.ledger.reservations import Reservations
@@ -31,16 +30,13 @@ from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.ledger.thresholds import ThresholdNotifier
 from cyborg_quota.ledger.transfer import Transferrer
 from cyborg_quota.ledger.usage import UsageReader
-from cyborg_quota.limits.changes import LimitKeeper
-from cyborg_quota.limits.projects import ProjectReader
-from cyborg_quota.limits.sources.database import DatabaseLimitDriver
-from cyborg_quota.limits.totals import TotalLimits
-from cyborg_quota.limits.tree_import import TreeImport
+from cyborg_quota.limits.api import Limits
 from cyborg_quota.metrics.reading import MetricsReader
 from cyborg_quota.pods import tables as pods
 from cyborg_quota.pods.api import Pods
 from cyborg_quota.pods.claims import PodEnforcer
 from cyborg_quota.settings import DriverSettings, driver_settings
+from cyborg_quota.tree.changes import Tree
 from cyborg_quota.types import MICROSECONDS, RecordedChanges
 
 
@@ -58,9 +54,10 @@ class DbQuotaDriver:
         self._paths = PathCache(self._database)
         grace = int(settings.expire_grace_seconds * MICROSECONDS)
         self.capacity_enforcer: Final = CapacityEnforcer(self._database, settings.selection)
-        self.limits: Final = limits
-        self.history: Final = History(self._untimed)
-        projects = ProjectEnforcer(self._database, self._paths, limits, Tree(self._database, self._paths, self.history))
+        self.limit_driver: Final = limits
+        self.history: Final = History()
+        tree = Tree(self._database, self._paths, self.history)
+        projects = ProjectEnforcer(self._database, self._paths, limits, tree.follow)
         hooks = [OsloLimitHook(settings.hook)] if settings.hook is not None else []
         pod_enforcer = PodEnforcer(self._database, settings.pods, limits, self.capacity_enforcer)
         self.enforcers: Final = Enforcers([projects, *hooks, pod_enforcer, self.capacity_enforcer])
@@ -75,7 +72,6 @@ class DbQuotaDriver:
         self.healer: Final = Healer(self._database, self._paths)
         self.reservations: Final = Reservations(self._database)
         # Projects and what they have.
-        self.projects: Final = ProjectReader(self._database)
         self.usage: Final = UsageReader(self._database, limits)
         self.headroom: Final = HeadroomReader(self._database, limits, self.enforcers)
         self.metrics: Final = MetricsReader(self._untimed, limits, self.headroom, grace)
@@ -92,27 +88,16 @@ class DbQuotaDriver:
         """Create a driver from ``conf``, without I/O. Raises ConfigurationError."""
         return cls(driver_settings(conf), limits)
 
-    @property
-    def keeper(self) -> LimitKeeper:
-        """Changes limits and the project tree. Raises LimitsReadOnly if the limit driver does not store limits."""
-        if not isinstance(self.limits, DatabaseLimitDriver):
-            raise exceptions.LimitsReadOnly(self.limits.set_where)
-        # Its transactions check all limits, which takes seconds in a large cloud.
-        long_transactions = self._database.long_transactions
-        tree = Tree(long_transactions, self._paths, self.history)
-        return LimitKeeper(long_transactions, tree, self.limits, self.history, self.total_limits)
-
-    @property
-    def total_limits(self) -> TotalLimits:
-        """Changes total limits over all projects. Raises LimitsReadOnly if the limit driver does not store limits."""
-        if not isinstance(self.limits, DatabaseLimitDriver):
-            raise exceptions.LimitsReadOnly(self.limits.set_where)
-        return TotalLimits(self._database.long_transactions, self._paths, self.history)
+    def limits(self, *common: Any, **options: Any) -> Limits:
+        """The interface of limits, the project tree and the history, with what all subjects have in common."""
+        database = self._database.long_transactions
+        tree = Tree(database, self._paths, self.history)
+        return Limits(self._untimed, database, tree, self.history, self, *common, **options)
 
     def capacity(self, resources: Mapping[str, Any]) -> Capacity:
         """The interface of providers and inventories. ``resources``: the registered ones, by name."""
         thresholds, least = self._thresholds, self._least_capacity
-        parts = self._database, self.history, self.limits
+        parts = self._database, self.history, self.limit_driver
         return Capacity(*parts, resources, thresholds=thresholds, least_capacity=least)
 
     def require_pod(self, name: str) -> None:
@@ -122,12 +107,6 @@ class DbQuotaDriver:
     def pods(self, *common: Any) -> Pods:
         """The interface of pods, with what all subjects have in common."""
         return Pods(self._database, self.history, self._pod_selection, self, *common)
-
-    @property
-    def tree_import(self) -> TreeImport:
-        """Gives the project tree the edges of another source, under every limit driver."""
-        long_transactions = self._database.long_transactions
-        return TreeImport(long_transactions, Tree(long_transactions, self._paths, self.history), self.limits)
 
     def observe_retries(self, listener: Callable[[str], None]) -> None:
         """Call ``listener(reason)`` before each retry of a transaction."""

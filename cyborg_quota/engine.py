@@ -11,7 +11,6 @@ from oslo_log import log as logging
 
 from cyborg_quota import exceptions, validation
 from cyborg_quota.ledger.requests import ReserveRequest, ResizeRequest, TransferRequest
-from cyborg_quota.limits.api import Limits
 from cyborg_quota.metrics.monitoring import Monitoring
 from cyborg_quota.policy import SEE_PODS, Policy
 from cyborg_quota.queries import Queries
@@ -32,6 +31,7 @@ from cyborg_quota.validation import Context
 if TYPE_CHECKING:  # the command line's help must not load a database
     from cyborg_quota.capacity.api import Capacity
     from cyborg_quota.driver import DbQuotaDriver
+    from cyborg_quota.limits.api import Limits
     from cyborg_quota.pods.api import Pods
 
 LOG = logging.getLogger(__name__)
@@ -70,14 +70,20 @@ class QuotaEngine(Queries):
         super().__init__(driver, {}, authority or Policy(), require_reason=require_reason)
         self._expire_seconds = reservation_expire_seconds
         common = driver, self._resources, self._authority
-        self.limits: Final = Limits(*common, require_reason=require_reason)
-        """Limits and the project tree. They can be changed only if [limits] driver is database."""
+        self._limits: Limits | None = None
         self._capacity: Capacity | None = None
         self._pods: Pods | None = None
         self.monitoring: Final = Monitoring(*common)
         """Metrics of the ledger."""
 
     # (functools.cached_property has a lock, which another thread may hold when the process forks.)
+
+    @property
+    def limits(self) -> Limits:
+        """Limits and the project tree. They can be changed only if [limits] driver is database."""
+        common = self._resources, self._authority
+        self._limits = self._limits or self._driver.limits(*common, require_reason=self._require_reason)
+        return self._limits
 
     @property
     def capacity(self) -> Capacity:

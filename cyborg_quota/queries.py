@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calls of QuotaEngine that only read: usage, headroom, limits and reservations."""
+"""The calls of QuotaEngine that only read: usage, headroom and reservations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cyborg_quota.validation import Context
 
 
 class Queries(Subject):
-    """Reads usage, headroom, limits and reservations. Nothing is written."""
+    """Reads usage, headroom and reservations. Nothing is written."""
 
     @property
     def resources(self) -> list[str]:
@@ -120,65 +120,6 @@ class Queries(Subject):
         project_id = validation.project_of(context, project_id)
         _, in_pod = self._place(context, project_id, None, pod)
         return self._driver.headroom.read_detail(project_id, self.resources, in_pod)
-
-    def get_parent(self, context: Context, project_id: str) -> str | None:
-        """The parent that limits the project, as stored; None for a root or an unknown project. Admin only."""
-        validation.admin_only(context, "get_parent")
-        return self._driver.projects.parent_of(validation.check_name("project_id", project_id))
-
-    def list_defaults(self, context: Context) -> dict[str, int]:
-        """The default limits that are set, by resource. Needs an admin's context.
-
-        Raises LimitsReadOnly with a limit driver that cannot list them (Keystone's).
-        """
-        validation.admin_only(context, "list_defaults")
-        try:
-            return self._driver.keeper.list_defaults()
-        except exceptions.LimitsReadOnly:
-            return self._fixed_defaults()
-
-    def _fixed_defaults(self) -> dict[str, int]:
-        """The defaults of a limit driver that stores none in the ledger. Raises LimitsReadOnly if it has no list."""
-        defaults = self._driver.limits.defaults()
-        if defaults is None:
-            raise exceptions.LimitsReadOnly(self._driver.limits.set_where)
-        return dict(defaults)
-
-    @property
-    def limit_if_missing(self) -> int | None:
-        """What applies where neither a limit, nor a default, nor an initial limit is set: UNLIMITED, or None.
-
-        None: a reserve is then refused.
-        """
-        return self._driver.limits.limit_if_missing
-
-    def default_limits(self, context: Context, project_id: str | None = None) -> dict[str, int]:
-        """The limits that the project would have without limits and overrides of its own, by resource.
-
-        A resource is left out if no limit would apply to it and a reserve would be refused.
-        Raises LimitsReadOnly with a limit driver that does not know them (Keystone's).
-        """
-        project_id = validation.project_of(context, project_id)
-        limits: Mapping[str, int | None]
-        try:
-            keeper = self._driver.keeper
-        except exceptions.LimitsReadOnly:
-            limits = self._fixed_defaults()
-        else:
-            _, tree = keeper.path(project_id)
-            resources = {*self.resources, *tree.resources}
-            tree.project_limits = {key: limit for key, limit in tree.project_limits.items() if key[0] != project_id}
-            limits = {resource: tree.limit(project_id, resource) for resource in resources}
-        found = {resource: limit for resource, limit in limits.items() if limit is not None}
-        missing = self.limit_if_missing
-        return found if missing is None else {**dict.fromkeys(self.resources, missing), **found}
-
-    def list_children(self, context: Context, project_id: str, after: str = "", count: int = 100) -> list[str]:
-        """The first ``count`` children of the project with an id greater than ``after``, sorted. Admin only."""
-        validation.admin_only(context, "list_children")
-        limit = validation.row_limit(count)
-        last = "" if isinstance(after, str) and not after else validation.check_name("marker", after)
-        return self._driver.projects.list_children(validation.check_name("project_id", project_id), last, limit or 0)
 
     def list_usages(
         self,

@@ -113,7 +113,7 @@ class QuotaAPI:
         project_id = path["project_id"]
         parent_id = None
         if project_id != context.project_id and not context.is_admin:
-            parent_id = self._engine.get_parent(Caller(None, is_admin=True), project_id)
+            parent_id = self._engine.limits.get_parent(Caller(None, is_admin=True), project_id)
         assert rule is not None
         if self._policy.permits(rule, context, project_id, parent_id):
             return parent_id

@@ -294,7 +294,7 @@ def _unset(
 def _require_set(run: base.Run, project_id: str | None, resources: Iterable[str], pod: str | None) -> None:
     """Raise QuotaError if one of these limits is not set here. An override is no limit that can be unset."""
     if project_id is None:
-        missing = sorted(set(resources).difference(run.engine.list_defaults(run.context)))
+        missing = sorted(set(resources).difference(run.engine.limits.list_defaults(run.context)))
         if missing:
             raise exceptions.QuotaError(f"There is no default limit for {', '.join(missing)}. Nothing was changed.")
         return

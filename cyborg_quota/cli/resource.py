@@ -31,7 +31,7 @@ def _defaults(run: base.Run) -> Mapping[str, int]:
     if (initial := _root_initial_limit(run.conf.limits)) is not None:
         return dict.fromkeys(run.conf.quota.resources, initial)
     try:
-        return run.engine.list_defaults(run.context)
+        return run.engine.limits.list_defaults(run.context)
     except exceptions.LimitsReadOnly:
         return {}  # the limit driver cannot list them
 

@@ -74,7 +74,7 @@ def present_limits(run: base.Run) -> LimitSet:
 
     Raises BadUsage for a limit driver that cannot list them.
     """
-    from cyborg_quota.limits import reading as limit_reading
+    from cyborg_quota.limits import changes as limit_changes
     from cyborg_quota.limits.limit_set import LimitSet
     from cyborg_quota.limits.sources.database import DatabaseLimitDriver
 
@@ -90,7 +90,7 @@ def present_limits(run: base.Run) -> LimitSet:
             ) from None
         return LimitSet.of_every_project({limit.resource: limit.limit for limit in limits})
     with open_database(run.conf) as database:
-        stored = limit_reading.read_all(database, driver.initial_limits)
+        stored = limit_changes.read_all(database, driver.initial_limits)
     totals = {one.resource: one.limit for one in stored.totals}
     return LimitSet(stored.tree, driver.model, run.conf.limits.missing == "unlimited", stored.overrides, totals)
 
@@ -99,7 +99,7 @@ def _limit_sets(run: base.Run, content: object) -> tuple[LimitSet, LimitSet, lis
     """The present limits, the new ones, and the sentences with which the enforcement model refuses the new ones."""
     from cyborg_quota.db import overrides as override_rows
     from cyborg_quota.limits import changes as limit_changes
-    from cyborg_quota.limits import document, overrides
+    from cyborg_quota.limits import document
     from cyborg_quota.limits.limit_set import LimitSet
     from cyborg_quota.limits.limit_tree import LimitTree
     from cyborg_quota.limits.sources.database import DatabaseLimitDriver
@@ -117,9 +117,9 @@ def _limit_sets(run: base.Run, content: object) -> tuple[LimitSet, LimitSet, lis
         with open_database(run.conf) as database:
             now = database.read(override_rows.now)
         first = (max((one.made[0] for one in before.overrides), default=0) + 1, 0)
-        new = overrides.made_by_import(wanted.new_overrides, before.overrides, now, first)
+        new = limit_changes.made_by_import(wanted.new_overrides, before.overrides, now, first)
         after = dataclasses.replace(after, overrides=[*before.overrides, *new])
-        changes += [overrides.made(one) for one in new]
+        changes += [limit_changes.made(one) for one in new]
     return before, after, limit_changes.find_problems(driver, Timeline(tree, after.overrides, now, first), changes)
 
 

@@ -154,7 +154,7 @@ def forget_project(connection: sa.Connection, project_id: str) -> None:
     connection.execute(sa.delete(limit_overrides).where(_column.project_id == project_id))
 
 
-# Queries for holdings.py.
+# Queries for limits/tables.py.
 
 
 def holders_query(after: str, count: int) -> sa.Select[Any]:

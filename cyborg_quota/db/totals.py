@@ -6,7 +6,7 @@
 From the moment at which this row exists, it is in every path that is read (path_state.py): it is charged last, like any
 other row. Its limit is a row of project_limits.
 
-To set a total limit takes three steps (limits/totals.py):
+To set a total limit takes three steps (limits/changes.py):
 
 1. Insert the row, in a transaction of its own.
 2. Renew the generations of the rows of all roots, in batches: a charge with a path that was read before step 1, without

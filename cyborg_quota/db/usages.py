@@ -427,7 +427,7 @@ def lock_order_columns(*, by_id: bool) -> list[sa.ColumnElement[Any]]:
     return [_usage.id] if by_id else list(_KEY)
 
 
-# Queries for holdings.py.
+# Queries for limits/tables.py.
 
 _IS_HELD: Final = sa.or_(_usage.used > 0, _usage.reserved > 0)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The history of limits, the tree and capacity: announces changes, lists and purges the history.
+"""Makes the changes of limits, the tree and capacity, one at a time, and announces them.
 
 The transactions that make the changes record them themselves (db/change_log.py).
 """
@@ -13,9 +13,8 @@ from oslo_log import log as logging
 
 from cyborg_quota.db import change_log, usage_locks
 from cyborg_quota.db.database import Connection, Database
-from cyborg_quota.limits.timeline import shown
-from cyborg_quota.types import TOTAL, HistoryEntry, HistoryFilter, RecordedChange, RecordedChanges, UsageKey
-from cyborg_quota.types.limits import describe, reason_of
+from cyborg_quota.types import TOTAL, RecordedChange, RecordedChanges, UsageKey
+from cyborg_quota.types.limits import describe, reason_of, shown
 
 LOG = logging.getLogger(__name__)
 
@@ -28,11 +27,9 @@ MAX_LOGGED: Final = 100
 
 
 class History:
-    """The history of one ledger. ``listener`` is called after the commit of each transaction that makes changes."""
+    """The changes of one ledger. ``listener`` is called after the commit of each transaction that makes changes."""
 
-    def __init__(self, database: Database) -> None:
-        """``database`` must have no statement timeout: the history may be long."""
-        self._database = database
+    def __init__(self) -> None:
         self.listener: Listener | None = None
 
     def change(
@@ -82,19 +79,6 @@ class History:
             self.listener(recorded)
         except Exception:
             LOG.exception("Could not send the event of the changes of generation %d.", recorded.generation)
-
-    def entries(
-        self, wanted: HistoryFilter, *, limit: int | None, before: tuple[int, int] | None
-    ) -> list[HistoryEntry]:
-        """The entries that match, newest first; see change_log.read. Raises MarkerNotFound."""
-        return self._database.read(lambda connection: change_log.read(connection, wanted, limit=limit, before=before))
-
-    def purge(self, age_microseconds: int) -> int:
-        """Delete, in batches, the entries older than this; see change_log.purge. Returns their number."""
-        purged = 0
-        while deleted := self._database.write(lambda connection: change_log.purge(connection, age_microseconds)):
-            purged += deleted
-        return purged
 
 
 def _bounded_rows(recorded: RecordedChanges | None) -> set[UsageKey]:

@@ -76,7 +76,7 @@ class LimitDriver(abc.ABC):
         The value is 0 if a reserve is refused because there is no limit.
         """
 
-    def parent_of(self, project_id: str) -> str | None:
+    def parent_of(self, project_id: str) -> str | None:  # noqa: ARG002
         """The parent of the project according to the source of this driver; None if it does not define one."""
         return None
 

@@ -8,7 +8,7 @@ the usage rows itself compares them with the limits (db/charges.py).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import usages
@@ -17,7 +17,7 @@ from cyborg_quota.db.project_path import ProjectPath
 from cyborg_quota.ledger import enforcement
 from cyborg_quota.ledger.enforcers import Enforcer
 from cyborg_quota.ledger.limit_source import LimitDriver
-from cyborg_quota.ledger.paths import PathCache, Tree
+from cyborg_quota.ledger.paths import PathCache
 from cyborg_quota.types import RESERVED, TOTAL, UNLIMITED, Constraint, ResourceKey, State
 
 
@@ -60,11 +60,14 @@ class Charge:
 class ProjectEnforcer(Enforcer):
     """Reads paths and limits, and explains a refusal."""
 
-    def __init__(self, database: Database, paths: PathCache, limits: LimitDriver, tree: Tree) -> None:
+    def __init__(
+        self, database: Database, paths: PathCache, limits: LimitDriver, follow: Callable[[str, str, str], None]
+    ) -> None:
+        """``follow(project_id, parent_id, source)`` moves a project below the parent that the source reports."""
         self._database = database
         self._paths = paths
         self._limits = limits
-        self._tree = tree
+        self._follow = follow
 
     def counters_of(self, resource: str, pod: str | None) -> Iterable[ResourceKey]:  # noqa: ARG002
         return (ResourceKey(resource),)
@@ -79,7 +82,7 @@ class ProjectEnforcer(Enforcer):
         if is_limited and self._limits.tree_source is not None:
             parent_id = self._limits.parent_of(project_id)
             if parent_id is not None:
-                self._tree.follow(project_id, parent_id, self._limits.tree_source)
+                self._follow(project_id, parent_id, self._limits.tree_source)
         charge = Charge(project_id, amounts, self._paths.get(project_id, sorted(amounts)))
         if is_limited:
             charge.constraints = self._constraints(charge)

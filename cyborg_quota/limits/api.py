@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The public interface for limits and the project tree in the tables of cyborg_quota."""
+"""The public interface for limits and the project tree in the tables of cyborg_quota: engine.limits."""
 
 from __future__ import annotations
 
@@ -8,14 +8,26 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
 from cyborg_quota import exceptions, paging, policy, validation
-from cyborg_quota.limits import limit_tree
-from cyborg_quota.limits.history_visibility import without_others
-from cyborg_quota.limits.totals_api import Totals
+from cyborg_quota.db import change_log, overrides, path_state, projects, usages
+from cyborg_quota.db.database import Connection, Database
+from cyborg_quota.db.prepared import chunks
+from cyborg_quota.db.project_path import PathState
+from cyborg_quota.ledger.history import History
+from cyborg_quota.limits import changes as limit_changes
+from cyborg_quota.limits import document as documents
+from cyborg_quota.limits import limit_tree, tables
+from cyborg_quota.limits.changes import LimitChanges
+from cyborg_quota.limits.document import Document
+from cyborg_quota.limits.limit_tree import LimitTree
+from cyborg_quota.limits.sources.database import DatabaseLimitDriver
 from cyborg_quota.subject import Subject
+from cyborg_quota.tree.changes import Tree
 from cyborg_quota.types import (
+    MAX_LIMIT,
     SUBJECTS,
     TOTAL,
     Author,
+    Counters,
     HistoryEntry,
     HistoryFilter,
     LimitOverride,
@@ -23,16 +35,109 @@ from cyborg_quota.types import (
     Marker,
     RecordedChange,
     ResourceKey,
+    TotalLimit,
     UsageKey,
 )
-from cyborg_quota.types.limits import Holding, TreeRow
+from cyborg_quota.types.limits import Holding, TreeRow, without_others
 from cyborg_quota.validation import Context
 
 MAX_LISTED_PROJECTS: Final = 500
 """The maximum number of projects in one call of list_holders or list_holdings."""
 
+BATCH_PROJECTS: Final = 500
+"""The number of projects that one transaction of import_projects places. Charges of these projects wait for it."""
 
-class Limits(Subject):
+
+class _Interface(Subject):
+    """What the two interfaces of limits have in common."""
+
+    def __init__(self, database: Database, tree: Tree, history: History, *common: Any, **options: Any) -> None:
+        """``database``: for transactions that check all limits, which takes seconds in a large cloud. ``common``,
+        ``options``: the arguments of Subject.
+        """
+        super().__init__(*common, **options)
+        self._database = database
+        self._tree = tree
+        self._history = history
+        self._source = self._driver.limit_driver
+
+    def _require_stored(self) -> DatabaseLimitDriver:
+        """The limit driver. Raises LimitsReadOnly if it does not store limits in the ledger."""
+        if not isinstance(self._source, DatabaseLimitDriver):
+            raise exceptions.LimitsReadOnly(self._source.set_where)
+        return self._source
+
+    @property
+    def _changes(self) -> LimitChanges:
+        """What changes limits. Raises LimitsReadOnly."""
+        return LimitChanges(self._database, self._tree, self._require_stored(), self._history)
+
+    def _read_totals(self) -> list[TotalLimit]:
+        return self._database.read_synced(tables.read_totals)
+
+
+class Totals(_Interface):
+    """The largest amount of a resource that all projects may hold together. All calls need an admin's context.
+
+    Only [limits] driver = database has total limits; with another driver, ``list`` returns none, and the other calls
+    raise LimitsReadOnly.
+    """
+
+    def set(self, context: Context, limits: Mapping[str, int], *, reason: str | None = None) -> None:
+        """Set total limits ({resource: limit}). They are enforced when the call returns.
+
+        The call counts what all projects hold, while other calls reserve. The limit may be below the present usage:
+        reserves are then refused until the usage is below it. Raises UnknownResource, InvalidRequest.
+        """
+        validation.admin_only(context, "set_total_limits")
+        self._changes.set_totals(self._check(limits), self._author(context, reason))
+
+    def preview(self, context: Context, limits: Mapping[str, int]) -> list[RecordedChange]:
+        """The changes that ``set`` would make. Writes nothing. Raises the errors of ``set``."""
+        validation.admin_only(context, "preview_total_limits")
+        wanted = self._check(limits)
+        self._require_stored()
+        return limit_changes.total_changes(self._read_totals(), wanted)
+
+    def unset(
+        self,
+        context: Context,
+        resources: Iterable[str],
+        *,
+        reason: str | None = None,
+    ) -> None:
+        """Remove total limits, all or none. Raises TotalLimitNotFound."""
+        validation.admin_only(context, "unset_total_limits")
+        names = [validation.check_name("resource", name) for name in validation.resource_list(resources)]
+        author = self._author(context, reason)
+        self._changes.set_totals(dict.fromkeys(names), author, must_exist=True)
+
+    def list(self, context: Context) -> list[TotalLimit]:
+        """All total limits, by resource; with another limit driver, none."""
+        validation.admin_only(context, "list_total_limits")
+        return self._read_totals() if isinstance(self._source, DatabaseLimitDriver) else []
+
+    def count_held(self, context: Context, resources: Iterable[str]) -> dict[str, int]:
+        """What all projects have in use and reserved, by resource, whether a total limit is set or not.
+
+        Adds up the counters of all projects in one statement.
+        """
+        validation.admin_only(context, "count_total_limits_held")
+        names = [validation.check_name("resource", name) for name in validation.resource_list(resources)]
+        held = self._database.read(lambda connection: tables.held_by_all(connection, names))
+        return {**dict.fromkeys(names, 0), **held}
+
+    def _check(self, limits: Mapping[str, int]) -> dict[str, int]:
+        if not isinstance(limits, Mapping) or not limits:
+            raise exceptions.InvalidRequest("Total limits must map at least one resource to a limit.")
+        validation.refuse_unknown(limits, self._resources)
+        for resource, limit in limits.items():
+            rule = f"The total limit of {resource} must be an integer from 0 to {MAX_LIMIT}"
+            validation.integer(limit, 0, MAX_LIMIT, rule)
+        return {validation.check_name("resource", resource): int(limit) for resource, limit in limits.items()}
+
+
+class Limits(_Interface):
     """Limits and projects, and the history. All calls need an admin's context, except history.
 
     Policy may permit other contexts set_limit, set_limits, unset_limit, set_overrides and cancel_overrides.
@@ -44,8 +149,10 @@ class Limits(Subject):
     A ``reason`` is one line of text, recorded in the history; it is required if [limits] require_reason is set.
     """
 
-    def __init__(self, *common: Any, **options: Any) -> None:
+    def __init__(self, untimed: Database, *common: Any, **options: Any) -> None:
+        """``untimed``: for transactions whose statements have no timeout: the history may be long."""
         super().__init__(*common, **options)
+        self._untimed = untimed
         self.totals: Final = Totals(*common, **options)
         """Limits over all projects."""
 
@@ -59,7 +166,22 @@ class Limits(Subject):
         ``limit``: the maximum number. ``after``: the last project of the previous page. Raises MarkerNotFound.
         """
         validation.admin_only(context, "list_projects")
-        return self._driver.projects.list_edges(validation.row_limit(limit), validation.optional_name("after", after))
+        count, last = validation.row_limit(limit), validation.optional_name("after", after)
+        return self._untimed.read(lambda connection: projects.edges_page(connection, count, last))
+
+    def get_parent(self, context: Context, project_id: str) -> str | None:
+        """The parent that limits the project, as stored; None for a root or an unknown project. For all drivers."""
+        validation.admin_only(context, "get_parent")
+        named = validation.check_name("project_id", project_id)
+        return self._database.read(lambda connection: projects.parent_of(connection, named))
+
+    def list_children(self, context: Context, project_id: str, after: str = "", count: int = 100) -> list[str]:
+        """The first ``count`` children of the project with an id greater than ``after``, sorted. For all drivers."""
+        validation.admin_only(context, "list_children")
+        limit = validation.row_limit(count)
+        last = "" if isinstance(after, str) and not after else validation.check_name("marker", after)
+        named = validation.check_name("project_id", project_id)
+        return self._database.read(lambda connection: projects.list_children(connection, named, last, limit or 0))
 
     def add_project(
         self, context: Context, project_id: str, parent_id: str | None = None, *, reason: str | None = None
@@ -83,24 +205,24 @@ class Limits(Subject):
         project_id = validation.check_name("project_id", project_id)
         parent_id = validation.optional_name("parent_id", parent_id)
         self._require_own_tree()
-        self._driver.keeper.set_parent(project_id, parent_id, self._author(context, reason), is_new=is_new)
+        self._changes.set_parent(project_id, parent_id, self._author(context, reason), is_new=is_new)
 
     def remove_project(self, context: Context, project_id: str, *, reason: str | None = None) -> None:
         """Remove a project and its limits. Raises ProjectRefused if it has usage or children."""
         validation.admin_only(context, "remove_project")
         project_id = validation.check_name("project_id", project_id)
         self._require_own_tree()
-        self._driver.keeper.remove(project_id, self._author(context, reason))
+        self._changes.remove(project_id, self._author(context, reason))
 
     def _require_own_tree(self) -> None:
-        source = self._driver.limits.tree_source
-        if source is not None:
-            raise exceptions.TreeReadOnly(source)
+        if self._source.tree_source is not None:
+            raise exceptions.TreeReadOnly(self._source.tree_source)
 
     def is_known_project(self, context: Context, project_id: str) -> bool:
         """Whether the project is in the tree, has or had usage, a limit or an override. For all limit drivers."""
         validation.admin_only(context, "is_known_project")
-        return self._driver.projects.is_known(validation.check_name("project_id", project_id))
+        named = validation.check_name("project_id", project_id)
+        return self._database.read(lambda connection: tables.is_known(connection, named))
 
     def list_holders(self, context: Context, after: str = "", count: int = MAX_LISTED_PROJECTS) -> list[str]:
         """The first projects after ``after`` that have usage, an own limit, or an override that has not ended.
@@ -112,7 +234,7 @@ class Limits(Subject):
         if after != "":
             after = validation.check_name("after", after)
         count = validation.integer(count, 1, None, "The count must be an integer of at least 1")
-        return self._driver.projects.list_holders(after, min(count, MAX_LISTED_PROJECTS))
+        return self._untimed.read(lambda connection: tables.holders(connection, after, min(count, MAX_LISTED_PROJECTS)))
 
     def list_holdings(self, context: Context, project_ids: Collection[str]) -> list[Holding]:
         """Usage, own limits, number of overrides of at most MAX_LISTED_PROJECTS projects. For all limit drivers."""
@@ -120,7 +242,8 @@ class Limits(Subject):
         is_list = isinstance(project_ids, (list, tuple, set, frozenset))
         if not is_list or len(project_ids) > MAX_LISTED_PROJECTS:
             raise exceptions.InvalidRequest(f"Give a list of at most {MAX_LISTED_PROJECTS} projects.")
-        return self._driver.projects.list_holdings([validation.check_name("project_id", name) for name in project_ids])
+        names = [validation.check_name("project_id", name) for name in project_ids]
+        return self._database.read(lambda connection: tables.holdings(connection, names))
 
     def import_projects(
         self,
@@ -145,10 +268,15 @@ class Limits(Subject):
             validation.check_name("project_id", name): validation.optional_name("parent_id", parent_id)
             for name, parent_id in parents.items()
         }
-        if dry_run:
-            return self._driver.tree_import.find(wanted)
-        author = self._author(context, reason)
-        return self._driver.tree_import.run(wanted, author, progress or (lambda _: None))
+        author = Author() if dry_run else self._author(context, reason)
+        moves = limit_changes.find_moves(self._database, self._source, wanted)
+        # A project is placed after its ancestors, so that no batch closes a cycle, whatever a later batch moves.
+        for batch in () if dry_run else chunks(moves, BATCH_PROJECTS):
+            names = [str(change.project_id) for change in batch]
+            self._tree.place({name: wanted[name] for name in names}, author, operation="import")
+            if progress is not None:
+                progress(len(batch))
+        return moves
 
     # --- limits ---
 
@@ -224,7 +352,8 @@ class Limits(Subject):
         if project_id is None:
             if pod is not None:
                 raise exceptions.InvalidRequest("A limit per pod is one of a project: name the project.")
-            return self._driver.keeper.set_defaults(checked, author)
+            self._changes.apply(Document(dict(sorted(checked.items())), {}, {}), author)
+            return
         keys = {ResourceKey(resource, pod or ""): limit for resource, limit in checked.items()}
 
         def allow(parent_id: str | None) -> None:
@@ -234,7 +363,7 @@ class Limits(Subject):
             if pod is not None and new:  # (after the checks, so that the error reveals no pod)
                 self._driver.require_pod(pod)
 
-        return self._driver.keeper.set_limits(project_id, keys, author, allow)
+        self._changes.set_limits(project_id, keys, author, allow)
 
     def _may_set(self, context: Context, action: str, project_id: str, parent_id: str | None) -> None:
         if not self._authority.may_set(context, project_id, parent_id):
@@ -259,21 +388,69 @@ class Limits(Subject):
         validation.admin_only(context, "list_limits")
         project_id = validation.optional_name("project_id", project_id)
         page = paging.check(limit, after, resource)
-        try:
-            keeper = self._driver.keeper
-        except exceptions.LimitsReadOnly:
+        if not isinstance(self._source, DatabaseLimitDriver):
             return paging.select(self._limits_of_driver(project_id), page)
         if project_id is None:
-            return [LimitRecord(*row) for row in keeper.list_limits(page)]
-        _, tree = keeper.path(project_id)
-        limits = {name: tree.limit(project_id, name) for name in sorted({*self._resources, *tree.resources})}
-        own, overrides = keeper.own_limits(project_id)
+            return self._database.read(lambda connection: tables.read_page(connection, page))
+        _, tree = self._path(project_id)
+        own, active = self._own_limits(project_id)
         records = [
-            LimitRecord(project_id, name, most, name in own, overrides.get(name))
-            for name, most in limits.items()
-            if most is not None
+            LimitRecord(project_id, name, most, name in own, active.get(name))
+            for name in sorted({*self._resources, *tree.resources})
+            if (most := tree.limit(project_id, name)) is not None
         ]
         return paging.select(records, page)
+
+    def _own_limits(self, project_id: str) -> tuple[set[str], dict[str, LimitOverride]]:
+        """The resources for which a limit of the project is set, and the overrides that apply now, by resource."""
+
+        def read(connection: Connection) -> tuple[set[str], dict[str, LimitOverride]]:
+            own = {key.resource for key in tables.of_projects(connection, [project_id]) if key.is_whole}
+            live, now = overrides.read(connection, [project_id])
+            return own, {one.resource: one for one in live if now is not None and one.starts_at <= now}
+
+        return self._database.read(read)
+
+    def list_defaults(self, context: Context) -> dict[str, int]:
+        """The default limits that are set, by resource. Raises LimitsReadOnly with a driver that cannot list them."""
+        validation.admin_only(context, "list_defaults")
+        if isinstance(self._source, DatabaseLimitDriver):
+            return self._database.read(lambda connection: tables.read_limits(connection, ()))[0]
+        return self._fixed_defaults()
+
+    def _fixed_defaults(self) -> dict[str, int]:
+        """The defaults of a limit driver that stores none in the ledger. Raises LimitsReadOnly if it has no list."""
+        defaults = self._source.defaults()
+        if defaults is None:
+            raise exceptions.LimitsReadOnly(self._source.set_where)
+        return dict(defaults)
+
+    @property
+    def limit_if_missing(self) -> int | None:
+        """What applies where neither a limit, nor a default, nor an initial limit is set: UNLIMITED, or None.
+
+        None: a reserve is then refused.
+        """
+        return self._source.limit_if_missing
+
+    def default_limits(self, context: Context, project_id: str | None = None) -> dict[str, int]:
+        """The limits that the project would have without limits and overrides of its own, by resource.
+
+        Any context may ask about its own project. A resource is left out if no limit would apply to it and a reserve
+        would be refused. Raises LimitsReadOnly with a limit driver that does not know them (Keystone's).
+        """
+        project_id = validation.project_of(context, project_id)
+        limits: Mapping[str, int | None]
+        if isinstance(self._source, DatabaseLimitDriver):
+            _, tree = self._path(project_id)
+            resources = {*self._resources, *tree.resources}
+            tree.project_limits = {key: limit for key, limit in tree.project_limits.items() if key[0] != project_id}
+            limits = {resource: tree.limit(project_id, resource) for resource in resources}
+        else:
+            limits = self._fixed_defaults()
+        found = {resource: limit for resource, limit in limits.items() if limit is not None}
+        missing = self.limit_if_missing
+        return found if missing is None else {**dict.fromkeys(self._resources, missing), **found}
 
     def list_pod_limits(
         self,
@@ -293,10 +470,15 @@ class Limits(Subject):
         """
         validation.admin_only(context, "list_pod_limits")
         pod = validation.optional_name("pod", pod)
-        owner, keeper = validation.optional_name("project_id", project_id), self._driver.keeper
+        owner = validation.optional_name("project_id", project_id)
+        self._require_stored()
         after = validation.optional_name("after", after)
-        found = keeper.list_in_pods(owner, pod, validation.row_limit(projects), after)
-        if pod is not None and not found and not keeper.list_in_pods(owner, pod, 1, None):
+
+        def read(count: int | None, after: str | None) -> list[LimitRecord]:
+            return self._database.read(lambda connection: tables.read_in_pods(connection, owner, pod, count, after))
+
+        found = read(validation.row_limit(projects), after)
+        if pod is not None and not found and not read(1, None):
             self._driver.require_pod(pod)
         return found
 
@@ -308,7 +490,7 @@ class Limits(Subject):
                 for resource, usage in sorted(usages.items())
                 if usage.limit is not None
             ]
-        defaults = self._driver.limits.defaults()
+        defaults = self._source.defaults()
         if defaults is None:
             raise exceptions.InvalidRequest("This limit driver cannot list the limits of all projects; name one.")
         return [LimitRecord(None, resource, limit) for resource, limit in sorted(defaults.items())]
@@ -321,29 +503,55 @@ class Limits(Subject):
         ``limit``: the maximum number of projects. ``after``: the last one of the previous page. Raises MarkerNotFound.
         """
         validation.admin_only(context, "tree")
-        named = validation.optional_name("project_id", project_id)
-        page = self._driver.keeper.tree_page(
-            named, validation.row_limit(limit), validation.optional_name("after", after)
-        )
-        return limit_tree.rows(*page, self._driver.limits.limit_if_missing)
+        top, count = validation.optional_name("project_id", project_id), validation.row_limit(limit)
+        last = validation.optional_name("after", after)
+        initial_limits = self._require_stored().initial_limits
+        if top is None:
+            tree, state = self._whole_tree()
+            nodes = limit_tree.page(tree, tree.roots, count, last)
+            return limit_tree.rows(tree, state.counters, nodes, self.limit_if_missing)
+
+        def read(connection: Connection) -> list[TreeRow]:
+            """The cost of a subtree does not depend on the projects outside of it."""
+            tree = LimitTree({}, {}, projects.subtree_edges(connection, top), initial_limits)
+            counters: dict[UsageKey, Counters] = {}
+            nodes = limit_tree.page(tree, [top], count, last)
+            for some in chunks([name for _, name in nodes]):
+                tree.defaults, limits, _ = tables.read_limits(connection, some)
+                tree.project_limits.update({**limits, **overrides.active(connection, some)})
+                counters.update(usages.read(connection, some))
+            return limit_tree.rows(tree, counters, nodes, self.limit_if_missing)
+
+        return self._database.read(read)
 
     def path(self, context: Context, project_id: str) -> list[TreeRow]:
         """A project and its ancestors, root first; one row per resource."""
         validation.admin_only(context, "path")
-        state, tree = self._driver.keeper.path(validation.check_name("project_id", project_id))
-        projects = enumerate(reversed(state.project_ids))
-        return limit_tree.rows(tree, state.counters, projects, self._driver.limits.limit_if_missing)
+        state, tree = self._path(validation.check_name("project_id", project_id))
+        return limit_tree.rows(tree, state.counters, enumerate(reversed(state.project_ids)), self.limit_if_missing)
+
+    def _path(self, project_id: str) -> tuple[PathState, LimitTree]:
+        """The usage of a project and its ancestors, read in one statement; and their limits. Raises LimitsReadOnly."""
+        source = self._require_stored()
+        state = self._database.read(lambda connection: path_state.read(connection, project_id))
+        return state, source.tree_of_path(state)
 
     def list_over(self, context: Context) -> list[TreeRow]:
         """The rows whose usage exceeds the limit, after it was lowered; first those of total limits (TOTAL)."""
         validation.admin_only(context, "list_over")
-        whole, state = self._driver.keeper.whole_tree()
+        tree, state = self._whole_tree()
         rows = [
             TreeRow(TOTAL, None, 0, resource, limit, 0, state.counters[UsageKey(TOTAL, resource)].subtree)
             for resource, limit in sorted(state.totals.items())
         ]
-        rows += limit_tree.rows(*whole, self._driver.limits.limit_if_missing)
+        rows += limit_tree.rows(tree, state.counters, limit_tree.page(tree, tree.roots), self.limit_if_missing)
         return [row for row in rows if row.available is not None and row.available < 0]
+
+    def _whole_tree(self) -> tuple[LimitTree, PathState]:
+        """The limits and the counters of all projects, of one moment. Raises LimitsReadOnly."""
+        initial_limits = self._require_stored().initial_limits
+        parents, state = self._database.read(path_state.read_tree)
+        return LimitTree(dict(state.defaults), dict(state.project_limits), parents, initial_limits), state
 
     # --- overrides ---
 
@@ -378,7 +586,7 @@ class Limits(Subject):
         }
         validation.refuse_unknown(checked, self._resources)
         span = (None if start is None else validation.moment("start", start), validation.moment("until", until))
-        return self._driver.keeper.overrides.set(
+        return self._changes.set_overrides(
             named,
             checked,
             span,
@@ -402,12 +610,11 @@ class Limits(Subject):
         ``limit``: the maximum number. ``after``: the id of the last override of the previous page.
         """
         validation.admin_only(context, "list_overrides")
-        return self._driver.keeper.overrides.read(
-            validation.optional_name("project_id", project_id),
-            validation.row_limit(limit),
-            None if after is None else validation.entry_id(after),
-            validation.optional_name("resource", resource),
-        )
+        owner = validation.optional_name("project_id", project_id)
+        self._require_stored()
+        count, last = validation.row_limit(limit), None if after is None else validation.entry_id(after)
+        page = count, last, validation.optional_name("resource", resource)
+        return self._database.read(lambda connection: overrides.read_page(connection, owner, page))
 
     def cancel_overrides(
         self, context: Context, ids: Iterable[str], *, reason: str | None = None
@@ -418,7 +625,7 @@ class Limits(Subject):
         """
         named = validation.override_ids(ids)
         author = self._author(context, reason)
-        return self._driver.keeper.overrides.cancel(
+        return self._changes.cancel_overrides(
             named, author, lambda *project: self._authority.may_set(context, *project)
         )
 
@@ -426,10 +633,9 @@ class Limits(Subject):
 
     def export_limits(self, context: Context) -> dict[str, Any]:
         """All limits and the project tree as a document for import_limits; see limits/document.py."""
-        from cyborg_quota.limits import document  # imports PyYAML, which few calls need
-
         validation.admin_only(context, "export_limits")
-        return document.write(*self._driver.keeper.documented())
+        stored = limit_changes.read_all(self._database, self._require_stored().initial_limits)
+        return documents.write(stored.tree, stored.overrides, stored.totals)
 
     def import_limits(
         self, context: Context, document: object, *, dry_run: bool = False, reason: str | None = None
@@ -442,16 +648,14 @@ class Limits(Subject):
         same as the import.
         Raises InvalidDocument, UnknownResource, PodNotFound, LimitRefused (with every problem, and the changes).
         """
-        from cyborg_quota.limits import document as documents
-
         validation.admin_only(context, "import_limits")
-        keeper = self._driver.keeper
+        changes = self._changes
         wanted = documents.read(document)
         unknown = wanted.resources - set(self._resources)
         if unknown:
             raise exceptions.UnknownResource(unknown, self._resources)
         author = self._author(context, reason) if not dry_run else Author()
-        return keeper.apply(wanted, author, dry_run=dry_run)
+        return changes.apply(wanted, author, operation="import", dry_run=dry_run)
 
     # --- history ---
 
@@ -486,20 +690,18 @@ class Limits(Subject):
             validation.admin_only(context, "history")
         if subject is not None and subject not in SUBJECTS:
             raise exceptions.InvalidName("subject", subject, f"the subjects are {', '.join(SUBJECTS)}")
-        entries = self._driver.history.entries(
-            HistoryFilter(
-                subject=subject,
-                project_id=project_id,
-                resource=validation.optional_name("resource", resource),
-                provider=validation.optional_name("provider", provider),
-                pod=validation.optional_name("pod", pod),
-                user_id=validation.optional_name("user_id", user_id),
-                since=validation.moment_or_age("since", since),
-                until=validation.moment_or_age("until", until),
-            ),
-            limit=validation.row_limit(limit),
-            before=None if marker is None else validation.entry_id(marker),
+        wanted = HistoryFilter(
+            subject=subject,
+            project_id=project_id,
+            resource=validation.optional_name("resource", resource),
+            provider=validation.optional_name("provider", provider),
+            pod=validation.optional_name("pod", pod),
+            user_id=validation.optional_name("user_id", user_id),
+            since=validation.moment_or_age("since", since),
+            until=validation.moment_or_age("until", until),
         )
+        count, before = validation.row_limit(limit), None if marker is None else validation.entry_id(marker)
+        entries = self._untimed.read(lambda connection: change_log.read(connection, wanted, limit=count, before=before))
         if is_admin:
             return entries
         assert project_id is not None
@@ -508,4 +710,8 @@ class Limits(Subject):
     def purge_history(self, context: Context, older_than_seconds: int) -> int:
         """Delete older entries of the history, and those of overrides that ended before. Returns their number."""
         validation.admin_only(context, "purge_history")
-        return self._driver.history.purge(validation.age_microseconds(older_than_seconds))
+        age = validation.age_microseconds(older_than_seconds)
+        purged = 0
+        while deleted := self._untimed.write(lambda connection: change_log.purge(connection, age)):
+            purged += deleted
+        return purged

@@ -11,40 +11,46 @@ MOST_MOVED_ROWS limits the time for which charges wait.
 
 from __future__ import annotations
 
+import collections
+import dataclasses
+import datetime
 import functools
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final, TypeVar
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import change_log, dialects, overrides, path_state, projects, usages
+from cyborg_quota.db import change_log, dialects, overrides, projects, totals, usage_locks, usages
 from cyborg_quota.db.database import Connection, Database
-from cyborg_quota.db.prepared import chunks
-from cyborg_quota.db.project_path import PathState
 from cyborg_quota.ledger.history import History
-from cyborg_quota.ledger.paths import Tree, until_stable
-from cyborg_quota.limits import document, limit_tree, tables, timeline
-from cyborg_quota.limits import overrides as override_changes
-from cyborg_quota.limits import reading as limit_reading
-from cyborg_quota.limits.document import Document
-from cyborg_quota.limits.limit_tree import MAX_DEPTH, LimitTree
-from cyborg_quota.limits.overrides import LimitChanger, Overrides
+from cyborg_quota.ledger.limit_source import LimitDriver
+from cyborg_quota.ledger.paths import until_stable
+from cyborg_quota.limits import document, tables, timeline
+from cyborg_quota.limits.document import Document, NewOverride
+from cyborg_quota.limits.limit_tree import MAX_DEPTH, InitialLimits, LimitTree
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
 from cyborg_quota.limits.timeline import Timeline
-from cyborg_quota.limits.totals import TotalLimits
 from cyborg_quota.pods import tables as pods
 from cyborg_quota.tree import tables as moves
+from cyborg_quota.tree.changes import Tree
 from cyborg_quota.types import (
+    TOTAL,
     Author,
-    Counters,
     LimitOverride,
-    LimitRecord,
-    Page,
     RecordedChange,
     RecordedChanges,
     ResourceKey,
     TotalLimit,
     UsageKey,
 )
+from cyborg_quota.types.limits import shown
+
+T = TypeVar("T")
+
+Allow = Callable[[str | None], None]
+"""Called with the parent of a project; raises if the caller may not set the limits of the project. It may read files:
+therefore it runs before the transaction, and again if the project has moved by then."""
+
+MayCancel = Callable[[str, str | None], bool]
 
 MOST_MOVED_ROWS: Final = 40_000
 """The maximum number of usage rows that one import moves. Charges of these projects wait while they are locked: a third
@@ -53,115 +59,75 @@ of [quota] retry_seconds (record 0028)."""
 MOST_MOVED_ROWS_OF_ONE_WRITER: Final = 20_000
 """The same on SQLite, where charges wait for the whole import."""
 
+_MAX_READS: Final = 3
 
-class TreePage(NamedTuple):
-    """Limits and counters, and projects as (depth, project_id), parents before their children."""
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StoredLimits:
+    """All limits and projects, the overrides that have not ended, the total limits, and the database's time."""
 
     tree: LimitTree
-    counters: Mapping[UsageKey, Counters]
-    nodes: list[tuple[int, str]]
+    overrides: list[LimitOverride]
+    totals: list[TotalLimit]
+    now: datetime.datetime
 
 
-class LimitKeeper(LimitChanger):
-    """Sets limits, and adds and moves projects, as the enforcement model allows."""
+def at_one_moment(database: Database, work: Callable[[Connection], T]) -> T:
+    """Return what ``work`` reads, with no change of limits or of the tree between its statements.
 
-    def __init__(
-        self,
-        database: Database,
-        tree: Tree,
-        limits: DatabaseLimitDriver,
-        history: History,
-        total_limits: TotalLimits,
-    ) -> None:
-        super().__init__(database, limits, history)
+    Each such change increments the generation of the fence row: ``work`` is repeated if that has changed meanwhile.
+    After _MAX_READS attempts, changes wait until another one has ended.
+    """
+
+    def attempt(connection: Connection) -> tuple[T, bool]:
+        before = change_log.generation(connection)
+        found = work(connection)
+        return found, change_log.generation(connection) == before
+
+    for _ in range(_MAX_READS):
+        found, is_unchanged = database.read(attempt)
+        if is_unchanged:
+            return found
+
+    def serialized(connection: Connection) -> T:
+        change_log.serialize(connection)
+        return work(connection)
+
+    return database.write(serialized)
+
+
+def read_all(database: Database, initial_limits: InitialLimits) -> StoredLimits:
+    """All limits that are set."""
+    return at_one_moment(
+        database,
+        lambda connection: StoredLimits(
+            LimitTree(*tables.read_limits(connection), initial_limits),
+            overrides.read(connection)[0],
+            tables.read_totals(connection),
+            overrides.now(connection),
+        ),
+    )
+
+
+class LimitChanges:
+    """Sets limits, and adds and moves projects, as the enforcement model allows. All raise DatabaseUnavailable."""
+
+    def __init__(self, database: Database, tree: Tree, limits: DatabaseLimitDriver, history: History) -> None:
+        self._database = database
         self._tree = tree
-        self._total_limits = total_limits
-        self.overrides: Final = Overrides(database, limits, history)
-        """Sets, lists and cancels overrides."""
+        self._limits = limits
+        self._history = history
 
-    def documented(self) -> tuple[LimitTree, list[LimitOverride], list[TotalLimit]]:
-        """All limits and projects, the overrides that have not ended, and the total limits; for an export."""
-        stored = limit_reading.read_all(self._database, self._limits.initial_limits)
-        return stored.tree, stored.overrides, stored.totals
-
-    def whole_tree(self) -> tuple[TreePage, PathState]:
-        """The whole tree, with the limits and counters of one moment; and the state that also has the totals."""
-        parents, state = self._database.read(path_state.read_tree)
-        tree = LimitTree(dict(state.defaults), dict(state.project_limits), parents, self._limits.initial_limits)
-        return TreePage(tree, state.counters, list(limit_tree.walk(tree.roots, tree.children_of))), state
-
-    def tree_page(self, project_id: str | None, limit: int | None, after: str | None) -> TreePage:
-        """At most ``limit`` projects of the tree, or of a subtree, after ``after``. Raises MarkerNotFound.
-
-        The cost of a subtree does not depend on the projects outside of it.
-        """
-        if project_id is None:
-            whole, _ = self.whole_tree()
-            return whole._replace(nodes=_page(whole.nodes, limit, after))
-
-        def work(connection: Connection) -> TreePage:
-            edges = projects.subtree_edges(connection, project_id)
-            tree = LimitTree({}, {}, edges, self._limits.initial_limits)
-            counters: dict[UsageKey, Counters] = {}
-            nodes = _page(list(limit_tree.walk([project_id], tree.children_of)), limit, after)
-            for some in chunks([name for _, name in nodes]):
-                tree.defaults, limits, _ = tables.read_limits(connection, some)
-                tree.project_limits.update({**limits, **overrides.active(connection, some)})
-                counters.update(usages.read(connection, some))
-            return TreePage(tree, counters, nodes)
-
-        return self._database.read(work)
-
-    def list_limits(self, page: Page) -> list[tuple[str | None, str, int]]:
-        """A page of the limits, without overrides: (project_id, resource, limit). Raises MarkerNotFound."""
-        return self._database.read(lambda connection: tables.read_page(connection, page))
-
-    def list_defaults(self) -> dict[str, int]:
-        """The default limits, by resource."""
-        defaults, _, _ = self._database.read(lambda connection: tables.read_limits(connection, ()))
-        return defaults
-
-    def list_in_pods(
-        self, project_id: str | None, pod: str | None, count: int | None, after: str | None
-    ) -> list[LimitRecord]:
-        """The limits per pod of a project (None: of all), in this pod (None: in any); by project, pod and resource.
-
-        ``count``: the maximum number of projects. ``after``: only projects after this one.
-        """
-        rows = self._database.read(lambda connection: tables.read_in_pods(connection, project_id, pod, count, after))
-        return [LimitRecord(key.project_id, key.resource, limit, pod=key.pod) for key, limit in rows]
-
-    def path(self, project_id: str) -> tuple[PathState, LimitTree]:
-        """The usage and edges of a project and its ancestors, read in one transaction; and their limits."""
-        state = self._database.read(lambda connection: path_state.read(connection, project_id))
-        return state, self._limits.tree_of_path(state)
-
-    def own_limits(self, project_id: str) -> tuple[set[str], dict[str, LimitOverride]]:
-        """The resources for which a limit of the project is set, and the overrides that apply now, by resource."""
-
-        def work(connection: Connection) -> tuple[set[str], dict[str, LimitOverride]]:
-            own = {key.resource for key in tables.of_projects(connection, [project_id]) if key.is_whole}
-            live, now = overrides.read(connection, [project_id])
-            return own, {one.resource: one for one in live if now is not None and one.starts_at <= now}
-
-        return self._database.read(work)
-
-    def set_defaults(self, limits: Mapping[str, int | None], author: Author) -> None:
-        """Set the defaults of these resources, all or none. None removes a default. Raises LimitRefused."""
-        self._apply(Document(dict(sorted(limits.items())), {}, {}), author)
+    # --- limits of projects ---
 
     def set_limits(
         self,
         project_id: str,
         limits: Mapping[ResourceKey, int | None],
         author: Author,
-        allow: Callable[[str | None], None],
+        allow: Allow,
     ) -> None:
-        """Set limits of a project, all or none. None removes a limit. Raises LimitRefused, DatabaseUnavailable.
-
-        ``allow`` is called with the parent of the project, and raises if the caller may not set these limits. It may
-        read files; therefore it runs before the transaction, and again if the project has moved by then.
-        """
+        """Set limits of a project, all or none. None removes a limit. Raises LimitRefused."""
 
         def work(connection: Connection, family: Timeline) -> tuple[bool, RecordedChanges | None]:
             changes = []
@@ -174,17 +140,128 @@ class LimitKeeper(LimitChanger):
 
         self._change(functools.partial(self._allowed_parent, project_id, allow), work)
 
+    def set_overrides(
+        self,
+        project_id: str,
+        limits: Mapping[str, int],
+        span: tuple[datetime.datetime | None, datetime.datetime],
+        author: Author,
+        allow: Allow,
+        *,
+        dry_run: bool = False,
+    ) -> list[LimitOverride]:
+        """Make an override of each of these limits. ``span``: start (None: now) and end, naive UTC.
+
+        ``dry_run``: write nothing. Raises LimitRefused (with the changes), InvalidRequest.
+        """
+
+        def work(connection: Connection, family: Timeline) -> tuple[list[LimitOverride], RecordedChanges | None]:
+            now = overrides.now(connection)
+            generation = change_log.generation(connection)
+            new = [
+                LimitOverride((generation, number), project_id, resource, limit, span[0] or now, span[1], author.reason)
+                for number, (resource, limit) in enumerate(sorted(limits.items()))
+            ]
+            check_span(span[0] or now, span[1], now)
+            changes = [made(one) for one in new]
+            after = Timeline(family.tree, [*family.overrides, *new], now, (generation, 0))
+            self._refuse(after, [project_id], sorted(map(ResourceKey, limits)), changes)
+            if dry_run:
+                return new, None
+            overrides.insert(connection, new)
+            return new, change_log.record(connection, author, changes)
+
+        return self._change(functools.partial(self._allowed_parent, project_id, allow), work, dry_run=dry_run)
+
+    def cancel_overrides(self, ids: Collection[str], author: Author, may_cancel: MayCancel) -> list[LimitOverride]:
+        """Cancel these overrides, all or none.
+
+        ``may_cancel`` gets the project of an override and its parent. If it is False, the error is that of an unknown
+        id. Raises OverrideNotFound, LimitRefused.
+        """
+
+        def work(connection: Connection, family: Timeline) -> tuple[list[LimitOverride], RecordedChanges | None]:
+            by_id = {one.id: one for one in family.overrides}
+            for override_id in ids:
+                if override_id not in by_id:
+                    raise exceptions.OverrideNotFound(override_id)
+            ended = [by_id[override_id] for override_id in sorted(set(ids))]
+            left = [one for one in family.overrides if one not in ended]
+            keys = sorted({ResourceKey(one.resource) for one in ended})
+            self._refuse(dataclasses.replace(family, overrides=left), {one.project_id for one in ended}, keys)
+            overrides.delete(connection, ended)
+            return ended, change_log.record(connection, author, [cancelled(one) for one in ended])
+
+        return self._change(lambda: self._parents(ids, may_cancel), work)
+
+    def _parents(self, ids: Collection[str], may_cancel: MayCancel) -> dict[str, str | None]:
+        """The parents of the projects of these overrides. Raises OverrideNotFound for the first that is unknown or
+        that the caller may not cancel. Both cases run the same statements and evaluate the rule once (I8).
+        """
+        parents: dict[str, str | None] = {}
+        for override_id in dict.fromkeys(ids):
+            project_id, parent_id = self._database.read_synced(functools.partial(_project_of, override_id=override_id))
+            if not may_cancel(project_id or "", parent_id) or project_id is None:
+                raise exceptions.OverrideNotFound(override_id)
+            parents[project_id] = parent_id
+        return parents
+
+    def _change(
+        self,
+        find_parents: Callable[[], Mapping[str, str | None]],
+        work: Callable[[Connection, Timeline], tuple[T, RecordedChanges | None]],
+        *,
+        dry_run: bool = False,
+    ) -> T:
+        """Run ``work`` in a transaction (see History.change), with the limits of these projects and their families.
+
+        ``find_parents`` returns the projects with their parents, and raises if the caller may not change their limits.
+        It runs before the transaction, and again if one of them has moved by then.
+        """
+
+        def attempt() -> T | None:
+            parents = find_parents()
+
+            def in_family(connection: Connection) -> tuple[T | None, RecordedChanges | None]:
+                tree = LimitTree(*tables.read_family(connection, *parents), self._limits.initial_limits)
+                if any(tree.parents.get(name) != parent_id for name, parent_id in parents.items()):
+                    return None, None
+                return work(connection, Timeline(tree, *overrides.read(connection, {*parents, *tree.projects})))
+
+            return self._history.change(self._database, in_family, dry_run=dry_run)
+
+        return until_stable(attempt)
+
+    def _allowed_parent(self, project_id: str, allow: Allow) -> dict[str, str | None]:
+        """The project and its parent. ``allow`` is called with the parent."""
+        parent_id = self._database.read(lambda connection: projects.parent_of(connection, project_id))
+        allow(parent_id)
+        return {project_id: parent_id}
+
+    def _refuse(
+        self,
+        limits: Timeline,
+        names: Collection[str],
+        keys: Collection[ResourceKey],
+        changes: Sequence[RecordedChange] = (),
+    ) -> None:
+        """Raise LimitRefused if the model forbids these limits, now or when an override begins or ends."""
+        problems = timeline.problems(self._limits.model, limits, names, keys)
+        if problems:
+            raise exceptions.LimitRefused(problems, changes)
+
+    # --- projects ---
+
     def set_parent(self, project_id: str, parent_id: str | None, author: Author, *, is_new: bool) -> None:
         """Add a project to the tree (``is_new``), or move it. Raises ProjectRefused, LimitRefused."""
 
         def check(connection: Connection) -> None:
-            tree = self._read(connection)
-            if parent_id is not None and parent_id not in tree.parents:
-                raise exceptions.ProjectRefused(parent_id, "is not known; add it first")
+            tree = LimitTree(*tables.read_limits(connection), self._limits.initial_limits)
+            for name in (parent_id, None if is_new else project_id):
+                if name is not None and name not in tree.parents:
+                    raise exceptions.ProjectRefused(name, "is not known; add it first")
             if is_new and tree.parents.get(project_id) is not None:
                 raise exceptions.ProjectRefused(project_id, f"is already in the tree, below {tree.parents[project_id]}")
-            if not is_new and project_id not in tree.parents:
-                raise exceptions.ProjectRefused(project_id, "is not known; add it first")
             tree.set_parent(project_id, parent_id)
             levels = len(tree.path(project_id)) - 1 + tree.height(project_id)
             if levels > MAX_DEPTH:
@@ -199,26 +276,44 @@ class LimitKeeper(LimitChanger):
 
     def remove(self, project_id: str, author: Author) -> None:
         """Remove a project that holds no resources and has no children. Raises ProjectRefused."""
-        self._tree.remove(project_id, author)
 
-    def apply(self, wanted: Document, author: Author, *, dry_run: bool) -> list[RecordedChange]:
-        """Apply a document of limits and projects. ``dry_run``: only return the changes.
+        def work(connection: Connection) -> tuple[None, RecordedChanges | None]:
+            edges = projects.edges(connection)
+            if project_id not in edges:
+                raise exceptions.ProjectRefused(project_id, "is not known")
+            children = sorted(child for child, parent in edges.items() if parent == project_id)
+            if children:
+                raise exceptions.ProjectRefused(
+                    project_id, f"has children ({', '.join(children[:5])}); move them first"
+                )
+            _, limits, _ = tables.read_limits(connection, [project_id])
+            live, _ = overrides.read(connection, [project_id])
+            if tables.is_in_use(connection, project_id) or not tables.forget_project(connection, project_id):
+                raise exceptions.ProjectRefused(project_id, "holds resources; release them first")
+            changes = [
+                RecordedChange.of_limit(project_id, key.resource_key, limit, None)
+                for key, limit in sorted(limits.items())
+            ]
+            changes += [cancelled(one) for one in live]
+            changes.append(RecordedChange("remove project", project_id, None, edges[project_id], None))
+            return None, change_log.record(connection, author, changes)
 
-        Raises LimitRefused, PodNotFound. The total limits follow in transactions of their own: see total_limits.py.
-        """
-        changes = self._apply(wanted, author, operation="import", dry_run=dry_run)
+        self._history.change(self._database, work)
         self._tree.paths.forget_all()
-        if wanted.totals:
-            changes += self._total_limits.find_changes(wanted.totals)
-            if not dry_run:
-                self._total_limits.set(wanted.totals, author, operation="import")
-        return changes
 
-    def _apply(
+    # --- documents, total limits ---
+
+    def apply(
         self, wanted: Document, author: Author, *, operation: str | None = None, dry_run: bool = False
     ) -> list[RecordedChange]:
+        """Apply a document of limits and projects; returns the changes. ``dry_run``: write nothing.
+
+        ``operation``: the call, for the history. The total limits follow in transactions of their own. Raises
+        LimitRefused, PodNotFound.
+        """
+
         def work(connection: Connection) -> tuple[list[RecordedChange], RecordedChanges | None]:
-            before = self._read(connection)
+            before = LimitTree(*tables.read_limits(connection), self._limits.initial_limits)
             after, changes = document.apply(before, wanted)
             _require_pods(connection, changes)
             live, now = overrides.read(connection)
@@ -227,8 +322,8 @@ class LimitKeeper(LimitChanger):
             if wanted.new_overrides:
                 now = overrides.now(connection)
                 first = (change_log.generation(connection), len(changes))
-                new = override_changes.made_by_import(wanted.new_overrides, live, now, first)
-                changes += [override_changes.made(one) for one in new]
+                new = made_by_import(wanted.new_overrides, live, now, first)
+                changes += [made(one) for one in new]
             planned = Timeline(after, [*live, *new], now, first)
             reasons = find_problems(self._limits, planned, changes) + _too_many(connection, changes)
             if reasons:
@@ -242,20 +337,149 @@ class LimitKeeper(LimitChanger):
             return changes, recorded
 
         change = functools.partial(self._history.change, defaults=wanted.defaults, dry_run=dry_run)
-        return until_stable(lambda: change(self._database, work))
+        changes = until_stable(lambda: change(self._database, work))
+        self._tree.paths.forget_all()
+        if wanted.totals:
+            changes += total_changes(self._database.read_synced(tables.read_totals), wanted.totals)
+            if not dry_run:
+                self.set_totals(wanted.totals, author, operation=operation)
+        return changes
 
-    def _read(self, connection: Connection) -> LimitTree:
-        return LimitTree(*tables.read_limits(connection), self._limits.initial_limits)
+    def set_totals(
+        self,
+        wanted: Mapping[str, int | None],
+        author: Author,
+        *,
+        must_exist: bool = False,
+        operation: str | None = None,
+    ) -> None:
+        """Set these total limits; None removes one. All or none. When it returns, they are enforced.
+
+        ``must_exist``: raise TotalLimitNotFound if one that is to be removed is not set. ``operation``: the call, for
+        the history. After a crash, the same call continues.
+        """
+        given = sorted(resource for resource, limit in wanted.items() if limit is not None)
+        counted: dict[UsageKey, int] = {}
+
+        def make_rows(connection: Connection) -> dict[UsageKey, int]:
+            change_log.serialize(connection)
+            for resource in given:
+                totals.make_row(connection, resource)
+            return totals.read_rows(connection)
+
+        def write(connection: Connection) -> tuple[bool | None, RecordedChanges | None]:
+            present = tables.read_totals(connection)
+            known, rows = {one.resource for one in present}, totals.read_rows(connection)
+            if must_exist and (missing := wanted.keys() - known - {key.resource for key in rows}):
+                raise exceptions.TotalLimitNotFound(missing)
+            new = set(given) - known
+            if any(rows.get(key) != counted.get(key) for key in (UsageKey(TOTAL, resource) for resource in new)):
+                return None, None  # another call has removed a limit, and its row: make it again
+            recorded = change_log.record(connection, author, total_changes(present, wanted), operation=operation)
+            for resource, limit in sorted(wanted.items()):
+                tables.set_limit(connection, UsageKey(TOTAL, resource), limit)
+                if limit is None:
+                    usages.delete(connection, UsageKey(TOTAL, resource))
+            # From here on, charges of these resources wait.
+            totals.count(connection, new)
+            return True, recorded
+
+        def attempt() -> bool | None:
+            counted.update(self._database.write(make_rows))
+            for resource in sorted(
+                set(given) - {one.resource for one in self._database.read_synced(tables.read_totals)}
+            ):
+                usage_locks.renew_all_roots(self._database.write, resource)
+            return self._history.change(self._database, write)
+
+        until_stable(attempt)
+        self._tree.paths.forget_all()
 
 
-def _page(nodes: list[tuple[int, str]], limit: int | None, after: str | None) -> list[tuple[int, str]]:
-    start = 0
-    if after is not None:
-        places = [index for index, (_, name) in enumerate(nodes) if name == after]
-        if not places:
-            raise exceptions.MarkerNotFound((after, None))
-        start = places[0] + 1
-    return nodes[start:] if limit is None else nodes[start : start + limit]
+def total_changes(present: Collection[TotalLimit], wanted: Mapping[str, int | None]) -> list[RecordedChange]:
+    """The changes that setting these total limits would make. None: remove the limit."""
+    before = {one.resource: one.limit for one in present}
+    return [
+        RecordedChange.of_limit(TOTAL, ResourceKey(resource), before.get(resource), limit)
+        for resource, limit in sorted(wanted.items())
+        if before.get(resource) != limit
+    ]
+
+
+def _project_of(connection: Connection, override_id: str) -> tuple[str | None, str | None]:
+    """The project of an override, and its parent."""
+    found = overrides.find(connection, override_id)
+    project_id = None if found is None else found.project_id
+    return project_id, projects.parent_of(connection, project_id or "")
+
+
+def check_span(starts_at: datetime.datetime, until: datetime.datetime, now: datetime.datetime) -> None:
+    """Raise InvalidRequest unless the span ends after it starts, and in the future."""
+    if until <= now:
+        raise exceptions.InvalidRequest(
+            f"An override must end in the future, not at {shown(until)} (the database's time is "
+            f"{shown(now.replace(microsecond=0))})."
+        )
+    if until <= starts_at:
+        raise exceptions.InvalidRequest(
+            f"An override must end after it starts, not at {shown(until)} (it starts at {shown(starts_at)})."
+        )
+
+
+def made(one: LimitOverride) -> RecordedChange:
+    """The change for the history: the override was made."""
+    return RecordedChange("set override", one.project_id, one.resource, None, one.limit, one)
+
+
+def cancelled(one: LimitOverride) -> RecordedChange:
+    """The change for the history: the override was cancelled, or its project was removed."""
+    return RecordedChange("cancel override", one.project_id, one.resource, one.limit, None, one)
+
+
+_Key = tuple[str, str, int, datetime.datetime, "datetime.datetime | None"]
+
+
+def made_by_import(
+    wanted: Sequence[NewOverride],
+    live: Iterable[LimitOverride],
+    now: datetime.datetime,
+    first: tuple[int, int],
+) -> list[LimitOverride]:
+    """The overrides of a document that do not exist yet and have not ended. Raises InvalidRequest.
+
+    Each override that exists stands for one equal entry of the document, so that the same document can be imported
+    again. Without a start, an entry is equal to one that has begun.
+    ``first``: the generation of the import, and the number of the first override among its changes.
+    """
+    lasting = [new for new in wanted if new.until > now]
+    present = collections.Counter(_key(one, one.starts_at) for one in live)
+    exists = [_take(present, _key(new, new.starts_at)) for new in lasting]
+    begun: collections.Counter[_Key] = collections.Counter()
+    for key, count in present.items():
+        if key[-1] is not None and key[-1] <= now:
+            without_start = (*key[:-1], None)
+            begun[without_start] += count
+    found: list[LimitOverride] = []
+    for new, is_present in zip(lasting, exists, strict=True):
+        if is_present or (new.starts_at is None and _take(begun, _key(new, None))):
+            continue
+        starts_at = new.starts_at or now
+        check_span(starts_at, new.until, now)
+        made_at = (first[0], first[1] + len(found))
+        found.append(LimitOverride(made_at, new.project_id, new.resource, new.limit, starts_at, new.until, new.reason))
+    return found
+
+
+def _key(one: LimitOverride | NewOverride, starts_at: datetime.datetime | None) -> _Key:
+    return one.project_id, one.resource, one.limit, one.until, starts_at
+
+
+def _take(counts: collections.Counter[_Key], key: _Key) -> bool:
+    """Remove one; False if there is none."""
+    if not counts[key]:
+        return False
+    counts[key] -= 1
+    return True
 
 
 def _require_pods(connection: Connection, changes: Iterable[RecordedChange]) -> None:
@@ -329,3 +553,33 @@ def _too_deep(after: LimitTree, placed: set[str]) -> list[str]:
                 f"project {project_id} would lie at level {MAX_DEPTH + 1}; at most {MAX_DEPTH} are possible"
             )
     return problems
+
+
+def find_moves(database: Database, limits: LimitDriver, wanted: Mapping[str, str | None]) -> list[RecordedChange]:
+    """The changes, parents first, that give each project the parent that ``wanted`` names (None: make it a root).
+
+    Raises ProjectRefused (a cycle, too many levels), and LimitRefused if the enforcement model of the driver database
+    does not allow the limits at the new places.
+    """
+
+    def read(connection: Connection) -> tuple[tables.StoredLimits, list[LimitOverride], datetime.datetime | None]:
+        return tables.read_limits(connection), *overrides.read(connection)
+
+    (defaults, project_limits, before), live, now = database.read(read)
+    after = LimitTree(defaults, project_limits, {**before, **wanted}, InitialLimits())
+    depths = {project_id: len(after.path(project_id)) for project_id in after.parents}
+    for project_id, levels in depths.items():
+        if levels > MAX_DEPTH:
+            raise exceptions.ProjectRefused(project_id, f"would lie at level {levels} of {MAX_DEPTH}")
+    # (An unknown root is added with its first child, or when it is charged.)
+    moved = [name for name in wanted if wanted[name] != before.get(name)]
+    changes = [
+        RecordedChange.of_parent(name, before, wanted[name])
+        for name in sorted(moved, key=lambda name: (depths[name], name))
+    ]
+    if isinstance(limits, DatabaseLimitDriver):
+        after.initial_limits = limits.initial_limits
+        problems = find_problems(limits, Timeline(after, live, now), changes)
+        if problems:
+            raise exceptions.LimitRefused(problems, changes)
+    return changes

@@ -411,10 +411,8 @@ def apply(tree: LimitTree, document: Document) -> tuple[LimitTree, list[Recorded
     for key, limit in document.project_limits.items():
         by_project.setdefault(key.project_id, []).append((key, limit))
     for project_id, parent_id in document.parents.items():
-        if project_id not in after.parents:
-            changes.append(RecordedChange("add project", project_id, None, None, parent_id))
-        elif after.parents[project_id] != parent_id:
-            changes.append(RecordedChange("move project", project_id, None, after.parents[project_id], parent_id))
+        if project_id not in after.parents or after.parents[project_id] != parent_id:
+            changes.append(RecordedChange.of_parent(project_id, after.parents, parent_id))
         after.parents[project_id] = parent_id
         for key, limit in by_project.get(project_id, ()):
             changes += put(after.project_limits, key, limit, key.project_id, key.resource_key)

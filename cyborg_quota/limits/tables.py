@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of the database limit driver, limit_defaults and project_limits. (``most`` is a limit.)"""
+"""The tables limit_defaults and project_limits; and what projects hold: their usage, limits and overrides."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -15,7 +16,8 @@ from cyborg_quota.db.database import Connection
 from cyborg_quota.db.models import limit_defaults, project_limits
 from cyborg_quota.db.prepared import chunks, insert_many
 from cyborg_quota.pods import pod_bindings
-from cyborg_quota.types import TOTAL, Page, TotalLimit, UsageKey
+from cyborg_quota.types import TOTAL, LimitRecord, Page, TotalLimit, UsageKey
+from cyborg_quota.types.limits import Holding
 
 _OF_PROJECTS: Final = project_limits.c.project_id != TOTAL
 """The limits that are not totals over all projects (totals.py)."""
@@ -42,31 +44,35 @@ def read_limits(connection: Connection, project_ids: Collection[str] | None = No
     return defaults, limits, parents
 
 
+def of_projects(connection: Connection, project_ids: Sequence[str]) -> dict[UsageKey, int]:
+    """The limits of these projects, also those per pod."""
+    return _by_key(connection.execute(_LIMITS.where(project_limits.c.project_id.in_(project_ids))))
+
+
 def _by_key(rows: Iterable[Any]) -> dict[UsageKey, int]:
     return {UsageKey(project_id, resource, pod): limit for project_id, resource, pod, limit in rows}
 
 
-def read_page(connection: Connection, page: Page) -> list[tuple[str | None, str, int]]:
-    """(project_id, resource, limit) of the defaults (project_id None), and then of the limits of projects (no
-    overrides), as the database sorts the names. Raises MarkerNotFound.
+def read_page(connection: Connection, page: Page) -> list[LimitRecord]:
+    """The defaults, and then the limits of projects, without overrides and those per pod, as the database sorts the
+    names. Raises MarkerNotFound.
     """
-    found: list[tuple[str | None, str, int]] = []
+    found: list[LimitRecord] = []
     if page.after is None or page.after[0] is None:
-        found += [
-            (None, row.resource, row.hard_limit) for row in connection.execute(_page_of_defaults(connection, page))
-        ]
+        rows = connection.execute(_page_of_defaults(connection, page))
+        found += [LimitRecord(None, row.resource, row.hard_limit) for row in rows]
     rest = dataclasses.replace(page, limit=None if page.limit is None else page.limit - len(found))
     if rest.limit != 0:
         rows = connection.execute(
             paging.of_project_rows(connection, _LIMITS, project_limits, rest, project_limits.c.pod == "")
         )
-        found += [(row.project_id, row.resource, row.hard_limit) for row in rows]
+        found += [LimitRecord(row.project_id, row.resource, row.hard_limit) for row in rows]
     return found
 
 
 def read_in_pods(
     connection: Connection, project_id: str | None, pod: str | None, count: int | None, after: str | None
-) -> list[tuple[UsageKey, int]]:
+) -> list[LimitRecord]:
     """The limits per pod. None: of all projects; in all pods.
 
     ``count``: the maximum number of projects. ``after``: only projects after this one. The database sorts the projects;
@@ -81,9 +87,10 @@ def read_in_pods(
         # One statement: between two, a project of the page could lose its limits.
         page = paging.first_projects(limit.project_id, after or "", count, sa.and_(*selected)).subquery()
         query = query.join(page, page.c.project_id == limit.project_id)
-    found = _by_key(connection.execute(query.order_by(limit.project_id))).items()
-    by_project = itertools.groupby(found, key=lambda item: item[0].project_id)
-    return [item for _, some in by_project for item in sorted(some, key=lambda item: (item[0].pod, item[0].resource))]
+    rows = connection.execute(query.order_by(limit.project_id))
+    found = [LimitRecord(row.project_id, row.resource, row.hard_limit, pod=row.pod) for row in rows]
+    by_project = itertools.groupby(found, key=lambda one: one.project_id)
+    return [one for _, some in by_project for one in sorted(some, key=lambda one: (str(one.pod), one.resource))]
 
 
 def _page_of_defaults(connection: Connection, page: Page) -> sa.Select[Any]:
@@ -115,14 +122,12 @@ def read_family(connection: Connection, *project_ids: str) -> StoredLimits:
 
 def set_default(connection: Connection, resource: str, limit: int | None) -> None:
     """Set the default limit of a resource, or remove it (None)."""
-    key = limit_defaults.c.resource == resource
-    _replace(connection, limit_defaults, key, {"resource": resource}, limit)
+    _set(connection, limit_defaults, {"resource": resource}, limit)
 
 
 def set_limit(connection: Connection, key: UsageKey, limit: int | None) -> None:
     """Set the limit of a project, or remove it (None)."""
-    is_key = sa.and_(*(project_limits.c[name] == value for name, value in key._asdict().items()))
-    _replace(connection, project_limits, is_key, key._asdict(), limit)
+    _set(connection, project_limits, key._asdict(), limit)
 
 
 def read_totals(connection: Connection) -> list[TotalLimit]:
@@ -149,15 +154,14 @@ def set_limits(connection: Connection, limits: Mapping[UsageKey, int | None], kn
             set_limit(connection, key, limit)
 
 
-def _replace(
-    connection: Connection, table: sa.Table, key: sa.ColumnElement[bool], names: dict[str, str], limit: int | None
-) -> None:
+def _set(connection: Connection, table: sa.Table, key: Mapping[str, str], limit: int | None) -> None:
+    is_key = sa.and_(*(table.c[name] == value for name, value in key.items()))
     if limit is None:
-        connection.execute(sa.delete(table).where(key))
-    elif not connection.execute(
-        sa.update(table).where(key).values(hard_limit=limit, updated_at=clock.utc_now())
-    ).rowcount:
-        connection.execute(sa.insert(table).values(**names, hard_limit=limit, created_at=clock.utc_now()))
+        connection.execute(sa.delete(table).where(is_key))
+        return
+    update = sa.update(table).where(is_key).values(hard_limit=limit, updated_at=clock.utc_now())
+    if not connection.execute(update).rowcount:
+        connection.execute(sa.insert(table).values(**key, hard_limit=limit, created_at=clock.utc_now()))
 
 
 def is_in_use(connection: Connection, project_id: str) -> bool:
@@ -182,14 +186,64 @@ def forget_project(connection: Connection, project_id: str) -> bool:
     return True
 
 
-# Queries for holdings.py.
+# --- what projects hold, whatever the limit driver ---
 
 
-def holders_query(after: str, count: int) -> sa.Select[Any]:
-    """The query for the first ``count`` projects with limits and with an id greater than ``after``."""
-    return paging.first_projects(project_limits.c.project_id, after, count, _OF_PROJECTS)
+def is_known(connection: Connection, project_id: str) -> bool:
+    """Whether the project is in the tree, has a usage row, or has a limit of its own or an override."""
+    if projects.edges(connection, [project_id]) or of_projects(connection, [project_id]):
+        return True
+    queries = (usages.of_project_query(project_id), overrides.of_projects_query([project_id]))
+    return any(connection.execute(query.limit(1)).first() for query in queries)
 
 
-def of_projects(connection: Connection, project_ids: Sequence[str]) -> dict[UsageKey, int]:
-    """The limits of these projects, also those per pod."""
-    return _by_key(connection.execute(_LIMITS.where(project_limits.c.project_id.in_(project_ids))))
+def holders(connection: Connection, after: str, count: int) -> list[str]:
+    """The first ``count`` projects with an id greater than ``after`` that have usage, a limit or an override, sorted.
+
+    SELECT project_id FROM (SELECT DISTINCT project_id FROM quota_usages WHERE ... ORDER BY project_id LIMIT :count)
+    UNION SELECT project_id FROM (the same of project_limits)
+    UNION SELECT project_id FROM (the same of limit_overrides) ORDER BY project_id LIMIT :count
+    """
+    parts = [
+        query.subquery()
+        for query in (
+            usages.holders_query(after, count),
+            paging.first_projects(project_limits.c.project_id, after, count, _OF_PROJECTS),
+            overrides.holders_query(after, count),
+        )
+    ]
+    union = sa.union(*(sa.select(part.c.project_id) for part in parts)).subquery()
+    query = sa.select(union.c.project_id).order_by(union.c.project_id).limit(count)
+    return [row.project_id for row in connection.execute(query)]
+
+
+def holdings(connection: Connection, project_ids: Collection[str]) -> list[Holding]:
+    """The usage, all limits and the numbers of overrides of these projects, sorted by their keys."""
+    some = sorted(project_ids)
+    own_limits = of_projects(connection, some)
+    held = _held(connection, some)
+    if not all(key.is_whole for key in own_limits):
+        parts = _held(connection, some, whole=False)
+        held |= {key: parts[key] for key in own_limits if key in parts}
+    rows = connection.execute(overrides.of_projects_query(some))
+    numbers = Counter(UsageKey(row.project_id, row.resource) for row in rows)
+    return [
+        Holding(key, *held.get(key, (0, 0)), own_limits.get(key), numbers[key])
+        for key in sorted({*held, *own_limits, *numbers})
+    ]
+
+
+def held_by_all(connection: Connection, resources: Collection[str]) -> dict[str, int]:
+    """used + reserved of all projects, by resource; without those of which nothing is held.
+
+    SELECT resource, SUM(used), SUM(reserved) FROM quota_usages WHERE ... GROUP BY resource
+    """
+    row = usages.held_query(None).subquery().c
+    query = sa.select(row.resource, sa.func.sum(row.used), sa.func.sum(row.reserved)).group_by(row.resource)
+    rows = connection.execute(query.where(row.resource.in_(sorted(resources))))
+    return {resource: int(used) + int(reserved) for resource, used, reserved in rows}
+
+
+def _held(connection: Connection, some: Sequence[str], *, whole: bool = True) -> dict[UsageKey, tuple[int, int]]:
+    rows = connection.execute(usages.held_query(some, whole=whole))
+    return {UsageKey(*key): (used, reserved) for *key, used, reserved in rows}

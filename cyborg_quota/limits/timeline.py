@@ -14,6 +14,7 @@ from typing import Final
 from cyborg_quota.limits.limit_tree import LimitTree
 from cyborg_quota.limits.models.base import EnforcementModel
 from cyborg_quota.types import LimitOverride, ResourceKey, UsageKey
+from cyborg_quota.types.limits import shown
 
 _MAX_NAMED: Final = 3
 """The most overrides that one sentence names."""
@@ -117,9 +118,3 @@ def _related(tree: LimitTree, projects: Iterable[str]) -> set[str]:
         level = [child for parent in level for child in tree.children_of.get(parent, ())]
         related.update(level)
     return related
-
-
-def shown(moment: datetime.datetime) -> str:
-    """A time (naive UTC) in a message: 2026-12-01T08:00Z, with seconds only if there are some."""
-    precision = "auto" if moment.second or moment.microsecond else "minutes"
-    return f"{moment.isoformat(timespec=precision)}Z"

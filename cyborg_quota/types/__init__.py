@@ -456,6 +456,12 @@ class RecordedChange:
         action = "unset limit" if after is None else "set limit"
         return cls(action, project_id, key.resource, before, after, pod=key.pod or None)
 
+    @classmethod
+    def of_parent(cls, project_id: str, parents: Mapping[str, str | None], parent_id: str | None) -> RecordedChange:
+        """The project is moved below ``parent_id``, or added if it is not in ``parents``, the tree before."""
+        action = "move project" if project_id in parents else "add project"
+        return cls(action, project_id, None, parents.get(project_id), parent_id)
+
     @property
     def key(self) -> UsageKey:
         """Of a limit or an override of a project: the usage row that it bounds."""

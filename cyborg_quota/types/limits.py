@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of reports on limits: the project tree, and what projects hold. Frozen, no I/O."""
+"""Rows of reports on limits (the project tree, what projects hold), and the words of the history. No I/O."""
 
 from __future__ import annotations
 
 import dataclasses
+import datetime
 from collections.abc import Mapping
 
-from cyborg_quota.types import MAX_REASON_CHARS, UNLIMITED, Author, RecordedChange, UsageKey, Value
+from cyborg_quota.types import MAX_REASON_CHARS, UNLIMITED, Author, HistoryEntry, RecordedChange, UsageKey, Value
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,6 +46,12 @@ class Holding:
     overrides: int = 0
 
 
+def shown(moment: datetime.datetime) -> str:
+    """A time (naive UTC) in a message: 2026-12-01T08:00Z, with seconds only if there are some."""
+    precision = "auto" if moment.second or moment.microsecond else "minutes"
+    return f"{moment.isoformat(timespec=precision)}Z"
+
+
 def reason_of(author: Author, change: RecordedChange) -> str | None:
     """The recorded reason of a change: that of the author; for a new override its own first, if it has another."""
     own = change.override.reason if change.override is not None and change.action == "set override" else None
@@ -72,3 +79,9 @@ def describe(before: Value, after: Value) -> str:
 
 def _shown(value: Value) -> str:
     return "none" if value is None else str(value)
+
+
+def without_others(entry: HistoryEntry) -> HistoryEntry:
+    """The entry without what the users of its project may not see: the author and other projects (I8)."""
+    entry = dataclasses.replace(entry, user_id=None, user_project_id=None, request_id=None)
+    return entry if entry.resource is not None else dataclasses.replace(entry, before=None, after=None)

@@ -12,7 +12,6 @@ import yaml
 from oslo_context import context as oslo_context
 
 from cyborg_quota import Inventory, policy
-from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.limits.api import Limits
 from tests import base
 from tests.api import server, test_application
@@ -124,10 +123,10 @@ class TestPodLimits(test_application.ApplicationTestCase):
         """The manager of the former parent may not set the limits after the move."""
         self.use_rule("is_admin:True or role:manager")
         self.put({"gpu": 2}, project_id="detector")
-        get_parent = QuotaEngine.get_parent
+        get_parent = Limits.get_parent
 
-        def read_and_move(engine: QuotaEngine, context: Any, project_id: str) -> str | None:
-            parent_id = get_parent(engine, context, project_id)
+        def read_and_move(limits: Limits, context: Any, project_id: str) -> str | None:
+            parent_id = get_parent(limits, context, project_id)
             self.engine.limits.move_project(ADMIN, project_id, "elsewhere")
             return parent_id
 
@@ -136,7 +135,7 @@ class TestPodLimits(test_application.ApplicationTestCase):
             (detector, "PUT", {"json": {"quota": {"gpu": 1}, "pod": "north"}}),
             (f"{detector}?pod=north", "DELETE", {}),
         ):
-            with mock.patch.object(QuotaEngine, "get_parent", read_and_move):
+            with mock.patch.object(Limits, "get_parent", read_and_move):
                 self.assertEqual(403, self.ask(path, MANAGER, method, **options).status_int, method)
             self.engine.limits.move_project(ADMIN, "detector", "higgs")
         self.assertEqual([2], [one.limit for one in self.engine.limits.list_pod_limits(ADMIN, "detector")])

@@ -135,10 +135,10 @@ class TestEntries(HistoryTestCase):
 
     def test_edges_of_a_limit_driver_are_recorded(self) -> None:
         """As Keystone's driver adds them while reserving; then another source gives one of them another parent."""
-        tree: Any = self.engine._driver.reserver._projects._tree
+        follow: Any = self.engine._driver.reserver._projects._follow
         for project_id in ("p1", "p2"):
-            tree.follow(project_id, "domain", "keystone")
-            tree.follow(project_id, "domain", "keystone")
+            follow(project_id, "domain", "keystone")
+            follow(project_id, "domain", "keystone")
         self.assert_replayed()
         entry = self.admin.history(base.ADMIN, "p1")[0]
         self.assertEqual(("keystone", "keystone", "domain"), (entry.user_id, entry.operation, entry.after))
@@ -469,7 +469,7 @@ class TestReplay(HistoryTestCase):
             lambda: self.admin.move_project(base.ADMIN, project, chance.choice([None, *names])),
             lambda: self.admin.remove_project(base.ADMIN, project),
             lambda: self.admin.import_limits(base.ADMIN, document),
-            lambda: self.engine._driver.reserver._projects._tree.follow(project, "domain", "keystone"),
+            lambda: self.engine._driver.reserver._projects._follow(project, "domain", "keystone"),
             lambda: self.admin.import_projects(base.ADMIN, {project: chance.choice([None, *names]), "domain": None}),
         ]
         with contextlib.suppress(exceptions.ProjectRefused, exceptions.LimitRefused, exceptions.InvalidDocument):

@@ -175,7 +175,7 @@ class TestImportedMoves(ImportTestCase):
         """Children get the default too: these tests check usage and not limits."""
         engine = super().make_limited(**changes)
         driver: Any = engine._driver
-        driver.limits.initial_limits = InitialLimits(child=None)
+        driver.limit_driver.initial_limits = InitialLimits(child=None)
         return engine
 
     def test_any_tree_into_any_other(self) -> None:

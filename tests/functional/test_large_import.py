@@ -38,7 +38,7 @@ class LargeImportTestCase(test_limits.LimitsTestCase):
     def make_limited(self, **changes: Any) -> QuotaEngine:
         engine = super().make_limited(**changes)
         driver: Any = engine._driver
-        driver.limits.initial_limits = InitialLimits(child=None)
+        driver.limit_driver.initial_limits = InitialLimits(child=None)
         return engine
 
     def rotate(self, turns: int, **changes: Any) -> int:

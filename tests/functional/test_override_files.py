@@ -33,7 +33,7 @@ class TestReasons(OverrideFileTestCase):
         """The reason of an override, that of the import, or both; in the history, the log and the event."""
         log = self.useFixture(fx.FakeLogger())
         recorded: list[RecordedChanges] = []
-        self.engine._driver.keeper._history.listener = recorded.append
+        self.engine._driver.history.listener = recorded.append
         entries = (self.entry(4, reason="workshop"), self.entry(5))
         self.load(*entries, self.entry(6, reason="r" * MAX_REASON_CHARS), reason="plan 7")
         self.load(self.entry(7, reason="course"))
@@ -59,7 +59,7 @@ class TestReasons(OverrideFileTestCase):
         known = self.override("p", 4, -1, 2)
         log = self.useFixture(fx.FakeLogger())
         recorded: list[RecordedChanges] = []
-        self.engine._driver.keeper._history.listener = recorded.append
+        self.engine._driver.history.listener = recorded.append
         self.admin.cancel_overrides(base.ADMIN, [known], reason="over")
         self.assertIn(f"changed: cancel override, project p, resource gpu, override {known} from", log.output)
         self.assertIn("4 -> none", log.output)

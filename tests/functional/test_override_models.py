@@ -64,7 +64,7 @@ class TestModels(test_overrides.OverridesTestCase):
     def test_a_default_is_checked_too(self) -> None:
         """A child without a limit of its own has the default, if that is the initial limit."""
         driver: Any = self.engine._driver
-        driver.limits.initial_limits = type(driver.limits.initial_limits)(child=None)
+        driver.limit_driver.initial_limits = type(driver.limit_driver.initial_limits)(child=None)
         self.set("b", 0)
         self.make_tree({"c": "parent"})
         self.override("a", 8, 5, 6)

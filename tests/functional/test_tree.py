@@ -10,7 +10,7 @@ import testscenarios
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import projects
-from cyborg_quota.ledger import paths as project_tree
+from cyborg_quota.tree import changes as tree_changes
 from tests import base, fixtures, trees
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -159,7 +159,7 @@ class TestTreeFromLimitDriver(base.LedgerTestCase):
         """With a log line; the history has the previous parent."""
         database = fixtures.open_database(self, self.url)
         trees.plant(database, {"team": None, "p1": "team"})
-        with self.assertLogs(project_tree.LOG.logger, "WARNING") as logged:
+        with self.assertLogs(tree_changes.LOG.logger, "WARNING") as logged:
             self.quotas.reserve(self.context, {"gpu": 2})
         self.assertIn("Project p1 is moved below domain, as keystone reports; it was below team.", logged.output[0])
         self.assertEqual({"p1": 2, "domain": 2}, self.subtrees())

@@ -11,7 +11,7 @@ from unittest import mock
 import testscenarios
 
 from cyborg_quota import QuotaEngine, exceptions
-from cyborg_quota.limits import tree_import
+from cyborg_quota.limits import api as limits_api
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models.strict_hierarchy import StrictHierarchy
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
@@ -137,7 +137,7 @@ class TestImport(TreeSourceTestCase):
         self.import_tree({"b": "a", "c": "b"})
         for project_id in ("a", "b", "c"):
             self.by_noop.reserve(base.Context(project_id), {"gpu": 1})
-        with mock.patch.object(tree_import, "BATCH_PROJECTS", 1):
+        with mock.patch.object(limits_api, "BATCH_PROJECTS", 1):
             self.import_tree({"c": None, "b": "c", "a": "b"})
         self.assertEqual({"b": "c", "a": "b"}, self.edges())
         self.assertEqual({"c": 3, "b": 2, "a": 1}, self.subtrees())
@@ -149,7 +149,7 @@ class TestImport(TreeSourceTestCase):
         def interrupt(_count: int) -> None:
             raise KeyboardInterrupt
 
-        with mock.patch.object(tree_import, "BATCH_PROJECTS", 1):
+        with mock.patch.object(limits_api, "BATCH_PROJECTS", 1):
             self.assertRaises(KeyboardInterrupt, self.import_tree, wanted, progress=interrupt)
             self.assert_invariants()
             self.assertEqual({"p1": "dom", "p2": "dom", "team": "dom"}, self.edges())
@@ -204,7 +204,7 @@ class TestImport(TreeSourceTestCase):
             for index, name in enumerate(names):
                 above = names[max(0, index - 3) : index]
                 wanted[name] = chance.choice([None, *above]) if index % 7 else None
-            with mock.patch.object(tree_import, "BATCH_PROJECTS", chance.randint(1, 5)):
+            with mock.patch.object(limits_api, "BATCH_PROJECTS", chance.randint(1, 5)):
                 self.import_tree(wanted, progress=lambda _: self.assert_invariants())
             self.assertEqual({name: parent for name, parent in wanted.items() if parent is not None}, self.edges())
             self.by_noop.reserve(base.Context(chance.choice(names)), {"gpu": 1})

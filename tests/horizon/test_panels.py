@@ -235,7 +235,7 @@ class TestAdmin(PanelsTestCase):
         form.get_by_label("fpga").fill("4")
         form.get_by_role("button", name="Set Default Limits").click()
         page.get_by_text("The default limits were set.").wait_for()
-        self.assertEqual(4, self.stack.engine.default_limits(ledger.Context("p"))["fpga"])
+        self.assertEqual(4, self.stack.engine.limits.default_limits(ledger.Context("p"))["fpga"])
         self.make_capacity_and_pod()
         self.go(page, ADMIN)
         for name, expected in (

@@ -132,7 +132,7 @@ class TestMovesAndLimits(LimitRaceTestCase):
         """Leaves move between two tops, singly and by imports, and limits change between 8 and 12."""
         self.set(None, LIMIT)
         self.make_tree({**dict.fromkeys(TOPS), **dict.fromkeys(LEAVES, "left")})
-        self.engine._driver.limits.model = Overcommitting()  # type: ignore[attr-defined]
+        self.engine._driver.limit_driver.model = Overcommitting()  # type: ignore[attr-defined]
         for leaf in LEAVES:
             self.set(leaf, 5)
         self.hold(FULL, 4)

@@ -23,8 +23,7 @@ from oslo_context import context as oslo_context
 import cyborg_quota
 from cyborg_quota import Claim, Inventory, QuotaEngine, exceptions, validation
 from cyborg_quota.capacity.api import Capacity
-from cyborg_quota.limits.api import Limits
-from cyborg_quota.limits.totals_api import Totals
+from cyborg_quota.limits.api import Limits, Totals
 from cyborg_quota.metrics.monitoring import Monitoring
 from cyborg_quota.pods.api import Pods
 from tests import base, hooks
@@ -48,7 +47,6 @@ OWN: dict[str, dict[str, Any] | None] = {
     "close": None,
     "ping": None,
     "location": None,
-    "limit_if_missing": None,
     "reserve": {"deltas": {"gpu": 1}},
     "reserve_many": {"claims": [Claim("flying", {"gpu": 1})]},
     "check": {"deltas": {"gpu": 1}},
@@ -56,7 +54,6 @@ OWN: dict[str, dict[str, Any] | None] = {
     "get_reservations": {},
     "headroom": {},
     "get_detail": {},
-    "default_limits": {},
     "how_many": {"bundle": {"gpu": 1}},
     "commit": {},
     "rollback": {},
@@ -65,10 +62,7 @@ OWN: dict[str, dict[str, Any] | None] = {
     "resize": {"amounts": {"gpu": 1}, "consumer": "flying"},
 }
 ADMINS: dict[str, dict[str, Any]] = {
-    "get_parent": {"project_id": VICTIM},
-    "list_children": {"project_id": VICTIM},
     "adopt": {"claims": [Claim("flying", {"gpu": 1})], "project_id": VICTIM},
-    "list_defaults": {},
     "list_usages": {},
     "list_reservations": {},
     "list_by_consumer": {},
@@ -104,6 +98,9 @@ ADMINISTRATION: dict[str, dict[str, Any]] = {
     "list_holdings": {"project_ids": [VICTIM]},
     "list_overrides": {},
     "purge_history": {"older_than_seconds": 0},
+    "get_parent": {"project_id": VICTIM},
+    "list_children": {"project_id": VICTIM},
+    "list_defaults": {},
 }
 CAPACITY: dict[str, dict[str, Any]] = {
     "add_provider": {"name": "n2"},
@@ -150,7 +147,7 @@ MONITORING: dict[str, dict[str, Any]] = {
 }
 """Every call is an admin's."""
 
-OF_OWN_PROJECT = {"history"}
+OF_OWN_PROJECT = {"history", "default_limits"}
 """Calls of the administration that a project's own users may make; see test_limit_calls.py."""
 BY_RULE_AND_ID = {"cancel_overrides"}
 """Calls to which the policy rule applies, and which name what they change by an id; see test_limit_calls.py."""
@@ -276,7 +273,7 @@ class TestTheTable(EveryCallTestCase):
     def test_every_method_has_a_row(self) -> None:
         parts = {name for name in vars(self.engine) if not name.startswith("_")}
         self.assertEqual(public(QuotaEngine) | parts, OWN.keys() | ADMINS.keys())
-        others = OF_OWN_PROJECT | BY_RULE_AND_ID
+        others = OF_OWN_PROJECT | BY_RULE_AND_ID | {"limit_if_missing"}  # (the last one shows no project's data)
         self.assertEqual(public(Limits), BY_RULE.keys() | ADMINISTRATION.keys() | others)
         self.assertEqual(public(Capacity), CAPACITY.keys())
         self.assertEqual(public(Pods), PODS.keys() | {"select"})

@@ -23,8 +23,7 @@ from hypothesis import strategies as st
 
 from cyborg_quota import Claim, Inventory, QuotaEngine, Resource, exceptions
 from cyborg_quota.capacity.api import Capacity
-from cyborg_quota.limits.api import Limits
-from cyborg_quota.limits.totals_api import Totals
+from cyborg_quota.limits.api import Limits, Totals
 from tests import base, hooks
 from tests.functional import test_limits
 from tests.security import test_every_call

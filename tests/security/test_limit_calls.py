@@ -32,6 +32,14 @@ class TestLimits(test_every_call.EveryCallTestCase):
             self.assertEqual((exceptions.NotAuthorized, ()), (default.kind, default.statements))
         self.assert_untouched()
 
+    def test_the_limits_that_another_project_would_have(self) -> None:
+        for context in STRANGERS.values():
+            for project_id in (VICTIM, NOBODY):
+                found = self.answer(
+                    self.engine, self.engine.limits, "default_limits", context, {"project_id": project_id}
+                )
+                self.assertEqual((exceptions.NotAuthorized, ()), (found.kind, found.statements))
+
     def test_an_override_of_another_project(self) -> None:
         until = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(days=1)
         (made,) = self.engine.limits.set_overrides(base.ADMIN, {"gpu": 60}, VICTIM, until)

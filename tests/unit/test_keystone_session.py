@@ -28,7 +28,7 @@ class TestConfiguration(base.BaseTestCase):
 
     def test_it_is_found_by_its_name(self) -> None:
         engine = make_engine(keystones.settings())
-        self.assertIsInstance(engine._driver.limits, KeystoneLimitDriver)
+        self.assertIsInstance(engine._driver.limit_driver, KeystoneLimitDriver)
 
     def test_an_untouched_configuration(self) -> None:
         made = fixtures.configuration(limits__driver="keystone")

@@ -7,7 +7,7 @@ import datetime
 
 from cyborg_quota.api.call import Call, Json, render
 from cyborg_quota.api.errors import Refused
-from cyborg_quota.limits.history_visibility import without_others
+from cyborg_quota.types.limits import without_others
 
 
 def get_history(call: Call) -> Json:

@@ -37,7 +37,7 @@ def _require_project(call: Call, project_id: str) -> None:
     """Raise Refused (404) unless the caller may see the reservations of this project."""
     parent_id = None
     if project_id != call.context.project_id and not call.is_admin:
-        parent_id = call.engine.get_parent(call.elevated, project_id)
+        parent_id = call.engine.limits.get_parent(call.elevated, project_id)
     if not call.allows(policy.RESERVATIONS, project_id, parent_id):
         raise project_not_found(project_id)
 

@@ -115,7 +115,7 @@ def _detail(record: UsageRecord) -> Json:
 
 def get_defaults(call: Call) -> Json:
     """GET /v2/quotas/{project_id}/defaults"""
-    return _defaults(call, lambda: call.engine.default_limits(call.as_project))
+    return _defaults(call, lambda: call.engine.limits.default_limits(call.as_project))
 
 
 def set_limits(call: Call) -> Json:
@@ -215,7 +215,7 @@ def _answer(pod: str, quota: Mapping[str, Any]) -> Json:
 
 def get_all_defaults(call: Call) -> Json:
     """GET /v2/quota_defaults"""
-    return _defaults(call, lambda: call.engine.list_defaults(call.elevated))
+    return _defaults(call, lambda: call.engine.limits.list_defaults(call.elevated))
 
 
 def _defaults(call: Call, read: Callable[[], Mapping[str, int]]) -> Json:
@@ -223,7 +223,7 @@ def _defaults(call: Call, read: Callable[[], Mapping[str, int]]) -> Json:
         limits = read()
     except exceptions.LimitsReadOnly:
         raise Refused(409, _DEFAULTS_UNKNOWN, "limits_read_only") from None
-    return {"quota": {**dict.fromkeys(call.engine.resources, call.engine.limit_if_missing), **limits}}
+    return {"quota": {**dict.fromkeys(call.engine.resources, call.engine.limits.limit_if_missing), **limits}}
 
 
 def set_defaults(call: Call) -> Json:

@@ -41,7 +41,7 @@ def _project_and_children(call: Call) -> list[Json]:
         count = call.limit + 1 - len(nodes)
         # If the first page contains the project alone, the project is the marker of the second page.
         after = "" if marker == call.project_id else marker
-        children = call.engine.list_children(call.elevated, call.project_id, after, count)
+        children = call.engine.limits.list_children(call.elevated, call.project_id, after, count)
         nodes += [_node(call, project_id, 1) for project_id in children]
     return nodes
 
@@ -68,7 +68,7 @@ def _node_of_ledger(call: Call, project_id: str, depth: int) -> Json:
     node: Json = {"project_id": project_id, "depth": depth, "quota": quota}
     parent_id = call.project_id if depth else call.parent_id
     if call.is_admin and not depth:
-        parent_id = call.engine.get_parent(call.elevated, project_id)
+        parent_id = call.engine.limits.get_parent(call.elevated, project_id)
     return node if parent_id is None else {**node, "parent_id": parent_id}
 
 

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes of the project tree: each is serialized with all others, checked, and moves the totals of the subtree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from oslo_log import log as logging
+
+from cyborg_quota.db import change_log, projects, usage_locks
+from cyborg_quota.db.database import Connection, Database
+from cyborg_quota.ledger.history import History
+from cyborg_quota.ledger.paths import PathCache, until_stable
+from cyborg_quota.tree import tables
+from cyborg_quota.types import Author, RecordedChange, RecordedChanges
+
+LOG = logging.getLogger(__name__)
+
+Check = Callable[[Connection], None]
+"""Runs inside the transaction of a change. Raises ProjectRefused or LimitRefused if the change is not allowed."""
+
+
+class Tree:
+    """Adds and moves projects. Other calls may charge them at the same time."""
+
+    def __init__(self, database: Database, paths: PathCache, history: History) -> None:
+        self._database = database
+        self.paths: Final = paths
+        self._history = history
+
+    def place(
+        self,
+        wanted: Mapping[str, str | None],
+        author: Author,
+        check: Check | None = None,
+        *,
+        operation: str | None = None,
+    ) -> None:
+        """Move these projects, with their descendants, below their parents (None: make them roots), in one transaction.
+
+        Adds projects and parents that are not known. ``operation``: see HistoryEntry. Raises ProjectRefused,
+        DatabaseUnavailable, and the errors of ``check``.
+        """
+
+        def work(connection: Connection) -> tuple[bool, RecordedChanges | None]:
+            if check is not None:
+                check(connection)
+            return True, _place(connection, wanted, author, operation)
+
+        until_stable(lambda: self._history.change(self._database, work))
+        self.paths.forget_all()
+
+    def follow(self, project_id: str, parent_id: str, source: str) -> None:
+        """Move a project below the parent that the source of the tree reports, which replaces any other edge.
+
+        The history has the previous parent.
+        """
+        path = self._database.read(lambda connection: self.paths.read(connection, project_id, []))
+        if path.project_ids[1:2] == (parent_id,):
+            return
+        if path.project_ids[1:]:
+            LOG.warning(
+                "Project %s is moved below %s, as %s reports; it was below %s.",
+                project_id,
+                parent_id,
+                source,
+                path.project_ids[1],
+            )
+        wanted: dict[str, str | None] = {project_id: parent_id}
+        edges = self._database.read(lambda connection: projects.edges_above(connection, [parent_id]))
+        if project_id in usage_locks.ancestors(parent_id, edges):
+            wanted[parent_id] = None
+        self.place(wanted, Author(user_id=source), operation=source)
+
+
+def _place(
+    connection: Connection, wanted: Mapping[str, str | None], author: Author, operation: str | None
+) -> RecordedChanges | None:
+    named = {*wanted, *(parent_id for parent_id in wanted.values() if parent_id is not None)}
+    before = projects.edges_above(connection, named)
+    changes = [
+        RecordedChange.of_parent(name, before, wanted[name])
+        for name in sorted(wanted)
+        if name not in before or before[name] != wanted[name]
+    ]
+    recorded = change_log.record(connection, author, changes, operation=operation)
+    moved = {name: wanted[name] for name in wanted if name in before and before[name] != wanted[name]}
+    tables.place_all(connection, {name: wanted.get(name) for name in named - before.keys()}, moved)
+    return recorded
