@@ -19,10 +19,10 @@ SERVICE, REGION, ENDPOINT = "service-1", "RegionOne", "endpoint-1"
 
 def settings(**options: Any) -> cfg.ConfigOpts:
     """Return a configuration with the driver keystone; ``options``: group__name=value."""
-    from cyborg_quota.limits.sources import keystone_session
+    from cyborg_quota.limits.sources import keystone_client
 
     made = fixtures.configuration()
-    keystone_session.register_opts(made)
+    keystone_client.register_opts(made)
     values = {
         "limits__driver": "keystone",
         "oslo_limit__auth_type": "v3password",

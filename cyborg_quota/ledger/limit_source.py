@@ -69,12 +69,18 @@ class LimitDriver(abc.ABC):
         with the new path.
         """
 
-    @abc.abstractmethod
-    def limits(self, states: Sequence[PathState], resources: Collection[str]) -> Mapping[UsageKey, int]:
+    def limits(self, states: Sequence[PathState], resources: Collection[str]) -> dict[UsageKey, int]:
         """The limit of the project of each state for each resource, for display. It has a value for all of them.
 
         The value is 0 if a reserve is refused because there is no limit.
         """
+        found: dict[UsageKey, int] = {}
+        for state, limits in zip(states, self.bounds(states, resources), strict=True):
+            leaf = state.project_ids[0]
+            for resource in resources:
+                found[UsageKey(leaf, resource)] = 0 if limits.missing.get(resource) == leaf else UNLIMITED
+            found |= {one.key: one.limit for one in limits.constraints if one.key in found and one.project_id == leaf}
+        return found
 
     def parent_of(self, project_id: str) -> str | None:  # noqa: ARG002
         """The parent of the project according to the source of this driver; None if it does not define one."""

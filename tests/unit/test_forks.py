@@ -43,7 +43,7 @@ def make_tracker() -> bind_tracker.BindTracker:
 
 def make_cache() -> cache.Cache:
     limits = cache.Cache(ttl_seconds=60, stale_seconds=60, timeout_seconds=60)
-    limits._begin_request("requested", 0.0)
+    limits._requests.add("requested")
     return limits
 
 
@@ -60,10 +60,9 @@ def of_tracker(name: str) -> Callable[[], tuple[Any, Any]]:
 OBJECTS: dict[str, Callable[[], Any]] = {
     "db.database._Pool": lambda: Database(DatabaseSettings(url="sqlite://"))._pool,
     "db.socket_watchdog._Watcher": lambda: socket_watchdog._Watcher(60.0),
-    "limits.cache.Cache": make_cache,
-    "limits.keystone_client.KeystoneClient": lambda: keystone_client.KeystoneClient(mock.Mock(), connect=mock.Mock()),
-    "integrations.cyborg.ledger_guard.LedgerGuard": of_tracker("guard"),
-    "integrations.cyborg.repair.Repair": lambda: repair.Repair(mock.Mock(), is_healing=True),
+    "limits.sources.cache.Cache": make_cache,
+    "cyborg.ledger_guard.LedgerGuard": of_tracker("guard"),
+    "cyborg.repair.Repair": lambda: repair.Repair(mock.Mock(), is_healing=True),
     "policy.Policy": policy.Policy,
     "metrics.exporter.LedgerApplication": lambda: exporter.LedgerApplication(mock.Mock(), []),
 }
@@ -73,7 +72,7 @@ forked, as ``threading.local`` keeps them.)"""
 THREAD_LOCAL = {"db.database._Call"}
 """See test_thread_local_values."""
 
-SINGLE_PROCESS = {"cmd.expirer", "cmd.main"}
+SINGLE_PROCESS = {"cli.expirer", "cli.main"}
 """Modules of programs that do not fork."""
 
 
@@ -240,18 +239,14 @@ class TestState(base.BaseTestCase):
         """The child does not wait for the response to a request of the parent's threads."""
         limits = cache.Cache(ttl_seconds=60, stale_seconds=60, timeout_seconds=60)
         self.assertEqual(1, limits.get("kept", lambda: 1))
-        limits._begin_request("requested", 0.0)
+        limits._requests.add("requested")
 
         def answers() -> bool:
             return limits.get("kept", lambda: 2) == 1 and limits.get("requested", lambda: 3) == 3
 
-        self.assertEqual(0, self.fork_while_held(limits._lock, answers))
+        self.assertEqual(0, self.fork_while_held(limits._answered, answers))
 
     def test_of_the_keystone_client(self) -> None:
         client = keystone_client.KeystoneClient(mock.Mock(), connect=mock.Mock())
         client._adapter = mock.Mock()
-
-        def is_new() -> bool:
-            return not client._lock.locked() and client._adapter is None
-
-        self.assertEqual(0, self.fork_while_held(client._lock, is_new))
+        self.assertEqual(0, status_of_child(lambda: client._adapter is None))

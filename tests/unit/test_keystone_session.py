@@ -12,8 +12,9 @@ from unittest import mock
 import fixtures as fx
 from oslotest import base
 
-from cyborg_quota import exceptions, limits, make_engine
-from cyborg_quota.limits.sources import keystone_session
+from cyborg_quota import exceptions, make_engine
+from cyborg_quota.limits import sources
+from cyborg_quota.limits.sources import keystone_client
 from cyborg_quota.limits.sources.keystone import KeystoneLimitDriver
 from tests import fixtures, keystones
 from tests.keystones import PASSWORD
@@ -52,17 +53,17 @@ class TestConfiguration(base.BaseTestCase):
 
     def test_without_the_packages(self) -> None:
         settings = keystones.settings()
-        self.useFixture(fx.MockPatch("cyborg_quota.limits.sources.keystone_session"))
-        del limits.keystone_session
-        with mock.patch.dict(sys.modules, {"cyborg_quota.limits.sources.keystone_session": None}):
+        self.useFixture(fx.MockPatch("cyborg_quota.limits.sources.keystone_client"))
+        del sources.keystone_client
+        with mock.patch.dict(sys.modules, {"cyborg_quota.limits.sources.keystone_client": None}):
             error = self.assertRaises(exceptions.ConfigurationError, KeystoneLimitDriver.from_conf, settings)
         self.assertIn("install cyborg_quota[keystone]", str(error))
 
     def test_the_time_out_of_oslo_limit_comes_first(self) -> None:
         settings = keystones.settings()
-        self.assertEqual(5.0, keystone_session.make_adapter(settings).session.timeout)
+        self.assertEqual(5.0, keystone_client.make_adapter(settings).session.timeout)
         settings.set_override("timeout", 30, group="oslo_limit")
-        self.assertEqual(30.0, keystone_session.make_adapter(settings).session.timeout)
+        self.assertEqual(30.0, keystone_client.make_adapter(settings).session.timeout)
         driver = KeystoneLimitDriver.from_conf(settings)
         self.assertEqual(30.0, driver._cache._timeout, "how long others wait for the one who asks")
 

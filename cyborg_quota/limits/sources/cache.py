@@ -11,11 +11,11 @@ The age of a response determines its use:
 
 from __future__ import annotations
 
-import dataclasses
+import math
 import threading
 import time
 from collections.abc import Callable, Hashable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from oslo_log import log as logging
 
@@ -51,14 +51,12 @@ class LimitSourceError(Exception):
         super().__init__(reason)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Response:
+class _Response(NamedTuple):
     value: Any
     requested_at: float
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Outage:
+class _Outage(NamedTuple):
     reason: str
     began: float
     next_try: float
@@ -84,115 +82,106 @@ class Cache:
         self._timeout = timeout_seconds
         self._max_responses = max_responses
         self._clock = clock
-        self._lock = threading.Lock()
         self._responses: dict[Hashable, _Response] = {}  # least recently refreshed first
-        self._requests: dict[Hashable, threading.Event] = {}
         self._outages: dict[Hashable, _Outage] = {}
-        self._warned_at: float | None = None
+        self._warned_at = -math.inf
+        self.renew_after_fork()
         forks.register(self)
 
     def renew_after_fork(self) -> None:
         """Keep the responses. The threads that were waiting for others do not exist in the child."""
-        self._lock = threading.Lock()
-        self._requests = {}
+        self._answered = threading.Condition(threading.Lock())
+        self._requests: set[Hashable] = set()
 
     def get(self, key: Hashable, fetch: Callable[[], T]) -> T:
         """Return the cached response for ``key``, or call ``fetch`` for a new one. Raises LimitsUnavailable.
 
         ``fetch`` raises LimitSourceError if the source does not respond. Other exceptions propagate and are not cached.
         """
-        while True:
-            with self._lock:
-                now = self._clock()
-                response = self._responses.get(key)
-                age = None if response is None else now - response.requested_at
-                if response is not None and age is not None and age < self._ttl:
-                    return response.value  # type: ignore[no-any-return]
-                outage = self._outages.get(_EVERYTHING) or self._outages.get(key)
-                request = self._requests.get(key)
-                is_paused = outage is not None and now < outage.next_try
-                is_requester = request is None and not is_paused
-                if is_requester:
-                    request = self._begin_request(key, now)
-            if is_paused and outage is not None:
-                return self._stale_value(response, outage, now)  # type: ignore[no-any-return]
-            assert request is not None
-            if is_requester:
-                return self._fetch(key, request, fetch)
-            if response is not None and age is not None and age < self._ttl + self._timeout:
+        with self._answered:
+            response = self._usable(key)
+            if response is not None:
                 return response.value  # type: ignore[no-any-return]
-            if not request.wait(_MAX_CALLS_PER_LOOKUP * self._timeout):
-                raise exceptions.LimitsUnavailable("another thread still waits for a response", self._clock() - now)
-
-    def _begin_request(self, key: Hashable, now: float) -> threading.Event:
-        """Register the request of this thread. In an outage, no other thread sends one until it ends or times out."""
-        self._pause(key, now + _MAX_CALLS_PER_LOOKUP * self._timeout)
-        request = self._requests[key] = threading.Event()
-        return request
-
-    def _pause(self, key: Hashable, until: float) -> None:
-        for name in {_EVERYTHING, key} & set(self._outages):
-            self._outages[name] = dataclasses.replace(self._outages[name], next_try=until)
-
-    def _fetch(self, key: Hashable, request: threading.Event, fetch: Callable[[], T]) -> T:
-        began = self._clock()
+            began = self._clock()
+            self._requests.add(key)
+            # In an outage, no other thread sends a request until this one ends or times out.
+            self._pause(key, began + _MAX_CALLS_PER_LOOKUP * self._timeout)
         try:
             value = fetch()
         except LimitSourceError as error:
-            with self._lock:
-                now = self._clock()
-                if not error.is_total:
-                    self._outages.pop(_EVERYTHING, None)  # the source did respond
-                outage = self._note_outage(_EVERYTHING if error.is_total else key, error.reason, began, now)
-                response = self._responses.get(key)
-            return self._stale_value(response, outage, now)  # type: ignore[no-any-return]
+            with self._answered:
+                return self._stale_response(key, self._note_outage(key, error, began)).value  # type: ignore[no-any-return]
         except BaseException:
-            with self._lock:
+            with self._answered:
                 # Not an outage of the source: the next caller may send a request immediately.
                 self._pause(key, began)
             raise
         else:
-            self._keep(key, _Response(value, began))
+            with self._answered:
+                self._keep(key, _Response(value, began))
             return value
         finally:
-            with self._lock:
-                self._requests.pop(key, None)  # (A child that was forked meanwhile has none.)
-            request.set()
+            with self._answered:
+                self._requests.discard(key)  # (A child that was forked meanwhile has none.)
+                self._answered.notify_all()
+
+    def _usable(self, key: Hashable) -> _Response | None:
+        """The response to use now; None: the caller requests one. May wait for that of another thread."""
+        while True:
+            now = self._clock()
+            response = self._responses.get(key)
+            age = math.inf if response is None else now - response.requested_at
+            if age < self._ttl:
+                return response
+            outage = self._outages.get(_EVERYTHING) or self._outages.get(key)
+            if outage is not None and now < outage.next_try:
+                return self._stale_response(key, outage)
+            if key not in self._requests:
+                return None
+            if age < self._ttl + self._timeout:
+                return response
+            if not self._answered.wait_for(lambda: key not in self._requests, _MAX_CALLS_PER_LOOKUP * self._timeout):
+                raise exceptions.LimitsUnavailable("another thread still waits for a response", self._clock() - now)
+
+    def _pause(self, key: Hashable, until: float) -> None:
+        for name in {_EVERYTHING, key} & set(self._outages):
+            self._outages[name] = self._outages[name]._replace(next_try=until)
 
     def _keep(self, key: Hashable, response: _Response) -> None:
-        with self._lock:
-            self._outages.pop(key, None)
-            ended = self._outages.pop(_EVERYTHING, None)
-            self._responses.pop(key, None)
-            self._responses[key] = response
-            while len(self._responses) > self._max_responses:
-                del self._responses[next(iter(self._responses))]
-            now = self._clock()
-            if ended is not None:
-                self._warned_at = None
+        self._put(self._responses, key, response)
+        self._outages.pop(key, None)
+        ended = self._outages.pop(_EVERYTHING, None)
         if ended is not None:
-            LOG.warning("Limit source available again after %.0f s (%s)", now - ended.began, ended.reason)
+            self._warned_at = -math.inf
+            seconds = self._clock() - ended.began
+            LOG.warning("Limit source available again after %.0f s (%s)", seconds, ended.reason)
 
-    def _note_outage(self, name: Hashable, reason: str, began: float, now: float) -> _Outage:
-        known = self._outages.pop(name, None)
-        outage = _Outage(reason, began if known is None else known.began, now + PAUSE_SECONDS)
-        self._outages[name] = outage
-        while len(self._outages) > self._max_responses:
-            del self._outages[next(name for name in self._outages if name is not _EVERYTHING)]
+    def _note_outage(self, key: Hashable, error: LimitSourceError, began: float) -> _Outage:
+        if not error.is_total:
+            self._outages.pop(_EVERYTHING, None)  # the source did respond
+        name = _EVERYTHING if error.is_total else key
+        began = self._outages[name].began if name in self._outages else began
+        outage = _Outage(error.reason, began, self._clock() + PAUSE_SECONDS)
+        self._put(self._outages, name, outage)
         return outage
 
-    def _stale_value(self, response: _Response | None, outage: _Outage, now: float) -> Any:
+    def _put(self, items: dict[Hashable, Any], key: Hashable, item: Any) -> None:
+        """Add the newest item. (The outage of the whole source is the newest one while it lasts.)"""
+        items.pop(key, None)
+        items[key] = item
+        while len(items) > self._max_responses:
+            del items[next(iter(items))]
+
+    def _stale_response(self, key: Hashable, outage: _Outage) -> _Response:
+        now, response = self._clock(), self._responses.get(key)
         if response is None or now - response.requested_at >= self._ttl + self._stale:
             raise exceptions.LimitsUnavailable(outage.reason, now - outage.began)
-        with self._lock:
-            warn = self._warned_at is None or now - self._warned_at >= _WARN_EVERY_SECONDS
-            if warn:
-                self._warned_at = now
-        if warn:
+        if now - self._warned_at >= _WARN_EVERY_SECONDS:
+            self._warned_at = now
             LOG.warning(
                 "Limit source unavailable for %.0f s (%s); using cached limits up to %.0f s old.",
                 now - outage.began,
                 outage.reason,
                 self._ttl + self._stale,
             )
-        return response.value
+        return response

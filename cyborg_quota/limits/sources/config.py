@@ -11,7 +11,7 @@ from oslo_config import cfg
 
 from cyborg_quota import exceptions, validation
 from cyborg_quota.ledger import limit_source as base
-from cyborg_quota.types import UNLIMITED, Constraint, UsageKey
+from cyborg_quota.types import UNLIMITED, Constraint
 
 if TYPE_CHECKING:
     from cyborg_quota.db.project_path import PathState
@@ -35,13 +35,6 @@ class ConfigLimitDriver(base.LimitDriver):
         return [
             base.PathLimits([Constraint(state.project_ids[0], *limit) for limit in limits.items()]) for state in states
         ]
-
-    def limits(self, states: Sequence[PathState], resources: Collection[str]) -> Mapping[UsageKey, int]:
-        return {
-            UsageKey(state.project_ids[0], resource): self._limits.get(resource, UNLIMITED)
-            for state in states
-            for resource in resources
-        }
 
     def defaults(self) -> Mapping[str, int]:
         return dict(self._limits)

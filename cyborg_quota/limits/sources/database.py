@@ -63,7 +63,9 @@ class DatabaseLimitDriver(base.LimitDriver):
         for index, project_id in enumerate(state.project_ids):
             limits.update(parts.get(project_id, {}))
             for resource in resources:
-                limit = self._limit(state, index, resource)
+                own = state.project_limits.get(UsageKey(project_id, resource))
+                is_root = index == len(state.project_ids) - 1
+                limit = effective(is_root, own, state.defaults.get(resource), self.initial_limits)
                 if limit is not None:
                     limits[UsageKey(project_id, resource)] = limit
                 elif self.limit_if_missing is None:
@@ -71,21 +73,6 @@ class DatabaseLimitDriver(base.LimitDriver):
         totals = [Constraint(TOTAL, *total, "total") for total in state.totals.items()]
         error = next((exceptions.LimitNotSet(name, HINT.format(resource=name)) for name in missing), None)
         return base.PathLimits([*self.model.constraints(state.project_ids, limits), *totals], missing, error)
-
-    def limits(self, states: Sequence[PathState], resources: Collection[str]) -> Mapping[UsageKey, int]:
-        found = {}
-        for state in states:
-            for resource in resources:
-                limit = self._limit(state, 0, resource)
-                shown = self.limit_if_missing or 0 if limit is None else limit
-                found[UsageKey(state.project_ids[0], resource)] = shown
-        return found
-
-    def _limit(self, state: PathState, index: int, resource: str) -> int | None:
-        """The limit of a project on the path for the whole resource; None if there is none."""
-        path = state.project_ids
-        own = state.project_limits.get(UsageKey(path[index], resource))
-        return effective(index == len(path) - 1, own, state.defaults.get(resource), self.initial_limits)
 
     def tree_of_path(self, state: PathState) -> LimitTree:
         """The limits of a project and its ancestors."""

@@ -13,7 +13,7 @@ from oslo_config import cfg
 from cyborg_quota import exceptions
 from cyborg_quota.ledger import limit_source as base
 from cyborg_quota.limits.sources.cache import Cache
-from cyborg_quota.types import UNLIMITED, Constraint, Scope, UsageKey
+from cyborg_quota.types import UNLIMITED, Constraint, Scope
 
 if TYPE_CHECKING:
     from cyborg_quota.db.project_path import PathState
@@ -34,12 +34,12 @@ def make_client(conf: cfg.ConfigOpts, needs: str, within_seconds: float | None =
     ``within_seconds``: all its requests together end within this time from now.
     """
     try:
-        from cyborg_quota.limits.sources import keystone_client, keystone_session
+        from cyborg_quota.limits.sources import keystone_client
     except ImportError as error:
         raise exceptions.ConfigurationError(f"{needs} {error.name}: install cyborg_quota[keystone].") from None
-    keystone_session.register_opts(conf)
-    keystone_session.check_credentials(conf)
-    connect = functools.partial(keystone_session.make_adapter, within_seconds=within_seconds)
+    keystone_client.register_opts(conf)
+    keystone_client.check_credentials(conf)
+    connect = functools.partial(keystone_client.make_adapter, within_seconds=within_seconds)
     return keystone_client.KeystoneClient(conf, connect)
 
 
@@ -83,9 +83,9 @@ class KeystoneLimitDriver(base.LimitDriver):
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts) -> KeystoneLimitDriver:
         client = make_client(conf, "[limits] driver = keystone needs")
-        from cyborg_quota.limits.sources import keystone_session
+        from cyborg_quota.limits.sources import keystone_client
 
-        keystone_session.check_endpoint(conf)
+        keystone_client.check_endpoint(conf)
         options = conf.limits
         cache = Cache(
             ttl_seconds=options.keystone_cache_ttl,
@@ -93,7 +93,7 @@ class KeystoneLimitDriver(base.LimitDriver):
             timeout_seconds=conf.oslo_limit.timeout,
             clock=time.monotonic,
         )
-        named = (keystone_session.endpoint_option(conf, f"service_{field}") for field in ("name", "type"))
+        named = (keystone_client.endpoint_option(conf, f"service_{field}") for field in ("name", "type"))
         return cls(
             client,
             cache,
@@ -154,22 +154,6 @@ class KeystoneLimitDriver(base.LimitDriver):
                 for resource, (name, default) in defaults.items()
             ]
             found.append(base.PathLimits(constraints, dict.fromkeys(missing, project_id), error))
-        return found
-
-    def limits(self, states: Sequence[PathState], resources: Collection[str]) -> Mapping[UsageKey, int]:
-        defaults = self._registered(resources)
-        is_listed = len(states) > _MAX_SINGLE_REQUESTS
-        found = {}
-        for state in states:
-            path = state.project_ids
-            levels = self._levels(path, is_listed=is_listed)
-            own = levels[0].limits if levels else {}
-            for resource in resources:
-                key = UsageKey(path[0], resource)
-                found[key] = self.limit_if_missing or 0
-                if resource in defaults:
-                    name, default = defaults[resource]
-                    found[key] = own.get((name, default.region_id), default.default)
         return found
 
     def _levels(self, path: Sequence[str], *, is_listed: bool) -> list[_Level] | None:

@@ -15,7 +15,6 @@ from oslo_config import cfg
 from cyborg_quota import UNLIMITED, Constraint
 from cyborg_quota.db.path_state import PathState
 from cyborg_quota.ledger import limit_source as base
-from cyborg_quota.types import UsageKey
 
 OPTS = [cfg.StrOpt("file", default="/etc/cyborg_quota/limits.json", help="Where each project's limits are.")]
 
@@ -32,12 +31,11 @@ class FileLimitDriver(base.LimitDriver):
         return cls(conf.limits.file)
 
     def bounds(self, states: Sequence[PathState], resources: Collection[str]) -> list[base.PathLimits]:
-        return [self._bounds(self.limits([state], resources)) for state in states]
-
-    def _bounds(self, limits: Mapping[UsageKey, int]) -> base.PathLimits:
-        return base.PathLimits([Constraint(key.project_id, key.resource, limit) for key, limit in limits.items()])
-
-    def limits(self, states: Sequence[PathState], resources: Collection[str]) -> Mapping[UsageKey, int]:
         stored = json.loads(self._path.read_text())
-        keys = [UsageKey(state.project_ids[0], resource) for state in states for resource in resources]
-        return {key: int(stored.get(key.project_id, {}).get(key.resource, UNLIMITED)) for key in keys}
+        return [base.PathLimits(self._constraints(stored, state.project_ids[0], resources)) for state in states]
+
+    def _constraints(
+        self, stored: Mapping[str, Mapping[str, int]], project_id: str, resources: Collection[str]
+    ) -> list[Constraint]:
+        limits = stored.get(project_id, {})
+        return [Constraint(project_id, resource, int(limits.get(resource, UNLIMITED))) for resource in resources]
