@@ -23,7 +23,7 @@ from cyborg_quota import ANY, SELECT, Inventory, QuotaEngine, exceptions
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.driver import DbQuotaDriver
-from cyborg_quota.limits.sources.noop import NoopLimitDriver
+from cyborg_quota.limits.sources.config import NoopLimitDriver
 from cyborg_quota.pods import selection as pod_selection
 from cyborg_quota.replay import charts
 from cyborg_quota.replay.series import Series

@@ -7,9 +7,9 @@ import pathlib
 import time
 
 from benchmarks.report import Figure, Report
-from cyborg_quota.limits.limit_set import LimitSet
 from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree
-from cyborg_quota.limits.models.strict_hierarchy import StrictHierarchy
+from cyborg_quota.limits.models import StrictHierarchy
+from cyborg_quota.limits.timeline import LimitSet
 from cyborg_quota.replay.simulation import Comparison
 from cyborg_quota.replay.traces import Trace
 from cyborg_quota.types import ResourceKey

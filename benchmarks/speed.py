@@ -17,7 +17,7 @@ from cyborg_quota import Claim, QuotaEngine
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.limits.limit_tree import InitialLimits
-from cyborg_quota.limits.models.flat import Flat
+from cyborg_quota.limits.models import Flat
 from cyborg_quota.limits.sources.config import ConfigLimitDriver
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
 from tests import base, fixtures

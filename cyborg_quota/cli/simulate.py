@@ -19,7 +19,7 @@ from cyborg_quota.surface.operations import Argument, Column, Operation, columns
 
 if TYPE_CHECKING:
     from cyborg_quota.db.history import Span
-    from cyborg_quota.limits.limit_set import LimitSet
+    from cyborg_quota.limits.timeline import LimitSet
     from cyborg_quota.replay.simulation import Comparison, Outcome
     from cyborg_quota.replay.traces import Trace
 
@@ -75,8 +75,8 @@ def present_limits(run: base.Run) -> LimitSet:
     Raises BadUsage for a limit driver that cannot list them.
     """
     from cyborg_quota.limits import changes as limit_changes
-    from cyborg_quota.limits.limit_set import LimitSet
     from cyborg_quota.limits.sources.database import DatabaseLimitDriver
+    from cyborg_quota.limits.timeline import LimitSet
 
     driver = DatabaseLimitDriver.from_conf(run.conf)
     if run.conf.limits.driver != "database":
@@ -100,10 +100,9 @@ def _limit_sets(run: base.Run, content: object) -> tuple[LimitSet, LimitSet, lis
     from cyborg_quota.db import overrides as override_rows
     from cyborg_quota.limits import changes as limit_changes
     from cyborg_quota.limits import document
-    from cyborg_quota.limits.limit_set import LimitSet
     from cyborg_quota.limits.limit_tree import LimitTree
     from cyborg_quota.limits.sources.database import DatabaseLimitDriver
-    from cyborg_quota.limits.timeline import Timeline
+    from cyborg_quota.limits.timeline import LimitSet, Timeline
 
     wanted = document.read(content)
     before = present_limits(run)

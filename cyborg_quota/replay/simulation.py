@@ -15,7 +15,7 @@ from typing import Any, Final
 from cyborg_quota import exceptions
 from cyborg_quota.ledger import enforcement, transitions
 from cyborg_quota.ledger.transitions import CountersOf
-from cyborg_quota.limits.limit_set import LimitSet
+from cyborg_quota.limits.timeline import LimitSet
 from cyborg_quota.replay.series import Series
 from cyborg_quota.replay.totals import Holder
 from cyborg_quota.replay.traces import Event

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cyborg_quota.limits.sources.noop import NoopLimitDriver
+from cyborg_quota.limits.sources.config import NoopLimitDriver
 from tests import base, clouds, fixtures
 from tests.api import server
 from tests.api.test_application import MANAGER, READER, ApplicationTestCase, deploy_engine

@@ -13,7 +13,7 @@ from oslo_context import context
 from cyborg_quota.cli import main
 from cyborg_quota.cli.history import LONG_COLUMNS
 from cyborg_quota.limits.limit_tree import InitialLimits
-from cyborg_quota.limits.models.flat import Flat
+from cyborg_quota.limits.models import Flat
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
 from tests import fixtures
 from tests.cli import base, test_limits

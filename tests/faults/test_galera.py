@@ -23,8 +23,7 @@ from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.dialects import mariadb_schema_lock
 from cyborg_quota.limits.limit_tree import InitialLimits
-from cyborg_quota.limits.models.flat import Flat
-from cyborg_quota.limits.models.strict_hierarchy import StrictHierarchy
+from cyborg_quota.limits.models import Flat, StrictHierarchy
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
 from cyborg_quota.types.capacity import ResourceUse
 from tests import base, fixtures, history_replay, invariants, needs

@@ -14,7 +14,7 @@ from fixtures import FakeLogger, MonkeyPatch
 from cyborg_quota import ANY, Claim, Inventory, QuotaEngine, attachment, exceptions
 from cyborg_quota.capacity import selection
 from cyborg_quota.capacity.claims import CapacityEnforcer
-from cyborg_quota.limits.models.strict_two_level import StrictTwoLevel
+from cyborg_quota.limits.models import StrictTwoLevel
 from cyborg_quota.types.capacity import CapacityDrift
 from tests import base, clouds, hooks
 from tests.functional import test_limits

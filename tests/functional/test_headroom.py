@@ -14,8 +14,7 @@ from fixtures import MonkeyPatch
 
 from cyborg_quota import Headroom, QuotaEngine, exceptions
 from cyborg_quota.ledger.limit_source import LimitDriver
-from cyborg_quota.limits.sources.config import ConfigLimitDriver
-from cyborg_quota.limits.sources.noop import NoopLimitDriver
+from cyborg_quota.limits.sources.config import ConfigLimitDriver, NoopLimitDriver
 from cyborg_quota.types import MAX_AMOUNT, Usage
 from tests import base, clouds, fixtures
 from tests.functional import test_limits, test_tree_source

@@ -22,7 +22,7 @@ from cyborg_quota.capacity.imports.changes import CapacityImporter, WantedProvid
 from cyborg_quota.db import change_log
 from cyborg_quota.driver import DbQuotaDriver
 from cyborg_quota.limits.limit_tree import InitialLimits
-from cyborg_quota.limits.models.flat import Flat
+from cyborg_quota.limits.models import Flat
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
 from cyborg_quota.settings import DriverSettings
 from cyborg_quota.types import Author, HistoryFilter, RecordedChange

@@ -15,8 +15,7 @@ from cyborg_quota import QuotaEngine, exceptions
 from cyborg_quota.db import projects
 from cyborg_quota.limits import document
 from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree
-from cyborg_quota.limits.models.flat import Flat
-from cyborg_quota.limits.models.strict_hierarchy import StrictHierarchy
+from cyborg_quota.limits.models import Flat, StrictHierarchy
 from cyborg_quota.types import ResourceKey
 from tests import base, fixtures
 from tests.functional import test_limits

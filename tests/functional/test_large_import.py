@@ -13,7 +13,7 @@ import testscenarios
 from cyborg_quota import QuotaEngine, exceptions
 from cyborg_quota.limits import changes as limit_changes
 from cyborg_quota.limits.limit_tree import InitialLimits
-from cyborg_quota.limits.models.flat import Flat
+from cyborg_quota.limits.models import Flat
 from tests import base, clouds
 from tests.functional import test_limits
 from tests.servers import machine

@@ -11,7 +11,7 @@ from typing import Any
 import testscenarios
 
 from cyborg_quota.limits import changes as limit_reading
-from cyborg_quota.limits.models.flat import Flat
+from cyborg_quota.limits.models import Flat
 from tests import base
 from tests.functional import test_limits
 

@@ -12,10 +12,7 @@ import testscenarios
 from cyborg_quota import QuotaEngine, exceptions
 from cyborg_quota.driver import DbQuotaDriver
 from cyborg_quota.limits.limit_tree import InitialLimits
-from cyborg_quota.limits.models.base import EnforcementModel
-from cyborg_quota.limits.models.flat import Flat
-from cyborg_quota.limits.models.strict_hierarchy import StrictHierarchy
-from cyborg_quota.limits.models.strict_two_level import StrictTwoLevel
+from cyborg_quota.limits.models import EnforcementModel, Flat, StrictHierarchy, StrictTwoLevel
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
 from cyborg_quota.settings import DriverSettings
 from tests import base, fixtures

@@ -8,7 +8,7 @@ from typing import Any
 import testscenarios
 
 from cyborg_quota import exceptions
-from cyborg_quota.limits.models.strict_two_level import StrictTwoLevel
+from cyborg_quota.limits.models import StrictTwoLevel
 from tests import base
 from tests.functional import test_overrides
 

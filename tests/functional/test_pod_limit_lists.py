@@ -8,7 +8,7 @@ from typing import Any
 import testscenarios
 
 from cyborg_quota import ANY, SELECT, Inventory, exceptions, policy
-from cyborg_quota.limits.sources.noop import NoopLimitDriver
+from cyborg_quota.limits.sources.config import NoopLimitDriver
 from cyborg_quota.policy import FITS_RULE, SEE_PODS
 from cyborg_quota.types import LimitRecord
 from tests import base, fixtures, history_replay

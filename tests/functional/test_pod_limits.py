@@ -16,7 +16,7 @@ import testscenarios
 
 from cyborg_quota import ANY, SELECT, Claim, Headroom, Inventory, exceptions
 from cyborg_quota.capacity.claims import CapacityEnforcer
-from cyborg_quota.limits.models.flat import Flat
+from cyborg_quota.limits.models import Flat
 from cyborg_quota.types import Counters, Drift, UsageKey
 from tests import base, clouds, fixtures
 from tests.functional import test_limits

@@ -18,8 +18,8 @@ from fixtures import MonkeyPatch
 from cyborg_quota import Headroom, QuotaEngine, exceptions
 from cyborg_quota.db import totals, usage_locks, usages
 from cyborg_quota.ledger.history import History
-from cyborg_quota.limits.models.flat import Flat
-from cyborg_quota.limits.sources.noop import NoopLimitDriver
+from cyborg_quota.limits.models import Flat
+from cyborg_quota.limits.sources.config import NoopLimitDriver
 from cyborg_quota.types import TOTAL, Notice, ResourceKey, TotalLimit, UsageKey
 from cyborg_quota.types.limits import TreeRow
 from tests import base, clouds, fixtures, history_replay, hooks

@@ -13,9 +13,9 @@ import testscenarios
 from cyborg_quota import QuotaEngine, exceptions
 from cyborg_quota.limits import api as limits_api
 from cyborg_quota.limits.limit_tree import InitialLimits
-from cyborg_quota.limits.models.strict_hierarchy import StrictHierarchy
+from cyborg_quota.limits.models import StrictHierarchy
+from cyborg_quota.limits.sources.config import NoopLimitDriver
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
-from cyborg_quota.limits.sources.noop import NoopLimitDriver
 from tests import base, fixtures, trees
 
 load_tests = testscenarios.load_tests_apply_scenarios

@@ -13,8 +13,7 @@ import testscenarios
 from cyborg_quota import QuotaEngine, exceptions
 from cyborg_quota.db import change_log
 from cyborg_quota.ledger.history import History
-from cyborg_quota.limits.models.flat import Flat
-from cyborg_quota.limits.models.strict_two_level import StrictTwoLevel
+from cyborg_quota.limits.models import Flat, StrictTwoLevel
 from cyborg_quota.types import RecordedChanges
 from tests import base, history_replay
 from tests.functional import test_limits
@@ -170,7 +169,7 @@ class Overcommitting(Flat):
     """Any limit can be set, as under flat, and the limit of every ancestor is enforced, as under strict_hierarchy."""
 
     def constraints(self, path: Any, limits: Any) -> Any:
-        from cyborg_quota.limits.models import base as policies
+        from cyborg_quota.limits import models as policies
 
         return policies.EnforcementModel.constraints(self, path, limits)
 

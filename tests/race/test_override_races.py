@@ -15,7 +15,7 @@ import testscenarios
 from cyborg_quota import QuotaEngine, exceptions
 from cyborg_quota.db import overrides
 from cyborg_quota.db.database import Database
-from cyborg_quota.limits.models.flat import Flat
+from cyborg_quota.limits.models import Flat
 from tests import base, history_replay
 from tests.race import test_limit_races
 from tests.race.workers import race

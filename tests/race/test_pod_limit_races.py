@@ -13,7 +13,7 @@ import testscenarios
 from cyborg_quota import ANY, Inventory, QuotaEngine, exceptions
 from cyborg_quota.db import models
 from cyborg_quota.limits.limit_tree import InitialLimits
-from cyborg_quota.limits.models.strict_hierarchy import StrictHierarchy
+from cyborg_quota.limits.models import StrictHierarchy
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
 from tests import base, fixtures
 from tests.race.workers import PATIENT, race

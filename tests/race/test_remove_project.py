@@ -14,7 +14,7 @@ import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import exceptions
-from cyborg_quota.limits.models.flat import Flat
+from cyborg_quota.limits.models import Flat
 from tests import base, hooks
 from tests.functional import test_limits
 from tests.race.interleaving import interleave

@@ -9,9 +9,7 @@ import unittest
 from collections.abc import Collection
 
 from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree
-from cyborg_quota.limits.models.base import EnforcementModel
-from cyborg_quota.limits.models.strict_hierarchy import StrictHierarchy
-from cyborg_quota.limits.models.strict_two_level import StrictTwoLevel
+from cyborg_quota.limits.models import EnforcementModel, StrictHierarchy, StrictTwoLevel
 from cyborg_quota.limits.timeline import Timeline, problems
 from cyborg_quota.types import LimitOverride, ResourceKey, UsageKey
 

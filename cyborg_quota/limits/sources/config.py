@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The limit driver ``config``: one limit for each resource, the same for all projects, from the configuration file."""
+"""The limit drivers ``config`` and ``noop``: the same limits for all projects, from the configuration file; or none."""
 
 from __future__ import annotations
 
@@ -38,6 +38,16 @@ class ConfigLimitDriver(base.LimitDriver):
 
     def defaults(self) -> Mapping[str, int]:
         return dict(self._limits)
+
+
+class NoopLimitDriver(ConfigLimitDriver):
+    """No limits: usage is counted, and no request is refused. The default, as in the Cyborg specification."""
+
+    set_where: ClassVar[str] = "nowhere while [limits] driver is noop, which has none"
+
+    @classmethod
+    def from_conf(cls, conf: cfg.ConfigOpts) -> NoopLimitDriver:
+        return cls()
 
 
 def parse_limits(limits: Mapping[str, object]) -> dict[str, int]:

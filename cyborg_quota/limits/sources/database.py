@@ -13,7 +13,7 @@ from cyborg_quota.conf import plugins
 from cyborg_quota.db.project_path import PathState
 from cyborg_quota.ledger import limit_source as base
 from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree, effective
-from cyborg_quota.limits.models.base import EnforcementModel
+from cyborg_quota.limits.models import EnforcementModel
 from cyborg_quota.types import TOTAL, UNLIMITED, Constraint, UsageKey
 
 HINT: Final = "Set one: cyborg-quota limit set --default {resource}=10 (-1 is unlimited)."
