@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cyborg_quota import validation
 from cyborg_quota.policy import Policy
@@ -12,6 +14,20 @@ from cyborg_quota.validation import Context
 
 if TYPE_CHECKING:  # the command line's help must not load a database
     from cyborg_quota.driver import DbQuotaDriver
+
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def admin_call(method: Method) -> Method:
+    """A method that needs an admin's context, its first argument. It raises NotAuthorized, with its name, otherwise."""
+
+    @functools.wraps(method)
+    def checked(subject: Any, context: Context, *args: Any, **options: Any) -> Any:
+        validation.admin_only(context, method.__name__)
+        return method(subject, context, *args, **options)
+
+    return checked  # type: ignore[return-value]
 
 
 class Subject:

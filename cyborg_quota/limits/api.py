@@ -20,7 +20,7 @@ from cyborg_quota.limits.changes import LimitChanges
 from cyborg_quota.limits.document import Document
 from cyborg_quota.limits.limit_tree import LimitTree
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
-from cyborg_quota.subject import Subject
+from cyborg_quota.subject import Subject, admin_call
 from cyborg_quota.tree.changes import Tree
 from cyborg_quota.types import (
     MAX_LIMIT,
@@ -158,6 +158,7 @@ class Limits(_Interface):
 
     # --- projects ---
 
+    @admin_call
     def list_projects(
         self, context: Context, *, limit: int | None = None, after: str | None = None
     ) -> list[tuple[str, str | None]]:
@@ -165,24 +166,24 @@ class Limits(_Interface):
 
         ``limit``: the maximum number. ``after``: the last project of the previous page. Raises MarkerNotFound.
         """
-        validation.admin_only(context, "list_projects")
         count, last = validation.row_limit(limit), validation.optional_name("after", after)
         return self._untimed.read(lambda connection: projects.edges_page(connection, count, last))
 
+    @admin_call
     def get_parent(self, context: Context, project_id: str) -> str | None:
         """The parent that limits the project, as stored; None for a root or an unknown project. For all drivers."""
-        validation.admin_only(context, "get_parent")
         named = validation.check_name("project_id", project_id)
         return self._database.read(lambda connection: projects.parent_of(connection, named))
 
+    @admin_call
     def list_children(self, context: Context, project_id: str, after: str = "", count: int = 100) -> list[str]:
         """The first ``count`` children of the project with an id greater than ``after``, sorted. For all drivers."""
-        validation.admin_only(context, "list_children")
         limit = validation.row_limit(count)
         last = "" if isinstance(after, str) and not after else validation.check_name("marker", after)
         named = validation.check_name("project_id", project_id)
         return self._database.read(lambda connection: projects.list_children(connection, named, last, limit or 0))
 
+    @admin_call
     def add_project(
         self, context: Context, project_id: str, parent_id: str | None = None, *, reason: str | None = None
     ) -> None:
@@ -190,26 +191,26 @@ class Limits(_Interface):
 
         The project may already have usage. Raises ProjectRefused, LimitRefused.
         """
-        self._set_parent(context, "add_project", project_id, parent_id, reason, is_new=True)
+        self._set_parent(context, project_id, parent_id, reason, is_new=True)
 
+    @admin_call
     def move_project(
         self, context: Context, project_id: str, parent_id: str | None, *, reason: str | None = None
     ) -> None:
         """Move a project, its descendants and their usage to another parent. Raises ProjectRefused, LimitRefused."""
-        self._set_parent(context, "move_project", project_id, parent_id, reason, is_new=False)
+        self._set_parent(context, project_id, parent_id, reason, is_new=False)
 
     def _set_parent(
-        self, context: Context, action: str, project_id: str, parent_id: str | None, reason: str | None, *, is_new: bool
+        self, context: Context, project_id: str, parent_id: str | None, reason: str | None, *, is_new: bool
     ) -> None:
-        validation.admin_only(context, action)
         project_id = validation.check_name("project_id", project_id)
         parent_id = validation.optional_name("parent_id", parent_id)
         self._require_own_tree()
         self._changes.set_parent(project_id, parent_id, self._author(context, reason), is_new=is_new)
 
+    @admin_call
     def remove_project(self, context: Context, project_id: str, *, reason: str | None = None) -> None:
         """Remove a project and its limits. Raises ProjectRefused if it has usage or children."""
-        validation.admin_only(context, "remove_project")
         project_id = validation.check_name("project_id", project_id)
         self._require_own_tree()
         self._changes.remove(project_id, self._author(context, reason))
@@ -218,33 +219,34 @@ class Limits(_Interface):
         if self._source.tree_source is not None:
             raise exceptions.TreeReadOnly(self._source.tree_source)
 
+    @admin_call
     def is_known_project(self, context: Context, project_id: str) -> bool:
         """Whether the project is in the tree, has or had usage, a limit or an override. For all limit drivers."""
-        validation.admin_only(context, "is_known_project")
         named = validation.check_name("project_id", project_id)
         return self._database.read(lambda connection: tables.is_known(connection, named))
 
+    @admin_call
     def list_holders(self, context: Context, after: str = "", count: int = MAX_LISTED_PROJECTS) -> list[str]:
         """The first projects after ``after`` that have usage, an own limit, or an override that has not ended.
 
         The database sorts them by their ids. At most ``count``, and MAX_LISTED_PROJECTS: call it again with the last id
         of the result until it is empty. Works with all limit drivers.
         """
-        validation.admin_only(context, "list_holders")
         if after != "":
             after = validation.check_name("after", after)
         count = validation.integer(count, 1, None, "The count must be an integer of at least 1")
         return self._untimed.read(lambda connection: tables.holders(connection, after, min(count, MAX_LISTED_PROJECTS)))
 
+    @admin_call
     def list_holdings(self, context: Context, project_ids: Collection[str]) -> list[Holding]:
         """Usage, own limits, number of overrides of at most MAX_LISTED_PROJECTS projects. For all limit drivers."""
-        validation.admin_only(context, "list_holdings")
         is_list = isinstance(project_ids, (list, tuple, set, frozenset))
         if not is_list or len(project_ids) > MAX_LISTED_PROJECTS:
             raise exceptions.InvalidRequest(f"Give a list of at most {MAX_LISTED_PROJECTS} projects.")
         names = [validation.check_name("project_id", name) for name in project_ids]
         return self._database.read(lambda connection: tables.holdings(connection, names))
 
+    @admin_call
     def import_projects(
         self,
         context: Context,
@@ -261,7 +263,6 @@ class Limits(_Interface):
         Returns the changes. Raises InvalidName, ProjectRefused, and LimitRefused if the driver is database and its
         enforcement model does not allow the limits at the new places; all of them before the first write.
         """
-        validation.admin_only(context, "import_projects")
         if not isinstance(parents, Mapping):
             raise exceptions.InvalidRequest(f"Parents must map projects to parents, not be a {type(parents).__name__}.")
         wanted = {
@@ -371,6 +372,7 @@ class Limits(_Interface):
                 action, f"the context of an admin or of an administrator of the parent project (rule {policy.RULE})"
             )
 
+    @admin_call
     def list_limits(
         self,
         context: Context,
@@ -385,7 +387,6 @@ class Limits(_Interface):
         ``limit``, ``after`` and ``resource``: as in QuotaEngine.list_usages; the project of a default is None. Works
         with all limit drivers. Without a project, a driver that has no defaults raises InvalidRequest.
         """
-        validation.admin_only(context, "list_limits")
         project_id = validation.optional_name("project_id", project_id)
         page = paging.check(limit, after, resource)
         if not isinstance(self._source, DatabaseLimitDriver):
@@ -411,9 +412,9 @@ class Limits(_Interface):
 
         return self._database.read(read)
 
+    @admin_call
     def list_defaults(self, context: Context) -> dict[str, int]:
         """The default limits that are set, by resource. Raises LimitsReadOnly with a driver that cannot list them."""
-        validation.admin_only(context, "list_defaults")
         if isinstance(self._source, DatabaseLimitDriver):
             return self._database.read(lambda connection: tables.read_limits(connection, ()))[0]
         return self._fixed_defaults()
@@ -452,6 +453,7 @@ class Limits(_Interface):
         missing = self.limit_if_missing
         return found if missing is None else {**dict.fromkeys(self._resources, missing), **found}
 
+    @admin_call
     def list_pod_limits(
         self,
         context: Context,
@@ -468,7 +470,6 @@ class Limits(_Interface):
 
         A pod that was removed may have left limits. Raises PodNotFound if there is neither a limit nor the pod.
         """
-        validation.admin_only(context, "list_pod_limits")
         pod = validation.optional_name("pod", pod)
         owner = validation.optional_name("project_id", project_id)
         self._require_stored()
@@ -495,6 +496,7 @@ class Limits(_Interface):
             raise exceptions.InvalidRequest("This limit driver cannot list the limits of all projects; name one.")
         return [LimitRecord(None, resource, limit) for resource, limit in sorted(defaults.items())]
 
+    @admin_call
     def tree(
         self, context: Context, project_id: str | None = None, *, limit: int | None = None, after: str | None = None
     ) -> list[TreeRow]:
@@ -502,7 +504,6 @@ class Limits(_Interface):
 
         ``limit``: the maximum number of projects. ``after``: the last one of the previous page. Raises MarkerNotFound.
         """
-        validation.admin_only(context, "tree")
         top, count = validation.optional_name("project_id", project_id), validation.row_limit(limit)
         last = validation.optional_name("after", after)
         initial_limits = self._require_stored().initial_limits
@@ -524,9 +525,9 @@ class Limits(_Interface):
 
         return self._database.read(read)
 
+    @admin_call
     def path(self, context: Context, project_id: str) -> list[TreeRow]:
         """A project and its ancestors, root first; one row per resource."""
-        validation.admin_only(context, "path")
         state, tree = self._path(validation.check_name("project_id", project_id))
         return limit_tree.rows(tree, state.counters, enumerate(reversed(state.project_ids)), self.limit_if_missing)
 
@@ -536,9 +537,9 @@ class Limits(_Interface):
         state = self._database.read(lambda connection: path_state.read(connection, project_id))
         return state, source.tree_of_path(state)
 
+    @admin_call
     def list_over(self, context: Context) -> list[TreeRow]:
         """The rows whose usage exceeds the limit, after it was lowered; first those of total limits (TOTAL)."""
-        validation.admin_only(context, "list_over")
         tree, state = self._whole_tree()
         rows = [
             TreeRow(TOTAL, None, 0, resource, limit, 0, state.counters[UsageKey(TOTAL, resource)].subtree)
@@ -595,6 +596,7 @@ class Limits(_Interface):
             dry_run=dry_run,
         )
 
+    @admin_call
     def list_overrides(
         self,
         context: Context,
@@ -609,7 +611,6 @@ class Limits(_Interface):
         Also returns the time of the database (naive UTC), which decides which of them apply; None without overrides.
         ``limit``: the maximum number. ``after``: the id of the last override of the previous page.
         """
-        validation.admin_only(context, "list_overrides")
         owner = validation.optional_name("project_id", project_id)
         self._require_stored()
         count, last = validation.row_limit(limit), None if after is None else validation.entry_id(after)
@@ -631,12 +632,13 @@ class Limits(_Interface):
 
     # --- export and import ---
 
+    @admin_call
     def export_limits(self, context: Context) -> dict[str, Any]:
         """All limits and the project tree as a document for import_limits; see limits/document.py."""
-        validation.admin_only(context, "export_limits")
         stored = limit_changes.read_all(self._database, self._require_stored().initial_limits)
         return documents.write(stored.tree, stored.overrides, stored.totals)
 
+    @admin_call
     def import_limits(
         self, context: Context, document: object, *, dry_run: bool = False, reason: str | None = None
     ) -> list[RecordedChange]:
@@ -648,7 +650,6 @@ class Limits(_Interface):
         same as the import.
         Raises InvalidDocument, UnknownResource, PodNotFound, LimitRefused (with every problem, and the changes).
         """
-        validation.admin_only(context, "import_limits")
         changes = self._changes
         wanted = documents.read(document)
         unknown = wanted.resources - set(self._resources)
@@ -707,9 +708,9 @@ class Limits(_Interface):
         assert project_id is not None
         return [without_others(entry) for entry in self._authority.visible(context, project_id, entries)]
 
+    @admin_call
     def purge_history(self, context: Context, older_than_seconds: int) -> int:
         """Delete older entries of the history, and those of overrides that ended before. Returns their number."""
-        validation.admin_only(context, "purge_history")
         age = validation.age_microseconds(older_than_seconds)
         purged = 0
         while deleted := self._untimed.write(lambda connection: change_log.purge(connection, age)):
