@@ -3,27 +3,78 @@
 
 A program tests the class and the attributes. The message is for people and, where possible, says what to do next.
 No message contains a connection URL.
+
+A class whose message follows from its fields declares both: ``text`` is the message, as a format of the fields. {field}
+is a text that this package made, or amounts by resource; {field!r} is an untrusted value, quoted (safe_repr).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import decimal
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+import itertools
+import string
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from cyborg_quota.exceptions.base import MOST_VIOLATIONS, listed
-from cyborg_quota.exceptions.base import InvalidRequest as InvalidRequest
-from cyborg_quota.exceptions.base import NotFound as NotFound
-from cyborg_quota.exceptions.base import QuotaError as QuotaError
-from cyborg_quota.exceptions.projects import AmbiguousProject as AmbiguousProject
-from cyborg_quota.exceptions.projects import ProjectLookupFailed as ProjectLookupFailed
-from cyborg_quota.exceptions.projects import UnknownProject as UnknownProject
-from cyborg_quota.exceptions.totals import TotalLimitNotFound as TotalLimitNotFound
 from cyborg_quota.safe_repr import amounts, safe_repr
 
 if TYPE_CHECKING:
     from cyborg_quota.types import Over, RecordedChange
     from cyborg_quota.types.capacity import CapacityOver
+
+MOST_VIOLATIONS: Final = 20
+"""The most violations that a message names. A call may have thousands of claims; ``overs`` has all of them."""
+
+
+def listed(items: Collection[object], most: int) -> str:
+    """The first ``most`` items, and the number of the others: "a; b; and 3 more"."""
+    texts = [str(item) for item in itertools.islice(items, most)]
+    more = [f"and {len(items) - most} more"] if len(items) > most else []
+    return "; ".join(texts + more)
+
+
+class _Formatter(string.Formatter):
+    """Formats a ``text`` with the attributes of an error: see the documentation of this module."""
+
+    def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # noqa: ARG002
+        return getattr(args[0], str(key))
+
+    def convert_field(self, value: Any, conversion: Any) -> Any:
+        if conversion == "r":
+            return safe_repr(str(value) if isinstance(value, decimal.Decimal) else value)
+        return amounts(value) if isinstance(value, Mapping) else value
+
+
+class QuotaError(Exception):
+    """The base class of all exceptions of this package.
+
+    ``next_step``: a sentence about the command that helps, for those who have a command line. ``conflict``: the error
+    code of the REST API, which answers 409; empty: it answers otherwise (api/errors.py).
+    """
+
+    next_step: ClassVar[str] = ""
+    conflict: ClassVar[str] = ""
+    _text: ClassVar[str] = ""
+
+    def __init_subclass__(cls, *, text: str | None = None, conflict: str | None = None) -> None:
+        cls._text = cls._text if text is None else text
+        cls.conflict = cls.conflict if conflict is None else conflict
+
+    def __post_init__(self) -> None:
+        Exception.__init__(self, _Formatter().format(self._text, self).rstrip())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle an error with its attributes: the constructor cannot be called with the message alone."""
+        return type(self).__new__, (type(self), *self.args), dict(self.__dict__)
+
+
+class NotFound(QuotaError):
+    """What the call names does not exist, or is not visible to the context."""
+
+
+class InvalidRequest(QuotaError, ValueError):
+    """The request is invalid. Repeating it cannot succeed."""
 
 
 # --- refusals ------------------------------------------------------------------------------------------------
@@ -53,25 +104,24 @@ class OverCapacity(QuotaError):
         super().__init__("The claim does not fit: " + listed(self.overs, MOST_VIOLATIONS))
 
 
-class NotAuthorized(QuotaError):
+@dataclasses.dataclass(eq=False, repr=False)
+class NotAuthorized(QuotaError, text="Not authorized: {action} needs {needs}."):
     """The context is not allowed to make this call. The error does not reveal whether the object exists."""
 
-    def __init__(self, action: str, needs: str = "an admin's context") -> None:
-        self.action = action
-        super().__init__(f"Not authorized: {action} needs {needs}.")
+    action: str
+    needs: str = "an admin's context"
 
 
 # --- invalid input: raised before anything is written --------------------------------------------------------
 
 
-class InvalidName(InvalidRequest):
+@dataclasses.dataclass(eq=False, repr=False)
+class InvalidName(InvalidRequest, text="Invalid {field} {value!r}: {reason}."):
     """The name of a project, resource, consumer or group cannot be stored or compared."""
 
-    def __init__(self, field: str, value: object, reason: str) -> None:
-        self.field = field
-        self.value = value
-        self.reason = reason
-        super().__init__(f"Invalid {field} {safe_repr(value)}: {reason}.")
+    field: str
+    value: object
+    reason: str
 
 
 class UnknownResource(InvalidRequest):
@@ -86,14 +136,13 @@ class UnknownResource(InvalidRequest):
         )
 
 
-class InvalidDelta(InvalidRequest):
+@dataclasses.dataclass(eq=False, repr=False)
+class InvalidDelta(InvalidRequest, text="Invalid amount {delta!r} for resource {resource!r}: {reason}."):
     """An amount is not an integer, is less than 1, or has more than 31 bits."""
 
-    def __init__(self, resource: str, delta: object, reason: str) -> None:
-        self.resource = resource
-        self.delta = delta
-        self.reason = reason
-        super().__init__(f"Invalid amount {safe_repr(delta)} for resource {safe_repr(resource)}: {reason}.")
+    resource: str
+    delta: object
+    reason: str
 
 
 class InvalidClaim(InvalidRequest):
@@ -104,13 +153,12 @@ class InvalidSelection(InvalidRequest):
     """The call does not have exactly one of reservations, consumer and group; or the list is empty."""
 
 
-class InvalidReservationExpiration(InvalidRequest):
+@dataclasses.dataclass(eq=False, repr=False)
+class InvalidReservationExpiration(InvalidRequest, text="Invalid reservation expiration {expire!r}: {reason}."):
     """The expiry is not None, a number of seconds, a timedelta or a datetime; or it is not in the future."""
 
-    def __init__(self, expire: object, reason: str) -> None:
-        self.expire = expire
-        self.reason = reason
-        super().__init__(f"Invalid reservation expiration {safe_repr(expire)}: {reason}.")
+    expire: object
+    reason: str
 
 
 class MarkerNotFound(InvalidRequest):
@@ -132,179 +180,169 @@ class InvalidDocument(InvalidRequest):
         super().__init__(f"Invalid document of limits: {short_place} {reason}.")
 
 
-class InvalidInventory(InvalidRequest):
+@dataclasses.dataclass(eq=False, repr=False)
+class InvalidInventory(InvalidRequest, text="Invalid {field} {value!r} of the inventory of {resource!r}: {reason}."):
     """A value of an inventory is invalid: the total, reserved, min_unit, max_unit, step_size, allocation_ratio."""
 
-    def __init__(self, resource: str, field: str, value: object, reason: str) -> None:
-        self.resource, self.field, self.value, self.reason = resource, field, value, reason
-        shown = safe_repr(str(value) if isinstance(value, decimal.Decimal) else value)
-        super().__init__(f"Invalid {field} {shown} of the inventory of {safe_repr(resource)}: {reason}.")
+    resource: str
+    field: str
+    value: object
+    reason: str
 
 
-class ReasonRequired(InvalidRequest):
+@dataclasses.dataclass(eq=False, repr=False)
+class ReasonRequired(InvalidRequest, text="A change of limits needs a reason: [limits] require_reason is set."):
     """[limits] require_reason is set, and the change of limits or of the project tree has no reason."""
 
     next_step = "Give it with --reason."
 
-    def __init__(self) -> None:
-        super().__init__("A change of limits needs a reason: [limits] require_reason is set.")
 
-
-class UsageOverflow(InvalidRequest):
+@dataclasses.dataclass(eq=False, repr=False)
+class UsageOverflow(
+    InvalidRequest,
+    text="Project {project_id} cannot hold {requested} more of {resource}: the maximum of a counter is 2147483647. "
+    "Release some first, or count the resource in larger units.",
+):
     """The sum does not fit into the counter of the project, which is a 32-bit integer."""
 
-    def __init__(self, project_id: str, resource: str, requested: int) -> None:
-        self.project_id = project_id
-        self.resource = resource
-        self.requested = requested
-        super().__init__(
-            f"Project {project_id} cannot hold {requested} more of {resource}: the maximum of a counter is 2147483647. "
-            "Release some first, or count the resource in larger units."
-        )
+    project_id: str
+    resource: str
+    requested: int
 
 
 # --- reservations --------------------------------------------------------------------------------------------
 
 
-class ReservationError(QuotaError):
+@dataclasses.dataclass(eq=False, repr=False)
+class ReservationError(QuotaError, text="Reservation {uuid!r} cannot be used."):
     """The state of a reservation does not allow the call."""
 
-    reason = "cannot be used"
-
-    def __init__(self, uuid: str | None, text: str | None = None) -> None:
-        self.uuid = uuid
-        super().__init__(text or f"Reservation {safe_repr(uuid)} {self.reason}.")
+    uuid: str | None
 
 
-class ReservationNotFound(NotFound, ReservationError):
+class ReservationNotFound(NotFound, ReservationError, text="Reservation {uuid!r} was not found."):
     """The reservation does not exist, or belongs to another project (both raise the same error).
 
     For a call by consumer or group, ``uuid`` is that name: it has no reservation in the project.
     """
 
-    reason = "was not found"
-
     @classmethod
     def of_holder(cls, project_id: str, consumer: str | None, group: str | None = None) -> ReservationNotFound:
         """The error for a consumer or a group."""
         kind, name = ("Group", str(group)) if consumer is None else ("Consumer", consumer)
-        return cls(name, f"{kind} {safe_repr(name)} of project {safe_repr(project_id)} holds no reservation.")
+        error = cls(name)
+        error.args = (f"{kind} {safe_repr(name)} of project {safe_repr(project_id)} holds no reservation.",)
+        return error
 
 
-class ResourceNotHeld(ReservationNotFound):
+@dataclasses.dataclass(eq=False, repr=False)
+class ResourceNotHeld(
+    ReservationNotFound,
+    text="Consumer {consumer!r} of project {project_id!r} holds no {resource!r}. Reserve it for another consumer.",
+):
     """The consumer holds other resources, but not this one. ``uuid`` is None."""
 
-    def __init__(self, project_id: str, consumer: str, resource: str) -> None:
-        self.project_id, self.consumer, self.resource = project_id, consumer, resource
-        who = f"Consumer {safe_repr(consumer)} of project {safe_repr(project_id)}"
-        super().__init__(None, f"{who} holds no {safe_repr(resource)}. Reserve it for another consumer.")
+    uuid: str | None = dataclasses.field(default=None, init=False)
+    project_id: str
+    consumer: str
+    resource: str
 
 
-class ReservationCommitted(ReservationError):
+class ReservationCommitted(ReservationError, text="Reservation {uuid!r} was committed; release it instead."):
     """The reservation was already committed. Release it; it cannot be rolled back."""
 
-    reason = "was committed; release it instead"
 
-
-class ReservationRolledBack(ReservationError):
+class ReservationRolledBack(ReservationError, text="Reservation {uuid!r} was rolled back; reserve again."):
     """The reservation was rolled back. Make a new one."""
 
-    reason = "was rolled back; reserve again"
 
-
-class ReservationExpired(ReservationError):
+class ReservationExpired(ReservationError, text="Reservation {uuid!r} has expired; reserve again."):
     """The reservation was not committed before its expiry. Make a new one."""
 
-    reason = "has expired; reserve again"
 
-
-class ReservationReleased(ReservationError):
+class ReservationReleased(ReservationError, text="Reservation {uuid!r} was released; reserve again."):
     """The reservation was committed and later released. Make a new one."""
 
-    reason = "was released; reserve again"
 
-
-class ReservationConflict(QuotaError):
+@dataclasses.dataclass(eq=False, repr=False)
+class ReservationConflict(
+    QuotaError,
+    text="Consumer {consumer!r} already holds {held}, {difference}. "
+    "Release or roll back the existing reservations first.",
+):
     """The consumer already has live reservations with other deltas, or without the requested provider or pod.
 
     ``held`` and ``requested`` map resources to deltas. ``provider``, ``pod``: the requested one, if only that differs.
     """
 
-    def __init__(
-        self, consumer: str, held: Mapping[str, int], requested: Mapping[str, int], *,
-        provider: str | None = None, pod: str | None = None, text: str | None = None,
-    ) -> None:  # fmt: skip
-        self.consumer, self.held, self.requested = consumer, dict(held), dict(requested)
-        self.provider, self.pod = provider, pod
-        differs = f"which differs from the request ({amounts(requested)})"
-        if provider is not None:
-            differs = f"but not at provider {safe_repr(provider)}"
-        if pod is not None:
-            differs = f"but not in pod {safe_repr(pod)}"
-        super().__init__(
-            text
-            or f"Consumer {safe_repr(consumer)} already holds {amounts(held)}, {differs}. "
-            "Release or roll back the existing reservations first."
-        )
+    consumer: str
+    held: Mapping[str, int]
+    requested: Mapping[str, int]
+    provider: str | None = dataclasses.field(default=None, kw_only=True)
+    pod: str | None = dataclasses.field(default=None, kw_only=True)
+
+    @property
+    def difference(self) -> str:
+        """What differs, for the message."""
+        if self.pod is not None:
+            return f"but not in pod {safe_repr(self.pod)}"
+        if self.provider is not None:
+            return f"but not at provider {safe_repr(self.provider)}"
+        return f"which differs from the request ({amounts(self.requested)})"
 
 
-class AmountChanged(ReservationConflict):
+class AmountChanged(
+    ReservationConflict,
+    text="Consumer {consumer!r} holds {held}, which differs from the expected amounts ({requested}). "
+    "Nothing was changed.",
+):
     """The consumer does not hold the expected amounts. Nothing was changed. ``held`` and ``requested`` are amounts."""
 
-    def __init__(self, consumer: str, held: Mapping[str, int], expected: Mapping[str, int]) -> None:
-        text = (
-            f"Consumer {safe_repr(consumer)} holds {amounts(held)}, which differs from the expected amounts "
-            f"({amounts(expected)}). Nothing was changed."
-        )
-        super().__init__(consumer, held, expected, text=text)
 
-
-class NameConflict(ReservationConflict):
+@dataclasses.dataclass(eq=False, repr=False)
+class NameConflict(ReservationConflict, text="The name {consumer!r} cannot be given: {reason}. Nothing was changed."):
     """A commit with a name: the name is held by another claim, or a reservation has another consumer.
 
     Nothing was changed. ``held``: what the other claim, or the other consumer, holds.
     """
 
-    def __init__(self, consumer: str, held: Mapping[str, int], requested: Mapping[str, int], reason: str) -> None:
-        text = f"The name {safe_repr(consumer)} cannot be given: {reason}. Nothing was changed."
-        super().__init__(consumer, held, requested, text=text)
+    reason: str
 
 
 # --- limits and the project tree -----------------------------------------------------------------------------
 
 
-class LimitNotSet(QuotaError):
+@dataclasses.dataclass(eq=False, repr=False)
+class LimitNotSet(QuotaError, conflict="limit_not_set", text="No limit is set for resource {resource!r}. {hint}"):
     """No limit is set for a resource, and [limits] missing is refuse. ``hint`` says how to set a limit."""
 
-    conflict = "limit_not_set"
-
-    def __init__(self, resource: str, hint: str) -> None:
-        self.resource, self.hint = resource, hint
-        super().__init__(f"No limit is set for resource {safe_repr(resource)}. {hint}")
+    resource: str
+    hint: str
 
 
-class LimitsUnavailable(QuotaError):
+@dataclasses.dataclass(eq=False, repr=False)
+class LimitsUnavailable(
+    QuotaError, text="Limits have been unavailable for {seconds:.0f} s ({reason}). Nothing was charged."
+):
     """The limit source is unavailable, and the cached limits are too old to be used. Nothing was charged."""
 
-    def __init__(self, reason: str, seconds: float) -> None:
-        self.reason, self.seconds = reason, seconds
-        super().__init__(f"Limits have been unavailable for {seconds:.0f} s ({reason}). Nothing was charged.")
+    reason: str
+    seconds: float
 
 
-class LimitsReadOnly(QuotaError):
+@dataclasses.dataclass(eq=False, repr=False)
+class LimitsReadOnly(
+    QuotaError,
+    conflict="limits_read_only",
+    text="Limits cannot be set here, because [limits] driver is not database. They are set {where}.",
+):
     """[limits] driver is not database, so limits and the project tree cannot be changed here. See ``where``."""
 
-    conflict = "limits_read_only"
-
-    def __init__(self, where: str) -> None:
-        self.where = where
-        super().__init__(f"Limits cannot be set here, because [limits] driver is not database. They are set {where}.")
+    where: str
 
 
-class TreeReadOnly(QuotaError):
+class TreeReadOnly(QuotaError, conflict="limits_read_only"):
     """The source of the limits keeps the project tree too, so it cannot be changed here."""
-
-    conflict = "limits_read_only"
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -314,7 +352,7 @@ class TreeReadOnly(QuotaError):
         )
 
 
-class LimitRefused(QuotaError):
+class LimitRefused(QuotaError, conflict="limit_refused"):
     """The enforcement model forbids the change. Nothing was changed.
 
     ``problems``: one sentence for each violation; the message has the first MAX_SHOWN. ``changes``: the changes that an
@@ -322,85 +360,126 @@ class LimitRefused(QuotaError):
     """
 
     MAX_SHOWN: Final = 10
-    conflict = "limit_refused"
 
     def __init__(self, problems: Sequence[str], changes: Sequence[RecordedChange] = ()) -> None:
-        self.problems = list(problems)
-        self.changes = list(changes)
+        self.problems, self.changes = list(problems), list(changes)
         super().__init__(f"Not allowed: {listed(self.problems, self.MAX_SHOWN)}. Nothing was changed.")
 
 
-class OverrideNotFound(NotFound):
+@dataclasses.dataclass(eq=False, repr=False)
+class OverrideNotFound(NotFound, text="Override {override_id!r} was not found, or has ended. Nothing was changed."):
     """The override does not exist, has ended, or was cancelled."""
 
     next_step = "List the overrides: cyborg-quota limit override list"
-
-    def __init__(self, override_id: str) -> None:
-        self.override_id = override_id
-        super().__init__(f"Override {safe_repr(override_id)} was not found, or has ended. Nothing was changed.")
+    override_id: str
 
 
-class ProjectRefused(QuotaError):
+@dataclasses.dataclass(eq=False, repr=False)
+class ProjectRefused(QuotaError, conflict="project_refused", text="Project {project_id!r} {reason}."):
     """A project cannot be added, moved or removed: it is unknown, is in use, or would become its own descendant."""
 
-    conflict = "project_refused"
+    project_id: str
+    reason: str
 
-    def __init__(self, project_id: str, reason: str) -> None:
-        self.project_id, self.reason = project_id, reason
-        super().__init__(f"Project {safe_repr(project_id)} {reason}.")
+
+class TotalLimitNotFound(NotFound):
+    """These resources have no total limit over all projects. ``resources``: their names, sorted."""
+
+    def __init__(self, resources: Iterable[str]) -> None:
+        self.resources = sorted(resources)
+        super().__init__(f"There is no total limit for {', '.join(self.resources)}. Nothing was changed.")
+
+
+# --- the names of projects, which Keystone knows -------------------------------------------------------------
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class UnknownProject(QuotaError, text="Keystone has no {what} with the name or id {project!r}{place}. {hint}"):
+    """Keystone has no project (or ``what``: domain) with this id or name."""
+
+    project: str
+    domain: str | None
+    what: str = dataclasses.field(default="project", kw_only=True)
+    hint: str = dataclasses.field(default="", kw_only=True)
+
+    @property
+    def place(self) -> str:
+        """The domain, for the message."""
+        return "" if self.domain is None else f" in the domain {safe_repr(self.domain)}"
+
+
+class AmbiguousProject(QuotaError):
+    """Several projects of Keystone have this name. ``candidates``: (project_id, domain_id) of each.
+
+    The message has the first MAX_SHOWN.
+    """
+
+    MAX_SHOWN: Final = 10
+
+    def __init__(self, project: str, candidates: Sequence[tuple[str, str | None]]) -> None:
+        self.project, self.candidates = project, tuple(candidates)
+        named = [f"{project_id} (domain {domain_id})" for project_id, domain_id in self.candidates]
+        super().__init__(
+            f"{len(named)} projects have the name {safe_repr(project)}: {listed(named, self.MAX_SHOWN)}. Give the id "
+            "of one of them, or its domain (--project-domain)."
+        )
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class ProjectLookupFailed(QuotaError, text="Projects cannot be looked up: {reason}. {hint}"):
+    """Keystone, which knows the names of the projects, did not answer."""
+
+    reason: str
+    hint: str = dataclasses.field(default="", kw_only=True)
 
 
 # --- pods ----------------------------------------------------------------------------------------------------
 
 
-class InvalidPod(InvalidRequest):
+@dataclasses.dataclass(eq=False, repr=False)
+class InvalidPod(InvalidRequest, text="Invalid {field} {value!r} of a pod: {reason}."):
     """A value of a pod cannot be stored."""
 
-    def __init__(self, field: str, value: object, reason: str) -> None:
-        self.field, self.value, self.reason = field, value, reason
-        super().__init__(f"Invalid {field} {safe_repr(value)} of a pod: {reason}.")
+    field: str
+    value: object
+    reason: str
 
 
-class PodNotFound(NotFound):
+@dataclasses.dataclass(eq=False, repr=False)
+class PodNotFound(NotFound, text="Pod {pod!r} was not found."):
     """No pod has this name."""
 
     next_step = "List the pods: cyborg-quota pod list"
-
-    def __init__(self, pod: str) -> None:
-        self.pod = pod
-        super().__init__(f"Pod {safe_repr(pod)} was not found.")
+    pod: str
 
 
-class PodExists(QuotaError):
+@dataclasses.dataclass(eq=False, repr=False)
+class PodExists(QuotaError, text="A pod with the name {pod!r} exists."):
     """Another pod has the same name. Nothing was changed."""
 
-    def __init__(self, pod: str) -> None:
-        self.pod = pod
-        super().__init__(f"A pod with the name {safe_repr(pod)} exists.")
+    pod: str
 
 
-class PodInUse(QuotaError):
+@dataclasses.dataclass(eq=False, repr=False)
+class PodInUse(QuotaError, text="Pod {pod!r} cannot be removed: {reason}."):
     """A pod cannot be removed: projects are bound to it, or providers belong to it. Nothing was changed."""
 
-    def __init__(self, pod: str, reason: str) -> None:
-        self.pod, self.reason = pod, reason
-        super().__init__(f"Pod {safe_repr(pod)} cannot be removed: {reason}.")
+    pod: str
+    reason: str
 
 
-class PodNotAvailable(QuotaError):
+@dataclasses.dataclass(eq=False, repr=False)
+class PodNotAvailable(
+    QuotaError, text="Pod {pod!r} takes no bindings and no claims: its state is {state} (see `pod enable`)."
+):
     """The pod takes neither bindings nor claims that name it, because of its state. Nothing was changed."""
 
-    def __init__(self, pod: str, state: str) -> None:
-        self.pod, self.state = pod, state
-        super().__init__(
-            f"Pod {safe_repr(pod)} takes no bindings and no claims: its state is {state} (see `pod enable`)."
-        )
+    pod: str
+    state: str
 
 
-class NoPodFits(QuotaError):
+class NoPodFits(QuotaError, conflict="no_pod_fits"):
     """The project has no pod for this zone and these tags, and no pod passes the filters. Nothing was changed."""
-
-    conflict = "no_pod_fits"
 
     def __init__(self, zone: str | None, affinity: Mapping[str, str]) -> None:
         self.zone, self.affinity = zone, dict(affinity)
@@ -411,62 +490,69 @@ class NoPodFits(QuotaError):
         )
 
 
-class BindingNotFound(NotFound):
+@dataclasses.dataclass(eq=False, repr=False)
+class BindingNotFound(
+    NotFound,
+    text="Project {project_id!r} is not bound to a pod for this zone and these tags; see `pod binding list`.",
+):
     """The project has no current binding for this zone and these tags."""
 
-    def __init__(self, project_id: str) -> None:
-        self.project_id = project_id
-        super().__init__(
-            f"Project {safe_repr(project_id)} is not bound to a pod for this zone and these tags; "
-            "see `pod binding list`."
-        )
+    project_id: str
 
 
 # --- capacity ------------------------------------------------------------------------------------------------
 
 
-class ProviderNotFound(NotFound):
+@dataclasses.dataclass(eq=False, repr=False)
+class ProviderNotFound(
+    NotFound, text="Provider {provider!r} was not found; see `cyborg-quota capacity provider list`."
+):
     """No provider has this UUID or name."""
 
-    def __init__(self, provider: str) -> None:
-        self.provider = provider
-        super().__init__(f"Provider {safe_repr(provider)} was not found; see `cyborg-quota capacity provider list`.")
+    provider: str
 
 
-class ProviderExists(QuotaError):
+@dataclasses.dataclass(eq=False, repr=False)
+class ProviderExists(QuotaError, text="A provider with the name or UUID {provider!r} exists."):
     """Another provider has the same name or UUID. Nothing was changed."""
 
-    def __init__(self, provider: str) -> None:
-        self.provider = provider
-        super().__init__(f"A provider with the name or UUID {safe_repr(provider)} exists.")
+    provider: str
 
 
-class ProviderInUse(QuotaError):
+@dataclasses.dataclass(eq=False, repr=False)
+class ProviderInUse(QuotaError, text="{what} cannot be {change}: {reason}."):
     """A provider, or one of its inventories, has claims or children, and cannot be removed. Nothing was changed.
 
     ``resource`` None: the provider has children. ``change``: what was refused.
     """
 
-    def __init__(self, provider: str, resource: str | None, reason: str, *, change: str = "removed") -> None:
-        self.provider, self.resource, self.reason = provider, resource, reason
-        what = f"Provider {safe_repr(provider)}"
-        if resource is not None:
-            what = f"The inventory of {safe_repr(resource)} at provider {safe_repr(provider)}"
-        super().__init__(f"{what} cannot be {change}: {reason}.")
+    provider: str
+    resource: str | None
+    reason: str
+    change: str = dataclasses.field(default="removed", kw_only=True)
+
+    @property
+    def what(self) -> str:
+        """The provider or the inventory, for the message."""
+        if self.resource is None:
+            return f"Provider {safe_repr(self.provider)}"
+        return f"The inventory of {safe_repr(self.resource)} at provider {safe_repr(self.provider)}"
 
 
-class ProviderConflict(QuotaError):
+@dataclasses.dataclass(eq=False, repr=False)
+class ProviderConflict(
+    QuotaError,
+    text="Provider {provider!r} has generation {generation}, not {expected}: it was changed concurrently. "
+    "Read its inventories and try again.",
+):
     """The provider has changed since its generation was read. Nothing was changed; read it again.
 
     ``expected`` is the generation of the caller, ``generation`` that of the provider.
     """
 
-    def __init__(self, provider: str, expected: int, generation: int) -> None:
-        self.provider, self.expected, self.generation = provider, expected, generation
-        super().__init__(
-            f"Provider {safe_repr(provider)} has generation {generation}, not {expected}: it was changed concurrently. "
-            "Read its inventories and try again."
-        )
+    provider: str
+    expected: int
+    generation: int
 
 
 # --- database ------------------------------------------------------------------------------------------------
@@ -479,32 +565,32 @@ class DatabaseError(QuotaError):
 _CONCURRENT_CHANGES = ("keeps changing", "keep changing", "too many concurrent changes of the same rows")
 
 
-class DatabaseUnavailable(DatabaseError):
+@dataclasses.dataclass(eq=False, repr=False)
+class DatabaseUnavailable(DatabaseError, text="{outcome}"):
     """The database was unreachable, or its statements failed, until the retry deadline. Call again later.
 
     Or the database answered, but other calls kept changing what this one needs; ``reason`` says so.
     """
 
-    def __init__(self, reason: str, seconds: float) -> None:
-        self.reason = reason
-        self.seconds = seconds
-        outcome = f"gave up after {seconds:.1f} s" if seconds >= 0.05 else "not retried"
-        text = f"The database is unavailable ({reason}); {outcome}."
-        if reason.endswith(_CONCURRENT_CHANGES):
-            text = f"The call could not be completed ({reason}) within {seconds:.1f} s; call again."
-        super().__init__(text)
+    reason: str
+    seconds: float
+
+    @property
+    def outcome(self) -> str:
+        """The message."""
+        if self.reason.endswith(_CONCURRENT_CHANGES):
+            return f"The call could not be completed ({self.reason}) within {self.seconds:.1f} s; call again."
+        retries = f"gave up after {self.seconds:.1f} s" if self.seconds >= 0.05 else "not retried"
+        return f"The database is unavailable ({self.reason}); {retries}."
 
 
-class DatabaseReadOnly(DatabaseUnavailable):
+class DatabaseReadOnly(
+    DatabaseUnavailable,
+    text="The database accepts no writes ({reason}): it is a replica, or was set to be read-only. [database] "
+    "connection must point to the primary server (for PostgreSQL, list all servers there and add "
+    "target_session_attrs=read-write), or to an SQLite file in a directory that this user may write.",
+):
     """The database server accepts no writes: it is a replica, or is set to read-only. Nothing was changed."""
-
-    def __init__(self, reason: str, seconds: float) -> None:
-        super().__init__(reason, seconds)
-        self.args = (
-            f"The database accepts no writes ({reason}): it is a replica, or was set to be read-only. [database] "
-            "connection must point to the primary server (for PostgreSQL, list all servers there and add "
-            "target_session_attrs=read-write), or to an SQLite file in a directory that this user may write.",
-        )
 
 
 class DatabaseUnreachable(DatabaseUnavailable):
@@ -520,22 +606,22 @@ class SchemaError(DatabaseError):
     """The schema of the database does not match this release."""
 
 
-class DatabaseNotInitialized(SchemaError):
+@dataclasses.dataclass(eq=False, repr=False)
+class DatabaseNotInitialized(
+    SchemaError, text="The database has no cyborg_quota schema yet. Create it: cyborg-quota db sync"
+):
     """The database does not contain the tables of cyborg_quota."""
 
-    def __init__(self) -> None:
-        super().__init__("The database has no cyborg_quota schema yet. Create it: cyborg-quota db sync")
 
-
-class DatabaseBehind(SchemaError):
+@dataclasses.dataclass(eq=False, repr=False)
+class DatabaseBehind(
+    SchemaError,
+    text="The database is at revision {revision}, this code needs {head}. Upgrade it: cyborg-quota db sync",
+):
     """The schema of the database is older than this release requires."""
 
-    def __init__(self, revision: str, head: str) -> None:
-        self.revision = revision
-        self.head = head
-        super().__init__(
-            f"The database is at revision {revision}, this code needs {head}. Upgrade it: cyborg-quota db sync"
-        )
+    revision: str
+    head: str
 
 
 class DatabaseForeign(SchemaError):

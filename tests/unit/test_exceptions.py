@@ -10,7 +10,7 @@ import pickle
 from oslotest import base
 
 from cyborg_quota import Over, exceptions
-from cyborg_quota.exceptions.base import listed
+from cyborg_quota.exceptions import listed
 from cyborg_quota.types.capacity import CapacityOver
 
 ERRORS = (
