@@ -16,7 +16,7 @@ TABLE: Final[dict[str, Any]] = {
     "mysql_charset": "utf8mb4",
     "mysql_collate": "utf8mb4_bin",
 }
-"""The keyword arguments of ``create_table``."""
+"""The keyword arguments of a table."""
 
 
 def name(chars: int = 255) -> Any:
