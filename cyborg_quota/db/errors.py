@@ -119,7 +119,7 @@ def is_not_executable(error: BaseException) -> bool:
 _READ_ONLY: Final = frozenset({"25006", 1792, 1836})
 
 _HANDLED: Final = _NOT_EXECUTABLE | _READ_ONLY | {"QU001"}
-"""QU001: one of the ledger's functions refuses (postgresql_functions.REFUSED_STATE)."""
+"""QU001: one of the ledger's functions refuses (postgresql.REFUSED_STATE)."""
 
 
 def is_handled(error: BaseException) -> bool:

@@ -21,7 +21,7 @@ from oslotest import base as test_base
 from cyborg_quota import ANY, Inventory, QuotaEngine, exceptions
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
-from cyborg_quota.db.dialects import mariadb_schema_lock
+from cyborg_quota.db.dialects import mariadb
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models import Flat, StrictHierarchy
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
@@ -153,7 +153,7 @@ class TestCluster(test_base.BaseTestCase):
             admin.exec_driver_sql("CREATE TABLE killed.cyborg_quota_sync (id INTEGER PRIMARY KEY)")
             cluster_faults.wait_until_replicated(self.cluster)
             database = Database(fixtures.settings(cluster_faults.url_of(self.cluster.nodes[1], "killed")))
-            with mock.patch.object(mariadb_schema_lock, "SCHEMA_LOCK_SECONDS", 0.3):
+            with mock.patch.object(mariadb, "SCHEMA_LOCK_SECONDS", 0.3):
                 error = self.assertRaises(exceptions.DatabaseUnavailable, schema.sync, database)
             self.assertIn("drop it if none does", str(error))
             admin.exec_driver_sql("DROP TABLE killed.cyborg_quota_sync")
@@ -169,7 +169,7 @@ class TestCluster(test_base.BaseTestCase):
             self.assertTrue(node)
             connection.exec_driver_sql(f"CREATE TABLE cyborg_quota_sync (id INTEGER PRIMARY KEY) COMMENT='{node}'")
         database = Database(fixtures.settings(url))
-        with mock.patch.object(mariadb_schema_lock, "SCHEMA_LOCK_SECONDS", 5):
+        with mock.patch.object(mariadb, "SCHEMA_LOCK_SECONDS", 5):
             self.assertEqual((None, schema.head()), schema.sync(database))
         database.close()
         self.assertNotIn("cyborg_quota_sync", sa.inspect(sa.create_engine(url)).get_table_names())

@@ -10,9 +10,8 @@ import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import QuotaEngine
-from cyborg_quota.db import schema
-from cyborg_quota.db.dialects import postgresql_functions as functions
-from cyborg_quota.db.dialects.postgresql_functions import DEFINITIONS
+from cyborg_quota.db import dialects, schema
+from cyborg_quota.db.dialects.postgresql import DEFINITIONS
 from tests import base, fixtures
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -54,7 +53,7 @@ class TestFunctions(base.BackendTestCase):
 
     def missing(self) -> list[str]:
         with self.admin.connect() as connection:
-            return functions.missing(connection)
+            return dialects.of(connection).missing_functions(connection)
 
     def make_engine(self) -> QuotaEngine:
         return fixtures.open_engine(self, self.url)

@@ -22,8 +22,8 @@ from oslotest import base
 import cyborg_quota
 from cyborg_quota import policy
 from cyborg_quota.cyborg import bind_tracker, repair
-from cyborg_quota.db import socket_watchdog
 from cyborg_quota.db.database import Database
+from cyborg_quota.db.dialects import postgresql
 from cyborg_quota.db.settings import DatabaseSettings
 from cyborg_quota.limits.sources import cache, keystone_client
 from cyborg_quota.metrics import exporter
@@ -59,7 +59,7 @@ def of_tracker(name: str) -> Callable[[], tuple[Any, Any]]:
 
 OBJECTS: dict[str, Callable[[], Any]] = {
     "db.database._Pool": lambda: Database(DatabaseSettings(url="sqlite://"))._pool,
-    "db.socket_watchdog._Watcher": lambda: socket_watchdog._Watcher(60.0),
+    "db.dialects.postgresql._Watcher": lambda: postgresql._Watcher(60.0),
     "limits.sources.cache.Cache": make_cache,
     "cyborg.ledger_guard.LedgerGuard": of_tracker("guard"),
     "cyborg.repair.Repair": lambda: repair.Repair(mock.Mock(), is_healing=True),
@@ -225,7 +225,7 @@ class TestState(base.BaseTestCase):
         self.assertEqual({flight}, charger.running)
 
     def test_of_the_socket_watchdog(self) -> None:
-        watcher = socket_watchdog._Watcher(60.0)
+        watcher = postgresql._Watcher(60.0)
         connection = mock.Mock()
         watcher.begin(connection, mock.Mock(info={}))
 

@@ -277,7 +277,7 @@ DB_LEVELS = (
         "resource_providers",
         "usages",
     },
-    {"clock", "errors", "generations", "models", "paging", "prepared", "settings", "socket_watchdog"},
+    {"clock", "errors", "generations", "models", "paging", "prepared", "settings"},
 )
 DECIDES_BY_DATABASE = re.compile(
     r"dialect\.name|get_backend_name|get_driver_name|is_mariadb|is_mysql|is_sqlite|is_postgresql"

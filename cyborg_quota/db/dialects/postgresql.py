@@ -2,14 +2,27 @@
 """PostgreSQL. It guarantees no lock order within an UPDATE of several rows, so each usage row has its own UPDATE;
 except in batches, which first lock the rows in order (``charge_together``).
 
-A reserve or a settle is one call of a function in autocommit mode (postgresql_functions.py). If it is refused, the
-function changes nothing.
+A reserve or a settle is one call of a function in autocommit mode. If it is refused, the function changes nothing. A
+transaction of several statements keeps its row locks during the round trips between them. A function has no round
+trips, and PostgreSQL keeps the plans of its statements for as long as the connection lives. Its text is in
+postgresql.sql.
+
+A released function is never changed: a new text is a new function, with the next version in its name. ``db sync``
+creates the functions. Where they are missing, reserve and settle use the multi-statement transaction.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import importlib.resources
+import os
+import re
+import socket
+import struct
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -17,9 +30,9 @@ from oslo_log import log as logging
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.compiler import compiles
 
-from cyborg_quota.db import socket_watchdog, usages
+from cyborg_quota import forks
+from cyborg_quota.db import usages
 from cyborg_quota.db.clock import utc_after
-from cyborg_quota.db.dialects import postgresql_functions as functions
 from cyborg_quota.db.dialects.base import Dialect
 from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.db.models import quota_usages, reservations
@@ -58,7 +71,7 @@ class PostgreSQL(Dialect):
             _set_in_session(engine, _session_values(url, settings))
         if settings.statement_timeout_seconds is not None:
             # The server ends a statement half a second earlier, with an error.
-            socket_watchdog.watch(engine, settings.statement_timeout_seconds + 0.5)
+            _watch(engine, settings.statement_timeout_seconds + 0.5)
 
     @contextlib.contextmanager
     def time_limits(
@@ -74,17 +87,17 @@ class PostgreSQL(Dialect):
         if changes:
             connection.exec_driver_sql("; ".join(changes))
         info = connection.info
-        info[socket_watchdog.IS_PATIENT] = settings.statement_timeout_seconds is None
+        info[_IS_PATIENT] = settings.statement_timeout_seconds is None
         try:
             yield
         finally:
-            info[socket_watchdog.IS_PATIENT] = False
+            info[_IS_PATIENT] = False
 
     def charge_together(self, connection: sa.Connection, postings: Sequence[Posting]) -> bool:
         parameters = dict(
             zip(
                 usages.COLUMNS,
-                functions.arrays([usages.values(posting) for posting in postings], len(usages.COLUMNS)),
+                arrays([usages.values(posting) for posting in postings], len(usages.COLUMNS)),
                 strict=True,
             )
         )
@@ -101,20 +114,20 @@ class PostgreSQL(Dialect):
         claims: Sequence[InventoryClaim] = (),
     ) -> bool | None:
         first = rows[0]
-        return functions.call(
+        return call(
             connection,
-            functions.RESERVE,
+            RESERVE,
             first.project_id,
             first.ttl_microseconds,
-            *functions.arrays(rows, _COLUMNS_OF_ROWS),
-            *functions.arrays(claims, 3),
-            *functions.arrays([usages.values(posting) for posting in postings], len(usages.COLUMNS)),
+            *arrays(rows, _COLUMNS_OF_ROWS),
+            *arrays(claims, 3),
+            *arrays([usages.values(posting) for posting in postings], len(usages.COLUMNS)),
         )
 
     def read_in_single_statement(
         self, connection: sa.Connection, query: Statement, parameters: Mapping[str, Any]
     ) -> Sequence[Any] | None:
-        if functions.TRANSACTION_SETTINGS in connection.info:
+        if TRANSACTION_SETTINGS in connection.info:
             return None  # behind a transaction pooler, the query needs the SET statements first
         return query(connection, parameters).all()
 
@@ -126,14 +139,14 @@ class PostgreSQL(Dialect):
         grace: int,
         postings: Sequence[Posting],
     ) -> bool | None:
-        uuids_array = functions.array(sorted(uuids))
-        return functions.call(
+        uuids_array = array(sorted(uuids))
+        return call(
             connection,
-            functions.SETTLE,
+            SETTLE,
             uuids_array,
             after,
             grace,
-            *functions.arrays([usages.values(posting) for posting in postings], len(usages.COLUMNS)),
+            *arrays([usages.values(posting) for posting in postings], len(usages.COLUMNS)),
         )
 
     def report_no_single_statements(self, reason: str) -> None:
@@ -144,10 +157,18 @@ class PostgreSQL(Dialect):
         )
 
     def missing_functions(self, connection: sa.Connection) -> list[str]:
-        return functions.missing(connection)
+        is_missing = "SELECT to_regproc(%s) IS NULL"
+        return [name for name in DEFINITIONS if connection.exec_driver_sql(is_missing, (name,)).scalar_one()]
 
     def create_functions(self, connection: sa.Connection) -> list[str]:
-        return functions.create(connection)
+        """If a privilege is missing, nothing is created."""
+        names = self.missing_functions(connection)
+        if names and (lacking := _missing_privileges(connection)):
+            return lacking
+        for name in names:
+            schema: str = connection.exec_driver_sql("SELECT quote_ident(current_schema())").scalar_one()
+            connection.exec_driver_sql(DEFINITIONS[name].replace("@schema@", schema))
+        return []
 
     def enter_autocommit(self, connection: sa.Connection) -> None:
         _driver_connection(connection).autocommit = True
@@ -254,7 +275,7 @@ def _set_in_each_transaction(engine: sa.Engine, values: Mapping[str, str]) -> No
 
     @sa.event.listens_for(engine, "connect")
     def set_up(_dbapi_connection: Any, record: Any) -> None:
-        record.info[functions.TRANSACTION_SETTINGS] = text
+        record.info[TRANSACTION_SETTINGS] = text
 
     def begin(dbapi_connection: Any) -> None:
         if not dbapi_connection.autocommit:  # (a single-statement transaction includes the text)
@@ -320,3 +341,165 @@ def _utc_after(element: utc_after, compiler: Any, **kw: Any) -> str:
         return "(statement_timestamp() AT TIME ZONE 'UTC')"
     microseconds = compiler.process(element.clauses, **kw)
     return f"(statement_timestamp() AT TIME ZONE 'UTC' + {microseconds} * INTERVAL '1 microsecond')"
+
+
+_TEXT: Final = importlib.resources.files("cyborg_quota.db.dialects").joinpath("postgresql.sql").read_text("utf-8")
+DEFINITIONS: Final = {
+    name: definition
+    for definition, name in re.findall(r"^(CREATE FUNCTION @schema@\.(\w+)\(.*?)\n;$", _TEXT, re.DOTALL | re.MULTILINE)
+}
+"""The definition of each function, by name, in the order in which they are created."""
+
+RESERVE: Final = "cyborg_quota_reserve_v1"
+SETTLE: Final = "cyborg_quota_settle_v1"
+
+TRANSACTION_SETTINGS: Final = "cyborg_quota_transaction_settings"
+"""Key in ``connection.info``, for a connection behind a pooler in transaction mode: its SET statements.
+
+Each transaction may run on another server connection. A function call is sent after these SET statements; the server
+runs them in one transaction.
+"""
+
+REFUSED_STATE: Final = "QU001"
+"""Our own SQLSTATE: roll back."""
+
+
+def _missing_privileges(connection: sa.Connection) -> list[str]:
+    """The privileges that the user lacks to create functions, as GRANT writes them."""
+    schema, can_create = connection.exec_driver_sql(
+        "SELECT quote_ident(current_schema()), has_schema_privilege(current_schema(), 'CREATE')"
+    ).one()
+    can_use_language = connection.exec_driver_sql(
+        "SELECT has_language_privilege(oid, 'USAGE') FROM pg_language WHERE lanname = 'plpgsql'"
+    ).scalar()
+    privileges = {f"CREATE ON SCHEMA {schema}": can_create, "USAGE ON LANGUAGE plpgsql": can_use_language}
+    return [privilege for privilege, has in privileges.items() if not has]
+
+
+def call(connection: sa.Connection, function: str, *arguments: str | int | None) -> bool:
+    """Call a function that is a transaction of its own. False: it changed nothing."""
+    # The function's result is returned as the row count, because SQLAlchemy is slower with columns. (The comment shows
+    # in a server log or a network trace that the statement commits.)
+    text = f"SELECT WHERE {function}({', '.join(['%s'] * len(arguments))}) -- COMMIT"
+    if (settings := connection.info.get(TRANSACTION_SETTINGS)) is not None:
+        text = f"{settings}; {text}"
+    return connection.exec_driver_sql(text, arguments).rowcount > 0
+
+
+def arrays(rows: Sequence[Sequence[str | int | None]], number: int) -> Iterable[str]:
+    """The columns of rows as arrays, also if there are no rows. ``number``: of the columns."""
+    return map(array, zip(*[row[:number] for row in rows], strict=True) if rows else [()] * number)
+
+
+def array(elements: Iterable[str | int | None]) -> str:
+    """PostgreSQL's text of an array. (psycopg2's ARRAY[...] takes the client and the server longer.)"""
+    return f"{{{','.join([_element(element) for element in elements])}}}"
+
+
+def _element(value: str | int | None) -> str:
+    """An element in the text of an array."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, int):
+        return str(value)
+    quoted = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{quoted}"'
+
+
+# --- A watchdog, which closes connections whose server no longer answers: a frozen machine or process ---
+
+# PyMySQL has a read timeout. libpq has none: its timeout covers connecting only, ``statement_timeout`` is enforced by
+# the server, and the kernel's timeouts (``tcp_user_timeout``, keepalives) do not detect a stopped process whose kernel
+# still acknowledges data. Therefore a thread checks all connections twice a second. It shuts down each connection that
+# waits for an answer, and on which no data was sent or received for too long. Its caller then gets a lost connection
+# error.
+
+_IS_PATIENT: Final = "cyborg_quota_is_patient"
+"""Key in the pool's ``info`` of a connection: whether its statement may take any time."""
+
+_ACTIVE: Final = 1
+"""libpq's transaction status of a connection that waits for the answer to a statement."""
+_LAST_DATA_SENT: Final = 44
+_LAST_DATA_RECEIVED: Final = 52
+"""Offsets in Linux's struct tcp_info: tcpi_last_data_sent and tcpi_last_data_recv, 32 bits, in milliseconds ago."""
+
+
+def _watch(engine: sa.Engine, limit_seconds: float) -> None:
+    """Close each connection of ``engine`` that waits longer than ``limit_seconds`` for a server that sends nothing.
+
+    This works for TCP connections on Linux, and adds no cost to a statement.
+    """
+    if not hasattr(socket, "TCP_INFO"):
+        return
+    watcher = _Watcher(limit_seconds)
+    # Register first: SQLAlchemy and other listeners run statements on a new connection.
+    sa.event.listen(engine, "connect", watcher.begin, insert=True)
+    sa.event.listen(engine, "close", watcher.end)
+
+
+class _Watcher:
+    """The connections of an engine, and the thread that checks them, which starts with the first connection."""
+
+    def __init__(self, limit_seconds: float) -> None:
+        self._limit_seconds = limit_seconds
+        self.renew_after_fork()
+        forks.register(self)
+
+    def renew_after_fork(self) -> None:
+        """Reset in a child process, which has neither the parent's connections nor its thread."""
+        self._has_thread = False
+        # (Weak references: SQLAlchemy sends no close event for a connection that failed during its setup.)
+        self._connections: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+    def begin(self, connection: Any, record: Any) -> None:
+        """Watch a new connection. Start the thread if it does not run."""
+        with self._lock:
+            self._connections[connection] = record.info
+            if self._has_thread:
+                return
+            self._has_thread = True
+        period = min(0.5, self._limit_seconds / 10)
+        threading.Thread(
+            target=_check_periodically,
+            args=(weakref.ref(self), period),
+            name="cyborg-quota-socket-watchdog",
+            daemon=True,
+        ).start()
+
+    def end(self, connection: Any, _record: Any = None) -> None:
+        """Forget a closed connection: its file descriptor may be reused immediately."""
+        with self._lock:
+            self._connections.pop(connection, None)
+
+    def check(self) -> None:
+        """Shut down the connections that have been silent for too long."""
+        with self._lock:
+            connections = list(self._connections)
+        for connection in connections:
+            with self._lock, contextlib.suppress(Exception):  # (closed by another thread, or not a TCP connection)
+                if connection in self._connections and self._is_silent(connection):
+                    with socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
+                        duplicate.shutdown(socket.SHUT_RDWR)
+
+    def _is_silent(self, connection: Any) -> bool:
+        """Whether the connection waits for its server for too long. An idle connection or transaction is not silent."""
+        is_waiting = connection.info.transaction_status == _ACTIVE and not self._connections[connection].get(
+            _IS_PATIENT
+        )
+        return is_waiting and _silent_seconds(connection) > self._limit_seconds
+
+
+def _check_periodically(watcher_ref: weakref.ref[_Watcher], period_seconds: float) -> None:
+    while (watcher := watcher_ref()) is not None:
+        watcher.check()
+        del watcher
+        time.sleep(period_seconds)
+
+
+def _silent_seconds(connection: Any) -> float:
+    with socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
+        tcp_info = duplicate.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 64)
+    (sent,) = struct.unpack_from("=I", tcp_info, _LAST_DATA_SENT)
+    (received,) = struct.unpack_from("=I", tcp_info, _LAST_DATA_RECEIVED)
+    return float(min(sent, received)) / 1000
