@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions, validation
-from cyborg_quota.ledger.requests import ReserveRequest, ResizeRequest, TransferRequest
 from cyborg_quota.metrics.monitoring import Monitoring
 from cyborg_quota.policy import SEE_PODS, Policy
 from cyborg_quota.queries import Queries
@@ -23,7 +22,10 @@ from cyborg_quota.types import (
     Notice,
     Over,
     PodChoice,
+    ReserveRequest,
+    ResizeRequest,
     Resource,
+    TransferRequest,
 )
 from cyborg_quota.types.capacity import CapacityDrift
 from cyborg_quota.validation import Context

@@ -18,8 +18,7 @@ from cyborg_quota import exceptions
 from cyborg_quota.db import clock, dialects, paging, resource_providers
 from cyborg_quota.db.models import reservation_changes, reservations
 from cyborg_quota.db.reservations import IS_LIVE_CLAIM, IS_OVERDUE, ROW_COLUMNS
-from cyborg_quota.ledger.transitions import Row
-from cyborg_quota.types import COMMITTED, RELEASED, RESERVED, Reservation, ReservationFilter, State
+from cyborg_quota.types import COMMITTED, RELEASED, RESERVED, Reservation, ReservationFilter, Row, State
 from cyborg_quota.types.capacity import Allocation
 
 _row = reservations.c

@@ -7,8 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from cyborg_quota.ledger.transitions import Row
-from cyborg_quota.types import RESERVED, State
+from cyborg_quota.types import RESERVED, Row, State
 
 _VARIANTS: Final = {digit: "89ab"[index % 4] for index, digit in enumerate("0123456789abcdef")}
 

@@ -24,8 +24,7 @@ from cyborg_quota.db.prepared import (
     case_by_value,
     chunks,
 )
-from cyborg_quota.ledger.transitions import Row
-from cyborg_quota.types import COMMITTED, EXPIRED, LIVE_STATES, RESERVED, State
+from cyborg_quota.types import COMMITTED, EXPIRED, LIVE_STATES, RESERVED, Row, State
 
 _row = reservations.c
 

@@ -18,10 +18,8 @@ from cyborg_quota.db.database import Connection
 from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.project_path import ProjectPath
-from cyborg_quota.ledger.requests import ReserveRequest, ResizeRequest
 from cyborg_quota.ledger.rooms import Rooms
-from cyborg_quota.ledger.transitions import Row
-from cyborg_quota.types import RESERVED, Claim, InventoryKey, Over, ResourceKey
+from cyborg_quota.types import RESERVED, Claim, InventoryKey, Over, ReserveRequest, ResizeRequest, ResourceKey, Row
 
 _MAX_CACHED_COUNTERS: Final = 10_000
 

@@ -13,7 +13,7 @@ from cyborg_quota.db import history
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.history import ExpiryPosition
 from cyborg_quota.ledger.settle import Settler
-from cyborg_quota.ledger.transitions import Row
+from cyborg_quota.types import Row
 
 _MOST_LOCKED: Final = 3
 """The maximum number of projects for whose locks one run of the expirer waits."""

@@ -15,8 +15,8 @@ from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.ledger import transitions
 from cyborg_quota.ledger.reserve import repeat
 from cyborg_quota.ledger.settle import Settler
-from cyborg_quota.ledger.transitions import Plan, Row
-from cyborg_quota.types import Selection
+from cyborg_quota.ledger.transitions import Plan
+from cyborg_quota.types import Row, Selection
 
 
 class _OverdueHolder(Exception):

@@ -12,8 +12,7 @@ from typing import ClassVar
 
 from cyborg_quota import exceptions
 from cyborg_quota.ledger.enforcers import Enforcer, PendingClaim
-from cyborg_quota.ledger.requests import ReserveRequest
-from cyborg_quota.types import Over
+from cyborg_quota.types import Over, ReserveRequest
 
 Enforce = Callable[[str, Mapping[str, int]], None]
 """``enforce(project_id, deltas)``, as of oslo_limit.limit.Enforcer. A refusal is an exception that has the attribute

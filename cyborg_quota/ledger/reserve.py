@@ -21,7 +21,6 @@ from cyborg_quota import exceptions
 from cyborg_quota.db import charges, new_reservations, reservations, usages
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.inventories import InventoryClaim
-from cyborg_quota.ledger import transitions
 from cyborg_quota.ledger.enforcers import (
     Enforcer,
     Enforcers,
@@ -32,9 +31,8 @@ from cyborg_quota.ledger.enforcers import (
     new_rows,
 )
 from cyborg_quota.ledger.project_limits import Charge, ProjectEnforcer
-from cyborg_quota.ledger.requests import ReserveRequest
 from cyborg_quota.ledger.settle import Settler
-from cyborg_quota.types import RESERVED, Claim, Selection
+from cyborg_quota.types import RESERVED, Claim, ReserveRequest, Row, Selection
 
 _MAX_ATTEMPTS: Final = 200
 """The most attempts of one call. An attempt is repeated if other calls have changed what it had read."""
@@ -191,7 +189,7 @@ class Reserver:
         consumers = [item.claim.consumer for item in pending if item.claim.consumer is not None]
         uuids = [uuid for item in pending for uuid in item.uuids.values()]
 
-        def read_rows(connection: Connection) -> tuple[list[transitions.Row], dict[str | None, list[transitions.Row]]]:
+        def read_rows(connection: Connection) -> tuple[list[Row], dict[str | None, list[Row]]]:
             self._database.ensure_durable(connection)
             return (
                 reservations.by_uuids(connection, uuids, request.project_id, self._settler.grace),

@@ -20,11 +20,10 @@ from cyborg_quota.db.reservations import Amendment
 from cyborg_quota.ledger import transitions
 from cyborg_quota.ledger.enforcers import Enforcers, Refused
 from cyborg_quota.ledger.project_limits import Charge, ProjectEnforcer
-from cyborg_quota.ledger.requests import ResizeRequest
 from cyborg_quota.ledger.reserve import repeat
 from cyborg_quota.ledger.settle import Settler
-from cyborg_quota.ledger.transitions import AmountsByState, Row, amounts_by_state
-from cyborg_quota.types import EXPIRED, ResourceKey
+from cyborg_quota.ledger.transitions import AmountsByState, amounts_by_state
+from cyborg_quota.types import EXPIRED, ResizeRequest, ResourceKey, Row
 
 
 class ReservationChanged(Exception):

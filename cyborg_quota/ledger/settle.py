@@ -22,8 +22,8 @@ from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.usages import Node, Posting
 from cyborg_quota.ledger import transitions
 from cyborg_quota.ledger.paths import PathCache
-from cyborg_quota.ledger.transitions import Call, CountersOf, Move, Plan, Row
-from cyborg_quota.types import Selection, State, UsageKey
+from cyborg_quota.ledger.transitions import Call, CountersOf, Move, Plan
+from cyborg_quota.types import Row, Selection, State, UsageKey
 
 LOG = logging.getLogger(__name__)
 

@@ -21,12 +21,11 @@ from cyborg_quota.ledger import transitions
 from cyborg_quota.ledger.enforcers import Enforcers
 from cyborg_quota.ledger.paths import PathCache
 from cyborg_quota.ledger.project_limits import Charge, ProjectEnforcer
-from cyborg_quota.ledger.requests import TransferRequest
 from cyborg_quota.ledger.reserve import repeat
 from cyborg_quota.ledger.resize import ReservationChanged, amend, expire_overdue, postings_of, read_rows, total
 from cyborg_quota.ledger.settle import Settler
-from cyborg_quota.ledger.transitions import Row, amounts_by_state
-from cyborg_quota.types import LIVE_STATES, ResourceKey, UsageKey
+from cyborg_quota.ledger.transitions import amounts_by_state
+from cyborg_quota.types import LIVE_STATES, ResourceKey, Row, TransferRequest, UsageKey
 
 
 class _ReceiverHolds(Exception):

@@ -21,35 +21,12 @@ from cyborg_quota.types import (
     ROLLED_BACK,
     InventoryKey,
     ResourceKey,
+    Row,
     State,
     UsageKey,
 )
 
 Call = Literal["commit", "rollback", "release", "extend", "resize", "transfer", "expire"]
-
-
-class Row(NamedTuple):
-    """The columns of a stored reservation that ``decide`` needs. ``overdue`` was computed by the database's clock.
-
-    ``generation`` counts its resizes and transfers. ``pod``: the pod in which it is counted, besides all pods.
-
-    ``ended_after`` is the highest reservation id at the time this one ended: ids, not times, define the
-    order, because clocks can run backwards.
-    """
-
-    id: int
-    uuid: str
-    usage_id: int
-    project_id: str
-    resource: str
-    delta: int
-    state: State
-    overdue: bool
-    consumer: str | None = None
-    provider_id: int | None = None
-    generation: int = 0
-    pod: str | None = None
-    ended_after: int | None = None
 
 
 class Move(NamedTuple):

@@ -32,15 +32,13 @@ from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.ledger import enforcement
 from cyborg_quota.ledger.enforcers import Enforcer, PendingClaim, PreparationChanged, Refused, conflict
 from cyborg_quota.ledger.limit_source import LimitDriver
-from cyborg_quota.ledger.requests import ReserveRequest
 from cyborg_quota.ledger.rooms import Rooms
-from cyborg_quota.ledger.transitions import Row
 from cyborg_quota.pods import pod_bindings
 from cyborg_quota.pods import tables as pods
 from cyborg_quota.pods.pod_bindings import BindingKey, StoredBinding
 from cyborg_quota.pods.selection import PodRequest, PodSelection, reason_to_leave
 from cyborg_quota.pods.types import Reason
-from cyborg_quota.types import ANY, PodChoice, ResourceKey
+from cyborg_quota.types import ANY, PodChoice, ReserveRequest, ResourceKey, Row
 
 _PODS_ONE_BY_ONE: Final = 2
 """After this number of pods that do not fit, one query finds all pods with a provider that fits."""

@@ -27,6 +27,7 @@ from cyborg_quota.types import (
     Constraint,
     Counters,
     Over,
+    Row,
     State,
     UsageKey,
 )
@@ -59,7 +60,7 @@ class Simulation:
         self.peak: dict[UsageKey, int] = {}
         self.counters: dict[UsageKey, Counters] = {}
         self.touched: Sequence[UsageKey] = ()
-        self._live: dict[Holder, transitions.Row] = {}
+        self._live: dict[Holder, Row] = {}
         self._skipped: set[Holder] = set()
         self._constraints: dict[UsageKey, tuple[list[UsageKey], list[Constraint]]] = {}
         self.advance(0.0)
@@ -121,9 +122,7 @@ class Simulation:
         width = enforcement.widths(event.project_id, request)
         if enforcement.find_violations(event.project_id, width, self.counters, request):
             raise exceptions.UsageOverflow(event.project_id, event.resource, event.amount)
-        self._live[holder] = transitions.Row(
-            event.line, event.consumer, 0, *key[:2], event.amount, RESERVED, overdue=False
-        )
+        self._live[holder] = Row(event.line, event.consumer, 0, *key[:2], event.amount, RESERVED, overdue=False)
         self._charge(key, *transitions.effect(None, RESERVED, event.amount))
         return True
 
@@ -137,7 +136,7 @@ class Simulation:
         self.bound_by.setdefault(key, Counter())[min(violations, key=rank).project_id] += 1
         self.touched = path
 
-    def _move(self, holder: Holder, row: transitions.Row, state: State) -> None:
+    def _move(self, holder: Holder, row: Row, state: State) -> None:
         self._charge(UsageKey(row.project_id, row.resource), *transitions.effect(row.state, state, row.delta))
         if state in LIVE_STATES:
             self._live[holder] = row._replace(state=state)

@@ -143,6 +143,36 @@ class Claim:
     pod: str | PodChoice | None = None
 
 
+class ReserveRequest(NamedTuple):
+    """The arguments of a reserve; of an adoption, which is committed without checking limits: without a lifetime."""
+
+    project_id: str
+    claims: Sequence[Claim]
+    group: str | None
+    ttl_microseconds: int | None
+    sees_all: bool
+    """Whether the caller may see the usage of ancestors."""
+    state: State = RESERVED
+
+
+class ResizeRequest(NamedTuple):
+    """The arguments of a resize. ``expected``: the amounts that must be held, by resource; may be empty."""
+
+    project_id: str
+    consumer: str
+    amounts: Mapping[str, int]
+    expected: Mapping[str, int]
+    sees_all: bool
+
+
+class TransferRequest(NamedTuple):
+    """The arguments of a transfer: two different projects, and the consumer whose live reservations it moves."""
+
+    sender: str
+    receiver: str
+    consumer: str
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Constraint:
     """A condition that a reserve must satisfy.
@@ -326,6 +356,30 @@ class Reservation:
     ended_at: datetime.datetime | None
     source: str | None = None
     provider: str | None = None
+
+
+class Row(NamedTuple):
+    """The columns of a stored reservation that its transitions need. ``overdue`` was computed by the database's clock.
+
+    ``generation`` counts its resizes and transfers. ``pod``: the pod in which it is counted, besides all pods.
+
+    ``ended_after`` is the highest reservation id at the time this one ended: ids, not times, define the
+    order, because clocks can run backwards.
+    """
+
+    id: int
+    uuid: str
+    usage_id: int
+    project_id: str
+    resource: str
+    delta: int
+    state: State
+    overdue: bool
+    consumer: str | None = None
+    provider_id: int | None = None
+    generation: int = 0
+    pod: str | None = None
+    ended_after: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from cyborg_quota.db.database import Database
 from cyborg_quota.ledger import transitions
 from cyborg_quota.limits.api import Limits
 from cyborg_quota.settings import database_settings
-from cyborg_quota.types import STATES
+from cyborg_quota.types import STATES, Row
 from tests import fixtures, forked
 from tests.servers import machine
 
@@ -179,7 +179,7 @@ class TestCallTable(base.BaseTestCase):
 
 def cell(call: transitions.Call, state: str, overdue: bool) -> str:
     """Return the result that ``transitions`` gives, in the words of the page."""
-    row = transitions.Row(1, "u", 1, "p", "gpu", 1, state, overdue)  # type: ignore[arg-type]
+    row = Row(1, "u", 1, "p", "gpu", 1, state, overdue)  # type: ignore[arg-type]
     plan = transitions.decide(call, [row])
     words = {"extend": "gets a new expiry", "resize": "gets the new amount", "transfer": "moves to the receiver"}
     results = [words[call] if move.to == state else f"becomes {move.to}" for move in plan.moves]

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from oslotest import base
 
 from cyborg_quota.ledger import transitions
-from cyborg_quota.ledger.transitions import Row
-from cyborg_quota.types import LIVE_STATES, STATES
+from cyborg_quota.types import LIVE_STATES, STATES, Row
 
 CALLS = ("commit", "rollback", "release", "extend", "resize", "transfer", "expire")
 CHANGES = {"extend": {"reserved"}, "resize": LIVE_STATES, "transfer": LIVE_STATES}
