@@ -28,7 +28,7 @@ import sqlalchemy as sa
 from benchmarks import harness, tree
 from benchmarks.report import Report
 from cyborg_quota import Claim
-from cyborg_quota.db import connection_cache, schema
+from cyborg_quota.db import connect, schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.limits import tables as limit_tables
 from tests import base, fixtures, trees
@@ -58,7 +58,7 @@ VARIANTS: Final = {
     ),
     "no connection cache": Variant(
         ("mariadb", "postgresql", "sqlite"),
-        [(connection_cache.ConnectionCache, "put", lambda _cache, cached: connection_cache._return_to_pool(cached))],
+        [(connect.ConnectionCache, "put", lambda _cache, cached: connect._return_to_pool(cached))],
         "0037",
     ),
 }

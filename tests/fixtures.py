@@ -23,7 +23,7 @@ from cyborg_quota import conf as quota_conf
 from cyborg_quota.capacity.selection import BestFit, ProviderSelection
 from cyborg_quota.db import models, schema
 from cyborg_quota.db.database import Database
-from cyborg_quota.db.project_path import PathState
+from cyborg_quota.db.path_state import PathState
 from cyborg_quota.db.settings import DatabaseSettings
 from cyborg_quota.driver import DbQuotaDriver
 from cyborg_quota.ledger.limit_source import LimitDriver, PathLimits

@@ -8,7 +8,7 @@ from typing import Final
 
 from cyborg_quota.db import inventories, path_state
 from cyborg_quota.db.database import Connection, Database
-from cyborg_quota.db.project_path import PathState
+from cyborg_quota.db.path_state import PathState
 from cyborg_quota.ledger.limit_source import LimitDriver
 from cyborg_quota.limits import tables as limit_tables
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver

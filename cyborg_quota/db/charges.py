@@ -1,23 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Applies postings to usage rows: charges them, and recounts those that have drifted.
+"""Applies postings to usage rows; locks many of them in the order of charges; renews their generations; sets totals.
 
 A row that its charge would make negative has drifted: it is set to the sums of its reservations and of its children,
 and so are all rows above it. The lock of a row makes its sums exact: transactions that changed the row before have
 ended, later ones wait.
+
+Paths are cached with their limits. Whoever changes a limit therefore renews the generation of the usage row that it
+bounds, as the last statement before COMMIT: a charge by the limits that were read before matches no row, and reads them
+again (rule 1 in projects.py). The project's row in ``projects`` is locked first, so that no usage row is inserted
+between the renewal and the COMMIT; it would be read together with the earlier limit. A default bounds a row at the root
+of every path. These rows are renewed in batches, after the COMMIT: what is inserted after it is read with the new
+default.
+
+The total of a resource over all projects is the usage row of the project id TOTAL, which is above all roots::
+
+    subtree of the total = the sum of subtree over the usage rows of all roots
+
+From the moment at which this row exists, it is in every path that is read (path_state.py): it is charged last, like any
+other row. Its limit is a row of project_limits. To set a total limit takes three steps (limits/totals.py):
+
+1. Insert the row, in a transaction of its own.
+2. Renew the generations of the rows of all roots, in batches: a charge with a path that was read before step 1, without
+   the total, then matches no row. (A root that the batches do not see was inserted after step 1, and its path was read
+   with the total.) From now on, each charge of the resource writes the row of the total.
+3. In one transaction: lock the row of the total, set it to the sum of the roots, and write the limit. The lock makes
+   the sum exact: a charge that has changed a root is committed, or waits for the total.
+
+After a crash before step 3 there is no limit, and the same call begins again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 import sqlalchemy as sa
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import dialects, maintenance, path_state, usages
+from cyborg_quota.db import dialects, maintenance, path_state, projects, usages
 from cyborg_quota.db.errors import ConcurrentChange
+from cyborg_quota.db.prepared import ListStatement, chunks
 from cyborg_quota.db.usages import Posting
-from cyborg_quota.types import MAX_AMOUNT, Counters, UsageKey
+from cyborg_quota.types import MAX_AMOUNT, TOTAL, Counters, UsageKey
 
 _MIN_TOGETHER: Final = 8
 """From this number of rows, one statement for all of them is faster than one for each."""
@@ -84,3 +109,124 @@ def recount_upwards(connection: sa.Connection, keys: Iterable[UsageKey]) -> None
             raise ConcurrentChange
     for node in sorted(nodes, key=usages.deepest_first):
         recount(connection, node)
+
+
+Edges = Mapping[str, "str | None"]
+
+
+def ancestors(project_id: str, edges: Edges) -> list[str]:
+    """The ancestors of a project, nearest first."""
+    path: list[str] = []
+    parent_id = edges.get(project_id)
+    while parent_id is not None and len(path) < projects.MAX_DEPTH:
+        path.append(parent_id)
+        parent_id = edges.get(parent_id)
+    return path
+
+
+def in_lock_order(connection: sa.Connection, rows: Mapping[UsageKey, int], edges: Edges) -> list[Sequence[int]]:
+    """The ids of these rows, in lists that ``lock`` locks one after the other. ``edges``: of the projects and above."""
+    if dialects.of(connection).update_locks_in_order:
+        return list(chunks(sorted(rows.values())))
+    by_height: dict[int, list[tuple[UsageKey, int]]] = {}
+    for key, usage_id in rows.items():
+        height = 1 if key.project_id == TOTAL else -len(ancestors(key.project_id, edges))
+        by_height.setdefault(height, []).append((key, usage_id))
+    return [
+        [usage_id for _, usage_id in part] for _, level in sorted(by_height.items()) for part in chunks(sorted(level))
+    ]
+
+
+@functools.cache
+def _lock(dialect: dialects.Dialect) -> ListStatement:
+    columns = usages.lock_order_columns(by_id=dialect.update_locks_in_order)
+    return ListStatement(lambda size: dialect.lock_in_order(usages.subtrees_query(size), *columns))
+
+
+def lock(connection: sa.Connection, order: Iterable[Sequence[int]]) -> dict[int, int]:
+    """Lock the usage rows with these ids, list by list; each list in the order of the ids or of the names.
+
+    Returns the ``subtree`` of each row, by id, as read under the lock.
+    """
+    statement = _lock(dialects.of(connection))
+    subtrees: dict[int, int] = {}
+    for chunk in order:
+        subtrees.update(tuple(row) for row in statement.rows(connection, chunk, {}))
+    return subtrees
+
+
+def renew_rows(connection: sa.Connection, rows: Mapping[UsageKey, int], edges: Edges) -> None:
+    """Lock these rows in lock order, and renew their generations. ``edges``: of the projects and above."""
+    if len(rows) > 1 and not dialects.of(connection).update_locks_in_order:
+        lock(connection, in_lock_order(connection, rows, edges))
+    usages.renew_generations(connection, list(rows.values()))
+
+
+def renew(connection: sa.Connection, keys: Collection[UsageKey]) -> None:
+    """Renew the generations of those of these usage rows that exist. Adds the projects that are not known, as roots.
+
+    (The rows of totals are inserted and removed only in transactions that are serialized with all changes of limits.)
+    """
+    projects.lock_and_add(connection, {key.project_id for key in keys} - {TOTAL})
+    ids = usages.row_ids(connection, {key.project_id for key in keys})
+    rows = {key: ids[key] for key in keys if key in ids}
+    if not rows:
+        return
+    edges = projects.edges_above(connection, {key.project_id for key in rows}) if len(rows) > 1 else {}
+    renew_rows(connection, rows, edges)
+
+
+_ROOTS_A_BATCH: Final = 200
+
+
+def renew_roots(connection: sa.Connection, resource: str, after: str) -> str | None:
+    """Renew the rows of a resource of the next roots, by project, from the one after ``after``. Returns the last one.
+
+    None: there are no more.
+    """
+    rows = path_state.rows_of_roots(connection, [resource], after, _ROOTS_A_BATCH)
+    renew_rows(connection, rows, {})
+    return list(rows)[-1].project_id if rows else None
+
+
+def renew_all_roots(write: Callable[[Callable[[sa.Connection], str | None]], str | None], resource: str) -> None:
+    """Renew the rows of a resource of all roots, in transactions of ``write`` (Database.write)."""
+    after: str | None = ""
+    while after is not None:
+        after = write(functools.partial(renew_roots, resource=resource, after=after))
+
+
+def rows_of_totals(connection: sa.Connection) -> dict[UsageKey, int]:
+    """The ids of the rows of all totals."""
+    return usages.row_ids(connection, [TOTAL])
+
+
+def make_row_of_total(connection: sa.Connection, resource: str) -> None:
+    """Insert the row of a total, if there is none. The transaction must be serialized with changes of the tree."""
+    path_state.make_row(connection, UsageKey(TOTAL, resource))
+
+
+def count_totals(connection: sa.Connection, resources: Collection[str]) -> None:
+    """Set these totals, whose rows exist, to what all projects hold.
+
+    The transaction must be serialized with changes of the tree. Charges of these resources wait until it ends.
+    """
+    if not resources:
+        return
+    rows = {key: row_id for key, row_id in rows_of_totals(connection).items() if key.resource in resources}
+    renew_rows(connection, rows, {})
+    held = path_state.sums_of_roots(connection, resources)
+    for resource in resources:
+        usages.set_counters(connection, rows[UsageKey(TOTAL, resource)], Counters(subtree=held.get(resource, 0)))
+
+
+def restore_total(connection: sa.Connection, resource: str) -> tuple[Counters, Counters]:
+    """Make the row of a total if there is none, and set it to what all projects hold. See ``count``.
+
+    Returns the counters before and after.
+    """
+    key = UsageKey(TOTAL, resource)
+    before = usages.read(connection, [TOTAL], [key.resource_key]).get(key, Counters())
+    make_row_of_total(connection, resource)
+    count_totals(connection, [resource])
+    return before, usages.read(connection, [TOTAL], [key.resource_key])[key]

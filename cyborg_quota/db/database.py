@@ -25,7 +25,7 @@ from sqlalchemy import exc as sa_exc
 
 from cyborg_quota import exceptions, forks
 from cyborg_quota.db import connect, dialects, errors
-from cyborg_quota.db.connection_cache import CachedConnection, ConnectionCache
+from cyborg_quota.db.connect import CachedConnection, ConnectionCache
 from cyborg_quota.db.settings import DatabaseSettings
 
 LOG = logging.getLogger(__name__)

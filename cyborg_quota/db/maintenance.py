@@ -9,11 +9,11 @@ from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock, reservation_changes
+from cyborg_quota.db import clock
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.models import project_limits, projects, quota_usages, reservations
-from cyborg_quota.db.new_reservations import new_uuid
 from cyborg_quota.db.prepared import ListStatement, any_of
+from cyborg_quota.db.reservations import delete_changes, new_uuid
 from cyborg_quota.db.usages import COUNTS_WHOLE, Node
 from cyborg_quota.types import COMMITTED, RESERVED, TOTAL, Counters, Drift, UsageKey
 
@@ -34,7 +34,7 @@ def purge_ended(connection: sa.Connection, age_microseconds: int, limit: int) ->
     Raises ConcurrentChange if another purge deleted some of them, which would be counted twice.
     """
     ids = connection.execute(_OLD_ENDED, {"b_age": age_microseconds, "b_limit": limit}).scalars().all()
-    reservation_changes.delete_of(connection, sorted(ids))
+    delete_changes(connection, sorted(ids))
     if _DELETE_ENDED.changed(connection, sorted(ids), {}) != len(ids):
         raise ConcurrentChange
     return len(ids)
@@ -237,7 +237,7 @@ def _sums_of_children() -> sa.Subquery:
 
 
 def _is_limited(row: sa.ColumnCollection[str, Any]) -> sa.ColumnElement[bool]:
-    """The resources with a total limit. (The row of a total without a limit counts nothing yet: see totals.py.)"""
+    """The resources with a total limit. (The row of a total without a limit counts nothing yet: see charges.py.)"""
     limit, resource = project_limits.c, row["resource"]
     is_limited: sa.ColumnElement[bool] = resource.in_(sa.select(limit.resource).where(limit.project_id == TOTAL))
     return is_limited

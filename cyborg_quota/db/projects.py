@@ -6,7 +6,7 @@ Three rules preserve invariant I9 (concepts.rst) while the tree changes during c
 1.  Every usage row has a ``generation``. A move of a project changes the generation of each of that project's rows
     (the descendants' edges do not change). The UPDATE of a charge compares the generation of every row on its path. A
     charge with the old path therefore matches no row, and is retried on the new path. For the same reason paths can be
-    cached in memory: a stale path cannot charge. Generations are random numbers: see generations.py.
+    cached in memory: a stale path cannot charge. Generations are random numbers: see usages.py.
 2.  A transaction that inserts a usage row, changes an edge or removes a project first updates the project's row in
     ``projects`` (``lock_many``). Such transactions exclude each other, so that no usage row can be inserted
     concurrently while its project moves, or after its removal. The update changes a value (generation + 1), because

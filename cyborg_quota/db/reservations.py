@@ -7,15 +7,15 @@ maintenance.py deletes, folds and sums them; history.py lists them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Sequence
+import os
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 
-from cyborg_quota.db import clock, new_reservations
-from cyborg_quota.db.models import reservations
-from cyborg_quota.db.new_reservations import NewReservation
+from cyborg_quota.db import clock
+from cyborg_quota.db.models import reservation_changes, reservations
 from cyborg_quota.db.prepared import (
     CASES_PER_STATEMENT,
     ListStatement,
@@ -23,6 +23,7 @@ from cyborg_quota.db.prepared import (
     any_of,
     case_by_value,
     chunks,
+    insert_many,
 )
 from cyborg_quota.types import COMMITTED, EXPIRED, LIVE_STATES, RESERVED, Row, State
 
@@ -369,7 +370,7 @@ _MAX_ROWS: Final = 64
 
 
 def _own(name: str, index: int) -> sa.BindParameter[Any]:
-    """A value of one row, by its index; ``new_reservations.row_parameters``: the parameters."""
+    """A value of one row, by its index; ``row_parameters``: the parameters."""
     return sa.bindparam(f"b_{name}_{index}", type_=_row[name].type)
 
 
@@ -408,13 +409,110 @@ def insert(connection: sa.Connection, rows: Sequence[NewReservation]) -> None:
 
     Raises DBDuplicateEntry if a UUID, or a live reservation of the same consumer, exists.
     """
-    first, columns = rows[0], new_reservations.columns_of(rows)
+    first, columns = rows[0], columns_of(rows)
     shared: dict[str, Any] = {"b_project": first.project_id, "b_ttl": first.ttl_microseconds}
     begin = 0
     while begin < len(rows):
         size = 1
         while size * 2 <= min(len(rows) - begin, _MAX_ROWS):
             size *= 2
-        parameters = {**shared, **new_reservations.row_parameters(rows[begin : begin + size], columns)}
+        parameters = {**shared, **row_parameters(rows[begin : begin + size], columns)}
         _insert_of(size, columns, first.state)(connection, parameters)
         begin += size
+
+
+_VARIANTS: Final = {digit: "89ab"[index % 4] for index, digit in enumerate("0123456789abcdef")}
+
+
+def new_uuid() -> str:
+    """A random UUID (RFC 9562, version 4) for a reservation. Takes a third of the time of ``uuid.uuid4()``."""
+    bits = os.urandom(16).hex()
+    return f"{bits[:8]}-{bits[8:12]}-4{bits[13:16]}-{_VARIANTS[bits[16]]}{bits[17:20]}-{bits[20:]}"
+
+
+class NewReservation(NamedTuple):
+    """A row to insert: first its own columns (COLUMNS), then what it shares with the other rows of its claim.
+
+    ``claim_ordinal`` numbers the rows of a consumer's claim from 1, in the order of their resources; it is None without
+    a consumer. ``ttl_microseconds`` None: the row does not expire, and is inserted as committed.
+    """
+
+    uuid: str
+    usage_id: int
+    resource: str
+    delta: int
+    consumer_id: str | None
+    group_id: str | None
+    claim_ordinal: int | None
+    source: str | None
+    provider_id: int | None
+    pod: str | None
+    project_id: str
+    state: State
+    ttl_microseconds: int | None
+
+
+COLUMNS: Final = NewReservation._fields[:10]
+
+
+def to_row(row: NewReservation) -> Row:
+    """The inserted row as settling calls need it, for the cache. (Its id is not known, and not needed.)"""
+    return Row(
+        id=0,
+        uuid=row.uuid,
+        usage_id=row.usage_id,
+        project_id=row.project_id,
+        resource=row.resource,
+        delta=row.delta,
+        state=RESERVED,
+        overdue=False,
+        consumer=row.consumer_id,
+        provider_id=row.provider_id,
+        pod=row.pod,
+    )
+
+
+def columns_of(rows: Sequence[NewReservation]) -> tuple[str, ...]:
+    """The columns that any of the rows sets: most callers set few, and each parameter costs time."""
+    by_column = zip(COLUMNS, zip(*rows, strict=True), strict=False)  # (without the shared values)
+    return tuple([name for name, values in by_column if values.count(None) < len(values)])
+
+
+def row_parameters(rows: Sequence[NewReservation], columns: Sequence[str]) -> dict[str, Any]:
+    """The parameters of ``reservations.insert_rows``, but those that all rows share."""
+    return {f"b_{name}_{index}": getattr(row, name) for index, row in enumerate(rows) for name in columns}
+
+
+_change = reservation_changes.c
+
+
+def record_changes(connection: sa.Connection, changes: Iterable[Amendment]) -> None:
+    """Record changes, in their transaction."""
+    rows = [
+        {
+            "uuid": change.uuid,
+            "reservation_id": change.row.id,
+            "generation": change.row.generation + 1,
+            "state": change.row.state,
+            "project_before": change.row.project_id,
+            "project_after": change.project_id,
+            "delta_before": change.row.delta,
+            "delta_after": change.delta,
+        }
+        for change in changes
+    ]
+    insert_many(connection, reservation_changes, rows)
+
+
+def is_any_change_recorded(connection: sa.Connection, uuids: Collection[str]) -> bool:
+    """Whether an earlier attempt of the call that made these UUIDs was committed."""
+    query = sa.select(sa.literal(1)).where(_change.uuid.in_(sorted(uuids))).limit(1)
+    return connection.execute(query).first() is not None
+
+
+_DELETE_CHANGES = ListStatement(lambda size: sa.delete(reservation_changes).where(any_of(_change.reservation_id, size)))
+
+
+def delete_changes(connection: sa.Connection, reservation_ids: Sequence[int]) -> None:
+    """Delete the changes of reservations that a purge deletes."""
+    _DELETE_CHANGES.changed(connection, reservation_ids, {})

@@ -24,12 +24,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock, generations, paging
+from cyborg_quota.db import clock, paging
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.models import quota_usages
 from cyborg_quota.db.prepared import ListStatement, Statement, any_of, case_by_value, chunks, insert_many, update_each
@@ -384,7 +385,7 @@ def row_ids(connection: sa.Connection, project_ids: Iterable[str]) -> dict[Usage
 def insert_zeros(connection: sa.Connection, keys: Iterable[UsageKey]) -> None:
     """Insert usage rows of zeros. The transaction must have locked the projects."""
     zeros = {"reserved": 0, "used": 0, "subtree": 0}
-    rows = [{**key._asdict(), "generation": generations.first(), **zeros} for key in keys]
+    rows = [{**key._asdict(), "generation": new_generation(), **zeros} for key in keys]
     insert_many(connection, quota_usages, rows)
 
 
@@ -402,19 +403,36 @@ def add_to_subtrees(connection: sa.Connection, amounts: Mapping[int, int]) -> No
     update_each(connection, _ADD_TO_SUBTREES, amounts)
 
 
-_BUMP_GENERATIONS_OF_ROWS = ListStatement(
+# Generations are random. After a restore from a backup, or the promotion of a lagging replica, a row may get the id of
+# a lost row, and a project may be moved again whose move was lost. Numbers in sequence would be given twice then, and
+# a process that was not restarted would charge the path that it had read before.
+
+_GENERATION_BITS: Final = 30
+
+
+def new_generation() -> int:
+    """The generation of a new row, by which a charge detects that its path has changed (rule 1 in projects.py)."""
+    return secrets.randbits(_GENERATION_BITS)
+
+
+_RENEW_ROWS = ListStatement(
     lambda size: (
         sa.update(quota_usages)
         .where(any_of(_usage.id, size))
-        .values(generation=generations.other_than(_usage.generation))
+        .values(
+            generation=(_usage.generation + sa.bindparam("b_step", type_=_usage.generation.type)).bitwise_and(
+                sa.literal_column(str(2**_GENERATION_BITS - 1))
+            )
+        )
     )
 )
 
 
-def bump_generations_of_rows(connection: sa.Connection, usage_ids: Sequence[int]) -> None:
-    """Add 1 to the generations of these rows: a charge with the old path then fails."""
+def renew_generations(connection: sa.Connection, usage_ids: Sequence[int]) -> None:
+    """Give these rows other generations: a charge with the old path then fails."""
     for chunk in chunks(sorted(usage_ids)):
-        _BUMP_GENERATIONS_OF_ROWS.changed(connection, chunk, generations.random_step())
+        # (A step of at most 2**29, so that the sum fits into 32 bits.)
+        _RENEW_ROWS.changed(connection, chunk, {"b_step": 1 + secrets.randbits(_GENERATION_BITS - 1)})
 
 
 def subtrees_query(size: int) -> sa.Select[Any]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from oslo_log import log as logging
 
-from cyborg_quota.db import change_log, charges, maintenance, path_state, totals, usages
+from cyborg_quota.db import change_log, charges, maintenance, path_state, usages
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.ledger.paths import PathCache
@@ -76,7 +76,7 @@ class Healer:
         def work(connection: Connection) -> Drift | None:
             if key.project_id == TOTAL:
                 change_log.serialize(connection)
-                before, after = totals.restore(connection, key.resource)
+                before, after = charges.restore_total(connection, key.resource)
                 return None if before == after else Drift(key, before, after)
             nodes = path_state.read_nodes(connection, key)
             if not nodes or not usages.lock_usage_row(connection, nodes[0]):

@@ -16,8 +16,8 @@ from typing import ClassVar, Final
 from cyborg_quota import exceptions
 from cyborg_quota.db.database import Connection
 from cyborg_quota.db.inventories import InventoryClaim
-from cyborg_quota.db.new_reservations import NewReservation
-from cyborg_quota.db.project_path import ProjectPath
+from cyborg_quota.db.path_state import ProjectPath
+from cyborg_quota.db.reservations import NewReservation
 from cyborg_quota.ledger.rooms import Rooms
 from cyborg_quota.types import RESERVED, Claim, InventoryKey, Over, ReserveRequest, ResizeRequest, ResourceKey, Row
 

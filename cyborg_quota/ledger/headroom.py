@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from cyborg_quota import exceptions
 from cyborg_quota.db import path_state
 from cyborg_quota.db.database import Connection, Database
-from cyborg_quota.db.project_path import PathState
+from cyborg_quota.db.path_state import PathState
 from cyborg_quota.ledger import enforcement, transitions
 from cyborg_quota.ledger.enforcers import Enforcers
 from cyborg_quota.ledger.headroom_rule import Bundles

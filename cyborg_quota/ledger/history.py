@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 from oslo_log import log as logging
 
-from cyborg_quota.db import change_log, usage_locks
+from cyborg_quota.db import change_log, charges
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.types import TOTAL, RecordedChange, RecordedChanges, UsageKey
 from cyborg_quota.types.limits import describe, reason_of, shown
@@ -43,7 +43,7 @@ class History:
         """Run ``work`` in one transaction, serialized with all other changes, and announce what it has recorded.
 
         ``work`` returns a result and what it has recorded. When this method returns, no charge is granted by a limit
-        that it has replaced (L2): see usage_locks.py. ``defaults``: the resources whose defaults are set, also those
+        that it has replaced (L2): see charges.py. ``defaults``: the resources whose defaults are set, also those
         that had the same value: an earlier call may have been killed before it renewed the rows. ``dry_run``: it only
         reads, and nothing waits for it.
         """
@@ -52,14 +52,14 @@ class History:
             change_log.serialize(connection)
             result, recorded = work(connection)
             if bounded := _bounded_rows(recorded):
-                usage_locks.renew(connection, bounded)
+                charges.renew(connection, bounded)
             return result, recorded
 
         if dry_run:
             return database.read(work)[0]
         result, recorded = database.write(serialized)
         for resource in sorted(defaults):
-            usage_locks.renew_all_roots(database.write, resource)
+            charges.renew_all_roots(database.write, resource)
         self.announce(recorded)
         return result
 

@@ -15,7 +15,7 @@ from cyborg_quota.conf import plugins
 from cyborg_quota.types import UNLIMITED, Constraint, UsageKey
 
 if TYPE_CHECKING:
-    from cyborg_quota.db.project_path import PathState
+    from cyborg_quota.db.path_state import PathState
 
 
 class PathLimits(NamedTuple):

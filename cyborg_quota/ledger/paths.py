@@ -8,10 +8,10 @@ from collections.abc import Callable, Collection
 from typing import Final, TypeVar
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import change_log, path_state, totals, usages
+from cyborg_quota.db import change_log, charges, path_state, usages
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.prepared import chunks
-from cyborg_quota.db.project_path import ProjectPath
+from cyborg_quota.db.path_state import ProjectPath
 from cyborg_quota.types import ResourceKey, UsageKey
 
 T = TypeVar("T")
@@ -108,7 +108,7 @@ class PathCache:
             path_state.make_rows(connection, path, keys)
             for key in path.missing(keys):
                 if path.lacks_total(key):  # (somebody has deleted its row by hand)
-                    totals.restore(connection, key.resource)
+                    charges.restore_total(connection, key.resource)
 
         self._database.write(work)
         self.forget(project_id)

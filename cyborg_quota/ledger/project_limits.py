@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from cyborg_quota import exceptions
 from cyborg_quota.db import usages
 from cyborg_quota.db.database import Database
-from cyborg_quota.db.project_path import ProjectPath
+from cyborg_quota.db.path_state import ProjectPath
 from cyborg_quota.ledger import enforcement
 from cyborg_quota.ledger.enforcers import Enforcer
 from cyborg_quota.ledger.limit_source import LimitDriver

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import charges, new_reservations, reservations, usages
+from cyborg_quota.db import charges, reservations, usages
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.ledger.enforcers import (
@@ -151,7 +151,7 @@ class Reserver:
         if isinstance(result, InventoryClaim):
             raise Refused(result.inventory_id)
         if result and is_limited:
-            self._settler.reservation_cache.remember(new_reservations.to_row(row) for row in rows)
+            self._settler.reservation_cache.remember(reservations.to_row(row) for row in rows)
         elif result:
             for enforcer in enforcers:
                 enforcer.finish(pending)
@@ -226,6 +226,6 @@ def repeat(database: Database, attempt: Callable[[bool], bool]) -> None:
 
 
 def _to_pending(request: ReserveRequest, claim: Claim) -> PendingClaim:
-    uuids = {resource: new_reservations.new_uuid() for resource in claim.deltas}
+    uuids = {resource: reservations.new_uuid() for resource in claim.deltas}
     group = request.group if claim.group is None else claim.group
     return PendingClaim(claim, request.project_id, group, uuids, is_limited=request.state == RESERVED)

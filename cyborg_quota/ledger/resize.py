@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import charges, new_reservations, reservation_changes, reservations, usages
+from cyborg_quota.db import charges, reservations, usages
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.reservations import Amendment
 from cyborg_quota.ledger import transitions
@@ -41,7 +41,7 @@ class Resizer:
 
     def resize(self, request: ResizeRequest) -> None:
         """Set the amounts, all or none. Raises the errors of QuotaEngine.resize."""
-        uuids = {resource: new_reservations.new_uuid() for resource in request.amounts}
+        uuids = {resource: reservations.new_uuid() for resource in request.amounts}
         repeat(self._database, lambda is_retry: self._attempt(request, uuids, is_retry=is_retry))
 
     def _attempt(self, request: ResizeRequest, uuids: Mapping[str, str], *, is_retry: bool) -> bool:
@@ -107,7 +107,7 @@ def read_rows(
     """
 
     def work(connection: Connection) -> list[Row] | None:
-        if uuids and reservation_changes.is_any_recorded(connection, list(uuids)):
+        if uuids and reservations.is_any_change_recorded(connection, list(uuids)):
             database.ensure_durable(connection)
             return None
         return transitions.current_attempt(
@@ -147,7 +147,7 @@ def amend(connection: Connection, settler: Settler, changes: Sequence[Amendment]
     """
     if not reservations.amend(connection, changes, settler.grace):
         raise ReservationChanged
-    reservation_changes.record(connection, changes)
+    reservations.record_changes(connection, changes)
 
 
 def _select(rows: Sequence[Row], request: ResizeRequest) -> list[Row]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 
-from cyborg_quota.db.project_path import PathState
+from cyborg_quota.db.path_state import PathState
 from cyborg_quota.ledger import headroom_rule as headroom
 from cyborg_quota.ledger import transitions
 from cyborg_quota.ledger.headroom_rule import Bundles, K

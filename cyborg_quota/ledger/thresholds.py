@@ -12,7 +12,7 @@ from typing import Final
 
 from cyborg_quota.db import path_state, usages
 from cyborg_quota.db.database import Connection, Database
-from cyborg_quota.db.project_path import PathState
+from cyborg_quota.db.path_state import PathState
 from cyborg_quota.ledger.limit_source import LimitDriver
 from cyborg_quota.types import TOTAL, UNLIMITED, Counters, Notice, UsageKey
 

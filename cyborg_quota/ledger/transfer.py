@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import charges, history, new_reservations, reservations, usages
+from cyborg_quota.db import charges, history, reservations, usages
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.reservations import Amendment
@@ -68,7 +68,7 @@ class Transferrer:
             self._check_repeated(request, rows)
             return True
         for row in live:
-            uuids.setdefault(row.resource, new_reservations.new_uuid())
+            uuids.setdefault(row.resource, reservations.new_uuid())
         return self._write(request, live, uuids)
 
     def _check_repeated(self, request: TransferRequest, rows: Sequence[Row]) -> None:

@@ -10,7 +10,7 @@ from oslo_log import log as logging
 from cyborg_quota import exceptions
 from cyborg_quota.db import path_state, usages
 from cyborg_quota.db.database import Connection, Database
-from cyborg_quota.db.project_path import PathState
+from cyborg_quota.db.path_state import PathState
 from cyborg_quota.ledger.limit_source import LimitDriver
 from cyborg_quota.types import UNLIMITED, Counters, Page, Usage, UsageKey, UsageRecord
 

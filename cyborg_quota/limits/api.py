@@ -11,7 +11,7 @@ from cyborg_quota import exceptions, paging, policy, validation
 from cyborg_quota.db import change_log, overrides, path_state, projects, usages
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.prepared import chunks
-from cyborg_quota.db.project_path import PathState
+from cyborg_quota.db.path_state import PathState
 from cyborg_quota.ledger.history import History
 from cyborg_quota.limits import changes as limit_changes
 from cyborg_quota.limits import document as documents

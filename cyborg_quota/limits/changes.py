@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import change_log, dialects, overrides, projects, totals, usage_locks, usages
+from cyborg_quota.db import change_log, charges, dialects, overrides, projects, usages
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.ledger.history import History
 from cyborg_quota.ledger.limit_source import LimitDriver
@@ -364,12 +364,12 @@ class LimitChanges:
         def make_rows(connection: Connection) -> dict[UsageKey, int]:
             change_log.serialize(connection)
             for resource in given:
-                totals.make_row(connection, resource)
-            return totals.read_rows(connection)
+                charges.make_row_of_total(connection, resource)
+            return charges.rows_of_totals(connection)
 
         def write(connection: Connection) -> tuple[bool | None, RecordedChanges | None]:
             present = tables.read_totals(connection)
-            known, rows = {one.resource for one in present}, totals.read_rows(connection)
+            known, rows = {one.resource for one in present}, charges.rows_of_totals(connection)
             if must_exist and (missing := wanted.keys() - known - {key.resource for key in rows}):
                 raise exceptions.TotalLimitNotFound(missing)
             new = set(given) - known
@@ -381,7 +381,7 @@ class LimitChanges:
                 if limit is None:
                     usages.delete(connection, UsageKey(TOTAL, resource))
             # From here on, charges of these resources wait.
-            totals.count(connection, new)
+            charges.count_totals(connection, new)
             return True, recorded
 
         def attempt() -> bool | None:
@@ -389,7 +389,7 @@ class LimitChanges:
             for resource in sorted(
                 set(given) - {one.resource for one in self._database.read_synced(tables.read_totals)}
             ):
-                usage_locks.renew_all_roots(self._database.write, resource)
+                charges.renew_all_roots(self._database.write, resource)
             return self._history.change(self._database, write)
 
         until_stable(attempt)

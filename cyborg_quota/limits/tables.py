@@ -131,7 +131,7 @@ def set_limit(connection: Connection, key: UsageKey, limit: int | None) -> None:
 
 
 def read_totals(connection: Connection) -> list[TotalLimit]:
-    """All limits over all projects (see totals.py), by resource, with what all projects hold."""
+    """All limits over all projects (see db/charges.py), by resource, with what all projects hold."""
     limit = project_limits.c
     query = sa.select(limit.resource, limit.hard_limit).where(limit.project_id == TOTAL).order_by(limit.resource)
     held = {key.resource: counters.subtree for key, counters in usages.read(connection, [TOTAL]).items()}

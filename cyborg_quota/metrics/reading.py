@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from cyborg_quota.capacity import free_capacity
 from cyborg_quota.db import history, path_state, schema
 from cyborg_quota.db.database import Connection, Database
-from cyborg_quota.db.project_path import PathState
+from cyborg_quota.db.path_state import PathState
 from cyborg_quota.ledger.headroom import HeadroomReader
 from cyborg_quota.ledger.limit_source import LimitDriver
 from cyborg_quota.types.metrics import LedgerMetrics

@@ -8,7 +8,7 @@ from typing import Final
 
 from oslo_log import log as logging
 
-from cyborg_quota.db import change_log, projects, usage_locks
+from cyborg_quota.db import change_log, charges, projects
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.ledger.history import History
 from cyborg_quota.ledger.paths import PathCache, until_stable
@@ -69,7 +69,7 @@ class Tree:
             )
         wanted: dict[str, str | None] = {project_id: parent_id}
         edges = self._database.read(lambda connection: projects.edges_above(connection, [parent_id]))
-        if project_id in usage_locks.ancestors(parent_id, edges):
+        if project_id in charges.ancestors(parent_id, edges):
             wanted[parent_id] = None
         self.place(wanted, Author(user_id=source), operation=source)
 

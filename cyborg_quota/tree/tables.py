@@ -12,7 +12,7 @@ project if Keystone has another parent. The rules are those of projects.py. The 
     ROWS_PER_STATEMENT rows (prepared.py).
 
 The usage in a moved project's subtree, without that of descendants that are moved too, is subtracted from the totals of
-all its old ancestors, and added to those of all its new ones. The totals over all projects (totals.py) do not change.
+all its old ancestors, and added to those of all its new ones. The totals over all projects do not change (db/charges.py).
 A row that would be negative has drifted, and is recounted, as at a release.
 """
 
@@ -25,9 +25,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import sqlalchemy as sa
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import charges, projects, usage_locks, usages
+from cyborg_quota.db import charges, projects, usages
+from cyborg_quota.db.charges import Edges, ancestors
 from cyborg_quota.db.errors import ConcurrentChange
-from cyborg_quota.db.usage_locks import Edges, ancestors
 from cyborg_quota.types import UsageKey
 
 
@@ -62,13 +62,13 @@ def place_all(connection: sa.Connection, added: Edges, moved: Edges) -> None:
     plan = _plan(rows, [key for key in present if key.project_id in moved], old_ancestors, new_ancestors)
     changing = {part.usage_id for part in plan}.union(*([*part.leaves, *part.enters] for part in plan))
     changed = {key: usage_id for key, usage_id in rows.items() if usage_id in changing}
-    order = usage_locks.in_lock_order(connection, changed, before)
+    order = charges.in_lock_order(connection, changed, before)
     # From here on, charges of these projects wait.
-    subtrees = usage_locks.lock(connection, order)
+    subtrees = charges.lock(connection, order)
     amounts = _totals(plan, subtrees)
     drifted = {usage_id for usage_id, amount in amounts.items() if subtrees[usage_id] + amount < 0}
     usages.add_to_subtrees(connection, {key: amount for key, amount in amounts.items() if key not in drifted})
-    usages.bump_generations_of_rows(connection, [part.usage_id for part in plan])
+    usages.renew_generations(connection, [part.usage_id for part in plan])
     charges.recount_upwards(connection, [key for key, usage_id in rows.items() if usage_id in drifted])
 
 

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import Inventory, QuotaEngine, exceptions
-from cyborg_quota.db import change_log, totals
+from cyborg_quota.db import change_log, charges
 from cyborg_quota.types import TotalLimit
 from tests import base, history_replay, hooks
 from tests.faults import kill_points
@@ -210,7 +210,7 @@ class TestKilledTotals(CrashTestCase):
         points: list[int | None] = [None]
         for at in points:
             self.unset_total()
-            with mock.patch.object(totals, "count", naive):
+            with mock.patch.object(charges, "count_totals", naive):
                 ends = self.make(lambda: self.engine.limits.totals.set(base.ADMIN, {"gpu": 9}), at)
             kill_points.add(points, ends)
             found = self.engine.audit(base.ADMIN)

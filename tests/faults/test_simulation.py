@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from cyborg_quota.db import connect, reservations
 from cyborg_quota.db.database import Connection
-from cyborg_quota.db.new_reservations import NewReservation, new_uuid
+from cyborg_quota.db.reservations import NewReservation, new_uuid
 from tests import base, fixtures
 from tests.faults import injecting
 from tests.faults.injecting import Injected

@@ -17,8 +17,8 @@ from unittest import mock
 import testscenarios
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import change_log, path_state, projects, usage_locks
-from cyborg_quota.db.project_path import ProjectPath
+from cyborg_quota.db import change_log, charges, path_state, projects
+from cyborg_quota.db.path_state import ProjectPath
 from cyborg_quota.types import ResourceKey
 from tests import base, fixtures, hooks
 from tests.functional.test_limits import LimitsTestCase
@@ -34,7 +34,7 @@ def without_renewal() -> contextlib.ExitStack:
     """The naive form: limits are written, and no generation is renewed."""
     stack = contextlib.ExitStack()
     for name in ("renew", "renew_roots"):
-        stack.enter_context(mock.patch.object(usage_locks, name, lambda *_arguments, **_more: None))
+        stack.enter_context(mock.patch.object(charges, name, lambda *_arguments, **_more: None))
     return stack
 
 
@@ -179,7 +179,7 @@ class TestTime(CachedLimitsTestCase):
         self.execute("UPDATE project_limits SET hard_limit = 3 WHERE project_id = 'leaf'")
         self.assertTrue(self.is_granted(4))
         later = time.monotonic() + 61
-        with mock.patch("cyborg_quota.db.project_path.time.monotonic", lambda: later):
+        with mock.patch("cyborg_quota.db.path_state.time.monotonic", lambda: later):
             self.assertFalse(self.is_granted(4))
 
 
@@ -202,7 +202,7 @@ class TestMeanwhile(CachedLimitsTestCase):
 
     def read_during(self, change: Callable[[], object], *, how_long: float) -> None:
         """The other process reads the path of ``new`` before the COMMIT of the change, or waits ``how_long``."""
-        renew = usage_locks.renew
+        renew = charges.renew
 
         def during(connection: Any, keys: Any) -> None:
             renew(connection, keys)
@@ -212,7 +212,7 @@ class TestMeanwhile(CachedLimitsTestCase):
         paths = self.other._driver._paths
         self.reader = threading.Thread(target=lambda: paths.get("new", [KEY]))
         self.addCleanup(self.reader.join)
-        with mock.patch.object(usage_locks, "renew", during):
+        with mock.patch.object(charges, "renew", during):
             change()
         self.reader.join()
 
@@ -242,6 +242,6 @@ class TestMeanwhile(CachedLimitsTestCase):
 
     def test_without_its_renewal_it_keeps_the_earlier_default(self) -> None:
         """The control."""
-        with mock.patch.object(usage_locks, "renew_roots", lambda *_arguments, **_more: None):
+        with mock.patch.object(charges, "renew_roots", lambda *_arguments, **_more: None):
             self.read_before_the_commit_of_a_default()
         self.assertTrue(self.is_granted(4, "new"))

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import Claim, Inventory, QuotaEngine
-from cyborg_quota.db import new_reservations
+from cyborg_quota.db import reservations
 from cyborg_quota.db.usages import Posting
 from cyborg_quota.types import RESERVED, UsageKey
 from tests import base, fixtures, hooks
@@ -247,9 +247,9 @@ class TestOnlyTheUniqueKeys(PlanTestCase):
         (node,) = engine._driver._paths.known(UsageKey("p1", "gpu"))
         database = hooks.database_of(engine)
 
-        def new_row(name: str) -> new_reservations.NewReservation:
-            row = (new_reservations.new_uuid(), node.usage_id, "gpu", 1, name, None, 1, None, None, None)
-            return new_reservations.NewReservation(*row, "p1", RESERVED, 10**9)
+        def new_row(name: str) -> reservations.NewReservation:
+            row = (reservations.new_uuid(), node.usage_id, "gpu", 1, name, None, 1, None, None, None)
+            return reservations.NewReservation(*row, "p1", RESERVED, 10**9)
 
         def without(connection: sa.Connection) -> None:
             for name in constraints:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import Claim, exceptions
-from cyborg_quota.db.connection_cache import CachedConnection
+from cyborg_quota.db.connect import CachedConnection
 from cyborg_quota.db.dialects import postgresql
 from tests import base, fixtures, hooks, trees
 

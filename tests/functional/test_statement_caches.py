@@ -9,7 +9,7 @@ import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import QuotaEngine
-from cyborg_quota.db import maintenance, models, new_reservations, reservations, usages
+from cyborg_quota.db import maintenance, models, reservations, usages
 from tests import base, hooks, statement_cache
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -88,7 +88,7 @@ class TestCaches(CacheTestCase):
                 ),
                 [
                     {
-                        "uuid": new_reservations.new_uuid(),
+                        "uuid": reservations.new_uuid(),
                         "usage": ids[f"p{number % projects}"],
                         "project": f"p{number % projects}",
                         "state": state,

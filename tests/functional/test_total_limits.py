@@ -16,7 +16,7 @@ import testscenarios
 from fixtures import MonkeyPatch
 
 from cyborg_quota import Headroom, QuotaEngine, exceptions
-from cyborg_quota.db import totals, usage_locks, usages
+from cyborg_quota.db import charges, usages
 from cyborg_quota.ledger.history import History
 from cyborg_quota.limits.models import Flat
 from cyborg_quota.limits.sources.config import NoopLimitDriver
@@ -119,7 +119,7 @@ class TestEnforcement(TotalTestCase):
         self.assert_invariants()
         self.assertEqual([], self.totals.list(ADMIN))
         self.assertEqual([], self.blockers("b", 99))
-        self.assertEqual({}, self.database.read(totals.read_rows))
+        self.assertEqual({}, self.database.read(charges.rows_of_totals))
         error = self.assertRaises(exceptions.TotalLimitNotFound, self.totals.unset, ADMIN, ["gpu"])
         self.assertEqual(["gpu"], error.resources)
         self.assertIn("no total limit for gpu", str(error))
@@ -180,7 +180,7 @@ class TestFence(TotalTestCase):
 
     def test_without_the_fence_it_is_not_counted(self) -> None:
         """The control: roots are counted without a new generation."""
-        with mock.patch.object(usage_locks, "renew_roots", lambda *_arguments, **_more: None):
+        with mock.patch.object(charges, "renew_roots", lambda *_arguments, **_more: None):
             self.race(lambda other: other.reserve(base.Context("b"), {"gpu": 9}))
         self.assertRaises(AssertionError, self.assert_invariants)
 
@@ -189,7 +189,7 @@ class TestFence(TotalTestCase):
         if self.backend == "sqlite":
             self.skipTest("SQLite has one writer")
         other, rows = self.make_limited(), {UsageKey(TOTAL, "gpu"): 0}
-        count, make_row = totals.count, totals.make_row
+        count, make_row = charges.count_totals, charges.make_row_of_total
 
         def counted(connection: sa.Connection, resources: Collection[str]) -> None:
             if is_naive:
@@ -198,10 +198,10 @@ class TestFence(TotalTestCase):
             count(connection, resources)
             other._driver._paths.get("new", [ResourceKey("gpu")])
 
-        self.useFixture(MonkeyPatch("cyborg_quota.db.totals.count", counted))
+        self.useFixture(MonkeyPatch("cyborg_quota.db.charges.count_totals", counted))
         if is_naive:
-            self.useFixture(MonkeyPatch("cyborg_quota.db.totals.make_row", lambda *_: None))
-            self.useFixture(MonkeyPatch("cyborg_quota.db.totals.read_rows", lambda _: rows))
+            self.useFixture(MonkeyPatch("cyborg_quota.db.charges.make_row_of_total", lambda *_: None))
+            self.useFixture(MonkeyPatch("cyborg_quota.db.charges.rows_of_totals", lambda _: rows))
         self.totals.set(ADMIN, {"gpu": 10})
         other.reserve(base.Context("new"), {"gpu": 7})
 

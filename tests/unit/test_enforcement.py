@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from oslotest import base
 
 from cyborg_quota.db import usages
-from cyborg_quota.db.project_path import ProjectPath
+from cyborg_quota.db.path_state import ProjectPath
 from cyborg_quota.db.usages import Node
 from cyborg_quota.exceptions import OverQuota
 from cyborg_quota.ledger import enforcement

@@ -10,7 +10,7 @@ from keystoneauth1 import exceptions as ksa
 from oslotest import base
 
 from cyborg_quota import UNLIMITED, Constraint, exceptions
-from cyborg_quota.db.project_path import PathState
+from cyborg_quota.db.path_state import PathState
 from cyborg_quota.limits.sources.cache import Cache
 from cyborg_quota.limits.sources.keystone import KeystoneLimitDriver
 from cyborg_quota.limits.sources.keystone_client import KeystoneClient

@@ -8,7 +8,7 @@ from unittest import mock
 from oslotest import base
 
 from cyborg_quota.db import path_state
-from cyborg_quota.db.project_path import ProjectPath
+from cyborg_quota.db.path_state import ProjectPath
 from cyborg_quota.db.usages import Node
 from cyborg_quota.ledger.paths import PathCache
 from cyborg_quota.types import ResourceKey, UsageKey

@@ -21,7 +21,7 @@ from cyborg_quota.db import (
     inventories,
     reservations,
 )
-from cyborg_quota.db.new_reservations import NewReservation
+from cyborg_quota.db.reservations import NewReservation
 from cyborg_quota.db.usages import Node, Posting
 from cyborg_quota.types import COMMITTED, RESERVED, ROLLED_BACK
 

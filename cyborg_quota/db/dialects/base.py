@@ -15,8 +15,8 @@ import sqlalchemy as sa
 
 from cyborg_quota.db import usages
 from cyborg_quota.db.inventories import InventoryClaim
-from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.prepared import Statement
+from cyborg_quota.db.reservations import NewReservation
 from cyborg_quota.db.settings import DatabaseSettings
 from cyborg_quota.db.usages import Posting
 from cyborg_quota.types import State

@@ -28,12 +28,12 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.ext.compiler import compiles
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import errors, inventories, new_reservations, reservations, usages
+from cyborg_quota.db import errors, inventories, reservations, usages
 from cyborg_quota.db.clock import utc_after
 from cyborg_quota.db.dialects.base import Dialect, skipping_locked, unchanged
 from cyborg_quota.db.inventories import InventoryClaim
-from cyborg_quota.db.new_reservations import NewReservation
 from cyborg_quota.db.prepared import ServerStatement, Statement, statement_name
+from cyborg_quota.db.reservations import NewReservation
 from cyborg_quota.db.settings import DatabaseSettings
 from cyborg_quota.db.usages import Posting
 from cyborg_quota.types import RESERVED, State
@@ -141,11 +141,11 @@ class MariaDB(Dialect):
     ) -> bool | InventoryClaim | None:
         if len(rows) > _MAX_ROWS or not 0 < len(postings) <= _MAX_POSTINGS or len(claims) > _MAX_CLAIMS:
             return None
-        columns = new_reservations.columns_of(rows)
+        columns = reservations.columns_of(rows)
         parameters: dict[str, Any] = {
             "b_project": rows[0].project_id,
             "b_ttl": rows[0].ttl_microseconds,
-            **new_reservations.row_parameters(rows, columns),
+            **reservations.row_parameters(rows, columns),
             **usages.arguments(postings),
         }
         for index, claim in enumerate(claims):

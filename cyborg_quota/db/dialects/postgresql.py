@@ -36,9 +36,8 @@ from cyborg_quota.db.clock import utc_after
 from cyborg_quota.db.dialects.base import Dialect
 from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.db.models import quota_usages, reservations
-from cyborg_quota.db.new_reservations import COLUMNS, NewReservation
 from cyborg_quota.db.prepared import Statement
-from cyborg_quota.db.reservations import LiveOfConsumers
+from cyborg_quota.db.reservations import COLUMNS, LiveOfConsumers, NewReservation
 from cyborg_quota.db.settings import DatabaseSettings
 from cyborg_quota.db.usages import Posting
 from cyborg_quota.types import State

@@ -14,7 +14,7 @@ from cyborg_quota.ledger import limit_source as base
 from cyborg_quota.types import UNLIMITED, Constraint
 
 if TYPE_CHECKING:
-    from cyborg_quota.db.project_path import PathState
+    from cyborg_quota.db.path_state import PathState
 
 
 class ConfigLimitDriver(base.LimitDriver):

@@ -10,7 +10,7 @@ from oslo_config import cfg
 
 from cyborg_quota import exceptions
 from cyborg_quota.conf import plugins
-from cyborg_quota.db.project_path import PathState
+from cyborg_quota.db.path_state import PathState
 from cyborg_quota.ledger import limit_source as base
 from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree, effective
 from cyborg_quota.limits.models import EnforcementModel

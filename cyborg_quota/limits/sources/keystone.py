@@ -16,7 +16,7 @@ from cyborg_quota.limits.sources.cache import Cache
 from cyborg_quota.types import UNLIMITED, Constraint, Scope
 
 if TYPE_CHECKING:
-    from cyborg_quota.db.project_path import PathState
+    from cyborg_quota.db.path_state import PathState
     from cyborg_quota.limits.sources.keystone_client import KeystoneClient, Limits, RegisteredLimit, Service
 
 T = TypeVar("T")
