@@ -13,23 +13,17 @@ from cyborg_quota.capacity.claims import CapacityEnforcer
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.ledger.counters import Healer
-from cyborg_quota.ledger.enforcers import Enforcers
-from cyborg_quota.ledger.expire import Expirer
-from cyborg_quota.ledger.headroom import HeadroomReader
+from cyborg_quota.ledger.enforcers import Enforcers, OsloLimitHook
+from cyborg_quota.ledger.headroom import HeadroomReader, UsageReader
 from cyborg_quota.ledger.history import History
 from cyborg_quota.ledger.limit_source import LimitDriver
-from cyborg_quota.ledger.naming import Namer
-from cyborg_quota.ledger.oslo_limit_hook import OsloLimitHook
 from cyborg_quota.ledger.paths import PathCache
 from cyborg_quota.ledger.project_limits import ProjectEnforcer
-from cyborg_quota.ledger.purge import Purger
-from cyborg_quota.ledger.reservations import Reservations
-from cyborg_quota.ledger.reserve import Reserver
-from cyborg_quota.ledger.resize import Resizer
+from cyborg_quota.ledger.reservations import Expirer, Purger, Reservations
+from cyborg_quota.ledger.reserve import Namer, Reserver
+from cyborg_quota.ledger.resize import Resizer, Transferrer
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.ledger.thresholds import ThresholdNotifier
-from cyborg_quota.ledger.transfer import Transferrer
-from cyborg_quota.ledger.usage import UsageReader
 from cyborg_quota.limits.api import Limits
 from cyborg_quota.metrics.reading import MetricsReader
 from cyborg_quota.pods import tables as pods

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from cyborg_quota import exceptions, paging, validation
-from cyborg_quota.ledger.headroom_rule import Bundles
+from cyborg_quota.ledger.enforcement import Bundles
 from cyborg_quota.policy import FITS_RULE, SEE_PODS
 from cyborg_quota.subject import Subject
 from cyborg_quota.types import (

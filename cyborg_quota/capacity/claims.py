@@ -26,8 +26,7 @@ from cyborg_quota.db import inventories, resource_providers
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.inventories import InventoryClaim, Place
 from cyborg_quota.db.resource_providers import StoredProvider
-from cyborg_quota.ledger.enforcers import Enforcer, PendingClaim, Refused, conflict
-from cyborg_quota.ledger.rooms import Rooms
+from cyborg_quota.ledger.enforcers import Enforcer, PendingClaim, Refused, Rooms, conflict
 from cyborg_quota.types import ANY, Claim, InventoryKey, ReserveRequest, ResizeRequest, Row
 from cyborg_quota.types.capacity import CapacityOver
 

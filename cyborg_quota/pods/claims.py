@@ -30,9 +30,8 @@ from cyborg_quota.db import path_state
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.ledger import enforcement
-from cyborg_quota.ledger.enforcers import Enforcer, PendingClaim, PreparationChanged, Refused, conflict
+from cyborg_quota.ledger.enforcers import Enforcer, PendingClaim, PreparationChanged, Refused, Rooms, conflict
 from cyborg_quota.ledger.limit_source import LimitDriver
-from cyborg_quota.ledger.rooms import Rooms
 from cyborg_quota.pods import pod_bindings
 from cyborg_quota.pods import tables as pods
 from cyborg_quota.pods.pod_bindings import BindingKey, StoredBinding

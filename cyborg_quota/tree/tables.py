@@ -12,7 +12,7 @@ project if Keystone has another parent. The rules are those of projects.py. The 
     ROWS_PER_STATEMENT rows (prepared.py).
 
 The usage in a moved project's subtree, without that of descendants that are moved too, is subtracted from the totals of
-all its old ancestors, and added to those of all its new ones. The totals over all projects do not change (db/charges.py).
+all its old ancestors, and added to those of all its new ones. The totals over all projects (db/charges.py) stay.
 A row that would be negative has drifted, and is recounted, as at a release.
 """
 

@@ -9,7 +9,7 @@ from typing import Any
 import testscenarios
 
 from cyborg_quota import ANY, Headroom, Inventory, exceptions
-from cyborg_quota.ledger.headroom_rule import Bundles
+from cyborg_quota.ledger.enforcement import Bundles
 from cyborg_quota.types import MAX_AMOUNT
 from tests import base, clouds
 from tests.functional.test_capacity import ADMIN, CapacityTestCase

@@ -11,7 +11,7 @@ import testscenarios
 
 from cyborg_quota import exceptions
 from cyborg_quota.db.database import Database
-from cyborg_quota.ledger import purge
+from cyborg_quota.ledger import reservations
 from tests import base, fixtures, hooks
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -206,7 +206,7 @@ class TestFold(PurgeTestCase):
             sizes.append(len(result) if isinstance(result, Sequence) else 1)
             return result
 
-        with mock.patch.object(purge, "_GROUPS_PER_PAGE", 2), mock.patch.object(Database, "read", counting):
+        with mock.patch.object(reservations, "_GROUPS_PER_PAGE", 2), mock.patch.object(Database, "read", counting):
             self.assertEqual(5, self.engine.purge(base.ADMIN, 0))
         self.assertEqual(2, max(sizes))
         self.assert_invariants()

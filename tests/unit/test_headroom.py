@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from oslotest import base
 
-from cyborg_quota.ledger.headroom_rule import Bundles, compute, how_many
+from cyborg_quota.ledger.enforcement import Bundles, compute, how_many
 from cyborg_quota.types import MAX_AMOUNT, TOTAL, Constraint, Counters, Headroom, ResourceKey, UsageKey
 
 GPU = {"gpu": [ResourceKey("gpu")]}
