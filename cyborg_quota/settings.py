@@ -10,7 +10,7 @@ from oslo_config import cfg
 from cyborg_quota import exceptions
 from cyborg_quota.capacity.selection import BestFit, ProviderSelection
 from cyborg_quota.conf import plugins
-from cyborg_quota.conf.database import DEFAULT_CONNECTION
+from cyborg_quota.conf.opts import DEFAULT_CONNECTION
 from cyborg_quota.db.settings import DatabaseSettings
 from cyborg_quota.ledger.enforcers import Enforce
 from cyborg_quota.pods.selection import PodSelection

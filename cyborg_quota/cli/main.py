@@ -22,7 +22,7 @@ import cyborg_quota
 from cyborg_quota import QuotaEngine, exceptions, validation
 from cyborg_quota.cli import arguments
 from cyborg_quota.cli.errors import BAD_USAGE, BROKEN_PIPE, INTERRUPTED, REFUSED, exit_status, one_line
-from cyborg_quota.conf import keystone, loading
+from cyborg_quota.conf import loading, plugins
 from cyborg_quota.limits.sources import keystone_projects
 from cyborg_quota.surface.operations import Argument, add_to
 
@@ -117,7 +117,7 @@ class Shell(app.App):
     @functools.cached_property
     def uses_keystone(self) -> bool:
         """Whether [oslo_limit] has credentials for Keystone."""
-        return keystone.has_credentials(self.conf)
+        return plugins.has_credentials(self.conf)
 
     @functools.cached_property
     def directory(self) -> ProjectDirectory:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from oslo_config import cfg
 from oslo_log import log as logging
 
-from cyborg_quota.conf import messaging
+from cyborg_quota.conf import plugins
 from cyborg_quota.types import TOTAL, Notice
 from cyborg_quota.types.capacity import EVENTS, SHOWN_BY, AnyNotice
 
@@ -91,7 +91,7 @@ def make_sender(conf: cfg.ConfigOpts) -> Send | None:
     """
     if not conf.notices.notifications:
         return None
-    notifier = messaging.make_notifier(conf)
+    notifier = plugins.make_notifier(conf)
 
     def send(notice: AnyNotice) -> None:
         payload: dict[str, Any] = dataclasses.asdict(notice)

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from oslo_config import cfg
 
-from cyborg_quota.conf import GROUPS
+from cyborg_quota.conf.opts import OPTIONS
 
 NAMESPACES: Final = ("cyborg_quota", "oslo.db", "oslo.limit", "oslo.log", "oslo.policy")
 """The entry points in oslo.config.opts whose options a configuration file of cyborg_quota may contain."""
@@ -34,7 +34,7 @@ _UNCHECKED: Final = (
 """Groups that are not checked: to list the options of oslo.messaging, eventlet would be imported; those of keystoneauth
 depend on the auth_type; the others belong to the middleware of the REST API, which is not installed everywhere."""
 
-_ENVIRONMENT_GROUPS: Final = sorted({module.GROUP for module in GROUPS})
+_ENVIRONMENT_GROUPS: Final = sorted(OPTIONS)
 _SIMILARITY: Final = 0.8
 """Of the name of a group to one of ours, as difflib measures it: one letter more or less, or two exchanged ones."""
 _MAX_NAMED: Final = 5

@@ -10,7 +10,7 @@ from typing import Any, Final
 from oslo_config import cfg
 from oslo_log import log as logging
 
-from cyborg_quota import conf as groups
+from cyborg_quota.conf import opts
 
 PROJECT: Final = "cyborg_quota"
 """Determines the default configuration files, such as /etc/cyborg_quota/cyborg_quota.conf."""
@@ -34,7 +34,7 @@ def load_service(name: str) -> cfg.ConfigOpts:
 
 def load(conf: cfg.ConfigOpts, arguments: Sequence[str], prog: str = PROJECT, **more: Any) -> cfg.ConfigOpts:
     """Read files, environment and ``arguments`` into ``conf``. Raises cfg.Error, also for an invalid value."""
-    groups.register_opts(conf)
+    opts.register_opts(conf)
     try:
         conf(
             list(arguments),

@@ -14,8 +14,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 import cyborg_quota
-from cyborg_quota.conf import cyborg as options
-from cyborg_quota.conf import loading
+from cyborg_quota.conf import loading, opts
 from cyborg_quota.cyborg import cyborg_host, mapping
 from cyborg_quota.cyborg.bind_tracker import BindTracker
 from cyborg_quota.cyborg.mapping import ResourceMap
@@ -32,7 +31,7 @@ def conf() -> cfg.ConfigOpts:
     It is a separate ConfigOpts, because Cyborg and cyborg_quota both have a group [database].
     """
     host: Any = cfg.CONF  # Cyborg's
-    options.register_host_opts(host)
+    host.register_opts(opts.HOST_OPTS, group=opts.HOST_GROUP)
     arguments = [part for path in host.cyborg_quota.config_file for part in ("--config-file", path)]
     return loading.load(cfg.ConfigOpts(), arguments)
 

@@ -18,7 +18,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions
-from cyborg_quota.conf import messaging
+from cyborg_quota.conf import plugins
 from cyborg_quota.types import RecordedChange, RecordedChanges
 from cyborg_quota.types.limits import reason_of
 
@@ -60,7 +60,7 @@ class Sender:
             return
         try:
             if self._pid != os.getpid():
-                self._notifier, self._pid = messaging.make_notifier(self._conf, retry=_SEND_ATTEMPTS), os.getpid()
+                self._notifier, self._pid = plugins.make_notifier(self._conf, retry=_SEND_ATTEMPTS), os.getpid()
             deadline = time.monotonic() + _SEND_SECONDS
             for event_type, payload in events(recorded):
                 if time.monotonic() > deadline:
@@ -103,7 +103,7 @@ def _event(recorded: RecordedChanges, change: RecordedChange) -> Event:
     if (one := change.override) is not None:
         attachment |= {"from": f"{one.starts_at.isoformat()}Z", "until": f"{one.until.isoformat()}Z"}
     payload = _payload(recorded, action, _target(kind, change.project_id, change.resource), attachment, change)
-    return f"{messaging.PUBLISHER}.{kind}.{verb}", payload
+    return f"{plugins.PUBLISHER}.{kind}.{verb}", payload
 
 
 def _target(kind: str, project_id: str | None = None, resource: str | None = None) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def _payload(
             ),
             target=resource.Resource(**target),
             observer=resource.Resource(
-                id=messaging.PUBLISHER, typeURI="service/accelerator/quota", name=messaging.PUBLISHER
+                id=plugins.PUBLISHER, typeURI="service/accelerator/quota", name=plugins.PUBLISHER
             ),
         )
         content = {

@@ -44,7 +44,7 @@ class TestInstalled(quota.QuotaTestCase):
         self.set_limit(0)
         arqs = self.client.created(self.profile)
         self.assertEqual(403, self.client.bind(arqs, str(uuid.uuid4()), self.rp).status)
-        integration = self.site_packages / "cyborg_quota/integrations/cyborg"
+        integration = self.site_packages / "cyborg_quota/cyborg"
         self.assertIn(f"{integration}/conductor.py says Bind refused: ", self.stack.conductor.output())
         self.assertIn(f"application of {integration}/wsgi.py", self.stack.api.output())
 

@@ -17,7 +17,7 @@ import fixtures as fx
 import yaml
 from oslotest import base
 
-from cyborg_quota.conf import pods
+from cyborg_quota.conf import opts
 from cyborg_quota.pods.types import RETRY_SECONDS
 from tests import needs
 from tests.cli import base as cli
@@ -70,7 +70,7 @@ class TestFiles(base.BaseTestCase):
     def test_a_measurement_of_every_day_is_no_alert(self) -> None:
         """The bound is more than the default interval, and the time until a failed measurement is repeated."""
         [expression] = [rule["expr"] for rule in rules() if rule.get("alert") == "CyborgQuotaPodNotMeasured"]
-        [interval] = [option.default for option in pods.OPTS if option.name == "collect_interval"]
+        [interval] = [option.default for option in opts.OPTIONS["pods"] if option.name == "collect_interval"]
         bound = int(
             re.fullmatch(
                 r"max without \(instance\) \(cyborg_quota_pod_measurement_age_seconds\) > ([0-9]+)", expression

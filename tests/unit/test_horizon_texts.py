@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from oslotest import base
 
-PANELS = pathlib.Path(__file__).parents[2] / "cyborg_quota/integrations/horizon"
+PANELS = pathlib.Path(__file__).parents[2] / "cyborg_quota/horizon"
 TRANSLATED = {"_", "gettext", "gettext_lazy", "ngettext_lazy"}
 SENTENCE = re.compile(r"[A-Z]\w*\b(?!/)")
 """How the texts of the panels begin. No other string of their code begins with a capital letter."""

@@ -131,7 +131,7 @@ GUARDED = {
     "oslo_service": {"integrations"},
     "oslo_upgradecheck": {"cmd"},
 }
-GUARD_EXCEPTIONS = {("cyborg_quota.conf.database", "oslo_db.options")}
+GUARD_EXCEPTIONS = {("cyborg_quota.conf.opts", "oslo_db.options")}
 
 
 @functools.cache
@@ -213,7 +213,7 @@ class TestImports(base.BaseTestCase):
             "cyborg_quota.db.usages": "",
             "cyborg_quota.ledger": "",
             "cyborg_quota.driver": "",
-            "cyborg_quota.conf.database": "",
+            "cyborg_quota.conf.opts": "",
             "cyborg_quota.cli.main": "",
         }
         self.assertEqual([], wrong_imports(modules))
@@ -235,8 +235,8 @@ class TestImports(base.BaseTestCase):
             ("cyborg_quota.driver", "import alembic.command"),
             ("cyborg_quota.driver", "from cyborg_quota.conf import database"),
             ("cyborg_quota.driver", "from cyborg_quota.cli import main"),
-            ("cyborg_quota.conf.database", "from oslo_db import exception"),
-            ("cyborg_quota.conf.database", "from cyborg_quota import types"),
+            ("cyborg_quota.conf.opts", "from oslo_db import exception"),
+            ("cyborg_quota.conf.opts", "from cyborg_quota import types"),
             ("cyborg_quota.attic", ""),
         ):
             faults = wrong_imports({**modules, module: source})

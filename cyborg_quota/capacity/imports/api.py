@@ -15,7 +15,7 @@ from openstack import exceptions as sdk
 from oslo_config import cfg
 
 from cyborg_quota import exceptions
-from cyborg_quota.conf import keystone_auth
+from cyborg_quota.conf import plugins
 from cyborg_quota.safe_repr import safe_repr
 
 PLACEMENT: Final = "placement"
@@ -86,7 +86,7 @@ class ServiceApi:
         loading.register_session_conf_options(conf, group)
         loading.register_adapter_conf_options(conf, group, include_deprecated=False)
         loading.register_auth_conf_options(conf, group)
-        auth = keystone_auth.load_auth(conf, group)
+        auth = plugins.load_auth(conf, group)
         for option in ("auth_url", "endpoint_override"):
             url = urllib.parse.urlsplit(getattr(conf[group], option, None) or "")
             if "@" in url.netloc or url.query:

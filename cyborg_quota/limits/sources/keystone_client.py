@@ -28,7 +28,7 @@ from oslo_config import cfg
 from oslo_limit import opts as oslo_limit_opts
 
 from cyborg_quota import exceptions, forks
-from cyborg_quota.conf import keystone_auth
+from cyborg_quota.conf import plugins
 from cyborg_quota.limits.sources.cache import LimitSourceError
 
 GROUP: Final = "oslo_limit"
@@ -76,7 +76,7 @@ def check_endpoint(conf: cfg.ConfigOpts) -> None:
 
 def check_credentials(conf: cfg.ConfigOpts) -> None:
     """Raise ConfigurationError if the options of [oslo_limit] do not suffice to authenticate. No I/O."""
-    keystone_auth.load_auth(conf, GROUP)
+    plugins.load_auth(conf, GROUP)
     url = urllib.parse.urlsplit(auth_url(conf) or "")
     if "@" in url.netloc or url.query:
         # keystoneauth1 logs the URL.
@@ -114,7 +114,7 @@ def make_adapter(conf: cfg.ConfigOpts, within_seconds: float | None = None) -> A
 
     ``within_seconds``: all its requests together end within this time from now.
     """
-    auth = keystone_auth.load_auth(conf, GROUP)
+    auth = plugins.load_auth(conf, GROUP)
     _prevent_recursive_authentication(auth)
     session = loading.load_session_from_conf_options(
         conf,
