@@ -22,7 +22,7 @@ from benchmarks import disk
 from cyborg_quota import QuotaEngine
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
-from cyborg_quota.metrics.engine import MeasuredEngine
+from cyborg_quota.metrics.counters import MeasuredEngine
 from cyborg_quota.metrics.exporter import LedgerApplication
 from tests import base, clouds, fixtures
 from tests.api import server

@@ -68,7 +68,7 @@ class DbQuotaDriver:
         # Projects and what they have.
         self.usage: Final = UsageReader(self._database, limits)
         self.headroom: Final = HeadroomReader(self._database, limits, self.enforcers)
-        self.metrics: Final = MetricsReader(self._untimed, limits, self.headroom, grace)
+        self.metrics: Final = MetricsReader(self._untimed, self.headroom, grace)
         self.thresholds: Final = ThresholdNotifier(
             self._database, limits, settings.thresholds, least_limit=settings.least_notified_limit
         )

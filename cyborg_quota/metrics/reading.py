@@ -11,17 +11,15 @@ from cyborg_quota.db import history, path_state, schema
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.path_state import PathState
 from cyborg_quota.ledger.headroom import HeadroomReader
-from cyborg_quota.ledger.limit_source import LimitDriver
 from cyborg_quota.types.metrics import LedgerMetrics
 
 
 class MetricsReader:
     """Reads metrics. ``grace``: [quota] expire_grace, in microseconds."""
 
-    def __init__(self, untimed: Database, limits: LimitDriver, headroom: HeadroomReader, grace: int) -> None:
+    def __init__(self, untimed: Database, headroom: HeadroomReader, grace: int) -> None:
         """``untimed``: the database without a statement timeout, to read all counters."""
         self._untimed = untimed
-        self._limits = limits
         self._headroom = headroom
         self._grace = grace
 

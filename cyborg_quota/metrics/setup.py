@@ -7,7 +7,7 @@ The only module of this package that others import.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from oslo_config import cfg
 from oslo_log import log as logging
@@ -16,18 +16,14 @@ from cyborg_quota import exceptions
 from cyborg_quota.engine import QuotaEngine
 
 if TYPE_CHECKING:
-    from cyborg_quota.metrics.recorder import Recorder
+    from cyborg_quota.metrics.counters import Recorder
 
 LOG = logging.getLogger(__name__)
 
 
 def engine_class(conf: cfg.ConfigOpts) -> type[QuotaEngine]:
     """The class of the engine: one that counts its calls if [metrics] listen is set."""
-    if not is_enabled(conf):
-        return QuotaEngine
-    from cyborg_quota.metrics.engine import MeasuredEngine
-
-    return MeasuredEngine
+    return _counters().MeasuredEngine if is_enabled(conf) else QuotaEngine
 
 
 def is_enabled(conf: cfg.ConfigOpts) -> bool:
@@ -62,10 +58,15 @@ def serve_counters(conf: cfg.ConfigOpts) -> None:
 @functools.cache
 def recorder() -> Recorder:
     """The recorder of this process, in which a metric exists once. Raises ConfigurationError."""
+    return _counters().Recorder()  # type: ignore[no-any-return]
+
+
+def _counters() -> Any:
+    """The module that needs prometheus_client. Raises ConfigurationError."""
     try:
-        from cyborg_quota.metrics.recorder import Recorder
+        from cyborg_quota.metrics import counters
     except ImportError:
         raise exceptions.ConfigurationError(
             "[metrics] listen is set, and needs prometheus_client: install cyborg_quota[metrics]."
         ) from None
-    return Recorder()
+    return counters

@@ -11,14 +11,5 @@ import cyborg_quota
 from cyborg_quota.conf import loading
 from cyborg_quota.metrics import exporter
 
-
-def make_application() -> exporter.LedgerApplication:
-    """Read the configuration and create the application, without I/O to the database.
-
-    Raises cfg.Error, ConfigurationError.
-    """
-    conf = loading.load_service("cyborg-quota-metrics")
-    return exporter.make_application(conf, cyborg_quota.make_engine(conf))
-
-
-application = make_application()
+_conf = loading.load_service("cyborg-quota-metrics")
+application = exporter.make_application(_conf, cyborg_quota.make_engine(_conf))

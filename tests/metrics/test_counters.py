@@ -16,7 +16,7 @@ from prometheus_client import generate_latest
 import cyborg_quota
 from cyborg_quota import exceptions
 from cyborg_quota.metrics import setup
-from cyborg_quota.metrics.engine import MeasuredEngine, result_of
+from cyborg_quota.metrics.counters import MeasuredEngine, result_of
 from tests import base, hooks
 from tests.api import server
 from tests.metrics.test_exporter import Samples, key, samples
@@ -130,8 +130,8 @@ class TestServer(oslo_base.BaseTestCase):
     def test_without_the_library(self) -> None:
         conf = server.settings("sqlite://", metrics__listen=["127.0.0.1:1"])
         with mock.patch.dict("sys.modules", {"prometheus_client": None}):
-            sys.modules.pop("cyborg_quota.metrics.recorder", None)
-            vars(cyborg_quota.metrics).pop("recorder", None)
+            sys.modules.pop("cyborg_quota.metrics.counters", None)
+            vars(cyborg_quota.metrics).pop("counters", None)
             error = self.assertRaises(exceptions.ConfigurationError, cyborg_quota.make_engine, conf)
         self.assertIn("cyborg_quota[metrics]", str(error))
 

@@ -12,7 +12,7 @@ from oslotest import base
 import cyborg_quota
 from cyborg_quota.cyborg import compatibility
 
-FOLDER = pathlib.Path(cyborg_quota.__file__).parent / "integrations" / "cyborg"
+FOLDER = pathlib.Path(cyborg_quota.__file__).parent / "cyborg"
 _DB = "cyborg.db.sqlalchemy.api.Connection"
 _EXTARQ = "cyborg.objects.ext_arq.ExtARQ"
 _MODELS = "cyborg.db.sqlalchemy.models"
