@@ -18,8 +18,8 @@ from oslo_log import log as logging
 
 from cyborg_quota import exceptions
 from cyborg_quota.cyborg.diff import Record
-from cyborg_quota.cyborg.mapping import ClassNotCounted, ResourceMap, classes_of
-from cyborg_quota.cyborg.observations import in_pages
+from cyborg_quota.cyborg.mapping import ClassNotCounted, ResourceMap, classes_of, requests_of
+from cyborg_quota.cyborg.reconciler import in_pages
 
 LOG = logging.getLogger(__name__)
 
@@ -105,9 +105,25 @@ def groups_to_bind(context: Any, arqs: Sequence[str]) -> Iterator[tuple[str, Map
         yield arq, groups[profile][record.device_profile_group_id]
 
 
-def groups_of(context: Any, device_profile_id: int) -> list[Mapping[str, str]]:
-    """The groups of a device profile."""
-    return _groups(db_api.get_instance().device_profile_get_by_id(context, device_profile_id))
+def check_unbound(context: Any, device_profile_id: int, maximum: int) -> None:
+    """Refuse a POST after which a project would have more than ``maximum`` ARQs without an instance.
+
+    Called before the first ARQ is created, so that all of them are created or none. Reads at most ``maximum`` + 1 rows.
+    Raises Cyborg's Forbidden. ``maximum`` protects Cyborg's table, and is not a quota: ARQs are counted without a lock,
+    so concurrent calls may together exceed it by the number that each of them creates. An exact limit would need a lock
+    that one POST of a project holds during all of its calls to the conductor.
+    """
+    db = db_api.get_instance()
+    requested = sum(map(requests_of, _groups(db.device_profile_get_by_id(context, device_profile_id))))
+    # ARQs with an instance belong to Nova, which deletes those that it could not bind.
+    unbound = db.extarq_list(
+        context, project_id=context.project_id, instance_uuid=db_api.NULL_FILTER, limit=max(maximum - requested, 0) + 1
+    )
+    if len(unbound) + requested > maximum:
+        raise exception.Forbidden(
+            f"Quota exceeded: project {context.project_id} may have {maximum} accelerator requests that are not bound, "
+            f"requested {requested} more"
+        )
 
 
 def class_of_provider(context: Any, rp_uuid: str) -> str | None:

@@ -19,6 +19,7 @@ from oslo_log import log as logging
 from cyborg_quota import Claim, QuotaEngine, exceptions, forks, validation
 from cyborg_quota.attachment import LOST, roll_back_rest
 from cyborg_quota.cyborg.ledger_guard import LedgerGuard, LedgerNotCalled
+from cyborg_quota.cyborg.mapping import ClassNotCounted
 
 T = TypeVar("T")
 
@@ -252,3 +253,19 @@ class BindTracker:
             is_due = time.monotonic() - reservation.extended > self.ttl / 3
             if is_due and project_id not in locked and not self.guard.is_open and not reservation.extend(self.ttl):
                 locked.add(project_id)
+
+
+def public_message(error: exceptions.QuotaError) -> str:
+    """One sentence for users of Cyborg's API about a refusal, a conflict or bad input.
+
+    It names no host, service, URL, or command of the operator. The log has the message of the error itself.
+    """
+    if isinstance(error, exceptions.OverCapacity):
+        return "The provider of the accelerator has no capacity left for it."  # the message names a host
+    if isinstance(error, ClassNotCounted):
+        return error.public_message
+    if isinstance(error, exceptions.LimitNotSet):
+        return f"No limit is set for resource {error.resource}."
+    if isinstance(error, exceptions.ReservationConflict):
+        return f"Accelerator request {error.consumer} already has a different charge."
+    return str(error)

@@ -14,6 +14,7 @@ import importlib.metadata
 import importlib.util
 import inspect
 import itertools
+import operator
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
@@ -39,7 +40,6 @@ class Part:
     keywords: tuple[str, ...] = ()
 
 
-_MISSING: Final = object()
 _DB: Final = "cyborg.db.sqlalchemy.api"
 _EXTARQ: Final = "cyborg.objects.ext_arq"
 _FPGA: Final = "cyborg.objects.extarq.fpga_ext_arq"
@@ -48,45 +48,6 @@ _RPCAPI: Final = "cyborg.conductor.rpcapi"
 _VERSIONS: Final = "cyborg.api.controllers.v2.versions"
 _MODULES: Final = "cyborg.api, cyborg.conductor and cyborg.objects"
 
-_RECORD_CALLS: Final = (
-    Part("cyborg.context", "get_admin_context", 0),
-    Part("cyborg.db.api", "get_instance", 0),
-    Part(_DB, "Connection.extarq_list", 2, ("uuid_range", "project_id")),
-    Part(_DB, "model_query", 2),
-    Part(_DB, "Connection.extarq_get", 3, ("project_id",)),
-    Part(_DB, "Connection.device_profile_get_by_id", 3),
-    Part(_DB, "Connection.device_profile_list", 2),
-    Part(_DB, "Connection.deployable_get_by_rp_uuid", 3),
-    Part(_DB, "Connection.attribute_get_by_deployable_id", 3),
-    Part(_DB, "Connection.attribute_get_by_filter", 3),
-)
-_SERVICE_CALLS: Final = (
-    Part("cyborg.common.service", "prepare_service", 1),
-    Part("cyborg.common.service", "RPCService", 3),
-    Part("cyborg.common.utils", "factory_register", 2),
-    Part("cyborg.objects", "register_all", 0),
-    Part("cyborg.objects.base", "CyborgObjectRegistry.register", 1),
-    Part("cyborg.api.hooks", "ConductorAPIHook", 0),
-    Part("cyborg.api.app", "setup_app", 0),
-    Part(_MANAGER, "ConductorManager.init_host", 1),
-    Part(_MANAGER, "ConductorManager.periodic_tasks", 2, ("raise_on_error",)),
-    Part(_MANAGER, "ConductorManager.arq_apply_patch", 4),
-    Part(_RPCAPI, "ConductorAPI.arq_apply_patch", 4),
-    Part(_RPCAPI, "ConductorAPI.arq_create", 4),
-    Part(_DB, "Connection.extarq_list", 2, ("project_id", "instance_uuid", "limit")),
-    Part(_EXTARQ, "ExtARQ.apply_patch", 3),
-    Part(_EXTARQ, "ExtARQ.factory", 1),
-    Part(_EXTARQ, "ExtARQ.start_bind_job", 3),
-    Part(_EXTARQ, "ExtARQ.bind", 3),
-    Part(_EXTARQ, "ExtARQ.unbind", 2),
-    Part(_EXTARQ, "ExtARQ.destroy", 2),
-    Part(_EXTARQ, "ExtARQ.update_check_state", 3),
-    Part(_EXTARQ, "ExtARQ._deallocate_attach_handle", 4),
-    Part(_EXTARQ, "ExtARQ.delete_by_uuid", 2),
-    Part(_EXTARQ, "ExtARQ.delete_by_instance", 2),
-    Part(_FPGA, "FPGAExtARQ.start_bind_job", 3),
-    Part(_FPGA, "FPGAExtARQ.bind", 3),
-)
 REST_PARTS: Final = (
     Part(_VERSIONS, "min_version_string", 0),
     Part(_VERSIONS, "max_version_string", 0),
@@ -133,13 +94,49 @@ _SERVICE_NAMES: Final = {
 }
 
 
-def _parts(names: dict[str, tuple[str, ...]], calls: tuple[Part, ...]) -> tuple[Part, ...]:
-    return (*(Part(module, name) for module, members in names.items() for name in members), *calls)
-
-
-RECORD_PARTS: Final = _parts(_RECORD_NAMES, _RECORD_CALLS)
+RECORD_PARTS: Final = (
+    *(Part(module, name) for module, names in _RECORD_NAMES.items() for name in names),
+    Part("cyborg.context", "get_admin_context", 0),
+    Part("cyborg.db.api", "get_instance", 0),
+    Part(_DB, "Connection.extarq_list", 2, ("uuid_range", "project_id")),
+    Part(_DB, "model_query", 2),
+    Part(_DB, "Connection.extarq_get", 3, ("project_id",)),
+    Part(_DB, "Connection.device_profile_get_by_id", 3),
+    Part(_DB, "Connection.device_profile_list", 2),
+    Part(_DB, "Connection.deployable_get_by_rp_uuid", 3),
+    Part(_DB, "Connection.attribute_get_by_deployable_id", 3),
+    Part(_DB, "Connection.attribute_get_by_filter", 3),
+)
 """What reads Cyborg's records uses."""
-SERVICE_PARTS: Final = RECORD_PARTS + _parts(_SERVICE_NAMES, _SERVICE_CALLS)
+SERVICE_PARTS: Final = (
+    *RECORD_PARTS,
+    *(Part(module, name) for module, names in _SERVICE_NAMES.items() for name in names),
+    Part("cyborg.common.service", "prepare_service", 1),
+    Part("cyborg.common.service", "RPCService", 3),
+    Part("cyborg.common.utils", "factory_register", 2),
+    Part("cyborg.objects", "register_all", 0),
+    Part("cyborg.objects.base", "CyborgObjectRegistry.register", 1),
+    Part("cyborg.api.hooks", "ConductorAPIHook", 0),
+    Part("cyborg.api.app", "setup_app", 0),
+    Part(_MANAGER, "ConductorManager.init_host", 1),
+    Part(_MANAGER, "ConductorManager.periodic_tasks", 2, ("raise_on_error",)),
+    Part(_MANAGER, "ConductorManager.arq_apply_patch", 4),
+    Part(_RPCAPI, "ConductorAPI.arq_apply_patch", 4),
+    Part(_RPCAPI, "ConductorAPI.arq_create", 4),
+    Part(_DB, "Connection.extarq_list", 2, ("project_id", "instance_uuid", "limit")),
+    Part(_EXTARQ, "ExtARQ.apply_patch", 3),
+    Part(_EXTARQ, "ExtARQ.factory", 1),
+    Part(_EXTARQ, "ExtARQ.start_bind_job", 3),
+    Part(_EXTARQ, "ExtARQ.bind", 3),
+    Part(_EXTARQ, "ExtARQ.unbind", 2),
+    Part(_EXTARQ, "ExtARQ.destroy", 2),
+    Part(_EXTARQ, "ExtARQ.update_check_state", 3),
+    Part(_EXTARQ, "ExtARQ._deallocate_attach_handle", 4),
+    Part(_EXTARQ, "ExtARQ.delete_by_uuid", 2),
+    Part(_EXTARQ, "ExtARQ.delete_by_instance", 2),
+    Part(_FPGA, "FPGAExtARQ.start_bind_job", 3),
+    Part(_FPGA, "FPGAExtARQ.bind", 3),
+)
 """What the conductor and the API use."""
 STATUSES: Final = {"Forbidden": 403, "Conflict": 409, "ServiceUnavailable": 503, "InvalidParameterValue": 400}
 """{error class of Cyborg: its HTTP status}, for the errors that the integration raises."""
@@ -241,25 +238,20 @@ def _service_problems() -> Iterator[str]:
 
 def _problems(parts: Iterable[Part]) -> Iterator[str]:
     for part in parts:
-        member, problem = _find_member(part.module, part.name)
-        if problem:
-            yield problem
+        try:
+            module = importlib.import_module(part.module)
+        except Exception as error:
+            yield f"{part.module} cannot be imported ({_one_line(error)})"
+            continue
+        try:
+            member: Any = operator.attrgetter(part.name)(module)
+        except AttributeError:
+            member = None
+        if member is None or getattr(member, "__isabstractmethod__", False):
+            yield f"{part.module}.{part.name} is missing"
         elif part.positional is not None and not _accepts(member, part.positional, part.keywords):
             arguments = [*["..."] * part.positional, *(f"{name}=..." for name in part.keywords)]
             yield f"{part.module}.{part.name} does not take ({', '.join(arguments)})"
-
-
-def _find_member(module: str, name: str) -> tuple[Any, str]:
-    """The member and an empty text, or None and a description of the problem."""
-    try:
-        member: Any = importlib.import_module(module)
-    except Exception as error:
-        return None, f"{module} cannot be imported ({_one_line(error)})"
-    for part in name.split("."):
-        member = getattr(member, part, _MISSING)
-        if member is _MISSING or getattr(member, "__isabstractmethod__", False):
-            return None, f"{module}.{name} is missing"
-    return member, ""
 
 
 def _accepts(member: Any, positional: int, keywords: Iterable[str]) -> bool:

@@ -14,7 +14,7 @@ from oslo_log import log as logging
 from oslo_service import service
 
 from cyborg_quota import Claim, exceptions, validation
-from cyborg_quota.cyborg import arq_records, bind_tracker, cyborg_host, errors, mapping, periodic, process_state
+from cyborg_quota.cyborg import arq_records, bind_tracker, cyborg_host, errors, mapping, process_state, repair
 from cyborg_quota.cyborg import objects as quota_objects
 from cyborg_quota.cyborg.bind_tracker import Caller
 from cyborg_quota.cyborg.ledger_guard import LedgerNotCalled
@@ -26,12 +26,12 @@ LOG = logging.getLogger(__name__)
 class ConductorManager(manager.ConductorManager):  # type: ignore[misc]
     """Reserves before a PATCH binds, and settles every reservation of the PATCH."""
 
-    _upkeep: periodic.Upkeep | None = None
+    _upkeep: repair.Upkeep | None = None
 
     def init_host(self) -> None:
         super().init_host()
         metrics.serve_counters(process_state.conf())  # here, because this runs after the fork
-        self._upkeep = periodic.Upkeep(process_state.conf(), process_state.bind_tracker(), process_state.repair())
+        self._upkeep = repair.Upkeep(process_state.conf(), process_state.bind_tracker(), process_state.repair())
 
     def periodic_tasks(self, context: Any, raise_on_error: bool = False) -> Any:  # noqa: ARG002
         """Run the periodic work that is due; returns the seconds until the next call."""

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Literal, Protocol
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Literal
 
 from cyborg_quota.types import Reservation
 
@@ -108,22 +108,6 @@ class Difference:
     def after(self) -> dict[tuple[str, str], int]:
         """The amounts according to Cyborg's records: {(project, resource): amount}."""
         return {} if self.attached is None else self.attached.wanted
-
-
-class Records(Protocol):
-    """Read access to Cyborg's ARQs."""
-
-    def all(self) -> Iterator[Record]:
-        """All ARQs, in the order of their UUIDs."""
-        ...
-
-    def of(self, arqs: Collection[str]) -> dict[str, Record]:
-        """Those of these ARQs that Cyborg has."""
-        ...
-
-    def changed_lately(self, seconds: float) -> list[Record]:
-        """The ARQs that were changed within this time."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True)

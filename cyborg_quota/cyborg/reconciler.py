@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
+import heapq
 import itertools
+import operator
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from oslo_log import log as logging
 
-from cyborg_quota import QuotaEngine, exceptions, validation
-from cyborg_quota.cyborg import adoption
-from cyborg_quota.cyborg.diff import Difference, Observation, Records, Report, compare, format_amounts
-from cyborg_quota.cyborg.observations import in_pages, observations, observations_of
-from cyborg_quota.types import RESERVED
+from cyborg_quota import Claim, QuotaEngine, exceptions, validation
+from cyborg_quota.cyborg.diff import Difference, Observation, Record, Report, compare, format_amounts
+from cyborg_quota.types import RESERVED, Reservation
+
+if TYPE_CHECKING:
+    from cyborg_quota.cyborg.arq_records import Records
 
 LOG = logging.getLogger(__name__)
 
@@ -47,7 +51,14 @@ _LATELY_SECONDS: Final = 60.0
 """How long ago an ARQ was changed at most, to be compared by find_lately: several turns, and what clocks differ by."""
 _PAGE_ROWS: Final = 5000
 
+_NO_PROVIDER: Final = (exceptions.OverCapacity, exceptions.ProviderNotFound)
+"""Errors of an adoption whose provider has been removed, or has no inventory any more."""
+
+_ADMIN: Final = validation.admin_context()
+_key: Final = operator.itemgetter(0)
 Progress = Callable[[int], None]
+Row = TypeVar("Row")
+Marker = TypeVar("Marker")
 
 
 class TooManyChanges(exceptions.QuotaError):
@@ -74,6 +85,7 @@ class RecordsShrunk(exceptions.QuotaError):
         )
 
 
+@dataclasses.dataclass
 class Reconciler:
     """Finds and repairs differences between the ledger and Cyborg's records.
 
@@ -82,50 +94,38 @@ class Reconciler:
     :param source: only charges with this source are compared and changed; see Claim.source.
     """
 
-    def __init__(
-        self,
-        engine: QuotaEngine,
-        records: Records,
-        resources: Collection[str],
-        *,
-        grace_seconds: float,
-        share: int,
-        source: str | None = None,
-        wait: Callable[[float], object] = time.sleep,
-    ) -> None:
-        self._engine = engine
-        self._records = records
-        self._resources = frozenset(resources)
-        self._grace = grace_seconds
-        self._share = share
-        self._source = source
-        self._wait = wait
-        self._admin = validation.admin_context()
+    engine: QuotaEngine
+    records: Records
+    resources: Collection[str]
+    grace_seconds: float
+    share: int
+    source: str | None = None
+    wait: Callable[[float], object] = time.sleep
 
     def find(self) -> Report:
         """The differences that persist over the grace period."""
-        return self._find(lambda: observations(self._engine, self._records))
+        return self._find(lambda: observations(self.engine, self.records))
 
     def find_lately(self) -> Report:
         """As ``find``, for the ARQs that changed lately, and those with a reservation of this source in flight."""
         arqs: dict[str, set[str]] = {}
-        for record in self._records.changed_lately(_LATELY_SECONDS + self._grace):
+        for record in self.records.changed_lately(_LATELY_SECONDS + self.grace_seconds):
             if record.project_id is not None:
                 arqs.setdefault(record.project_id, set()).add(record.arq)
         in_flight = in_pages(
-            lambda after: self._engine.list_reservations(self._admin, state=RESERVED, limit=_PAGE_ROWS, after=after),
+            lambda after: self.engine.list_reservations(_ADMIN, state=RESERVED, limit=_PAGE_ROWS, after=after),
             _PAGE_ROWS,
             lambda row: row.uuid,
         )
         for row in in_flight:
-            if row.consumer is not None and row.source == self._source:
+            if row.consumer is not None and row.source == self.source:
                 arqs.setdefault(row.project_id, set()).add(row.consumer)
-        return self._find(lambda: observations_of(self._engine, self._records, arqs))
+        return self._find(lambda: observations_of(self.engine, self.records, arqs))
 
     def _find(self, observe: Callable[[], Iterable[Observation]]) -> Report:
         report = self._compare(observe())
-        if report.differences and self._grace:
-            self._wait(self._grace)
+        if report.differences and self.grace_seconds:
+            self.wait(self.grace_seconds)
             earlier = {difference.identity for difference in report.differences}
             report = self._compare(observe())
             persistent = [difference for difference in report.differences if difference.identity in earlier]
@@ -133,7 +133,7 @@ class Reconciler:
         return report
 
     def _compare(self, observed: Iterable[Observation]) -> Report:
-        return compare(observed, self._resources, self._source, most=_MOST_DIFFERENCES)
+        return compare(observed, self.resources, self.source, most=_MOST_DIFFERENCES)
 
     def claim_source(self, replaced: str | None = None, *, force: bool = False) -> int:
         """Set the source of live charges whose source is ``replaced`` and that are of an ARQ; returns how many.
@@ -146,12 +146,12 @@ class Reconciler:
         """
         if not force:
             bound = collections.Counter(is_bound for is_bound, _ in self._claimable(replaced))
-            is_empty = bound[False] > 0 and next(iter(self._records.all()), None) is None
+            is_empty = bound[False] > 0 and next(iter(self.records.all()), None) is None
             if is_empty or _has_shrunk(bound[False], bound.total()):
                 raise RecordsShrunk(bound[False], bound.total(), is_empty=is_empty, command="--claim-source")
         count, uuids = 0, (uuid for _, some in self._claimable(replaced) for uuid in some)
         while batch := list(itertools.islice(uuids, _PAGE_ROWS)):
-            count += self._engine.set_source(self._admin, batch, str(self._source), replaced=replaced)
+            count += self.engine.set_source(_ADMIN, batch, str(self.source), replaced=replaced)
         return count
 
     def _claimable(self, source: str | None) -> Iterator[tuple[bool, list[str]]]:
@@ -159,10 +159,10 @@ class Reconciler:
 
         They have this source, and their ARQ is bound, or their resource is one that accelerators are charged as.
         """
-        for seen in observations(self._engine, self._records):
+        for seen in observations(self.engine, self.records):
             is_bound = seen.attached is not None
             live = (*seen.charges, *seen.in_flight)
-            uuids = [one.uuid for one in live if one.source == source and (is_bound or one.resource in self._resources)]
+            uuids = [one.uuid for one in live if one.source == source and (is_bound or one.resource in self.resources)]
             if uuids:
                 yield is_bound, uuids
 
@@ -200,7 +200,7 @@ class Reconciler:
             for one in repaired[start : start + _PAGE_ROWS]:
                 for project_id, _ in (*one.before, *one.after):
                     arqs.setdefault(project_id, set()).add(one.arq)
-            report = self._compare(observations_of(self._engine, self._records, arqs))
+            report = self._compare(observations_of(self.engine, self.records, arqs))
             self._repair_all([one for one in report.differences if one.is_own and one.problem != "not committed"], [])
 
     def _check(self, report: Report, wanted: Sequence[Difference], *, is_automatic: bool) -> None:
@@ -210,8 +210,8 @@ class Reconciler:
             raise RecordsShrunk(report.missing, report.charged, is_empty=report.is_empty)
         changed = [difference for difference in wanted if difference.problem != "not committed"]
         changes = len(changed) + sum(report.omitted.get(kind, 0) for kind in {one.kind for one in changed})
-        if changes > max(_FREE_CHANGES, report.compared * self._share / 100):
-            raise TooManyChanges(changes, report.compared, self._share)
+        if changes > max(_FREE_CHANGES, report.compared * self.share / 100):
+            raise TooManyChanges(changes, report.compared, self.share)
 
     def _repair_all(
         self, differences: Iterable[Difference], repaired: list[Difference], progress: Progress | None = None
@@ -244,11 +244,11 @@ class Reconciler:
         try:
             charges = [charge.uuid for one in batch if one.problem != "not committed" for charge in one.charges]
             if charges:
-                self._engine.release(self._admin, charges)
+                self.engine.release(_ADMIN, charges)
                 is_released = True
             attached = [one.attached for one in batch if one.attached is not None and one.after]
             if attached:
-                adoption.adopt(self._engine, attached, self._source)  # commits what is only reserved
+                adopt(self.engine, attached, self.source)  # commits what is only reserved
         except (*_OVERTAKEN, exceptions.DatabaseError) as error:
             if len(batch) > 1 and not isinstance(error, exceptions.DatabaseUnavailable):
                 return [done for difference in batch for done in self._repair([difference], failures)]
@@ -276,3 +276,89 @@ def _batches(differences: Iterable[Difference]) -> Iterator[list[Difference]]:
     for _, group in itertools.groupby(sorted(differences, key=sort_key), key=lambda one: sort_key(one)[0]):
         while batch := list(itertools.islice(group, _BATCH_ROWS)):
             yield batch
+
+
+def adopt(engine: QuotaEngine, attached: Sequence[Record], source: str | None) -> None:
+    """Charge ARQs of one project, and the capacity of their providers.
+
+    Where the provider is not imported with all resources of an ARQ, only the quota is charged. Raises what
+    ``QuotaEngine.adopt`` raises.
+    """
+    find_provider = functools.cache(lambda *key: engine.capacity.find_provider(_ADMIN, *key))
+    claims = [
+        Claim(
+            arq.arq,
+            arq.deltas or {},
+            group=arq.instance,
+            source=source,
+            provider=find_provider(arq.providers, tuple(sorted(arq.deltas or ()))) if arq.providers else None,
+        )
+        for arq in attached
+    ]
+    try:
+        engine.adopt(_ADMIN, claims, attached[0].project_id)
+    except _NO_PROVIDER as error:
+        if not any(claim.provider for claim in claims):
+            raise
+        LOG.warning("%s The quota of the accelerators there is charged without their capacity.", error)
+        claims = [dataclasses.replace(claim, provider=None) for claim in claims]
+        engine.adopt(_ADMIN, claims, attached[0].project_id)
+
+
+def observations(engine: QuotaEngine, records: Records) -> Iterator[Observation]:
+    """Yield every consumer that has a live reservation or is an ARQ of Cyborg, in the order of their ids.
+
+    Both are read in this order, page by page, so that a comparison needs the memory of two pages.
+    """
+    reservations = in_pages(
+        lambda after: engine.list_by_consumer(_ADMIN, limit=_PAGE_ROWS, after=after),
+        _PAGE_ROWS,
+        lambda row: (str(row.consumer), row.uuid),
+    )
+    return _join(reservations, records.all())
+
+
+def observations_of(
+    engine: QuotaEngine, records: Records, arqs: Mapping[str, Collection[str]]
+) -> Iterator[Observation]:
+    """As ``observations``, for these ARQs, by project. Charges to other projects are not seen."""
+    rows = [row for project, some in arqs.items() for row in engine.list_by_consumer(_ADMIN, project, consumers=some)]
+    found = records.of({arq for some in arqs.values() for arq in some})
+    return _join(sorted(rows, key=lambda row: str(row.consumer)), [found[arq] for arq in sorted(found)])
+
+
+def in_pages(
+    read: Callable[[Marker | None], Sequence[Row]], rows: int, marker_of: Callable[[Row], Marker]
+) -> Iterator[Row]:
+    """All rows of a list that is read in pages of ``rows`` rows. ``read``: the page after a marker; None: the first."""
+    after: Marker | None = None
+    while True:
+        page = read(after)
+        yield from page
+        if len(page) < rows:
+            return
+        after = marker_of(page[-1])
+
+
+def _join(rows: Iterable[Reservation], records: Iterable[Record]) -> Iterator[Observation]:
+    reserved = _in_order((str(row.consumer), row) for row in rows)
+    known = _in_order((record.arq, record) for record in records)
+    for arq, group in itertools.groupby(heapq.merge(reserved, known, key=_key), key=_key):
+        items = [item for _, item in group]
+        live = [item for item in items if isinstance(item, Reservation)]
+        yield Observation(
+            arq,
+            tuple(row for row in live if row.state != RESERVED),
+            tuple(row for row in live if row.state == RESERVED),
+            next((item for item in items if isinstance(item, Record)), None),
+        )
+
+
+def _in_order(items: Iterable[tuple[str, Row]]) -> Iterator[tuple[str, Row]]:
+    """The items, by key. Raises QuotaError if they are not in order: what is attached would seem not to be charged."""
+    last = ""
+    for key, item in items:
+        if key < last:
+            raise exceptions.QuotaError(f"The database does not sort names by their bytes: {last!a} before {key!a}.")
+        last = key
+        yield key, item

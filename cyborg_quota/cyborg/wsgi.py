@@ -20,7 +20,7 @@ from cyborg.api import app as cyborg_app  # noqa: E402
 from cyborg.conductor import rpcapi  # noqa: E402
 from oslo_log import log as logging  # noqa: E402
 
-from cyborg_quota.cyborg import errors, process_state, unbound_requests  # noqa: E402
+from cyborg_quota.cyborg import arq_records, errors, process_state  # noqa: E402
 
 LOG = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class ConductorAPI(rpcapi.ConductorAPI):  # type: ignore[misc]
         """Create an ARQ. Cyborg calls this for each ARQ of a POST; the first call checks the limit for all of them."""
         maximum = process_state.conf().cyborg.max_unbound_requests
         if maximum >= 0 and not pecan.request.environ.get(CHECKED):
-            unbound_requests.check(context, devprof_id, maximum)
+            arq_records.check_unbound(context, devprof_id, maximum)
             pecan.request.environ[CHECKED] = True
         return super().arq_create(context, obj_extarq, devprof_id)
 

@@ -10,7 +10,6 @@ from unittest import mock
 import testscenarios
 
 from cyborg_quota import Claim, Inventory, exceptions
-from cyborg_quota.cyborg import observations
 from cyborg_quota.cyborg import reconciler as reconciler_module
 from cyborg_quota.cyborg.diff import Record
 from cyborg_quota.cyborg.reconciler import Reconciler
@@ -148,7 +147,7 @@ class TestDifferences(ReconcilerTestCase):
             self.charge(f"a{number}")
             self.cloud.bind(f"a{number}")
         self.charge("ghost")
-        with mock.patch.object(observations, "_PAGE_ROWS", 2):
+        with mock.patch.object(reconciler_module, "_PAGE_ROWS", 2):
             self.assertEqual([("ghost", "not attached")], self.found())
 
     def test_more_than_are_repaired_at_a_time(self) -> None:
@@ -486,7 +485,7 @@ class TestSources(ReconcilerTestCase):
         for number in range(7):
             self.adopt(f"a{number}", None)
             self.cloud.bind(f"a{number}")
-        with mock.patch.object(observations, "_PAGE_ROWS", 3), mock.patch.object(reconciler_module, "_PAGE_ROWS", 2):
+        with mock.patch.object(reconciler_module, "_PAGE_ROWS", 2):
             self.assertEqual(7, self.of("east").claim_source())
         self.assertEqual({"east"}, set(self.live().values()))
 

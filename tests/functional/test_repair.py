@@ -207,7 +207,7 @@ class TestTwoConductors(RepairTestCase):
                     is_healed.wait(LONG_SECONDS)
 
             reconciler = self.make_reconciler()
-            reconciler._wait = wait
+            reconciler.wait = wait
             real = reconciler.heal
 
             def heal(report: object, healed: list[object] = healed, real: object = real, **options: object) -> object:

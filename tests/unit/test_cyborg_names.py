@@ -29,7 +29,7 @@ VARIABLES = {
     "deployable": f"{_MODELS}.Deployable",
     "profile": f"{_MODELS}.DeviceProfile",
 }
-"""{variable in arq_records.py and unbound_requests.py: the class of Cyborg whose instance it is}."""
+"""{variable in arq_records.py: the class of Cyborg whose instance it is}."""
 MIXINS = {"_Quota": _EXTARQ}
 """{class that is combined with a class of Cyborg: that class}."""
 CHECKED_ELSEWHERE = {
@@ -104,7 +104,7 @@ def used_names() -> dict[str, set[str]]:
     found = {}
     for path in sorted(FOLDER.glob("*.py")):
         if path.stem != "compatibility":
-            names = Names(has_records=path.stem in ("arq_records", "unbound_requests"))
+            names = Names(has_records=path.stem == "arq_records")
             names.visit(ast.parse(path.read_text()))
             found[path.name] = names.used
     return found

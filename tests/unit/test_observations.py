@@ -13,7 +13,7 @@ from unittest import mock
 from oslotest import base
 
 from cyborg_quota import exceptions
-from cyborg_quota.cyborg import diff, observations, reconciler
+from cyborg_quota.cyborg import diff, reconciler
 from cyborg_quota.cyborg.diff import Difference, Record, Report
 from cyborg_quota.types import COMMITTED, RESERVED, Reservation
 from tests.unit.test_reconcile_diff import compare
@@ -127,14 +127,14 @@ class RowCounter:
 class TestObservations(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        patch = mock.patch.object(observations, "_PAGE_ROWS", PAGE)
+        patch = mock.patch.object(reconciler, "_PAGE_ROWS", PAGE)
         patch.start()
         self.addCleanup(patch.stop)
 
     def test_equal_to_a_comparison_in_memory(self) -> None:
         for seed in range(20):
             ledger, records = random_rows(seed, 10 * seed)
-            observed = observations.observations(ledger, records)  # type: ignore[arg-type]
+            observed = reconciler.observations(ledger, records)  # type: ignore[arg-type]
             found = diff.compare(observed, RESOURCES, "east", most=99)
             self.assertEqual(in_memory(ledger, records), found, seed)
             kinds = {difference.problem for difference in found.differences}
@@ -186,5 +186,5 @@ class TestObservations(base.BaseTestCase):
         """A database that sorts names otherwise: what is attached would seem not to be charged."""
         records = Records([("a", "p1", "gpu"), ("b", "p1", "gpu")])
         with mock.patch.object(records, "all", lambda: reversed([Record("a"), Record("b")])):
-            observed = observations.observations(Ledger([]), records)  # type: ignore[arg-type]
+            observed = reconciler.observations(Ledger([]), records)  # type: ignore[arg-type]
             self.assertRaises(exceptions.QuotaError, list, observed)

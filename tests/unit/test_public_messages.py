@@ -6,7 +6,7 @@ from __future__ import annotations
 from oslotest import base
 
 from cyborg_quota import exceptions
-from cyborg_quota.cyborg.public_messages import public_message
+from cyborg_quota.cyborg.bind_tracker import public_message
 
 
 class TestPublicMessages(base.BaseTestCase):

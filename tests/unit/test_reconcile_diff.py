@@ -19,7 +19,7 @@ def charge(uuid: str, project_id: str, resource: str, delta: int, source: str | 
 def observe(
     charges: Mapping[str, Sequence[Reservation]], in_flight: Collection[str], bound: Collection[Record]
 ) -> Iterator[Observation]:
-    """Join these in memory, as observations.py does for any number of them."""
+    """Join these in memory, as reconciler.py does for any number of them."""
     attached = {one.arq: one for one in bound}
     for arq in sorted({*charges, *in_flight, *attached}):
         bind = (charge("in flight", "p1", "gpu", 1, "another source"),) if arq in in_flight else ()

@@ -7,7 +7,7 @@ from unittest import mock
 
 from oslotest import base
 
-from cyborg_quota.cyborg import periodic
+from cyborg_quota.cyborg import repair
 from tests import fixtures
 
 
@@ -17,7 +17,7 @@ class TestUpkeep(base.BaseTestCase):
         self.conf = fixtures.configuration(cyborg__reconcile_interval=0, cyborg__bind_expire=3)
         self.tracker = mock.MagicMock()
         self.repair = mock.MagicMock(is_healing=True)
-        self.upkeep = periodic.Upkeep(self.conf, self.tracker, self.repair)
+        self.upkeep = repair.Upkeep(self.conf, self.tracker, self.repair)
 
     def test_what_changed_lately_is_compared_every_few_seconds(self) -> None:
         """And all of it at each interval, if the conductor compares all. What is not started now is started later."""
