@@ -26,7 +26,7 @@ from cyborg_quota.driver import DbQuotaDriver
 from cyborg_quota.limits.sources.config import NoopLimitDriver
 from cyborg_quota.pods import selection as pod_selection
 from cyborg_quota.replay import charts
-from cyborg_quota.replay.series import Series
+from cyborg_quota.replay.totals import Series
 from cyborg_quota.replay.traces import Event, Trace
 from cyborg_quota.settings import DriverSettings
 from tests import base, fixtures

@@ -21,12 +21,12 @@ PROJECT_COLUMNS: Final = cells("resource", "project_id", "limit", "held", "remai
 
 def _report(run: base.Run, chart: str | None, *, projects: bool) -> Table:
     if chart is not None:
-        from cyborg_quota.replay import capacity_chart, charts
+        from cyborg_quota.replay import charts
 
         charts.require(chart)
     reports = run.engine.capacity.report(run.context)
     if chart is not None:
-        capacity_chart.draw(chart, reports)
+        charts.draw_capacity(chart, reports)
     if not projects:
         return Table(COLUMNS, reports)
     rows = [

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from cliff.formatters.base import ListFormatter
@@ -17,7 +17,7 @@ from cyborg_quota.replay.totals import ADMITTED, OUTCOMES, REFUSED
 from cyborg_quota.replay.traces import Trace
 from cyborg_quota.surface import parsing
 from cyborg_quota.surface.operations import Argument
-from cyborg_quota.types import UNLIMITED
+from cyborg_quota.types import UNLIMITED, Usage
 
 PROJECT_COLUMNS = ("project_id", "resource", "limit", "admitted", "refused", "used", "reserved")
 
@@ -76,12 +76,15 @@ class Replay(base.ShowOne):
             charts.require(parsed_args.chart)
         trace = Trace(parsed_args.trace)
         session, seconds = self._run(trace, parsed_args.provider)
+        records = self.engine.list_usages(self.context)
+        usages = {(record.project_id, record.resource): record.usage for record in records}
         for resource in sorted(limits.keys() - {key[1] for key in session.tally.by_project}):
             self.print_message(f"--limit names {resource}, but the trace has no such resource")
         if parsed_args.chart is not None:
-            panels = charts.replay_panels(trace, session.refused, self._limits(session.tally.by_project))
+            drawn = {key: usage.limit for key, usage in usages.items() if usage.limit is not None}
+            panels = charts.replay_panels(trace, session.refused, drawn)
             charts.draw(parsed_args.chart, f"Replay of {os.path.basename(trace.name)}", panels)
-        return self._report(session, seconds, has_provider=parsed_args.provider is not None)
+        return self._report(session, usages, seconds, has_provider=parsed_args.provider is not None)
 
     def _set_limits(self, limits: dict[str, int]) -> None:
         """Override the limits, before the engine reads them."""
@@ -90,13 +93,13 @@ class Replay(base.ShowOne):
             self.conf.set_override("limits", limits, group="limits")
 
     def _run(self, trace: Trace, provider: str | None) -> tuple[Any, float]:
-        from cyborg_quota.replay import replay
+        from cyborg_quota.replay import replay, tables
 
         with (
             open_database(self.conf) as database,
             base.progress_bar(max(trace.lines - 1, 0), "events") as progress,
         ):
-            position = replay.Position(database, trace.digest, self._terms(provider))
+            position = tables.Position(database, trace.digest, self._terms(provider))
             session = replay.Replay(self.engine, self.context, trace, position, progress, provider=provider)
             began = time.monotonic()
             try:
@@ -117,18 +120,10 @@ class Replay(base.ShowOne):
         terms = {"driver": driver, "limits": dict(self.conf.limits.limits) if driver == "config" else {}}
         return terms if provider is None else {**terms, "provider": provider}
 
-    def _limits(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
-        selected = set(keys)
-        return {
-            (record.project_id, record.resource): record.usage.limit
-            for record in self.engine.list_usages(self.context)
-            if (record.project_id, record.resource) in selected and record.usage.limit is not None
-        }
-
-    def _report(self, session: Any, seconds: float, *, has_provider: bool) -> tuple[Sequence[str], Iterable[Any]]:
+    def _report(
+        self, session: Any, usages: Mapping[tuple[str, str], Usage], seconds: float, *, has_provider: bool
+    ) -> tuple[Sequence[str], Iterable[Any]]:
         tally = session.tally
-        records = self.engine.list_usages(self.context)
-        usages = {(record.project_id, record.resource): record.usage for record in records}
         projects = []
         for key, outcomes in sorted(tally.by_project.items()):
             usage = usages.get(key)

@@ -14,9 +14,10 @@ from horizon import exceptions as horizon_exceptions
 from keystoneauth1 import exceptions as keystone_exceptions
 from keystoneauth1 import session, token_endpoint
 from openstack_auth import utils as auth_utils
+from openstack_dashboard import api
 from openstack_dashboard.api import base
 
-from cyborg_quota.horizon import errors, rows
+from cyborg_quota.horizon import rows
 
 SERVICE_TYPE: Final = "accelerator"
 TIMEOUT_SECONDS: Final = 30.0
@@ -103,7 +104,7 @@ class QuotaClient:
                 url, method, headers={"Accept": "application/json"}, raise_exc=False, **options
             )
         except keystone_exceptions.ClientException as error:
-            raise errors.QuotaAPIError(_("The quota service cannot be reached.")) from error
+            raise rows.QuotaAPIError(_("The quota service cannot be reached.")) from error
         if answer.status_code >= 400:
             raise _error(answer)
         return answer.json() if answer.content else None
@@ -114,12 +115,29 @@ def capacity_marker(inventory: Json) -> str:
     return "/".join(urllib.parse.quote(inventory[name], safe="") for name in ("provider", "resource"))
 
 
-def _error(answer: Any) -> errors.QuotaAPIError:
+def _error(answer: Any) -> rows.QuotaAPIError:
     """The error of an answer, with the words of the service."""
     status = answer.status_code
-    kind = errors.BY_STATUS.get(status, errors.QuotaAPIError)
+    kind = rows.BY_STATUS.get(status, rows.QuotaAPIError)
     try:
         [error] = answer.json()["errors"]
         return kind(str(error["detail"]), error.get("request_id"))
     except (ValueError, KeyError, TypeError):
         return kind(_("The quota service answered HTTP %d.") % status)
+
+
+def project_names(request: Any) -> dict[str, str]:
+    """The name of each project that the user may list, by id."""
+    found, _more = api.keystone.tenant_list(request)
+    return {one.id: one.name for one in found}
+
+
+def project_name(request: Any, project_id: str) -> str:
+    """The name of a project; its id if Keystone does not have it any more."""
+    found = attempt(request, lambda: api.keystone.tenant_get(request, project_id).name, None)
+    return str(found or project_id)
+
+
+def with_names(request: Any, text: str) -> str:
+    """A message of the service, with the names of projects in the place of their ids."""
+    return str(attempt(request, lambda: rows.replace_words(text, project_names(request)), None) or text)

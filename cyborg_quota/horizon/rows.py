@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the panels show of a resource, and which projects are on a page. Imports nothing of Horizon."""
+"""What the panels show of a resource, which projects are on a page, and errors. Imports nothing of Horizon."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from cyborg_quota.types import UNLIMITED
 
@@ -41,11 +41,6 @@ class ResourceUsage:
     def is_over(self) -> bool:
         """Whether the project holds more than its limit, which a lowered limit or an override that ended can cause."""
         return self.is_limited and self.in_use + self.reserved > (self.limit or 0)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether nothing more fits."""
-        return self.fits == 0
 
     @property
     def bounded_fits(self) -> int | None:
@@ -114,3 +109,32 @@ def page_of(
         start = max(0, ids.index(before) - size)
     end = start + size
     return items[start:end], start > 0, end < len(items)
+
+
+class QuotaAPIError(Exception):
+    """The REST API refused a call, or could not be reached. Horizon shows the message.
+
+    ``detail`` is the reason in words, as the service gave it; the message has the id of the request, too.
+    """
+
+    def __init__(self, detail: str, request_id: str | None = None) -> None:
+        super().__init__(f"{detail} ({request_id})" if request_id else detail)
+        self.detail = detail
+
+
+class QuotaNotFound(QuotaAPIError):
+    """There is no such object, or the user may not see it."""
+
+
+class QuotaUnauthorized(QuotaAPIError):
+    """The token is no longer valid. Horizon asks the user to log in again."""
+
+
+BY_STATUS: Final = {401: QuotaUnauthorized, 404: QuotaNotFound}
+
+BY_CATEGORY: Final[dict[str, tuple[type[Exception], ...]]] = {
+    "recoverable": (QuotaAPIError,),
+    "not_found": (QuotaNotFound,),
+    "unauthorized": (QuotaUnauthorized,),
+}
+"""For ADD_EXCEPTIONS in the settings of Horizon."""

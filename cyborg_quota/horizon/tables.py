@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables, each described by its columns; and those that both panels use."""
+"""The tables of the panels, each described by its columns, and their links to forms."""
 
 from __future__ import annotations
 
 import operator
 import types
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
+from django.urls import reverse
 from django.utils.translation import gettext_lazy as _
 from horizon import tables
 from horizon.utils import filters
 
-from cyborg_quota.horizon import texts
+from cyborg_quota.horizon import client, texts
 
 
 class QuotaTable(tables.DataTable):
@@ -63,6 +64,11 @@ def make_table(
     return type(name, (QuotaTable,), dict(made, key=staticmethod(key), id_name=id_name, tab=tab, Meta=meta))
 
 
+URLS: Final = "horizon:admin:accelerator_quotas:"
+INDEX: Final = f"{URLS}index"
+DETAIL: Final = f"{URLS}detail"
+
+
 LIMIT_COLUMNS = {"resource": _("Resource"), "limit": column(_("Limit"), lambda row: texts.limit(row["limit"]))}
 
 
@@ -99,3 +105,176 @@ def reservations_table(**options: Any) -> Any:
         pagination_param="reservation_marker",
         **options,
     )
+
+
+class _FormLink(tables.LinkAction):
+    """A link to a form, which is about what the page is about, and about the row if it is in one."""
+
+    classes = ("ajax-modal",)
+
+    def get_link_url(self, datum: Any = None) -> str:
+        """The URL of the form, which has the name of the link."""
+        row = {} if datum is None else {self.table.id_name: self.table.get_object_id(datum)}
+        return str(reverse(f"{URLS}{self.name}", kwargs={**self.table.kwargs, **row}))
+
+
+def _form_link(name: str, title: Any, **options: Any) -> Any:
+    return type(name, (_FormLink,), {"name": name, "verbose_name": title, **options})
+
+
+SetLimits = _form_link("set", _("Set Limits"), icon="pencil")
+AddOverride = _form_link("override", _("Add Override"), icon="plus")
+UnsetLimits = _form_link("unset", _("Return to Defaults"))
+SetDefaults = _form_link("set_defaults", _("Set Default Limits"), icon="pencil")
+CancelOverride = _form_link("cancel_override", _("Cancel Override"), classes=("ajax-modal", "btn-danger"))
+
+
+class ProjectFilter(tables.FilterAction):
+    """Keystone has all projects, so the list of them is filtered and cut into pages here."""
+
+    filter_type = "server"
+    filter_choices = (
+        ("name", _("Project Name contains"), True),
+        ("id", _("Project ID ="), True),
+    )
+
+
+def _pod_usage(pod: Any) -> str:
+    usage = pod["usage"] or {}
+    return ", ".join(f"{name}: {use['in_use']} / {use['capacity']}" for name, use in sorted(usage.items())) or "-"
+
+
+def resource_in_pod(change: Any) -> str | None:
+    """The resource of a change; with the pod, if a limit in a pod was changed. The service may hide the pod's name."""
+    if change["pod"] is None:
+        return change["resource"]  # type: ignore[no-any-return]
+    text = _("%(resource)s in pod %(pod)s") if change["pod"] else _("%(resource)s in a pod")
+    return str(text % change)
+
+
+def _indented(node: Any) -> str:
+    depth: int = node["depth"]
+    return "\u2007\u2007\u2007" * depth + str(node["name"])
+
+
+def _node_url(node: Any) -> str:
+    return str(reverse(DETAIL, args=[node["project_id"]]))
+
+
+def _node_quota(node: Any) -> str:
+    figures = [
+        _("%(resource)s: limit %(limit)s, %(in_use)s in use, %(subtree)s with the projects below it")
+        % {
+            "resource": resource,
+            "in_use": one["in_use"],
+            "subtree": one.get("subtree", "-"),
+            "limit": texts.limit(one["limit"]),
+        }
+        for resource, one in sorted(node["quota"].items())
+    ]
+    return "; ".join(map(str, figures)) or "-"
+
+
+# --- of the cloud ---
+
+ProjectsTable = make_table(
+    "projects",
+    _("Projects"),
+    {
+        "name": column(_("Project"), kind=tables.WrappingColumn, link=DETAIL),
+        "quota": column(_("Quota"), texts.bars, sortable=False),
+        "id": column(_("Project ID"), kind=tables.WrappingColumn, classes=("hidden-xs",)),
+    },
+    key=operator.attrgetter("id"),
+    pagination_param="project_marker",
+    prev_pagination_param="prev_project_marker",
+    table_actions=(ProjectFilter,),
+    row_actions=(SetLimits, AddOverride, UnsetLimits),
+    row_actions_dropdown_template="accelerator_quota/_row_actions.html",
+    table_actions_template="accelerator_quota/_filter.html",
+)
+DefaultsTable = make_table(
+    "defaults",
+    _("Default Limits"),
+    LIMIT_COLUMNS,
+    key=operator.itemgetter("resource"),
+    table_actions=(SetDefaults,),
+)
+TotalsTable = make_table(
+    "totals",
+    _("Total Limits"),
+    {**LIMIT_COLUMNS, "held": _("Held by All Projects")},
+    key=operator.itemgetter("resource"),
+)
+CapacityTable = make_table(
+    "capacity",
+    _("Capacity"),
+    {
+        "provider": column(_("Provider"), kind=tables.WrappingColumn),
+        "resource": _("Resource"),
+        "total": _("Total"),
+        "reserved": _("Held Back"),
+        "capacity": _("Capacity"),
+        "in_use": _("In Use"),
+        "free": _("Free"),
+    },
+    key=client.capacity_marker,
+    tab="quotas__capacity",
+    pagination_param="capacity_marker",
+)
+PodsTable = make_table(
+    "pods",
+    _("Pods"),
+    {
+        "name": _("Pod"),
+        "availability_zone": _("Availability Zone"),
+        "state": _("State"),
+        "usage": column(_("In Use / Capacity"), _pod_usage),
+        "measured_at": time_column(_("Measured")),
+    },
+    key=operator.itemgetter("name"),
+)
+
+OPTIONAL: Final = ((CapacityTable, "/quota_capacity"), (PodsTable, "/quota_pods"))
+"""The tables that are shown only where they have rows, each with the call of the REST API that lists these."""
+
+# --- of one project ---
+
+ProjectResourcesTable = resources_table(table_actions=(SetLimits, AddOverride))
+OverridesTable = make_table(
+    "overrides",
+    _("Overrides"),
+    {**LIMIT_COLUMNS, "start": time_column(_("From")), "until": time_column(_("Until")), "reason": _("Reason")},
+    id_name="override_id",
+    table_actions=(AddOverride,),
+    row_actions=(CancelOverride,),
+)
+ProjectReservationsTable = reservations_table(tab="quota__reservations")
+HistoryTable = make_table(
+    "history",
+    _("History"),
+    {
+        "at": time_column(_("At")),
+        "action": _("Change"),
+        "resource": column(_("Resource"), resource_in_pod),
+        "before": column(_("Before"), lambda change: texts.changed(change["before"])),
+        "after": column(_("After"), lambda change: texts.changed(change["after"])),
+        "start": time_column(_("From")),
+        "until": time_column(_("Until")),
+        "reason": _("Reason"),
+        "user_id": column(_("User"), kind=tables.WrappingColumn),
+    },
+    tab="quota__history",
+    pagination_param="history_marker",
+)
+TreeTable = make_table(
+    "tree",
+    _("Project Tree"),
+    {
+        "name": column(_("Project"), _indented, link=_node_url, sortable=False),
+        "quota": column(_("Quota"), _node_quota, sortable=False),
+    },
+    key=operator.itemgetter("project_id"),
+    tab="quota__tree",
+    pagination_param="tree_marker",
+)

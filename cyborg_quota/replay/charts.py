@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws a replay or a simulation as small multiples: one small panel for each project and resource, the worst first.
+"""Charts. Of a replay or a simulation: small multiples, one panel for each project and resource, the worst first.
 
 Each panel has its own vertical scale, so that a project with 3 accelerators can be read beside one with 600. Refusals
 are drawn as a row of ticks below the line, and counted in the title of the panel: thousands of them do not cover it.
@@ -17,10 +17,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from cyborg_quota.replay.errors import BadUsage
-from cyborg_quota.replay.series import Series
-from cyborg_quota.replay.totals import Key, Tally
+from cyborg_quota.replay.totals import Key, Series, Tally
 from cyborg_quota.replay.traces import Trace
 from cyborg_quota.types import UNLIMITED
+from cyborg_quota.types.capacity import ResourceReport
 
 MAX_PANELS: Final = 240
 """More panels would be too small to read on one sheet; the table lists all projects."""
@@ -30,6 +30,13 @@ _PANEL_INCHES: Final = (1.95, 1.35)
 _SMALL: Final = 6.5
 _UNITS: Final = ((2 * 86400.0, 86400.0, "days"), (2 * 3600.0, 3600.0, "hours"), (0.0, 1.0, "seconds"))
 _HELD, _BEFORE, _LIMIT, _REFUSED = "tab:blue", "0.65", "black", "tab:red"
+
+_CLAIMED, _ELSEWHERE, _FREE, _PROMISED = "tab:blue", "tab:orange", "0.88", "tab:red"
+_MOST_PERCENT: Final = 400.0
+"""A longer bar of promises is cut here, and its end shows an arrow: otherwise it would hide all others."""
+_INSIDE_PERCENT: Final = 250.0
+"""The text of a longer bar of promises is drawn inside the bar."""
+_ROW_INCHES: Final = 0.62
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,11 +96,7 @@ def draw(
     ``columns``: the number of panels in a row, which are then drawn in the given order. ``subtitle``: replaces the
     number of refusals.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+    pyplot = _pyplot()
     ordered = worst_first(panels) if columns is None else list(panels)
     shown = ordered[:MAX_PANELS]
     columns = columns or max(math.ceil(math.sqrt(len(shown) * 1.2)), 3)
@@ -113,6 +116,15 @@ def draw(
         _panel(axes, panel, seconds, end or 1.0, names_resource=len(resources) > 1)
     _head(figure, title, ordered, subtitle or _subtitle(ordered, f"{end / seconds:.3g} {unit}"))
     save(figure, path)
+
+
+def _pyplot() -> Any:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot
 
 
 def save(figure: Any, path: str) -> None:
@@ -178,8 +190,12 @@ def _panel(axes: Any, panel: Panel, seconds: float, end: float, *, names_resourc
 
 
 def label(name: str) -> str:
-    """A name as a label, shortened to 20 characters."""
-    name = _drawable(name)
+    """A name as a label, shortened to 20 characters.
+
+    Escape sequences stand for the characters that the font lacks, which would all look the same.
+    """
+    known = _characters()
+    name = "".join(one if ord(one) in known else ascii(one)[1:-1] for one in name)
     return escape(name if len(name) <= 20 else name[:9] + "…" + name[-10:])
 
 
@@ -189,12 +205,6 @@ def escape(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def _drawable(text: str) -> str:
-    """The text, with escape sequences in place of the characters that the font lacks, which would all look the same."""
-    known = _characters()
-    return "".join(one if ord(one) in known else ascii(one)[1:-1] for one in text)
-
-
 @functools.cache
 def _characters() -> frozenset[int]:
     """The characters that the font of the charts has."""
@@ -202,3 +212,63 @@ def _characters() -> frozenset[int]:
 
     font = font_manager.get_font(font_manager.findfont(font_manager.FontProperties()))
     return frozenset(font.get_charmap())
+
+
+def draw_capacity(path: str, reports: Sequence[ResourceReport]) -> None:
+    """Draw two bars for each resource: what exists, and what is promised, in percent of the capacity.
+
+    The scale is relative, so that a resource with 40 units can be read beside one with 10,000; the amounts are printed.
+    The end of ``path`` selects PNG or SVG. Raises BadUsage if the file cannot be written.
+    """
+    pyplot = _pyplot()
+    shown = [report for report in reports if report.capacity > 0]
+    height = _ROW_INCHES * max(len(shown), 1) + 1.25
+    figure, axes = pyplot.subplots(figsize=(9.0, height))
+    for row, report in enumerate(shown):
+        _bars(axes, row, report)
+    axes.set_yticks(range(len(shown)), [label(report.resource) for report in shown], fontsize=8)
+    axes.invert_yaxis()
+    axes.axvline(100, color="black", linewidth=0.8)
+    axes.set_xlim(0, max([300.0, *(1.05 * _promised_percent(report) for report in shown)]))
+    axes.set_xlabel("percent of the capacity")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    _legend(axes, without=len(reports) - len(shown))
+    figure.subplots_adjust(left=0.18, right=0.98, top=1 - 0.45 / height, bottom=0.5 / height)
+    save(figure, path)
+
+
+def _bars(axes: Any, row: int, report: ResourceReport) -> None:
+    parts = ((report.used, _CLAIMED), (report.used_elsewhere, _ELSEWHERE), (report.free, _FREE))
+    left = 0.0
+    for amount, color in parts:
+        width = 100 * amount / report.capacity
+        axes.barh(row - 0.17, width, left=left, height=0.34, color=color)
+        left += width
+    text = f"{report.used} claimed, {report.used_elsewhere} elsewhere, {report.free} free of {report.capacity}"
+    axes.text(max(left, 100) + 1, row - 0.17, text, fontsize=7, va="center")
+    percent = _promised_percent(report)
+    is_cut = report.promised == UNLIMITED or percent == _MOST_PERCENT
+    axes.barh(row + 0.17, percent, height=0.22, color=_PROMISED, alpha=0.75)
+    promised = "unlimited" if report.promised == UNLIMITED else f"{report.promised} promised"
+    if report.oversubscription is not None:
+        promised += f" ({report.oversubscription} x), {len(report.not_served)} projects could not be served"
+    promised += " \u2192" if is_cut else ""
+    place, look = (-1, {"ha": "right", "color": "white"}) if percent > _INSIDE_PERCENT else (1, {})
+    axes.text(percent + place, row + 0.18, promised, fontsize=7, va="center", **look)
+
+
+def _promised_percent(report: ResourceReport) -> float:
+    if report.promised == UNLIMITED:
+        return _MOST_PERCENT
+    return min(100 * report.promised / report.capacity, _MOST_PERCENT)
+
+
+def _legend(axes: Any, *, without: int) -> None:
+    from matplotlib import patches
+
+    keys = ((_CLAIMED, "claimed"), (_ELSEWHERE, "used elsewhere"), (_FREE, "free"), (_PROMISED, "promised"))
+    handles = [patches.Patch(color=color, label=text) for color, text in keys]
+    axes.legend(handles=handles, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=4, frameon=False, fontsize=8)
+    more = f" ({without} without capacity not drawn)" if without else ""
+    axes.set_title(escape(f"Capacity and promises{more}"), loc="left", fontsize=11, weight="bold")

@@ -12,75 +12,18 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
-import uuid
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from typing import Final
 
 from cyborg_quota import exceptions
-from cyborg_quota.db.database import Database, DuplicateEntry
 from cyborg_quota.engine import QuotaEngine
-from cyborg_quota.replay import tables as replays
 from cyborg_quota.replay.errors import BadUsage, Located
+from cyborg_quota.replay.tables import Position, Stored
 from cyborg_quota.replay.totals import Tally
 from cyborg_quota.replay.traces import HEADER_LINE, Event, Trace, TraceError
 from cyborg_quota.validation import Context
 
 CHECKPOINT_EVENTS: Final = 256
-
-
-class Position:
-    """The stored position of a replay.
-
-    :param limits: the limit configuration, in JSON types; it must be the same for all runs of one replay.
-    """
-
-    def __init__(self, database: Database, digest: str, limits: Mapping[str, Any]) -> None:
-        self._database = database
-        self._digest = digest
-        self._limits = json.loads(json.dumps(limits))
-        # Each run writes its own UUID into the checkpoint, so that of two concurrent runs the first one stops.
-        self._terms = self._text(str(uuid.uuid4()))
-        self._stored_terms = self._terms
-
-    def _text(self, run: str) -> str:
-        return json.dumps({"limits": self._limits, "run": run}, sort_keys=True, separators=(",", ":"))
-
-    def load(self) -> replays.Stored | None:
-        """Return the state that an earlier run stored, or None. Raises BadUsage if that run had other limits."""
-        stored = self._database.read(lambda connection: replays.read(connection, self._digest))
-        if stored is None:
-            return None
-        stored_limits = json.loads(stored.terms)["limits"]
-        if stored_limits != self._limits:
-            raise BadUsage(
-                "This trace was replayed on this database with other limits "
-                f"({json.dumps(stored_limits, sort_keys=True)}, now {json.dumps(self._limits, sort_keys=True)}). "
-                "To resume, use the same limits; otherwise use another database."
-            )
-        self._stored_terms = stored.terms
-        return stored
-
-    def begin(self, position: int) -> None:
-        """Write the first checkpoint of a new replay."""
-        try:
-            self._database.write(lambda connection: replays.begin(connection, self._digest, position, self._terms))
-        except DuplicateEntry:  # our own INSERT, retried after a lost answer, or that of a concurrent run
-            self.save(position)
-
-    def save(self, position: int) -> None:
-        """Write a checkpoint: all events up to this line are done."""
-        if not self._database.write(
-            lambda connection: replays.move(connection, self._digest, position, self._stored_terms, self._terms)
-        ):
-            raise exceptions.QuotaError("Another run of this replay took over on this database; this run stops.")
-        self._stored_terms = self._terms
-
-    def refuse(self, line: int, *, is_over_capacity: bool) -> None:
-        """Record that the reserve on this line was refused."""
-        self._database.write(
-            lambda connection: replays.refuse(connection, self._digest, line, is_over_capacity=is_over_capacity)
-        )
 
 
 class Replay:
@@ -118,7 +61,6 @@ class Replay:
         self._is_ledger_checked = False
         self._maybe_released: set[int] = set()
         self._repeated: set[int] = set()
-        self._registered: set[str] = set()
         self._group_prefix = f"replay:{trace.digest[:16]}"
 
     def run(self) -> None:
@@ -145,7 +87,7 @@ class Replay:
             raise
         self._position.save(self._line)
 
-    def _resume(self, events: Iterator[Event], stored: replays.Stored) -> Iterator[Event]:
+    def _resume(self, events: Iterator[Event], stored: Stored) -> Iterator[Event]:
         """Find the position and repeat the settling events after it; returns the remaining events."""
         self.is_resumed = True
         self.refused = set(stored.refused)
@@ -223,9 +165,8 @@ class Replay:
         return True
 
     def _reserve(self, event: Event) -> bool:
-        if event.resource not in self._registered:
+        if event.resource not in self._engine.resources:
             self._engine.register_resource(event.resource)
-            self._registered.add(event.resource)
         try:
             uuids = self._engine.reserve(
                 self._context,

@@ -16,8 +16,7 @@ from cyborg_quota import exceptions
 from cyborg_quota.ledger import enforcement, transitions
 from cyborg_quota.ledger.transitions import CountersOf
 from cyborg_quota.limits.timeline import LimitSet
-from cyborg_quota.replay.series import Series
-from cyborg_quota.replay.totals import Holder
+from cyborg_quota.replay.totals import Holder, Series
 from cyborg_quota.replay.traces import Event
 from cyborg_quota.types import (
     LIVE_STATES,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts the outcomes of a trace's events and the amounts held. Pure.
+"""Counts the outcomes of a trace's events and the amounts held, also over time. Pure.
 
 All of it follows from the trace and the lines of the refused reserves. So a replay stores only those lines, and a
 resumed replay counts the totals of its finished part again.
@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from typing import Final
 
 from cyborg_quota.replay.traces import Event
+
+MAX_POINTS: Final = 512
+"""The largest number of points of a Series."""
 
 ADMITTED, REFUSED, SKIPPED = "admitted", "refused", "skipped"
 _SETTLED = {"commit": "committed", "rollback": "rolled_back", "release": "released"}
@@ -81,3 +85,41 @@ class Tally:
             key, amount = self._live.pop(holder)
             self.held[key] -= amount
         return _SETTLED[event.kind]
+
+
+class Series:
+    """The amount after each change, and the refusals. ``times`` are in seconds.
+
+    Above MAX_POINTS, two points at a time become one, with the larger amount and the sum of the refusals: a peak
+    is never lost. ``refused`` has the number of refusals of each point; ``total_refused`` is their sum.
+    """
+
+    __slots__ = ("amounts", "peak", "refused", "times", "total_refused")
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+        self.amounts: list[int] = []
+        self.refused: list[int] = []
+        self.peak = 0
+        self.total_refused = 0
+
+    def add(self, time: float, amount: int, *, refused: int = 0) -> None:
+        """Add a point. ``time`` is not before that of the last point."""
+        self.peak = max(self.peak, amount)
+        self.total_refused += refused
+        if self.times and self.times[-1] == time:
+            self.amounts[-1] = amount  # only the last of several changes at one time can be drawn
+            self.refused[-1] += refused
+            return
+        self.times.append(time)
+        self.amounts.append(amount)
+        self.refused.append(refused)
+        if len(self.times) > MAX_POINTS:
+            self._halve()
+
+    def _halve(self) -> None:
+        last = len(self.times) - 1
+        pairs = range(0, last, 2)
+        self.times = [self.times[index] for index in pairs] + self.times[last:]
+        self.amounts = [max(self.amounts[index : index + 2]) for index in pairs] + self.amounts[last:]
+        self.refused = [sum(self.refused[index : index + 2]) for index in pairs] + self.refused[last:]

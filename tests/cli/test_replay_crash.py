@@ -13,7 +13,7 @@ import cyborg_quota
 from cyborg_quota import QuotaEngine, validation
 from cyborg_quota.conf import loading
 from cyborg_quota.db.database import Database
-from cyborg_quota.replay import replay
+from cyborg_quota.replay import replay, tables
 from cyborg_quota.replay.traces import Trace
 from tests import fixtures
 from tests.cli import base
@@ -96,7 +96,7 @@ class CrashTest(base.CliTestCase):
         self.addCleanup(self.database.close)
 
     def run_once(self) -> replay.Replay:
-        position = replay.Position(self.database, self.trace.digest, {"gpu": 3})
+        position = tables.Position(self.database, self.trace.digest, {"gpu": 3})
         run = replay.Replay(self.engine, validation.admin_context(), self.trace, position)
         run.run()
         return run

@@ -17,7 +17,8 @@ from cyborg_quota import QuotaEngine, exceptions
 from cyborg_quota.db import history, overrides
 from cyborg_quota.db.database import Database
 from cyborg_quota.replay import export
-from cyborg_quota.replay.replay import Position, Replay
+from cyborg_quota.replay.replay import Replay
+from cyborg_quota.replay.tables import Position
 from cyborg_quota.replay.traces import Trace
 from tests import base, fixtures
 

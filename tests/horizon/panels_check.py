@@ -20,8 +20,7 @@ django.setup()
 
 from horizon import exceptions  # noqa: E402
 
-from cyborg_quota.horizon import client, errors, rows, texts  # noqa: E402
-from cyborg_quota.horizon.admin import forms, tables, tabs  # noqa: E402
+from cyborg_quota.horizon import client, forms, rows, tables, tabs, texts  # noqa: E402
 
 REQUESTS = RequestFactory()
 
@@ -155,13 +154,13 @@ class TestExpiredToken(unittest.TestCase):
         for body in ({"errors": [{"status": 401, "detail": "no"}]}, {"error": {"code": 401, "message": "no"}}):
             answer = mock.Mock(status_code=401, json=mock.Mock(return_value=body))
             self.api._session.request.return_value = answer
-            self.assertRaises(errors.QuotaUnauthorized, self.api.quota, client.DEFAULTS)
+            self.assertRaises(rows.QuotaUnauthorized, self.api.quota, client.DEFAULTS)
             tab = tab_of("pods", self.api)
             with mock.patch("horizon.messages.error"):
                 self.assertRaises(exceptions.NotAuthorized, tab.rows_or_none)
             form = forms.UnsetLimitsForm(tab.request, {"reason": ""}, initial={"ids": {"project_id": "p"}})
             self.assertTrue(form.is_valid())
-            self.assertRaises(errors.QuotaUnauthorized, form.handle, tab.request, form.cleaned_data)
+            self.assertRaises(rows.QuotaUnauthorized, form.handle, tab.request, form.cleaned_data)
 
 
 class TestTables(unittest.TestCase):

@@ -11,7 +11,7 @@ from unittest import mock
 from oslotest import base
 
 from cyborg_quota.replay import charts
-from cyborg_quota.replay.series import MAX_POINTS, Series
+from cyborg_quota.replay.totals import MAX_POINTS, Series
 
 
 def series(*amounts: int, refused: int = 0) -> Series:

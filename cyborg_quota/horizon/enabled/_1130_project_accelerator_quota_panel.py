@@ -4,4 +4,4 @@
 PANEL = "accelerator_quota"
 PANEL_DASHBOARD = "project"
 PANEL_GROUP = "compute"
-ADD_PANEL = "cyborg_quota.horizon.project.panel.AcceleratorQuota"
+ADD_PANEL = "cyborg_quota.horizon.panels.AcceleratorQuota"

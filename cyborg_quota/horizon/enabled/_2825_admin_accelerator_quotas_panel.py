@@ -4,4 +4,4 @@
 PANEL = "accelerator_quotas"
 PANEL_DASHBOARD = "admin"
 PANEL_GROUP = "admin"
-ADD_PANEL = "cyborg_quota.horizon.admin.panel.AcceleratorQuotas"
+ADD_PANEL = "cyborg_quota.horizon.panels.AcceleratorQuotas"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.urls import re_path
 from django.utils.translation import gettext_lazy as _
 from horizon import tables
 from horizon.utils import functions
@@ -49,3 +50,6 @@ class IndexView(tables.MultiTableView):
         """The tables, and the figures of the bars."""
         context = super().get_context_data(**kwargs)
         return {**context, "usages": context["resources_table"].data}
+
+
+urlpatterns = [re_path(r"^$", IndexView.as_view(), name="index")]

@@ -10,8 +10,7 @@ from django.utils.translation import gettext_lazy as _
 from horizon import tabs
 from horizon.utils import functions
 
-from cyborg_quota.horizon import client, rows
-from cyborg_quota.horizon.admin import projects, tables
+from cyborg_quota.horizon import client, rows, tables
 
 CONFIGURED_SECONDS: Final = 300
 """How long Horizon remembers that an optional tab has rows. It asks each time if there are none."""
@@ -93,7 +92,7 @@ class ProjectsTab(_Tab):
         table = self._tables[tables.ProjectsTable._meta.name]
         action = table._meta._filter_action
         action.filter_string, action.filter_field = table.get_filter_string(), table.get_filter_field()
-        listed = rows.select_projects(projects.names(self.request), action.filter_field, action.filter_string)
+        listed = rows.select_projects(client.project_names(self.request), action.filter_field, action.filter_string)
         query, meta = self.request.GET, table._meta
         page, self._has_prev, self._has_more = rows.page_of(
             listed,
@@ -151,7 +150,7 @@ class _TreeTab(_Tab):
     def read(self, limit: int | None = None) -> list[Any]:
         """The projects, with their names."""
         nodes = super().read(limit)
-        names = client.attempt(self.request, lambda: projects.names(self.request)) or {}
+        names = client.attempt(self.request, lambda: client.project_names(self.request)) or {}
         return [{**node, "name": names.get(node["project_id"], node["project_id"])} for node in nodes]
 
 

@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages of the panel."""
+"""The pages of the panel of the admin."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from django import shortcuts
-from django.urls import reverse
+from django.urls import re_path, reverse
 from django.utils.translation import gettext_lazy as _
 from horizon import exceptions, forms, tabs
 
-from cyborg_quota.horizon import client
-from cyborg_quota.horizon.admin import forms as quota_forms
-from cyborg_quota.horizon.admin import projects, tables
-from cyborg_quota.horizon.admin import tabs as quota_tabs
+from cyborg_quota.horizon import client, tables
+from cyborg_quota.horizon import forms as quota_forms
+from cyborg_quota.horizon import tabs as quota_tabs
 
 
 class IndexView(tabs.TabbedTableView):
@@ -39,13 +38,14 @@ class DetailView(tabs.TabbedTableView):
 
     def get_context_data(self, **kwargs: Any) -> Any:
         """The name of the project."""
-        name = projects.name(self.request, self.kwargs["project_id"])
+        name = client.project_name(self.request, self.kwargs["project_id"])
         return {**super().get_context_data(**kwargs), "project_name": name, "url": reverse(tables.INDEX)}
 
 
-class _FormView(forms.ModalFormView):
-    """A form that opens over the page."""
+class FormView(forms.ModalFormView):
+    """A form that opens over the page. ``description``: the paragraphs beside its fields."""
 
+    description: Any = ()
     template_name = "accelerator_quota/form.html"
     form_id = "quota_form"
     modal_id = "quota_modal"
@@ -54,20 +54,16 @@ class _FormView(forms.ModalFormView):
         """The initial values, from the service. Without them, the user is back at the list, with the reason."""
         if not hasattr(self, "_initial"):
             try:
-                self._initial = {"ids": dict(self.kwargs), **self.load(client.of(self.request))}
+                self._initial = {"ids": dict(self.kwargs), **self.form_class.load(client.of(self.request), self.kwargs)}
             except Exception:
                 exceptions.handle(self.request, client.NOT_RETRIEVED, redirect=reverse(tables.INDEX))
         return self._initial
-
-    def load(self, api: client.QuotaClient) -> dict[str, Any]:  # noqa: ARG002
-        """The initial values, besides the ids of the path."""
-        return {}
 
     def get_context_data(self, **kwargs: Any) -> Any:
         """What the form shows beside its fields. The title has the name of the project."""
         title, project_id = str(self.page_title), self.kwargs.get("project_id")
         shown = {
-            "modal_header": f"{title}: {projects.name(self.request, project_id)}" if project_id else title,
+            "modal_header": f"{title}: {client.project_name(self.request, project_id)}" if project_id else title,
             "submit_url": self.request.path,
             "submit_label": self.page_title,
             "description": self.description,
@@ -82,61 +78,51 @@ class _FormView(forms.ModalFormView):
     get_cancel_url = get_success_url
 
 
-class SetLimitsView(_FormView):
-    """Set limits of a project."""
+def _form(path: str, name: str, form_class: Any, title: Any, *description: Any) -> Any:
+    view = FormView.as_view(form_class=form_class, page_title=title, description=description)
+    return re_path(f"^{path}/$", view, name=name)
 
-    form_class = quota_forms.SetLimitsForm
-    page_title = _("Set Limits")
-    description = (
+
+_PROJECT = "project/(?P<project_id>[^/]+)"
+urlpatterns = [
+    re_path("^$", IndexView.as_view(), name="index"),
+    re_path(f"^{_PROJECT}/$", DetailView.as_view(), name="detail"),
+    _form(
+        "defaults/set",
+        "set_defaults",
+        quota_forms.SetDefaultsForm,
+        _("Set Default Limits"),
+        _("The limits of projects without limits of their own. -1 means unlimited."),
+    ),
+    _form(
+        f"{_PROJECT}/set",
+        "set",
+        quota_forms.SetLimitsForm,
+        _("Set Limits"),
         _("The limits of a project, without its overrides. -1 means unlimited."),
         _("Only the limits that you change are set."),
         _("A limit is refused if it does not agree with the limits of the projects above or below this one."),
-    )
-
-    def load(self, api: client.QuotaClient) -> dict[str, Any]:
-        """The present limits, without and with overrides."""
-        limits = api.limits_without_overrides(self.kwargs["project_id"])
-        return {"limits": limits, "in_effect": api.quota(client.PROJECT, self.kwargs)}
-
-
-class UnsetLimitsView(_FormView):
-    """Remove all limits of a project."""
-
-    form_class = quota_forms.UnsetLimitsForm
-    page_title = _("Return to Defaults")
-    description = (_("All limits of the project are removed, so that the defaults apply. Its overrides stay."),)
-
-
-class SetDefaultsView(_FormView):
-    """Set default limits."""
-
-    form_class = quota_forms.SetDefaultsForm
-    page_title = _("Set Default Limits")
-    description = (_("The limits of projects without limits of their own. -1 means unlimited."),)
-
-    def load(self, api: client.QuotaClient) -> dict[str, Any]:
-        """The present default limits."""
-        return {"limits": api.quota(client.DEFAULTS)}
-
-
-class AddOverrideView(_FormView):
-    """Set a limit for a span of time."""
-
-    form_class = quota_forms.AddOverrideForm
-    page_title = _("Add Override")
-    description = (
+    ),
+    _form(
+        f"{_PROJECT}/unset",
+        "unset",
+        quota_forms.UnsetLimitsForm,
+        _("Return to Defaults"),
+        _("All limits of the project are removed, so that the defaults apply. Its overrides stay."),
+    ),
+    _form(
+        f"{_PROJECT}/override",
+        "override",
+        quota_forms.AddOverrideForm,
+        _("Add Override"),
         _("An override is a limit that applies between two times. Afterwards the former limit applies again."),
         _("The times are in your time zone."),
-    )
-
-    def load(self, api: client.QuotaClient) -> dict[str, Any]:
-        """The resources."""
-        return {"resources": list(api.quota(client.PROJECT, self.kwargs))}
-
-
-class CancelOverrideView(_FormView):
-    """Cancel an override."""
-
-    form_class = quota_forms.CancelOverrideForm
-    page_title = _("Cancel Override")
-    description = (_("The former limit applies again at once."),)
+    ),
+    _form(
+        f"{_PROJECT}/override/(?P<override_id>[^/]+)/cancel",
+        "cancel_override",
+        quota_forms.CancelOverrideForm,
+        _("Cancel Override"),
+        _("The former limit applies again at once."),
+    ),
+]

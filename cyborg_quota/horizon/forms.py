@@ -8,8 +8,7 @@ from typing import Any, Final
 from django.utils.translation import gettext_lazy as _
 from horizon import forms, messages
 
-from cyborg_quota.horizon import client, errors, texts
-from cyborg_quota.horizon.admin import projects
+from cyborg_quota.horizon import client, rows, texts
 from cyborg_quota.types import MAX_LIMIT, MAX_REASON_CHARS, UNLIMITED
 
 _LIMIT: Final = "limit_"
@@ -26,6 +25,11 @@ class _QuotaForm(forms.SelfHandlingForm):
         label=_("Reason"), max_length=MAX_REASON_CHARS, required=False, help_text=_("For the history of the limits.")
     )
 
+    @staticmethod
+    def load(api: client.QuotaClient, ids: dict[str, str]) -> dict[str, Any]:  # noqa: ARG004
+        """The initial values, besides the ids of the path."""
+        return {}
+
     def body(self, data: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
         """What is sent, besides the reason."""
         return {}
@@ -36,10 +40,10 @@ class _QuotaForm(forms.SelfHandlingForm):
             client.of(request).change(
                 self.method, self.path, self.initial["ids"], reason=data["reason"], **self.body(data)
             )
-        except errors.QuotaUnauthorized:
+        except rows.QuotaUnauthorized:
             raise
-        except errors.QuotaAPIError as error:
-            self.api_error(projects.with_names(request, error.detail))
+        except rows.QuotaAPIError as error:
+            self.api_error(client.with_names(request, error.detail))
             return False
         messages.success(request, self.done)
         return True
@@ -106,6 +110,14 @@ class SetLimitsForm(LimitsForm):
     done = _("The limits were set.")
     force = forms.BooleanField(label=_("Permit limits below what the project holds"), required=False)
 
+    @staticmethod
+    def load(api: client.QuotaClient, ids: dict[str, str]) -> dict[str, Any]:
+        """The present limits, without and with overrides."""
+        return {
+            "limits": api.limits_without_overrides(ids["project_id"]),
+            "in_effect": api.quota(client.PROJECT, ids),
+        }
+
     def label_of(self, resource: str) -> str:
         """The resource, with an override that applies in the place of the limit."""
         limit = self.initial["in_effect"].get(resource)
@@ -126,6 +138,11 @@ class SetDefaultsForm(LimitsForm):
 
     done = _("The default limits were set.")
     path = client.DEFAULTS
+
+    @staticmethod
+    def load(api: client.QuotaClient, ids: dict[str, str]) -> dict[str, Any]:  # noqa: ARG004
+        """The present default limits."""
+        return {"limits": api.quota(client.DEFAULTS)}
 
 
 def _time_field(label: Any, help_text: Any, *, required: bool) -> Any:
@@ -148,6 +165,11 @@ class AddOverrideForm(_QuotaForm):
     limit = limit_field(_("Limit"), help_text=_("-1 means unlimited."))
     start = _time_field(_("From"), _("Without it, the limit applies at once."), required=False)
     until = _time_field(_("Until"), "", required=True)
+
+    @staticmethod
+    def load(api: client.QuotaClient, ids: dict[str, str]) -> dict[str, Any]:
+        """The resources."""
+        return {"resources": list(api.quota(client.PROJECT, ids))}
 
     def __init__(self, request: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(request, *args, **kwargs)
