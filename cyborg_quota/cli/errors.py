@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Callable
 from typing import Final
 
 from oslo_config import cfg
 
 from cyborg_quota import exceptions
+from cyborg_quota.conf import loading
 from cyborg_quota.replay.errors import BadUsage, Located
 
 __all__ = [
@@ -22,6 +25,7 @@ __all__ = [
     "exit_status",
     "one_line",
     "printable",
+    "run_program",
 ]
 
 DONE: Final = 0
@@ -57,3 +61,17 @@ def printable(text: str) -> str:
 def one_line(text: str) -> str:
     """Join the lines of a message (libraries often use several) into one printable line."""
     return printable(" ".join(line.strip() for line in text.splitlines() if line.strip()))
+
+
+def run_program(prog: str, work: Callable[[], int]) -> int:
+    """Run a program that is not one of cliff's: print an error of ``work`` on one line; returns the exit status."""
+    try:
+        return work()
+    except SystemExit as exit_request:
+        return exit_request.code if isinstance(exit_request.code, int) else BAD_USAGE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except (exceptions.QuotaError, cfg.Error) as error:
+        text = loading.safe_message(error) if isinstance(error, cfg.Error) else str(error)
+        print(f"{prog}: {one_line(text)}", file=sys.stderr)
+        return exit_status(error)

@@ -13,6 +13,7 @@ import contextlib
 import random
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ from oslo_log import log as logging
 import cyborg_quota
 from cyborg_quota import QuotaEngine, exceptions, validation
 from cyborg_quota.cli import arguments, notifications, pod
-from cyborg_quota.cli.errors import DONE, INTERRUPTED, REFUSED, exit_status, one_line
+from cyborg_quota.cli.errors import DONE, REFUSED, one_line, run_program
 from cyborg_quota.conf import loading
 from cyborg_quota.metrics import setup as metrics
 from cyborg_quota.pods.types import COLLECT_SECONDS, RETRY_SECONDS
@@ -38,8 +39,6 @@ _JITTER: Final = 0.1
 
 STOP_SECONDS: Final = 30
 """The time to stop after SIGTERM: longer than one batch with its retries. TimeoutStopSec of the unit is longer."""
-
-_CLI_OPTS = [cfg.BoolOpt("once", default=False, help="Expire and purge once, print the counts, and exit: for cron.")]
 
 
 class Stopping(Exception):
@@ -59,22 +58,18 @@ class Maintenance:
     def __init__(self, conf: cfg.ConfigOpts, engine: QuotaEngine) -> None:
         self._engine = engine
         self._context = validation.admin_context()
-        self._purge_age = conf.quota.purge_age
-        self._history_age: int | None = conf.limits.history_age
+        self._conf = conf
         self._send = notifications.make_sender(conf)
-        self._pods = conf.pods
         self._read_endpoint = pod.reader(conf, COLLECT_SECONDS)
         self._stopped = threading.Event()
-        self._expired_at = self._drift_rows = None
-        if metrics.is_enabled(conf):
-            recorder = metrics.recorder()
-            self._expired_at = recorder.gauge(
-                "cyborg_quota_expirer_last_success_timestamp_seconds",
-                "When overdue reservations were last expired without an error, in Unix time.",
-            )
-            self._drift_rows = recorder.gauge(
-                "cyborg_quota_drift_rows", "Counters that differ from the reservations, by the last audit."
-            )
+        self._set_expired_at = metrics.gauge(
+            conf,
+            "cyborg_quota_expirer_last_success_timestamp_seconds",
+            "When overdue reservations were last expired without an error, in Unix time.",
+        )
+        self._set_drift_rows = metrics.gauge(
+            conf, "cyborg_quota_drift_rows", "Counters that differ from the reservations, by the last audit."
+        )
 
     def stop(self) -> None:
         """Start no further batch."""
@@ -83,16 +78,16 @@ class Maintenance:
     def expire(self) -> int:
         """Expire overdue reservations; returns their number."""
         expired = self._engine.expire(self._context, progress=self._count_batches())
-        if self._expired_at is not None:
-            self._expired_at.set_to_current_time()
+        self._set_expired_at(time.time())
         return expired
 
     def purge(self) -> int:
         """Delete reservations that ended long ago, and old entries of the history; returns the number of rows."""
-        purged = self._engine.purge(self._context, self._purge_age, progress=self._count_batches())
-        if self._history_age is not None:
-            purged += self._engine.limits.purge_history(self._context, self._history_age)
-            purged += self._engine.pods.purge_bindings(self._context, self._history_age)
+        age, history_age = self._conf.quota.purge_age, self._conf.limits.history_age
+        purged = self._engine.purge(self._context, age, progress=self._count_batches())
+        if history_age is not None:
+            purged += self._engine.limits.purge_history(self._context, history_age)
+            purged += self._engine.pods.purge_bindings(self._context, history_age)
         return purged
 
     def notify(self) -> int:
@@ -112,13 +107,13 @@ class Maintenance:
 
     def collect(self) -> int:
         """Measure the pods whose measurement is too old; returns their number. Another expirer may measure others."""
-        if not self._pods.collect_interval:
+        if not self._conf.pods.collect_interval:
             return 0
         collected = self._engine.pods.collect(
             self._context,
             read_endpoint=self._read_endpoint,
             timeout_seconds=COLLECT_SECONDS,
-            max_age_seconds=self._pods.collect_interval,
+            max_age_seconds=self._conf.pods.collect_interval,
             progress=lambda _count: self._check_stopped(0),
         )
         for one in collected:
@@ -130,8 +125,7 @@ class Maintenance:
     def audit(self) -> int:
         """Compare all counters with the reservations, for the metrics; returns the number that differ."""
         drift = len(self._engine.audit(self._context))
-        if self._drift_rows is not None:
-            self._drift_rows.set(drift)
+        self._set_drift_rows(drift)
         return drift
 
     def run_job(self, job: Callable[[], int], message: str, longest_wait_seconds: float) -> None:
@@ -242,36 +236,34 @@ def _serve(conf: cfg.ConfigOpts) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the service, or its jobs once; returns the exit status."""
-    conf = cfg.ConfigOpts()
     try:
-        logging.register_options(conf)
-        # alembic logs each check of the schema's revision at INFO.
-        logging.set_defaults(default_log_levels=[*logging.get_default_log_levels(), "alembic=WARN"])
-        conf.register_cli_opts(_CLI_OPTS)
-        with arguments.usage_as_errors():
-            loading.load(
-                conf,
-                sys.argv[1:] if argv is None else argv,
-                prog=PROG,
-                version=cyborg_quota.__version__,
-                description="Expires overdue reservations, and deletes reservations that ended long ago.",
-            )
-        if not (conf.log_file or conf.log_dir or conf.use_syslog or conf.use_journal):
-            conf.set_default("use_stderr", True)  # the default is stdout, where --once prints its counts
-        logging.setup(conf, "cyborg_quota")
-        return _once(conf) if conf.once else _serve(conf)
-    except SystemExit as exit_request:
-        return exit_request.code if isinstance(exit_request.code, int) else REFUSED
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except (exceptions.QuotaError, cfg.Error) as error:
-        print(f"{PROG}: {one_line(str(error))}", file=sys.stderr)
-        return exit_status(error)
+        return run_program(PROG, lambda: _run(sys.argv[1:] if argv is None else argv))
     except Exception as error:
         LOG.debug("Unexpected error:", exc_info=True)
         text = one_line(repr(error))
         print(f"{PROG}: Internal error: {text}. (Run with --debug for the traceback.)", file=sys.stderr)
         return REFUSED
+
+
+def _run(argv: Sequence[str]) -> int:
+    conf = cfg.ConfigOpts()
+    logging.register_options(conf)
+    # alembic logs each check of the schema's revision at INFO.
+    logging.set_defaults(default_log_levels=[*logging.get_default_log_levels(), "alembic=WARN"])
+    once = "Expire and purge once, print the counts, and exit: for cron."
+    conf.register_cli_opt(cfg.BoolOpt("once", default=False, help=once))
+    with arguments.usage_as_errors():
+        loading.load(
+            conf,
+            argv,
+            prog=PROG,
+            version=cyborg_quota.__version__,
+            description="Expires overdue reservations, and deletes reservations that ended long ago.",
+        )
+    if not (conf.log_file or conf.log_dir or conf.use_syslog or conf.use_journal):
+        conf.set_default("use_stderr", True)  # the default is stdout, where --once prints its counts
+    logging.setup(conf, "cyborg_quota")
+    return _once(conf) if conf.once else _serve(conf)
 
 
 if __name__ == "__main__":

@@ -29,16 +29,15 @@ def notify_all(notices: Sequence[AnyNotice], send: Send | None) -> None:
 
     (The first check of a cloud, or a lowered default, can make thousands of projects cross a threshold at once.)
     """
-    rising = [notice for notice in notices if notice.now > notice.before]
-    falling = [notice for notice in notices if notice.now <= notice.before]
-    is_summarized = {}
-    for group, log_level in ((falling, logging.INFO), (rising, logging.WARNING)):
-        is_summarized[log_level] = len(group) > SUMMARIZE_ABOVE
-        if is_summarized[log_level]:
+    by_level: dict[int, list[AnyNotice]] = {logging.INFO: [], logging.WARNING: []}
+    for notice in notices:
+        by_level[_log_level(notice)].append(notice)
+    for log_level, group in by_level.items():
+        if len(group) > SUMMARIZE_ABOVE:
             _log_summary(group, log_level)
     for notice in notices:
-        log_level = _log_level(notice)
-        notify(notice, send, logging.DEBUG if is_summarized[log_level] else log_level)
+        is_summarized = len(by_level[_log_level(notice)]) > SUMMARIZE_ABOVE
+        notify(notice, send, logging.DEBUG if is_summarized else None)
 
 
 def _log_summary(notices: Sequence[AnyNotice], log_level: int) -> None:

@@ -20,7 +20,7 @@ import cyborg_quota
 from cyborg_quota import exceptions, validation
 from cyborg_quota.cli import arguments
 from cyborg_quota.cli.db import open_database
-from cyborg_quota.cli.errors import BAD_USAGE, one_line
+from cyborg_quota.cli.errors import run_program
 from cyborg_quota.cli.reconcile import wait
 from cyborg_quota.conf import loading
 from cyborg_quota.types import Drift
@@ -38,9 +38,8 @@ is started, after an upgrade, and to diagnose a problem. It writes nothing. The 
   database          Do the tables have the revision of this release?
   limits            Does the limit driver answer, and does it limit anything?
   total limits      Is each of them enforced?
-  project tree      Does it have edges that another limit driver added, or that Keystone's will replace?
   counters          Do the usage counters match the reservations?
-  capacity          Do the inventories match the reservations, and are claims with a provider enabled?
+  capacity          Do the inventories match the reservations?
   Cyborg's version  Does it have all that cyborg_quota needs, and is it a tested version?
   resource classes  Can all resource classes of the device profiles be charged?
   Cyborg's records  Does the ledger match the attached accelerators?
@@ -207,23 +206,15 @@ def _add_command(conf: Any, checks: Checks) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the checks; returns the exit status."""
     logging.getLogger().addHandler(logging.NullHandler())  # do not print the log lines of libraries beside the table
+    return run_program(PROG, lambda: _run(sys.argv[1:] if argv is None else argv))
+
+
+def _run(argv: Sequence[str]) -> int:
     conf: Any = cfg.ConfigOpts()
     _add_command(conf, Checks(conf))
-    try:
-        with arguments.usage_as_errors():
-            loading.load(
-                conf,
-                list(sys.argv[1:] if argv is None else argv),
-                PROG,
-                version=cyborg_quota.__version__,
-                description=ABOUT,
-            )
-        return int(upgradecheck.run(conf))
-    except SystemExit as exit_request:
-        return exit_request.code if isinstance(exit_request.code, int) else BAD_USAGE
-    except (exceptions.QuotaError, cfg.Error) as error:
-        print(f"{PROG}: {one_line(str(error))}", file=sys.stderr)
-        return BAD_USAGE
+    with arguments.usage_as_errors():
+        loading.load(conf, argv, PROG, version=cyborg_quota.__version__, description=ABOUT)
+    return int(upgradecheck.run(conf))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ The only module of this package that others import.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from oslo_config import cfg
@@ -29,6 +30,13 @@ def engine_class(conf: cfg.ConfigOpts) -> type[QuotaEngine]:
 def is_enabled(conf: cfg.ConfigOpts) -> bool:
     """Whether this process counts its calls."""
     return "metrics" in conf and bool(conf.metrics.listen)
+
+
+def gauge(conf: cfg.ConfigOpts, name: str, help_text: str) -> Callable[[float], None]:
+    """What sets a gauge of this process, which has no series before; it does nothing if the process counts nothing."""
+    if not is_enabled(conf):
+        return lambda _value: None
+    return recorder().gauge(name, help_text).set
 
 
 def serve_counters(conf: cfg.ConfigOpts) -> None:
