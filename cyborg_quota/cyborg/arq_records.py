@@ -36,8 +36,7 @@ class CyborgUnavailable(exceptions.QuotaError):
     def __init__(self, error: Exception) -> None:
         # The driver's message only: SQLAlchemy's message may contain a URL with a password.
         message = getattr(getattr(error, "inner_exception", error), "orig", None)
-        self.kind = type(error).__name__
-        self.reason = self.kind + (f": {message}" if message else "")
+        self.reason = type(error).__name__ + (f": {message}" if message else "")
         super().__init__(
             f"Cyborg's database could not be read ({self.reason}). See [database] connection in Cyborg's configuration."
         )
@@ -53,28 +52,21 @@ def _query(method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
 
 
 @sql_api.main_context_manager.reader  # type: ignore[untyped-decorator]
-def _page_after(context: Any, uuid: str) -> Sequence[Any]:
+def _page_after(context: Any, uuid: str) -> Any:
     """The next ARQs in the order of their UUIDs, which have an index. (Cyborg's own list is by id.)"""
     query = sql_api.model_query(context, models.ExtArq).filter(models.ExtArq.uuid > uuid)
-    found: Sequence[Any] = query.order_by(models.ExtArq.uuid).limit(PAGE_ROWS).all()
-    return found
+    return query.order_by(models.ExtArq.uuid).limit(PAGE_ROWS).all()
 
 
 @sql_api.main_context_manager.reader  # type: ignore[untyped-decorator]
-def _changed_since(context: Any, moment: datetime.datetime) -> Sequence[Any]:
-    found: Sequence[Any] = sql_api.model_query(context, models.ExtArq).filter(models.ExtArq.updated_at >= moment).all()
-    return found
-
-
-def admin_context() -> Any:
-    """Cyborg's administrator context, which can read the ARQs of every project."""
-    return cyborg_context.get_admin_context()
+def _changed_since(context: Any, moment: datetime.datetime) -> Any:
+    return sql_api.model_query(context, models.ExtArq).filter(models.ExtArq.updated_at >= moment).all()
 
 
 def is_bound(arq: str) -> bool:
     """Whether Cyborg has the ARQ bound. True if that cannot be read; a reconciliation then corrects the charge."""
     try:
-        record = db_api.get_instance().extarq_get(admin_context(), arq)
+        record = db_api.get_instance().extarq_get(cyborg_context.get_admin_context(), arq)
     except exception.ResourceNotFound:
         return False
     except Exception:
@@ -137,9 +129,8 @@ def class_of_provider(context: Any, rp_uuid: str) -> str | None:
     return next((str(row.value) for row in rows if row.key == "rc"), None)
 
 
-def _groups(profile: Any) -> list[Mapping[str, str]]:
-    groups: list[Mapping[str, str]] = json.loads(profile.profile_json)["groups"]
-    return groups
+def _groups(profile: Any) -> Any:
+    return json.loads(profile.profile_json)["groups"]
 
 
 @dataclasses.dataclass
@@ -156,17 +147,19 @@ class Records:
 
     def __post_init__(self) -> None:
         self._db = db_api.get_instance()
-        self._context = admin_context()
+        self._context = cyborg_context.get_admin_context()
         self._groups: dict[int, list[Mapping[str, str]]] = {}
         self._classes: dict[int, str | None] = {}
         self._amounts: dict[tuple[int, int, str | None], dict[str, int]] = {}
 
     def all(self) -> Iterator[Record]:
         """Every ARQ, in the order of their UUIDs. One query per page of PAGE_ROWS ARQs."""
-        found = in_pages(
-            lambda last: _query(_page_after, self._context, last or ""), PAGE_ROWS, lambda record: str(record.uuid)
+        return map(
+            self._record,
+            in_pages(
+                lambda last: _query(_page_after, self._context, last or ""), PAGE_ROWS, lambda record: str(record.uuid)
+            ),
         )
-        return map(self._record, found)
 
     def of(self, arqs: Collection[str]) -> dict[str, Record]:
         """Those of these ARQs that Cyborg has, by UUID."""

@@ -44,18 +44,14 @@ class ConductorManager(manager.ConductorManager):  # type: ignore[misc]
                 apply_patch(context, patch_list, valid_fields)
         except exceptions.QuotaError as error:
             refused = errors.translated(error)
-            _log(error, refused)
+            is_unavailable = isinstance(refused, exception.ServiceUnavailable)
+            # The reason of a call that was not made has been logged as an error.
+            level = logging.ERROR if is_unavailable and not isinstance(error, LedgerNotCalled) else logging.INFO
+            # With the details that are not sent to the API's caller.
+            LOG.log(level, "Bind refused%s: %s", " with 503" if is_unavailable else "", error)
             raise errors.answer(refused) from None
         except errors.ANSWERED as refused:  # raised by a bind that could not be charged and was detached
             raise errors.answer(refused) from None
-
-
-def _log(error: exceptions.QuotaError, refused: Exception) -> None:
-    """Log why a bind was refused, with the details that are not sent to the API's caller."""
-    is_unavailable = isinstance(refused, exception.ServiceUnavailable)
-    # The reason of a call that was not made has been logged as an error.
-    level = logging.ERROR if is_unavailable and not isinstance(error, LedgerNotCalled) else logging.INFO
-    LOG.log(level, "Bind refused%s: %s", " with 503" if is_unavailable else "", error)
 
 
 def apply_patch(context: Any, patch_list: Mapping[str, Any], valid_fields: Mapping[str, Any]) -> None:
@@ -80,13 +76,15 @@ def apply_patch(context: Any, patch_list: Mapping[str, Any], valid_fields: Mappi
         objects.ExtARQ.apply_patch(context, patch_list, valid_fields)
     except BaseException as error:
         for reservation in reservations.values():
+            if reservation.goes_on:
+                continue
             # ARQBadState: the states allowed a bind when the reservations were made, so another delivery of this call
             # is binding with the same reservations. Which of the other ARQs it will still bind is unknown. If those
             # were rolled back here, another request could take the quota, and this call's binds would be detached. So
             # they are left alone; the reservations that the other delivery does not use expire.
-            if isinstance(error, exception.ARQBadState) and not reservation.goes_on:
+            if isinstance(error, exception.ARQBadState):
                 reservation.leave()
-            elif not reservation.goes_on:
+            else:
                 reservation.give_up()
         raise
     finally:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from oslo_config import cfg
@@ -49,11 +49,10 @@ class Rule:
     def __str__(self) -> str:
         return f"{' '.join([self.resource_class, *self.traits])}: {' '.join(self.resources)}"
 
-    def matches(self, resource_class: str, traits: Iterable[str]) -> bool:
+    def matches(self, resource_class: str, traits: Collection[str]) -> bool:
         """Whether the rule applies to an accelerator of this class with these required traits."""
-        required = list(traits)
         return fnmatch.fnmatchcase(resource_class, self.resource_class) and all(
-            fnmatch.filter(required, wanted) for wanted in self.traits
+            fnmatch.filter(traits, wanted) for wanted in self.traits
         )
 
 
@@ -126,17 +125,16 @@ class ResourceMap:
             )
         return {resource: 1 for resource in charged if resource in self._counted}
 
-    def resources_of(self, resource_class: str, traits: Iterable[str]) -> list[str]:
+    def resources_of(self, resource_class: str, traits: Collection[str]) -> list[str]:
         """The counted resources of one unit of a provider's inventory; [] if it is not of accelerators.
 
         As for a device profile group that requires all ``traits`` of the provider. A * in a rule matches only the
         classes that Cyborg uses: FPGA, PGPU, VGPU and CUSTOM_*; other classes must be named.
         """
-        present = list(traits)
         charged = dict.fromkeys(
             resource
             for rule in self._rules_of(resource_class)
-            if rule.matches(resource_class, present)
+            if rule.matches(resource_class, traits)
             for resource in rule.resources
         )
         return [resource for resource in charged if resource in self._counted]

@@ -43,6 +43,11 @@ class ResourceUsage:
         return self.is_limited and self.in_use + self.reserved > (self.limit or 0)
 
     @property
+    def is_full(self) -> bool:
+        """Whether nothing more fits."""
+        return self.fits == 0
+
+    @property
     def bounded_fits(self) -> int | None:
         """What fits, for the text of the bar; None if no limit bounds it, but only the width of the counters."""
         is_unbounded = self.fits == UNLIMITED or (self.bound_by is not None and self.bound_by["scope"] == "counter")
