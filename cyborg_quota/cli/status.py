@@ -55,9 +55,7 @@ exit status:
 """
 
 Result = upgradecheck.Result
-SUCCESS: Final = upgradecheck.Code.SUCCESS
-WARNING: Final = upgradecheck.Code.WARNING
-FAILURE: Final = upgradecheck.Code.FAILURE
+SUCCESS, WARNING, FAILURE = upgradecheck.Code.SUCCESS, upgradecheck.Code.WARNING, upgradecheck.Code.FAILURE
 
 
 class Checks(upgradecheck.UpgradeCommands):
@@ -99,9 +97,8 @@ class Checks(upgradecheck.UpgradeCommands):
         found = check.find(self._conf)
         if found.unknown:
             return Result(FAILURE, "; ".join([*found.unknown, *found.deprecated]))
-        if found.deprecated:
-            return Result(WARNING, "; ".join(found.deprecated))
-        return Result(SUCCESS, "every option is read")
+        deprecated = "; ".join(found.deprecated)
+        return Result(WARNING, deprecated) if deprecated else Result(SUCCESS, "every option is read")
 
     def _database(self) -> Result:
         from cyborg_quota.db import schema
@@ -110,12 +107,10 @@ class Checks(upgradecheck.UpgradeCommands):
             revision = schema.version(database)
         if revision == schema.head():
             return Result(SUCCESS, f"at revision {revision}")
-        if revision is None or revision in schema.REVISIONS:
-            return Result(
-                FAILURE,
-                f"at revision {revision or 'none'}, this release needs {schema.head()}; run: cyborg-quota db sync",
-            )
-        return Result(WARNING, f"at revision {revision}, made by a newer release of cyborg_quota")
+        if revision is not None and revision not in schema.REVISIONS:
+            return Result(WARNING, f"at revision {revision}, made by a newer release of cyborg_quota")
+        needed = f"this release needs {schema.head()}; run: cyborg-quota db sync"
+        return Result(FAILURE, f"at revision {revision or 'none'}, {needed}")
 
     def _engine(self) -> contextlib.closing[cyborg_quota.QuotaEngine]:
         return contextlib.closing(cyborg_quota.make_engine(self._conf))
@@ -133,25 +128,21 @@ class Checks(upgradecheck.UpgradeCommands):
         if self._conf.limits.driver != "database":
             return Result(SUCCESS, f"[limits] driver {self._conf.limits.driver} has none")
         with self._engine() as engine:
-            totals = engine.limits.totals.list(validation.admin_context())
-        if totals:
-            return Result(SUCCESS, f"enforced: {', '.join(total.resource for total in totals)}")
-        return Result(SUCCESS, "none is set")
+            totals = ", ".join(total.resource for total in engine.limits.totals.list(validation.admin_context()))
+        return Result(SUCCESS, f"enforced: {totals}" if totals else "none is set")
 
     def _counters(self) -> Result:
         with self._engine() as engine:
             # (The check of capacity reports the others.)
             drifts = [drift for drift in engine.audit(validation.admin_context()) if isinstance(drift, Drift)]
-        if drifts:
-            return Result(WARNING, f"{len(drifts)} differ from the reservations: cyborg-quota usage audit, then heal")
-        return Result(SUCCESS, "agree with the reservations")
+        warning = f"{len(drifts)} differ from the reservations: cyborg-quota usage audit, then heal"
+        return Result(WARNING, warning) if drifts else Result(SUCCESS, "agree with the reservations")
 
     def _capacity(self) -> Result:
         with self._engine() as engine:
             drifts = engine.capacity.audit(validation.admin_context())
-        if drifts:
-            return Result(WARNING, f"{len(drifts)} differ from their reservations: cyborg-quota capacity heal")
-        return Result(SUCCESS, "agrees with the reservations")
+        warning = f"{len(drifts)} differ from their reservations: cyborg-quota capacity heal"
+        return Result(WARNING, warning) if drifts else Result(SUCCESS, "agrees with the reservations")
 
     def _version(self) -> Result:
         from cyborg_quota.cyborg import compatibility
