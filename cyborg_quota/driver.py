@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ from cyborg_quota.ledger.resize import Resizer, Transferrer
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.ledger.thresholds import ThresholdNotifier
 from cyborg_quota.limits.api import Limits
-from cyborg_quota.metrics.reading import MetricsReader
+from cyborg_quota.metrics import reading as metrics
 from cyborg_quota.pods import tables as pods
 from cyborg_quota.pods.api import Pods
 from cyborg_quota.pods.claims import PodEnforcer
@@ -68,7 +69,7 @@ class DbQuotaDriver:
         # Projects and what they have.
         self.usage: Final = UsageReader(self._database, limits)
         self.headroom: Final = HeadroomReader(self._database, limits, self.enforcers)
-        self.metrics: Final = MetricsReader(self._untimed, self.headroom, grace)
+        self.read_metrics: Final = functools.partial(metrics.read, self._untimed, self.headroom, grace)
         self.thresholds: Final = ThresholdNotifier(
             self._database, limits, settings.thresholds, least_limit=settings.least_notified_limit
         )

@@ -15,7 +15,6 @@ from cyborg_quota.surface.operations import Argument
 
 if TYPE_CHECKING:
     from cyborg_quota.cyborg.diff import Difference, Report
-    from cyborg_quota.cyborg.reconciler import Reconciler
 
 COLUMNS = ("arq", "problem", "instance", "source", "charged", "attached")
 
@@ -88,7 +87,9 @@ class Reconcile(base.Lister):
         records = cyborg_host.records(self.conf)
         reconciler = cyborg_host.reconciler(self.conf, self.engine, records, parsed_args.grace, wait=wait)
         if parsed_args.claim_source is not None:
-            self._claim_source(reconciler, parsed_args.claim_source or None, force=parsed_args.force)
+            count = reconciler.claim_source(parsed_args.claim_source or None, force=parsed_args.force)
+            before = f"the source {parsed_args.claim_source}" if parsed_args.claim_source else "none"
+            self.print_message(f"set the source of {count} charges that had {before}.")
         report = reconciler.find()
         for resource_class, reason in sorted(records.uncounted.items()):
             self.print_message(f"resource class {resource_class} is not counted: {reason}")
@@ -140,11 +141,6 @@ class Reconcile(base.Lister):
         if failed:
             self.status = REFUSED
             self.print_message(f"{failed} differences were not repaired; the log has the reasons.")
-
-    def _claim_source(self, reconciler: Reconciler, replaced: str | None, *, force: bool) -> None:
-        count = reconciler.claim_source(replaced, force=force)
-        before = "none" if replaced is None else f"the source {replaced}"
-        self.print_message(f"set the source of {count} charges that had {before}.")
 
 
 def wait(seconds: float) -> None:

@@ -69,7 +69,9 @@ class Replay(base.ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         limits = arguments.once_each(parsed_args.limit, "limits")
-        self._set_limits(limits)
+        if limits:  # before the engine reads them
+            self.conf.set_override("driver", "config", group="limits")
+            self.conf.set_override("limits", limits, group="limits")
         if parsed_args.chart is not None:
             from cyborg_quota.replay import charts
 
@@ -86,12 +88,6 @@ class Replay(base.ShowOne):
             charts.draw(parsed_args.chart, f"Replay of {os.path.basename(trace.name)}", panels)
         return self._report(session, usages, seconds, has_provider=parsed_args.provider is not None)
 
-    def _set_limits(self, limits: dict[str, int]) -> None:
-        """Override the limits, before the engine reads them."""
-        if limits:
-            self.conf.set_override("driver", "config", group="limits")
-            self.conf.set_override("limits", limits, group="limits")
-
     def _run(self, trace: Trace, provider: str | None) -> tuple[Any, float]:
         from cyborg_quota.replay import replay, tables
 
@@ -99,7 +95,14 @@ class Replay(base.ShowOne):
             open_database(self.conf) as database,
             base.progress_bar(max(trace.lines - 1, 0), "events") as progress,
         ):
-            position = tables.Position(database, trace.digest, self._terms(provider))
+            # The configuration on which the totals depend.
+            configured = self.conf.limits
+            terms = {
+                "driver": configured.driver,
+                "limits": dict(configured.limits) if configured.driver == "config" else {},
+                **({} if provider is None else {"provider": provider}),
+            }
+            position = tables.Position(database, trace.digest, terms)
             session = replay.Replay(self.engine, self.context, trace, position, progress, provider=provider)
             began = time.monotonic()
             try:
@@ -113,12 +116,6 @@ class Replay(base.ShowOne):
         elif session.is_resumed:
             self.print_message(f"resumed after event {session.tally.events - session.done}")
         return session, seconds
-
-    def _terms(self, provider: str | None) -> dict[str, Any]:
-        """The configuration on which the totals depend: limit driver, limits and provider."""
-        driver = self.conf.limits.driver
-        terms = {"driver": driver, "limits": dict(self.conf.limits.limits) if driver == "config" else {}}
-        return terms if provider is None else {**terms, "provider": provider}
 
     def _report(
         self, session: Any, usages: Mapping[tuple[str, str], Usage], seconds: float, *, has_provider: bool

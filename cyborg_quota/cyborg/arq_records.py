@@ -30,25 +30,19 @@ _SETTLED: Final = (constants.ARQ_INITIAL, constants.ARQ_UNBOUND, constants.ARQ_B
 """The states of an ARQ whose bind or delete is not in progress."""
 
 
-class CyborgUnavailable(exceptions.QuotaError):
-    """Cyborg's database could not be read."""
-
-    def __init__(self, error: Exception) -> None:
-        # The driver's message only: SQLAlchemy's message may contain a URL with a password.
-        message = getattr(getattr(error, "inner_exception", error), "orig", None)
-        self.reason = type(error).__name__ + (f": {message}" if message else "")
-        super().__init__(
-            f"Cyborg's database could not be read ({self.reason}). See [database] connection in Cyborg's configuration."
-        )
-
-
 def _query(method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Call Cyborg's db layer. Raises QuotaError if the database cannot be read."""
     try:
         return method(*arguments, **options)
     except exception.CyborgException:
         raise
     except Exception as error:
-        raise CyborgUnavailable(error) from None
+        # The driver's message only: SQLAlchemy's message may contain a URL with a password.
+        message = getattr(getattr(error, "inner_exception", error), "orig", None)
+        reason = type(error).__name__ + (f": {message}" if message else "")
+        raise exceptions.QuotaError(
+            f"Cyborg's database could not be read ({reason}). See [database] connection in Cyborg's configuration."
+        ) from None
 
 
 @sql_api.main_context_manager.reader  # type: ignore[untyped-decorator]

@@ -95,25 +95,21 @@ def _bind(context: Any, arq: str, group: Mapping[str, str], fields: Mapping[str,
     has_several_classes = len(mapping.classes_of(group)) > 1
     resource_class = arq_records.class_of_provider(context, fields["device_rp_uuid"]) if has_several_classes else None
     deltas, conf = process_state.resource_map().deltas(group, resource_class), process_state.conf()
-    provider = _provider(fields, deltas) if deltas and conf.cyborg.claim_capacity else None
+    provider = None
+    if deltas and conf.cyborg.claim_capacity:
+        # The capacity of the device's provider, or else that of its host, where devices are summed.
+        tracker, names = process_state.bind_tracker(), [fields["device_rp_uuid"], fields["hostname"]]
+        provider = tracker.call(tracker.engine.capacity.find_provider, validation.admin_context(), names, list(deltas))
+        if provider is None:
+            LOG.warning(
+                "Neither the provider %s nor its host %s is imported with %s: the bind claims no capacity. Run: "
+                "cyborg-quota capacity import --from placement",
+                *names,
+                ", ".join(deltas),
+            )
     claim = Claim(arq, deltas, group=fields["instance_uuid"], source=mapping.source(conf), provider=provider)
     # Cyborg determines the project of the ARQ in the same way.
     return Caller(fields.get("project_id", context.project_id)), claim
-
-
-def _provider(fields: Mapping[str, Any], deltas: Mapping[str, int]) -> str | None:
-    """The provider whose capacity the bind claims: that of the device, or else its host, where devices are summed."""
-    tracker = process_state.bind_tracker()
-    names = [fields["device_rp_uuid"], fields["hostname"]]
-    provider = tracker.call(tracker.engine.capacity.find_provider, validation.admin_context(), names, list(deltas))
-    if provider is None:
-        LOG.warning(
-            "Neither the provider %s nor its host %s is imported with %s: the bind claims no capacity. Run: "
-            "cyborg-quota capacity import --from placement",
-            *names,
-            ", ".join(deltas),
-        )
-    return provider
 
 
 def serve(argv: list[str]) -> None:

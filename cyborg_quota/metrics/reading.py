@@ -14,26 +14,24 @@ from cyborg_quota.ledger.headroom import HeadroomReader
 from cyborg_quota.types.metrics import LedgerMetrics
 
 
-class MetricsReader:
-    """Reads metrics. ``grace``: [quota] expire_grace, in microseconds."""
+def read(
+    untimed: Database,
+    headroom: HeadroomReader,
+    grace: int,
+    project_ids: Collection[str] | None,
+    resources: Collection[str],
+) -> LedgerMetrics:
+    """What the ledger has now. ``project_ids``: the projects to read; None: all.
 
-    def __init__(self, untimed: Database, headroom: HeadroomReader, grace: int) -> None:
-        """``untimed``: the database without a statement timeout, to read all counters."""
-        self._untimed = untimed
-        self._headroom = headroom
-        self._grace = grace
+    ``untimed``: the database without a statement timeout, to read all counters. ``grace``: [quota] expire_grace, in
+    microseconds. Limits that are not stored in the ledger are read after the transaction. Raises LimitsUnavailable.
+    """
 
-    def read(self, project_ids: Collection[str] | None, resources: Collection[str]) -> LedgerMetrics:
-        """What the ledger has now. ``project_ids``: the projects to read; None: all.
+    def work(connection: Connection) -> tuple[Sequence[PathState], LedgerMetrics]:
+        capacity, ages = free_capacity.measured(connection)
+        overdue = history.oldest_overdue(connection, grace).total_seconds()
+        revision = schema.checked_revision(connection)
+        return path_state.read_states(connection, project_ids), LedgerMetrics([], capacity, ages, overdue, revision)
 
-        Limits that are not stored in the ledger are read after the transaction. Raises LimitsUnavailable.
-        """
-
-        def work(connection: Connection) -> tuple[Sequence[PathState], LedgerMetrics]:
-            capacity, ages = free_capacity.measured(connection)
-            overdue = history.oldest_overdue(connection, self._grace).total_seconds()
-            revision = schema.checked_revision(connection)
-            return path_state.read_states(connection, project_ids), LedgerMetrics([], capacity, ages, overdue, revision)
-
-        states, metrics = self._untimed.read(work)
-        return dataclasses.replace(metrics, projects=self._headroom.metrics_of(states, resources))
+    states, metrics = untimed.read(work)
+    return dataclasses.replace(metrics, projects=headroom.metrics_of(states, resources))

@@ -98,7 +98,10 @@ class Replay:
         try:
             for event in events:
                 if event.line > self._line and self.tally.is_fresh(event):
-                    if not self._is_admitted(event):
+                    group = self._group(event)
+                    if not self._engine.list_reservations(
+                        self._context, event.project_id, consumer=event.consumer, group=group, limit=1
+                    ):
                         remaining = itertools.chain([event], events)
                         break
                     self._line = event.line
@@ -115,12 +118,6 @@ class Replay:
         self._progress(self.tally.events - len(uncertain))
         self._repeat(uncertain)
         return remaining
-
-    def _is_admitted(self, event: Event) -> bool:
-        reservations = self._engine.list_reservations(
-            self._context, event.project_id, consumer=event.consumer, group=self._group(event), limit=1
-        )
-        return bool(reservations)
 
     def _repeat(self, uncertain: list[Event]) -> None:
         """Apply events that are counted but perhaps not applied.
