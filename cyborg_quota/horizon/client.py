@@ -70,10 +70,10 @@ class QuotaClient:
         """What the service says of each resource, by resource. A limit is None if none is set."""
         return dict(sorted(self.call("GET", path, ids)["quota"].items()))
 
-    def usage(self, project_id: str) -> list[rows.ResourceUsage]:
+    def usage(self, project_id: str) -> list[rows.Row]:
         """The limit, the usage and the headroom of each resource."""
         quota = self.quota(f"{PROJECT}/detail", {"project_id": project_id})
-        return [rows.ResourceUsage.read(resource, one) for resource, one in quota.items()]
+        return [rows.usage(resource, one) for resource, one in quota.items()]
 
     def limits_without_overrides(self, project_id: str) -> dict[str, int | None]:
         """The limits that apply to a project while none of its overrides does; None: no limit is set."""

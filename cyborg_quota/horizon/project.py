@@ -11,7 +11,6 @@ from horizon import tables
 from horizon.utils import functions
 
 from cyborg_quota.horizon import client
-from cyborg_quota.horizon.rows import ResourceUsage
 from cyborg_quota.horizon.tables import reservations_table, resources_table
 
 ReservationsTable = reservations_table()
@@ -25,7 +24,7 @@ class IndexView(tables.MultiTableView):
     page_title = _("Accelerator Quota")
     _has_more = False
 
-    def get_resources_data(self) -> list[ResourceUsage]:
+    def get_resources_data(self) -> list[client.Json]:
         """The rows of the table of resources."""
         project_id = self.request.user.project_id
         return client.attempt(self.request, lambda: client.of(self.request).usage(project_id)) or []

@@ -76,14 +76,14 @@ def resources_table(**options: Any) -> Any:
     """The limits and the usage of one project."""
     columns = {
         "resource": _("Resource"),
-        "limit": column(_("Limit"), lambda usage: texts.limit(usage.limit)),
+        "limit": column(_("Limit"), lambda usage: texts.limit(usage["limit"])),
         # On a narrow screen, only the text above the bars says these.
         "in_use": column(_("In Use"), classes=("hidden-xs",)),
         "reserved": column(_("Reserved"), classes=("hidden-xs",)),
         "fits": column(_("Fits"), texts.fits),
         "bound_by": column(_("Bound By"), texts.bound_by),
     }
-    key = operator.attrgetter("resource")
+    key = operator.itemgetter("resource")
     return make_table("resources", _("Resources"), columns, key=key, footer=False, **options)
 
 
@@ -185,7 +185,6 @@ ProjectsTable = make_table(
         "quota": column(_("Quota"), texts.bars, sortable=False),
         "id": column(_("Project ID"), kind=tables.WrappingColumn, classes=("hidden-xs",)),
     },
-    key=operator.attrgetter("id"),
     pagination_param="project_marker",
     prev_pagination_param="prev_project_marker",
     table_actions=(ProjectFilter,),

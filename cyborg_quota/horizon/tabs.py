@@ -34,11 +34,6 @@ class _Tab(tabs.TableTab):
         for table in cls.table_classes:
             setattr(cls, f"get_{table._meta.name}_data", cls.rows_or_none)
 
-    @property
-    def quota_api(self) -> client.QuotaClient:
-        """The REST API."""
-        return client.of(self.request)
-
     def read(self, limit: int | None = None) -> list[Any]:
         """The rows of the page that the request asks for, or at most ``limit`` rows."""
         [table] = self.table_classes
@@ -46,7 +41,9 @@ class _Tab(tabs.TableTab):
         if table.tab:
             size = limit or functions.get_page_size(self.request)
             page = (size, self.request.GET.get(table._meta.pagination_param))
-        found, self._has_more = self.quota_api.listed(table._meta.name, self.path, self.tab_group.kwargs, *page)
+        found, self._has_more = client.of(self.request).listed(
+            table._meta.name, self.path, self.tab_group.kwargs, *page
+        )
         return found
 
     def rows_or_none(self) -> list[Any]:
@@ -100,7 +97,7 @@ class ProjectsTab(_Tab):
             query.get(meta.pagination_param),
             query.get(meta.prev_pagination_param),
         )
-        return [rows.Project(one.id, one.name, self.quota_api.usage(one.id)) for one in page]
+        return [{**one, "usages": client.of(self.request).usage(one["id"])} for one in page]
 
 
 class _ByResource(_Tab):
@@ -108,7 +105,7 @@ class _ByResource(_Tab):
 
     def read(self, limit: int | None = None) -> list[Any]:  # noqa: ARG002
         """The rows."""
-        quota = self.quota_api.quota(self.path)
+        quota = client.of(self.request).quota(self.path)
         return [{"resource": name, **(one if isinstance(one, dict) else {"limit": one})} for name, one in quota.items()]
 
 
@@ -136,7 +133,7 @@ class UsageTab(_Tab):
 
     def read(self, limit: int | None = None) -> list[Any]:  # noqa: ARG002
         """The rows."""
-        return self.quota_api.usage(self.tab_group.kwargs["project_id"])
+        return client.of(self.request).usage(self.tab_group.kwargs["project_id"])
 
     def get_context_data(self, request: Any, **kwargs: Any) -> Any:
         """The table, and the figures of the bars."""

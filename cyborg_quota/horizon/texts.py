@@ -8,7 +8,7 @@ from typing import Any
 from django.template.loader import render_to_string
 from django.utils.translation import gettext
 
-from cyborg_quota.horizon.rows import ResourceUsage
+from cyborg_quota.horizon.rows import Row
 from cyborg_quota.types import UNLIMITED
 
 
@@ -29,18 +29,18 @@ def changed(value: int | str | None) -> str | None:
     return limit(value) if isinstance(value, int) else value
 
 
-def fits(usage: ResourceUsage) -> str:
+def fits(usage: Row) -> str:
     """How much can be reserved now."""
-    return _("Unlimited") if usage.fits == UNLIMITED else str(usage.fits)
+    return _("Unlimited") if usage["fits"] == UNLIMITED else str(usage["fits"])
 
 
-def bound_by(usage: ResourceUsage) -> str:
+def bound_by(usage: Row) -> str:
     """What determines how much fits."""
-    bound = usage.bound_by
+    bound = usage["bound_by"]
     if bound is None:
-        if usage.limit is None:
+        if usage["limit"] is None:
             return _("No limit is set: nothing can be reserved")
-        return _("Nothing") if usage.limit == UNLIMITED else _("The limit of the project")
+        return _("Nothing") if usage["limit"] == UNLIMITED else _("The limit of the project")
     texts = {
         "subtree": _("The limit %(limit)s of project %(project)s and all projects below it"),
         "total": _("The limit %(limit)s over all projects"),
@@ -53,4 +53,4 @@ def bound_by(usage: ResourceUsage) -> str:
 
 def bars(project: Any) -> str:
     """The limit bars of a project, for a cell of a table."""
-    return str(render_to_string("accelerator_quota/_bars.html", {"usages": project.usages, "is_cell": True}))
+    return str(render_to_string("accelerator_quota/_bars.html", {"usages": project["usages"], "is_cell": True}))

@@ -15,9 +15,9 @@ from cyborg_quota.types import UNLIMITED
 AMOUNT = st.integers(0, 2**31 - 1)
 
 
-def usage(limit: int | None, in_use: int = 0, reserved: int = 0, **changes: Any) -> rows.ResourceUsage:
+def usage(limit: int | None, in_use: int = 0, reserved: int = 0, **changes: Any) -> rows.Row:
     detail = {"limit": limit, "in_use": in_use, "reserved": reserved, "fits": 1, "bound_by": None, **changes}
-    return rows.ResourceUsage.read("gpu", detail)
+    return rows.usage("gpu", detail)
 
 
 class TestBars(base.BaseTestCase):
@@ -35,29 +35,29 @@ class TestBars(base.BaseTestCase):
             (UNLIMITED, 3, 0, (0, 0)),
         ):
             one = usage(limit, in_use, reserved)
-            self.assertEqual(expected, (one.used_percent, one.reserved_percent), one)
+            self.assertEqual(expected, (one["used_percent"], one["reserved_percent"]), one)
 
     @given(AMOUNT, AMOUNT, AMOUNT)
     def test_a_bar_is_never_longer_than_its_frame(self, limit: int, in_use: int, reserved: int) -> None:
         one = usage(limit, in_use, reserved)
-        self.assertTrue(0 <= one.used_percent <= 100 and one.reserved_percent >= 0, one)
+        self.assertTrue(0 <= one["used_percent"] <= 100 and one["reserved_percent"] >= 0, one)
         self.assertEqual(in_use + reserved >= limit and in_use + reserved > 0, self.length(one) == 100)
 
-    def length(self, one: rows.ResourceUsage) -> int:
-        return one.used_percent + one.reserved_percent
+    def length(self, one: rows.Row) -> int:
+        return one["used_percent"] + one["reserved_percent"]
 
     def test_over_and_full(self) -> None:
-        self.assertEqual([False, True], [usage(5, held).is_over for held in (5, 6)])
-        self.assertEqual([False, False], [usage(limit, 9).is_over for limit in (None, UNLIMITED)])
-        self.assertTrue(usage(5, fits=0).is_full)
-        self.assertFalse(usage(UNLIMITED, fits=UNLIMITED).is_full)
+        self.assertEqual([False, True], [usage(5, held)["is_over"] for held in (5, 6)])
+        self.assertEqual([False, False], [usage(limit, 9)["is_over"] for limit in (None, UNLIMITED)])
+        self.assertTrue(usage(5, fits=0)["is_full"])
+        self.assertFalse(usage(UNLIMITED, fits=UNLIMITED)["is_full"])
 
 
 class TestProjects(base.BaseTestCase):
     names = {"2": "atlas", "1": "Atlas", "9": "cms", "5": "biology"}
 
     def select(self, field: str, text: str) -> list[str]:
-        return [one.id for one in rows.select_projects(self.names, field, text)]
+        return [one["id"] for one in rows.select_projects(self.names, field, text)]
 
     def test_filter(self) -> None:
         self.assertEqual(["1", "2", "5", "9"], self.select("name", " "))
@@ -76,7 +76,7 @@ class TestProjects(base.BaseTestCase):
 
         def page(**marker: str) -> tuple[str, bool, bool]:
             found, before, after = rows.page_of(items, 2, **marker)
-            return "".join(one.id for one in found), before, after
+            return "".join(one["id"] for one in found), before, after
 
         self.assertEqual(("01", False, True), page())
         self.assertEqual(("23", True, True), page(after="1"))
@@ -87,10 +87,10 @@ class TestProjects(base.BaseTestCase):
 
     @given(st.integers(0, 30), st.integers(1, 7))
     def test_the_pages_together_are_the_list(self, count: int, size: int) -> None:
-        items = [rows.Project(str(number), "") for number in range(count)]
-        seen: list[rows.Project] = []
+        items = [{"id": str(number), "name": ""} for number in range(count)]
+        seen: list[rows.Row] = []
         has_more = True
         while has_more:
-            page, _before, has_more = rows.page_of(items, size, seen[-1].id if seen else None)
+            page, _before, has_more = rows.page_of(items, size, seen[-1]["id"] if seen else None)
             seen += page
         self.assertEqual(items, seen)
