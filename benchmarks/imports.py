@@ -22,12 +22,11 @@ from benchmarks import disk
 from cyborg_quota import QuotaEngine
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
-from cyborg_quota.driver import DbQuotaDriver
+from cyborg_quota.driver import DbQuotaDriver, DriverSettings
 from cyborg_quota.limits.changes import MOST_MOVED_ROWS, MOST_MOVED_ROWS_OF_ONE_WRITER
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models import Flat
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
-from cyborg_quota.settings import DriverSettings
 from tests import base, clouds, fixtures
 
 CHARGERS = 2

@@ -22,13 +22,12 @@ from typing import Final
 from cyborg_quota import ANY, SELECT, Inventory, QuotaEngine, exceptions
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
-from cyborg_quota.driver import DbQuotaDriver
+from cyborg_quota.driver import DbQuotaDriver, DriverSettings
 from cyborg_quota.limits.sources.config import NoopLimitDriver
 from cyborg_quota.pods import selection as pod_selection
 from cyborg_quota.replay import charts
 from cyborg_quota.replay.totals import Series
 from cyborg_quota.replay.traces import Event, Trace
-from cyborg_quota.settings import DriverSettings
 from tests import base, fixtures
 
 PODS: Final = tuple(f"pod{number}" for number in range(1, 7))

@@ -36,9 +36,8 @@ class Side:
     def __init__(self, url: str, label: str) -> None:
         from cyborg_quota import QuotaEngine
         from cyborg_quota.db.settings import DatabaseSettings
-        from cyborg_quota.driver import DbQuotaDriver
+        from cyborg_quota.driver import DbQuotaDriver, DriverSettings
         from cyborg_quota.limits.sources.config import ConfigLimitDriver
-        from cyborg_quota.settings import DriverSettings
 
         settings = DriverSettings(database=DatabaseSettings(url=url))
         self._engine: Any = QuotaEngine(DbQuotaDriver(settings, ConfigLimitDriver({"gpu": 10**9})))

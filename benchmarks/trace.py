@@ -23,12 +23,11 @@ from benchmarks.report import Figure, Report
 from cyborg_quota import QuotaEngine
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
-from cyborg_quota.driver import DbQuotaDriver
+from cyborg_quota.driver import DbQuotaDriver, DriverSettings
 from cyborg_quota.limits.sources.config import NoopLimitDriver
 from cyborg_quota.replay.replay import Replay
 from cyborg_quota.replay.tables import Position
 from cyborg_quota.replay.traces import HEADER, Trace
-from cyborg_quota.settings import DriverSettings
 from tests import base, fixtures
 
 Event = tuple[str, str, str, str, int]

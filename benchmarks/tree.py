@@ -18,12 +18,11 @@ from benchmarks.report import Figure, Report
 from cyborg_quota import Claim, QuotaEngine
 from cyborg_quota.db import path_state, projects, schema
 from cyborg_quota.db.database import Database
-from cyborg_quota.driver import DbQuotaDriver
+from cyborg_quota.driver import DbQuotaDriver, DriverSettings
 from cyborg_quota.limits import tables as limit_tables
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models import StrictHierarchy
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
-from cyborg_quota.settings import DriverSettings
 from cyborg_quota.types import ResourceKey
 from tests import base, fixtures, trees
 

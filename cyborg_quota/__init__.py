@@ -14,8 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cyborg_quota import conf, exceptions
-from cyborg_quota.attachment import attachment
-from cyborg_quota.engine import QuotaEngine
+from cyborg_quota.engine import QuotaEngine, attachment
 from cyborg_quota.factory import make_engine
 from cyborg_quota.types import (
     ANY,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -11,10 +12,13 @@ from oslo_config import cfg
 
 from cyborg_quota.capacity.api import Capacity
 from cyborg_quota.capacity.claims import CapacityEnforcer
+from cyborg_quota.capacity.selection import BestFit, ProviderSelection
+from cyborg_quota.conf import plugins
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
+from cyborg_quota.db.settings import DatabaseSettings, database_settings
 from cyborg_quota.ledger.counters import Healer
-from cyborg_quota.ledger.enforcers import Enforcers, OsloLimitHook
+from cyborg_quota.ledger.enforcers import Enforce, Enforcers, OsloLimitHook
 from cyborg_quota.ledger.headroom import HeadroomReader, UsageReader
 from cyborg_quota.ledger.history import History
 from cyborg_quota.ledger.limit_source import LimitDriver
@@ -30,9 +34,44 @@ from cyborg_quota.metrics import reading as metrics
 from cyborg_quota.pods import tables as pods
 from cyborg_quota.pods.api import Pods
 from cyborg_quota.pods.claims import PodEnforcer
-from cyborg_quota.settings import DriverSettings, driver_settings
+from cyborg_quota.pods.selection import PodSelection
 from cyborg_quota.tree.changes import Tree
 from cyborg_quota.types import MICROSECONDS, RecordedChanges
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DriverSettings:
+    """The settings of DbQuotaDriver. Times are in seconds, batch sizes in rows."""
+
+    database: DatabaseSettings
+    expire_grace_seconds: float = 0.0
+    batch_rows: int = 2000
+    thresholds: tuple[int, ...] = (80, 95)
+    least_notified_limit: int = 2
+    """A project that holds 1 of 1 causes no notice."""
+    least_notified_capacity: int = 32
+    """A node whose few accelerators are all in use is usual."""
+    selection: ProviderSelection = dataclasses.field(default_factory=BestFit)
+    pods: PodSelection = dataclasses.field(default_factory=PodSelection)
+    hook: Enforce | None = None
+    """What OsloLimitHook asks about each reserve; None: nothing."""
+
+
+def driver_settings(conf: cfg.ConfigOpts) -> DriverSettings:
+    """The settings of DbQuotaDriver, from [quota], [notices] and [database]."""
+    return DriverSettings(
+        database=database_settings(conf),
+        expire_grace_seconds=conf.quota.expire_grace,
+        thresholds=tuple(conf.notices.thresholds),
+        selection=plugins.load("cyborg_quota.selections", "[capacity] selection", conf.capacity.selection)(),
+        pods=PodSelection(
+            filters=[plugins.load("cyborg_quota.pod_filters", "[pods] filters", name)() for name in conf.pods.filters],
+            weighers=[
+                (plugins.load("cyborg_quota.pod_weighers", "[pods] weighers", name)(), multiplier)
+                for name, multiplier in conf.pods.weighers.items()
+            ],
+        ),
+    )
 
 
 class DbQuotaDriver:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from cyborg_quota import exceptions, paging, validation
+from cyborg_quota import exceptions, validation
 from cyborg_quota.ledger.enforcement import Bundles
 from cyborg_quota.policy import FITS_RULE, SEE_PODS
 from cyborg_quota.subject import Subject
@@ -146,7 +146,7 @@ class Queries(Subject):
             self._driver.require_pod(in_pod)
         records = self._driver.usage.list_usages(
             validation.optional_name("project_id", project_id),
-            paging.check(limit, after, resource),
+            validation.check_page(limit, after, resource),
             allow_unknown_limits=allow_unknown_limits,
             pod=in_pod,
         )

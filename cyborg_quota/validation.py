@@ -30,6 +30,8 @@ from cyborg_quota.types import (
     UNLIMITED,
     Author,
     Claim,
+    LimitRecord,
+    Page,
     PodChoice,
     Selection,
 )
@@ -454,6 +456,27 @@ def row_limit(limit: int | None) -> int | None:
     """The maximum number of rows to list; None means all. Raises InvalidRequest."""
     rule = f"The maximum number of rows to list must be between 0 and {MAX_AMOUNT}"
     return None if limit is None else integer(limit, 0, MAX_AMOUNT, rule)
+
+
+def check_page(limit: int | None, after: object, resource: str | None, *, owner: str = "project") -> Page:
+    """The part of a list to read. ``after``: see types.Marker, with this kind of owner. Raises InvalidRequest."""
+    marker = None
+    if after is not None:
+        if not isinstance(after, (tuple, list)) or len(after) != 2:
+            raise exceptions.InvalidRequest(f"A marker must be a {owner} and a resource, not {safe_repr(after)}.")
+        marker = (optional_name("marker", after[0]), optional_name("marker", after[1]))
+    return Page(row_limit(limit), marker, optional_name("resource", resource))
+
+
+def select_page(records: Sequence[LimitRecord], page: Page) -> list[LimitRecord]:
+    """The page of the limits of one project, or of the defaults, sorted by resource. Raises MarkerNotFound."""
+    found = [record for record in records if page.resource in (None, record.resource)]
+    if page.after is not None:
+        if not any(page.after in ((one.project_id, one.resource), (one.project_id, None)) for one in records):
+            raise exceptions.MarkerNotFound(page.after)
+        last = page.after[1]
+        found = [] if last is None else [record for record in found if record.resource > last]
+    return found[: page.limit]
 
 
 def _listed(values: object, error: exceptions.QuotaError, kind: type = object) -> list[Any]:

@@ -25,9 +25,8 @@ from cyborg_quota.db import models, schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.path_state import PathState
 from cyborg_quota.db.settings import DatabaseSettings
-from cyborg_quota.driver import DbQuotaDriver
+from cyborg_quota.driver import DbQuotaDriver, DriverSettings
 from cyborg_quota.ledger.limit_source import LimitDriver, PathLimits
-from cyborg_quota.settings import DriverSettings
 from cyborg_quota.types import UNLIMITED, ResourceKey, UsageKey
 from tests import invariants, kept_connections, needs, shared_dialects, statement_cache
 

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from oslo_log import log as logging
 
-from cyborg_quota import exceptions, paging, units, validation
+from cyborg_quota import exceptions, units, validation
 from cyborg_quota.capacity import free_capacity, resource_notices
 from cyborg_quota.capacity.report import CapacityReporter
 from cyborg_quota.db import change_log, history, resource_providers
@@ -300,7 +300,7 @@ class Capacity:
         ProviderNotFound, MarkerNotFound.
         """
         validation.admin_only(context, "list_inventories")
-        page = paging.check(limit, after, resource, owner="provider")
+        page = validation.check_page(limit, after, resource, owner="provider")
         name = validation.optional_name("provider", provider)
 
         def work(connection: Connection) -> list[InventoryRecord]:

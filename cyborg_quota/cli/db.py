@@ -25,13 +25,12 @@ def open_database(conf: Any, *, verified: bool = True, untimed: bool = False) ->
     :param verified: check first that this release can work with the schema.
     :param untimed: run statements without a timeout.
     """
-    from cyborg_quota import settings
-    from cyborg_quota.db import database, schema
+    from cyborg_quota.db import database, schema, settings
 
-    database_settings = settings.database_settings(conf)
+    chosen = settings.database_settings(conf)
     if untimed:
-        database_settings = dataclasses.replace(database_settings, statement_timeout_seconds=None)
-    ledger_database = database.Database(database_settings, verify=schema.check if verified else None)
+        chosen = dataclasses.replace(chosen, statement_timeout_seconds=None)
+    ledger_database = database.Database(chosen, verify=schema.check if verified else None)
     try:
         yield ledger_database
     finally:

@@ -5,6 +5,11 @@ from __future__ import annotations
 
 import dataclasses
 
+from oslo_config import cfg
+
+from cyborg_quota import exceptions
+from cyborg_quota.conf.opts import DEFAULT_CONNECTION
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DatabaseSettings:
@@ -41,3 +46,44 @@ class DatabaseSettings:
         if self.statement_timeout_seconds is None:
             return None
         return 120_000 if self.allow_idle_in_transaction else self.statement_timeout_seconds * 625
+
+
+def database_settings(conf: cfg.ConfigOpts) -> DatabaseSettings:
+    """The settings of the connection, from [database] and the timeouts in [quota]."""
+    options = conf.database
+    url = _with_parameters(*_connection(conf))
+    optional = {
+        "max_pool_size": options.max_pool_size,
+        "max_overflow": options.max_overflow,
+        "pool_timeout_seconds": options.pool_timeout,
+        "pool_recycle_seconds": options.connection_recycle_time,
+        "mysql_wsrep_sync_wait": options.mysql_wsrep_sync_wait,
+    }
+    return DatabaseSettings(
+        url=url,
+        sqlite_synchronous=options.sqlite_synchronous,
+        mysql_sql_mode=options.mysql_sql_mode or None,
+        connect_timeout_seconds=conf.quota.connect_timeout,
+        statement_timeout_seconds=conf.quota.statement_timeout,
+        retry_seconds=conf.quota.retry_seconds,
+        transaction_pooling=conf.quota.postgresql_pool_mode == "transaction",
+        **{name: value for name, value in optional.items() if value is not None},
+    )
+
+
+def _connection(conf: cfg.ConfigOpts) -> tuple[str, str]:
+    """The URL and its parameters. Error messages must not quote them: they may contain a password."""
+    try:
+        return conf.database.connection or DEFAULT_CONNECTION, conf.database.connection_parameters
+    except cfg.Error:
+        raise exceptions.ConfigurationError(
+            "[database] connection or connection_parameters names another option: write $$ for a $."
+        ) from None
+
+
+def _with_parameters(url: str, parameters: str) -> str:
+    if not parameters:
+        return url
+    if any("=" not in part for part in parameters.split("&")):
+        raise exceptions.ConfigurationError("[database] connection_parameters must read name=value&name=value.")
+    return f"{url}{'&' if '?' in url else '?'}{parameters}"

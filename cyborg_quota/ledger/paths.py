@@ -10,8 +10,8 @@ from typing import Final, TypeVar
 from cyborg_quota import exceptions
 from cyborg_quota.db import change_log, charges, path_state, usages
 from cyborg_quota.db.database import Connection, Database, DuplicateEntry
-from cyborg_quota.db.prepared import chunks
 from cyborg_quota.db.path_state import ProjectPath
+from cyborg_quota.db.prepared import chunks
 from cyborg_quota.types import ResourceKey, UsageKey
 
 T = TypeVar("T")

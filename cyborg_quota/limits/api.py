@@ -7,11 +7,11 @@ import datetime
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
-from cyborg_quota import exceptions, paging, policy, validation
+from cyborg_quota import exceptions, policy, validation
 from cyborg_quota.db import change_log, overrides, path_state, projects, usages
 from cyborg_quota.db.database import Connection, Database
-from cyborg_quota.db.prepared import chunks
 from cyborg_quota.db.path_state import PathState
+from cyborg_quota.db.prepared import chunks
 from cyborg_quota.ledger.history import History
 from cyborg_quota.limits import changes as limit_changes
 from cyborg_quota.limits import document as documents
@@ -388,9 +388,9 @@ class Limits(_Interface):
         with all limit drivers. Without a project, a driver that has no defaults raises InvalidRequest.
         """
         project_id = validation.optional_name("project_id", project_id)
-        page = paging.check(limit, after, resource)
+        page = validation.check_page(limit, after, resource)
         if not isinstance(self._source, DatabaseLimitDriver):
-            return paging.select(self._limits_of_driver(project_id), page)
+            return validation.select_page(self._limits_of_driver(project_id), page)
         if project_id is None:
             return self._database.read(lambda connection: tables.read_page(connection, page))
         _, tree = self._path(project_id)
@@ -400,7 +400,7 @@ class Limits(_Interface):
             for name in sorted({*self._resources, *tree.resources})
             if (most := tree.limit(project_id, name)) is not None
         ]
-        return paging.select(records, page)
+        return validation.select_page(records, page)
 
     def _own_limits(self, project_id: str) -> tuple[set[str], dict[str, LimitOverride]]:
         """The resources for which a limit of the project is set, and the overrides that apply now, by resource."""

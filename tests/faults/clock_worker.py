@@ -18,11 +18,10 @@ import sqlalchemy as sa
 
 from cyborg_quota import QuotaEngine, exceptions
 from cyborg_quota.db import overrides
-from cyborg_quota.driver import DbQuotaDriver
+from cyborg_quota.driver import DbQuotaDriver, DriverSettings
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models import Flat
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
-from cyborg_quota.settings import DriverSettings
 from tests import base, fixtures
 
 CONTEXT = base.Context("p")

@@ -199,7 +199,7 @@ class TestKilledTotals(CrashTestCase):
 
     def test_a_total_that_is_counted_after_its_limit_is_detected(self) -> None:
         """The control: the row and the limit are committed before what the roots hold is added."""
-        count = totals.count
+        count = charges.count_totals
 
         def naive(connection: Any, resources: Any) -> None:
             connection.connection.commit()

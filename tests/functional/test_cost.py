@@ -18,11 +18,10 @@ from cyborg_quota import Claim, QuotaEngine, exceptions, policy
 from cyborg_quota.api.deploy import Application
 from cyborg_quota.api.operations import OPERATIONS
 from cyborg_quota.db import models
-from cyborg_quota.driver import DbQuotaDriver
+from cyborg_quota.driver import DbQuotaDriver, DriverSettings
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.sources.config import ConfigLimitDriver
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
-from cyborg_quota.settings import DriverSettings
 from tests import base, clouds, fixtures
 from tests.api import server
 from tests.functional import test_limits

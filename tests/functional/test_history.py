@@ -20,11 +20,10 @@ from oslo_context import context as oslo_context
 from cyborg_quota import Inventory, QuotaEngine, exceptions
 from cyborg_quota.capacity.imports.changes import CapacityImporter, WantedProvider
 from cyborg_quota.db import change_log
-from cyborg_quota.driver import DbQuotaDriver
+from cyborg_quota.driver import DbQuotaDriver, DriverSettings
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models import Flat
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
-from cyborg_quota.settings import DriverSettings
 from cyborg_quota.types import Author, HistoryFilter, RecordedChange
 from tests import base, clouds, fixtures, history_replay, hooks
 from tests.functional import test_limits

@@ -10,11 +10,10 @@ from typing import Any
 import testscenarios
 
 from cyborg_quota import QuotaEngine, exceptions
-from cyborg_quota.driver import DbQuotaDriver
+from cyborg_quota.driver import DbQuotaDriver, DriverSettings
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models import EnforcementModel, Flat, StrictHierarchy, StrictTwoLevel
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
-from cyborg_quota.settings import DriverSettings
 from tests import base, fixtures
 
 load_tests = testscenarios.load_tests_apply_scenarios

@@ -10,7 +10,7 @@ import testscenarios
 from oslo_limit import exception as oslo_limit
 
 from cyborg_quota import DbQuotaDriver, QuotaEngine, exceptions
-from cyborg_quota.settings import DriverSettings
+from cyborg_quota.driver import DriverSettings
 from cyborg_quota.types import Over
 from tests import base, fixtures
 

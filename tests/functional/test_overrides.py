@@ -13,12 +13,11 @@ import testscenarios
 
 from cyborg_quota import QuotaEngine, exceptions
 from cyborg_quota.db import overrides as tables
-from cyborg_quota.driver import DbQuotaDriver
+from cyborg_quota.driver import DbQuotaDriver, DriverSettings
 from cyborg_quota.limits import document
 from cyborg_quota.limits.models import Flat
 from cyborg_quota.limits.sources.config import ConfigLimitDriver, NoopLimitDriver
 from cyborg_quota.limits.sources.keystone import KeystoneLimitDriver
-from cyborg_quota.settings import DriverSettings
 from cyborg_quota.types import LimitOverride, LimitRecord
 from tests import base, clouds, fixtures, history_replay
 from tests.functional import test_limits

@@ -17,10 +17,9 @@ from hypothesis import stateful
 from hypothesis import strategies as st
 
 from cyborg_quota import Headroom, QuotaEngine, exceptions
-from cyborg_quota.driver import DbQuotaDriver
+from cyborg_quota.driver import DbQuotaDriver, DriverSettings
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
-from cyborg_quota.settings import DriverSettings
 from cyborg_quota.types import MAX_AMOUNT
 from tests import base, fixtures
 from tests.model import histories

@@ -17,12 +17,11 @@ from hypothesis import stateful
 from hypothesis import strategies as st
 
 from cyborg_quota import QuotaEngine, exceptions
-from cyborg_quota.driver import DbQuotaDriver
+from cyborg_quota.driver import DbQuotaDriver, DriverSettings
 from cyborg_quota.ledger.history import History
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models import Flat, StrictHierarchy, StrictTwoLevel
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
-from cyborg_quota.settings import DriverSettings
 from cyborg_quota.types import TOTAL
 from tests import base, fixtures, history_replay, invariants
 from tests.model import histories

@@ -31,9 +31,9 @@ from cyborg_quota.cli import expirer, main
 from cyborg_quota.conf import loading
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
+from cyborg_quota.db.settings import database_settings
 from cyborg_quota.ledger import transitions
 from cyborg_quota.limits.api import Limits
-from cyborg_quota.settings import database_settings
 from cyborg_quota.types import STATES, Row
 from tests import fixtures, forked
 from tests.servers import machine
