@@ -120,7 +120,7 @@ def simulate(rule: Rule, nodes: Sequence[int], trace: Iterable[Event], threshold
     schema.sync(database)
     database.close()
     selection = pod_selection.PodSelection(weighers=[(rule.weigher, 1.0)])
-    settings = DriverSettings(database=database_settings, pods=selection)
+    settings = DriverSettings(database=database_settings, subjects={"pods": selection})
     engine = QuotaEngine(DbQuotaDriver(settings, NoopLimitDriver()))
     engine.register_resource(RESOURCE)
     try:

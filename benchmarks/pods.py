@@ -17,7 +17,7 @@ from benchmarks.tree import MOST, make_engine
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.limits import tables as limit_tables
-from cyborg_quota.pods.pod_bindings import BindingKey
+from cyborg_quota.pods.tables import BindingKey
 from cyborg_quota.types.capacity import ResourceUse
 from tests import base, fixtures
 

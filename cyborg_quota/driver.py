@@ -12,13 +12,12 @@ from oslo_config import cfg
 
 from cyborg_quota.capacity.api import Capacity
 from cyborg_quota.capacity.claims import CapacityEnforcer
-from cyborg_quota.capacity.selection import BestFit, ProviderSelection
-from cyborg_quota.conf import plugins
+from cyborg_quota.db import pods as pod_names
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.settings import DatabaseSettings, database_settings
 from cyborg_quota.ledger.counters import Healer
-from cyborg_quota.ledger.enforcers import Enforce, Enforcers, OsloLimitHook
+from cyborg_quota.ledger.enforcers import Enforce, Enforcer, Enforcers, OsloLimitHook, Parts
 from cyborg_quota.ledger.headroom import HeadroomReader, UsageReader
 from cyborg_quota.ledger.history import History
 from cyborg_quota.ledger.limit_source import LimitDriver
@@ -31,12 +30,17 @@ from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.ledger.thresholds import ThresholdNotifier
 from cyborg_quota.limits.api import Limits
 from cyborg_quota.metrics import reading as metrics
-from cyborg_quota.pods import tables as pods
 from cyborg_quota.pods.api import Pods
 from cyborg_quota.pods.claims import PodEnforcer
-from cyborg_quota.pods.selection import PodSelection
 from cyborg_quota.tree.changes import Tree
 from cyborg_quota.types import MICROSECONDS, RecordedChanges
+
+SUBJECTS: Final[dict[str, tuple[Any, Any]]] = {
+    "capacity": (CapacityEnforcer, Capacity),
+    "pods": (PodEnforcer, Pods),
+}
+"""The subjects that the ledger works without: the enforcer and the interface of each, by the attribute of the engine. A
+subject may use those before it, and locks before them. Each line, with its imports, can be left out."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,8 +55,8 @@ class DriverSettings:
     """A project that holds 1 of 1 causes no notice."""
     least_notified_capacity: int = 32
     """A node whose few accelerators are all in use is usual."""
-    selection: ProviderSelection = dataclasses.field(default_factory=BestFit)
-    pods: PodSelection = dataclasses.field(default_factory=PodSelection)
+    subjects: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """How each of SUBJECTS selects, by its name. A missing one has its defaults."""
     hook: Enforce | None = None
     """What OsloLimitHook asks about each reserve; None: nothing."""
 
@@ -63,14 +67,7 @@ def driver_settings(conf: cfg.ConfigOpts) -> DriverSettings:
         database=database_settings(conf),
         expire_grace_seconds=conf.quota.expire_grace,
         thresholds=tuple(conf.notices.thresholds),
-        selection=plugins.load("cyborg_quota.selections", "[capacity] selection", conf.capacity.selection)(),
-        pods=PodSelection(
-            filters=[plugins.load("cyborg_quota.pod_filters", "[pods] filters", name)() for name in conf.pods.filters],
-            weighers=[
-                (plugins.load("cyborg_quota.pod_weighers", "[pods] weighers", name)(), multiplier)
-                for name, multiplier in conf.pods.weighers.items()
-            ],
-        ),
+        subjects={name: enforcer.selection_of(conf) for name, (enforcer, _) in SUBJECTS.items()},
     )
 
 
@@ -87,14 +84,18 @@ class DbQuotaDriver:
         self._untimed = self._database.untimed  # for full scans (audit, list)
         self._paths = PathCache(self._database)
         grace = int(settings.expire_grace_seconds * MICROSECONDS)
-        self.capacity_enforcer: Final = CapacityEnforcer(self._database, settings.selection)
         self.limit_driver: Final = limits
         self.history: Final = History()
+        self.subjects: Final[dict[str, Enforcer]] = {}
+        parts = Parts(
+            self._database, self.history, limits, settings.thresholds, settings.least_notified_capacity, self.subjects
+        )
+        for name, (enforcer, _) in SUBJECTS.items():
+            self.subjects[name] = enforcer(parts, settings.subjects.get(name))
         tree = Tree(self._database, self._paths, self.history)
         projects = ProjectEnforcer(self._database, self._paths, limits, tree.follow)
         hooks = [OsloLimitHook(settings.hook)] if settings.hook is not None else []
-        pod_enforcer = PodEnforcer(self._database, settings.pods, limits, self.capacity_enforcer)
-        self.enforcers: Final = Enforcers([projects, *hooks, pod_enforcer, self.capacity_enforcer])
+        self.enforcers: Final = Enforcers([projects, *hooks, *reversed(self.subjects.values())])
         # Reservations: from the reserve to the purge.
         self.settler: Final = Settler(self._database, self._paths, self.enforcers.counters_of, grace)
         self.reserver: Final = Reserver(self._database, self.settler, projects, self.enforcers)
@@ -108,14 +109,10 @@ class DbQuotaDriver:
         # Projects and what they have.
         self.usage: Final = UsageReader(self._database, limits)
         self.headroom: Final = HeadroomReader(self._database, limits, self.enforcers)
-        self.read_metrics: Final = functools.partial(metrics.read, self._untimed, self.headroom, grace)
+        self.read_metrics: Final = functools.partial(metrics.read, self._untimed, self.headroom, self.enforcers, grace)
         self.thresholds: Final = ThresholdNotifier(
             self._database, limits, settings.thresholds, least_limit=settings.least_notified_limit
         )
-        # Capacity and pods.
-        self._least_capacity = settings.least_notified_capacity
-        self._thresholds = settings.thresholds
-        self._pod_selection = settings.pods
 
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts, limits: LimitDriver) -> DbQuotaDriver:
@@ -128,19 +125,13 @@ class DbQuotaDriver:
         tree = Tree(database, self._paths, self.history)
         return Limits(self._untimed, database, tree, self.history, self, *common, **options)
 
-    def capacity(self, resources: Mapping[str, Any]) -> Capacity:
-        """The interface of providers and inventories. ``resources``: the registered ones, by name."""
-        thresholds, least = self._thresholds, self._least_capacity
-        parts = self._database, self.history, self.limit_driver
-        return Capacity(*parts, resources, thresholds=thresholds, least_capacity=least)
+    def interfaces(self, *common: Any) -> dict[str, Any]:
+        """The interfaces of SUBJECTS by name, with what all interfaces have in common: see Subject."""
+        return {name: interface(self.subjects[name], self, *common) for name, (_, interface) in SUBJECTS.items()}
 
     def require_pod(self, name: str) -> None:
         """Raise PodNotFound if this pod does not exist."""
-        self._database.read_synced(lambda connection: pods.require(connection, [name]))
-
-    def pods(self, *common: Any) -> Pods:
-        """The interface of pods, with what all subjects have in common."""
-        return Pods(self._database, self.history, self._pod_selection, self, *common)
+        self._database.read_synced(lambda connection: pod_names.require(connection, [name]))
 
     def observe_retries(self, listener: Callable[[str], None]) -> None:
         """Call ``listener(reason)`` before each retry of a transaction."""

@@ -83,12 +83,10 @@ class QuotaEngine(Queries):
         self._expire_seconds = reservation_expire_seconds
         common = driver, self._resources, self._authority
         self._limits: Limits | None = None
-        self._capacity: Capacity | None = None
-        self._pods: Pods | None = None
+        self.subjects: Final[dict[str, Any]] = driver.interfaces(self._resources, self._authority)
+        """The interfaces of what the driver has besides the ledger, by name: capacity and pods."""
         self.monitoring: Final = Monitoring(*common)
         """Metrics of the ledger."""
-
-    # (functools.cached_property has a lock, which another thread may hold when the process forks.)
 
     @property
     def limits(self) -> Limits:
@@ -100,14 +98,19 @@ class QuotaEngine(Queries):
     @property
     def capacity(self) -> Capacity:
         """Providers, their inventories, and the claims at them."""
-        self._capacity = self._capacity or self._driver.capacity(self._resources)
-        return self._capacity
+        capacity: Capacity = self._subject("capacity")
+        return capacity
 
     @property
     def pods(self) -> Pods:
         """Pods, and the pod of each project."""
-        self._pods = self._pods or self._driver.pods(self._resources, self._authority)
-        return self._pods
+        pods: Pods = self._subject("pods")
+        return pods
+
+    def _subject(self, name: str) -> Any:
+        if name not in self.subjects:
+            raise exceptions.ConfigurationError(f"This installation has no {name}.")
+        return self.subjects[name]
 
     # --- resources ---
 
@@ -397,7 +400,7 @@ class QuotaEngine(Queries):
     def audit(self, context: Context) -> list[Drift | CapacityDrift]:
         """The counters of usage and of inventories that differ from the reservations. Normally none. Admin only."""
         validation.admin_only(context, "audit")
-        return [*self._driver.healer.audit(), *self.capacity.audit(context)]
+        return [*self._driver.healer.audit(), *self._driver.enforcers.audit()]
 
     def heal(self, context: Context, *, progress: Callable[[int], None] | None = None) -> list[Drift | CapacityDrift]:
         """Repair the counters that ``audit`` reports, without blocking other calls. Admin only.
@@ -406,7 +409,7 @@ class QuotaEngine(Queries):
         """
         validation.admin_only(context, "heal")
         # (Inventories first: the order in which all transactions lock.)
-        capacity = self.capacity.heal(context, progress=progress)
+        capacity = self._driver.enforcers.heal(progress)
         return [*self._driver.healer.heal(progress), *capacity]
 
     @property

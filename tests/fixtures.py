@@ -230,7 +230,7 @@ def make_engine(
             batch_rows=batch_rows,
             least_notified_limit=0,
             least_notified_capacity=least_capacity,
-            selection=selection or BestFit(),
+            subjects={"capacity": selection or BestFit()},
         ),
         limits if limits is not None else DictLimits(),
     )

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from cyborg_quota.pods.types import POD_STATES
 from cyborg_quota.types import (
     MAX_AMOUNT,
     MAX_LIMIT,
@@ -16,6 +15,7 @@ from cyborg_quota.types import (
     STATES,
     UNLIMITED,
 )
+from cyborg_quota.types.capacity import POD_STATES
 
 Schema = dict[str, Any]
 

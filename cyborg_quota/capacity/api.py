@@ -17,17 +17,16 @@ from typing import Any, Final, TypeVar
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions, units, validation
-from cyborg_quota.capacity import free_capacity, resource_notices
+from cyborg_quota.capacity import tables
+from cyborg_quota.capacity.claims import CapacityEnforcer
 from cyborg_quota.capacity.report import CapacityReporter
-from cyborg_quota.db import change_log, history, resource_providers
+from cyborg_quota.db import change_log, history, pods, resource_providers
 from cyborg_quota.db import inventories as inventory_rows
-from cyborg_quota.db.database import Connection, Database, DuplicateEntry
+from cyborg_quota.db.database import Connection, DuplicateEntry
 from cyborg_quota.db.resource_providers import StoredProvider
-from cyborg_quota.ledger.history import History
-from cyborg_quota.ledger.limit_source import LimitDriver
 from cyborg_quota.ledger.thresholds import OVER, level
-from cyborg_quota.pods import tables as pod_rows
 from cyborg_quota.safe_repr import safe_repr
+from cyborg_quota.subject import Subject
 from cyborg_quota.types import MAX_AMOUNT, MAX_LIMIT, Author, InventoryKey, Marker, RecordedChange, Value
 from cyborg_quota.types.capacity import (
     Allocation,
@@ -46,35 +45,23 @@ T = TypeVar("T")
 _HOW_TO_LIST: Final = "see `cyborg-quota capacity allocation list --provider %s`"
 
 
-class Capacity:
+class Capacity(Subject):
     """Providers, and how many of each resource they have. All calls need an admin's context.
 
     A ``provider`` argument is a UUID or a name. Claims with a provider are made with ``QuotaEngine.reserve``.
     A ``reason`` is one line of text, recorded in the history.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        history: History,
-        limits: LimitDriver,
-        resources: Mapping[str, Any],
-        *,
-        thresholds: Sequence[int],
-        least_capacity: int,
-    ) -> None:
-        """``resources``: the registered ones, by name.
-
-        ``least_capacity``: the smallest capacity of an inventory that has thresholds. Use above the capacity is always
-        reported.
-        """
-        self._database = database
-        self._untimed = database.untimed
-        self._history = history
-        self._reporter = CapacityReporter(database.untimed, limits)
-        self._thresholds = sorted(thresholds)
-        self._least_capacity = least_capacity
-        self._resources = resources
+    def __init__(self, enforcer: CapacityEnforcer, *common: Any) -> None:
+        """``common``: the arguments of Subject."""
+        super().__init__(*common)
+        self._enforcer = enforcer
+        self._database = enforcer.parts.database
+        self._untimed = self._database.untimed
+        self._history = enforcer.parts.history
+        self._reporter = CapacityReporter(self._untimed, enforcer.parts.limits)
+        self._thresholds = sorted(enforcer.parts.thresholds)
+        self._least_capacity = enforcer.parts.least_capacity
 
     # --- providers ---
 
@@ -108,7 +95,7 @@ class Capacity:
 
         def work(connection: Connection) -> tuple[Provider, list[RecordedChange]]:
             if provider.pod is not None:
-                pod_rows.lock(connection, provider.pod)  # so that it is not removed in the meantime
+                pods.lock(connection, provider.pod)  # so that it is not removed in the meantime
             parent_id = None if provider.parent is None else self._find(connection, provider.parent).id
             if parent_id is not None and not resource_providers.lock(connection, parent_id):
                 raise exceptions.ProviderNotFound(str(provider.parent))
@@ -165,7 +152,7 @@ class Capacity:
     def _set_provider(self, name: str, author: Author, **values: Any) -> Provider:
         def work(connection: Connection) -> tuple[Provider, list[RecordedChange]]:
             if values.get("pod") is not None:
-                pod_rows.lock(connection, values["pod"])
+                pods.lock(connection, values["pod"])
             provider_id, before = self._lock(connection, name, None)
             changed = dataclasses.replace(before, **values)
             if changed != before:
@@ -180,10 +167,10 @@ class Capacity:
 
         return self._change(author, work)
 
-    def require_pods(self, context: Context, pods: Collection[str]) -> None:
+    def require_pods(self, context: Context, names: Collection[str]) -> None:
         """Raise PodNotFound if one of these pods does not exist."""
         validation.admin_only(context, "require_pods")
-        self._read(pod_rows.require, sorted(validation.check_names("pod", pods)))
+        self._read(pods.require, sorted(validation.check_names("pod", names)))
 
     def remove_provider(self, context: Context, provider: str, *, reason: str | None = None) -> None:
         """Remove a provider and its inventories. Raises ProviderNotFound, ProviderInUse (it has claims or children)."""
@@ -386,7 +373,7 @@ class Capacity:
         stored = self._untimed.read(
             lambda connection: [
                 *inventory_rows.read_notified_levels(connection, lowest, least),
-                *((None, notice) for notice in resource_notices.read(connection)),
+                *((None, notice) for notice in tables.read_notices(connection)),
             ]
         )
         found = []
@@ -400,7 +387,7 @@ class Capacity:
     def audit(self, context: Context) -> list[CapacityDrift]:
         """The inventories whose counters differ from the reservations. Normally none."""
         validation.admin_only(context, "audit")
-        return list(self._untimed.read(free_capacity.audit).values())
+        return self._enforcer.audit()
 
     def heal(self, context: Context, *, progress: Callable[[int], None] | None = None) -> list[CapacityDrift]:
         """Repair the counters that ``audit`` reports, each in a transaction. Returns the counters before and after it.
@@ -408,15 +395,7 @@ class Capacity:
         A reservation whose inventory does not exist is reported, not repaired: set the inventory, or release it.
         """
         validation.admin_only(context, "heal")
-        healed = []
-        for key, drift in self._untimed.read(free_capacity.audit).items():
-            counted = self._database.write(functools.partial(free_capacity.recount, key=key))
-            if counted is not None:
-                healed.append(CapacityDrift(drift.provider, drift.resource, *counted))
-                LOG.info("Capacity repaired: %s", healed[-1])
-            if progress is not None:
-                progress(1)
-        return healed
+        return self._enforcer.heal(progress)
 
     # --- parts of the transactions ---
 
@@ -459,7 +438,7 @@ class Capacity:
 def _claim(inventory_id: int | None, notice: CapacityNotice, connection: Connection) -> bool:
     """Record the level of a notice. False: another host changed it first, and sends the notice."""
     if inventory_id is None:
-        return resource_notices.claim_level(connection, str(notice.resource), notice.before, notice.now)
+        return tables.claim_notice_level(connection, str(notice.resource), notice.before, notice.now)
     return inventory_rows.claim_notified_level(connection, inventory_id, notice.before, notice.now)
 
 

@@ -4,31 +4,34 @@
     read the providers, or the candidates for ANY                          (no transaction)
     INSERT the reservations, UPDATE the inventories, UPDATE the usage rows (one transaction)
 
-A claim in a pod takes a provider of that pod, which pod_claims.py chooses.
+A claim in a pod takes a provider of that pod, which pods/claims.py chooses.
 """
 
 from __future__ import annotations
 
+import functools
 import heapq
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import ClassVar, Final
 
+from oslo_config import cfg
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions, units
-from cyborg_quota.capacity import candidates, free_capacity
-from cyborg_quota.capacity.candidates import Candidate
-from cyborg_quota.capacity.provider_cache import ProviderCache
-from cyborg_quota.capacity.selection import ProviderSelection
+from cyborg_quota.capacity import tables
+from cyborg_quota.capacity.selection import BestFit, ProviderSelection
+from cyborg_quota.capacity.tables import Candidate
+from cyborg_quota.conf import plugins
 from cyborg_quota.db import inventories, resource_providers
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.inventories import InventoryClaim, Place
 from cyborg_quota.db.resource_providers import StoredProvider
-from cyborg_quota.ledger.enforcers import Enforcer, PendingClaim, Refused, Rooms, conflict
-from cyborg_quota.types import ANY, Claim, InventoryKey, ReserveRequest, ResizeRequest, Row
-from cyborg_quota.types.capacity import CapacityOver
+from cyborg_quota.ledger.enforcers import Enforcer, Parts, PendingClaim, Refused, Rooms, conflict
+from cyborg_quota.types import ANY, Claim, InventoryKey, ReserveRequest, ResizeRequest, ResourceKey, Row
+from cyborg_quota.types.capacity import CapacityDrift, CapacityOver, ResourceUse
 
 LOG = logging.getLogger(__name__)
 
@@ -36,6 +39,12 @@ _CANDIDATES: Final = 8
 """The number of providers, besides one for each equal claim and those that were tried, among which ANY chooses."""
 
 _SEE: Final = "headroom with the provider ANY is the largest amount that fits; `capacity report` shows what is free"
+
+_MAX_CACHED: Final = 50_000
+"""The most entries of each kind. When it is exceeded, that cache is cleared."""
+
+_MAX_CACHED_SECONDS: Final = 60.0
+"""After this time, a name is read again: another provider may have it now."""
 
 Search = Callable[[Mapping[str, int], int, Collection[str]], list[Candidate]]
 """Returns up to a number of candidates for these amounts, none in one of these pods."""
@@ -46,10 +55,19 @@ class CapacityEnforcer(Enforcer):
 
     field: ClassVar[str | None] = "provider"
 
-    def __init__(self, database: Database, selection: ProviderSelection) -> None:
-        self._database = database
-        self._selection = selection
+    def __init__(self, parts: Parts, selection: ProviderSelection | None) -> None:
+        self.parts: Final = parts
+        self._database = parts.database
+        self._selection = selection or BestFit()
         self._cache = ProviderCache()
+
+    @staticmethod
+    def selection_of(conf: cfg.ConfigOpts) -> ProviderSelection:
+        """The selection that ``conf`` names. Raises ConfigurationError."""
+        selection: ProviderSelection = plugins.load(
+            "cyborg_quota.selections", "[capacity] selection", conf.capacity.selection
+        )()
+        return selection
 
     def narrow(self, connection: Connection, rooms: Rooms) -> None:
         """Consider what is free at the provider, or with ANY at all that can host, by one statement.
@@ -62,10 +80,10 @@ class CapacityEnforcer(Enforcer):
             provider_id, name = stored.id, stored.provider.name
         where = (provider_id, rooms.pod)
         if rooms.bundle is not None:
-            found = free_capacity.count_bundles(connection, rooms.bundle, *where) if rooms.is_open else {}
+            found = tables.count_bundles(connection, rooms.bundle, *where) if rooms.is_open else {}
             rooms.narrow_bundles(found)
         else:
-            free = free_capacity.read(connection, rooms.resources, *where) if rooms.is_open else {}
+            free = tables.read_free(connection, rooms.resources, *where) if rooms.is_open else {}
             rooms.narrow_fits(name, free)
 
     # --- Before the transaction ---
@@ -102,7 +120,7 @@ class CapacityEnforcer(Enforcer):
     def search(self, connection: Connection, pod: str | None = None) -> Search:
         """Searches among the providers of the pod, or of any (None)."""
         order = self._selection.order
-        return lambda amounts, limit, avoided: candidates.find_candidates(
+        return lambda amounts, limit, avoided: tables.find_candidates(
             connection, amounts, order, limit, pod, avoided=avoided
         )
 
@@ -273,6 +291,24 @@ class CapacityEnforcer(Enforcer):
         ]
         _raise(self._database.read_synced(lambda connection: _find_overs(connection, wanted)), request.sees_all)
 
+    def audit(self) -> list[CapacityDrift]:
+        return list(self._database.untimed.read(tables.audit).values())
+
+    def heal(self, progress: Callable[[int], None] | None) -> list[CapacityDrift]:
+        """A reservation whose inventory does not exist is not repaired: set the inventory, or release it."""
+        healed = []
+        for key, drift in self._database.untimed.read(tables.audit).items():
+            counted = self._database.write(functools.partial(tables.recount, key=key))
+            if counted is not None:
+                healed.append(CapacityDrift(drift.provider, drift.resource, *counted))
+                LOG.info("Capacity repaired: %s", healed[-1])
+            if progress is not None:
+                progress(1)
+        return healed
+
+    def measured(self, connection: Connection) -> tuple[dict[ResourceKey, ResourceUse], dict[str, float]]:
+        return tables.sums(connection), {}
+
     def confirm(self, item: PendingClaim, held: Sequence[Row]) -> None:
         """The consumer must hold at the provider that the claim names, or at any for ANY."""
         if item.claim.provider is None:
@@ -280,6 +316,51 @@ class CapacityEnforcer(Enforcer):
         providers = {row.provider_id for row in held}
         if None in providers if item.claim.provider == ANY else providers != {item.provider_id}:
             raise conflict(item.claim, held, provider=str(item.claim.provider))
+
+
+class ProviderCache:
+    """The ids of providers by name or UUID, and of inventories by provider and resource. Shared by threads.
+
+    The id of an inventory is never given to another one, even after a restore from a backup (db/inventories.py). If a
+    provider or an inventory was removed, the UPDATE therefore matches no row; the caller then calls ``forget`` and
+    reads again.
+    """
+
+    def __init__(self) -> None:
+        self._providers: dict[str, tuple[int, float]] = {}
+        self._inventories: dict[InventoryKey, Place] = {}
+
+    def provider_ids(self, names: Collection[str]) -> dict[str, int] | None:
+        """The ids of the providers with these names or UUIDs; None unless all of them are cached."""
+        oldest = time.monotonic() - _MAX_CACHED_SECONDS
+        found = {}
+        for name in names:
+            entry = self._providers.get(name)
+            if entry is None or entry[1] < oldest:
+                return None
+            found[name] = entry[0]
+        return found
+
+    def places(self, keys: Collection[InventoryKey]) -> dict[InventoryKey, Place] | None:
+        """These inventories; None unless all of them are cached."""
+        found = {key: self._inventories.get(key) for key in keys}
+        known = {key: place for key, place in found.items() if place is not None}
+        return known if len(known) == len(found) else None
+
+    def remember(self, providers: Mapping[str, int], inventories: Mapping[InventoryKey, Place]) -> None:
+        """Store what was just read."""
+        if len(self._providers) > _MAX_CACHED:
+            self._providers.clear()
+        if len(self._inventories) > _MAX_CACHED:
+            self._inventories.clear()
+        now = time.monotonic()
+        self._providers.update({name: (provider_id, now) for name, provider_id in providers.items()})
+        self._inventories.update(inventories)
+
+    def forget(self, names: Collection[str]) -> None:
+        """Drop these providers, because a claim was refused there: the next call reads them and their inventories."""
+        for name in names:
+            self._providers.pop(name, None)
 
 
 class Taken:
@@ -369,7 +450,7 @@ def _find_overs(
     taken of the capacity. ``is_limited`` False: only an inventory that does not exist refuses.
     """
     providers = {key.provider_id for _, key, _, _ in wanted}
-    records, drifted = inventories.read(connection, providers), free_capacity.drifted(connection, providers)
+    records, drifted = inventories.read(connection, providers), tables.drifted(connection, providers)
     overs: dict[CapacityOver, None] = {}
     for name, key, amount, taken in wanted:
         if (record := records.get(key)) is None:

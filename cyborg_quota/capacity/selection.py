@@ -10,14 +10,14 @@ import abc
 from collections.abc import Mapping
 from typing import ClassVar
 
-from cyborg_quota.capacity.candidates import Candidate, Order
+from cyborg_quota.capacity.tables import Candidate, Order
 
 
 class ProviderSelection(abc.ABC):
     """Ranks candidates, of which each fits the whole claim."""
 
     order: ClassVar[Order]
-    """The order in which the database returns candidates. ``_CANDIDATES`` of them (capacity_claims.py) are read,
+    """The order in which the database returns candidates. ``_CANDIDATES`` of them (claims.py) are read,
     and one more for each claim of the call that takes the same amounts."""
 
     @abc.abstractmethod

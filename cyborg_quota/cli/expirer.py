@@ -29,7 +29,7 @@ from cyborg_quota.cli import arguments, notifications, pod
 from cyborg_quota.cli.errors import DONE, REFUSED, one_line, run_program
 from cyborg_quota.conf import loading
 from cyborg_quota.metrics import setup as metrics
-from cyborg_quota.pods.types import COLLECT_SECONDS, RETRY_SECONDS
+from cyborg_quota.types.capacity import COLLECT_SECONDS, RETRY_SECONDS
 
 LOG = logging.getLogger(__name__)
 

@@ -14,11 +14,9 @@ from oslo_config import cfg
 from cyborg_quota import exceptions
 from cyborg_quota.cli import arguments, base, formats, paging
 from cyborg_quota.cli.errors import REFUSED, BadUsage
-from cyborg_quota.pods.measuring import ReadEndpoint
-from cyborg_quota.pods.types import COLLECT_SECONDS, POD_STATES, Binding, Pod, PodUsage
 from cyborg_quota.surface import parsing
 from cyborg_quota.surface.operations import Argument, Column, OneOf, Operation, cells, columns, names_of
-from cyborg_quota.types.capacity import ResourceUse
+from cyborg_quota.types.capacity import COLLECT_SECONDS, POD_STATES, Binding, Pod, PodUsage, ReadEndpoint, ResourceUse
 
 
 def tags_text(affinity: Mapping[str, str]) -> str:

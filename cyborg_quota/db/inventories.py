@@ -195,7 +195,7 @@ def set_inventory(connection: sa.Connection, provider_id: int, resource: str, in
 def _unused_ids(connection: sa.Connection, count: int) -> list[int]:
     """Random ids: one that was given before a restore from a backup is not given to another row.
 
-    A process that keeps such an id (capacity/provider_cache.py) then finds no row, and reads the provider again.
+    A process that keeps such an id (ProviderCache) then finds no row, and reads the provider again.
     """
     while True:
         ids = {2**20 + secrets.randbits(30) for _ in range(count)}

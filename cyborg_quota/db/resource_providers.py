@@ -158,7 +158,7 @@ def is_any_of_pod(connection: sa.Connection, pod: str) -> bool:
     return connection.execute(query).first() is not None
 
 
-# Expressions for the search of a provider: see candidates.py.
+# Expressions for the search of a provider: see capacity/tables.py.
 
 
 def hosts(provider_id: sa.ColumnElement[int], *, in_pod: bool, avoided: int) -> sa.ColumnElement[bool]:

@@ -12,16 +12,17 @@ import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 from cyborg_quota import exceptions
-from cyborg_quota.db.database import Connection
+from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.db.path_state import PathState, ProjectPath
 from cyborg_quota.db.reservations import NewReservation
 from cyborg_quota.ledger import enforcement, transitions
 from cyborg_quota.ledger.enforcement import Bundles, K
-from cyborg_quota.ledger.limit_source import PathLimits
+from cyborg_quota.ledger.history import History
+from cyborg_quota.ledger.limit_source import LimitDriver, PathLimits
 from cyborg_quota.ledger.transitions import CountersOf
 from cyborg_quota.types import (
     RESERVED,
@@ -40,7 +41,7 @@ from cyborg_quota.types import (
     UsageKey,
     UsageRecord,
 )
-from cyborg_quota.types.capacity import FreeInventories
+from cyborg_quota.types.capacity import CapacityDrift, FreeInventories, ResourceUse
 
 
 class Rooms:
@@ -238,6 +239,33 @@ class Enforcer:
     def explain_resize(self, request: ResizeRequest, rows: Sequence[Row]) -> None:
         """As ``explain``, for a resize."""
 
+    def audit(self) -> list[CapacityDrift]:
+        """The counters, besides usage rows, that differ from the reservations."""
+        return []
+
+    def heal(self, progress: Callable[[int], None] | None) -> list[CapacityDrift]:  # noqa: ARG002
+        """Repair them, each in a transaction. Returns them before and after. ``progress``: called for each."""
+        return []
+
+    def measured(self, connection: Connection) -> tuple[dict[ResourceKey, ResourceUse], dict[str, float]]:  # noqa: ARG002
+        """For the metrics: what there is and is used, by resource and pod; and the ages of measurements, by pod."""
+        return {}, {}
+
+
+class Parts(NamedTuple):
+    """What the driver gives to the enforcer of a subject.
+
+    ``thresholds``, ``least_capacity``: the percentages of a capacity that are reported, and the smallest capacity that
+    has them. ``subjects``: the enforcers of the subjects before it, by name.
+    """
+
+    database: Database
+    history: History
+    limits: LimitDriver
+    thresholds: Sequence[int]
+    least_capacity: int
+    subjects: Mapping[str, Enforcer]
+
 
 class Enforcers:
     """The enforcers of a ledger, in the order in which they lock."""
@@ -270,6 +298,23 @@ class Enforcers:
         """What would refuse these amounts, by resource, besides limits; only amounts that grow are considered."""
         growing = {resource: amount for resource, amount in amounts.items() if amount > 0}
         return [over for one in self._all for over in one.check(project_id, growing)] if growing else []
+
+    def audit(self) -> list[CapacityDrift]:
+        """The counters, besides usage rows, that differ from the reservations."""
+        return [drift for one in self._all for drift in one.audit()]
+
+    def heal(self, progress: Callable[[int], None] | None) -> list[CapacityDrift]:
+        """Repair them. Returns them before and after."""
+        return [drift for one in self._all for drift in one.heal(progress)]
+
+    def measured(self, connection: Connection) -> tuple[dict[ResourceKey, ResourceUse], dict[str, float]]:
+        """For the metrics: see Enforcer.measured. What inventories have precedes what was measured elsewhere."""
+        uses, ages = {}, {}
+        for one in self._all:
+            more, of_pods = one.measured(connection)
+            uses.update(more)
+            ages.update(of_pods)
+        return uses, ages
 
     def amounts(self, pending: Sequence[PendingClaim], *, is_chosen: bool) -> dict[ResourceKey, int]:
         """What the claims add, by counter. ``is_chosen`` False: no pod is chosen yet, so none of its counters."""

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import change_log, charges, dialects, overrides, projects, usages
+from cyborg_quota.db import change_log, charges, dialects, overrides, pods, projects, usages
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.ledger.history import History
 from cyborg_quota.ledger.limit_source import LimitDriver
@@ -29,7 +29,6 @@ from cyborg_quota.limits.document import Document, NewOverride
 from cyborg_quota.limits.limit_tree import MAX_DEPTH, InitialLimits, LimitTree
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
 from cyborg_quota.limits.timeline import Timeline
-from cyborg_quota.pods import tables as pods
 from cyborg_quota.tree import tables as moves
 from cyborg_quota.tree.changes import Tree
 from cyborg_quota.types import (

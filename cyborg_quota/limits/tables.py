@@ -11,11 +11,10 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cyborg_quota.db import clock, overrides, paging, path_state, projects, reservations, usages
+from cyborg_quota.db import clock, overrides, paging, path_state, pods, projects, reservations, usages
 from cyborg_quota.db.database import Connection
 from cyborg_quota.db.models import limit_defaults, project_limits
 from cyborg_quota.db.prepared import chunks, insert_many
-from cyborg_quota.pods import pod_bindings
 from cyborg_quota.types import TOTAL, LimitRecord, Page, TotalLimit, UsageKey
 from cyborg_quota.types.limits import Holding
 
@@ -176,7 +175,7 @@ def forget_project(connection: Connection, project_id: str) -> bool:
     locked before its usage rows, so that none is inserted before this transaction ends. The existing usage rows are
     deleted only if they are zero; a charge that waits for one matches no row, and is retried.
     """
-    pod_bindings.end_all(connection, project_id)
+    pods.end_bindings(connection, project_id)
     projects.lock_many(connection, [project_id])
     if usages.delete_zeros(connection, project_id) or is_in_use(connection, project_id):
         return False

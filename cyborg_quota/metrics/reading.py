@@ -6,10 +6,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Sequence
 
-from cyborg_quota.capacity import free_capacity
 from cyborg_quota.db import history, path_state, schema
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.path_state import PathState
+from cyborg_quota.ledger.enforcers import Enforcers
 from cyborg_quota.ledger.headroom import HeadroomReader
 from cyborg_quota.types.metrics import LedgerMetrics
 
@@ -17,6 +17,7 @@ from cyborg_quota.types.metrics import LedgerMetrics
 def read(
     untimed: Database,
     headroom: HeadroomReader,
+    enforcers: Enforcers,
     grace: int,
     project_ids: Collection[str] | None,
     resources: Collection[str],
@@ -28,7 +29,7 @@ def read(
     """
 
     def work(connection: Connection) -> tuple[Sequence[PathState], LedgerMetrics]:
-        capacity, ages = free_capacity.measured(connection)
+        capacity, ages = enforcers.measured(connection)
         overdue = history.oldest_overdue(connection, grace).total_seconds()
         revision = schema.checked_revision(connection)
         return path_state.read_states(connection, project_ids), LedgerMetrics([], capacity, ages, overdue, revision)

@@ -18,32 +18,33 @@ from typing import Any, Final
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions, validation
-from cyborg_quota.capacity import free_capacity
+from cyborg_quota.capacity import tables as capacity_tables
 from cyborg_quota.db import change_log, overrides, resource_providers
-from cyborg_quota.db.database import Connection, Database, DuplicateEntry
+from cyborg_quota.db.database import Connection, DuplicateEntry
 from cyborg_quota.db.errors import ConcurrentChange
-from cyborg_quota.ledger.history import History
 from cyborg_quota.pods import claims as pod_claims
 from cyborg_quota.pods import measuring as measurement
-from cyborg_quota.pods import pod_bindings, tables
-from cyborg_quota.pods.measuring import ReadEndpoint
-from cyborg_quota.pods.pod_bindings import BindingKey, StoredBinding
-from cyborg_quota.pods.selection import PodRequest, PodSelection, is_at_threshold
-from cyborg_quota.pods.types import (
+from cyborg_quota.pods import tables
+from cyborg_quota.pods.claims import PodEnforcer
+from cyborg_quota.pods.selection import PodRequest, is_at_threshold
+from cyborg_quota.pods.tables import BindingKey, StoredBinding
+from cyborg_quota.policy import SEE_PODS
+from cyborg_quota.subject import Subject
+from cyborg_quota.types import MAX_AMOUNT, RecordedChange, RecordedChanges, Value
+from cyborg_quota.types.capacity import (
     POD_STATES,
     RETRY_SECONDS,
     Binding,
     Candidate,
     CollectedPod,
     Pod,
+    PodNotice,
     PodState,
     PodUsage,
+    ReadEndpoint,
     Reason,
+    ResourceUse,
 )
-from cyborg_quota.policy import SEE_PODS
-from cyborg_quota.subject import Subject
-from cyborg_quota.types import MAX_AMOUNT, RecordedChange, RecordedChanges, Value
-from cyborg_quota.types.capacity import PodNotice, ResourceUse
 from cyborg_quota.validation import Context
 
 LOG = logging.getLogger(__name__)
@@ -58,13 +59,13 @@ class Pods(Subject):
     disabled. Tags are strings by name, such as {"purpose": "CAD"}. Shared by threads.
     """
 
-    def __init__(self, database: Database, history: History, selection: PodSelection, *common: Any) -> None:
+    def __init__(self, enforcer: PodEnforcer, *common: Any) -> None:
         """``common``: the arguments of Subject."""
         super().__init__(*common)
-        self._database = database
-        self._untimed = database.untimed
-        self._history = history
-        self._selection = selection
+        self._database = enforcer.parts.database
+        self._untimed = self._database.untimed
+        self._history = enforcer.parts.history
+        self._selection = enforcer.selection
 
     # --- pods ---
 
@@ -178,7 +179,7 @@ class Pods(Subject):
 
         def work(connection: Connection) -> tuple[Pod, None]:
             stored = tables.lock(connection, name)
-            if pod_bindings.is_bound(connection, name):
+            if tables.is_bound(connection, name):
                 reason = "projects are bound to it (see `pod binding list --pod`; `pod binding end --pod` ends all)"
                 raise exceptions.PodInUse(name, reason)
             if resource_providers.is_any_of_pod(connection, name):
@@ -216,8 +217,8 @@ class Pods(Subject):
         # (The version is read only where a pod was full before: it would make the usual selection slower.)
         version = not self._selection.passing.is_empty
         current = self._database.read_synced(
-            lambda connection: pod_bindings.find_current(connection, key, with_version=version),
-            lambda connection: pod_bindings.find_current_in_single_statement(connection, key, with_version=version),
+            lambda connection: tables.find_current(connection, key, with_version=version),
+            lambda connection: tables.find_current_in_single_statement(connection, key, with_version=version),
         )
         if current is not None and not self._must_move(current, wanted):
             binding = current.binding
@@ -255,7 +256,7 @@ class Pods(Subject):
         return binding
 
     def _rebind(self, connection: Connection, key: BindingKey, request: PodRequest) -> Binding:
-        current = pod_bindings.find_current(connection, key)
+        current = tables.find_current(connection, key)
         reason: Reason | None = "first" if current is None else pod_claims.reason_to_move(current, request)
         if current is not None and reason is None:
             return current.binding  # another call has moved it
@@ -295,7 +296,7 @@ class Pods(Subject):
         pod = validation.optional_name("pod", pod)
         limit, after = validation.row_limit(limit), _check_integer("after", after, 0, MAX_AMOUNT)
         return self._untimed.read_synced(
-            lambda connection: pod_bindings.list_bindings(
+            lambda connection: tables.list_bindings(
                 connection, project_id=project_id, pod=pod, history=bool(history), limit=limit, after=after
             )
         )
@@ -304,7 +305,7 @@ class Pods(Subject):
         """Delete the bindings that ended before this time. Returns their number."""
         validation.admin_only(context, "purge_bindings")
         age, purged = validation.age_microseconds(older_than_seconds), 0
-        while deleted := self._database.write(lambda connection: pod_bindings.purge(connection, age)):
+        while deleted := self._database.write(lambda connection: tables.purge(connection, age)):
             purged += deleted
         return purged
 
@@ -327,7 +328,7 @@ class Pods(Subject):
             stored = tables.lock(connection, pod)
             if stored.pod.state != "available":
                 raise exceptions.PodNotAvailable(pod, stored.pod.state)
-            current = pod_bindings.find_current(connection, key)
+            current = tables.find_current(connection, key)
             if current is not None and current.binding.pod == pod:
                 return current.binding
             return _replace(connection, key, current, pod, "operator")
@@ -346,10 +347,10 @@ class Pods(Subject):
         key = _key(project_id, zone, affinity)
 
         def work(connection: Connection) -> None:
-            current = pod_bindings.find_current(connection, key)
+            current = tables.find_current(connection, key)
             if current is None:
                 raise exceptions.BindingNotFound(key.project_id)
-            if not pod_bindings.end(connection, current.id):
+            if not tables.end_binding(connection, current.id):
                 raise ConcurrentChange
 
         self._database.write(work)
@@ -363,11 +364,11 @@ class Pods(Subject):
         validation.admin_only(context, "end_bindings")
         pod = self.show(context, pod).name
         # The first batch that is not full is the last one: the call also ends if selections bind projects again.
-        ended, ids = 0, [0] * pod_bindings.BATCH
-        while len(ids) == pod_bindings.BATCH:
+        ended, ids = 0, [0] * tables.BATCH
+        while len(ids) == tables.BATCH:
             after = ids[-1]
-            ids = self._untimed.read_synced(lambda connection: pod_bindings.next_of_pod(connection, pod, after))  # noqa: B023
-            ended += self._database.write(lambda connection: pod_bindings.end_each(connection, ids))  # noqa: B023
+            ids = self._untimed.read_synced(lambda connection: tables.next_of_pod(connection, pod, after))  # noqa: B023
+            ended += self._database.write(lambda connection: tables.end_each(connection, ids))  # noqa: B023
         return ended
 
     # --- measurements ---
@@ -386,7 +387,7 @@ class Pods(Subject):
         validation.admin_only(context, "measure_pods")
         names = validation.check_names("pod", names)
         found: dict[str, dict[str, ResourceUse]] = {name: {} for name in names}
-        sums = self._untimed.read(lambda connection: free_capacity.sums(connection, names))
+        sums = self._untimed.read(lambda connection: capacity_tables.sums(connection, names))
         for key, use in sums.items():
             found[key.pod][key.resource] = use
         return found
@@ -577,10 +578,10 @@ def _replace(
     connection: Connection, key: BindingKey, current: StoredBinding | None, pod: str, reason: Reason
 ) -> Binding:
     """End the current binding and insert the next one. The row of the pod is locked."""
-    if current is not None and not pod_bindings.end(connection, current.id):
+    if current is not None and not tables.end_binding(connection, current.id):
         raise ConcurrentChange
-    pod_bindings.insert(connection, key, pod, reason)
-    stored = pod_bindings.find_current(connection, key)
+    tables.insert_binding(connection, key, pod, reason)
+    stored = tables.find_current(connection, key)
     assert stored is not None, "inserted in this transaction"
     return stored.binding
 

@@ -21,23 +21,24 @@ import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple, cast
+
+from oslo_config import cfg
 
 from cyborg_quota import exceptions
-from cyborg_quota.capacity import free_capacity
+from cyborg_quota.capacity import tables as capacity_tables
 from cyborg_quota.capacity.claims import CapacityEnforcer, Taken
+from cyborg_quota.conf import plugins
 from cyborg_quota.db import path_state
-from cyborg_quota.db.database import Connection, Database
+from cyborg_quota.db.database import Connection
 from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.ledger import enforcement
-from cyborg_quota.ledger.enforcers import Enforcer, PendingClaim, PreparationChanged, Refused, Rooms, conflict
-from cyborg_quota.ledger.limit_source import LimitDriver
-from cyborg_quota.pods import pod_bindings
-from cyborg_quota.pods import tables as pods
-from cyborg_quota.pods.pod_bindings import BindingKey, StoredBinding
+from cyborg_quota.ledger.enforcers import Enforcer, Parts, PendingClaim, PreparationChanged, Refused, Rooms, conflict
+from cyborg_quota.pods import tables
 from cyborg_quota.pods.selection import PodRequest, PodSelection, reason_to_leave
-from cyborg_quota.pods.types import Reason
+from cyborg_quota.pods.tables import BindingKey, StoredBinding
 from cyborg_quota.types import ANY, PodChoice, ReserveRequest, ResourceKey, Row
+from cyborg_quota.types.capacity import Reason, ResourceUse
 
 _PODS_ONE_BY_ONE: Final = 2
 """After this number of pods that do not fit, one query finds all pods with a provider that fits."""
@@ -86,13 +87,28 @@ class PodEnforcer(Enforcer):
 
     field: ClassVar[str | None] = "provider"  # (a provider that a claim names may be in a pod)
 
-    def __init__(
-        self, database: Database, selection: PodSelection, limits: LimitDriver, capacity: CapacityEnforcer
-    ) -> None:
-        self._database = database
-        self._selection = selection
-        self._limits = limits
-        self._capacity = capacity
+    def __init__(self, parts: Parts, selection: PodSelection | None) -> None:
+        self.parts: Final = parts
+        self.selection: Final = selection or PodSelection()
+        self._database = parts.database
+        self._limits = parts.limits
+        self._capacity = cast(CapacityEnforcer, parts.subjects["capacity"])
+
+    @staticmethod
+    def selection_of(conf: cfg.ConfigOpts) -> PodSelection:
+        """The filters and weighers that ``conf`` names. Raises ConfigurationError."""
+        return PodSelection(
+            filters=[plugins.load("cyborg_quota.pod_filters", "[pods] filters", name)() for name in conf.pods.filters],
+            weighers=[
+                (plugins.load("cyborg_quota.pod_weighers", "[pods] weighers", name)(), multiplier)
+                for name, multiplier in conf.pods.weighers.items()
+            ],
+        )
+
+    def measured(self, connection: Connection) -> tuple[dict[ResourceKey, ResourceUse], dict[str, float]]:
+        found = tables.list_usages(connection)
+        uses = {ResourceKey(resource, one.pod): use for one in found for resource, use in (one.usage or {}).items()}
+        return uses, {one.pod: one.unmeasured_seconds for one in found if one.unmeasured_seconds is not None}
 
     def counters_of(self, resource: str, pod: str | None) -> Iterable[ResourceKey]:
         return () if pod is None else (ResourceKey(resource, pod),)
@@ -118,10 +134,10 @@ class PodEnforcer(Enforcer):
         fitting: set[str] | None = None
         taken = Taken(pending)
         full = {pod for item in unit.claims for pod in taken.full_pods(item)}
-        for number, (pod, changes) in enumerate(options(connection, unit, self._selection)):
+        for number, (pod, changes) in enumerate(options(connection, unit, self.selection)):
             if number == _PODS_ONE_BY_ONE:
                 shapes = {frozenset(item.claim.deltas.items()) for item in unit.claims}
-                fitting = set.intersection(*[free_capacity.pods_that_fit(connection, dict(one)) for one in shapes])
+                fitting = set.intersection(*[capacity_tables.pods_that_fit(connection, dict(one)) for one in shapes])
             if pod in full or (fitting is not None and pod not in fitting):
                 continue
             if self._capacity.place(self._capacity.search(connection, pod), unit.claims, pending):
@@ -140,12 +156,12 @@ class PodEnforcer(Enforcer):
         changes = [one for item in pending for one in item.changes if isinstance(one, BindingChange)]
         for pod_id in sorted({change.pod_id for change in changes}):
             requests = [change.request for change in changes if change.pod_id == pod_id]
-            if not hold(connection, pod_id, requests, self._selection):
+            if not hold(connection, pod_id, requests, self.selection):
                 raise PreparationChanged
         for change in sorted(changes):
-            if change.ended_id is not None and not pod_bindings.end(connection, change.ended_id):
+            if change.ended_id is not None and not tables.end_binding(connection, change.ended_id):
                 raise PreparationChanged
-            pod_bindings.insert(connection, change.key, change.pod, change.reason)
+            tables.insert_binding(connection, change.key, change.pod, change.reason)
 
     def retries(self, pending: Sequence[PendingClaim], refusal: Exception) -> bool:
         """Whether claims that may choose another pod have caused ``refusal``: then what all pods leave is read.
@@ -195,7 +211,7 @@ class PodEnforcer(Enforcer):
         """Raise PodNotFound or PodNotAvailable if a claim names such a pod."""
         is_refused = not all(item.is_complete for item in pending)
         for name in sorted({item.claim.pod for item in pending if is_refused and isinstance(item.claim.pod, str)}):
-            stored = self._database.read_synced(functools.partial(pods.find, name=name))
+            stored = self._database.read_synced(functools.partial(tables.find, name=name))
             if stored is None:
                 raise exceptions.PodNotFound(name)
             if stored.pod.state != "available":
@@ -225,7 +241,7 @@ def divide(connection: Connection, pending: Iterable[PendingClaim]) -> list[PodU
             continue
         if isinstance(target, PodChoice) and item.group is not None:
             if item.group not in targets:
-                held = pods.pods_of_group(connection, item.project_id, item.group)
+                held = tables.pods_of_group(connection, item.project_id, item.group)
                 targets[item.group] = tuple(held) or named.get(item.group) or target
             target = targets[item.group]
         key: str | BindingKey | tuple[str | None, ...]
@@ -272,13 +288,13 @@ def _options_of_choice(
 ) -> Iterator[PodOption]:
     key = _key(unit.claims[0].project_id, choice)
     request = PodRequest(choice.zone, choice.affinity, unit.amounts)
-    current = pod_bindings.find_current(connection, key)
+    current = tables.find_current(connection, key)
     reason: Reason | None = "first"
     if current is not None:
         reason = reason_to_move(current, request)
         if reason is None:
             yield str(current.binding.pod), ()
-    candidates = pods.list_pods(connection)
+    candidates = tables.list_pods(connection)
     for candidate in selection.ranked(candidates, request):
         if current is None or candidate.id != current.pod_id:
             ended_id = None if current is None else current.id
@@ -295,14 +311,14 @@ def reason_to_move(current: StoredBinding, request: PodRequest) -> Reason | None
 
 def hold(connection: Connection, pod_id: int, requests: Iterable[PodRequest], selection: PodSelection) -> bool:
     """Lock a pod for new bindings. False: it is not available any more, or the filters refuse it by now."""
-    if not pods.hold_available(connection, pod_id):
+    if not tables.hold_available(connection, pod_id):
         return False
-    stored = pods.find_held(connection, pod_id)
+    stored = tables.find_held(connection, pod_id)
     return stored is not None and all(selection.passes(stored, request) for request in requests)
 
 
 def is_available(connection: Connection, name: str) -> bool:
     """Whether claims that name this pod are taken."""
     with contextlib.suppress(exceptions.PodNotFound):
-        return pods.find(connection, name).pod.state == "available"
+        return tables.find(connection, name).pod.state == "available"
     return False

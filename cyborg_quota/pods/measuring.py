@@ -19,7 +19,7 @@ from typing import Final
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions
-from cyborg_quota.types.capacity import ResourceUse
+from cyborg_quota.types.capacity import ReadEndpoint, ResourceUse
 
 LOG = logging.getLogger(__name__)
 
@@ -29,8 +29,6 @@ MAX_PARALLEL: Final = 16
 _TICK_SECONDS: Final = 0.5
 
 Usage = Mapping[str, ResourceUse]
-ReadEndpoint = Callable[[str, Callable[[int], object]], Usage]
-"""Reads what there is and is used, by the endpoint. It calls the function between its requests, and lets it raise."""
 
 
 class _Abandoned(Exception):

@@ -13,8 +13,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from cyborg_quota.pods.types import Candidate, PodState, Reason
-from cyborg_quota.types.capacity import ResourceUse
+from cyborg_quota.types.capacity import Candidate, PodState, Reason, ResourceUse
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

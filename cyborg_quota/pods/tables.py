@@ -1,29 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables pods and pod_usages. The state of a pod and the creation of its bindings are serialized by the pod's row::
+"""The tables pods, pod_usages and pod_bindings.
+
+The state of a pod and the creation of its bindings are serialized by the pod's row::
 
     UPDATE pods SET generation = generation + 1 WHERE id = :id AND state = 'available'
 
 A row count of 0 means that the pod is not available any more, or was removed. A transaction that creates a binding
 runs this statement first, so that no binding is created after the switch to maintenance has been answered.
+
+A binding says which pod serves a project, for each zone and set of tags. ``current`` is 1 for the current binding and
+NULL for an ended one, which is kept, so that a unique key permits one current binding for each project, zone and set of
+tags.
 """
 
 from __future__ import annotations
 
 import datetime
+import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import clock, maintenance, paging, reservations
-from cyborg_quota.db.models import pod_usages, pods
-from cyborg_quota.pods.types import Candidate, Pod, PodUsage
-from cyborg_quota.types.capacity import ResourceUse
+from cyborg_quota.db import clock, dialects, maintenance, paging, reservations
+from cyborg_quota.db import pods as names
+from cyborg_quota.db.models import pod_bindings, pod_usages, pods
+from cyborg_quota.db.prepared import Statement
+from cyborg_quota.types.capacity import Binding, Candidate, Pod, PodState, PodUsage, Reason, ResourceUse
 
 _pod = pods.c
 _usage = pod_usages.c
+_binding = pod_bindings.c
 COLUMNS: Final = (
     _pod.id.label("pod_id"), _pod.name, _pod.availability_zone, _pod.resource_affinity, _pod.state, _pod.weight,
     _pod.threshold, _pod.endpoint, _usage.usage,
@@ -93,8 +102,7 @@ def _values(pod: Pod) -> dict[str, Any]:
 
 def lock(connection: sa.Connection, name: str) -> Candidate:
     """Lock a pod against new bindings and other changes, and return it as it is now. Raises PodNotFound."""
-    advance = sa.update(pods).where(_pod.name == name)
-    connection.execute(advance.values(generation=_pod.generation + 1, updated_at=clock.utc_now()))
+    names.lock(connection, name)
     return find(connection, name)
 
 
@@ -114,12 +122,6 @@ def find(connection: sa.Connection, name: str) -> Candidate:
     for row in connection.execute(_LIST.where(_pod.name == name)):
         return stored(row)
     raise exceptions.PodNotFound(name)
-
-
-def require(connection: sa.Connection, names: Iterable[str]) -> None:
-    """Raise PodNotFound for the first of these names that no pod has."""
-    for name in names:
-        find(connection, name)
 
 
 class PodsVersion(NamedTuple):
@@ -297,3 +299,171 @@ def usage_of(text: str | None) -> dict[str, ResourceUse] | None:
     if text is None:
         return None
     return {resource: ResourceUse(use["capacity"], use["used"]) for resource, use in json.loads(text).items()}
+
+
+# --- bindings ---
+
+
+class BindingKey(NamedTuple):
+    """What a binding is for. ``zone`` is '' where there is none; ``affinity`` is the stored text of the tags."""
+
+    project_id: str
+    zone: str
+    affinity: str
+
+    @classmethod
+    def of(cls, project_id: str, zone: str | None, affinity: Mapping[str, str]) -> BindingKey:
+        return cls(project_id, zone or "", affinity_text(affinity))
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        digest = hashlib.sha256(self.affinity.encode()).hexdigest()
+        return {"b_project": self.project_id, "b_zone": self.zone, "b_hash": digest}
+
+
+class StoredBinding(NamedTuple):
+    """A current binding, with its id, and with the id, state, threshold and last measurement of its pod.
+
+    ``usage`` None: the pod was never measured. ``version``: that of all pods; None: it was not read.
+    """
+
+    id: int
+    binding: Binding
+    pod_id: int
+    state: PodState
+    threshold: int
+    usage: Mapping[str, ResourceUse] | None
+    version: PodsVersion | None = None
+
+
+_BINDING_COLUMNS: Final = (
+    _binding.id,
+    _binding.pod,
+    _binding.project_id,
+    _binding.availability_zone.label("binding_zone"),
+    _binding.resource_affinity.label("binding_affinity"),
+    _binding.starts_at,
+    _binding.ends_at,
+    _binding.reason,
+)
+_IS_OF_KEY: Final = sa.and_(
+    _binding.project_id == sa.bindparam("b_project"),
+    _binding.availability_zone == sa.bindparam("b_zone"),
+    _binding.affinity_hash == sa.bindparam("b_hash"),
+    _binding.current == sa.literal_column("1"),
+)
+_CURRENT_COLUMNS: Final = (
+    *_BINDING_COLUMNS,
+    _pod.id.label("pod_id"),
+    _pod.state,
+    _pod.threshold,
+    pod_usages.c.usage,
+)
+_WITH_POD: Final = WITH_USAGE.join(pod_bindings, _binding.pod == _pod.name)
+_FIND_CURRENT: Final = {
+    False: Statement(sa.select(*_CURRENT_COLUMNS).select_from(_WITH_POD).where(_IS_OF_KEY)),
+    True: Statement(
+        sa.select(*_CURRENT_COLUMNS, *VERSION.c)
+        .select_from(_WITH_POD.join(VERSION, VERSION.c.version_newest >= _pod.id))  # (always true)
+        .where(_IS_OF_KEY)
+    ),
+}
+
+
+def find_current(connection: sa.Connection, key: BindingKey, *, with_version: bool = False) -> StoredBinding | None:
+    """The current binding for this key, with its pod and, if wanted, the version of all"""
+    row = _FIND_CURRENT[with_version](connection, key.parameters).first()
+    return None if row is None else _stored_binding(row, with_version=with_version)
+
+
+def find_current_in_single_statement(
+    connection: sa.Connection, key: BindingKey, *, with_version: bool
+) -> StoredBinding | None:
+    """As ``find_current``, but as a transaction of its own. Also returns None if the dialect does not support this."""
+    query = _FIND_CURRENT[with_version]
+    rows = dialects.of(connection).read_in_single_statement(connection, query, key.parameters)
+    return _stored_binding(rows[0], with_version=with_version) if rows else None
+
+
+def _stored_binding(row: Any, *, with_version: bool) -> StoredBinding:
+    version = version_of(row) if with_version else None
+    usage = usage_of(row.usage)
+    return StoredBinding(row.id, _binding_of(row), row.pod_id, row.state, row.threshold, usage, version)
+
+
+def end_binding(connection: sa.Connection, binding_id: int) -> bool:
+    """End a current binding. False: it has ended already."""
+    return connection.execute(names.END_BINDINGS.where(_binding.id == binding_id)).rowcount == 1
+
+
+def end_each(connection: sa.Connection, ids: Sequence[int]) -> int:
+    """End those of these bindings that are current. Returns their number."""
+    return connection.execute(names.END_BINDINGS.where(_binding.id.in_(ids))).rowcount if ids else 0
+
+
+def insert_binding(connection: sa.Connection, key: BindingKey, pod: str, reason: Reason) -> None:
+    """Insert the current binding of a key. Raises DBDuplicateEntry if there is one."""
+    connection.execute(
+        sa.insert(pod_bindings).values(
+            project_id=key.project_id,
+            availability_zone=key.zone,
+            resource_affinity=key.affinity,
+            affinity_hash=key.parameters["b_hash"],
+            pod=pod,
+            starts_at=clock.utc_now(),
+            reason=reason,
+            current=1,
+        )
+    )
+
+
+BATCH = 1000
+"""The most bindings that one transaction ends or deletes."""
+
+
+def purge(connection: sa.Connection, age_microseconds: int) -> int:
+    """Delete bindings that ended longer ago than this, at most BATCH of them. Returns their number."""
+    begin = clock.utc_after(-sa.literal(age_microseconds, sa.BigInteger))
+    ended = sa.and_(_binding.current.is_(None), _binding.ends_at < begin)
+    ids = connection.scalars(sa.select(_binding.id).where(ended).order_by(_binding.id).limit(BATCH)).all()
+    return connection.execute(sa.delete(pod_bindings).where(_binding.id.in_(ids))).rowcount if ids else 0
+
+
+def is_bound(connection: sa.Connection, pod: str) -> bool:
+    """Whether the pod has a current binding."""
+    query = sa.select(sa.literal(1)).where(_binding.pod == pod, _binding.current == 1).limit(1)
+    return connection.execute(query).first() is not None
+
+
+def next_of_pod(connection: sa.Connection, pod: str, after: int) -> list[int]:
+    """The ids of the current bindings to a pod that are higher than ``after``, in order: the first BATCH of them."""
+    is_current = sa.and_(_binding.pod == pod, _binding.current == 1, _binding.id > after)
+    return list(connection.scalars(sa.select(_binding.id).where(is_current).order_by(_binding.id).limit(BATCH)))
+
+
+def list_bindings(
+    connection: sa.Connection,
+    *,
+    project_id: str | None,
+    pod: str | None,
+    history: bool,
+    limit: int | None,
+    after: int,
+) -> list[tuple[int, Binding]]:
+    """The bindings and their ids, the oldest first. ``history``: also those that ended."""
+    current = None if history else 1
+    wanted = paging.given((_binding.project_id, project_id), (_binding.pod, pod), (_binding.current, current))
+    query = sa.select(*_BINDING_COLUMNS).where(_binding.id > after, *wanted).order_by(_binding.id).limit(limit)
+    return [(row.id, _binding_of(row)) for row in connection.execute(query)]
+
+
+def _binding_of(row: Any) -> Binding:
+    return Binding(
+        project_id=row.project_id,
+        pod=row.pod,
+        availability_zone=row.binding_zone or None,
+        resource_affinity=json.loads(row.binding_affinity),
+        starts_at=clock.moment_of(row.starts_at),
+        ends_at=None if row.ends_at is None else clock.moment_of(row.ends_at),
+        reason=row.reason,
+    )

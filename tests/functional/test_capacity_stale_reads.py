@@ -8,7 +8,7 @@ from typing import Any
 import testscenarios
 
 from cyborg_quota import ANY, Inventory, exceptions
-from cyborg_quota.capacity import candidates
+from cyborg_quota.capacity import tables
 from cyborg_quota.capacity.imports.changes import CapacityImporter, WantedProvider
 from cyborg_quota.db import inventories, resource_providers
 from cyborg_quota.db.database import Database
@@ -48,7 +48,7 @@ class TestStaleReads(CapacityTestCase):
 
     def test_a_claim_is_not_refused_before_a_synced_read(self) -> None:
         self.engine = self.make_engine()  # with empty caches
-        self.hide(candidates, "find_candidates", [])
+        self.hide(tables, "find_candidates", [])
         self.hide(inventories, "places_of", {})
         for provider in (ANY, "n1"):
             self.is_synced = False
@@ -59,7 +59,7 @@ class TestStaleReads(CapacityTestCase):
     def test_a_refusal_follows_a_synced_read(self) -> None:
         self.claim(8)
         self.engine = self.make_engine()
-        self.hide(candidates, "find_candidates", [])
+        self.hide(tables, "find_candidates", [])
         self.hide(inventories, "read", {})
         for provider in (ANY, "n1"):
             self.is_synced = False

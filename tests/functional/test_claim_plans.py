@@ -15,8 +15,8 @@ import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import ANY, exceptions
-from cyborg_quota.capacity import candidates
-from cyborg_quota.capacity.candidates import Order
+from cyborg_quota.capacity import tables
+from cyborg_quota.capacity.tables import Order
 from cyborg_quota.db import models
 from tests import base, clouds, fixtures, hooks
 
@@ -58,7 +58,7 @@ class TestSelection(base.LedgerTestCase):
     def rows_read(self, amounts: Mapping[str, int], order: Order, number: int = 9) -> int:
         """The rows that are read to find ``number`` candidates, of 9 that are wanted."""
         with clouds.captured() as captured:
-            found = self.database.read(lambda connection: candidates.find_candidates(connection, amounts, order, 9))
+            found = self.database.read(lambda connection: tables.find_candidates(connection, amounts, order, 9))
         self.assertEqual(number, len(found))
         self.assertGreater(len(captured), 0)
         with self.sql.connect() as connection:

@@ -368,7 +368,7 @@ class TestConcurrency(PodClaimTestCase):
 
     def between(self, act: Callable[[], object], amount: int = 4, **arguments: Any) -> str | None:
         """Claim, while ``act`` runs between the read and the transaction of the first attempt."""
-        claimer = self.engine._driver.capacity_enforcer
+        claimer = self.engine._driver.subjects["capacity"]
         place = claimer.prepare
         turns: list[Any] = []
 

@@ -14,8 +14,7 @@ import testscenarios
 from cyborg_quota import Inventory, exceptions
 from cyborg_quota.cli import expirer
 from cyborg_quota.db import models
-from cyborg_quota.pods.types import CollectedPod
-from cyborg_quota.types.capacity import ResourceUse
+from cyborg_quota.types.capacity import CollectedPod, ResourceUse
 from tests import base, fixtures
 from tests.race.workers import race
 

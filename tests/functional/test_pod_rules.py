@@ -12,7 +12,7 @@ from unittest import mock
 import testscenarios
 
 from cyborg_quota import ANY, SELECT, Claim, Inventory, exceptions
-from cyborg_quota.capacity import free_capacity
+from cyborg_quota.capacity import tables
 from cyborg_quota.capacity.claims import CapacityEnforcer
 from cyborg_quota.types import PodChoice
 from cyborg_quota.types.capacity import ResourceUse
@@ -244,8 +244,8 @@ class TestStatements(RuleTestCase):
         self.capacity.set_inventories(ADMIN, "free", {"gpu": Inventory(9)})
         self.refused(2)
         with self.sql.connect() as connection:
-            self.assertEqual(set(), free_capacity.pods_that_fit(connection, {"gpu": 2}))
-            self.assertEqual({"p0", "p1", "p2", "p4"}, free_capacity.pods_that_fit(connection, {"gpu": 1}))
-            self.assertEqual(set(), free_capacity.pods_that_fit(connection, {"gpu": 1, "fpga": 1}))
+            self.assertEqual(set(), tables.pods_that_fit(connection, {"gpu": 2}))
+            self.assertEqual({"p0", "p1", "p2", "p4"}, tables.pods_that_fit(connection, {"gpu": 1}))
+            self.assertEqual(set(), tables.pods_that_fit(connection, {"gpu": 1, "fpga": 1}))
             self.capacity.set_inventories(ADMIN, "p1", {"fpga": Inventory(1)})
-            self.assertEqual({"p1"}, free_capacity.pods_that_fit(connection, {"gpu": 1, "fpga": 1}))
+            self.assertEqual({"p1"}, tables.pods_that_fit(connection, {"gpu": 1, "fpga": 1}))

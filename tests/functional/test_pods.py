@@ -10,9 +10,8 @@ import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import exceptions, policy
-from cyborg_quota.pods import pod_bindings
-from cyborg_quota.pods.types import Binding
-from cyborg_quota.types.capacity import ResourceUse
+from cyborg_quota.pods import tables
+from cyborg_quota.types.capacity import Binding, ResourceUse
 from tests import base, fixtures, hooks
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -198,14 +197,14 @@ class TestConcurrency(PodTestCase):
             self.pods.add(ADMIN, name)
         other = self.make_engine().pods
         pending = [lambda: other.select(ADMIN, project_id="tenant1")]
-        insert = pod_bindings.insert
+        insert = tables.insert_binding
 
         def select_then_insert(*arguments: Any) -> None:
             if pending:
                 pending.pop()()
             insert(*arguments)
 
-        self.patch(pod_bindings, "insert", select_then_insert)
+        self.patch(tables, "insert_binding", select_then_insert)
 
     def test_a_move(self) -> None:
         """It moves the binding that the other call has created."""
@@ -263,7 +262,7 @@ class TestPods(PodTestCase):
         self.execute("UPDATE pod_bindings SET starts_at = '2001-01-01 00:00:00'")
         ended = "UPDATE pod_bindings SET ends_at = '2001-01-01 00:00:00' WHERE ends_at IS NOT NULL AND id <> :kept"
         self.execute(ended, kept=third)
-        self.patch(pod_bindings, "BATCH", 1)
+        self.patch(tables, "BATCH", 1)
         self.assertEqual(2, self.pods.purge_bindings(ADMIN, 3600), (first, second))
         self.assertEqual([third, *kept], history())
 
@@ -275,7 +274,7 @@ class TestPods(PodTestCase):
         for tenant in tenants:
             self.select(tenant)
         kept = self.pods.move_binding(ADMIN, "t4", "p2")
-        self.patch(pod_bindings, "BATCH", 2)
+        self.patch(tables, "BATCH", 2)
         self.pods.change(ADMIN, "p1", state="maintenance")
         self.assertRaises(exceptions.PodInUse, self.pods.remove, ADMIN, "p1")
         self.assertEqual([4, 0], [self.pods.end_bindings(ADMIN, "p1") for _ in range(2)])

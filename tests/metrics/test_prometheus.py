@@ -18,7 +18,7 @@ import yaml
 from oslotest import base
 
 from cyborg_quota.conf import opts
-from cyborg_quota.pods.types import RETRY_SECONDS
+from cyborg_quota.types.capacity import RETRY_SECONDS
 from tests import needs
 from tests.cli import base as cli
 from tests.servers import machine

@@ -371,5 +371,5 @@ class CapacityHistories(test_model.Histories):
 class TestCapacityModel(base.BackendTestCase):
     def test_histories(self) -> None:
         # A server may choose for ANY again at once after a claim in a pod.
-        self.useFixture(MonkeyPatch("cyborg_quota.capacity.claims._PLACES_SECONDS", 0.0))
+        self.useFixture(MonkeyPatch("cyborg_quota.capacity.claims._MAX_CACHED_SECONDS", 0.0))
         histories.run(CapacityHistories, EXAMPLES[self.backend] * test_model.MORE, seed=SEED, backend=self.backend)

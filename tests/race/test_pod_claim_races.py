@@ -91,7 +91,7 @@ class TestClaims(base.LedgerTestCase):
 
     def claim_together(self, project_id: str) -> list[Any]:
         """Eight processes claim 1 each, and all of them have selected the pod before any of them writes."""
-        claimer = self.engine._driver.capacity_enforcer
+        claimer = self.engine._driver.subjects["capacity"]
         place, wait = claimer.prepare, once(PROCESSES)
 
         def place_and_wait(pending: Any) -> Any:

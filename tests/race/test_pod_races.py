@@ -10,11 +10,9 @@ from typing import Any
 import testscenarios
 
 from cyborg_quota import QuotaEngine
-from cyborg_quota.pods import pod_bindings
 from cyborg_quota.pods import selection as pod_selection
 from cyborg_quota.pods import tables as pods
-from cyborg_quota.pods.types import Candidate
-from cyborg_quota.types.capacity import ResourceUse
+from cyborg_quota.types.capacity import Candidate, ResourceUse
 from tests import base
 from tests.race.workers import race
 
@@ -108,7 +106,7 @@ class TestSelect(base.LedgerTestCase):
     def test_without_the_lock_a_binding_is_created_in_maintenance(self) -> None:
         """The control: read the state, and insert without the conditional UPDATE of the pod's row."""
         self.patch(pods, "hold_available", lambda _connection, _pod_id: True)
-        insert = pod_bindings.insert
+        insert = pods.insert_binding
 
         def drain_first(*arguments: Any) -> None:
             self.make_engine().pods.change(ADMIN, "pod0", state="maintenance")
@@ -118,6 +116,6 @@ class TestSelect(base.LedgerTestCase):
             self.skipTest("SQLite has one writer: the switch waits for the transaction of the selection")
         self.pods.change(ADMIN, "pod0", weight=1)
         self.engine.pods._selection = pod_selection.PodSelection()
-        self.patch(pod_bindings, "insert", drain_first)
+        self.patch(pods, "insert_binding", drain_first)
         self.assertEqual("pod0", self.pods.select(ADMIN, project_id="p").pod)
         self.assertEqual("maintenance", self.pods.show(ADMIN, "pod0").state)

@@ -167,7 +167,7 @@ def _remove_first(engines: Engines, provider: str) -> list[Callable[[], Any]]:
     are_placed, is_removed = [Signal() for _ in range(PROCESSES)], Signal()
 
     def claim(number: int, call: Callable[[], int]) -> int:
-        claimer: Any = of(engines, number)._driver.capacity_enforcer
+        claimer: Any = of(engines, number)._driver.subjects["capacity"]
         place = claimer.prepare
 
         def place_and_wait(pending: Any) -> Any:

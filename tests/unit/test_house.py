@@ -60,14 +60,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("ledger", "tree.tables"): "reads the path; to be ordered",
     ("capacity", "cyborg.mapping"): "the resource rules of [cyborg]; to move",
     ("capacity", "engine"): "the type of an argument; to go",
-    ("capacity", "pods.tables"): "names the pod of a provider; to be asked through the driver",
-    ("limits", "pods.tables"): "names the pod of a limit; to be asked through the driver",
-    ("limits", "pods.pod_bindings"): "removes a project; to be asked through the driver",
-    ("metrics", "capacity.free_capacity"): "to be asked through the driver",
-    ("api", "pods.types"): "to be asked through the driver",
-    ("cli", "pods.types"): "to be asked through the driver",
-    ("cli", "pods.measuring"): "to be asked through the driver",
-    ("cli", "capacity.imports"): "to be asked through the driver",
+    ("cli", "capacity.imports"): "imports, which only the host makes; loaded at the call",
 }
 # Other packages that only some folders may import: top-level module, and those folders, or names of modules in any
 # folder.
@@ -104,11 +97,7 @@ GUARDED = {
 }
 GUARD_EXCEPTIONS = {
     ("cyborg_quota.conf.database", "oslo_db.options"),
-    ("cyborg_quota.capacity.candidates", "sqlalchemy"),
-    ("cyborg_quota.capacity.free_capacity", "sqlalchemy"),
-    ("cyborg_quota.capacity.resource_notices", "sqlalchemy"),
     ("cyborg_quota.limits.holdings", "sqlalchemy"),
-    ("cyborg_quota.pods.pod_bindings", "sqlalchemy"),
 }
 
 

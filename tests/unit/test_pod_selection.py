@@ -16,8 +16,7 @@ from cyborg_quota.pods.selection import (
     PodWeigher,
     Weight,
 )
-from cyborg_quota.pods.types import Candidate, Pod, PodState
-from cyborg_quota.types.capacity import ResourceUse
+from cyborg_quota.types.capacity import Candidate, Pod, PodState, ResourceUse
 
 HALF = ResourceUse(10, 5)
 EMPTY = ResourceUse(10, 0)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from cyborg_quota.api.call import Call, Json, moment, render
-from cyborg_quota.pods.types import Pod, PodUsage
+from cyborg_quota.types.capacity import Pod, PodUsage
 
 
 def list_pods(call: Call) -> Json:

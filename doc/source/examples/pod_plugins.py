@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from cyborg_quota.pods.selection import PodFilter, PodRequest, PodWeigher
-from cyborg_quota.pods.types import Candidate
+from cyborg_quota.types.capacity import Candidate
 
 
 class AmountsFree(PodFilter):
