@@ -29,7 +29,7 @@ from cyborg_quota.cli import arguments, notifications, pod
 from cyborg_quota.cli.errors import DONE, REFUSED, one_line, run_program
 from cyborg_quota.conf import loading
 from cyborg_quota.metrics import setup as metrics
-from cyborg_quota.types.capacity import COLLECT_SECONDS, RETRY_SECONDS
+from cyborg_quota.types.capacity import COLLECT_SECONDS, RETRY_SECONDS, CapacityNotice
 
 LOG = logging.getLogger(__name__)
 
@@ -87,7 +87,8 @@ class Maintenance:
         purged = self._engine.purge(self._context, age, progress=self._count_batches())
         if history_age is not None:
             purged += self._engine.limits.purge_history(self._context, history_age)
-            purged += self._engine.pods.purge_bindings(self._context, history_age)
+            if "pods" in self._engine.subjects:
+                purged += self._engine.pods.purge_bindings(self._context, history_age)
         return purged
 
     def notify(self) -> int:
@@ -97,17 +98,19 @@ class Maintenance:
         """
         notices = self._engine.notices(self._context)
         notifications.notify_all(notices, self._send)
-        capacity_notices = self._engine.capacity.notices(self._context)
-        for is_total in (False, True):  # a summary of many inventories must not hide that a resource is nearly full
-            group = [notice for notice in capacity_notices if (notice.provider is None) == is_total]
-            notifications.notify_all(group, self._send)
-        pod_notices = self._engine.pods.notices(self._context)
-        notifications.notify_all(pod_notices, self._send)
-        return len(notices) + len(capacity_notices) + len(pod_notices)
+        sent = len(notices)
+        for subject in self._engine.subjects.values():
+            notices = subject.notices(self._context)
+            # A summary of many inventories must not hide that a resource is nearly full.
+            totals = [notice for notice in notices if isinstance(notice, CapacityNotice) and notice.provider is None]
+            for group in ([notice for notice in notices if notice not in totals], totals):
+                notifications.notify_all(group, self._send)
+            sent += len(notices)
+        return sent
 
     def collect(self) -> int:
         """Measure the pods whose measurement is too old; returns their number. Another expirer may measure others."""
-        if not self._conf.pods.collect_interval:
+        if not self._conf.pods.collect_interval or "pods" not in self._engine.subjects:
             return 0
         collected = self._engine.pods.collect(
             self._context,

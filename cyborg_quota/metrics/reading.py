@@ -19,6 +19,7 @@ def read(
     headroom: HeadroomReader,
     enforcers: Enforcers,
     grace: int,
+    *,
     project_ids: Collection[str] | None,
     resources: Collection[str],
 ) -> LedgerMetrics:

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A subject can be left out: without its folder and its line in driver.py, the ledger works."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import fixtures as fx
+from oslotest import base
+
+PACKAGE = pathlib.Path(__file__).parents[2] / "cyborg_quota"
+
+PROGRAM = """
+import sys
+import cyborg_quota
+from cyborg_quota import validation
+from cyborg_quota.api import deploy
+from cyborg_quota.cli import expirer, main
+from cyborg_quota.conf import loading
+from falcon import testing
+from oslo_config import cfg
+
+assert cyborg_quota.__file__.startswith(sys.argv[1]), cyborg_quota.__file__
+context, options = validation.admin_context(), ["--config-file", sys.argv[2]]
+conf = loading.load(cfg.ConfigOpts(), options)
+engine = cyborg_quota.make_engine(conf)
+assert main.main([*options, "db", "sync"]) == 0
+for limit in ("gpu=3", "fpga=1"):
+    assert main.main([*options, "limit", "set", "--project", "p", limit]) == 0
+uuids = engine.reserve(context, {"gpu": 2}, project_id="p")
+engine.commit(context, uuids, "p")
+try:
+    engine.reserve(context, {"gpu": 2}, project_id="p")
+except cyborg_quota.exceptions.OverQuota:
+    print("refused")
+assert engine.audit(context) == engine.heal(context) == []
+assert main.main([*options, "usage", "list"]) == 0
+assert engine.monitoring.read(context).projects
+headers = {"X-Identity-Status": "Confirmed", "X-Roles": "admin", "X-Project-Id": "p", "X-User-Id": "alice"}
+answer = testing.TestClient(deploy.make_bare_application(conf, engine)).simulate_get("/v2/quotas", headers=headers)
+print(answer.json)
+engine.release(context, uuids, "p")
+assert not engine.get_usages(context, "p")["gpu"].used
+print(sorted(engine.subjects))
+for name in sys.argv[3:]:
+    try:
+        getattr(engine, name)
+    except cyborg_quota.exceptions.ConfigurationError as error:
+        print(error)
+print("expired", expirer.main([*options, "--once"]))
+"""
+
+
+class TestLeftOut(base.BaseTestCase):
+    def run_without(self, *names: str) -> list[str]:
+        """Run PROGRAM with a copy of the package that has none of these subjects. Returns what it prints."""
+        folder = pathlib.Path(self.useFixture(fx.TempDir()).path)
+        shutil.copytree(PACKAGE, folder / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
+        driver = folder / PACKAGE.name / "driver.py"
+        lines = driver.read_text().splitlines(keepends=True)
+        for name in names:
+            shutil.rmtree(folder / PACKAGE.name / name)
+            of_subject = re.compile(rf'from cyborg_quota\.{name}\b|    "{name}": ')
+            lines = [line for line in lines if not of_subject.match(line)]
+        driver.write_text("".join(lines))
+        config = folder / "cyborg_quota.conf"
+        config.write_text(
+            f"[database]\nconnection = sqlite:///{folder}/ledger.db\n[quota]\nresources = gpu,fpga\n"
+            "[limits]\ndriver = database\n"
+        )
+        command = [sys.executable, "-W", "ignore", "-c", PROGRAM, str(folder), str(config), *names]
+        environment = os.environ | {"PYTHONPATH": str(folder)}
+        found = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        self.assertEqual(0, found.returncode, found.stdout + found.stderr)
+        return found.stdout.splitlines()
+
+    def assert_works(self, lines: list[str], *subjects: str) -> None:
+        self.assertIn("refused", lines)
+        self.assertTrue(any(re.search(r"\bp\b.*\bgpu\b.*\b2\b", line) for line in lines), lines)
+        self.assertTrue(any("'project_id': 'p'" in line and "'gpu': 3" in line for line in lines), lines)
+        self.assertIn(str(sorted(subjects)), lines)
+        self.assertIn("expired 0", lines)
+
+    def test_with_all(self) -> None:
+        """The program itself, and the copy."""
+        self.assert_works(self.run_without(), "capacity", "pods")
+
+    def test_without_pods(self) -> None:
+        lines = self.run_without("pods")
+        self.assert_works(lines, "capacity")
+        self.assertIn("This installation has no pods.", lines)
+
+    def test_without_capacity(self) -> None:
+        """Pods take the capacity of providers."""
+        lines = self.run_without("pods", "capacity")
+        self.assert_works(lines)
+        self.assertIn("This installation has no capacity.", lines)
