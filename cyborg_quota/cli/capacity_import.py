@@ -78,10 +78,10 @@ def _wanted(run: base.Run, providers: dict[str, _Provider]) -> list[WantedProvid
 
 def _import_service(run: base.Run, source: str, **given: Any) -> list[Change]:
     try:
-        from cyborg_quota.capacity.imports import service_import
+        from cyborg_quota.capacity.imports import plan
     except ImportError as error:
         raise exceptions.ConfigurationError(f"--from needs {error.name}: install cyborg_quota[keystone].") from None
-    return service_import.run(run.conf, run.engine, run.context, source, **given)
+    return plan.run(run.conf, run.engine.capacity, run.engine.resources, run.context, source, **given)
 
 
 def _read(name: str) -> dict[str, _Provider]:

@@ -326,12 +326,12 @@ def reader(conf: cfg.ConfigOpts, timeout_seconds: float) -> ReadEndpoint:
 
     def read(endpoint: str, check: Callable[[int], object]) -> Mapping[str, ResourceUse]:
         try:
-            from cyborg_quota.capacity.imports import placement
+            from cyborg_quota.capacity.imports import plan
         except ImportError as error:
             raise exceptions.ConfigurationError(
                 f"A pod with an endpoint needs {error.name}: install cyborg_quota[keystone]."
             ) from None
-        return placement.read_use(conf, endpoint, check, timeout_seconds=timeout_seconds)
+        return plan.read_use(conf, endpoint, check, timeout_seconds=timeout_seconds)
 
     return read
 

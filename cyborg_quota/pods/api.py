@@ -411,7 +411,7 @@ class Pods(Subject):
         """Measure these pods, or all that are not disabled, and store what they have and use, as of now.
 
         A pod without an endpoint is measured by its own inventories, the others in parallel by ``read_endpoint`` (see
-        capacity/imports/placement.py), each for at most ``timeout_seconds``. One that cannot be measured
+        capacity/imports/plan.py), each for at most ``timeout_seconds``. One that cannot be measured
         keeps its last figures. A pod that never had an inventory, and has no endpoint, stays without measurement.
 
         ``max_age_seconds``: only pods whose measurement is older, and that no other process has begun to measure in the

@@ -13,7 +13,7 @@ from keystoneauth1 import noauth, session
 from oslo_config import cfg
 
 from cyborg_quota import exceptions
-from cyborg_quota.capacity.imports import api, cyborg, plan, service_import
+from cyborg_quota.capacity.imports import plan, sources
 from cyborg_quota.capacity.imports.changes import CapacityImporter, Change
 from cyborg_quota.conf import loading
 from cyborg_quota.cyborg import mapping
@@ -67,7 +67,7 @@ class CapacityTestCase(quota.QuotaTestCase):
             self.addCleanup(path.unlink, missing_ok=True)
             path.write_text(text)
         conf = loading.load(cfg.ConfigOpts(), ["--config-file", str(path)])
-        changes = service_import.run(conf, self.engine, ADMIN, "placement", nested=nested)
+        changes = plan.run(conf, self.engine.capacity, self.engine.resources, ADMIN, "placement", nested=nested)
         return [dataclasses.astuple(change) for change in changes]
 
     def inventory(self, provider: str, resource: str = "fpga") -> tuple[int, int, int, int]:
@@ -183,10 +183,12 @@ class TestImport(CapacityTestCase):
 class TestCyborg(CapacityTestCase):
     cyborg = CLAIMS  # as the other class, so that the services are not restarted
 
-    def read(self) -> list[plan.SourceProvider]:
+    def read(self) -> list[sources.SourceProvider]:
         headers = {"X-Identity-Status": "Confirmed", "X-Project-Id": "p", "X-User-Id": "u", "X-Roles": "admin"}
         cyborgs = session.Session(noauth.NoAuth(), additional_headers=headers)
-        return cyborg.read(api.ServiceApi.from_session(cyborgs, api.ACCELERATOR, endpoint_override=self.endpoint))
+        return sources.read_cyborg(
+            sources.ServiceApi.from_session(cyborgs, sources.ACCELERATOR, endpoint_override=self.endpoint)
+        )
 
     @property
     def endpoint(self) -> str:

@@ -11,9 +11,9 @@ from unittest import mock
 from oslotest import base
 
 from cyborg_quota import Inventory, units
-from cyborg_quota.capacity.imports import cyborg, plan
+from cyborg_quota.capacity.imports import plan, sources
 from cyborg_quota.capacity.imports.changes import WantedProvider
-from cyborg_quota.capacity.imports.plan import SourceProvider
+from cyborg_quota.capacity.imports.sources import SourceProvider
 from cyborg_quota.cyborg.mapping import ResourceMap, parse_rule
 from cyborg_quota.spool import Spool
 
@@ -85,7 +85,7 @@ class TestPlan(base.BaseTestCase):
 
     def test_a_ratio_of_an_api(self) -> None:
         for value, expected in ((1.0, "1"), (16.0, "16"), (0.1, "0.1"), (1.33333333, "1.3333")):
-            self.assertEqual(decimal.Decimal(expected), plan.ratio_of(value))
+            self.assertEqual(decimal.Decimal(expected), sources.ratio_of(value))
 
     def test_maintenance(self) -> None:
         """What a deployable has is reserved if its host is known, and all devices of the host are under maintenance."""
@@ -98,7 +98,8 @@ class TestPlan(base.BaseTestCase):
             },
         }
         api: Any = mock.Mock(**{"get.side_effect": lambda path, _version: answers[path]})
-        reserved = {one.name: one.inventories["PGPU"].reserved for one in cyborg.read(api) if one.name.endswith("gpu")}
+        gpus = [one for one in sources.read_cyborg(api) if one.name.endswith("gpu")]
+        reserved = {one.name: one.inventories["PGPU"].reserved for one in gpus}
         self.assertEqual({"n1_gpu": 2, "n2_gpu": 0, "n3_gpu": 0}, reserved)
 
     def test_the_host_of_a_deployable(self) -> None:
@@ -110,4 +111,4 @@ class TestPlan(base.BaseTestCase):
             ("gpu_example_org_FakeDevice", "gpu.example.org"),
             ("node11_x", None),
         ):
-            self.assertEqual(expected, cyborg.host_of(name, hosts))
+            self.assertEqual(expected, sources.host_of(name, hosts))

@@ -13,9 +13,9 @@ from unittest import mock
 import requests
 
 from cyborg_quota import spool as temporary_file
-from cyborg_quota.capacity.imports import placement
-from cyborg_quota.capacity.imports.api import PLACEMENT, ServiceApi, SourceUnavailable
+from cyborg_quota.capacity.imports import sources
 from cyborg_quota.capacity.imports.plan import use_by_resource, wanted_providers
+from cyborg_quota.capacity.imports.sources import PLACEMENT, ServiceApi, SourceUnavailable
 from cyborg_quota.cyborg import mapping
 from cyborg_quota.spool import Spool
 from cyborg_quota.types.capacity import ResourceUse
@@ -48,7 +48,7 @@ class Answers:
 
 class TestPlacementReader(unittest.TestCase):
     def read(self, answers: Answers) -> list[Any]:
-        return list(placement.read(ServiceApi(lambda: answers, PLACEMENT), RULES))
+        return list(sources.read_placement(ServiceApi(lambda: answers, PLACEMENT), RULES))
 
     def test_a_shared_pool(self) -> None:
         """The trait says so; without accelerators the traits are not read, so that nothing is known."""
@@ -115,11 +115,13 @@ class TestMemory(unittest.TestCase):
         with mock.patch.object(temporary_file, "MEMORY_BYTES", 10_000), Spool() as spool:
             for nested, suffix in ((False, ""), (True, "-gpu")):
                 wanted = self.measured(
-                    lambda nested=nested: wanted_providers(placement.read(self.api, RULES), RULES, spool, nested=nested)
+                    lambda nested=nested: wanted_providers(
+                        sources.read_placement(self.api, RULES), RULES, spool, nested=nested
+                    )
                 )
                 one = next(one for one in wanted if one.name == f"host7{suffix}")
                 self.assertEqual([Full.CONSUMERS], [len(amounts) for amounts in one.used().values()])
 
     def test_a_measurement_of_a_pod(self) -> None:
-        use = self.measured(lambda: use_by_resource(placement.read(self.api, RULES), RULES))
+        use = self.measured(lambda: use_by_resource(sources.read_placement(self.api, RULES), RULES))
         self.assertEqual({"gpu": ResourceUse(Full.HOSTS, Full.HOSTS * Full.CONSUMERS)}, use)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import operator
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from oslo_log import log as logging
 
@@ -32,6 +33,9 @@ Used = Mapping[str, Mapping[str, int]]
 
 PAGE_ROWS: Final = 10_000
 """The number of claims that are read at once."""
+
+_GONE: Final = Inventory(0)
+"""What is stored where the source has an inventory no longer."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -131,24 +135,21 @@ class CapacityImporter:
         if any(self._elsewhere(one, provider, claims) for one, provider in matched if one.used is not None):
             self._settle()
             claims.add(_allocations(self._capacity, self._context))
-        _warn_about_pods(matched)
-        _warn_about_pools(matched)
+        _warn_about_known(matched)
         _warn_about_hosts(matched, stored)
         changes: list[Change] = []
-        overtaken: list[str] = []
+        overtaken: list[tuple[str]] = []
         for one, provider in matched:
             try:
                 changes += self._apply(one, provider, stored, claims, dry_run=dry_run)
             except (exceptions.ProviderConflict, exceptions.ProviderExists):
-                overtaken.append(one.name)
+                overtaken.append((one.name,))
             progress(1)
-        if overtaken:
-            LOG.warning(
-                "Another writer has changed %d providers since this import began, %s for example. They keep that "
-                "change; the next import compares them again.",
-                len(overtaken),
-                overtaken[0],
-            )
+        _warn(
+            "Another writer has changed %d providers since this import began, %s for example. They keep that change; "
+            "the next import compares them again.",
+            overtaken,
+        )
         return changes
 
     def _check(self, wanted: Sequence[WantedProvider]) -> None:
@@ -192,9 +193,10 @@ class CapacityImporter:
                 self._add(one, stored)
         name = one.name if provider is None else provider.name
         records = stored.records.get(name, {})
+        gone = dict.fromkeys(sorted(records.keys() & (one.covers - one.inventories.keys())), _GONE)
         differing = {
             resource: inventory
-            for resource, inventory in _with_gone(one, records).items()
+            for resource, inventory in {**one.inventories, **gone}.items()
             if not _is_equal(records.get(resource), inventory)
         }
         elsewhere = self._differing_use(one, provider, records, claims)
@@ -250,13 +252,8 @@ class CapacityImporter:
         if one.used is None:
             return {}
         held = claims.held(one.name if provider is None else provider.name)
-        amounts = {
-            resource: sum(
-                max(amount - held.get(resource, {}).get(consumer, 0), 0) for consumer, amount in by_consumer.items()
-            )
-            for resource, by_consumer in one.used().items()
-        }
-        return {resource: amount for resource, amount in amounts.items() if amount}
+        beyond = {resource: Counter(amounts) - held[resource] for resource, amounts in one.used().items()}
+        return {resource: amounts.total() for resource, amounts in beyond.items() if amounts}
 
 
 def _check_matches(matched: Iterable[tuple[WantedProvider, Provider | None]]) -> None:
@@ -274,58 +271,52 @@ def _check_matches(matched: Iterable[tuple[WantedProvider, Provider | None]]) ->
             )
 
 
-def _warn_about_pools(matched: Iterable[tuple[WantedProvider, Provider | None]]) -> None:
-    """An import does not change whether ANY chooses a provider: that may have been set by hand."""
-    changed = [
-        (provider.name, "--no-shared" if one.can_host else "--shared")
-        for one, provider in matched
-        if provider is not None and one.can_host not in (None, provider.can_host)
-    ]
-    if changed:
-        LOG.warning(
-            "%d known providers are shared pools in the source and not here, or the other way round, which the import "
-            "does not change. Run for each of them: cyborg-quota capacity provider set %s %s",
-            len(changed),
-            *changed[0],
-        )
+def _warn_about_known(matched: Iterable[tuple[WantedProvider, Provider | None]]) -> None:
+    """Warn of what an import does not change at a known provider.
+
+    That ANY chooses it may have been set by hand; and one that has claims cannot be moved to another pod.
+    """
+    known = [(one, provider) for one, provider in matched if provider is not None]
+    _warn(
+        "The source names another pod for %d known providers, which the import does not change. Run for each of "
+        "them: cyborg-quota capacity provider set %s --pod %s",
+        [(provider.name, one.pod) for one, provider in known if one.pod not in (None, provider.pod)],
+    )
+    _warn(
+        "%d known providers are shared pools in the source and not here, or the other way round, which the import "
+        "does not change. Run for each of them: cyborg-quota capacity provider set %s %s",
+        [
+            (provider.name, "--no-shared" if one.can_host else "--shared")
+            for one, provider in known
+            if one.can_host not in (None, provider.can_host)
+        ],
+    )
 
 
-def _warn_about_pods(matched: Iterable[tuple[WantedProvider, Provider | None]]) -> None:
-    """An import does not move a provider to another pod: one that has claims cannot be moved."""
-    moved = [
-        (provider.name, one.pod)
-        for one, provider in matched
-        if provider is not None and one.pod not in (None, provider.pod)
-    ]
-    if moved:
-        LOG.warning(
-            "The source names another pod for %d known providers, which the import does not change. Run for each of "
-            "them: cyborg-quota capacity provider set %s --pod %s",
-            len(moved),
-            *moved[0],
-        )
+def _warn(message: str, cases: Sequence[tuple[object, ...]]) -> None:
+    """Log the number of cases, and the first of them."""
+    if cases:
+        LOG.warning(message, len(cases), *cases[0])
 
 
 def _warn_about_hosts(matched: Sequence[tuple[WantedProvider, Provider | None]], stored: _Stored) -> None:
     """Warn of new providers, such as ``node1.example.org``, that another source may have stored as ``node1``."""
     others = stored.hosts() - {provider.name for _, provider in matched if provider is not None}
-    by_label: dict[str, list[str]] = {}
+    by_label: defaultdict[str, list[str]] = defaultdict(list)
     for name in others:
-        by_label.setdefault(_label(name), []).append(name)
+        by_label[_label(name)].append(name)
     new = [one for one, provider in matched if provider is None and one.is_needed and one.inventories]
     twice = [
         (one.name, name)
         for one in new
-        for name in by_label.get(_label(one.name), ())
+        for name in by_label[_label(one.name)]
         if one.name.startswith(f"{name}.") or name.startswith(f"{one.name}.")
     ]
-    if twice:
-        LOG.warning(
-            "%d new providers may be hosts that are already stored under another name, for example %s and %s. If so, "
-            "their capacity counts twice: import hosts from one source only, and set the total of the other name to 0.",
-            len(twice),
-            *twice[0],
-        )
+    _warn(
+        "%d new providers may be hosts that are already stored under another name, for example %s and %s. If so, "
+        "their capacity counts twice: import hosts from one source only, and set the total of the other name to 0.",
+        twice,
+    )
 
 
 def _label(name: str) -> str:
@@ -379,21 +370,18 @@ class _Claims:
     def add(self, allocations: Iterable[Allocation]) -> None:
         """Add the claims of one moment, sorted by provider. A consumer that had one at any moment counts as known."""
         for provider, rows in itertools.groupby(allocations, key=operator.attrgetter("provider")):
-            held: dict[str, dict[str, int]] = {}
+            held: defaultdict[str, Counter[str]] = defaultdict(Counter)
             for one in rows:
-                amounts = held.setdefault(one.resource, {})
                 for holder in {one.consumer, one.group} - {None}:
-                    amounts[str(holder)] = amounts.get(str(holder), 0) + one.used
+                    held[one.resource][str(holder)] += one.used
             self._places.setdefault(provider, []).append(self._spool.put(held))
 
-    def held(self, provider: str) -> Used:
+    def held(self, provider: str) -> defaultdict[str, Counter[str]]:
         """The largest amount that each consumer had there at any of the moments."""
-        most: dict[str, dict[str, int]] = {}
+        most: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for place in self._places.get(provider, ()):
             for resource, amounts in self._spool.get(place).items():
-                found = most.setdefault(resource, {})
-                for holder, amount in amounts.items():
-                    found[holder] = max(amount, found.get(holder, 0))
+                most[resource] |= Counter(amounts)
         return most
 
 
@@ -408,27 +396,10 @@ def _allocations(capacity: Capacity, context: Context) -> Iterator[Allocation]:
         marker = page[-1].reservation
 
 
-_GONE: Final = Inventory(0)
-
-
-def _with_gone(one: WantedProvider, records: Mapping[str, InventoryRecord]) -> dict[str, Inventory]:
-    """The inventories to store: those of the source, and a total of 0 for what the source has no longer."""
-    gone = {resource: _GONE for resource in sorted(records) if resource in one.covers - one.inventories.keys()}
-    return {**one.inventories, **gone}
-
-
 def _is_equal(record: InventoryRecord | None, wanted: Inventory) -> bool:
-    if record is None:
-        return False
-    if wanted is _GONE:
-        return record.total == 0
-    values: tuple[Any, ...] = (
-        wanted.total,
-        wanted.reserved,
-        wanted.min_unit,
-        units.max_unit_of(wanted),
-        wanted.step_size,
-        wanted.allocation_ratio,
+    if record is None or wanted is _GONE:
+        return record is not None and record.total == 0
+    names = ("total", "reserved", "min_unit", "step_size", "allocation_ratio")
+    return record.max_unit == units.max_unit_of(wanted) and all(
+        getattr(record, name) == getattr(wanted, name) for name in names
     )
-    present = (record.total, record.reserved, record.min_unit, record.max_unit, record.step_size)
-    return (*present, record.allocation_ratio) == values

@@ -10,34 +10,21 @@ from __future__ import annotations
 import dataclasses
 import decimal
 import functools
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from oslo_config import cfg
 
 from cyborg_quota import units
-from cyborg_quota.capacity.imports.changes import Used, WantedProvider
+from cyborg_quota.capacity.api import Capacity
+from cyborg_quota.capacity.imports import sources
+from cyborg_quota.capacity.imports.changes import CapacityImporter, Change, Used, WantedProvider
+from cyborg_quota.capacity.imports.sources import SourceProvider
 from cyborg_quota.cyborg.mapping import ResourceMap
 from cyborg_quota.spool import Spool
 from cyborg_quota.types.capacity import Inventory, ResourceUse
-
-_PLACES: Final = decimal.Decimal(1).scaleb(-units.MAX_RATIO_PLACES)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class SourceProvider:
-    """A provider of the source. ``inventories``: by resource class. ``used``: by consumer and resource class.
-
-    ``uuid`` and ``parent`` (the key of the containing provider) identify providers within the source. ``is_uuid_known``
-    False: ``uuid`` is not that of Placement. ``used``, ``is_shared`` None: the source does not say.
-    """
-
-    uuid: str
-    name: str
-    parent: str | None = None
-    traits: frozenset[str] = frozenset()
-    inventories: Mapping[str, Inventory] = dataclasses.field(default_factory=dict)
-    used: Mapping[str, Mapping[str, int]] | None = None
-    is_shared: bool | None = None
-    is_uuid_known: bool = True
+from cyborg_quota.validation import Context
 
 
 @dataclasses.dataclass(slots=True)
@@ -82,38 +69,34 @@ def wanted_providers(
     ]
 
 
-def _used(one: SourceProvider, resource_map: ResourceMap) -> dict[str, dict[str, int]]:
+def _used(one: SourceProvider, resource_map: ResourceMap) -> dict[str, Counter[str]]:
     """What consumers use at a provider of the source, by resource and consumer."""
-    used: dict[str, dict[str, int]] = {}
+    used: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for consumer, amounts in (one.used or {}).items():
         for resource_class, amount in amounts.items():
             for resource in resource_map.resources_of(resource_class, one.traits):
-                held = used.setdefault(resource, {})
-                held[consumer] = held.get(consumer, 0) + amount
+                used[resource][consumer] += amount
     return used
 
 
 def _read_used(spool: Spool, places: Sequence[int]) -> Used:
     """The sums of what was kept at these places."""
-    used: dict[str, dict[str, int]] = {}
+    used: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for place in places:
         for resource, amounts in spool.get(place).items():
-            held = used.setdefault(resource, {})
-            for consumer, amount in amounts.items():
-                held[consumer] = held.get(consumer, 0) + amount
+            used[resource].update(amounts)
     return used
 
 
 def use_by_resource(providers: Iterable[SourceProvider], resource_map: ResourceMap) -> dict[str, ResourceUse]:
     """What all providers together have and use. A resource without an inventory is not listed."""
     parts = _Parts()
-    used: dict[str, int] = {}
+    used: Counter[str] = Counter()
     for one in providers:
         parts.add(one, resource_map)
-        for resource, amounts in _used(one, resource_map).items():
-            used[resource] = used.get(resource, 0) + sum(amounts.values())
+        used.update({resource: amounts.total() for resource, amounts in _used(one, resource_map).items()})
     return {
-        resource: ResourceUse(sum(units.capacity_of(inventory) for inventory in inventories), used.get(resource, 0))
+        resource: ResourceUse(sum(units.capacity_of(inventory) for inventory in inventories), used[resource])
         for resource, inventories in parts.inventories.items()
     }
 
@@ -174,7 +157,55 @@ def total_of(inventories: Sequence[Inventory]) -> Inventory:
     )
 
 
-def ratio_of(value: float | str) -> decimal.Decimal:
-    """An allocation ratio of an API (a binary fraction) as it is written, rounded down to what is stored."""
-    ratio = decimal.Decimal(str(value)).quantize(_PLACES, rounding=decimal.ROUND_DOWN).normalize()
-    return ratio + 0
+# --- Imports of a service ---
+
+
+def read_use(
+    conf: cfg.ConfigOpts, endpoint: str, check: Callable[[int], object], *, timeout_seconds: float
+) -> Mapping[str, ResourceUse]:
+    """What all providers of a cloud have and what consumers use of it, by the resource rules of [cyborg].
+
+    ``endpoint``: CLOUD or CLOUD/REGION of clouds.yaml. ``check``: called after each provider. ``timeout_seconds``: of
+    each request. Raises ConfigurationError, SourceUnavailable.
+    """
+    resource_map = ResourceMap.from_conf(conf)
+    cloud, _, region = endpoint.partition("/")
+    api = sources.ServiceApi.from_cloud(cloud, region or None, sources.PLACEMENT, timeout_seconds=timeout_seconds)
+    return use_by_resource(sources.read_placement(api, resource_map, check), resource_map)
+
+
+def run(
+    conf: cfg.ConfigOpts,
+    capacity: Capacity,
+    resources: Iterable[str],
+    context: Context,
+    source: str,
+    *,
+    nested: bool = False,
+    dry_run: bool = False,
+    reason: str | None = None,
+    progress: Callable[[int], object] = lambda _count: None,
+) -> list[Change]:
+    """Import from ``source`` (placement or cyborg); returns the changes. ``progress``: called for providers done.
+
+    ``reason``: for the history; None: "imported from placement", or from cyborg.
+
+    Raises ConfigurationError, SourceUnavailable, and what CapacityImporter.run raises.
+    """
+    from_placement = source == sources.PLACEMENT
+    api = sources.ServiceApi.from_conf(conf, sources.PLACEMENT if from_placement else sources.ACCELERATOR)
+    resource_map = ResourceMap.from_conf(conf)
+
+    def read() -> Sequence[WantedProvider]:
+        found = sources.read_placement(api, resource_map, progress) if from_placement else sources.read_cyborg(api)
+        return wanted_providers(found, resource_map, spool, nested=nested)
+
+    def settle() -> None:
+        # Nova allocates in Placement before the conductor claims. A bind that was running must not be counted twice.
+        if conf.cyborg.claim_capacity and not dry_run:
+            time.sleep(conf.cyborg.reconcile_grace)
+
+    reason = reason or f"imported from {source}"
+    importer = CapacityImporter(capacity, context, resources, settle, reason, knows_use=from_placement)
+    with Spool() as spool:
+        return importer.run(read, dry_run=dry_run, progress=progress)

@@ -1,11 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of Placement's and Cyborg's APIs with openstacksdk, configured by [placement] and [accelerator]."""
+"""Reads Placement's and Cyborg's APIs with openstacksdk, configured by [placement], [accelerator] or clouds.yaml.
+
+In Placement, one request lists the providers. Each provider then costs one request, and each that has accelerators two
+more. Of Cyborg, devices and deployables are read; what is in use is not: Placement has it. A deployable refers to its
+device by a number that the API shows nowhere else, so its host cannot be looked up by the device. But devices name
+their hosts, and the name of a deployable begins with that of its host: drivers make it unique in the cloud, because it
+becomes the name of a resource provider.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import decimal
+import json
 import logging
+import re
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from keystoneauth1 import exceptions as ksa
@@ -14,10 +25,13 @@ from openstack import config, connection
 from openstack import exceptions as sdk
 from oslo_config import cfg
 
-from cyborg_quota import exceptions
+from cyborg_quota import exceptions, units
 from cyborg_quota.conf import plugins
+from cyborg_quota.cyborg.mapping import ResourceMap
 from cyborg_quota.safe_repr import safe_repr
+from cyborg_quota.types.capacity import Inventory
 
+_PLACES: Final = decimal.Decimal(1).scaleb(-units.MAX_RATIO_PLACES)
 PLACEMENT: Final = "placement"
 ACCELERATOR: Final = "accelerator"
 """The service types, which are also the names of the option groups."""
@@ -179,3 +193,145 @@ def _message(name: str, settings: str, error: Exception) -> str:
             reason = text.format(settings=settings)
             break
     return f"{name.capitalize()} could not be read: {reason}."
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SourceProvider:
+    """A provider of the source. ``inventories``: by resource class. ``used``: by consumer and resource class.
+
+    ``uuid`` and ``parent`` (the key of the containing provider) identify providers within the source. ``is_uuid_known``
+    False: ``uuid`` is not that of Placement. ``used``, ``is_shared`` None: the source does not say.
+    """
+
+    uuid: str
+    name: str
+    parent: str | None = None
+    traits: frozenset[str] = frozenset()
+    inventories: Mapping[str, Inventory] = dataclasses.field(default_factory=dict)
+    used: Mapping[str, Mapping[str, int]] | None = None
+    is_shared: bool | None = None
+    is_uuid_known: bool = True
+
+
+def ratio_of(value: float | str) -> decimal.Decimal:
+    """An allocation ratio of an API (a binary fraction) as it is written, rounded down to what is stored."""
+    ratio = decimal.Decimal(str(value)).quantize(_PLACES, rounding=decimal.ROUND_DOWN).normalize()
+    return ratio + 0
+
+
+# --- Placement ---
+
+_PLACEMENT_VERSION: Final = "1.14"
+"""The microversion that added parents; Placement has had it since 2017."""
+_SHARES: Final = "MISC_SHARES_VIA_AGGREGATE"
+
+
+def read_placement(
+    api: ServiceApi, resource_map: ResourceMap, progress: Callable[[int], object] = lambda _count: None
+) -> Iterator[SourceProvider]:
+    """All providers, each after the one that contains it. ``progress``: called for each. Raises SourceUnavailable.
+
+    A provider that is removed after it was listed is left out, with those that it contains. Read one by one: the
+    memory has what consumers use at one provider, unless the caller keeps it.
+    """
+    listed = api.get("/resource_providers", _PLACEMENT_VERSION)["resource_providers"]
+    parents = {row["uuid"]: row["parent_provider_uuid"] for row in listed}
+    gone: set[str] = set()
+    for row in sorted(listed, key=lambda row: len(_path(row["uuid"], parents))):
+        try:
+            one = _placement_provider(api, row, resource_map)
+        except SourceNotFound:
+            gone.add(row["uuid"])
+        else:
+            if gone.isdisjoint(_path(one.uuid, parents)):
+                yield one
+        progress(1)
+
+
+def _path(uuid: str, parents: Mapping[str, str | None]) -> list[str]:
+    """The provider and those that contain it."""
+    path = [uuid]
+    while (parent := parents.get(path[-1])) is not None and parent not in path:
+        path.append(parent)
+    return path
+
+
+def _placement_provider(api: ServiceApi, row: Any, resource_map: ResourceMap) -> SourceProvider:
+    path = f"/resource_providers/{row['uuid']}"
+    rows = api.get(f"{path}/inventories", _PLACEMENT_VERSION)["inventories"]
+    may_count = any(resource_map.may_count(resource_class) for resource_class in rows)
+    traits = api.get(f"{path}/traits", _PLACEMENT_VERSION)["traits"] if may_count else []
+    allocations = api.get(f"{path}/allocations", _PLACEMENT_VERSION)["allocations"] if may_count else {}
+    return SourceProvider(
+        uuid=row["uuid"],
+        name=row["name"],
+        parent=row["parent_provider_uuid"],
+        traits=frozenset(traits),
+        inventories={resource_class: _inventory(values) for resource_class, values in rows.items()},
+        used={consumer: values["resources"] for consumer, values in allocations.items()},
+        is_shared=_SHARES in traits if may_count else None,
+    )
+
+
+def _inventory(values: Any) -> Inventory:
+    return Inventory(
+        total=values["total"],
+        reserved=values["reserved"],
+        min_unit=values["min_unit"],
+        max_unit=max(values["max_unit"], values["min_unit"]),
+        step_size=values["step_size"],
+        allocation_ratio=ratio_of(values["allocation_ratio"]),
+    )
+
+
+# --- Cyborg ---
+
+_CYBORG_VERSION: Final = "2.3"
+"""The microversion that shows the status of a device; Cyborg has had it since its release 9."""
+_CLASS: Final = "rc"
+_TRAIT_PREFIX: Final = "trait"
+_MAINTENANCE: Final = "maintaining"
+_OTHER: Final = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+def read_cyborg(api: ServiceApi) -> list[SourceProvider]:
+    """The hosts and the deployables; a deployable with an unknown host has no parent. Raises SourceUnavailable.
+
+    The inventory of a deployable is reserved if all devices of its host are under maintenance.
+    """
+    devices = api.get("/devices", _CYBORG_VERSION)["devices"]
+    deployables = api.get("/deployables", _CYBORG_VERSION)["deployables"]
+    hosts = {device["hostname"] for device in devices if device["hostname"]}
+    in_service = {device["hostname"] for device in devices if device.get("status") != _MAINTENANCE}
+    providers = [SourceProvider(uuid=f"host {host}", name=host, is_uuid_known=False) for host in sorted(hosts)]
+    for row in deployables:
+        host = host_of(row["name"], hosts)
+        providers.append(_cyborg_provider(row, host, is_reserved=host is not None and host not in in_service))
+    return providers
+
+
+def host_of(name: str, hosts: Iterable[str]) -> str | None:
+    """The host whose name is the longest one with which the name of the deployable begins; None if there is none.
+
+    Drivers replace characters that a provider's name may not have by an underscore.
+    """
+
+    def begins(host: str) -> bool:
+        return any(name == part or name.startswith(part + "_") for part in (host, _OTHER.sub("_", host)))
+
+    return max((host for host in hosts if begins(host)), key=len, default=None)
+
+
+def _cyborg_provider(row: Mapping[str, Any], host: str | None, *, is_reserved: bool) -> SourceProvider:
+    attributes = [pair for one in json.loads(row["attributes_list"] or "[]") for pair in one.items()]
+    resource_class = next((value for key, value in attributes if key == _CLASS), None)
+    total = int(row["num_accelerators"])
+    inventory = Inventory(total, reserved=total if is_reserved else 0)
+    return SourceProvider(
+        uuid=row["rp_uuid"] or row["uuid"],
+        name=row["name"],
+        parent=None if host is None else f"host {host}",
+        traits=frozenset(value for key, value in attributes if key.startswith(_TRAIT_PREFIX)),
+        inventories={} if resource_class is None else {resource_class: inventory},
+        is_uuid_known=row["rp_uuid"] is not None,
+    )
