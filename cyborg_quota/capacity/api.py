@@ -17,9 +17,8 @@ from typing import Any, Final, TypeVar
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions, units, validation
-from cyborg_quota.capacity import tables
+from cyborg_quota.capacity import report, tables
 from cyborg_quota.capacity.claims import CapacityEnforcer
-from cyborg_quota.capacity.report import CapacityReporter
 from cyborg_quota.db import change_log, history, pods, resource_providers
 from cyborg_quota.db import inventories as inventory_rows
 from cyborg_quota.db.database import Connection, DuplicateEntry
@@ -59,7 +58,6 @@ class Capacity(Subject):
         self._database = enforcer.parts.database
         self._untimed = self._database.untimed
         self._history = enforcer.parts.history
-        self._reporter = CapacityReporter(self._untimed, enforcer.parts.limits)
         self._thresholds = sorted(enforcer.parts.thresholds)
         self._least_capacity = enforcer.parts.least_capacity
 
@@ -359,7 +357,7 @@ class Capacity(Subject):
         Reads all inventories, usage rows and limits. Raises LimitsUnavailable.
         """
         validation.admin_only(context, "report")
-        return self._reporter.read(sorted(self._resources))
+        return report.read(self._untimed, self._enforcer.parts.limits, sorted(self._resources))
 
     # --- notices, audit and repair ---
 

@@ -18,44 +18,35 @@ from cyborg_quota.types.capacity import InventoryRecord, NotServed, ResourceRepo
 _EMPTY: Final = Counters()
 
 
-class CapacityReporter:
-    """Reads all inventories, usage rows and limits; its cost grows with the size of the cloud."""
+def read(untimed: Database, limits: LimitDriver, resources: Collection[str]) -> list[ResourceReport]:
+    """The reports of all resources with an inventory, and of those of ``resources`` that limits promise; sorted.
 
-    def __init__(self, untimed: Database, limits: LimitDriver) -> None:
-        """``untimed``: the database without a statement timeout."""
-        self._untimed = untimed
-        self._limits = limits
+    Reads all inventories, usage rows and limits; its cost grows with the size of the cloud. ``untimed``: the database
+    without a statement timeout. Raises LimitsUnavailable.
+    """
+    records = list(untimed.read(inventories.read).values())
+    states = untimed.read(lambda connection: _tops(connection, limits))
+    names = sorted({record.resource for record in records}.union(resources))
+    promised = limits.limits(states, names)
+    counters = {key: state.counters.get(key, _EMPTY) for state in states[:1] for key in promised}
+    held = {key: one.subtree if limits.bounds_subtree else one.used + one.reserved for key, one in counters.items()}
+    totals = {one.resource: one for one in untimed.read(limit_tables.read_totals)}
+    reports = [
+        _report(name, [one for one in records if one.resource == name], promised, held, totals.get(name))
+        for name in names
+    ]
+    return [report for report in reports if report.providers or report.promised > 0]
 
-    def read(self, resources: Collection[str]) -> list[ResourceReport]:
-        """The reports of all resources with an inventory, and of those of ``resources`` that limits promise; sorted.
 
-        Raises LimitsUnavailable.
-        """
-        records = list(self._untimed.read(inventories.read).values())
-        states = self._untimed.read(self._tops)
-        names = sorted({record.resource for record in records}.union(resources))
-        limits = self._limits.limits(states, names)
-        held = {key: self._held(state.counters.get(key, _EMPTY)) for state in states[:1] for key in limits}
-        totals = {one.resource: one for one in self._untimed.read(limit_tables.read_totals)}
-        reports = [
-            _report(name, [one for one in records if one.resource == name], limits, held, totals.get(name))
-            for name in names
-        ]
-        return [report for report in reports if report.providers or report.promised > 0]
-
-    def _tops(self, connection: Connection) -> list[PathState]:
-        """The states of the projects whose limits no other limit includes. They share the counters of all projects."""
-        parents, shared = path_state.read_tree(connection)
-        bounds_subtree = self._limits.bounds_subtree
-        tops = {key.project_id for key in shared.counters} - {TOTAL}
-        if bounds_subtree or isinstance(self._limits, DatabaseLimitDriver):
-            tops |= parents.keys() | {key.project_id for key in shared.project_limits}
-        if bounds_subtree:
-            tops = {project_id for project_id in tops if parents.get(project_id) is None}
-        return path_state.states_of(shared, parents, tops)
-
-    def _held(self, counters: Counters) -> int:
-        return counters.subtree if self._limits.bounds_subtree else counters.used + counters.reserved
+def _tops(connection: Connection, limits: LimitDriver) -> list[PathState]:
+    """The states of the projects whose limits no other limit includes. They share the counters of all projects."""
+    parents, shared = path_state.read_tree(connection)
+    tops = {key.project_id for key in shared.counters} - {TOTAL}
+    if limits.bounds_subtree or isinstance(limits, DatabaseLimitDriver):
+        tops |= parents.keys() | {key.project_id for key in shared.project_limits}
+    if limits.bounds_subtree:
+        tops = {project_id for project_id in tops if parents.get(project_id) is None}
+    return path_state.states_of(shared, parents, tops)
 
 
 def _report(

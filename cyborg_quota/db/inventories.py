@@ -177,19 +177,20 @@ def set_inventory(connection: sa.Connection, provider_id: int, resource: str, in
         "min_unit": inventory.min_unit,
         "max_unit": units.max_unit_of(inventory),
         "step_size": inventory.step_size,
-        "allocation_ratio": str(inventory.allocation_ratio),
+        # (As a text, which SQLite needs and the others convert exactly.)
+        "allocation_ratio": sa.literal(str(inventory.allocation_ratio), sa.String),
         "capacity": capacity,
     }
     update = (
         sa.update(inventories)
         .where(_row.provider_id == provider_id, _row.resource == resource)
-        .values(**_ratio(values), free=capacity - _row.used - ELSEWHERE, updated_at=clock.utc_now())
+        .values(**values, free=capacity - _row.used - ELSEWHERE, updated_at=clock.utc_now())
     )
     if connection.execute(update).rowcount == 0:
         key = {"provider_id": provider_id, "resource": resource}
         counters = {"used": 0, "free": capacity, "created_at": clock.utc_now()}
         (new_id,) = _unused_ids(connection, 1)
-        connection.execute(sa.insert(inventories).values(id=new_id, **_ratio(values), **key, **counters))
+        connection.execute(sa.insert(inventories).values(id=new_id, **values, **key, **counters))
 
 
 def _unused_ids(connection: sa.Connection, count: int) -> list[int]:
@@ -202,11 +203,6 @@ def _unused_ids(connection: sa.Connection, count: int) -> list[int]:
         is_used = connection.execute(sa.select(_row.id).where(_row.id.in_(ids)).limit(1)).first() is not None
         if len(ids) == count and not is_used:
             return sorted(ids)
-
-
-def _ratio(values: dict[str, Any]) -> dict[str, Any]:
-    """The values with allocation_ratio as a text, which SQLite needs and the others convert exactly."""
-    return {**values, "allocation_ratio": sa.literal(values["allocation_ratio"], sa.String)}
 
 
 def set_used_elsewhere(connection: sa.Connection, provider_id: int, amounts: Mapping[str, int]) -> None:

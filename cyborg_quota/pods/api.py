@@ -106,7 +106,6 @@ class Pods(Subject):
         author = validation.author_of(context, None)
 
         def change(connection: Connection) -> tuple[Pod | None, RecordedChanges | None]:
-            change_log.serialize(connection)
             before, after = work(connection)
             pod = before or after
             if before == after or pod is None:
@@ -114,9 +113,7 @@ class Pods(Subject):
             recorded = RecordedChange(action, None, None, _values(before), _values(after), pod=pod.name)
             return after, change_log.record(connection, author, [recorded])
 
-        after, recorded = self._database.write(change)
-        self._history.announce(recorded)
-        return after
+        return self._history.change(self._database, change)
 
     def list_pods(self, context: Context, *, limit: int | None = None, after: str | None = None) -> list[Pod]:
         """All pods, in the order in which they were added.
@@ -364,12 +361,17 @@ class Pods(Subject):
         validation.admin_only(context, "end_bindings")
         pod = self.show(context, pod).name
         # The first batch that is not full is the last one: the call also ends if selections bind projects again.
-        ended, ids = 0, [0] * tables.BATCH
-        while len(ids) == tables.BATCH:
-            after = ids[-1]
-            ids = self._untimed.read_synced(lambda connection: tables.next_of_pod(connection, pod, after))  # noqa: B023
-            ended += self._database.write(lambda connection: tables.end_each(connection, ids))  # noqa: B023
-        return ended
+        total = 0
+        after: int | None = 0
+
+        def work(connection: Connection) -> tuple[int, int | None]:
+            self._database.sync_with_cluster(connection)
+            return tables.end_next(connection, pod, after or 0)
+
+        while after is not None:
+            ended, after = self._database.write(work)
+            total += ended
+        return total
 
     # --- measurements ---
 

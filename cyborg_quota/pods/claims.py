@@ -35,7 +35,7 @@ from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.ledger import enforcement
 from cyborg_quota.ledger.enforcers import Enforcer, Parts, PendingClaim, PreparationChanged, Refused, Rooms, conflict
 from cyborg_quota.pods import tables
-from cyborg_quota.pods.selection import PodRequest, PodSelection, reason_to_leave
+from cyborg_quota.pods.selection import PodRequest, PodSelection, is_full
 from cyborg_quota.pods.tables import BindingKey, StoredBinding
 from cyborg_quota.types import ANY, PodChoice, ReserveRequest, ResourceKey, Row
 from cyborg_quota.types.capacity import Reason, ResourceUse
@@ -306,7 +306,9 @@ def _options_of_choice(
 
 def reason_to_move(current: StoredBinding, request: PodRequest) -> Reason | None:
     """Why the binding must move. None: it stays."""
-    return reason_to_leave(current.state, current.usage, current.threshold, request)
+    if current.state != "available":
+        return current.state
+    return "full" if is_full(current.usage, current.threshold, request) else None
 
 
 def hold(connection: Connection, pod_id: int, requests: Iterable[PodRequest], selection: PodSelection) -> bool:

@@ -9,7 +9,7 @@ wait for them at its end.
 from __future__ import annotations
 
 import collections
-import dataclasses
+import contextlib
 import queue
 import threading
 import time
@@ -35,33 +35,17 @@ class _Abandoned(Exception):
     """Raised in the thread of a measurement whose time limit has passed."""
 
 
-@dataclasses.dataclass
-class _Measurement:
-    """One that runs. ``deadline``: of time.monotonic()."""
-
-    name: str
-    deadline: float
-    is_abandoned: bool = False
-
-    def check(self, _count: int = 0) -> None:
-        if self.is_abandoned:
-            raise _Abandoned
-
-    def run(
-        self, endpoint: str, read: ReadEndpoint, answers: queue.SimpleQueue[tuple[_Measurement, Usage | str]]
-    ) -> None:
-        answers.put((self, self._read(endpoint, read)))
-
-    def _read(self, endpoint: str, read: ReadEndpoint) -> Usage | str:
-        try:
-            return read(endpoint, self.check)
-        except _Abandoned:
-            return "abandoned"
-        except exceptions.QuotaError as error:
-            return str(error)
-        except Exception:
-            LOG.exception("%s could not be measured.", self.name)
-            return "An unexpected error, see the log."
+def _answer_of(name: str, endpoint: str, read: ReadEndpoint, check: Callable[[int], None]) -> Usage | str:
+    """What there is at the endpoint, or the reason why that is not known."""
+    try:
+        return read(endpoint, check)
+    except _Abandoned:
+        return "abandoned"
+    except exceptions.QuotaError as error:
+        return str(error)
+    except Exception:
+        LOG.exception("%s could not be measured.", name)
+        return "An unexpected error, see the log."
 
 
 def measure(
@@ -76,33 +60,32 @@ def measure(
     ``endpoints``: by name. ``tick``: called at least once a second; what it raises ends the iteration. The iteration
     takes at most ``timeout_seconds`` for each MAX_PARALLEL of them.
     """
-    answers: queue.SimpleQueue[tuple[_Measurement, Usage | str]] = queue.SimpleQueue()
-    waiting = collections.deque(endpoints.items())
-    running: list[_Measurement] = []
+    answers: queue.SimpleQueue[tuple[str, Usage | str]] = queue.SimpleQueue()
+    waiting = collections.deque(endpoints)
+    deadlines: dict[str, float] = {}  # of those that run, by time.monotonic()
+
+    def run(name: str) -> None:
+        def check(_count: int) -> None:
+            if name not in deadlines:
+                raise _Abandoned
+
+        answers.put((name, _answer_of(name, endpoints[name], read, check)))
+
     try:
-        while waiting or running:
-            while waiting and len(running) < MAX_PARALLEL:
-                name, endpoint = waiting.popleft()
-                one = _Measurement(name, time.monotonic() + timeout_seconds)
-                threading.Thread(
-                    target=one.run, args=(endpoint, read, answers), name=f"measure {name}", daemon=True
-                ).start()
-                running.append(one)
+        while waiting or deadlines:
+            while waiting and len(deadlines) < MAX_PARALLEL:
+                name = waiting.popleft()
+                deadlines[name] = time.monotonic() + timeout_seconds
+                threading.Thread(target=run, args=(name,), name=f"measure {name}", daemon=True).start()
             tick()
-            wait = min(one.deadline for one in running) - time.monotonic()
-            try:
-                one, answer = answers.get(timeout=min(max(wait, 0.001), _TICK_SECONDS))
-            except queue.Empty:
-                pass
-            else:
-                if one in running:
-                    running.remove(one)
-                    yield one.name, answer
+            wait = min(deadlines.values()) - time.monotonic()
+            with contextlib.suppress(queue.Empty):
+                name, answer = answers.get(timeout=min(max(wait, 0.001), _TICK_SECONDS))
+                if deadlines.pop(name, None) is not None:
+                    yield name, answer
             now = time.monotonic()
-            for late in [one for one in running if one.deadline <= now]:
-                late.is_abandoned = True
-                running.remove(late)
-                yield late.name, f"It did not answer within {timeout_seconds:g} seconds."
+            for name in [name for name, deadline in deadlines.items() if deadline <= now]:
+                del deadlines[name]
+                yield name, f"It did not answer within {timeout_seconds:g} seconds."
     finally:
-        for one in running:
-            one.is_abandoned = True
+        deadlines.clear()

@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from cyborg_quota.types.capacity import Candidate, PodState, Reason, ResourceUse
+from cyborg_quota.types.capacity import Candidate, ResourceUse
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,15 +47,6 @@ def _uses(usage: Mapping[str, ResourceUse], request: PodRequest) -> list[Resourc
 def is_at_threshold(threshold: int, use: ResourceUse) -> bool:
     """Whether the use of a resource reaches the threshold of the pod, in percent."""
     return use.used * 100 >= threshold * use.capacity
-
-
-def reason_to_leave(
-    state: PodState, usage: Mapping[str, ResourceUse] | None, threshold: int, request: PodRequest
-) -> Reason | None:
-    """Why a binding to a pod in this state must move. None: it stays."""
-    if state != "available":
-        return state
-    return "full" if is_full(usage, threshold, request) else None
 
 
 class PodFilter(abc.ABC):

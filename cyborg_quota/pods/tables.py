@@ -18,7 +18,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
@@ -396,11 +396,6 @@ def end_binding(connection: sa.Connection, binding_id: int) -> bool:
     return connection.execute(names.END_BINDINGS.where(_binding.id == binding_id)).rowcount == 1
 
 
-def end_each(connection: sa.Connection, ids: Sequence[int]) -> int:
-    """End those of these bindings that are current. Returns their number."""
-    return connection.execute(names.END_BINDINGS.where(_binding.id.in_(ids))).rowcount if ids else 0
-
-
 def insert_binding(connection: sa.Connection, key: BindingKey, pod: str, reason: Reason) -> None:
     """Insert the current binding of a key. Raises DBDuplicateEntry if there is one."""
     connection.execute(
@@ -435,10 +430,15 @@ def is_bound(connection: sa.Connection, pod: str) -> bool:
     return connection.execute(query).first() is not None
 
 
-def next_of_pod(connection: sa.Connection, pod: str, after: int) -> list[int]:
-    """The ids of the current bindings to a pod that are higher than ``after``, in order: the first BATCH of them."""
+def end_next(connection: sa.Connection, pod: str, after: int) -> tuple[int, int | None]:
+    """End the first BATCH current bindings to a pod with an id above ``after``.
+
+    Returns their number, and the id after which the next batch begins; None: there is none.
+    """
     is_current = sa.and_(_binding.pod == pod, _binding.current == 1, _binding.id > after)
-    return list(connection.scalars(sa.select(_binding.id).where(is_current).order_by(_binding.id).limit(BATCH)))
+    ids = connection.scalars(sa.select(_binding.id).where(is_current).order_by(_binding.id).limit(BATCH)).all()
+    ended = connection.execute(names.END_BINDINGS.where(_binding.id.in_(ids))).rowcount if ids else 0
+    return ended, ids[-1] if len(ids) == BATCH else None
 
 
 def list_bindings(

@@ -113,44 +113,35 @@ class CapacityImporter:
         PodNotFound, QuotaError (the temporary file cannot be written).
         """
         with Spool() as spool:
-            return self._run(read, _Claims(spool), dry_run=dry_run, progress=progress)
-
-    def _run(
-        self,
-        read: Callable[[], Sequence[WantedProvider]],
-        claims: _Claims,
-        *,
-        dry_run: bool,
-        progress: Callable[[int], object],
-    ) -> list[Change]:
-        stored = _Stored(self._capacity, self._context)
-        if self._knows_use:
-            claims.add(_allocations(self._capacity, self._context))
-        wanted = read()
-        self._check(wanted)
-        matched = [(one, stored.find(one)) for one in wanted]
-        _check_matches(matched)
-        self._check_parents(wanted, stored)
-        self._capacity.require_pods(self._context, {one.pod for one in wanted if one.pod is not None})
-        if any(self._elsewhere(one, provider, claims) for one, provider in matched if one.used is not None):
-            self._settle()
-            claims.add(_allocations(self._capacity, self._context))
-        _warn_about_known(matched)
-        _warn_about_hosts(matched, stored)
-        changes: list[Change] = []
-        overtaken: list[tuple[str]] = []
-        for one, provider in matched:
-            try:
-                changes += self._apply(one, provider, stored, claims, dry_run=dry_run)
-            except (exceptions.ProviderConflict, exceptions.ProviderExists):
-                overtaken.append((one.name,))
-            progress(1)
-        _warn(
-            "Another writer has changed %d providers since this import began, %s for example. They keep that change; "
-            "the next import compares them again.",
-            overtaken,
-        )
-        return changes
+            claims = _Claims(spool)
+            stored = _Stored(self._capacity, self._context)
+            if self._knows_use:
+                claims.add(_allocations(self._capacity, self._context))
+            wanted = read()
+            self._check(wanted)
+            matched = [(one, stored.find(one)) for one in wanted]
+            _check_matches(matched)
+            self._check_parents(wanted, stored)
+            self._capacity.require_pods(self._context, {one.pod for one in wanted if one.pod is not None})
+            if any(self._elsewhere(one, provider, claims) for one, provider in matched if one.used is not None):
+                self._settle()
+                claims.add(_allocations(self._capacity, self._context))
+            _warn_about_known(matched)
+            _warn_about_hosts(matched, stored)
+            changes: list[Change] = []
+            overtaken: list[tuple[str]] = []
+            for one, provider in matched:
+                try:
+                    changes += self._apply(one, provider, stored, claims, dry_run=dry_run)
+                except (exceptions.ProviderConflict, exceptions.ProviderExists):
+                    overtaken.append((one.name,))
+                progress(1)
+            _warn(
+                "Another writer has changed %d providers since this import began, %s for example. They keep that "
+                "change; the next import compares them again.",
+                overtaken,
+            )
+            return changes
 
     def _check(self, wanted: Sequence[WantedProvider]) -> None:
         used = {resource for one in wanted for resource in one.inventories}

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import decimal
+import functools
 import json
 import logging
 import re
@@ -88,8 +89,7 @@ class ServiceApi:
     """
 
     def __init__(self, connect: Callable[[], Any], name: str, base: str = "", settings: str = "") -> None:
-        self._connect = connect
-        self._client: Any = None
+        self._client = functools.cache(connect)
         self._name = name
         self._base = base.rstrip("/")
         self._settings = settings or f"[{name}]"
@@ -170,8 +170,7 @@ class ServiceApi:
     def get(self, path: str, microversion: str | None = None) -> Any:
         """The parsed body of a GET. Raises SourceUnavailable, whose text has no credentials."""
         try:
-            self._client = self._client or self._connect()
-            response = self._client.get(self._base + path, microversion=microversion)
+            response = self._client().get(self._base + path, microversion=microversion)
             sdk.raise_from_response(response)
             return response.json()
         except _ERRORS as error:
