@@ -42,7 +42,6 @@ from cyborg_quota.types.capacity import (
     PodState,
     PodUsage,
     ReadEndpoint,
-    Reason,
     ResourceUse,
 )
 from cyborg_quota.validation import Context
@@ -253,23 +252,14 @@ class Pods(Subject):
         return binding
 
     def _rebind(self, connection: Connection, key: BindingKey, request: PodRequest) -> Binding:
+        """Take the first option of a claim; if there is none, a present binding stays."""
+        options = pod_claims.options_of_request(connection, key, request, self._selection)
+        _, changes = next(options, ("", ()))
+        # Do not try the next option in this transaction: those that do not lock pods in the order of their ids may wait
+        # for each other.
+        if not pod_claims.change_bindings(connection, changes, self._selection):
+            raise ConcurrentChange
         current = tables.find_current(connection, key)
-        reason: Reason | None = "first" if current is None else pod_claims.reason_to_move(current, request)
-        if current is not None and reason is None:
-            return current.binding  # another call has moved it
-        candidates = tables.list_pods(connection)
-        others = (
-            candidate
-            for candidate in self._selection.ranked(candidates, request)
-            if current is None or candidate.id != current.pod_id
-        )
-        best = next(others, None)
-        if best is not None:
-            if not pod_claims.hold(connection, best.id, [request], self._selection):
-                # It has changed since it was read. Do not lock the next one in this transaction: transactions that do
-                # not lock pods in the order of their ids may wait for each other.
-                raise ConcurrentChange
-            return _replace(connection, key, current, best.pod.name, reason or "first")
         if current is None:
             raise exceptions.NoPodFits(request.zone, request.affinity)
         return current.binding
@@ -326,9 +316,13 @@ class Pods(Subject):
             if stored.pod.state != "available":
                 raise exceptions.PodNotAvailable(pod, stored.pod.state)
             current = tables.find_current(connection, key)
-            if current is not None and current.binding.pod == pod:
-                return current.binding
-            return _replace(connection, key, current, pod, "operator")
+            if current is None or current.binding.pod != pod:
+                ended_id = None if current is None else current.id
+                if not tables.replace_binding(connection, key, ended_id, pod, "operator"):
+                    raise ConcurrentChange
+                current = tables.find_current(connection, key)
+            assert current is not None, "inserted in this transaction"
+            return current.binding
 
         return self._bind(key, work)
 
@@ -574,18 +568,6 @@ def _notice(stored: Candidate, resource: str, is_reached: bool) -> PodNotice:
     use = (stored.usage or {}).get(resource, ResourceUse(0, 0))
     levels = (0, stored.pod.threshold) if is_reached else (stored.pod.threshold, 0)
     return PodNotice(stored.pod.name, resource, use.capacity, use.used, *levels)
-
-
-def _replace(
-    connection: Connection, key: BindingKey, current: StoredBinding | None, pod: str, reason: Reason
-) -> Binding:
-    """End the current binding and insert the next one. The row of the pod is locked."""
-    if current is not None and not tables.end_binding(connection, current.id):
-        raise ConcurrentChange
-    tables.insert_binding(connection, key, pod, reason)
-    stored = tables.find_current(connection, key)
-    assert stored is not None, "inserted in this transaction"
-    return stored.binding
 
 
 def _key(project_id: str, zone: str | None, affinity: Mapping[str, str] | None) -> BindingKey:

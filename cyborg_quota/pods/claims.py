@@ -148,20 +148,10 @@ class PodEnforcer(Enforcer):
         return () if all(item.counted_pod is None for item in pending) else None
 
     def charge(self, connection: Connection, pending: Sequence[PendingClaim]) -> None:
-        """Change the bindings.
-
-        The rows of the pods are locked first, in the order of their ids: a switch to maintenance, a change of tags and
-        a new measurement wait for them. What was committed since the pods were ranked is read then (P1).
-        """
+        """Change the bindings."""
         changes = [one for item in pending for one in item.changes if isinstance(one, BindingChange)]
-        for pod_id in sorted({change.pod_id for change in changes}):
-            requests = [change.request for change in changes if change.pod_id == pod_id]
-            if not hold(connection, pod_id, requests, self.selection):
-                raise PreparationChanged
-        for change in sorted(changes):
-            if change.ended_id is not None and not tables.end_binding(connection, change.ended_id):
-                raise PreparationChanged
-            tables.insert_binding(connection, change.key, change.pod, change.reason)
+        if not change_bindings(connection, changes, self.selection):
+            raise PreparationChanged
 
     def retries(self, pending: Sequence[PendingClaim], refusal: Exception) -> bool:
         """Whether claims that may choose another pod have caused ``refusal``: then what all pods leave is read.
@@ -280,14 +270,14 @@ def options(connection: Connection, unit: PodUnit, selection: PodSelection) -> I
     elif isinstance(target, tuple):
         yield from ((pod, ()) for pod in target)
     else:
-        yield from _options_of_choice(connection, unit, target, selection)
+        request = PodRequest(target.zone, target.affinity, unit.amounts)
+        yield from options_of_request(connection, _key(unit.claims[0].project_id, target), request, selection)
 
 
-def _options_of_choice(
-    connection: Connection, unit: PodUnit, choice: PodChoice, selection: PodSelection
+def options_of_request(
+    connection: Connection, key: BindingKey, request: PodRequest, selection: PodSelection
 ) -> Iterator[PodOption]:
-    key = _key(unit.claims[0].project_id, choice)
-    request = PodRequest(choice.zone, choice.affinity, unit.amounts)
+    """The pods for a binding, as above. None: there is no binding, and no pod passes the filters."""
     current = tables.find_current(connection, key)
     reason: Reason | None = "first"
     if current is not None:
@@ -309,6 +299,22 @@ def reason_to_move(current: StoredBinding, request: PodRequest) -> Reason | None
     if current.state != "available":
         return current.state
     return "full" if is_full(current.usage, current.threshold, request) else None
+
+
+def change_bindings(connection: Connection, changes: Sequence[BindingChange], selection: PodSelection) -> bool:
+    """End bindings, and insert the next ones. False: something has changed since the pods were ranked; roll back.
+
+    The rows of the pods are locked first, in the order of their ids: a switch to maintenance, a change of tags and a
+    new measurement wait for them. What was committed since the pods were ranked is read then (P1).
+    """
+    for pod_id in sorted({change.pod_id for change in changes}):
+        requests = [change.request for change in changes if change.pod_id == pod_id]
+        if not hold(connection, pod_id, requests, selection):
+            return False
+    return all(
+        tables.replace_binding(connection, change.key, change.ended_id, change.pod, change.reason)
+        for change in sorted(changes)
+    )
 
 
 def hold(connection: Connection, pod_id: int, requests: Iterable[PodRequest], selection: PodSelection) -> bool:

@@ -412,6 +412,14 @@ def insert_binding(connection: sa.Connection, key: BindingKey, pod: str, reason:
     )
 
 
+def replace_binding(connection: sa.Connection, key: BindingKey, ended_id: int | None, pod: str, reason: Reason) -> bool:
+    """End the binding with this id, if any, and insert the next one. False: it has ended already; roll back."""
+    if ended_id is not None and not end_binding(connection, ended_id):
+        return False
+    insert_binding(connection, key, pod, reason)
+    return True
+
+
 BATCH = 1000
 """The most bindings that one transaction ends or deletes."""
 
