@@ -400,7 +400,8 @@ class QuotaEngine(Queries):
     def audit(self, context: Context) -> list[Drift | CapacityDrift]:
         """The counters of usage and of inventories that differ from the reservations. Normally none. Admin only."""
         validation.admin_only(context, "audit")
-        return [*self._driver.healer.audit(), *self._driver.enforcers.audit()]
+        drifts = [drift for enforcer in self._driver.enforcers for drift in enforcer.audit()]
+        return [*self._driver.healer.audit(), *drifts]
 
     def heal(self, context: Context, *, progress: Callable[[int], None] | None = None) -> list[Drift | CapacityDrift]:
         """Repair the counters that ``audit`` reports, without blocking other calls. Admin only.
@@ -409,8 +410,8 @@ class QuotaEngine(Queries):
         """
         validation.admin_only(context, "heal")
         # (Inventories first: the order in which all transactions lock.)
-        capacity = self._driver.enforcers.heal(progress)
-        return [*self._driver.healer.heal(progress), *capacity]
+        healed = [drift for enforcer in self._driver.enforcers for drift in enforcer.heal(progress)]
+        return [*self._driver.healer.heal(progress), *healed]
 
     @property
     def location(self) -> str:

@@ -377,9 +377,12 @@ class Capacity(Subject):
         found = []
         for inventory_id, last in stored:
             now = level(last.used, last.capacity, self._thresholds, 0 if inventory_id is None else least)
-            notice = dataclasses.replace(last, now=now)
-            if now != last.before and self._database.write(functools.partial(_claim, inventory_id, notice)):
-                found.append(notice)
+            if inventory_id is None:
+                claim = functools.partial(tables.claim_notice_level, resource=last.resource)
+            else:
+                claim = functools.partial(inventory_rows.claim_notified_level, inventory_id=inventory_id)
+            if now != last.before and self._database.write(functools.partial(claim, before=last.before, now=now)):
+                found.append(dataclasses.replace(last, now=now))
         return found
 
     def audit(self, context: Context) -> list[CapacityDrift]:
@@ -431,13 +434,6 @@ class Capacity(Subject):
                 raise exceptions.ProviderNotFound(name)
             raise exceptions.ProviderConflict(provider.name, generation, provider.generation)
         return stored
-
-
-def _claim(inventory_id: int | None, notice: CapacityNotice, connection: Connection) -> bool:
-    """Record the level of a notice. False: another host changed it first, and sends the notice."""
-    if inventory_id is None:
-        return tables.claim_notice_level(connection, str(notice.resource), notice.before, notice.now)
-    return inventory_rows.claim_notified_level(connection, inventory_id, notice.before, notice.now)
 
 
 def _remove_inventories(

@@ -46,9 +46,6 @@ _MAX_CACHED: Final = 50_000
 _MAX_CACHED_SECONDS: Final = 60.0
 """After this time, a name is read again: another provider may have it now."""
 
-Search = Callable[[Mapping[str, int], int, Collection[str]], list[Candidate]]
-"""Returns up to a number of candidates for these amounts, none in one of these pods."""
-
 
 class CapacityEnforcer(Enforcer):
     """Finds providers and takes their capacity."""
@@ -103,7 +100,7 @@ class CapacityEnforcer(Enforcer):
         elif named:
             self._database.read(lambda connection: self.place_named(connection, named))
         if anywhere := _anywhere(pending):
-            self._database.read(lambda connection: self.place(self.search(connection), anywhere, pending))
+            self._database.read(lambda connection: self.place(connection, anywhere, pending))
 
     def place_named(self, connection: Connection, named: Sequence[PendingClaim]) -> None:
         """Read the providers and the inventories that claims name. Raises ProviderNotFound."""
@@ -117,16 +114,16 @@ class CapacityEnforcer(Enforcer):
         found = find_providers(self._database, connection, {str(item.claim.provider) for item in named})
         return {name: stored.id for name, stored in found.items()}
 
-    def search(self, connection: Connection, pod: str | None = None) -> Search:
-        """Searches among the providers of the pod, or of any (None)."""
-        order = self._selection.order
-        return lambda amounts, limit, avoided: tables.find_candidates(
-            connection, amounts, order, limit, pod, avoided=avoided
-        )
-
-    def place(self, search: Search, claims: Sequence[PendingClaim], pending: Iterable[PendingClaim]) -> bool:
+    def place(
+        self,
+        connection: Connection,
+        claims: Sequence[PendingClaim],
+        pending: Iterable[PendingClaim],
+        pod: str | None = None,
+    ) -> bool:
         """Choose the providers of ``claims``: of all or (False) of none. ``pending``: with all others of the call.
 
+        ``pod``: only providers of this pod.
         A provider that has refused a claim of this call is avoided if the claims fit elsewhere.
         """
         groups: dict[frozenset[tuple[str, int]], list[PendingClaim]] = {}
@@ -135,7 +132,7 @@ class CapacityEnforcer(Enforcer):
         tried = {provider_id for item in claims for provider_id in item.tried}
         for avoided in (tried, set[int]()) if tried else (tried,):
             taken = Taken(pending)
-            if all(self._place_equal(search, group, taken, avoided) for group in groups.values()):
+            if all(self._place_equal(connection, group, taken, avoided, pod) for group in groups.values()):
                 for item in () if avoided else claims:
                     item.tried.clear()
                 return True
@@ -144,7 +141,12 @@ class CapacityEnforcer(Enforcer):
         return False
 
     def _place_equal(
-        self, search: Search, claims: Sequence[PendingClaim], taken: Taken, tried: Collection[int]
+        self,
+        connection: Connection,
+        claims: Sequence[PendingClaim],
+        taken: Taken,
+        tried: Collection[int],
+        pod: str | None,
     ) -> bool:
         """Place claims of equal amounts: each takes the best provider that is left. False: not all of them fit."""
         amounts = claims[0].claim.deltas
@@ -152,7 +154,7 @@ class CapacityEnforcer(Enforcer):
         waiting = list(reversed(claims))
         while waiting:
             avoided = taken.full_pods(waiting[-1])
-            found = search(amounts, limit, avoided)
+            found = tables.find_candidates(connection, amounts, self._selection.order, limit, pod, avoided=avoided)
             heap: list[tuple[int, float, Candidate]] = []
             for one in found:
                 if one.provider_id not in tried:
@@ -257,7 +259,7 @@ class CapacityEnforcer(Enforcer):
         def work(connection: Connection) -> list[CapacityOver]:
             overs = self._violations(connection, named) if named else []
             if not overs and (anywhere := _anywhere(pending)) and self._database.is_galera(connection):
-                self.place(self.search(connection), anywhere, pending)
+                self.place(connection, anywhere, pending)
             if not overs and named:  # (the next attempt uses what is read here)
                 self.place_named(connection, named)
             return overs

@@ -299,23 +299,6 @@ class Enforcers:
         growing = {resource: amount for resource, amount in amounts.items() if amount > 0}
         return [over for one in self._all for over in one.check(project_id, growing)] if growing else []
 
-    def audit(self) -> list[CapacityDrift]:
-        """The counters, besides usage rows, that differ from the reservations."""
-        return [drift for one in self._all for drift in one.audit()]
-
-    def heal(self, progress: Callable[[int], None] | None) -> list[CapacityDrift]:
-        """Repair them. Returns them before and after."""
-        return [drift for one in self._all for drift in one.heal(progress)]
-
-    def measured(self, connection: Connection) -> tuple[dict[ResourceKey, ResourceUse], dict[str, float]]:
-        """For the metrics: see Enforcer.measured. What inventories have precedes what was measured elsewhere."""
-        uses, ages = {}, {}
-        for one in self._all:
-            more, of_pods = one.measured(connection)
-            uses.update(more)
-            ages.update(of_pods)
-        return uses, ages
-
     def amounts(self, pending: Sequence[PendingClaim], *, is_chosen: bool) -> dict[ResourceKey, int]:
         """What the claims add, by counter. ``is_chosen`` False: no pod is chosen yet, so none of its counters."""
         amounts: dict[ResourceKey, int] = {}

@@ -11,6 +11,8 @@ from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.path_state import PathState
 from cyborg_quota.ledger.enforcers import Enforcers
 from cyborg_quota.ledger.headroom import HeadroomReader
+from cyborg_quota.types import ResourceKey
+from cyborg_quota.types.capacity import ResourceUse
 from cyborg_quota.types.metrics import LedgerMetrics
 
 
@@ -30,7 +32,12 @@ def read(
     """
 
     def work(connection: Connection) -> tuple[Sequence[PathState], LedgerMetrics]:
-        capacity, ages = enforcers.measured(connection)
+        capacity: dict[ResourceKey, ResourceUse] = {}
+        ages: dict[str, float] = {}
+        for enforcer in enforcers:  # what inventories have replaces what was measured elsewhere
+            uses, ages_of_pods = enforcer.measured(connection)
+            capacity.update(uses)
+            ages.update(ages_of_pods)
         overdue = history.oldest_overdue(connection, grace).total_seconds()
         revision = schema.checked_revision(connection)
         return path_state.read_states(connection, project_ids), LedgerMetrics([], capacity, ages, overdue, revision)

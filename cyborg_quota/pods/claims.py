@@ -140,7 +140,7 @@ class PodEnforcer(Enforcer):
                 fitting = set.intersection(*[capacity_tables.pods_that_fit(connection, dict(one)) for one in shapes])
             if pod in full or (fitting is not None and pod not in fitting):
                 continue
-            if self._capacity.place(self._capacity.search(connection, pod), unit.claims, pending):
+            if self._capacity.place(connection, unit.claims, pending, pod):
                 unit.claims[0].changes = changes
                 return
 

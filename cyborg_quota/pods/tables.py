@@ -124,13 +124,8 @@ def find(connection: sa.Connection, name: str) -> Candidate:
     raise exceptions.PodNotFound(name)
 
 
-class PodsVersion(NamedTuple):
-    """Changes whenever a pod is added, changed, measured, bound or removed. (Ids are not used again.)"""
-
-    pods: int
-    newest: int | None
-    changes: int | None
-
+PodsVersion = tuple[int, "int | None", "int | None"]
+"""Changes whenever a pod is added, changed, measured, bound or removed. (Ids are not used again.)"""
 
 _any_pod = pods.alias("any_pod")
 VERSION: Final = sa.select(
@@ -142,7 +137,7 @@ VERSION: Final = sa.select(
 
 def version_of(row: Any) -> PodsVersion:
     """The version in a row with the columns of VERSION."""
-    return PodsVersion(row.version_pods, row.version_newest, row.version_changes)
+    return row.version_pods, row.version_newest, row.version_changes
 
 
 def read_version(connection: sa.Connection) -> PodsVersion:
@@ -267,13 +262,6 @@ def claim_measurement(connection: sa.Connection, name: str, age_microseconds: in
     return connection.execute(_CLAIM_MEASUREMENT, parameters).rowcount == 1
 
 
-class NotifiedPod(NamedTuple):
-    """A measured pod, and the resources whose threshold was reached when it was reported last."""
-
-    pod: Candidate
-    notified: frozenset[str]
-
-
 _NOTIFIED = sa.select(*COLUMNS, _pod.notified_resources).select_from(WITH_USAGE).where(_usage.usage.is_not(None))
 _CLAIM_NOTIFIED = (
     sa.update(pods)
@@ -282,10 +270,10 @@ _CLAIM_NOTIFIED = (
 )
 
 
-def read_notified(connection: sa.Connection) -> list[NotifiedPod]:
-    """Every pod that was measured, in the order in which they were added."""
+def read_notified(connection: sa.Connection) -> list[tuple[Candidate, frozenset[str]]]:
+    """Every pod that was measured, and the resources whose threshold was reached when it was reported last."""
     rows = connection.execute(_NOTIFIED.order_by(_pod.id))
-    return [NotifiedPod(stored(row), frozenset(json.loads(row.notified_resources or "[]"))) for row in rows]
+    return [(stored(row), frozenset(json.loads(row.notified_resources or "[]"))) for row in rows]
 
 
 def claim_notified(connection: sa.Connection, pod_id: int, before: Collection[str], now: Collection[str]) -> bool:
