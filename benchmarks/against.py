@@ -60,7 +60,7 @@ def sync(python: str, url: str) -> None:
     """Create the schema of an environment's code in a database, and limits."""
     program = [str(pathlib.Path(python).with_name("cyborg-quota")), "--config-file", "/dev/stdin"]
     text = f"[database]\nconnection = {url.replace('$', '$$')}\n[limits]\ndriver = database\n[quota]\nresources = gpu\n"
-    for command in (("db", "sync"), *(("limit", "set", *limit) for limit in LIMITS)):
+    for command in (("db", "sync"), *(("set", *limit) for limit in LIMITS)):
         subprocess.run([*program, *command], input=text, text=True, check=True, capture_output=True)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulates a trace in memory under half of each project's peak, as `limit simulate` does."""
+"""Simulates a trace in memory under half of each project's peak, as `simulate` does."""
 
 from __future__ import annotations
 

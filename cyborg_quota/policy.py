@@ -11,7 +11,7 @@ import copy
 import dataclasses
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from oslo_config import cfg
@@ -35,13 +35,17 @@ SERVICE: Final = "cyborg_quota:service_api"
 GET: Final = "cyborg_quota:quota:get"
 CHILDREN: Final = "cyborg_quota:quota:children"
 LIST: Final = "cyborg_quota:quota:list"
+OVER: Final = "cyborg_quota:quota:over"
+PREVIEW: Final = "cyborg_quota:limit:preview"
 DEFAULTS: Final = "cyborg_quota:default:set"
 TOTALS: Final = "cyborg_quota:total:set"
 PLACE: Final = "cyborg_quota:project:place"
 RESERVATIONS: Final = "cyborg_quota:reservation:list"
 ALL_RESERVATIONS: Final = "cyborg_quota:reservation:list_all"
 CAPACITY: Final = "cyborg_quota:capacity:list"
+CHANGE_CAPACITY: Final = "cyborg_quota:capacity:change"
 PODS: Final = "cyborg_quota:pod:list"
+CHANGE_PODS: Final = "cyborg_quota:pod:change"
 SELECT_POD: Final = "cyborg_quota:pod:select"
 
 _PERSONAS: Final = {
@@ -102,13 +106,13 @@ _CALLS: Final[dict[str, tuple[str, str, tuple[tuple[str, str], ...]]]] = {
         "List the reservations of all projects.",
         (("GET", "/v2/quota_reservations"),),
     ),
-    CAPACITY: (_ADMIN_OR_SERVICE, "List the inventories of the providers.", (("GET", "/v2/quota_capacity"),)),
-    PODS: (_ADMIN_OR_SERVICE, "List the pods.", (("GET", "/v2/quota_pods"),)),
-    SELECT_POD: (
-        _ADMIN_OR_SERVICE,
-        "Select the pod of a project, and see its name.",
-        (("POST", "/v2/quota_pods/select"),),
-    ),
+    OVER: (_ADMIN_OR_SERVICE, "List what exceeds a limit.", (("GET", "/v2/quota_over"),)),
+    PREVIEW: (f"rule:{ADMIN}", "See what setting limits would change.", (("POST", "/v2/quota_preview"),)),
+    CAPACITY: (_ADMIN_OR_SERVICE, "List the providers, their inventories, and what is promised.", ()),
+    CHANGE_CAPACITY: (f"rule:{ADMIN}", "Add, change and remove providers and inventories.", ()),
+    PODS: (_ADMIN_OR_SERVICE, "List the pods, their measurements, and the bindings of projects to them.", ()),
+    CHANGE_PODS: (f"rule:{ADMIN}", "Add, change and remove pods, and move or end the bindings of projects.", ()),
+    SELECT_POD: (_ADMIN_OR_SERVICE, "Select the pod of a project, and see its name.", ()),
 }
 _SCOPES: Final = ["project", "system"]
 """A token for a domain has no rights here, whatever its roles are."""
@@ -123,7 +127,7 @@ _OF_PROGRAMS: Final[dict[str, tuple[str, str, tuple[tuple[str, str], ...]]]] = {
         "project; a root has none. is_admin is true on the command line, and in the REST API for whom "
         f"{ADMIN} allows.",
         (
-            ("CLI", "cyborg-quota limit set --project"),
+            ("CLI", "cyborg-quota set --project"),
             ("PUT", _PROJECT),
             ("DELETE", _PROJECT),
             ("POST", f"{_PROJECT}/overrides"),
@@ -166,7 +170,9 @@ def list_rules() -> list[Any]:
         for name, (check, description) in _PERSONAS.items()
     ]
     calls = [
-        policy.DocumentedRuleDefault(name, check, description, _operations(operations), scope_types=_SCOPES)
+        policy.DocumentedRuleDefault(
+            name, check, description, _operations([*operations, *_generated(name, operations)]), scope_types=_SCOPES
+        )
         for name, (check, description, operations) in _CALLS.items()
     ]
     of_programs = [
@@ -174,6 +180,14 @@ def list_rules() -> list[Any]:
         for name, (check, description, operations) in _OF_PROGRAMS.items()
     ]
     return [*of_programs, *personas, *calls]
+
+
+def _generated(rule: str, known: Collection[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The calls with this rule that the table of operations generates."""
+    from cyborg_quota.surface import table
+
+    routes = [one.route for one in table.operations().values() if one.route is not None]
+    return [route[:2] for route in routes if route.rule == rule and route[:2] not in known]
 
 
 def _operations(operations: Iterable[tuple[str, str]]) -> list[Any]:

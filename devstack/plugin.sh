@@ -39,7 +39,7 @@ function init_cyborg_quota {
     if [[ $CYBORG_QUOTA_LIMIT_DRIVER == database && -n $CYBORG_QUOTA_DEFAULT_LIMITS ]]; then
         # One word for each limit.
         # shellcheck disable=SC2086
-        cyborg_quota cyborg-quota limit set --default $CYBORG_QUOTA_DEFAULT_LIMITS
+        cyborg_quota cyborg-quota set --default $CYBORG_QUOTA_DEFAULT_LIMITS
     fi
 }
 

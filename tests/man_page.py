@@ -28,9 +28,9 @@ _ENVIRONMENT: Final = {
     "[database]. It takes precedence over the files.",
 }
 _EXAMPLES: Final = {
-    "cyborg-quota limit set --project PROJECT gpu=4": "Set the limit of a project.",
-    "cyborg-quota usage list --project PROJECT": "Show what a project has in use and reserved, and what fits.",
-    "cyborg-quota usage audit": "Compare the counters with the reservations.",
+    "cyborg-quota set gpu=4 PROJECT": "Set the limit of a project.",
+    "cyborg-quota show --usage PROJECT": "Show what a project has in use and reserved, and what fits.",
+    "cyborg-quota audit": "Compare the counters with the reservations.",
 }
 
 

@@ -31,7 +31,7 @@ step "3. Charge a small trace of accelerator attaches, with a limit of 4 GPUs pe
 show cyborg-quota replay etc/cyborg_quota/traces/example.csv
 
 step "4. What each project holds now"
-show cyborg-quota usage list
+show cyborg-quota list --usage
 
 step "Done. To continue by hand:"
 cat <<END

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import decimal
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
@@ -13,6 +14,8 @@ from cyborg_quota import validation
 from cyborg_quota.api.schemas import COMPONENTS
 from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.policy import Named, Policy
+from cyborg_quota.surface import formats
+from cyborg_quota.surface.operations import Columns
 from cyborg_quota.validation import Context
 
 Item = TypeVar("Item")
@@ -32,7 +35,7 @@ class Caller:
     request_id: str | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True)
 class Call:
     """A call that the policy allows. ``body`` and ``query`` agree with the schemas of the operation.
 
@@ -48,6 +51,7 @@ class Call:
     body: Any
     url: str
     parent_id: str | None = None
+    notice: str | None = None
 
     @property
     def project_id(self) -> str:
@@ -119,7 +123,20 @@ def render(component: str, record: Any, **values: Any) -> Json:
     }
 
 
+def render_columns(shown: Columns, record: Any) -> Json:
+    """The members of a record."""
+    return {one.member: _json(one.of(record)) for one in shown}
+
+
 def _json(value: Any) -> Any:
     if isinstance(value, datetime.datetime):
         return moment(value)
+    if isinstance(value, formats.Cell):
+        return value.machine_readable()
+    if isinstance(value, decimal.Decimal):
+        return str(value)
+    if isinstance(value, (list, tuple)):
+        return [_json(one) for one in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
     return dict(value) if isinstance(value, Mapping) else value

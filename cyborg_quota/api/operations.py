@@ -1,17 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of all calls of the API: method, path, policy rule, schemas and handler."""
+"""The table of all calls of the API: method, path, policy rule, schemas and handler.
+
+Most are generated from the operations (surface/table.py); by hand are those whose answers nest.
+"""
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
-from collections.abc import Callable, Mapping
+import functools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from cyborg_quota import policy
 from cyborg_quota.api import schemas
-from cyborg_quota.api.call import Call
-from cyborg_quota.api.handlers import history, lists, overrides, pods, quotas, totals, tree
-from cyborg_quota.api.schemas import Schema
+from cyborg_quota.api.call import Call, render_columns
+from cyborg_quota.api.errors import Refused
+from cyborg_quota.api.handlers import history, lists, overrides, quotas, totals, tree
+from cyborg_quota.surface import arguments, table
+from cyborg_quota.surface import operations as surface
+from cyborg_quota.surface.operations import Route, Schema
 
 _NO_QUERY: Final[Mapping[str, Schema]] = {}
 
@@ -45,12 +54,12 @@ class Operation:
 _PROJECT: Final = "/v2/quotas/{project_id}"
 _REASON: Final = {"reason": schemas.COMPONENTS["SetLimits"]["properties"]["reason"]}
 
-OPERATIONS: Final[tuple[Operation, ...]] = (
+_BY_HAND: Final = (
     Operation(
         "GET",
         "/v2/quotas",
         "list_quotas",
-        "List the projects that have limits of their own or overrides; or those that have limits in one pod.",
+        "List the projects that hold something or have limits of their own; or those that have limits in one pod.",
         policy.LIST,
         quotas.list_quotas,
         answer="ProjectQuotas",
@@ -220,6 +229,27 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     ),
     Operation(
         "GET",
+        "/v2/quota_over",
+        "list_over",
+        "List what exceeds a limit, after it was lowered.",
+        policy.OVER,
+        quotas.list_over,
+        answer="OverList",
+        errors=(409,),
+    ),
+    Operation(
+        "POST",
+        "/v2/quota_preview",
+        "preview_limits",
+        "Tell what setting limits would change, and why it would be refused. Nothing is written.",
+        policy.PREVIEW,
+        quotas.preview,
+        body="Preview",
+        answer="PlannedChanges",
+        errors=(404, 409),
+    ),
+    Operation(
+        "GET",
         "/v2/quota_totals",
         "get_total_quota",
         "Show the total limits over all projects, and what all projects hold.",
@@ -262,35 +292,106 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         query={**schemas.RESERVATION_FILTERS, **schemas.PAGE},
         errors=(404,),
     ),
-    Operation(
-        "GET",
-        "/v2/quota_capacity",
-        "list_quota_capacity",
-        "List the inventories of the providers, and what is free.",
-        policy.CAPACITY,
-        lists.list_capacity,
-        answer="Capacity",
-        query={**schemas.PROVIDER, **schemas.INVENTORY_PAGE},
-        errors=(404,),
-    ),
-    Operation(
-        "GET",
-        "/v2/quota_pods",
-        "list_quota_pods",
-        "List the pods, and what they had in use when they were measured last.",
-        policy.PODS,
-        pods.list_pods,
-        answer="Pods",
-    ),
-    Operation(
-        "POST",
-        "/v2/quota_pods/select",
-        "select_quota_pod",
-        "Select the pod of a project for a zone and tags. The project is bound to a pod, or to another one, if needed.",
-        policy.SELECT_POD,
-        pods.select,
-        body="SelectPod",
-        answer="PodBinding",
-        errors=(409,),
-    ),
 )
+
+
+def _generated(of: surface.Operation, route: Route) -> Operation:
+    """The call of an operation that has a route, and its schemas."""
+    in_path = re.findall(r"\{(\w+)\}", route.path)
+    sent = [one for one in surface.flat(of.arguments) if one.rest and one.name not in in_path]
+    name = of.words.replace(" ", "_")
+    component = "".join(map(str.capitalize, of.words.split()))
+    has_query = route.method in ("GET", "DELETE")
+    if not has_query:
+        schemas.COMPONENTS[component] = _body((str(one.rest), one) for one in sent)
+    return Operation(
+        route.method,
+        route.path,
+        name,
+        of.summary.partition("\n")[0],
+        route.rule,
+        functools.partial(_handle, of, route),
+        None if has_query else component,
+        _answer(of, route),
+        {**{str(one.rest): one.schema for one in sent}, **_page(route)} if has_query else _NO_QUERY,
+        route.status,
+        route.errors,
+    )
+
+
+def _page(route: Route) -> Mapping[str, Schema]:
+    """The number of the entries of a page, which is the same for all lists."""
+    return {"limit": schemas.PAGE["limit"]} if route.marker else _NO_QUERY
+
+
+def _body(members: Iterable[tuple[str, surface.Argument]]) -> Schema:
+    """The schema of a body. The member ``select.quota`` is the member ``quota`` of its member ``select``."""
+    nested: dict[str, list[tuple[str, surface.Argument]]] = {}
+    properties: dict[str, Schema] = {}
+    optional: list[str] = []
+    for name, one in members:
+        outer, dot, inner = name.partition(".")
+        if dot:
+            nested.setdefault(outer, []).append((inner, one))
+            continue
+        properties[outer] = one.schema
+        if not one.is_required:
+            optional.append(outer)
+    return schemas.object_of({**properties, **{name: _body(inner) for name, inner in nested.items()}}, tuple(optional))
+
+
+def _answer(of: surface.Operation, route: Route) -> str | None:
+    """The name of the schema of the answer."""
+    if route.member is None or of.columns is None:
+        return None
+    record = str(route.record)
+    fields = {one.member: one.schema for one in of.columns if one.schema is not None}
+    schemas.COMPONENTS.setdefault(record, schemas.object_of(fields))
+    if of.is_list:
+        schemas.COMPONENTS[f"{record}List"] = schemas.list_of(
+            route.member, schemas.ref(record), paged=route.marker is not None
+        )
+        return f"{record}List"
+    schemas.COMPONENTS[f"{record}Answer"] = schemas.object_of({route.member: schemas.ref(record)})
+    return f"{record}Answer"
+
+
+def _handle(of: surface.Operation, route: Route, call: Call) -> Any:
+    """Make the call of an operation with the values of a request, and render what it returns."""
+    try:
+        values = {one.name: _value(one, call) for one in surface.flat(of.arguments) if one.rest is not None}
+    except argparse.ArgumentTypeError as error:
+        raise Refused(400, f"Invalid value: {error}.") from None
+    absent = {one.name: one.collect(one.default) for one in surface.flat(of.arguments) if one.name not in values}
+    absent.pop(arguments.PROJECT_DOMAIN.name, None)
+    if route.marker is not None:
+        values["limit"] = call.limit + 1
+    found = of.call(call, **values, **absent)
+    if of.columns is None or route.member is None:
+        return None
+    shown, records = found if isinstance(found, surface.Table) else (of.columns, found)
+    render = functools.partial(render_columns, [one for one in shown if one.schema is not None])
+    if route.marker is not None:
+        return call.page(route.member, records, render, route.marker)
+    return {route.member: [render(one) for one in records] if of.is_list else render(records)}
+
+
+def _value(argument: surface.Argument, call: Call) -> Any:
+    """The value of an argument: from the path, the query or the body."""
+    found: Any = call.path.get(argument.name)
+    if found is None:
+        found = call.query if call.body is None else call.body
+        for part in str(argument.rest).split("."):
+            found = found.get(part) if isinstance(found, Mapping) else None
+    return argument.collect(argument.default) if found is None else argument.load(found)
+
+
+def _all() -> Iterator[Operation]:
+    yield from _BY_HAND
+    known = {(one.method, one.path) for one in _BY_HAND}
+    for one in table.operations().values():
+        if one.route is not None and one.route[:2] not in known:
+            yield _generated(one, one.route)
+
+
+OPERATIONS: Final = tuple(_all())

@@ -9,20 +9,16 @@ from typing import Any, Final
 from cyborg_quota.types import (
     MAX_AMOUNT,
     MAX_LIMIT,
-    MAX_NAME_BYTES,
     MAX_NAME_CHARS,
     MAX_REASON_CHARS,
     STATES,
     UNLIMITED,
 )
-from cyborg_quota.types.capacity import POD_STATES
 
 Schema = dict[str, Any]
 
 MAX_RESOURCES: Final = 1000
 """The maximum number of resources in one request."""
-MAX_TAGS: Final = 32
-"""The maximum number of tags of a pod."""
 
 
 def ref(name: str) -> Schema:
@@ -38,7 +34,7 @@ def _nullable(schema: Schema) -> Schema:
     return {"oneOf": [schema, {"type": "null"}]}
 
 
-def _object(properties: Mapping[str, Schema], optional: tuple[str, ...] = ()) -> Schema:
+def object_of(properties: Mapping[str, Schema], optional: tuple[str, ...] = ()) -> Schema:
     """An object with exactly these properties, all required except ``optional``."""
     return {
         "type": "object",
@@ -62,11 +58,11 @@ def _requested(schema: Schema, description: str) -> Schema:
     return {**_by_resource(schema, description), "minProperties": 1, "maxProperties": MAX_RESOURCES}
 
 
-def _list(name: str, item: Schema, *, paged: bool = True) -> Schema:
+def list_of(name: str, item: Schema, *, paged: bool = True) -> Schema:
     properties = {name: {"type": "array", "items": item}}
     if paged:
         properties[f"{name}_links"] = {"type": "array", "items": ref("Link")}
-    return _object(properties, optional=(f"{name}_links",))
+    return object_of(properties, optional=(f"{name}_links",))
 
 
 _INTEGER: Final[Schema] = {"type": "integer"}
@@ -100,11 +96,11 @@ COMPONENTS: Final[dict[str, Schema]] = {
         _nullable(ref("Limit")), "The limit of each resource; null if no limit is set and nothing may be reserved."
     ),
     "Quota": _described(
-        _object({"quota": ref("Limits"), "pod": _POD}, optional=("pod",)),
+        object_of({"quota": ref("Limits"), "pod": _POD}, optional=("pod",)),
         "The limits of a project. If the call names a pod: those in this pod, without the resources that have none.",
     ),
     "Bound": _described(
-        _object(
+        object_of(
             {"project_id": _nullable(_NAME), "scope": _TEXT, "limit": _nullable(_INTEGER), "pod": _BOUND_POD},
             optional=("pod",),
         ),
@@ -113,7 +109,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
         "``subtree``), the limit over all projects (``total``; project_id is null), the width of a counter "
         "(``counter``), or that the resource is registered no longer (``not_registered``).",
     ),
-    "Detail": _object(
+    "Detail": object_of(
         {
             "limit": _nullable(ref("Limit")),
             "in_use": _COUNT,
@@ -126,14 +122,16 @@ COMPONENTS: Final[dict[str, Schema]] = {
         }
     ),
     "QuotaDetail": _described(
-        _object({"quota": _by_resource(ref("Detail"), "The state of each resource."), "pod": _POD}, optional=("pod",)),
+        object_of(
+            {"quota": _by_resource(ref("Detail"), "The state of each resource."), "pod": _POD}, optional=("pod",)
+        ),
         f"If the call names a pod: the limits in this pod ({UNLIMITED}: none), and what is held and fits there.",
     ),
-    "SetLimits": _object(
+    "SetLimits": object_of(
         {
             "quota": _requested(
                 {**_LIMIT, "type": ["integer", "null"]},
-                "New limits; the limits of other resources stay. With a pod, null removes a limit.",
+                "New limits; the limits of other resources stay. null removes a limit.",
             ),
             "pod": _described(_NAME, "Set limits in this pod, which apply in addition to those over all pods."),
             "force": _described(_BOOLEAN, "Permit limits below the usage of the project, which is not changed."),
@@ -142,10 +140,10 @@ COMPONENTS: Final[dict[str, Schema]] = {
         optional=("pod", "force", "reason"),
     ),
     "TotalLimit": {"type": "integer", "minimum": 0, "maximum": MAX_LIMIT},
-    "Totals": _object(
+    "Totals": object_of(
         {
             "quota": _by_resource(
-                _object(
+                object_of(
                     {
                         "limit": ref("TotalLimit"),
                         "held": _described(_COUNT, "What all projects have in use and reserved."),
@@ -155,7 +153,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
             )
         }
     ),
-    "SetTotals": _object(
+    "SetTotals": object_of(
         {
             "quota": _requested(ref("TotalLimit"), "New total limits; those of other resources stay."),
             "force": _described(_BOOLEAN, "Permit limits below the usage of all projects, which is not changed."),
@@ -163,14 +161,59 @@ COMPONENTS: Final[dict[str, Schema]] = {
         },
         optional=("force", "reason"),
     ),
-    "SetDefaults": _object({"quota": _SET_LIMITS, "reason": _REASON}, optional=("reason",)),
-    "Node": _object(
+    "SetDefaults": object_of(
+        {
+            "quota": _requested(
+                {**_LIMIT, "type": ["integer", "null"]}, "New limits; the others stay. null removes a default."
+            ),
+            "reason": _REASON,
+        },
+        optional=("reason",),
+    ),
+    "Preview": object_of(
+        {
+            "quota": _SET_LIMITS,
+            "project_id": _described(_NAME, "The project. Without it: the defaults, or the totals."),
+            "total": _described(_BOOLEAN, "The limits over all projects."),
+            "pod": _described(_NAME, "The limits of the project in this pod."),
+            "start": _described(_TIME, "With until: when the limits begin to apply. Default: now."),
+            "until": _described(_TIME, "The limits are overrides, which apply until this time."),
+        },
+        optional=("project_id", "total", "pod", "start", "until"),
+    ),
+    "PlannedChange": object_of(
+        {
+            "action": _TEXT,
+            "project_id": _nullable(_TEXT),
+            "resource": _nullable(_TEXT),
+            "before": {"type": ["integer", "string", "null"]},
+            "after": {"type": ["integer", "string", "null"]},
+            "pod": _nullable(_TEXT),
+        }
+    ),
+    "PlannedChanges": object_of(
+        {
+            "changes": {"type": "array", "items": ref("PlannedChange")},
+            "problems": _described({"type": "array", "items": _TEXT}, "The reasons for which they would be refused."),
+        }
+    ),
+    "Over": object_of(
+        {
+            "project_id": _described(_nullable(_NAME), "null for the limit over all projects."),
+            "resource": _NAME,
+            "limit": _nullable(ref("Limit")),
+            "in_use": _COUNT,
+            "subtree": _COUNT,
+        }
+    ),
+    "OverList": list_of("over", ref("Over"), paged=False),
+    "Node": object_of(
         {
             "project_id": _NAME,
             "parent_id": _described(_nullable(_NAME), "null for a root. Missing if the caller may not see the parent."),
             "depth": _described(_COUNT, "0 for the requested project, 1 for its children."),
             "quota": _by_resource(
-                _object(
+                object_of(
                     {
                         "limit": _nullable(ref("Limit")),
                         "in_use": _COUNT,
@@ -182,15 +225,15 @@ COMPONENTS: Final[dict[str, Schema]] = {
         },
         optional=("parent_id",),
     ),
-    "Tree": _list("tree", ref("Node")),
-    "Place": _object(
+    "Tree": list_of("tree", ref("Node")),
+    "Place": object_of(
         {
             "parent_id": _described(_nullable(_NAME), "The new parent; null: none, it becomes a root."),
             "reason": _REASON,
         },
         optional=("reason",),
     ),
-    "Override": _object(
+    "Override": object_of(
         {
             "id": _TEXT,
             "project_id": _NAME,
@@ -201,10 +244,10 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "reason": _nullable(_TEXT),
         }
     ),
-    "Overrides": _list("overrides", ref("Override"), paged=False),
-    "SetOverride": _object(
+    "Overrides": list_of("overrides", ref("Override"), paged=False),
+    "SetOverride": object_of(
         {
-            "override": _object(
+            "override": object_of(
                 {
                     "quota": _requested(ref("Limit"), "The limits that apply between start and until."),
                     "start": _described(_TIME, "Without it, the limits apply at once. Without an offset: UTC."),
@@ -216,7 +259,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
         },
         optional=("reason",),
     ),
-    "Change": _object(
+    "Change": object_of(
         {
             "id": _TEXT,
             "at": _nullable(_TIME),
@@ -242,15 +285,15 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "request_id": _nullable(_TEXT),
         }
     ),
-    "History": _list("history", ref("Change")),
-    "Check": _object(
+    "History": list_of("history", ref("Change")),
+    "Check": object_of(
         {
             "check": _requested(_AMOUNT, "The amounts that would be reserved together."),
             "pod": _described(_NAME, "Consider also the limits in this pod."),
         },
         optional=("pod",),
     ),
-    "Violation": _object(
+    "Violation": object_of(
         {
             "project_id": _described(_nullable(_NAME), "null for the limit over all projects (scope ``total``)."),
             "resource": _NAME,
@@ -267,7 +310,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
         },
         optional=("pod",),
     ),
-    "CheckResult": _object(
+    "CheckResult": object_of(
         {
             "granted": _BOOLEAN,
             "violations": _described(
@@ -277,15 +320,18 @@ COMPONENTS: Final[dict[str, Schema]] = {
             ),
         }
     ),
-    "ProjectQuota": _object(
+    "ProjectQuota": object_of(
         {
             "project_id": _NAME,
             "quota": _by_resource(ref("Limit"), "The limits that were set for this project, or for it in the pod."),
             "overrides": _described(_COUNT, "The number of its overrides that have not ended."),
+            "usage": _by_resource(
+                object_of({"in_use": _COUNT, "reserved": _COUNT}), "What the project itself holds of each resource."
+            ),
         }
     ),
-    "ProjectQuotas": _list("quotas", ref("ProjectQuota")),
-    "Reservation": _object(
+    "ProjectQuotas": list_of("quotas", ref("ProjectQuota")),
+    "Reservation": object_of(
         {
             "uuid": _TEXT,
             "project_id": _NAME,
@@ -299,80 +345,13 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "ended_at": _nullable(_TIME),
         }
     ),
-    "Reservations": _list("reservations", ref("Reservation")),
-    "Inventory": _object(
-        {
-            "provider": _NAME,
-            "resource": _NAME,
-            "total": _COUNT,
-            "reserved": _COUNT,
-            "capacity": _COUNT,
-            "in_use": _COUNT,
-            "free": _described(_INTEGER, "Negative if the inventory was lowered below its use."),
-        }
-    ),
-    "Capacity": _list("capacity", ref("Inventory")),
-    "Pod": _object(
-        {
-            "name": _NAME,
-            "availability_zone": _nullable(_NAME),
-            "affinity": ref("Affinity"),
-            "state": {"enum": list(POD_STATES)},
-            "weight": _described(_INTEGER, "Pods with a higher weight are preferred."),
-            "threshold": _described(_COUNT, "The percentage of its capacity from which on the pod counts as full."),
-            "usage": _nullable(
-                _by_resource(
-                    _object({"capacity": _COUNT, "in_use": _COUNT}),
-                    "The last measurement; null: it was never measured.",
-                )
-            ),
-            "measured_at": _nullable(_TIME),
-        }
-    ),
-    "Pods": _list("pods", ref("Pod"), paged=False),
-    "Affinity": {
-        "type": "object",
-        "description": "Tags, such as purpose: CAD.",
-        "maxProperties": MAX_TAGS,
-        "propertyNames": {"type": "string", "minLength": 1, "maxLength": MAX_NAME_CHARS},
-        "additionalProperties": _NAME,
-    },
-    "SelectPod": _object(
-        {
-            "select": _object(
-                {
-                    "project_id": _NAME,
-                    "availability_zone": _described(_NAME, "Without it, a pod of any zone."),
-                    "affinity": _described(ref("Affinity"), "The tags that the pod must have."),
-                    "quota": _requested(
-                        _AMOUNT,
-                        "What is needed: only these resources decide whether a pod is full. Without it, all do.",
-                    ),
-                },
-                optional=("availability_zone", "affinity", "quota"),
-            )
-        }
-    ),
-    "PodBinding": _object(
-        {
-            "binding": _object(
-                {
-                    "project_id": _NAME,
-                    "pod": _NAME,
-                    "availability_zone": _nullable(_NAME),
-                    "affinity": ref("Affinity"),
-                    "start": _TIME,
-                    "reason": _described(_TEXT, "Why the binding began, for example first or maintenance."),
-                }
-            )
-        }
-    ),
-    "Link": _object({"rel": {"const": "next"}, "href": _TEXT}),
-    "Errors": _object(
+    "Reservations": list_of("reservations", ref("Reservation")),
+    "Link": object_of({"rel": {"const": "next"}, "href": _TEXT}),
+    "Errors": object_of(
         {
             "errors": {
                 "type": "array",
-                "items": _object(
+                "items": object_of(
                     {
                         "status": _INTEGER,
                         "code": _TEXT,
@@ -409,15 +388,4 @@ RESERVATION_FILTERS: Final[dict[str, Schema]] = {
     "consumer": _NAME,
     "group": _NAME,
 }
-INVENTORY_PAGE: Final[dict[str, Schema]] = {
-    **PAGE,
-    "marker": {
-        "type": "string",
-        "minLength": 1,
-        "maxLength": 6 * MAX_NAME_BYTES + 1,  # (two names, of which each byte may be percent-encoded)
-        "description": "Start after the inventory of this provider and resource: PROVIDER/RESOURCE, each of them"
-        " percent-encoded.",
-    },
-}
-PROVIDER: Final[dict[str, Schema]] = {"provider": _described(_NAME, "Only this provider: its UUID or its name.")}
 HISTORY_FILTERS: Final[dict[str, Schema]] = {"since": _described(_TIME, "Only changes since this time.")}

@@ -38,7 +38,7 @@ LOG = logging.getLogger(__name__)
 _CANDIDATES: Final = 8
 """The number of providers, besides one for each equal claim and those that were tried, among which ANY chooses."""
 
-_SEE: Final = "headroom with the provider ANY is the largest amount that fits; `capacity report` shows what is free"
+_SEE: Final = "headroom with the provider ANY is the largest amount that fits; `capacity show` shows what is free"
 
 _MAX_CACHED: Final = 50_000
 """The most entries of each kind. When it is exceeded, that cache is cleared."""
@@ -464,7 +464,7 @@ def _find_overs(
                 counters = (record.capacity, record.used, record.used_elsewhere)
                 overs[CapacityOver(record.provider, key.resource, amount, rule, *counters)] = None
             elif key in drifted:  # (the claim compares with the column ``free``)
-                rule = "its counters have drifted: run `capacity heal`"
+                rule = "its counters have drifted: run `heal`"
                 overs[CapacityOver(record.provider, key.resource, amount, rule)] = None
     return list(overs)
 

@@ -12,7 +12,7 @@ from cliff import command, lister, show
 from oslo_config import cfg
 
 from cyborg_quota import exceptions
-from cyborg_quota.cli import formats, projects
+from cyborg_quota.cli import output, projects
 from cyborg_quota.cli.errors import DONE, REFUSED, one_line
 from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.surface.operations import Arguments, Operation, add_to
@@ -87,7 +87,7 @@ class Command(command.Command):
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
         if self.has_names:
             parser.add_argument("--names", action="store_true", help="show the names of the projects, from Keystone")
-        self.argument_names = add_to(parser, self.arguments)
+        add_to(parser, self.arguments)
         return parser
 
 
@@ -103,15 +103,15 @@ class Lister(Command, lister.Lister):
         rows = [list(row) for row in data]
         if self.has_names and parsed_args.names:
             column_names, rows = projects.with_names(self.app, column_names, rows)
-        if parsed_args.formatter != formats.TABLE:
-            rows = [formats.machine(row) for row in rows]
+        if parsed_args.formatter != output.TABLE:
+            rows = [output.machine(row) for row in rows]
         elif not rows and not parsed_args.print_empty:
-            with formats.known_columns():
+            with output.known_columns():
                 self._generate_columns_and_selector(parsed_args, column_names)  # raises ValueError
             return DONE
         else:
-            rows = [formats.human(row) for row in rows]
-        with formats.known_columns():
+            rows = [output.human(row) for row in rows]
+        with output.known_columns():
             return super().produce_output(parsed_args, column_names, rows)
 
 
@@ -119,11 +119,11 @@ class ShowOne(Command, show.ShowOne):
     """A command that prints one object."""
 
     def _load_formatter_plugins(self) -> Any:
-        return formats.with_csv(super()._load_formatter_plugins())
+        return output.with_csv(super()._load_formatter_plugins())
 
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Any) -> int:
-        prepare = formats.human if parsed_args.formatter == formats.TABLE else formats.machine
-        with formats.known_columns():
+        prepare = output.human if parsed_args.formatter == output.TABLE else output.machine
+        with output.known_columns():
             return super().produce_output(parsed_args, column_names, prepare(data))
 
 
@@ -134,13 +134,27 @@ class Run(Command):
     parsed: argparse.Namespace
 
     @property
+    def elevated(self) -> Context:
+        """The context for what only an admin may do: everybody who runs commands on the host is one."""
+        return self.context
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        self.operation.add_to(parser)
+        return parser
+
+    @property
     def is_short(self) -> bool:
         """Whether the output is a table without a selection of columns."""
-        return self.parsed.formatter == formats.TABLE and not self.parsed.columns
+        return self.parsed.formatter == output.TABLE and not self.parsed.columns
 
     def take_action(self, parsed_args: argparse.Namespace) -> Any:
         operation, self.parsed = self.operation, parsed_args
-        given = {name: getattr(parsed_args, name) for name in self.argument_names if name not in projects.RESOLVED}
+        given = {
+            name: one for name, one in operation.values(vars(parsed_args)).items() if name not in projects.RESOLVED
+        }
+        if operation.long:
+            given["is_short"] = self.is_short and not parsed_args.long
         if operation.progress is None:
             shown = operation.run(self, **given)
         else:

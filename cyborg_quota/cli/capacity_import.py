@@ -12,8 +12,9 @@ from typing import Any, Final, TextIO
 
 from cyborg_quota import exceptions, units, validation
 from cyborg_quota.capacity.imports.changes import CapacityImporter, Change, WantedProvider
-from cyborg_quota.cli import arguments, base, formats
+from cyborg_quota.cli import base
 from cyborg_quota.cli.errors import BadUsage
+from cyborg_quota.surface import arguments, formats
 from cyborg_quota.surface.operations import Argument, Column, Operation, columns
 from cyborg_quota.types.capacity import Inventory
 
@@ -61,7 +62,7 @@ def _wanted(run: base.Run, providers: dict[str, _Provider]) -> list[WantedProvid
         if parent is not None and parent not in known:
             raise BadUsage(f"line {wanted.line}: the parent {parent!a} is not known; put it before its children.")
         if pod is not None and pod not in pods:
-            raise BadUsage(f"line {wanted.line}: the pod {pod!a} is not known; add it with `pod add`.")
+            raise BadUsage(f"line {wanted.line}: the pod {pod!a} is not known; add it with `pod create`.")
         known.add(name)
     return [
         WantedProvider(

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from cyborg_quota.cli import base, formats
-from cyborg_quota.surface import parsing
+from cyborg_quota.cli import base
+from cyborg_quota.surface import arguments, formats
 from cyborg_quota.surface.operations import Argument, Operation, cells
 from cyborg_quota.validation import MAX_EXPIRE_SECONDS
 
 _DAY: Final = 86400
-_days: Final = functools.partial(parsing.integer, least=0, most=MAX_EXPIRE_SECONDS // _DAY)
+_days: Final = functools.partial(arguments.integer, least=0, most=MAX_EXPIRE_SECONDS // _DAY)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from oslo_log import log as logging
 
 import cyborg_quota
 from cyborg_quota import QuotaEngine, exceptions, validation
-from cyborg_quota.cli import arguments, notifications, pod
+from cyborg_quota.cli import errors, notifications, pod
 from cyborg_quota.cli.errors import DONE, REFUSED, one_line, run_program
 from cyborg_quota.conf import loading
 from cyborg_quota.metrics import setup as metrics
@@ -255,7 +255,7 @@ def _run(argv: Sequence[str]) -> int:
     logging.set_defaults(default_log_levels=[*logging.get_default_log_levels(), "alembic=WARN"])
     once = "Expire and purge once, print the counts, and exit: for cron."
     conf.register_cli_opt(cfg.BoolOpt("once", default=False, help=once))
-    with arguments.usage_as_errors():
+    with errors.usage_as_errors():
         loading.load(
             conf,
             argv,

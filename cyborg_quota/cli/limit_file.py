@@ -7,8 +7,9 @@ import sys
 from typing import Any, Final
 
 from cyborg_quota import exceptions
-from cyborg_quota.cli import arguments, base, formats, projects
+from cyborg_quota.cli import base, output, projects
 from cyborg_quota.cli.errors import BadUsage, Located
+from cyborg_quota.surface import arguments, formats
 from cyborg_quota.surface.operations import Argument, Column, Operation, Table
 from cyborg_quota.types import TOTAL, RecordedChange
 
@@ -102,13 +103,13 @@ Import = base.generate(
         the file does not mention stay unchanged. Each project is moved to its
         position in the file (at the top level it has no parent); a limit of null is
         removed. If the changes are refused, the error has the first ten reasons;
-        `cyborg-quota -v limit import` logs the others. With --dry-run and --against,
-        prints the table of `limit simulate`.
+        `cyborg-quota -v limits import` logs the others. With --dry-run and --against,
+        prints the table of `simulate`.
         """,
-        "cyborg-quota limit import limits.yaml --dry-run",
+        "cyborg-quota limits import limits.yaml --dry-run",
         _import,
         (
-            Argument("file", metavar="FILE", help="the file, in the format of `limit export`; - is stdin"),
+            Argument("file", metavar="FILE", help="the file, in the format of `limits export`; - is stdin"),
             Argument("--dry-run", action="store_true", help="write nothing; print what would change or be refused"),
             arguments.REASON,
             Argument("--force", action="store_true", help="do not ask Keystone whether the projects of the file exist"),
@@ -116,7 +117,7 @@ Import = base.generate(
                 "--against",
                 metavar="TRACE|ledger",
                 help="with --dry-run: print, instead of the changes, which claims they would have "
-                "refused (see `limit simulate`)",
+                "refused (see `simulate`)",
             ),
             arguments.SINCE,
             arguments.CHART,
@@ -130,14 +131,14 @@ def _export(run: base.Run, file: str | None) -> None:
     from cyborg_quota.limits import document
 
     text = document.render(run.engine.limits.export_limits(run.context))
-    with arguments.output(run.app.stdout, file) as target:
+    with output.output(run.app.stdout, file) as target:
         target.write(text)
 
 
 Export = base.generate(
     Operation(
-        "Write all limits and the whole project tree as YAML, in the format of `limit import`.",
-        "cyborg-quota limit export limits.yaml",
+        "Write all limits and the whole project tree as YAML, in the format of `limits import`.",
+        "cyborg-quota limits export limits.yaml",
         _export,
         (arguments.OUTPUT,),
     )

@@ -12,6 +12,7 @@ import pwd
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
+from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final
 
 from cliff import app, commandmanager
@@ -20,10 +21,11 @@ from oslo_config import cfg
 
 import cyborg_quota
 from cyborg_quota import QuotaEngine, exceptions, validation
-from cyborg_quota.cli import arguments
+from cyborg_quota.cli import base, errors
 from cyborg_quota.cli.errors import BAD_USAGE, BROKEN_PIPE, INTERRUPTED, REFUSED, exit_status, one_line
 from cyborg_quota.conf import loading, plugins
 from cyborg_quota.limits.sources import keystone_projects
+from cyborg_quota.surface import table
 from cyborg_quota.surface.operations import Argument, add_to
 
 if TYPE_CHECKING:
@@ -68,6 +70,94 @@ _OPTIONS: Final = (
 )
 
 
+_ON_HOST: Final = {
+    "audit": "audit:Audit",
+    "capacity import": "capacity_import:Import",
+    "capacity show": "capacity_report:Report",
+    "check": "quota:Check",
+    "commit": "reservation:Commit",
+    "db purge": "db:Purge",
+    "db sync": "db:Sync",
+    "db version": "db:Version",
+    "delete": "quota:Delete",
+    "expire": "reservation:Expire",
+    "extend": "reservation:Extend",
+    "heal": "audit:Heal",
+    "limits export": "limit_file:Export",
+    "limits import": "limit_file:Import",
+    "list": "quota:List",
+    "pod measure": "pod:Collect",
+    "project import": "project:Import",
+    "project list": "project:List",
+    "reconcile": "reconcile:Reconcile",
+    "release": "reservation:Release",
+    "replay": "replay:Replay",
+    "reserve": "reservation:Reserve",
+    "resize": "reservation:Resize",
+    "resource list": "resource:List",
+    "rollback": "reservation:Rollback",
+    "set": "quota:Set",
+    "show": "quota:Show",
+    "simulate": "simulate:Simulate",
+    "trace export": "replay_export:Export",
+    "transfer": "reservation:Transfer",
+    "unset": "quota:Unset",
+}
+"""The commands that have a module of their own; the others are generated from the table of operations."""
+
+_FORMER: Final = {
+    "capacity allocation list": "allocation list",
+    "capacity audit": "audit",
+    "capacity heal": "heal",
+    "capacity inventory list": "inventory list",
+    "capacity inventory remove": "inventory delete",
+    "capacity inventory set": "inventory set",
+    "capacity provider add": "provider create",
+    "capacity provider list": "provider list",
+    "capacity provider remove": "provider delete",
+    "capacity provider set": "provider set",
+    "capacity provider show": "provider show",
+    "capacity report": "capacity show",
+    "limit export": "limits export",
+    "limit import": "limits import",
+    "limit list": "list",
+    "limit over": "list --over",
+    "limit override cancel": "override delete",
+    "limit override list": "override list",
+    "limit set": "set",
+    "limit show": "show --ancestors",
+    "limit simulate": "simulate",
+    "limit tree": "list --tree",
+    "limit unset": "unset",
+    "pod add": "pod create",
+    "pod binding end": "pod binding delete",
+    "pod binding move": "pod binding set",
+    "pod drain": "pod set --state maintenance",
+    "pod enable": "pod set --state available",
+    "pod remove": "pod delete",
+    "pod usage collect": "pod measure",
+    "pod usage show": "pod usage list",
+    "project add": "project set",
+    "project move": "project set",
+    "project orphans": "project list --orphans",
+    "project remove": "project delete",
+    "replay export": "trace export",
+    "usage audit": "audit",
+    "usage heal": "heal",
+    "usage list": "list --usage",
+}
+"""What commands were called before, and are called now."""
+
+
+def _commands() -> commandmanager.CommandManager:
+    manager = commandmanager.CommandManager("")
+    for words, operation in table.operations().items():
+        manager.add_command(words, base.generate(operation))
+    for words, place in _ON_HOST.items():  # (loaded when they are called)
+        manager.commands[words] = metadata.EntryPoint(words, f"cyborg_quota.cli.{place}", "cyborg_quota.cli")
+    return manager
+
+
 class Shell(app.App):
     """One run of the command line. ``run(argv)`` returns the exit status and raises nothing."""
 
@@ -77,7 +167,7 @@ class Shell(app.App):
         super().__init__(
             description=DESCRIPTION,
             version=cyborg_quota.__version__,
-            command_manager=commandmanager.CommandManager("cyborg_quota.cli"),
+            command_manager=_commands(),
             deferred_help=True,
         )
         self.context = validation.admin_context(_os_user())
@@ -98,7 +188,7 @@ class Shell(app.App):
             **(argparse_kwargs or {}),
         )
         add_to(parser, _OPTIONS)
-        return arguments.raise_errors(parser)
+        return errors.raise_errors(parser)
 
     @functools.cached_property
     def conf(self) -> cfg.ConfigOpts:
@@ -158,13 +248,13 @@ class Shell(app.App):
                 factory, name, rest = self.command_manager.find_command(argv)
         except ValueError:
             similar = ", ".join(self.get_fuzzy_matches(argv[0])) or "none"
-            self._print_error(
-                f"{' '.join(argv)!a} is no command. Similar commands: {similar}. Run with --help for a list.", False
-            )
+            former = [now for words, now in _FORMER.items() if argv[: words.count(" ") + 1] == words.split()]
+            hint = f"It is `{former[0]}` now." if former else f"Similar commands: {similar}."
+            self._print_error(f"{' '.join(argv)!a} is no command. {hint} Run with --help for a list.", False)
             return BAD_USAGE
         command = factory(self, self.options, cmd_name=name)
         try:
-            parser = arguments.raise_errors(command.get_parser(f"{self.NAME} {name}"))
+            parser = errors.raise_errors(command.get_parser(f"{self.NAME} {name}"))
             return int(command.run(parser.parse_args(rest)))
         except cliff_help.HelpExit:
             return 0

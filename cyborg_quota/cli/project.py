@@ -1,86 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands on the project tree: list, add, move, import, remove."""
+"""project list, with --orphans; and project import: the project tree of another source."""
 
 from __future__ import annotations
 
-from operator import itemgetter
-from typing import Final
+import dataclasses
+from typing import Any, Final
 
-from cyborg_quota.cli import arguments, base, formats, paging, projects
+from cyborg_quota.cli import base, projects
+from cyborg_quota.cli.errors import BadUsage
 from cyborg_quota.limits.sources import keystone_projects
-from cyborg_quota.surface.operations import Argument, Column, OneOf, Operation, columns
+from cyborg_quota.surface import arguments, formats, paging, table
+from cyborg_quota.surface.operations import Argument, Operation, columns
 from cyborg_quota.types import RecordedChange
-
-_PROJECT: Final = (
-    Argument("project_id", metavar="PROJECT", help=arguments.PROJECT_HELP),
-    arguments.PROJECT_DOMAIN,
-)
-
-List = base.generate(
-    Operation(
-        """List every known project with its parent.
-
-        A project is known once it was added or charged. `limit tree` shows the
-        projects as a tree, with limits and usage.
-        """,
-        "cyborg-quota project list -f csv",
-        lambda run, **given: run.engine.limits.list_projects(run.context, **given),
-        (paging.LIMIT, paging.marker("ID", "start after this project, the last row of the previous page")),
-        (Column("project_id", value=itemgetter(0)), Column("parent_id", formats.Optional, itemgetter(1))),
-    )
-)
-
-Add = base.generate(
-    Operation(
-        """Add a project to the tree, with or without a parent.
-
-        The project may have usage already. Until a limit is set for it, the initial
-        limit of [limits] child_initial_limit or root_initial_limit applies.
-        """,
-        "cyborg-quota project add higgs --parent physics",
-        lambda run, **given: run.engine.limits.add_project(run.context, **given),
-        (
-            *_PROJECT,
-            arguments.FORCE_PROJECT,
-            Argument(
-                "--parent",
-                dest="parent_id",
-                metavar="PROJECT",
-                help="the parent, which must be known (default: no parent)",
-            ),
-            arguments.REASON,
-        ),
-    )
-)
-
-Move = base.generate(
-    Operation(
-        """Move a project to another parent, with its descendants and all their usage.
-
-        May run while these projects reserve and commit. A move is refused if the
-        enforcement model does not allow the limits at the new place, or if the new
-        parent is the project itself or one of its descendants.
-        """,
-        "cyborg-quota project move higgs --parent operations",
-        lambda run, **given: run.engine.limits.move_project(run.context, **given),
-        (
-            *_PROJECT,
-            arguments.FORCE_PROJECT,
-            OneOf(
-                Argument("--parent", dest="parent_id", metavar="PROJECT", help="the new parent, which must be known"),
-                Argument(
-                    "--root",
-                    dest="parent_id",
-                    action="store_const",
-                    const=None,
-                    help="make it a root, without a parent",
-                ),
-                required=True,
-            ),
-            arguments.REASON,
-        ),
-    )
-)
 
 
 def _import(run: base.Run, source: str, *, dry_run: bool, reason: str | None) -> list[RecordedChange]:
@@ -114,11 +45,35 @@ Import = base.generate(
     )
 )
 
-Remove = base.generate(
-    Operation(
-        "Remove a project that has no usage and no children, together with its limits.",
-        "cyborg-quota project remove higgs",
-        lambda run, **given: run.engine.limits.remove_project(run.context, **given),
-        (*_PROJECT, arguments.REASON),
+
+def _list(run: base.Run, after: list[str] | None, resource: str | None, *, orphans: bool, limit: int | None) -> Any:
+    if orphans:
+        from cyborg_quota.cli import orphans as of_keystone
+
+        return of_keystone.listed(run, limit, after, resource)
+    if resource is not None or (after is not None and len(after) > 1):
+        raise BadUsage("Without --orphans, --marker takes a project, and there is no --resource.")
+    return _LIST.call(run, limit=limit, after=after and after[0])
+
+
+_LIST: Final = table.operations()["project list"]
+
+List = base.generate(
+    dataclasses.replace(
+        _LIST,
+        summary=f"""{_LIST.summary.rstrip()}
+
+        With --orphans, list what projects hold that Keystone has deleted, or never had: usage, limits, overrides. If
+        there are any, prints a row for each project and resource and exits with 1; otherwise prints nothing and exits
+        with 0. overrides is the number of overrides that have not ended. A limit per pod has a row of its own, with the
+        usage in this pod; the --marker of such a row takes the pod after the resource. `release`, `unset` and
+        `override delete` remove what these projects hold. Keystone's domains are no orphans.
+        """,
+        example="cyborg-quota project list -f csv\n  cyborg-quota project list --orphans -f csv",
+        call=_list,
+        arguments=(
+            Argument("--orphans", action="store_true", help="list what projects hold that Keystone does not have"),
+            *paging.paging(),
+        ),
     )
 )

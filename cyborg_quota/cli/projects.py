@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions, validation
-from cyborg_quota.cli import formats
+from cyborg_quota.cli import output
 from cyborg_quota.cli.errors import BadUsage
+from cyborg_quota.surface import formats
 from cyborg_quota.types import RecordedChange
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def _resolve(shell: Shell, text: str, domain: str | None, *, checked: bool) -> s
 
 
 def new_project_notice(shell: Shell, parsed: argparse.Namespace) -> str | None:
-    """A line for stderr if `limit set` is about to set the first limit of a project that Keystone has not confirmed.
+    """A line for stderr if `set` is about to set the first limit of a project that Keystone has not confirmed.
 
     Without Keystone, a mistyped id is not an error: the limit is set for a project that does not exist.
     """
@@ -128,7 +129,7 @@ def new_projects_notice(shell: Shell, changes: Iterable[RecordedChange], *, dry_
     if len(new) > 1:
         notice = f"{len(new)} projects are new: they had no usage, limit or place in the tree before: {_shown(new)}."
         id_is_wrong = "an id is wrong"
-    return notice if dry_run else f"{notice} If {id_is_wrong}, remove the project with `project remove`."
+    return notice if dry_run else f"{notice} If {id_is_wrong}, remove the project with `project delete`."
 
 
 def _new(project_id: str) -> str:
@@ -157,7 +158,7 @@ def with_names(shell: Shell, column_names: Sequence[str], rows: list[list[Any]])
     if ID_COLUMN not in column_names:
         raise BadUsage("--names: this table has no projects.")
     index = list(column_names).index(ID_COLUMN)
-    ids = formats.machine(row[index] for row in rows)
+    ids = output.machine(row[index] for row in rows)
     try:
         known = directory.names({project_id for project_id in ids if project_id is not None})
     except exceptions.ProjectLookupFailed as error:

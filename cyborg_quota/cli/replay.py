@@ -11,11 +11,11 @@ from typing import Any, cast
 
 from cliff.formatters.base import ListFormatter
 
-from cyborg_quota.cli import arguments, base, formats
+from cyborg_quota.cli import base, output
 from cyborg_quota.cli.db import open_database
 from cyborg_quota.replay.totals import ADMITTED, OUTCOMES, REFUSED
 from cyborg_quota.replay.traces import Trace
-from cyborg_quota.surface import parsing
+from cyborg_quota.surface import arguments, formats
 from cyborg_quota.surface.operations import Argument
 from cyborg_quota.types import UNLIMITED, Usage
 
@@ -48,7 +48,7 @@ class Replay(base.ShowOne):
         Argument(
             "--limit",
             action="append",
-            type=parsing.limit,
+            type=arguments.limit,
             default=[],
             metavar="RESOURCE=N",
             help="the limit of every project in this run, as in gpu=50; may be repeated; replaces the "
@@ -148,9 +148,9 @@ class Replay(base.ShowOne):
             return 0
         if parsed_args.formatter in ("json", "yaml"):
             return super().produce_output(parsed_args, column_names, data)
-        if parsed_args.formatter == formats.TABLE and rows and not parsed_args.columns:
+        if parsed_args.formatter == output.TABLE and rows and not parsed_args.columns:
             limit = PROJECT_COLUMNS.index("limit")
-            cells = [formats.human([*row[:limit], formats.Limit(row[limit]), *row[limit + 1 :]]) for row in rows]
+            cells = [output.human([*row[:limit], formats.Limit(row[limit]), *row[limit + 1 :]]) for row in rows]
             self._lister.emit_list(PROJECT_COLUMNS, cells, self.app.stdout, parsed_args)
         return super().produce_output(parsed_args, column_names[:-1], [formats.Optional(value) for value in totals])
 

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from typing import Any, TextIO
 
 from cyborg_quota import spool
-from cyborg_quota.cli import arguments, base
+from cyborg_quota.cli import base, output
 from cyborg_quota.cli.db import open_database
+from cyborg_quota.surface import arguments
 from cyborg_quota.surface.operations import Operation
 
 
@@ -37,13 +38,13 @@ def exported(conf: Any, since_seconds: int | None) -> Iterator[tuple[TextIO, Any
 
 
 def _export(run: base.Run, file: str | None, since: int | None) -> None:
-    with exported(run.conf, since) as (trace, _), arguments.output(run.app.stdout, file) as target:
+    with exported(run.conf, since) as (trace, _), output.output(run.app.stdout, file) as target:
         shutil.copyfileobj(trace, target)
 
 
 Export = base.generate(
     Operation(
-        """Write the history of the ledger as a trace, for `replay` and `limit simulate`.
+        """Write the history of the ledger as a trace, for `replay` and `simulate`.
 
         A replay of the trace, without limits and on an empty database, ends with the
         same used and reserved amounts. Each reservation becomes a consumer, named by
@@ -51,7 +52,7 @@ Export = base.generate(
         trace contains no refused requests, because the ledger does not store them,
         and nothing that a purge has deleted ([quota] purge_age).
         """,
-        "cyborg-quota replay export trace.csv --since 30d",
+        "cyborg-quota trace export trace.csv --since 30d",
         _export,
         (arguments.OUTPUT, arguments.SINCE),
     )

@@ -1,24 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands on reservations: reserve, commit, rollback, release, extend, list, show and expire."""
+"""Commands on reservations: reserve, commit, rollback, release, extend, resize, transfer and expire."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any, Final
 
-from cyborg_quota import Claim, Reservation, exceptions
-from cyborg_quota.cli import arguments, base, formats, paging, pod
+from cyborg_quota import Claim, Reservation
+from cyborg_quota.cli import base
 from cyborg_quota.cli.errors import BadUsage
-from cyborg_quota.surface import parsing
-from cyborg_quota.surface.operations import Argument, Column, Operation, Table, cells, columns
-from cyborg_quota.types import COMMITTED, SELECT_TEXT, STATES, PodChoice
+from cyborg_quota.ledger.operations import COLUMNS, PROVIDER
+from cyborg_quota.surface import arguments, formats
+from cyborg_quota.surface.operations import Argument, Column, Operation, Table, cells
+from cyborg_quota.types import SELECT_TEXT, PodChoice
 
-COLUMNS: Final = (
-    *columns("uuid", "project_id", "resource", "delta", "state"),
-    *columns("consumer", "group", "source", cell=formats.Optional),
-    Column("expire", formats.timestamp, lambda one: None if one.state == COMMITTED else one.expire),
-)
-_PROVIDER: Final = Column("provider", formats.Optional)
 _HOLDER: Final = Argument("--consumer", required=True, metavar="NAME", help="the consumer that holds the resources")
 
 
@@ -26,7 +21,7 @@ def _reserve(
     run: base.Run,
     *,
     project_id: str,
-    deltas: list[tuple[str, int]],
+    deltas: dict[str, int],
     expire: int | None,
     group: str | None,
     zone: str | None,
@@ -34,13 +29,13 @@ def _reserve(
     **given: Any,
 ) -> Table:
     chosen = _pod(given.pop("pod"), zone, affinity)
-    claim = Claim(deltas=arguments.once_each(deltas, "amounts"), pod=chosen, **given)
+    claim = Claim(deltas=deltas, pod=chosen, **given)
     uuids = run.engine.reserve_many(run.context, [claim], expire, project_id, group=group)
     reservations = run.engine.list_reservations(run.context, reservations=uuids)
     if claim.provider is None:
         return Table(COLUMNS, reservations)
     if chosen is None:
-        return Table((*COLUMNS, _PROVIDER), reservations)
+        return Table((*COLUMNS, PROVIDER), reservations)
     used = run.engine.capacity.show_provider(run.context, str(reservations[0].provider))  # the same one for all
     names = Column("provider", value=lambda _: used.name), Column("pod", formats.Optional, lambda _: used.pod)
     return Table((*COLUMNS, *names), reservations)
@@ -49,7 +44,7 @@ def _reserve(
 def _pod(name: str | None, zone: str | None, affinity: Any) -> str | PodChoice | None:
     """The pod of the claim. Raises BadUsage."""
     if name == SELECT_TEXT:
-        return PodChoice(zone, pod.tags(affinity))
+        return PodChoice(zone, affinity or {})
     if zone is not None or affinity:
         raise BadUsage("--zone and --affinity need --pod select.")
     return name
@@ -88,7 +83,7 @@ Reserve = base.generate(
                 "project, to which it is then bound; prints the pod",
             ),
             Argument("--zone", metavar="ZONE", help="with --pod select: the availability zone (default: any)"),
-            pod.affinity("with --pod select: a tag that the pod must have; may be repeated"),
+            arguments.affinity("with --pod select: a tag that the pod must have; may be repeated"),
             arguments.amounts(),
         ),
         COLUMNS,
@@ -163,9 +158,8 @@ Extend = base.generate(
 
 
 def _resize(run: base.Run, project_id: str, consumer: str, amounts: Any, expect: Any) -> list[Reservation]:
-    wanted = arguments.once_each(amounts, "amounts")
     expected = arguments.once_each(expect, "expected amounts") or None
-    run.engine.resize(run.context, wanted, project_id, consumer=consumer, expected=expected)
+    run.engine.resize(run.context, amounts, project_id, consumer=consumer, expected=expected)
     return _live(run.engine.get_reservations(run.context, project_id, consumer=consumer))
 
 
@@ -190,17 +184,11 @@ Resize = base.generate(
                 "--expect",
                 action="append",
                 default=[],
-                type=parsing.amount,
+                type=arguments.amount,
                 metavar="RESOURCE=AMOUNT",
                 help="the amount before; can be repeated",
             ),
-            Argument(
-                "amounts",
-                nargs="+",
-                type=parsing.amount,
-                metavar="RESOURCE=AMOUNT",
-                help="the new amount, as in gpu=4",
-            ),
+            arguments.pairs("amounts", "amounts", "RESOURCE=AMOUNT", "the new amount, as in gpu=4"),
         ),
         COLUMNS,
     )
@@ -228,41 +216,6 @@ Transfer = base.generate(
             Argument("--to-project", required=True, metavar="PROJECT", help="the project that receives them"),
         ),
         COLUMNS,
-    )
-)
-
-List = base.generate(
-    Operation(
-        "List the reservations that match all given options, oldest first.",
-        "cyborg-quota reservation list --project P --state reserved -f json",
-        lambda run, **given: run.engine.list_reservations(run.context, **given),
-        (
-            *arguments.project(),
-            Argument("--state", choices=STATES, help="only reservations in this state"),
-            *arguments.CONSUMER_AND_GROUP,
-            paging.LIMIT,
-            paging.marker("UUID", "start after this reservation"),
-            paging.RESOURCE,
-        ),
-        COLUMNS,
-    )
-)
-
-
-def _show(run: base.Run, uuid: str) -> Reservation:
-    for reservation in run.engine.list_reservations(run.context, reservations=[uuid]):
-        return reservation
-    raise exceptions.ReservationNotFound(uuid)
-
-
-Show = base.generate(
-    Operation(
-        "Show one reservation, with the times when it was created and when it ended.",
-        "cyborg-quota reservation show 6f2c1d1e-6a53-4c5c-9c0e-3f0f4f1f2a77",
-        _show,
-        (Argument("uuid", metavar="UUID", help="the UUID of the reservation"),),
-        (*COLUMNS, *columns("created_at", "ended_at", cell=formats.timestamp), _PROVIDER),
-        is_list=False,
     )
 )
 

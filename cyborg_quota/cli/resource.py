@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from cyborg_quota import exceptions
-from cyborg_quota.cli import base, formats, paging
+from cyborg_quota.cli import base
+from cyborg_quota.surface import formats, paging
 from cyborg_quota.surface.operations import Operation, cells
 
 

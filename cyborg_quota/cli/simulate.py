@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from cyborg_quota import exceptions
-from cyborg_quota.cli import arguments, base, formats
+from cyborg_quota.cli import base
 from cyborg_quota.cli.db import open_database
 from cyborg_quota.cli.errors import BadUsage, Located
 from cyborg_quota.cli.limit_file import read_document
 from cyborg_quota.cli.replay_export import exported
+from cyborg_quota.surface import arguments, formats
 from cyborg_quota.surface.operations import Argument, Column, Operation, columns
 
 if TYPE_CHECKING:
@@ -207,7 +208,7 @@ Simulate = base.generate(
     Operation(
         """Show which claims of a trace other limits would have refused. Writes nothing.
 
-        NEW.yaml has the format of `limit import`; what it does not mention stays as
+        NEW.yaml has the format of `limits import`; what it does not mention stays as
         it is now. The trace is run in memory, once under the present limits and once
         under the new ones. Prints a row for each project and resource, the most
         refusals first: refused_before and refused_after are the numbers of refused
@@ -220,11 +221,11 @@ Simulate = base.generate(
         pod are not applied. If the enforcement model does not allow the new limits,
         prints the rows and then the reasons, and exits with 1.
         """,
-        "cyborg-quota limit simulate new.yaml --against trace.csv --chart new.svg\n"
-        "  cyborg-quota limit simulate new.yaml --against ledger --since 30d -f json",
+        "cyborg-quota simulate new.yaml --against trace.csv --chart new.svg\n"
+        "  cyborg-quota simulate new.yaml --against ledger --since 30d -f json",
         _simulate,
         (
-            Argument("file", metavar="NEW.yaml", help="the limits, in the format of `limit import`; - is stdin"),
+            Argument("file", metavar="NEW.yaml", help="the limits, in the format of `limits import`; - is stdin"),
             Argument(
                 "--against",
                 required=True,

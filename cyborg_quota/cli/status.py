@@ -18,7 +18,7 @@ from oslo_upgradecheck import upgradecheck
 
 import cyborg_quota
 from cyborg_quota import exceptions, validation
-from cyborg_quota.cli import arguments
+from cyborg_quota.cli import errors
 from cyborg_quota.cli.db import open_database
 from cyborg_quota.cli.errors import run_program
 from cyborg_quota.cli.reconcile import wait
@@ -142,7 +142,7 @@ class Checks(upgradecheck.UpgradeCommands):
         with self._engine() as engine:
             has_capacity = "capacity" in engine.subjects
             drifts = engine.capacity.audit(validation.admin_context()) if has_capacity else []
-        warning = f"{len(drifts)} differ from their reservations: cyborg-quota capacity heal"
+        warning = f"{len(drifts)} differ from their reservations: cyborg-quota heal"
         return Result(WARNING, warning) if drifts else Result(SUCCESS, "agrees with the reservations")
 
     def _version(self) -> Result:
@@ -204,7 +204,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str]) -> int:
     conf: Any = cfg.ConfigOpts()
     _add_command(conf, Checks(conf))
-    with arguments.usage_as_errors():
+    with errors.usage_as_errors():
         loading.load(conf, argv, PROG, version=cyborg_quota.__version__, description=ABOUT)
     return int(upgradecheck.run(conf))
 

@@ -223,7 +223,7 @@ OPTIONS: dict[str, list[cfg.Opt]] = {
             "collect_interval",
             default=86400,
             min=0,
-            help="Seconds between two measurements of each pod by cyborg-quota-expirer, as `pod usage collect` makes "
+            help="Seconds between two measurements of each pod by cyborg-quota-expirer, as `pod measure` makes "
             "them. Of several expirers, one measures a pod. A pod that does not answer is tried again after ten "
             "minutes. 0: never.",
         ),

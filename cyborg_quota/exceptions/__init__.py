@@ -370,7 +370,7 @@ class LimitRefused(QuotaError, conflict="limit_refused"):
 class OverrideNotFound(NotFound, text="Override {override_id!r} was not found, or has ended. Nothing was changed."):
     """The override does not exist, has ended, or was cancelled."""
 
-    next_step = "List the overrides: cyborg-quota limit override list"
+    next_step = "List the overrides: cyborg-quota override list"
     override_id: str
 
 
@@ -470,7 +470,8 @@ class PodInUse(QuotaError, text="Pod {pod!r} cannot be removed: {reason}."):
 
 @dataclasses.dataclass(eq=False, repr=False)
 class PodNotAvailable(
-    QuotaError, text="Pod {pod!r} takes no bindings and no claims: its state is {state} (see `pod enable`)."
+    QuotaError,
+    text="Pod {pod!r} takes no bindings and no claims: its state is {state} (see `pod set --state available`).",
 ):
     """The pod takes neither bindings nor claims that name it, because of its state. Nothing was changed."""
 
@@ -504,9 +505,7 @@ class BindingNotFound(
 
 
 @dataclasses.dataclass(eq=False, repr=False)
-class ProviderNotFound(
-    NotFound, text="Provider {provider!r} was not found; see `cyborg-quota capacity provider list`."
-):
+class ProviderNotFound(NotFound, text="Provider {provider!r} was not found; see `cyborg-quota provider list`."):
     """No provider has this UUID or name."""
 
     provider: str

@@ -82,7 +82,7 @@ class LimitDriver(abc.ABC):
             found |= {one.key: one.limit for one in limits.constraints if one.key in found and one.project_id == leaf}
         return found
 
-    def parent_of(self, project_id: str) -> str | None:  # noqa: ARG002
+    def parent_of(self, project_id: str) -> str | None:
         """The parent of the project according to the source of this driver; None if it does not define one."""
         return None
 

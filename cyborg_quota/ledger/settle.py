@@ -187,7 +187,7 @@ class Settler:
                 where = f"project {project_id} and resource {key}"
                 LOG.warning(
                     "Project %s has live reservations of %s but no usage row; the row is created. Run: "
-                    "cyborg-quota usage heal",
+                    "cyborg-quota heal",
                     project_id,
                     key,
                 )
@@ -195,7 +195,7 @@ class Settler:
                 self._paths.get(project_id, [key])
         raise exceptions.DatabaseError(
             f"The usage row of {where} is deleted each time it is created. Stop what deletes rows of quota_usages, and "
-            "run: cyborg-quota usage heal"
+            "run: cyborg-quota heal"
         )
 
     def read_rows(self, connection: Connection, call: Call, selection: Selection) -> list[Row]:

@@ -1,16 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of OpenStackClient, generated from operations."""
+"""The commands of OpenStackClient, generated from operations. They make calls of the REST API."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import datetime
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from osc_lib.command import command
 
-from cyborg_quota.osc.client import QuotaClient
-from cyborg_quota.surface.operations import Arguments, Columns, Operation, add_to
+from cyborg_quota.osc.client import QuotaClient, project_id, quoted
+from cyborg_quota.surface import arguments, paging
+from cyborg_quota.surface.operations import Argument, Arguments, Column, Columns, OneOf, Operation, Route, flat
+
+_PROJECTS = ("project_id", "parent_id")
+"""The values that name projects: by their ids, or by their names in Keystone."""
 
 
 class Run(command.Command):
@@ -27,7 +34,7 @@ class Run(command.Command):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        self.argument_names = add_to(parser, self.operation.arguments)
+        self.operation.add_to(parser)
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
@@ -36,7 +43,10 @@ class Run(command.Command):
 
     def take_action(self, parsed_args: argparse.Namespace) -> Any:
         """Return what is shown; see Operation.run."""
-        return self.operation.run(self, **{name: getattr(parsed_args, name) for name in self.argument_names})
+        given = self.operation.values(vars(parsed_args))
+        if self.operation.long:
+            given["is_short"] = not parsed_args.long
+        return self.operation.run(self, **given)
 
 
 def generate(
@@ -48,5 +58,99 @@ def generate(
     is_list: bool = True,
 ) -> Any:
     """The command of an operation, for which OpenStackClient's help has no example."""
-    operation = Operation(summary, "", call, arguments, columns, is_list)
+    return _command(Operation(summary, "", call, arguments, columns, is_list))
+
+
+def _command(operation: Operation) -> Any:
     return operation.command(Run, command.Command, command.Lister, command.ShowOne)
+
+
+def remote(operation: Operation) -> Any:
+    """The command that makes the call of the REST API of an operation that has a route."""
+    route = operation.route
+    assert route is not None
+    shown = operation.columns and [
+        Column(_title(one.name), _text, value=_member(one.member))
+        for one in operation.columns
+        if one.schema is not None
+    ]
+    return _command(
+        Operation(
+            operation.summary,
+            "",
+            lambda run, **given: _call(run.client, operation, route, given),
+            list(_offered(operation.arguments)),
+            shown,
+            operation.is_list,
+            long=tuple(map(_title, operation.long)),
+        )
+    )
+
+
+def _offered(given: Arguments) -> Iterator[Argument | OneOf]:
+    """The arguments that the REST API has, and those that choose another value of one."""
+    for one in given:
+        if isinstance(one, OneOf) or one.rest is not None or one is arguments.PROJECT_DOMAIN:
+            yield one
+
+
+def _title(name: str) -> str:
+    return re.sub(r"\b(Id|Uuid)\b", lambda match: match[0].upper(), name.replace("_", " ").title())
+
+
+def _member(name: str) -> Callable[[Mapping[str, Any]], Any]:
+    return lambda entry: entry.get(name)
+
+
+def _text(value: Any) -> Any:
+    return arguments.tags_text(value) if isinstance(value, Mapping) else value
+
+
+def _call(client: QuotaClient, operation: Operation, route: Route, given: dict[str, Any]) -> Any:
+    """Make the call, once for each value of an argument of the path that has several."""
+    domain = given.pop("project_domain", None)
+    for name in _PROJECTS:
+        if name in given and (given[name] is not None or f"{{{name}}}" in route.path):
+            given[name] = project_id(client.manager, given[name], domain)
+    in_path = re.findall(r"\{(\w+)\}", route.path)
+    several = [given.pop(name) if isinstance(given[name], list) else [given.pop(name)] for name in in_path]
+    limit = given.pop("limit", None)
+    query, body = _request(operation, route, given)
+    answer = None
+    for values in itertools.product(*several):
+        path = route.path.format(**{name: quoted(value) for name, value in zip(in_path, values, strict=True)})
+        path = path.removeprefix("/v2")
+        if operation.is_list and route.method == "GET" and route.member is not None:
+            return client.pages(route.member, path, limit, **query)
+        answer = client.call(route.method, path, body, **query)
+    return answer and route.member and answer[route.member]
+
+
+def _request(operation: Operation, route: Route, given: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+    """The query, and the body."""
+    values = {
+        one.rest: _json(given[one.name])
+        for one in flat(operation.arguments)
+        if one.rest and one.name in given and given[one.name] not in (None, one.default)
+    }
+    if route.method in ("GET", "DELETE"):
+        return {name: _text(value) for name, value in values.items()}, None
+    for one in operation.arguments:  # one of them must be given: null is a value
+        if isinstance(one, OneOf) and one.required:
+            values.setdefault(one.arguments[0].rest, None)
+    body: dict[str, Any] = {}
+    for name, value in values.items():
+        *parents, last = str(name).split(".")
+        place = body
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[last] = value
+    return {}, body
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, datetime.timedelta):
+        value = datetime.datetime.now(datetime.timezone.utc) - value
+    if isinstance(value, datetime.datetime):
+        return value.isoformat()
+    return paging.in_one_word(value) if isinstance(value, list) else value

@@ -24,7 +24,7 @@ class QuotaClient:
     """
 
     def __init__(self, manager: Any) -> None:
-        self._manager = manager
+        self.manager = manager
 
     def pages(self, name: str, path: str, limit: int | None = None, **query: Any) -> Iterator[dict[str, Any]]:
         """The entries of a list, of all its pages or at most ``limit``."""
@@ -42,20 +42,24 @@ class QuotaClient:
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None, **query: Any) -> Any:
         """Make one call, without the parameters that are None; returns the body of the answer."""
         headers = {"Accept": "application/json"}
-        answer = self._manager.session.request(
+        answer = self.manager.session.request(
             self._endpoint() + path, method, headers=headers, raise_exc=False, json=body, params=query
         )
         if answer.status_code >= 400:
             raise exceptions.CommandError(_message(answer))
         return answer.json() if answer.content else None
 
+    def delete(self, path: str, name: str, **query: Any) -> None:
+        """Delete what has this name below the path."""
+        self.call("DELETE", f"{path}/{quoted(name)}", **query)
+
     def path(self, project: str | None, project_domain: str | None) -> str:
         """The path of the calls for a project, which the arguments of OWN_PROJECT name."""
-        return f"/quotas/{quoted(_project_id(self._manager, project, project_domain))}"
+        return f"/quotas/{quoted(project_id(self.manager, project, project_domain))}"
 
     def _endpoint(self) -> str:
         """The endpoint of the catalog, whether or not it ends in the version."""
-        manager = self._manager
+        manager = self.manager
         found = manager.get_endpoint_for_service_type(
             SERVICE_TYPE, region_name=manager.region_name, interface=manager.interface
         )
@@ -98,7 +102,7 @@ OWN_PROJECT: Final = (
 )
 
 
-def _project_id(manager: Any, project: str | None, domain: str | None) -> str:
+def project_id(manager: Any, project: str | None, domain: str | None) -> str:
     """The id of a project; None: that of the token. Raises CommandError, or an error of openstacksdk."""
     if project is None:
         own = manager.auth_ref.project_id

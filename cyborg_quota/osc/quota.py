@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands ``openstack accelerator quota ...``."""
+"""The commands ``openstack accelerator quota ...``: those whose answers nest, and all that are generated."""
 
 from __future__ import annotations
 
+import datetime
+import functools
 from collections.abc import Iterator, Mapping
 from operator import itemgetter
 from typing import Any, Final
@@ -10,23 +12,17 @@ from typing import Any, Final
 from osc_lib import exceptions
 from osc_lib.cli import format_columns
 
-from cyborg_quota.osc.base import Run, generate
-from cyborg_quota.osc.client import OWN_PROJECT, PROJECT, quoted
-from cyborg_quota.surface import parsing
-from cyborg_quota.surface.operations import Argument, Arguments, Column, OneOf, Table, entries
+from cyborg_quota.osc.base import Run, generate, remote
+from cyborg_quota.osc.client import OWN_PROJECT, PROJECT
+from cyborg_quota.surface import arguments, table
+from cyborg_quota.surface.operations import Argument, Column, OneOf, Table, entries
 
 _REASON: Final = Argument("--reason", metavar="<reason>", help="Reason for the change, which the history shows.")
+_DOMAIN: Final = OWN_PROJECT[1]
 
 
 def _pod(help_text: str) -> Argument:
     return Argument("--pod", metavar="<pod>", help=help_text)
-
-
-def _paging(what: str, marker: str) -> Arguments:
-    return (
-        Argument("--limit", metavar="<limit>", type=parsing.positive, help=f"Maximum number of {what}."),
-        Argument("--marker", metavar="<marker>", help=f"The {marker} after which the list begins."),
-    )
 
 
 def _bound(bound: Mapping[str, Any] | None) -> str | None:
@@ -43,18 +39,83 @@ def _bound(bound: Mapping[str, Any] | None) -> str | None:
 
 _PROJECT_ID: Final = entries(project_id="Project ID")
 _LIMITS: Final = entries(resource="Resource", limit="Limit")
-_DETAILS: Final = (
-    *_LIMITS,
-    *entries(in_use="In Use", reserved="Reserved", fits="Fits"),
-    Column("Bound By", _bound, itemgetter("bound_by")),
-)
+_USAGE: Final = (*_LIMITS, *entries(in_use="In Use", reserved="Reserved"))
+_DETAILS: Final = (*_USAGE, *entries(fits="Fits"), Column("Bound By", _bound, itemgetter("bound_by")))
 _TOTALS: Final = (*_LIMITS, *entries(held="Held"))
+_SUBTREE: Final = (*_LIMITS, *entries(in_use="In Use", subtree="Subtree"))
+_NODES: Final = (*entries(depth="Depth", project_id="Project ID", parent_id="Parent ID"), *_SUBTREE)
+_CHANGES: Final = entries(
+    action="Change", project_id="Project ID", resource="Resource", before="Before", after="After", pod="Pod"
+)
 
 
 def _resources(entry: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """The rows of an answer, or of an entry of a list: one for each resource, with the figures of its quota."""
     for resource, one in sorted(entry["quota"].items()):
         yield {**entry, "resource": resource, **(one if isinstance(one, dict) else {"limit": one})}
+
+
+def _with_usage(entry: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The rows of an entry of the list of projects, with what the project holds."""
+    for resource in sorted({*entry["quota"], *entry["usage"]}):
+        yield {**entry, "resource": resource, "limit": entry["quota"].get(resource), **entry["usage"].get(resource, {})}
+
+
+def _list(
+    run: Run,
+    *,
+    usage: bool,
+    over: bool,
+    tree: bool,
+    pod: str | None,
+    resource: str | None,
+    limit: int | None,
+    marker: str | None,
+    **owner: Any,
+) -> Table:
+    if pod is not None and (usage or over or tree):
+        raise exceptions.CommandError("--pod cannot be combined with --usage, --over and --tree.")
+    if not tree and (owner["project"] is not None or owner["project_domain"] is not None):
+        raise exceptions.CommandError("A project needs --tree.")
+    columns = _SUBTREE if over else _NODES if tree else _USAGE if usage else _LIMITS
+    if over:
+        rows: Any = run.client.pages("over", "/quota_over", limit, marker=marker)
+    elif tree:
+        nodes = run.client.pages("tree", f"{run.client.path(**owner)}/tree", limit, marker=marker)
+        rows = (row for node in nodes for row in (_resources(node) if node["quota"] else [node]))
+    else:
+        split = _with_usage if usage else _resources
+        found = run.client.pages("quotas", "/quotas", limit, marker=marker, pod=pod)
+        rows = (row for one in found for row in split(one))
+    selected = (row for row in rows if resource in (None, row.get("resource")))
+    return Table(columns if tree else (*_PROJECT_ID, *columns), selected)
+
+
+ListQuota = generate(
+    "List the projects that have limits of their own, or limits in one pod (admin only).",
+    _list,
+    (
+        OneOf(
+            Argument(
+                "--usage",
+                action="store_true",
+                help="List all projects that hold something or have limits of their own, and what they hold.",
+            ),
+            Argument("--over", action="store_true", help="List what exceeds a limit, after it was lowered."),
+            Argument(
+                "--tree",
+                action="store_true",
+                help="List a project and the projects below it, as far as the policy allows it.",
+            ),
+        ),
+        _pod("List the projects that have limits in this pod, with these limits."),
+        Argument("--resource", metavar="<resource>", help="Only this resource."),
+        Argument("--limit", metavar="<limit>", type=arguments.positive, help="Maximum number of projects."),
+        Argument("--marker", metavar="<marker>", help="The project ID after which the list begins."),
+        *OWN_PROJECT,
+    ),
+    _LIMITS,
+)
 
 
 def _show(run: Run, *, usage: bool, default: bool, total: bool, pod: str | None, **owner: Any) -> Table:
@@ -96,56 +157,25 @@ ShowQuota = generate(
     _LIMITS,
 )
 
-
-def _list(run: Run, *, detail: bool, pod: str | None, limit: int | None, marker: str | None) -> Table:
-    found = run.client.pages("quotas", "/quotas", limit, marker=marker, pod=pod)
-    if detail:
-        found = (
-            {**one, **run.client.call("GET", f"/quotas/{quoted(one['project_id'])}/detail", pod=pod)} for one in found
-        )
-    return Table((*_PROJECT_ID, *(_DETAILS if detail else _LIMITS)), (row for one in found for row in _resources(one)))
-
-
-ListQuota = generate(
-    "List the projects that have limits of their own, or limits in one pod (admin only).",
-    _list,
-    (
-        Argument(
-            "--detail",
-            action="store_true",
-            help="Also show the usage and what fits; one more request per project.",
-        ),
-        _pod("List the projects that have limits in this pod, with these limits."),
-        *_paging("projects", marker="project ID"),
+_SCOPE: Final = (
+    OneOf(
+        Argument("--default", action="store_true", help="The default limits (admin only)."),
+        Argument("--total", action="store_true", help="The limits over all projects together (admin only)."),
     ),
-    _LIMITS,
+    _pod("The limits in this pod."),
+    _REASON,
 )
 
 
-def _set(
-    run: Run,
-    *,
-    limit: list[tuple[str, int]],
-    start: str | None,
-    until: str | None,
-    reason: str | None,
-    force: bool,
-    pod: str | None,
-    **project: Any,
-) -> None:
-    quota = dict(limit)
-    if until is None:
-        if start is not None:
-            raise exceptions.CommandError("--from needs --until.")
-        changes = _given(quota=quota, force=force or None, reason=reason, pod=pod)
-        run.client.call("PUT", run.client.path(**project), changes)
-        return
-    if pod is not None:
-        raise exceptions.CommandError("--pod cannot be combined with --until: limits in a pod have no overrides.")
-    if force:
-        raise exceptions.CommandError("--force cannot be combined with --until, and is not needed with it.")
-    override = _given(quota=quota, until=until, start=start)
-    run.client.call("POST", f"{run.client.path(**project)}/overrides", _given(override=override, reason=reason))
+def _path(run: Run, project: str | None, domain: str | None, pod: str | None, *, default: bool, total: bool) -> str:
+    """The path of the limits of a project, of the defaults, or of the totals."""
+    if default or total:
+        if project is not None or pod is not None:
+            raise exceptions.CommandError("--default and --total cannot be combined with a project or --pod.")
+        return "/quota_defaults" if default else "/quota_totals"
+    if project is None:
+        raise exceptions.CommandError("Name a project, or give --default or --total.")
+    return run.client.path(project, domain)
 
 
 def _given(**values: Any) -> dict[str, Any]:
@@ -153,51 +183,128 @@ def _given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
+def _set(
+    run: Run,
+    *,
+    limits: dict[str, int],
+    project_id: str | None,
+    project_domain: str | None,
+    start: datetime.datetime | None,
+    until: datetime.datetime | None,
+    reason: str | None,
+    force: bool,
+    pod: str | None,
+    dry_run: bool,
+    **scope: bool,
+) -> list[Mapping[str, Any]]:
+    path = _path(run, project_id, project_domain, pod, **scope)
+    if not limits:
+        raise exceptions.CommandError("Give a limit, as in gpu=20.")
+    span = _given(start=start and start.isoformat(), until=until and until.isoformat())
+    if span and (until is None or pod is not None or force or path.startswith("/quota_")):
+        raise exceptions.CommandError("--from needs --until, which needs a project, and neither --pod nor --force.")
+    if dry_run:
+        owner = path.rpartition("/")[2] if path.startswith("/quotas/") else None
+        wanted = _given(quota=limits, project_id=owner, total=scope["total"] or None, pod=pod, **span)
+        answer = run.client.call("POST", "/quota_preview", wanted)
+        run.status = int(bool(answer["problems"]))
+        for problem in answer["problems"]:
+            run.log.error("Not allowed: %s.", problem)
+        changes: list[Mapping[str, Any]] = answer["changes"]
+        return changes
+    if span:
+        override = {"quota": limits, **span}
+        run.client.call("POST", f"{path}/overrides", _given(override=override, reason=reason))
+    else:
+        run.client.call("PUT", path, _given(quota=limits, force=force or None, reason=reason, pod=pod))
+    return []
+
+
 SetQuota = generate(
-    "Set limits of a project, permanently or (with --until) for a span of time; or its limits in one pod.",
+    "Set limits of a project, permanently or (with --until) for a span of time; its limits in one pod; or defaults.",
     _set,
     (
+        arguments.operands(
+            "limits",
+            arguments.limit,
+            "limit",
+            "New limits of resources, as in gpu=20 (-1 means unlimited); and the project (name or ID).",
+        ),
+        _DOMAIN,
+        *_SCOPE,
         Argument(
-            "--limit",
-            metavar="<resource>=<limit>",
-            type=parsing.limit,
+            "--from",
+            dest="start",
+            metavar="<time>",
+            type=arguments.moment,
+            help="Start of the time span. Default: now.",
+        ),
+        Argument(
+            "--until",
+            metavar="<time>",
+            type=arguments.moment,
+            help="Set the limits until this time only, as in 2027-01-31T08:00:00Z.",
+        ),
+        Argument("--force", action="store_true", help="Permit limits below what the project holds."),
+        Argument("--dry-run", action="store_true", help="Write nothing; show what would change (admin only)."),
+    ),
+    _CHANGES,
+)
+
+
+def _unset(
+    run: Run,
+    *,
+    resource: list[str],
+    reason: str | None,
+    pod: str | None,
+    project: Any,
+    project_domain: Any,
+    **scope: bool,
+) -> None:
+    path = _path(run, project, project_domain, pod, **scope)
+    if scope["total"]:
+        for name in resource:
+            run.client.delete(path, name, reason=reason)
+        return
+    run.client.call("PUT", path, _given(quota=dict.fromkeys(resource), reason=reason, pod=pod))
+
+
+UnsetQuota = generate(
+    "Remove limits, so that the inherited ones apply.",
+    _unset,
+    (
+        Argument(
+            "--resource",
+            metavar="<resource>",
             action="append",
             required=True,
-            help="New limit of a resource; -1 means unlimited (repeat option to set several).",
+            help="Resource whose limit is removed (repeat option to remove several).",
         ),
-        Argument("--from", dest="start", metavar="<time>", help="Start of the time span. Default: now."),
-        Argument("--until", metavar="<time>", help="Set the limits until this time only, as in 2027-01-31T08:00:00Z."),
-        _REASON,
-        Argument("--force", action="store_true", help="Permit limits below what the project holds."),
-        _pod("Set the limits in this pod."),
-        *PROJECT,
+        *_SCOPE,
+        *OWN_PROJECT,
     ),
 )
 
 
-def _delete(run: Run, *, override: str | None, pod: str | None, reason: str | None, **project: Any) -> None:
-    part = "" if override is None else f"/overrides/{quoted(override)}"
-    run.client.call("DELETE", f"{run.client.path(**project)}{part}", reason=reason, pod=pod)
+def _delete(run: Run, *, pod: str | None, reason: str | None, **project: Any) -> None:
+    run.client.call("DELETE", run.client.path(**project), reason=reason, pod=pod)
 
 
 DeleteQuota = generate(
-    "Remove all limits of a project, so that the defaults apply; or those in one pod; or cancel one override.",
+    "Remove all limits of a project, so that the defaults apply; or those in one pod.",
     _delete,
-    (
-        OneOf(
-            Argument(
-                "--override", metavar="<override>", help="Cancel this override instead (an ID; see quota history)."
-            ),
-            _pod("Remove the limits in this pod instead."),
-        ),
-        _REASON,
-        *PROJECT,
-    ),
+    (_pod("Remove the limits in this pod instead."), _REASON, *PROJECT),
 )
 
 
-def _check(run: Run, *, amount: list[tuple[str, int]], **owner: Any) -> Mapping[str, Any]:
-    answer: Mapping[str, Any] = run.client.call("POST", f"{run.client.path(**owner)}/check", {"check": dict(amount)})
+def _check(
+    run: Run, *, deltas: dict[str, int], project_id: str | None, project_domain: str | None, pod: str | None
+) -> Mapping[str, Any]:
+    if not deltas:
+        raise exceptions.CommandError("Give an amount, as in gpu=2.")
+    path = run.client.path(project_id, project_domain)
+    answer: Mapping[str, Any] = run.client.call("POST", f"{path}/check", _given(check=deltas, pod=pod))
     run.status = int(not answer["granted"])
     return answer
 
@@ -206,69 +313,25 @@ CheckQuota = generate(
     "Check whether a request would be granted now, and which limits would refuse it. Exit status 1: refused.",
     _check,
     (
-        Argument(
-            "--amount",
-            metavar="<resource>=<amount>",
-            type=parsing.amount,
-            action="append",
-            required=True,
-            help="Amount of a resource (repeat option to request several together).",
+        arguments.operands(
+            "deltas",
+            arguments.amount,
+            "amount",
+            "Amounts of resources that are requested together, as in gpu=2; and the project (name or ID; default: the "
+            "project of the token).",
         ),
-        *OWN_PROJECT,
+        _DOMAIN,
+        _pod("Consider also the limits in this pod."),
     ),
     (*entries(granted="granted"), Column("violations", format_columns.ListDictColumn, itemgetter("violations"))),
     is_list=False,
 )
 
 
-def _tree(run: Run, **owner: Any) -> Iterator[Mapping[str, Any]]:
-    for node in run.client.pages("tree", f"{run.client.path(**owner)}/tree"):
-        yield from _resources(node) if node["quota"] else [node]
-
-
-ShowTree = generate(
-    "Show a project and the projects below it, as far as the policy allows it.",
-    _tree,
-    OWN_PROJECT,
-    (
-        *entries(depth="Depth", project_id="Project ID", parent_id="Parent ID"),
-        *_LIMITS,
-        *entries(in_use="In Use", subtree="Subtree"),
-    ),
-)
-
-_CHANGE: Final = entries(
-    id="ID",
-    at="At",
-    action="Action",
-    resource="Resource",
-    pod="Pod",
-    before="Before",
-    after="After",
-    start="From",
-    until="Until",
-    override_id="Override ID",
-    reason="Reason",
-    user_id="User ID",
-)
-_LONG: Final = entries(user_project_id="User Project ID", request_id="Request ID")
-
-
-def _history(run: Run, *, since: str | None, long: bool, limit: int | None, marker: str | None, **owner: Any) -> Table:
-    found = run.client.pages("history", f"{run.client.path(**owner)}/history", limit, since=since, marker=marker)
-    return Table((*_CHANGE, *_LONG) if long else _CHANGE, found)
-
-
-ShowHistory = generate(
-    "List the changes of the limits of a project, newest first.",
-    _history,
-    (
-        Argument("--since", metavar="<time>", help="Only changes since this time."),
-        Argument(
-            "--long", action="store_true", help="Also list the project and the request ID of the user (admin only)."
-        ),
-        *_paging("changes", marker="change ID"),
-        *OWN_PROJECT,
-    ),
-    _CHANGE,
-)
+@functools.cache
+def __getattr__(name: str) -> Any:
+    """The command of an operation, by its words: ``pod_create``."""
+    operation = table.operations().get(name.replace("_", " "))
+    if operation is None or operation.route is None:
+        raise AttributeError(name)
+    return remote(operation)

@@ -176,10 +176,10 @@ class Pods(Subject):
         def work(connection: Connection) -> tuple[Pod, None]:
             stored = tables.lock(connection, name)
             if tables.is_bound(connection, name):
-                reason = "projects are bound to it (see `pod binding list --pod`; `pod binding end --pod` ends all)"
+                reason = "projects are bound to it (see `pod binding list --pod`; `pod binding delete --pod` ends all)"
                 raise exceptions.PodInUse(name, reason)
             if resource_providers.is_any_of_pod(connection, name):
-                raise exceptions.PodInUse(name, "providers belong to it (see `capacity provider set NAME --pod OTHER`)")
+                raise exceptions.PodInUse(name, "providers belong to it (see `provider set NAME --pod OTHER`)")
             tables.delete(connection, stored.id)
             return stored.pod, None
 

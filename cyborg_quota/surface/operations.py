@@ -1,24 +1,92 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The description of an operation: what it does, its arguments, the call, and the columns of what it returns.
+"""The description of an operation: what it does, its arguments, the call, its route, and what it returns.
 
-Commands are generated from it; see cli/base.py and osc/base.py. It knows no library of a surface but
-argparse's types of arguments.
+From it are generated the command of ``cyborg-quota`` (cli/base.py), the call of the REST API (api/operations.py), and
+the command of OpenStackClient (osc/base.py). It knows no library of a surface but argparse's types of arguments.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Callable, Sequence
-from operator import itemgetter, methodcaller
-from typing import Any, NamedTuple
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter, itemgetter, methodcaller
+from typing import Any, Final, NamedTuple
+
+from cyborg_quota.types import MAX_NAME_CHARS
+
+Schema = dict[str, Any]
+
+NAME: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": MAX_NAME_CHARS}
+TEXT: Final[Schema] = {"type": "string"}
+BOOLEAN: Final[Schema] = {"type": "boolean"}
+INTEGER: Final[Schema] = {"type": "integer"}
+COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
+TIME: Final[Schema] = {"type": "string", "format": "date-time", "maxLength": 64}
+
+
+def nullable(schema: Schema) -> Schema:
+    """The schema of a value that may be null."""
+    return {"oneOf": [schema, {"type": "null"}]}
+
+
+def described(schema: Schema, description: str) -> Schema:
+    """The schema with a description."""
+    return {**schema, "description": description}
+
+
+def _plain(value: Any) -> Any:
+    return value
 
 
 class Argument:
-    """An argument: its name or its options (``--limit``), and how argparse handles it (type, bounds, help)."""
+    """An argument: its name or its options (``--limit``), and how argparse handles it (type, bounds, help).
 
-    def __init__(self, *flags: str, **details: Any) -> None:
-        self.flags, self.details = flags, details
+    ``rest``: its name in the REST API, if that differs from the name of the value; ``select.quota`` is the member
+    ``quota`` of the member ``select`` of the body. None: it exists on the host only. ``schema``: that of its value
+    there. ``collect`` makes the value of the call from the words of a command, and ``load`` from that of a request.
+    """
+
+    def __init__(
+        self,
+        *flags: str,
+        rest: str | None = "",
+        schema: Schema | None = None,
+        collect: Callable[[Any], Any] = _plain,
+        load: Callable[[Any], Any] = _plain,
+        **details: Any,
+    ) -> None:
+        self.flags, self.details, self._schema = flags, details, schema
+        self.name: Final[str] = details.get("dest") or flags[-1].lstrip("-").replace("-", "_")
+        self.rest: Final = self.name if rest == "" else rest
+        self.collect, self.load = collect, load
+
+    @property
+    def default(self) -> Any:
+        """The value of a call that does not have the argument."""
+        without = {"store_true": False, "store_false": True}.get(str(self.details.get("action")))
+        return self.details.get("default", without)
+
+    @property
+    def is_required(self) -> bool:
+        """Whether a request must have the argument."""
+        is_operand = not self.flags[-1].startswith("-") and self.details.get("nargs") not in ("?", "*")
+        return bool(self.details.get("required")) or is_operand
+
+    @property
+    def schema(self) -> Schema:
+        """The JSON schema of the value: by default that of a name, a choice, a number or a boolean."""
+        return described(self._schema or self._kind(), self.details["help"])
+
+    def _kind(self) -> Schema:
+        kind = self.details.get("type")
+        if isinstance(kind, functools.partial):
+            bounds = kind.keywords
+            return {"type": "integer", "minimum": bounds["least"], "maximum": bounds["most"]}
+        if str(self.details.get("action")).startswith("store_"):
+            return BOOLEAN
+        return {"type": "string", "enum": list(self.details["choices"])} if "choices" in self.details else NAME
 
 
 class OneOf:
@@ -31,44 +99,69 @@ class OneOf:
 Arguments = Sequence[Argument | OneOf]
 
 
-def add_to(parser: argparse._ActionsContainer, arguments: Arguments) -> list[str]:
-    """Add the arguments to a parser. Returns the names of their values."""
-    names: list[str] = []
+def flat(arguments: Arguments) -> Iterator[Argument]:
+    """The arguments, also those of which at most one may be given."""
+    for one in arguments:
+        yield from one.arguments if isinstance(one, OneOf) else (one,)
+
+
+def add_to(parser: argparse._ActionsContainer, arguments: Arguments) -> None:
+    """Add the arguments to a parser."""
     for one in arguments:
         if isinstance(one, OneOf):
-            names += add_to(parser.add_mutually_exclusive_group(required=one.required), one.arguments)
+            add_to(parser.add_mutually_exclusive_group(required=one.required), one.arguments)
         else:
-            names.append(parser.add_argument(*one.flags, **one.details).dest)
-    return names
-
-
-def _plain(value: Any) -> Any:
-    return value
+            parser.add_argument(*one.flags, **one.details)
 
 
 class Column(NamedTuple):
-    """A column: its name, how a value is shown (an empty one, above all), and the value (None: the field ``name``)."""
+    """A column: its name, how a value is shown (an empty one, above all), and the value (None: the field ``name``).
+
+    ``schema``: that of the value in the REST API; None: it is shown on the host only. ``rest``: its name there, if that
+    differs. ``cell`` None: it is in the REST API only.
+    """
 
     name: str
-    cell: Callable[[Any], Any] = _plain
+    cell: Callable[[Any], Any] | None = _plain
     value: Callable[[Any], Any] | None = None
+    schema: Schema | None = None
+    rest: str | None = None
 
     def of(self, record: Any) -> Any:
-        """The cell of a record."""
-        return self.cell(getattr(record, self.name) if self.value is None else self.value(record))
+        """The value of a record."""
+        return getattr(record, self.name) if self.value is None else self.value(record)
+
+    @property
+    def member(self) -> str:
+        """Its name in the REST API."""
+        return self.rest or self.name
 
 
 Columns = Sequence[Column]
 
 
-def columns(*names: str, cell: Callable[[Any], Any] = _plain) -> list[Column]:
+def columns(*names: str, cell: Callable[[Any], Any] = _plain, schema: Schema | None = None) -> list[Column]:
     """Columns that are shown alike, each with the value of the field of its name."""
-    return [Column(name, cell) for name in names]
+    return [Column(name, cell, schema=schema) for name in names]
+
+
+def part(index: int, shown: Columns) -> list[Column]:
+    """The columns of a part of records that are tuples."""
+    return [one._replace(value=functools.partial(_of_part, one, index)) for one in shown]
+
+
+def _of_part(column: Column, index: int, record: Sequence[Any]) -> Any:
+    return column.of(record[index])
 
 
 def cells(*names: str) -> list[Column]:
     """The columns of records that are tuples of cells."""
-    return [Column(name, value=itemgetter(index)) for index, name in enumerate(names)]
+    return numbered(*map(Column, names))
+
+
+def numbered(*shown: Column) -> list[Column]:
+    """The columns of records that are tuples, in this order."""
+    return [one._replace(value=itemgetter(index)) for index, one in enumerate(shown)]
 
 
 def entries(**names: str) -> list[Column]:
@@ -76,14 +169,8 @@ def entries(**names: str) -> list[Column]:
     return [Column(name, value=methodcaller("get", key)) for key, name in names.items()]
 
 
-def names_of(shown: Columns) -> tuple[str, ...]:
-    """The names of columns."""
-    return tuple(column.name for column in shown)
-
-
-def values(shown: Columns, record: Any) -> tuple[Any, ...]:
-    """The row of a record."""
-    return tuple(column.of(record) for column in shown)
+def _row(shown: Columns, record: Any) -> tuple[Any, ...]:
+    return tuple(column.cell(column.of(record)) for column in shown if column.cell is not None)
 
 
 class Table(NamedTuple):
@@ -93,14 +180,34 @@ class Table(NamedTuple):
     records: Any
 
 
+class Route(NamedTuple):
+    """The call of the REST API: ``GET``, ``/v2/quota_pods/{name}``, and the policy rule.
+
+    ``record``: the name of the schema of a record. ``member`` is that of the answer which has the record or the
+    records. ``marker`` gives the text that names a record
+    in a link to the next page; None: the list has no pages. ``rule`` None: the call itself checks what the user may
+    see. ``errors``: the statuses besides those that every call has.
+    """
+
+    method: str
+    path: str
+    rule: str | None
+    member: str | None = None
+    record: str | None = None
+    marker: Callable[[Any], str] | None = None
+    status: int = 200
+    errors: tuple[int, ...] = ()
+
+
 @dataclasses.dataclass(frozen=True)
 class Operation:
     """An operation of one or several surfaces.
 
-    ``summary``: what it does; the first sentence is its title. ``call``: gets the running command and the values of
-    ``arguments`` by name, and returns a record or (``is_list``) records, or a Table of them. ``columns``: what is shown
-    of a record; None: the operation returns nothing. ``refuses``: it has failed if it returns records. ``progress``:
-    the unit of a progress bar, for calls that take a function ``progress``.
+    ``summary``: what it does; the first sentence is its title. ``call``: gets the caller (see CallerProtocol) and the
+    values of ``arguments`` by name, and returns a record or (``is_list``) records, or a Table of them. ``columns``:
+    what is shown of a record; None: the operation returns nothing. ``refuses``: it has failed if it returns records.
+    ``progress``: the unit of a progress bar, for calls that take a function ``progress``. ``words``: those of its
+    commands; ``route``: None, if it exists on the host only. ``long``: the columns that a table has with --long only.
     """
 
     summary: str
@@ -112,14 +219,34 @@ class Operation:
     refuses: bool = False
     progress: str | None = None
     has_names: bool = True
+    words: str = ""
+    route: Route | None = None
+    long: tuple[str, ...] = ()
 
-    def run(self, command: Any, **given: Any) -> Any:
-        """Make the call. Returns the names of the columns, and the row or the rows; None if it returns nothing."""
+    def values(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The values of the call, from those that argparse has made. Operands also name a project."""
+        found = {one.name: one.collect(given[one.name]) for one in flat(self.arguments) if one.name in given}
+        return {**({"project_id": given["project_id"]} if "project_id" in given else {}), **found}
+
+    def add_to(self, parser: argparse.ArgumentParser) -> None:
+        """Add the arguments of the command."""
+        add_to(parser, self.arguments)
+        if self.long:
+            parser.add_argument("--long", action="store_true", help=f"also show {' and '.join(self.long)} in a table")
+
+    def run(self, command: Any, *, is_short: bool = False, **given: Any) -> Any:
+        """Make the call. Returns the names of the columns, and the row or the rows; None if it returns nothing.
+
+        ``is_short``: without the columns ``long``.
+        """
         found = self.call(command, **given)
         if self.columns is None:
             return None
         shown, records = found if isinstance(found, Table) else (self.columns, found)
-        return names_of(shown), [values(shown, one) for one in records] if self.is_list else values(shown, records)
+        if is_short:
+            shown = [column for column in shown if column.name not in self.long]
+        names = tuple(column.name for column in shown if column.cell is not None)
+        return names, [_row(shown, one) for one in records] if self.is_list else _row(shown, records)
 
     def command(self, run: type, plain: type, lister: type, show: type) -> Any:
         """The command, which is also of the kind for what the call returns: nothing, records or one record."""
@@ -128,7 +255,10 @@ class Operation:
             "__doc__": self.summary,
             "__module__": __name__,
             "operation": self,
-            "arguments": self.arguments,
             "example": self.example,
         }
         return type("Generated", (run, kind), fields)
+
+
+by_name: Final = attrgetter("name")
+"""The marker of a list of records that have names."""

@@ -185,9 +185,9 @@ EVENTS: Final[Mapping[type[AnyNotice], str]] = {
 """The types of their notifications."""
 
 SHOWN_BY: Final[Mapping[type[AnyNotice], tuple[str, str]]] = {
-    Notice: ("projects", "`cyborg-quota limit over` and `usage list` show"),
-    CapacityNotice: ("inventories", "`cyborg-quota capacity inventory list` shows"),
-    PodNotice: ("resources of pods", "`cyborg-quota pod usage show` shows"),
+    Notice: ("projects", "`cyborg-quota list --over` and `list --usage` show"),
+    CapacityNotice: ("inventories", "`cyborg-quota inventory list` shows"),
+    PodNotice: ("resources of pods", "`cyborg-quota pod usage list` shows"),
 }
 """What the notices of a kind are about, and the commands that show that."""
 

@@ -41,7 +41,7 @@ class OscTestCase(server.ApiTestCase):
                 interface=None,
             )
             command = kind(types.SimpleNamespace(client_manager=manager, stdout=out), None)
-            shown = () if kind in (quota.SetQuota, quota.DeleteQuota) else ("-f", "json")
+            shown = ("-f", "json") if hasattr(kind, "formatter_namespace") else ()
             status = command.run(command.get_parser("quota").parse_args([*arguments, *shown]))
         return out.getvalue() and json.loads(out.getvalue()), status
 
@@ -61,32 +61,30 @@ class TestCommands(OscTestCase):
         self.assertEqual(
             ("gpu", 20, 5, 1, 0, "all projects (total)"), self.rows(quota.ShowQuota, "--usage", "higgs")[1]
         )
-        listed = self.rows(quota.ListQuota, "--detail", "--limit", "3")
+        listed = self.rows(quota.ListQuota, "--usage", "--limit", "3")
         self.assertEqual(["detector", "elsewhere", "higgs"], sorted({row[0] for row in listed}))
-        self.assertIn(("detector", *detail[1][:4], 0, None), listed)
-        nodes = self.rows(quota.ShowTree, "higgs")
+        self.assertIn(("detector", *detail[1][:4]), listed)
+        nodes = self.rows(quota.ListQuota, "--tree", "higgs")
         self.assertIn((0, "higgs", "physics", "gpu", 20, 5, 8), nodes)
         self.assertIn((1, "detector", "higgs", "gpu", 2, 2, 2), nodes)
 
     def test_a_check(self) -> None:
-        self.assertEqual(
-            ({"granted": True, "violations": []}, 0), self.run_command(quota.CheckQuota, "--amount", "gpu=1", "higgs")
-        )
-        answer, status = self.run_command(quota.CheckQuota, "--amount", "gpu=99", "higgs")
+        self.assertEqual(({"granted": True, "violations": []}, 0), self.run_command(quota.CheckQuota, "gpu=1", "higgs"))
+        answer, status = self.run_command(quota.CheckQuota, "gpu=99", "higgs")
         self.assertEqual((1, False, "gpu"), (status, answer["granted"], answer["violations"][0]["resource"]))
 
     def test_a_value_that_is_no_amount(self) -> None:
-        for kind, option, value in (
-            (quota.SetQuota, "--limit", "gpu=many"),
-            (quota.SetQuota, "--limit", "gpu=-2"),
-            (quota.CheckQuota, "--amount", "gpu"),
-            (quota.ListQuota, "--limit", "0"),
+        for kind, argument, words in (
+            (quota.SetQuota, "RESOURCE=LIMIT|PROJECT", ("gpu=many",)),
+            (quota.SetQuota, "RESOURCE=LIMIT|PROJECT", ("gpu=-2",)),
+            (quota.CheckQuota, "RESOURCE=AMOUNT|PROJECT", ("gpu=1", "higgs", "physics")),
+            (quota.ListQuota, "--limit", ("--limit", "0")),
         ):
             error = io.StringIO()
             with contextlib.redirect_stderr(error):
-                refused = self.assertRaises(SystemExit, self.run_command, kind, option, value, "higgs")
+                refused = self.assertRaises(SystemExit, self.run_command, kind, *words)
             self.assertEqual(2, refused.code)
-            self.assertIn(f"error: argument {option}: '{value}': ", error.getvalue())
+            self.assertIn(f"error: argument {argument}: '{words[-1]}': ", error.getvalue())
 
     def test_a_list_of_several_pages(self) -> None:
         self.patch(call, "MAX_ENTRIES", 2)
@@ -97,13 +95,13 @@ class TestCommands(OscTestCase):
 
 class TestHistory(OscTestCase):
     def test_the_project_and_the_request_of_the_user(self) -> None:
-        self.run_command(quota.SetQuota, "--limit", "gpu=21", "higgs")
-        [row], _ = self.run_command(quota.ShowHistory, "--limit", "1", "--long", "higgs")
-        self.assertEqual(["User ID", "User Project ID", "Request ID"], list(row)[-3:])
-        self.assertEqual(["alice", "cloud"], list(row.values())[-3:-1])
+        self.run_command(quota.SetQuota, "gpu=21", "higgs")
+        [row], _ = self.run_command(quota.history_list, "--limit", "1", "--long", "--project", "higgs")
+        self.assertEqual(["User Project ID", "Request ID"], list(row)[-2:])
+        self.assertEqual(("alice", "cloud"), (row["User ID"], row["User Project ID"]))
         self.assertRegex(row.pop("Request ID"), "^req-")
         del row["User Project ID"]
-        [row_of_others], _ = self.run_command(quota.ShowHistory, "--limit", "1", "higgs")
+        [row_of_others], _ = self.run_command(quota.history_list, "--limit", "1", "--project", "higgs")
         self.assertEqual(list(row.items()), list(row_of_others.items()))
 
 
@@ -116,7 +114,7 @@ class TestNamesInPaths(OscTestCase):
     def test_an_override_that_is_a_path(self) -> None:
         """Otherwise, this removes the limits of the project elsewhere."""
         error = self.assertRaises(
-            exceptions.CommandError, self.run_command, quota.DeleteQuota, "--override", "../../elsewhere", "higgs"
+            exceptions.CommandError, self.run_command, quota.override_delete, "../../elsewhere", "--project", "higgs"
         )
         self.assertIn("HTTP 404", str(error))
         self.assertEqual({"fpga": 0, "gpu": 4}, self.limits_of_elsewhere())

@@ -38,6 +38,11 @@ class Ended:
         return json.loads(self.out)
 
 
+def commands() -> dict[str, Any]:
+    """All commands by their words. ``load()`` of each returns its class."""
+    return {words: point for words, point in main.Shell().command_manager if words not in ("help", "complete")}
+
+
 def installed(name: str) -> str:
     """Return the installed entry point: next to this Python, or on the path."""
     beside = pathlib.Path(sys.executable).with_name(name)

@@ -47,9 +47,9 @@ class DatabasesTest(base.CliTestCase):
             "limit 3, used 0, reserved 2, requested 2", self.refused(1, "reserve", "--project", "p1", "gpu=2")
         )
         self.good("commit", "--project", "p1", "--consumer", "c")
-        self.assertEqual((3, 2, 0, 1), tuple(self.good("usage", "list")[0].values())[2:6])
+        self.assertEqual((3, 2, 0, 1), tuple(self.good("list", "--usage")[0].values())[2:6])
         self.good("release", "--project", "p1", "--consumer", "c")
-        self.assertEqual([], self.good("usage", "audit"))
+        self.assertEqual([], self.good("audit"))
         self.assertEqual({"expired": 0}, self.good("expire"))
 
     def test_replay(self) -> None:
@@ -62,7 +62,7 @@ class DatabasesTest(base.CliTestCase):
         again = self.call("replay", str(path), "--limit", "gpu=2", "-f", "json")
         self.assertEqual(first["projects"], again.json["projects"])
         self.assertIn("already replayed", again.err)
-        self.assertEqual([], self.good("usage", "audit"))
+        self.assertEqual([], self.good("audit"))
 
 
 class OtherSyncTest(base.CliTestCase):
@@ -82,4 +82,4 @@ class OtherSyncTest(base.CliTestCase):
                 self.assertRaises(TimeoutError, syncing.result, 3)
             ended = syncing.result(30)
         self.assertEqual((0, ""), (ended.status, ended.err))
-        self.assertEqual([], self.good("usage", "list"))
+        self.assertEqual([], self.good("list", "--usage"))

@@ -129,7 +129,7 @@ class DevstackTest(base.BaseTestCase):
         first = conf.read_text(), self.uwsgi.read_text()
         self.record_commands()
         calls = self.run_phases(PHASES)
-        self.assertEqual(["cyborg-quota db sync", "cyborg-quota limit set --default fpga=4 gpu=4"], commands(calls))
+        self.assertEqual(["cyborg-quota db sync", "cyborg-quota set --default fpga=4 gpu=4"], commands(calls))
         self.assertEqual(first, (conf.read_text(), self.uwsgi.read_text()))
         self.assertEqual(["stop_process cyborg-quota-expirer"], self.run_phases("phase unstack"))
         self.run_phases("phase clean")
@@ -160,7 +160,7 @@ class DevstackTest(base.BaseTestCase):
         out = io.StringIO()
         columns = ("-c", "resource", "-c", "limit", "-f", "csv", "--quote", "none")
         with contextlib.redirect_stdout(out):
-            self.assertEqual(0, main.main(["--config-file", str(conf), "limit", "list", *columns]))
+            self.assertEqual(0, main.main(["--config-file", str(conf), "list", *columns]))
         self.assertEqual(["resource,limit", "fpga,4", "gpu,4"], out.getvalue().split())
 
     def test_other_limits(self) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import importlib.metadata
 import io
 import json
 from typing import Any
@@ -56,8 +55,7 @@ OTHER_SHAPES = {"replay"}
 
 def classes() -> dict[str, type[Any]]:
     """The classes of the commands that print rows or one object, by name."""
-    points = importlib.metadata.distribution("cyborg_quota").entry_points.select(group="cyborg_quota.cli")
-    found = {point.name.replace("_", " "): point.load() for point in points}
+    found = {name: point.load() for name, point in base.commands().items()}
     return {name: kind for name, kind in found.items() if issubclass(kind, (lister.Lister, show.ShowOne))}
 
 
@@ -65,12 +63,12 @@ class EveryFormatTest(base.CliTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.configure("[limits]\ndriver = database")
-        self.call("limit", "set", "--default", "gpu=100", "fpga=100")
-        self.call("limit", "set", *P, "gpu=50", "--reason", "a test")
-        self.call("limit", "set", *P, "gpu=60", "--until", "2999-01-01")
+        self.call("set", "--default", "gpu=100", "fpga=100")
+        self.call("set", *P, "gpu=50", "--reason", "a test")
+        self.call("set", *P, "gpu=60", "--until", "2999-01-01")
         (row,) = self.good("reserve", *P, "gpu=2")
-        self.call("capacity", "provider", "add", "node1")
-        self.call("pod", "add", "pod1")
+        self.call("provider", "create", "node1")
+        self.call("pod", "create", "pod1")
         self.files = {"uuid": row["uuid"]}
         for name, text in (
             ("nodes", "provider,resource,total\nnode1,gpu,8\n"),
@@ -114,8 +112,8 @@ class EveryFormatTest(base.CliTestCase):
         return out
 
     def test_the_columns_are_the_same_in_every_format(self) -> None:
-        self.call("limit", "set", *P, "--pod", "pod1", "gpu=40")
-        self.call("limit", "set", "--total", "gpu=90")
+        self.call("set", *P, "--pod", "pod1", "gpu=40")
+        self.call("set", "--total", "gpu=90")
         for name, kind in classes().items():
             if name in NEED_SERVICES | OTHER_SHAPES or self.needs_arguments(name):
                 continue

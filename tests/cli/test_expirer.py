@@ -39,7 +39,7 @@ class OnceTest(ExpirerCase):
         ended = self.once()
         self.assertEqual(0, ended.status, ended.err)
         self.assertRegex(ended.out, r"\Aexpired 2\npurged [02]\n\Z")  # not yet older than the maximum age
-        self.assertEqual(0, self.good("usage", "list")[0]["reserved"])
+        self.assertEqual(0, self.good("list", "--usage")[0]["reserved"])
         time.sleep(0.01)
         self.once()
         self.assertEqual([], self.good("reservation", "list"))
@@ -85,7 +85,7 @@ class ServiceTest(ExpirerCase):
         return self.spawn(program="cyborg-quota-expirer", start_new_session=True)
 
     def reserved(self) -> int:
-        return int(self.good("usage", "list")[0]["reserved"])
+        return int(self.good("list", "--usage")[0]["reserved"])
 
     def wait_until(self, process: subprocess.Popen[str], is_so: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 30
@@ -116,7 +116,7 @@ class ServiceTest(ExpirerCase):
             return sum(int(line.split()[-2]) for line in log.read_text().splitlines() if " Expired " in line)
 
         longest = max([self.stop(process)[1] for process in processes])
-        self.assertEqual([], self.good("usage", "audit"))
+        self.assertEqual([], self.good("audit"))
         self.assertEqual(7, expired())
         self.assertLess(longest, 30)
 
@@ -164,8 +164,8 @@ class StoppingTest(ExpirerCase):
         maintenance = self.maintenance(batch_rows=2)
         maintenance.stop()
         self.assertRaises(expirer.Stopping, maintenance.expire)
-        self.assertEqual(3, self.good("usage", "list")[0]["reserved"])
-        self.assertEqual([], self.good("usage", "audit"))
+        self.assertEqual(3, self.good("list", "--usage")[0]["reserved"])
+        self.assertEqual([], self.good("audit"))
 
     def test_a_stopped_run_logs_what_it_has_expired(self) -> None:
         self.overdue(5)

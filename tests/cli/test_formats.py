@@ -24,7 +24,7 @@ class FormatTest(base.CliTestCase):
         self.good("reserve", "--project", "p1", "gpu=1", "fpga=2")
 
     def usages(self, *more: str) -> str:
-        ended = self.call("usage", "list", *more)
+        ended = self.call("list", "--usage", *more)
         self.assertEqual((0, ""), (ended.status, ended.err))
         return ended.out
 
@@ -37,10 +37,10 @@ class FormatTest(base.CliTestCase):
     def test_a_table_shows_the_exact_rest_of_a_counter_that_is_half_full(self) -> None:
         self.good("reserve", "--project", "p1", "fpga=2147483000")
         self.assertIn("| unlimited | 645  |", self.usages("--project", "p1", "--resource", "fpga"))
-        self.assertEqual(645, self.good("usage", "list", "--resource", "fpga")[0]["fits"])
+        self.assertEqual(645, self.good("list", "--usage", "--resource", "fpga")[0]["fits"])
 
     def test_json_and_yaml(self) -> None:
-        rows = self.good("usage", "list")
+        rows = self.good("list", "--usage")
         self.assertEqual([-1, None], [rows[0]["limit"], rows[0]["available"]])
         self.assertEqual([(LEFT, None), (3, "p1")], [(row["fits"], row["bound_by"]) for row in rows])
         self.assertEqual(rows, yaml.safe_load(self.usages("-f", "yaml")))

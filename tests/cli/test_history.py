@@ -11,7 +11,6 @@ import sqlalchemy as sa
 from oslo_context import context
 
 from cyborg_quota.cli import main
-from cyborg_quota.cli.history import LONG_COLUMNS
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models import Flat
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
@@ -39,10 +38,10 @@ COLUMNS = [
 
 class HistoryTest(test_limits.LimitTestCase):
     def test_what_is_shown(self) -> None:
-        self.done("limit", "set", "--default", "gpu=5", "--reason", "opening day")
-        self.done("project", "add", "p")
-        self.done("limit", "set", "--project", "p", "gpu=-1")
-        self.done("limit", "unset", "--project", "p", "gpu", "--reason", "closed")
+        self.done("set", "--default", "gpu=5", "--reason", "opening day")
+        self.done("project", "set", "p", "--no-parent")
+        self.done("set", "gpu=-1", "p")
+        self.done("unset", "--resource", "gpu", "--reason", "closed", "p")
         rows = self.good("history", "list")
         self.assertEqual([COLUMNS] * 4, [list(row) for row in rows])
         self.assertEqual(
@@ -71,13 +70,13 @@ class HistoryTest(test_limits.LimitTestCase):
         engine = fixtures.open_engine(self, self.url, DatabaseLimitDriver(Flat(), InitialLimits()))
         engine.limits.set_limit(bob, "gpu", 5)
         [row] = self.good("history", "list")
-        self.assertEqual(("bob", "office", "req-7b9e"), tuple(row[name] for name in ("user_id", *LONG_COLUMNS)))
+        self.assertEqual(("bob", "office", "req-7b9e"), tuple(row[name] for name in ("user_id", *COLUMNS[-2:])))
         for options in ((), ("--long",), ("-c", "user_id", "-c", "request_id")):
             table = self.call("history", "list", *options).out
             for value, is_shown in (("bob", True), ("office", "--long" in options), ("req-7b9e", bool(options))):
                 self.assertEqual(is_shown, value in table, (options, value))
         # The commands: one request each, without a project.
-        self.done("limit", "set", "--default", "gpu=6", "fpga=1")
+        self.done("set", "--default", "gpu=6", "fpga=1")
         fpga, gpu, _ = self.good("history", "list")
         self.assertEqual((None, None), (gpu["user_project_id"], fpga["user_project_id"]))
         self.assertEqual(gpu["request_id"], fpga["request_id"])
@@ -86,14 +85,14 @@ class HistoryTest(test_limits.LimitTestCase):
     def test_who_runs_it_with_sudo(self) -> None:
         self.useFixture(fx.MonkeyPatch("os.getuid", lambda: 0))
         self.useFixture(fx.EnvironmentVariable("SUDO_USER", "alice"))
-        self.done("limit", "set", "--default", "gpu=5")
+        self.done("set", "--default", "gpu=5")
         self.assertEqual(f"os:{pwd.getpwuid(0).pw_name} (sudo: alice)", self.good("history", "list")[0]["user_id"])
         self.useFixture(fx.MonkeyPatch("os.getuid", lambda: 4_000_000))
         self.assertEqual("os:4000000", main._os_user())
 
     def test_filters_and_pages(self) -> None:
         for number in range(1, 5):
-            self.assertEqual(0, self.call("limit", "set", "--project", f"p{number % 2}", f"gpu={number}").status)
+            self.assertEqual(0, self.call("set", f"gpu={number}", f"p{number % 2}").status)
         self.assertEqual([3, 1], [row["after"] for row in self.good("history", "list", "--project", "p1")])
         page = self.good("history", "list", "--limit", "3")
         self.assertEqual([4, 3, 2], [row["after"] for row in page])
@@ -109,25 +108,29 @@ class HistoryTest(test_limits.LimitTestCase):
         self.configure(test_limits.DATABASE + "require_reason = true\n")
         file = self.directory / "limits.yaml"
         file.write_text("defaults: {gpu: 2}\n")
-        override = ("limit", "set", "--project", "p", "gpu=1", "--until", "2999-01-01")
-        total = ("limit", "set", "--total", "gpu=9")
-        for argv in (("limit", "import", str(file)), override, total):
+        override = ("set", "gpu=1", "p", "--until", "2999-01-01")
+        total = ("set", "--total", "gpu=9")
+        for argv in (("limits", "import", str(file)), override, total):
             self.assertEqual(0, self.call(*argv, "--dry-run").status)
-        commands = [("limit", "set", "--default", "gpu=1"), ("project", "add", "p"), ("project", "move", "p", "--root")]
-        commands += [override, total, ("limit", "override", "cancel", "ID"), ("limit", "unset", "--total", "gpu")]
-        for words in (*commands, ("project", "remove", "p"), ("limit", "import", str(file))):
-            (row,) = self.good("limit", "override", "list") or [{"id": "ID"}]
+        commands = [
+            ("set", "--default", "gpu=1"),
+            ("project", "set", "p", "--no-parent"),
+            ("project", "set", "p", "--no-parent"),
+        ]
+        commands += [override, total, ("override", "delete", "ID"), ("unset", "--total", "--resource", "gpu")]
+        for words in (*commands, ("project", "delete", "p"), ("limits", "import", str(file))):
+            (row,) = self.good("override", "list") or [{"id": "ID"}]
             argv = tuple(word.replace("ID", row["id"]) for word in words)
             self.assertIn("--reason", self.refused(2, *argv))
             self.assertEqual(0, self.call(*argv, "--reason", "because").status, argv)
 
     def test_of_capacity_and_pods(self) -> None:
         why = ("--reason", "because")
-        self.good("capacity", "provider", "add", "n1", "--reason", "rack 7")
-        self.good("capacity", "inventory", "set", "n1", "gpu=8")
-        self.good("capacity", "inventory", "set", "n1", "gpu=9", "fpga=1", "--reserved", "1", *why)
-        self.good("pod", "add", "east")
-        self.good("pod", "drain", "east")
+        self.good("provider", "create", "n1", "--reason", "rack 7")
+        self.good("inventory", "set", "n1", "gpu=8")
+        self.good("inventory", "set", "n1", "gpu=9", "fpga=1", "--reserved", "1", *why)
+        self.good("pod", "create", "east")
+        self.good("pod", "set", "--state", "maintenance", "east")
         names = ("action", "provider", "resource", "pod", "reason")
         self.assertEqual(
             [
@@ -152,27 +155,27 @@ class HistoryTest(test_limits.LimitTestCase):
 
     def test_reasons_of_all_commands_of_capacity(self) -> None:
         why = ("--reason", "because")
-        self.good("capacity", "provider", "add", "n1", *why)
+        self.good("provider", "create", "n1", *why)
         path = self.directory / "nodes.csv"
         path.write_text("provider,resource,total\nn1,gpu,3\n")
         self.good("capacity", "import", str(path), *why)
-        self.good("capacity", "provider", "set", "n1", "--shared", *why)
+        self.good("provider", "set", "n1", "--shared", *why)
         for argv in (("inventory", "remove", "n1", "gpu"), ("provider", "remove", "n1")):
             self.assertEqual(0, self.call("capacity", *argv, *why).status)
         self.assertEqual(["because"] * 5, [row["reason"] for row in self.good("history", "list")])
-        self.assertIn("reason", self.refused(2, "capacity", "provider", "add", "n2", "--reason", ""))
+        self.assertIn("reason", self.refused(2, "provider", "create", "n2", "--reason", ""))
 
 
 class PurgeTest(base.CliTestCase):
     def test_the_expirer_purges_the_history(self) -> None:
         """By [limits] history_age; without it, never. The bindings that ended are purged by the same option."""
         self.configure(test_limits.DATABASE)
-        self.good("pod", "add", "p1")
+        self.good("pod", "create", "p1")
         for project in ("ended", "current"):
             self.good("pod", "select", "--project", project)
-        self.call("pod", "binding", "end", "--project", "ended")
+        self.call("pod", "binding", "delete", "--project", "ended")
         for number in range(3):
-            self.call("limit", "set", "--default", f"gpu={number}")
+            self.call("set", "--default", f"gpu={number}")
         with sa.create_engine(self.url, poolclass=sa.NullPool).begin() as connection:
             connection.execute(sa.text("UPDATE changes SET created_at = '2001-01-01 00:00:00.000000'"))
             connection.execute(sa.text("UPDATE pod_bindings SET ends_at = '2001-01-01' WHERE ends_at IS NOT NULL"))

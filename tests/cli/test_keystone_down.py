@@ -43,7 +43,7 @@ class KeystoneDownTest(base.CliTestCase):
 
     def unknown(self, *argv: str) -> base.Ended:
         """Run a command that succeeds with a warning of one line; returns how it ended."""
-        ended = self.call("usage", "list", *argv)
+        ended = self.call("list", "--usage", *argv)
         self.assertEqual(0, ended.status, ended.err)
         self.assertRegex(
             ended.err, r"\AWARNING: The limits are unknown: Keystone at http://127.0.0.1:\d+/v3 [^\n]*\n\Z"
@@ -67,8 +67,8 @@ class KeystoneDownTest(base.CliTestCase):
         self.assertIn(line, self.unknown("--project", "p1").out)
 
     def test_commands_that_need_a_limit_fail(self) -> None:
-        self.assertIn("Limits have been unavailable", self.refused(1, "check", "--project", "p1", "gpu=1"))
-        self.assertIn("Limits have been unavailable", self.refused(1, "limit", "list", "--project", "p1"))
+        self.assertIn("Limits have been unavailable", self.refused(1, "check", "gpu=1", "p1"))
+        self.assertIn("Limits have been unavailable", self.refused(1, "show", "p1"))
 
     def test_commands_that_need_no_limit(self) -> None:
         for line in ("db sync", "usage audit", "expire", "reservation list", "release --project p2 --consumer c"):
@@ -100,42 +100,46 @@ class ProjectNamesTest(base.CliTestCase):
         reserved.close()
         self.configure(KEYSTONE.format(port=port, log="").replace("driver = keystone", "driver = database"))
         self.reason = f"Projects cannot be looked up: Keystone at http://127.0.0.1:{port}/v3 cannot be reached"
-        self.call("limit", "set", "--default", "gpu=5")
-        self.call("limit", "set", "--force", "--project", "p1", "gpu=7")
+        self.call("set", "--default", "gpu=5")
+        self.call("set", "--force", "gpu=7", "p1")
         self.good("reserve", "--project", "p1", "--consumer", "c", "gpu=1")
 
     def test_a_name_needs_keystone(self) -> None:
-        for argv in (["usage", "list"], ["limit", "show"], ["release", "--consumer", "c"], ["check", "gpu=1"]):
+        for argv in (["list", "--usage"], ["show", "--ancestors"], ["release", "--consumer", "c"], ["check", "gpu=1"]):
             error = self.refused(1, *argv, "--project", "physics")
             self.assertIn(self.reason, error)
             self.assertNotIn("--force", error)
             self.assertNotIn("not-to-be-seen", error)
-        self.assertIn(self.reason, self.refused(1, "usage", "list", "--project", "p1", "--project-domain", "d"))
-        self.assertIn(self.reason, self.refused(1, "project", "orphans"))
+        self.assertIn(self.reason, self.refused(1, "show", "--usage", "p1", "--project-domain", "d"))
+        self.assertIn(self.reason, self.refused(1, "project", "list", "--orphans"))
 
     def test_an_id_does_not(self) -> None:
         for project_id in ("p1", "0123456789abcdef0123456789abcdef", "01234567-89ab-cdef-0123-456789abcdef"):
-            self.good("usage", "list", "--project", project_id)
-        self.good("limit", "show", "--project", "p1")
+            self.good("show", "--usage", project_id)
+        self.good("show", "--ancestors", "p1")
         self.assertEqual(0, self.call("release", "--project", "p1", "--consumer", "c").status)
 
     def test_a_limit_or_a_place_in_the_tree_needs_keystone_or_force(self) -> None:
-        for argv in (["limit", "set", "gpu=8", "--project"], ["project", "add"], ["project", "move", "--root"]):
+        for argv in (
+            ["set", "gpu=8", "--project"],
+            ["project", "set", "--no-parent"],
+            ["project", "set", "--no-parent"],
+        ):
             error = self.refused(1, *argv, "p1")
             self.assertIn(self.reason, error)
             self.assertIn("To use an id without Keystone, add --force.", error)
-            self.assertEqual((0, ""), (self.call(*argv, "p1", "--force").status, self.call("limit", "over").err))
-        self.assertEqual(0, self.call("limit", "unset", "--project", "p1", "gpu").status)
+            self.assertEqual((0, ""), (self.call(*argv, "p1", "--force").status, self.call("list", "--over").err))
+        self.assertEqual(0, self.call("unset", "--resource", "gpu", "p1").status)
 
     def test_a_file_needs_keystone_or_force(self) -> None:
         file = self.directory / "limits.yaml"
         file.write_text("projects: [{id: p2}]")
-        self.assertIn(self.reason, self.refused(1, "limit", "import", str(file)))
-        self.good("limit", "import", str(file), "--force")
-        self.assertEqual([], self.good("limit", "import", str(file)), "without a change, nothing is looked up")
+        self.assertIn(self.reason, self.refused(1, "limits", "import", str(file)))
+        self.good("limits", "import", str(file), "--force")
+        self.assertEqual([], self.good("limits", "import", str(file)), "without a change, nothing is looked up")
 
     def test_tables_leave_names_out(self) -> None:
-        ended = self.call("limit", "list", "--names", "-f", "json")
+        ended = self.call("list", "--names", "-f", "json")
         self.assertEqual(0, ended.status)
         self.assertRegex(ended.err, r"\AWARNING: The names of the projects are unknown: [^\n]*\n\Z")
         self.assertEqual([None, None], [row["project_name"] for row in ended.json])

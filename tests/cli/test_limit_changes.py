@@ -15,44 +15,46 @@ class LimitCase(base.CliTestCase):
         self.configure("[limits]\ndriver = database")
 
     def limits(self) -> list[list[Any]]:
-        return [list(row.values())[:3] for row in self.good("limit", "list") or []]
+        return [list(row.values())[:3] for row in self.good("list") or []]
 
 
 class UnsetTest(LimitCase):
     def test_what_is_not_set(self) -> None:
         """It was accepted silently."""
-        self.call("limit", "set", "--default", "gpu=5")
-        self.call("limit", "set", "--project", "p", "gpu=3")
-        line = self.refused(1, "limit", "unset", "--project", "p", "fpga")
+        self.call("set", "--default", "gpu=5")
+        self.call("set", "gpu=3", "p")
+        line = self.refused(1, "unset", "--resource", "fpga", "p")
         self.assertEqual("cyborg-quota: Project p has no limit of its own for fpga. Nothing was changed.\n", line)
-        line = self.refused(1, "limit", "unset", "--project", "other", "gpu")
+        line = self.refused(1, "unset", "--resource", "gpu", "other")
         self.assertIn("Project other has no limit of its own for gpu.", line)
-        self.assertIn("There is no default limit for fpga.", self.refused(1, "limit", "unset", "--default", "fpga"))
-        self.refused(1, "limit", "unset", "--project", "p", "gpu", "fpga")
+        self.assertIn(
+            "There is no default limit for fpga.", self.refused(1, "unset", "--default", "--resource", "fpga")
+        )
+        self.refused(1, "unset", "--resource", "gpu", "--resource", "fpga", "p")
         self.assertEqual([[None, "gpu", 5], ["p", "gpu", 3]], self.limits())
 
     def test_what_only_an_override_sets(self) -> None:
         """It was accepted silently, and nothing changed."""
-        self.call("limit", "set", "--default", "gpu=5", "fpga=5")
-        self.call("limit", "set", "--project", "p", "gpu=9", "fpga=8", "--until", "2999-01-01")
-        fpga, gpu = [row["id"] for row in self.good("limit", "override", "list")]
-        line = self.refused(1, "limit", "unset", "--project", "p", "gpu")
+        self.call("set", "--default", "gpu=5", "fpga=5")
+        self.call("set", "gpu=9", "fpga=8", "p", "--until", "2999-01-01")
+        fpga, gpu = [row["id"] for row in self.good("override", "list")]
+        line = self.refused(1, "unset", "--resource", "gpu", "p")
         self.assertIn("Project p has no limit of its own for gpu. Nothing was changed.", line)
-        self.assertIn(f"`limit override cancel {gpu}`", line)
-        self.assertIn(f"cancel {fpga} {gpu}`", self.refused(1, "limit", "unset", "--project", "p", "gpu", "fpga"))
-        self.call("limit", "set", "--project", "p", "gpu=7")
-        self.assertEqual((0, ""), (self.call("limit", "unset", "--project", "p", "gpu").status, self.call("limit").out))
-        self.assertEqual(2, len(self.good("limit", "override", "list")))
+        self.assertIn(f"`override delete {gpu}`", line)
+        self.assertIn(f"cancel {fpga} {gpu}`", self.refused(1, "unset", "--resource", "gpu", "--resource", "fpga", "p"))
+        self.call("set", "gpu=7", "p")
+        self.assertEqual((0, ""), (self.call("unset", "--resource", "gpu", "p").status, self.call("limit").out))
+        self.assertEqual(2, len(self.good("override", "list")))
 
 
 class DryRunTest(LimitCase):
     def setUp(self) -> None:
         super().setUp()
-        self.call("limit", "set", "--default", "gpu=5")
+        self.call("set", "--default", "gpu=5")
         for argv in (["top"], ["left", "--parent", "top"], ["right", "--parent", "top"]):
-            self.call("project", "add", *argv)
-        self.call("limit", "set", "--project", "top", "gpu=10")
-        self.call("limit", "set", "--project", "left", "gpu=6")
+            self.call("project", "set", *argv, "--no-parent")
+        self.call("set", "gpu=10", "top")
+        self.call("set", "gpu=6", "left")
 
     def test_it_prints_the_changes_and_writes_nothing(self) -> None:
         before = self.limits()
@@ -62,41 +64,41 @@ class DryRunTest(LimitCase):
             (["--project", "left", "gpu=6"], []),
             (["--default", "gpu=7", "fpga=-1"], [[None, "fpga", None, -1], [None, "gpu", 5, 7]]),
         ):
-            rows = self.good("limit", "set", *argv, "--dry-run")
+            rows = self.good("set", *argv, "--dry-run")
             self.assertEqual([["set limit", *row] for row in expected], sorted(list(row.values())[:-1] for row in rows))
             self.assertTrue(all(list(row) == columns for row in rows))
         self.assertEqual(before, self.limits())
         self.assertEqual(["left", "right", "top"], [row["project_id"] for row in self.good("project", "list")])
 
     def test_it_reports_a_new_project(self) -> None:
-        ended = self.call("limit", "set", "--project", "new", "gpu=6", "--dry-run", "-f", "json")
+        ended = self.call("set", "gpu=6", "new", "--dry-run", "-f", "json")
         self.assertEqual(0, ended.status)
         self.assertEqual([["set limit", "new", "gpu", None, 6, None]], [list(row.values()) for row in ended.json])
         notice = "Project 'new' is new: it had no usage, limit or place in the tree before."
         self.assertEqual(f"cyborg-quota: {notice}\n", ended.err)
 
     def test_it_prints_what_would_be_refused_and_why(self) -> None:
-        argv = ("limit", "set", "--project", "right", "gpu=5", "--dry-run")
+        argv = ("set", "gpu=5", "right", "--dry-run")
         ended = self.call(*argv, "-f", "json")
         self.assertEqual(1, ended.status)
         self.assertEqual(1, len(json.loads(ended.out)))
-        said = self.refused(1, "limit", "set", "--project", "right", "gpu=5")
+        said = self.refused(1, "set", "gpu=5", "right")
         self.assertEqual(said, ended.err)
         self.assertIn("would sum up to 11; the limit of top is 10", said)
 
     def test_an_override(self) -> None:
         span = ("--from", "2998-12-01T08:00Z", "--until", "2999-01-01")
-        rows = self.good("limit", "set", "--project", "right", "gpu=4", "fpga=0", *span, "--dry-run")
+        rows = self.good("set", "gpu=4", "fpga=0", *span, "right", "--dry-run")
         expected = [["set override", "right", "fpga", None, 0], ["set override", "right", "gpu", None, 4]]
         self.assertEqual(expected, [list(row.values())[:-1] for row in rows])
-        self.assertEqual([], self.good("limit", "override", "list"))
+        self.assertEqual([], self.good("override", "list"))
         self.assertEqual(1, len(self.good("history", "list", "--project", "right")))  # it was added to the tree
-        argv = ("limit", "set", "--project", "right", "gpu=5", *span)
+        argv = ("set", "gpu=5", *span, "right")
         ended = self.call(*argv, "--dry-run", "-f", "json")
         self.assertEqual((1, 1), (ended.status, len(json.loads(ended.out))))
         self.assertEqual(self.refused(1, *argv), ended.err)
         self.assertIn("would sum up to 11; the limit of top is 10 (from 2998-12-01T08:00Z)", ended.err)
-        past = ("limit", "set", "--project", "right", "gpu=4", "--until", "2001-01-01")
+        past = ("set", "gpu=4", "right", "--until", "2001-01-01")
         for argv in (past, (*past, "--dry-run")):  # (the message ends with the time of the database)
             self.assertIn("must end in the future, not at 2001-01-01T00:00Z", self.refused(2, *argv))
 
@@ -107,7 +109,7 @@ class ImportNoticeTest(LimitCase):
     def said(self, text: str, *argv: str) -> str:
         file = self.directory / "limits.yaml"
         file.write_text(text)
-        ended = self.call("limit", "import", str(file), *argv)
+        ended = self.call("limits", "import", str(file), *argv)
         self.assertEqual(0, ended.status, ended.err)
         return ended.err
 
@@ -115,7 +117,7 @@ class ImportNoticeTest(LimitCase):
         text = "defaults: {gpu: 9}\nprojects: [{id: p, limits: {gpu: 1}}]"
         notice = "cyborg-quota: Project 'p' is new: it had no usage, limit or place in the tree before."
         self.assertEqual(f"{notice}\n", self.said(text, "--dry-run"))
-        self.assertEqual(f"{notice} If the id is wrong, remove the project with `project remove`.\n", self.said(text))
+        self.assertEqual(f"{notice} If the id is wrong, remove the project with `project delete`.\n", self.said(text))
         self.assertEqual("", self.said("projects: [{id: p, limits: {gpu: 2}}]"))
 
     def test_many_projects_are_one_line(self) -> None:

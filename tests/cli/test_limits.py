@@ -30,137 +30,137 @@ class LimitTestCase(base.CliTestCase):
 
     def make_tree(self) -> None:
         """atlas (100) over physics (30) over higgs (10); physics holds 25."""
-        self.done("limit", "set", "--default", "gpu=0")
+        self.done("set", "--default", "gpu=0")
         for argv in (["atlas"], ["physics", "--parent", "atlas"], ["higgs", "--parent", "physics"]):
-            self.done("project", "add", *argv)
+            self.done("project", "set", *argv, "--no-parent")
         for project, limit in (("atlas", 100), ("physics", 30), ("higgs", 10)):
-            self.done("limit", "set", "--project", project, f"gpu={limit}")
+            self.done("set", f"gpu={limit}", project)
         self.good("reserve", "--project", "physics", "--consumer", "c", "gpu=25")
         self.done("commit", "--project", "physics", "--consumer", "c")
 
 
 class ProjectTest(LimitTestCase):
     def test_add_move_list_and_remove(self) -> None:
-        self.done("limit", "set", "--default", "gpu=10")
+        self.done("set", "--default", "gpu=10")
         for name in ("a", "b"):
-            self.done("project", "add", name)
-        self.done("project", "add", "c", "--parent", "a")
-        self.done("project", "move", "c", "--parent", "b")
+            self.done("project", "set", name, "--no-parent")
+        self.done("project", "set", "c", "--parent", "a")
+        self.done("project", "set", "c", "--parent", "b")
         rows = self.good("project", "list")
         self.assertEqual([["project_id", "parent_id"]] * 3, [list(row) for row in rows])
         self.assertEqual([("a", None), ("b", None), ("c", "b")], [tuple(row.values()) for row in rows])
-        self.done("project", "move", "c", "--root")
-        self.done("project", "remove", "b")
+        self.done("project", "set", "c", "--no-parent")
+        self.done("project", "delete", "b")
         self.assertEqual("a None\nc None\n", self.call("project", "list", "-f", "value").out)
 
     def test_bad_usage(self) -> None:
-        self.assertIn("--parent --root", self.misused("project", "move", "a"))
-        self.assertIn("not allowed with", self.misused("project", "move", "a", "--root", "--parent", "b"))
-        self.misused("project", "add")
+        self.assertIn("--parent --root", self.misused("project", "set", "a", "--no-parent"))
+        self.assertIn("not allowed with", self.misused("project", "set", "a", "--no-parent", "--parent", "b"))
+        self.misused("project", "set", "--no-parent")
 
 
 class LimitTest(LimitTestCase):
     def test_set_list_and_unset(self) -> None:
-        self.done("limit", "set", "--default", "gpu=10")
-        self.done("limit", "set", "fpga=5", "--default")
-        self.assertEqual(0, self.call("limit", "set", "--project", "p", "gpu=20", "fpga=-1").status)
-        rows = self.good("limit", "list")
+        self.done("set", "--default", "gpu=10")
+        self.done("set", "fpga=5", "--default")
+        self.assertEqual(0, self.call("set", "gpu=20", "fpga=-1", "p").status)
+        rows = self.good("list")
         self.assertEqual(["project_id", "resource", "limit", "is_own", "source", "until"], list(rows[0]))
         self.assertEqual(
             [(None, "fpga", 5), (None, "gpu", 10), ("p", "fpga", -1), ("p", "gpu", 20)],
             [(row["project_id"], row["resource"], row["limit"]) for row in rows],
         )
         self.assertEqual(["default", "default", "own", "own"], [row["source"] for row in rows])
-        self.done("limit", "unset", "--project", "p", "gpu")
+        self.done("unset", "--resource", "gpu", "p")
         self.assertEqual(
             "p fpga -1 True own None\np gpu 10 False inherited None\n",
-            self.call("limit", "list", "--project", "p", "-f", "value").out,
+            self.call("show", "p", "-f", "value").out,
         )
-        table = self.call("limit", "list").out
+        table = self.call("list").out
         self.assertIn("| (default)  | gpu      | 10        | True   | default |", table)
         self.assertIn("| p          | fpga     | unlimited | True   | own     |", table)
-        self.done("limit", "unset", "--default", "gpu", "fpga")
+        self.done("unset", "--default", "--resource", "gpu", "--resource", "fpga")
 
     def test_limits_of_64_bits(self) -> None:
         """The limit of an ancestor, and that over all projects, may exceed what one project can hold."""
         for scope in ("--default", "--total", "--project=top"):
             for limit in (2**31, 2**62):
-                self.assertEqual(0, self.call("limit", "set", scope, f"gpu={limit}").status)
-            self.assertIn(f"at most {2**62}", self.misused("limit", "set", scope, f"gpu={2**62 + 1}"))
-        self.assertEqual({2**62}, {row["limit"] for row in self.good("limit", "list")})
-        self.assertEqual(2**62, self.good("limit", "list", "--total")[0]["limit"])
+                self.assertEqual(0, self.call("set", scope, f"gpu={limit}").status)
+            self.assertIn(f"at most {2**62}", self.misused("set", scope, f"gpu={2**62 + 1}"))
+        self.assertEqual({2**62}, {row["limit"] for row in self.good("list")})
+        self.assertEqual(2**62, self.good("show", "--total")[0]["limit"])
 
     def test_the_first_limit_of_a_new_project_is_reported(self) -> None:
         """Otherwise a typing error in the id sets a limit for a project that does not exist, without a word."""
-        self.done("project", "add", "atlas")
-        self.done("limit", "set", "--project", "atlas", "gpu=7")
-        self.done("limit", "set", "--default", "fpga=1")
+        self.done("project", "set", "atlas", "--no-parent")
+        self.done("set", "gpu=7", "atlas")
+        self.done("set", "--default", "fpga=1")
         self.good("reserve", "--project", "physics", "fpga=1")
-        self.done("limit", "set", "--project", "physics", "gpu=7")
-        self.refused(2, "limit", "set", "--project", "atlsa", "tpu=7")
+        self.done("set", "gpu=7", "physics")
+        self.refused(2, "set", "tpu=7", "atlsa")
 
-        ended = self.call("limit", "set", "--project", "atlsa", "gpu=7")
+        ended = self.call("set", "gpu=7", "atlsa")
         self.assertEqual((0, ""), (ended.status, ended.out))
-        self.assertRegex(ended.err, r"\Acyborg-quota: Project 'atlsa' is new: [^\n]*`limit unset`\.\n\Z")
-        self.done("limit", "set", "--project", "atlsa", "gpu=8")
+        self.assertRegex(ended.err, r"\Acyborg-quota: Project 'atlsa' is new: [^\n]*`unset`\.\n\Z")
+        self.done("set", "gpu=8", "atlsa")
 
     def test_what_needs_keystone(self) -> None:
         for argv in (
-            ["limit", "list", "--names"],
-            ["project", "orphans"],
-            ["usage", "list", "--project", "p", "--project-domain", "d"],
+            ["list", "--names"],
+            ["project", "list", "--orphans"],
+            ["show", "--usage", "p", "--project-domain", "d"],
         ):
             self.assertIn("needs Keystone: set its URL", self.refused(2, *argv))
-        self.assertIn("needs a project", self.refused(2, "usage", "list", "--project-domain", "d"))
+        self.assertIn("needs a project", self.refused(2, "list", "--usage", "--project-domain", "d"))
 
     def test_total(self) -> None:
-        self.done("limit", "set", "--default", "gpu=10")
+        self.done("set", "--default", "gpu=10")
         self.good("reserve", "--project", "p", "gpu=3")
-        (change,) = self.good("limit", "set", "--total", "gpu=5", "--dry-run")
+        (change,) = self.good("set", "--total", "gpu=5", "--dry-run")
         self.assertEqual(("set limit", "gpu", None, 5), tuple(change[name] for name in CHANGE))
-        self.assertEqual([], self.good("limit", "list", "--total"))
-        self.done("limit", "set", "--total", "gpu=5", "--reason", "as bought")
+        self.assertEqual([], self.good("show", "--total"))
+        self.done("set", "--total", "gpu=5", "--reason", "as bought")
         row = {"resource": "gpu", "limit": 5, "held": 3, "available": 2}
-        self.assertEqual([row], self.good("limit", "list", "--total"))
+        self.assertEqual([row], self.good("show", "--total"))
         error = self.refused(1, "reserve", "--project", "q", "gpu=3")
         self.assertIn("all projects, resource gpu: limit 5, held 3, requested 3", error)
-        ended = self.call("check", "--project", "q", "gpu=3")
+        ended = self.call("check", "gpu=3", "q")
         self.assertEqual(1, ended.status)
         self.assertIn("| (total)    | gpu      | total |", ended.out)
-        self.assertIn("| 2    | (total)  |", self.call("usage", "list", "--project", "q").out)
+        self.assertIn("| 2    | (total)  |", self.call("show", "--usage", "q").out)
         history = self.good("history", "list", "--limit", "1")
         self.assertEqual([(TOTAL, "as bought")], [(row["project_id"], row["reason"]) for row in history])
         self.assertIn("| (total)    | gpu", self.call("history", "list", "-c", "project_id", "-c", "resource").out)
-        self.assertIn("total:", self.call("limit", "export").out)
-        self.done("limit", "unset", "--total", "gpu")
-        self.assertIn("no total limit for gpu", self.refused(1, "limit", "unset", "--total", "gpu"))
-        self.assertIn("must be an integer from 0", self.refused(2, "limit", "set", "--total", "gpu=-1"))
+        self.assertIn("total:", self.call("limits", "export").out)
+        self.done("unset", "--total", "--resource", "gpu")
+        self.assertIn("no total limit for gpu", self.refused(1, "unset", "--total", "--resource", "gpu"))
+        self.assertIn("must be an integer from 0", self.refused(2, "set", "--total", "gpu=-1"))
         until = ("--until", "2030-01-01T00:00Z")
         listed = ("list", "--total")
         for argv in ((*listed, "--project", "p"), ("set", "--total", "gpu=1", *until)):
             self.assertIn("--total", self.refused(2, "limit", *argv))
 
     def test_pod(self) -> None:
-        self.done("limit", "set", "--default", "gpu=10")
-        self.good("pod", "add", "p1")
-        self.good("capacity", "provider", "add", "n1", "--pod", "p1")
-        self.good("capacity", "inventory", "set", "n1", "gpu=9")
+        self.done("set", "--default", "gpu=10")
+        self.good("pod", "create", "p1")
+        self.good("provider", "create", "n1", "--pod", "p1")
+        self.good("inventory", "set", "n1", "gpu=9")
         self.good("reserve", "--project", "p", "--provider", "n1", "gpu=3")
         of_p = ("--project", "p", "--pod", "p1")
-        new = self.call("limit", "set", "--project", "new", "--pod", "p1", "gpu=4")
-        self.assertIn("remove the limit with `limit unset --pod p1`.", new.err)
-        self.done("limit", "unset", "--project", "new", "--pod", "p1", "gpu")
-        (change,) = self.good("limit", "set", *of_p, "gpu=4", "--dry-run")
+        new = self.call("set", "--pod", "p1", "gpu=4", "new")
+        self.assertIn("remove the limit with `unset --pod p1`.", new.err)
+        self.done("unset", "--pod", "p1", "--resource", "gpu", "new")
+        (change,) = self.good("set", *of_p, "gpu=4", "--dry-run")
         row = {"change": "set limit", "project_id": "p", "resource": "gpu", "before": None, "after": 4, "pod": "p1"}
         self.assertEqual(row, change)
-        self.assertEqual([], self.good("limit", "list", "--pod"))
-        self.done("limit", "set", *of_p, "gpu=4", "--reason", "share")
+        self.assertEqual([], self.good("list", "--pod"))
+        self.done("set", *of_p, "gpu=4", "--reason", "share")
         row = {"project_id": "p", "pod": "p1", "resource": "gpu", "limit": 4}
         for listed in (("--pod",), ("--pod", "p1"), of_p):
-            self.assertEqual([row], self.good("limit", "list", *listed))
-        self.assertIn("Pod 'p2' was not found", self.refused(1, "limit", "list", "--pod", "p2"))
+            self.assertEqual([row], self.good("list", *listed))
+        self.assertIn("Pod 'p2' was not found", self.refused(1, "list", "--pod", "p2"))
         usage = {**row, "used": 0, "reserved": 3, "available": 1, "fits": 1, "bound_by": "p"}
-        self.assertEqual([usage], self.good("usage", "list", "--pod", "p1"))
+        self.assertEqual([usage], self.good("list", "--usage", "--pod", "p1"))
         error = self.refused(1, "reserve", "--project", "p", "--provider", "n1", "gpu=2")
         self.assertIn("project p, resource gpu in pod p1: limit 4", error)
         (found,) = self.call("check", *of_p, "gpu=2", "-f", "json").json
@@ -172,55 +172,57 @@ class LimitTest(LimitTestCase):
             ("gpu", "p1", 4, "share"), tuple(entry[name] for name in ("resource", "pod", "after", "reason"))
         )
         self.check_audit_and_orphans()
-        self.assertIn("pods:", self.call("limit", "export").out)
-        self.done("limit", "unset", *of_p, "gpu")
-        self.assertIn("in pod p1", self.refused(1, "limit", "unset", *of_p, "gpu"))
+        self.assertIn("pods:", self.call("limits", "export").out)
+        self.done("unset", *of_p, "--resource", "gpu")
+        self.assertIn("in pod p1", self.refused(1, "unset", *of_p, "--resource", "gpu"))
         until = ("--until", "2030-01-01T00:00Z")
-        self.assertIn("--pod", self.refused(2, "limit", "set", "--default", "--pod", "p1", "gpu=1"))
+        self.assertIn("--pod", self.refused(2, "set", "--default", "--pod", "p1", "gpu=1"))
         for span in (until, ("--from", "2030-01-01"), (*until, "--dry-run")):
-            said = self.refused(2, "limit", "set", *of_p, "gpu=1", *span)
+            said = self.refused(2, "set", *of_p, "gpu=1", *span)
             self.assertIn("--from and --until: a limit per pod has no span of time.", said)
 
     def check_audit_and_orphans(self) -> None:
-        """The pod has a column of its own; the marker of `project orphans` names it too."""
+        """The pod has a column of its own; the marker of `project list --orphans` names it too."""
         with sa.create_engine(self.url, poolclass=sa.NullPool).begin() as connection:
             connection.execute(sa.text("UPDATE quota_usages SET reserved = 2 WHERE pod = 'p1'"))
-        (drift,) = self.call("usage", "audit", "-f", "json").json
+        (drift,) = self.call("audit", "-f", "json").json
         self.assertEqual(("p", "gpu", "p1", 2, 3), tuple(drift[name] for name in DRIFT))
-        self.good("usage", "heal")
-        self.done("limit", "set", "--project", "p", "gpu=9")
+        self.good("heal")
+        self.done("set", "gpu=9", "p")
         directory = types.SimpleNamespace(unknown=list)  # as if Keystone had no project
         self.useFixture(fx.MonkeyPatch("cyborg_quota.cli.projects.require_directory", lambda *_names: directory))
-        rows = self.call("project", "orphans", "-f", "json").json
+        rows = self.call("project", "list", "--orphans", "-f", "json").json
         self.assertEqual(
             [("gpu", 3, 9, None), ("gpu", 3, 4, "p1")],
             [tuple(row[name] for name in ("resource", "reserved", "limit", "pod")) for row in rows],
         )
         for marker, left in ((("p", "gpu"), rows[1:]), (("p", "gpu", "p1"), []), (("p",), [])):
-            ended = self.call("project", "orphans", "--marker", *marker, "-f", "json")
+            ended = self.call("project", "list", "--orphans", "--marker", *marker, "-f", "json")
             self.assertEqual((left, ""), (ended.json, ended.err), marker)
-        self.assertIn("--marker takes", self.refused(2, "project", "orphans", "--marker", "p", "gpu", "p1", "x"))
-        self.done("limit", "unset", "--project", "p", "gpu")
+        self.assertIn(
+            "--marker takes", self.refused(2, "project", "list", "--orphans", "--marker", "p", "gpu", "p1", "x")
+        )
+        self.done("unset", "--resource", "gpu", "p")
 
     def test_the_upgrade_check_of_total_limits(self) -> None:
-        self.done("limit", "set", "--default", "gpu=10")
+        self.done("set", "--default", "gpu=10")
         code, details = self.result_of("total limits")
         self.assertEqual(0, code)
         self.assertIn("none is set", details)
-        self.done("limit", "set", "--total", "gpu=5")
+        self.done("set", "--total", "gpu=5")
         self.assertEqual((0, "enforced: gpu"), self.result_of("total limits"))
         self.configure("")
         self.assertEqual(0, self.result_of("total limits")[0])
 
     def test_bad_usage(self) -> None:
-        self.assertIn("--default --project", self.misused("limit", "set", "gpu=1"))
-        self.assertIn("not allowed with", self.misused("limit", "set", "--default", "--project", "p", "gpu=1"))
+        self.assertIn("--default --project", self.misused("set", "gpu=1"))
+        self.assertIn("not allowed with", self.misused("set", "--default", "gpu=1", "p"))
         for limit in ("gpu", "gpu=x", "gpu=-2", "=1", f"gpu={2**62 + 1}"):
-            self.misused("limit", "set", "--default", limit)
-        self.assertIn("two limits", self.refused(2, "limit", "set", "--default", "gpu=1", "gpu=2"))
-        self.assertIn("Unknown resource", self.refused(2, "limit", "set", "--default", "tpu=1"))
-        self.misused("limit", "set", "--default")
-        self.misused("limit", "show")
+            self.misused("set", "--default", limit)
+        self.assertIn("two limits", self.refused(2, "set", "--default", "gpu=1", "gpu=2"))
+        self.assertIn("Unknown resource", self.refused(2, "set", "--default", "tpu=1"))
+        self.misused("set", "--default")
+        self.misused("show", "--ancestors")
 
     def test_the_table_of_the_tree_is_indented(self) -> None:
         self.make_tree()
@@ -231,16 +233,16 @@ class LimitTest(LimitTestCase):
                 ["  physics", "gpu", "30", "25", "25", "5"],
                 ["    higgs", "gpu", "10", "0", "0", "10"],
             ],
-            table(self.call("limit", "tree").out),
+            table(self.call("list", "--tree").out),
         )
         self.assertEqual(["physics", "  higgs"], [row[0] for row in table(self.tree("physics").out)[1:]])
 
     def tree(self, project: str, *more: str) -> base.Ended:
-        return self.call("limit", "tree", "--project", project, *more)
+        return self.call("list", "--tree", "--project", project, *more)
 
     def test_other_formats_of_the_tree_have_columns(self) -> None:
         self.make_tree()
-        rows = self.good("limit", "tree")
+        rows = self.good("list", "--tree")
         self.assertEqual([TREE] * 3, [list(row) for row in rows])
         self.assertEqual(
             [
@@ -256,43 +258,43 @@ class LimitTest(LimitTestCase):
         self.assertIn("| depth |", self.tree("physics", "-c", "depth").out)
 
     def test_a_resource_without_a_limit(self) -> None:
-        """The limit and what is available, as in `usage list`: refused, or unlimited."""
+        """The limit and what is available, as in `list --usage`: refused, or unlimited."""
         self.configure(f"{DATABASE}missing = unlimited\n")
         self.good("reserve", "--project", "p", "gpu=1")
         for missing, limit, shown in (("unlimited", -1, ["unlimited", "unlimited"]), ("refuse", None, ["not set", ""])):
             self.configure(f"{DATABASE}missing = {missing}\n")
-            (node,) = self.good("limit", "tree")
+            (node,) = self.good("list", "--tree")
             self.assertEqual((limit, None), (node["limit"], node["available"]))
-            row = table(self.call("limit", "tree").out)[1]
+            row = table(self.call("list", "--tree").out)[1]
             self.assertEqual(["p", "gpu", shown[0], "0", "1", shown[1]], row)
-            (usage,) = self.good("usage", "list")
+            (usage,) = self.good("list", "--usage")
             self.assertEqual((limit, None), (usage["limit"], usage["available"]))
 
     def test_show_lists_the_ancestors(self) -> None:
         self.make_tree()
         self.good("reserve", "--project", "higgs", "gpu=2")
-        rows = self.good("limit", "show", "--project", "higgs")
+        rows = self.good("show", "--ancestors", "higgs")
         self.assertEqual(
             [("atlas", 0, 73), ("physics", 1, 3), ("higgs", 2, 8)],
             [(row["project_id"], row["depth"], row["available"]) for row in rows],
         )
-        self.assertEqual([], self.good("limit", "show", "--project", "atlas")[1:])
+        self.assertEqual([], self.good("show", "--ancestors", "atlas")[1:])
 
     def test_over(self) -> None:
         self.make_tree()
-        self.assertEqual([], self.good("limit", "over"))
-        self.done("limit", "set", "--project", "higgs", "gpu=0")
-        self.done("limit", "set", "--project", "physics", "gpu=5")
-        ended = self.call("limit", "over", "-f", "json")
+        self.assertEqual([], self.good("list", "--over"))
+        self.done("set", "gpu=0", "higgs")
+        self.done("set", "gpu=5", "physics")
+        ended = self.call("list", "--over", "-f", "json")
         self.assertEqual((1, ""), (ended.status, ended.err))
         self.assertEqual(
             [("physics", 5, -20)], [(row["project_id"], row["limit"], row["available"]) for row in ended.json]
         )
-        self.assertEqual("physics", table(self.call("limit", "over").out)[1][0])
-        self.done("limit", "set", "--total", "gpu=5")
-        ended = self.call("limit", "over")
+        self.assertEqual("physics", table(self.call("list", "--over").out)[1][0])
+        self.done("set", "--total", "gpu=5")
+        ended = self.call("list", "--over")
         self.assertEqual((1, ["(total)", "gpu", "5", "0", "25", "-20"]), (ended.status, table(ended.out)[1]))
-        ended = self.call("limit", "over", "--marker", "(total)", "-f", "value", "-c", "project_id")
+        ended = self.call("list", "--over", "--marker", "(total)", "-f", "value", "-c", "project_id")
         self.assertEqual("physics\n", ended.out)
 
 
@@ -314,7 +316,7 @@ class FileTest(LimitTestCase):
         self.file.write_text(EXAMPLE)
 
     def test_import_and_export(self) -> None:
-        ended = self.call("limit", "import", str(self.file), "-f", "json")
+        ended = self.call("limits", "import", str(self.file), "-f", "json")
         self.assertIn("2 projects are new", ended.err)
         rows = ended.json
         self.assertEqual(["change", "project_id", "resource", "before", "after", "pod"], list(rows[0]))
@@ -329,25 +331,25 @@ class FileTest(LimitTestCase):
             [tuple(row.values())[:-1] for row in rows],
         )
         for argv in ((), ("-",)):
-            self.assertEqual(EXAMPLE, self.call("limit", "export", *argv).out)
+            self.assertEqual(EXAMPLE, self.call("limits", "export", *argv).out)
         copy = self.directory / "copy.yaml"
-        self.done("limit", "export", str(copy))
+        self.done("limits", "export", str(copy))
         self.assertEqual(EXAMPLE, copy.read_text())
-        self.done("limit", "import", str(copy))
+        self.done("limits", "import", str(copy))
 
     def test_a_dry_run_shows_both_and_writes_nothing(self) -> None:
-        ended = self.call("limit", "import", "--dry-run", str(self.file), "-f", "json")
+        ended = self.call("limits", "import", "--dry-run", str(self.file), "-f", "json")
         self.assertEqual((0, 5), (ended.status, len(ended.json)))
-        self.assertEqual([], self.good("limit", "list"))
+        self.assertEqual([], self.good("list"))
         self.file.write_text(EXAMPLE.replace("30", "-1").replace("atlas", "at las"))
-        ended = self.call("limit", "import", "--dry-run", str(self.file), "-f", "json")
+        ended = self.call("limits", "import", "--dry-run", str(self.file), "-f", "json")
         self.assertEqual((1, 5), (ended.status, len(ended.json)))
         self.assertEqual(
             "cyborg-quota: Not allowed: physics cannot be unlimited in gpu: the limit of its parent at las is 100. "
             "Nothing was changed.\n",
             ended.err,
         )
-        self.assertEqual(ended.err, self.refused(1, "limit", "import", str(self.file)))
+        self.assertEqual(ended.err, self.refused(1, "limits", "import", str(self.file)))
         self.assertEqual([], self.good("project", "list"))
 
     def test_a_refusal_with_many_reasons(self) -> None:
@@ -355,25 +357,25 @@ class FileTest(LimitTestCase):
         children = "".join(f"  - {{id: p{number}, limits: {{gpu: -1}}}}\n" for number in range(30))
         self.file.write_text(f"projects:\n- id: top\n  limits: {{gpu: 5}}\n  children:\n{children}")
         for argv in ((), ("--dry-run",)):
-            ended = self.call("limit", "import", str(self.file), *argv)
+            ended = self.call("limits", "import", str(self.file), *argv)
             self.assertEqual((1, 1), (ended.status, ended.err.count("\n")), ended.err)
             self.assertLess(len(ended.err), 1000)
             self.assertIn("; and 20 more. Nothing was changed. With -v before", ended.err)
-            ended = self.call("-v", "limit", "import", str(self.file), *argv)
+            ended = self.call("-v", "limits", "import", str(self.file), *argv)
             self.assertEqual(30, ended.err.count(" cannot be unlimited"), ended.err)
 
     def test_an_invalid_file(self) -> None:
         self.file.write_text("projects: [{id: a, limit: {gpu: 1}}]")
-        error = self.refused(2, "limit", "import", str(self.file))
+        error = self.refused(2, "limits", "import", str(self.file))
         self.assertIn("limits.yaml", error)
         self.assertIn("projects[0] has an unknown key 'limit'", error)
         self.file.write_bytes(b"\xff\xfe\x00")
-        self.assertIn("is not valid YAML", self.refused(2, "limit", "import", str(self.file)))
-        self.assertIn("No such file", self.refused(2, "limit", "import", str(self.directory / "none")))
-        self.assertIn("Cannot write", self.refused(2, "limit", "export", str(self.directory)))
+        self.assertIn("is not valid YAML", self.refused(2, "limits", "import", str(self.file)))
+        self.assertIn("No such file", self.refused(2, "limits", "import", str(self.directory / "none")))
+        self.assertIn("Cannot write", self.refused(2, "limits", "export", str(self.directory)))
 
     def test_from_stdin(self) -> None:
-        ended = self.spawned_with(EXAMPLE, "limit", "import", "-", "-f", "value", "-c", "after")
+        ended = self.spawned_with(EXAMPLE, "limits", "import", "-", "-f", "value", "-c", "after")
         self.assertEqual((0, "10\nNone\n100\natlas\n30\n"), (ended.status, ended.out))
 
     def spawned_with(self, text: str, *argv: str) -> base.Ended:
@@ -391,16 +393,16 @@ class OtherDriverTest(LimitTestCase):
     def test_config(self) -> None:
         self.limit("gpu:5,fpga:-1")
         expected = "None fpga -1 True config None\nNone gpu 5 True config None\n"
-        self.assertEqual(expected, self.call("limit", "list", "-f", "value").out)
-        rows = self.good("limit", "list", "--project", "p")
+        self.assertEqual(expected, self.call("list", "-f", "value").out)
+        rows = self.good("show", "p")
         self.assertEqual([("p", "fpga", -1, False), ("p", "gpu", 5, False)], [tuple(row.values())[:4] for row in rows])
-        self.assertIn("[limits] limits", self.refused(1, "limit", "set", "--default", "gpu=1"))
-        self.assertIn("[limits] limits", self.refused(1, "project", "add", "p"))
-        self.assertIn("[limits] driver", self.refused(1, "limit", "override", "list"))
+        self.assertIn("[limits] limits", self.refused(1, "set", "--default", "gpu=1"))
+        self.assertIn("[limits] limits", self.refused(1, "project", "set", "p", "--no-parent"))
+        self.assertIn("[limits] driver", self.refused(1, "override", "list"))
 
     def test_noop(self) -> None:
         self.configure()
-        self.assertEqual([], self.good("limit", "list"))
+        self.assertEqual([], self.good("list"))
         self.assertEqual([], self.good("history", "list"))
         for argv in (["set", "--default", "gpu=1"], ["unset", "--default", "gpu"], ["tree"], ["over"]):
             self.assertIn("noop", self.refused(1, "limit", *argv))

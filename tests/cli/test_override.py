@@ -11,16 +11,16 @@ COLUMNS = ["id", "project_id", "resource", "limit", "from", "until", "is_active"
 class OverrideTest(test_limits.LimitTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.done("limit", "set", "--default", "gpu=5")
+        self.done("set", "--default", "gpu=5")
 
     def test_set_list_and_cancel(self) -> None:
-        self.assertEqual("", self.call("limit", "override", "list").out)
-        set_p, set_q = ("limit", "set", "--project", "p"), ("limit", "set", "--project", "q")
+        self.assertEqual("", self.call("override", "list").out)
+        set_p, set_q = ("set", "p"), ("set", "q")
         for project in ("p", "q"):
-            self.done("project", "add", project)
+            self.done("project", "set", project, "--no-parent")
         self.done(*set_p, "gpu=40", "fpga=-1", "--until", "2999-12-05T18:00Z", "--reason", "workshop")
         self.done(*set_q, "gpu=0", "--from", "2998-01-01T10:00+02:00", "--until", "2999-01-01")
-        rows = self.good("limit", "override", "list")
+        rows = self.good("override", "list")
         self.assertEqual([COLUMNS] * 3, [list(row) for row in rows])
         self.assertEqual(
             [("p", "fpga", -1, True, "workshop"), ("p", "gpu", 40, True, "workshop"), ("q", "gpu", 0, False, None)],
@@ -28,21 +28,21 @@ class OverrideTest(test_limits.LimitTestCase):
         )
         self.assertEqual("2998-01-01T08:00:00.000000Z", rows[2]["from"])
         self.assertEqual("2999-12-05T18:00:00.000000Z", rows[1]["until"])
-        self.assertIn("unlimited", self.call("limit", "override", "list").out)
-        sources = {row["resource"]: list(row.values())[2:] for row in self.good("limit", "list", "--project", "p")}
+        self.assertIn("unlimited", self.call("override", "list").out)
+        sources = {row["resource"]: list(row.values())[2:] for row in self.good("show", "p")}
         until = "2999-12-05T18:00:00.000000Z"
         self.assertEqual({"fpga": [-1, False, "override", until], "gpu": [40, False, "override", until]}, sources)
-        self.done("limit", "set", "--project", "p", "gpu=7")
-        (row,) = self.good("limit", "list", "--project", "p", "--resource", "gpu")
+        self.done("set", "gpu=7", "p")
+        (row,) = self.good("show", "p", "--resource", "gpu")
         self.assertEqual([40, True, "override", until], list(row.values())[2:])
-        self.done("limit", "unset", "--project", "p", "gpu")
+        self.done("unset", "--resource", "gpu", "p")
         for kind in ("csv", "yaml", "value"):
-            self.assertIn("workshop", self.call("limit", "override", "list", "-f", kind).out)
-        self.assertEqual(1, len(self.good("limit", "override", "list", "--project", "q")))
+            self.assertIn("workshop", self.call("override", "list", "-f", kind).out)
+        self.assertEqual(1, len(self.good("override", "list", "--project", "q")))
         self.good("reserve", "--project", "p", "gpu=40")
-        self.done("limit", "override", "cancel", rows[1]["id"], rows[2]["id"], "--reason", "over")
-        self.assertEqual(["fpga"], [row["resource"] for row in self.good("limit", "override", "list")])
-        over = self.call("limit", "over", "-f", "json")
+        self.done("override", "delete", rows[1]["id"], rows[2]["id"], "--reason", "over")
+        self.assertEqual(["fpga"], [row["resource"] for row in self.good("override", "list")])
+        over = self.call("list", "--over", "-f", "json")
         self.assertEqual((1, 5), (over.status, over.json[0]["limit"]))
         history = self.good("history", "list", "--project", "p")
         self.assertEqual("cancel override", history[0]["action"])
@@ -52,17 +52,17 @@ class OverrideTest(test_limits.LimitTestCase):
         self.assertIn("2998-01-01T08", self.call("history", "list", "--project", "q").out)
 
     def test_the_notice_on_a_new_project_names_the_overrides(self) -> None:
-        ended = self.call("limit", "set", "--project", "new", "gpu=1", "fpga=1", "--until", "2999-01-01")
-        ids = " ".join(row["id"] for row in self.good("limit", "override", "list"))
-        self.assertIn(f"If the id is wrong, remove the limit with `limit override cancel {ids}`.", ended.err)
-        self.done("limit", "override", "cancel", *ids.split())
+        ended = self.call("set", "gpu=1", "fpga=1", "new", "--until", "2999-01-01")
+        ids = " ".join(row["id"] for row in self.good("override", "list"))
+        self.assertIn(f"If the id is wrong, remove the limit with `override delete {ids}`.", ended.err)
+        self.done("override", "delete", *ids.split())
 
     def test_bad_usage(self) -> None:
         until = ("--until", "2999-01-01")
-        self.assertIn("--project", self.refused(2, "limit", "set", "--default", "gpu=1", *until))
-        self.assertIn("--until", self.refused(2, "limit", "set", "--project", "p", "gpu=1", "--from", "2999-01-01"))
-        self.assertIn("2026-12-01T08:00Z", self.misused("limit", "set", "--project", "p", "gpu=1", "--until", "noon"))
-        self.misused("limit", "override", "cancel")
+        self.assertIn("--project", self.refused(2, "set", "--default", "gpu=1", *until))
+        self.assertIn("--until", self.refused(2, "set", "gpu=1", "p", "--from", "2999-01-01"))
+        self.assertIn("2026-12-01T08:00Z", self.misused("set", "gpu=1", "p", "--until", "noon"))
+        self.misused("override", "delete")
 
     def test_in_the_file(self) -> None:
         file = self.directory / "limits.yaml"
@@ -70,6 +70,6 @@ class OverrideTest(test_limits.LimitTestCase):
             "projects:\n- id: p\n  limits: {gpu: 7}\n  overrides:\n"
             "  - {resource: gpu, limit: 40, from: 2998-12-01T08:00Z, until: 2999-12-05T18:00Z, reason: workshop}\n"
         )
-        self.assertEqual(3, len(self.call("limit", "import", str(file), "-f", "json").json))
-        self.assertIsNone(self.good("limit", "import", str(file)) or None)
-        self.assertIn("workshop", self.call("limit", "export").out)
+        self.assertEqual(3, len(self.call("limits", "import", str(file), "-f", "json").json))
+        self.assertIsNone(self.good("limits", "import", str(file)) or None)
+        self.assertIn("workshop", self.call("limits", "export").out)

@@ -59,7 +59,7 @@ class TestManPage(base.BaseTestCase):
 class TestCompletion(base.BaseTestCase):
     def test_commands_and_options(self) -> None:
         """What bash offers for the last word of each line."""
-        lines = (("limi",), ("limit", "s"), ("limit", "set", "--proj"))
+        lines = (("limi",), ("limit", "s"), ("set", "--proj"))
         script = f"{LIBRARY}\n. {COMPLETION}\n"
         for line in lines:
             words = ("cyborg-quota", *line)

@@ -16,11 +16,11 @@ class PagingTest(base.CliTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.configure("[limits]\ndriver = database\nenforcement_model = strict_two_level")
-        self.call("limit", "set", "--default", "gpu=9", "fpga=9")
-        self.call("project", "add", "top")
+        self.call("set", "--default", "gpu=9", "fpga=9")
+        self.call("project", "set", "top", "--no-parent")
         for project in PROJECTS:
-            self.call("project", "add", project, "--parent", "top")
-            self.call("limit", "set", "--project", project, "gpu=2", "fpga=2")
+            self.call("project", "set", project, "--parent", "top")
+            self.call("set", "gpu=2", "fpga=2", project)
             self.good("reserve", "--project", project, "gpu=2", "fpga=2")
 
     def pages(self, size: int, *command: str) -> list[dict[str, Any]]:
@@ -38,14 +38,14 @@ class PagingTest(base.CliTestCase):
             rows += page
 
     def test_pages_add_up_to_the_list(self) -> None:
-        for command in (("usage", "list"), ("limit", "list"), ("limit", "tree"), ("project", "list")):
+        for command in (("list", "--usage"), ("list"), ("list", "--tree"), ("project", "list")):
             whole = self.good(*command)
             self.assertGreater(len(whole), 3, command)
             for size in (1, 2, 100):
                 self.assertEqual(whole, self.pages(size, *command), (command, size))
         for project in PROJECTS:
-            self.call("limit", "set", "--project", project, "gpu=1", "fpga=1")
-        over = self.call("limit", "over", "-f", "value", "-c", "project_id", "-c", "resource", "--marker", "b", "fpga")
+            self.call("set", "gpu=1", "fpga=1", project)
+        over = self.call("list", "--over", "-f", "value", "-c", "project_id", "-c", "resource", "--marker", "b", "fpga")
         self.assertEqual((1, "b gpu\nc fpga\nc gpu\n"), (over.status, over.out))
 
     def test_the_pages_of_reservations(self) -> None:
@@ -56,25 +56,23 @@ class PagingTest(base.CliTestCase):
         self.assertIn("was not found", self.refused(1, "reservation", "list", "--marker", "no-such-uuid"))
 
     def test_one_resource(self) -> None:
-        for command in (("usage", "list"), ("limit", "list"), ("limit", "tree"), ("reservation", "list")):
+        for command in (("list", "--usage"), ("list"), ("list", "--tree"), ("reservation", "list")):
             whole = self.good(*command)
             gpus = self.good(*command, "--resource", "gpu")
             self.assertEqual([row for row in whole if row["resource"] == "gpu"], gpus)
             self.assertTrue(0 < len(gpus) < len(whole))
-        rows = self.good("usage", "list", "--resource", "gpu", "--marker", "a", "--limit", "1")
+        rows = self.good("list", "--usage", "--resource", "gpu", "--marker", "a", "--limit", "1")
         self.assertEqual(["b"], [row["project_id"] for row in rows])
-        self.assertEqual(
-            ["gpu"], [row["resource"] for row in self.good("usage", "list", "--project", "a", "--resource", "gpu")]
-        )
+        self.assertEqual(["gpu"], [row["resource"] for row in self.good("show", "--usage", "a", "--resource", "gpu")])
 
     def test_a_marker_of_a_project_skips_all_its_rows(self) -> None:
-        rows = self.good("limit", "list", "--marker", "(default)")
+        rows = self.good("list", "--marker", "(default)")
         self.assertEqual("a", rows[0]["project_id"])
 
     def test_the_pages_of_overrides_and_of_the_history(self) -> None:
         for project in PROJECTS:
-            self.call("limit", "set", "--project", project, "gpu=1", "fpga=1", "--until", "2090-01-01T00:00Z")
-        for command in (("limit", "override", "list"), ("history", "list")):
+            self.call("set", "gpu=1", "fpga=1", project, "--until", "2090-01-01T00:00Z")
+        for command in (("override", "list"), ("history", "list")):
             whole = self.good(*command)
             self.assertGreaterEqual(len(whole), 6)
             first = self.good(*command, "--limit", "2")
@@ -87,11 +85,11 @@ class PagingTest(base.CliTestCase):
 
     def test_the_pages_of_capacity_and_pods(self) -> None:
         for number in ("1", "2"):
-            self.call("capacity", "provider", "add", f"n{number}")
-            self.call("capacity", "inventory", "set", f"n{number}", "gpu=4", "fpga=4")
-            self.call("limit", "set", "--project", "a", "gpu=4", "fpga=4")
+            self.call("provider", "create", f"n{number}")
+            self.call("inventory", "set", f"n{number}", "gpu=4", "fpga=4")
+            self.call("set", "gpu=4", "fpga=4", "a")
             self.good("reserve", "--project", "a", "--provider", f"n{number}", "gpu=1", "fpga=1")
-            self.good("pod", "add", f"pod{number}", "--zone", f"az{number}")
+            self.good("pod", "create", f"pod{number}", "--zone", f"az{number}")
             self.good("pod", "select", "--project", "a", "--zone", f"az{number}")
         for noun, columns in (
             ("capacity provider", ["name"]),
@@ -110,17 +108,17 @@ class PagingTest(base.CliTestCase):
                 self.assertIn("no such row", self.refused(2, *command, "--marker", "zz"))
         for noun in ("inventory", "allocation"):
             self.assertEqual(2, len(self.good("capacity", noun, "list", "--resource", "gpu")))
-        skipped = self.good("capacity", "inventory", "list", "--marker", "n1", "--limit", "1")
+        skipped = self.good("inventory", "list", "--marker", "n1", "--limit", "1")
         self.assertEqual("n2", skipped[0]["provider"])
 
     def test_the_pages_of_total_limits_and_of_limits_per_pod(self) -> None:
-        self.call("limit", "set", "--total", "gpu=50", "fpga=50")
+        self.call("set", "--total", "gpu=50", "fpga=50")
         for pod in ("pod1", "pod2"):
-            self.good("pod", "add", pod)
+            self.good("pod", "create", pod)
             for project in PROJECTS[:2]:
-                self.call("limit", "set", "--project", project, "--pod", pod, "gpu=1", "fpga=1")
+                self.call("set", "--pod", pod, "gpu=1", "fpga=1", project)
         for option, columns, count in (("--total", ["resource"], 2), ("--pod", ["project_id", "pod", "resource"], 8)):
-            command = ("limit", "list", option)
+            command = ("list", option)
             whole, rows = self.good(*command), self.good(*command, "--limit", "1")
             while page := self.good(*command, "--limit", "1", "--marker", *(rows[-1][name] for name in columns)):
                 rows += page
@@ -134,21 +132,21 @@ class PagingTest(base.CliTestCase):
         )
 
     def test_depth(self) -> None:
-        self.assertEqual({"top"}, {row["project_id"] for row in self.good("limit", "tree", "--depth", "0")})
-        self.assertEqual(self.good("limit", "tree"), self.good("limit", "tree", "--depth", "1"))
+        self.assertEqual({"top"}, {row["project_id"] for row in self.good("list", "--tree", "--depth", "0")})
+        self.assertEqual(self.good("list", "--tree"), self.good("list", "--tree", "--depth", "1"))
         self.assertEqual(
-            {"a"}, {row["project_id"] for row in self.good("limit", "tree", "--project", "a", "--depth", "0")}
+            {"a"}, {row["project_id"] for row in self.good("list", "--tree", "--project", "a", "--depth", "0")}
         )
 
     def test_bad_input(self) -> None:
         for command in (
-            ("usage", "list"),
-            ("limit", "list"),
-            ("limit", "tree"),
-            ("limit", "over"),
+            ("list", "--usage"),
+            ("list"),
+            ("list", "--tree"),
+            ("list", "--over"),
             ("project", "list"),
         ):
             self.assertIn("no such row", self.refused(2, *command, "--marker", "zz"))
-        self.assertIn("--marker takes", self.refused(2, "usage", "list", "--marker", "a", "gpu", "x"))
+        self.assertIn("--marker takes", self.refused(2, "list", "--usage", "--marker", "a", "gpu", "x"))
         self.misused("project", "list", "--marker", "a", "gpu")
-        self.misused("limit", "tree", "--depth=-1")
+        self.misused("list", "--tree", "--depth=-1")

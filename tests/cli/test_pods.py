@@ -5,73 +5,73 @@ from __future__ import annotations
 
 import fixtures as fx
 
-from cyborg_quota.cli import pod
-from cyborg_quota.surface.operations import names_of
 from tests.cli import base
+
+COLUMNS = ["name", "availability_zone", "affinity", "state", "weight", "threshold", "endpoint"]
+HISTORY_COLUMNS = ["id", "project_id", "pod", "zone", "affinity", "starts_at", "ends_at", "reason"]
+USAGE_COLUMNS = ["pod", "resource", "capacity", "used", "measured_at", "age_seconds"]
 
 
 class PodTest(base.CliTestCase):
     def test_pods(self) -> None:
         options = ("--zone", "z", "--affinity", "b=2", "--affinity", "a=1", "--weight", "3", "--threshold", "90")
-        added = self.good("pod", "add", "p1", *options, "--endpoint", "cloud1")
-        self.assertEqual(
-            ["p1", "z", "a=1,b=2", "available", 3, 90, "cloud1"], [added[name] for name in names_of(pod.COLUMNS)]
-        )
+        added = self.good("pod", "create", "p1", *options, "--endpoint", "cloud1")
+        self.assertEqual(["p1", "z", "a=1,b=2", "available", 3, 90, "cloud1"], [added[name] for name in COLUMNS])
         self.assertEqual([added], self.good("pod", "list"))
         changed = self.good("pod", "set", "p1", "--state", "disabled", "--no-affinity", "--no-endpoint")
         self.assertEqual(
             ("disabled", "", None, 3), tuple(changed[n] for n in ("state", "affinity", "endpoint", "weight"))
         )
-        self.assertEqual("maintenance", self.good("pod", "drain", "p1")["state"])
-        enabled = self.good("pod", "enable", "p1")
+        self.assertEqual("maintenance", self.good("pod", "set", "--state", "maintenance", "p1")["state"])
+        enabled = self.good("pod", "set", "--state", "available", "p1")
         self.assertEqual(enabled, self.good("pod", "show", "p1"))
-        self.assertIn("exists", self.refused(1, "pod", "add", "p1"))
+        self.assertIn("exists", self.refused(1, "pod", "create", "p1"))
         self.assertIn("Nothing to change", self.refused(2, "pod", "set", "p1"))
-        self.assertIn("as in purpose=CAD", self.call("pod", "add", "p2", "--affinity", "x").err)
-        self.assertIn("given twice", self.refused(2, "pod", "add", "p2", "--affinity", "x=1", "--affinity", "x=2"))
-        self.assertIn("threshold", self.refused(2, "pod", "add", "p2", "--threshold", "0"))
-        self.assertEqual(0, self.call("pod", "remove", "p1").status)
+        self.assertIn("as in purpose=CAD", self.call("pod", "create", "p2", "--affinity", "x").err)
+        self.assertIn("given twice", self.refused(2, "pod", "create", "p2", "--affinity", "x=1", "--affinity", "x=2"))
+        self.assertIn("threshold", self.refused(2, "pod", "create", "p2", "--threshold", "0"))
+        self.assertEqual(0, self.call("pod", "delete", "p1").status)
         self.assertIn("'p1' was not found", self.refused(1, "pod", "show", "p1"))
 
     def test_bindings(self) -> None:
         for name in ("p1", "p2"):
-            self.good("pod", "add", name)
+            self.good("pod", "create", name)
         selected = self.good("pod", "select", "--project", "film", "gpu=2")
         self.assertEqual(["pod", "zone", "affinity", "starts_at", "reason"], list(selected))
         self.assertEqual(("p1", None, "", "first"), tuple(selected[n] for n in ("pod", "zone", "affinity", "reason")))
-        self.assertEqual("operator", self.good("pod", "binding", "move", "p2", "--project", "film")["reason"])
+        self.assertEqual("operator", self.good("pod", "binding", "set", "p2", "--project", "film")["reason"])
         history = self.good("pod", "binding", "list", "--history")
-        self.assertEqual(list(names_of(pod.HISTORY_COLUMNS)), list(history[0]))
+        self.assertEqual(HISTORY_COLUMNS, list(history[0]))
         self.assertEqual([("p1", False), ("p2", True)], [(one["pod"], one["ends_at"] is None) for one in history])
         page = self.good("pod", "binding", "list", "--history", "--limit", "1", "--marker", str(history[0]["id"]))
         self.assertEqual(history[1:], page)
         self.assertEqual([], self.good("pod", "binding", "list", "--pod", "p1"))
-        self.assertIn("is bound", self.refused(1, "pod", "remove", "p2").replace("are bound", "is bound"))
-        self.assertEqual(0, self.call("pod", "binding", "end", "--project", "film").status)
-        self.assertIn("not bound", self.refused(1, "pod", "binding", "end", "--project", "film"))
-        self.assertIn("see `pod binding list`", self.refused(1, "pod", "binding", "end", "--project", "film"))
+        self.assertIn("is bound", self.refused(1, "pod", "delete", "p2").replace("are bound", "is bound"))
+        self.assertEqual(0, self.call("pod", "binding", "delete", "--project", "film").status)
+        self.assertIn("not bound", self.refused(1, "pod", "binding", "delete", "--project", "film"))
+        self.assertIn("see `pod binding list`", self.refused(1, "pod", "binding", "delete", "--project", "film"))
         self.good("pod", "select", "--project", "film")
-        ended = self.call("pod", "binding", "end", "--pod", "p1")
+        ended = self.call("pod", "binding", "delete", "--pod", "p1")
         self.assertEqual((0, "", "cyborg-quota: bindings ended: 1\n"), (ended.status, ended.out, ended.err))
         for bad in ((), ("--pod", "p1", "--project", "f")):
-            self.assertIn("either --project or --pod", self.refused(2, "pod", "binding", "end", *bad))
-        self.assertIn("neither --zone", self.refused(2, "pod", "binding", "end", "--pod", "p1", "--zone", "a"))
+            self.assertIn("either --project or --pod", self.refused(2, "pod", "binding", "delete", *bad))
+        self.assertIn("neither --zone", self.refused(2, "pod", "binding", "delete", "--pod", "p1", "--zone", "a"))
         self.assertEqual(0, self.good("db", "purge", "--bindings-older-than", "1")["purged"])
         self.assertEqual(len(history) + 1, self.good("db", "purge", "--bindings-older-than", "0")["purged"])
         self.assertEqual([], self.good("pod", "binding", "list", "--history"))
         refused = self.refused(1, "pod", "select", "--project", "f", "--zone", "x")
         self.assertIn("No available pod passes the filters in zone 'x' without tags.", refused)
-        self.assertIn("See `pod list` and `pod usage show`.", refused)
-        tags = self.good("pod", "add", "p3", "--affinity", "a=1", "--affinity", "b=CAD x=2")["affinity"]
+        self.assertIn("See `pod list` and `pod usage list`.", refused)
+        tags = self.good("pod", "create", "p3", "--affinity", "a=1", "--affinity", "b=CAD x=2")["affinity"]
         self.assertEqual("a=1,b=CAD x=2", tags)
         self.assertEqual("p3", self.good("pod", "select", "--project", "f", "--affinity", tags)["pod"])
         self.assertIn("given twice", self.refused(2, "pod", "select", "--project", "f", "--affinity", "a=1,a=2"))
 
     def test_claims(self) -> None:
         for name, zone in (("p1", "a"), ("p2", "b")):
-            self.good("pod", "add", name, "--zone", zone)
-            self.good("capacity", "provider", "add", f"n-{name}", "--pod", name)
-            self.good("capacity", "inventory", "set", f"n-{name}", "gpu=2")
+            self.good("pod", "create", name, "--zone", zone)
+            self.good("provider", "create", f"n-{name}", "--pod", name)
+            self.good("inventory", "set", f"n-{name}", "gpu=2")
         reserve = ("reserve", "--project", "film", "--provider", "any")
         (row,) = self.good(*reserve, "--pod", "select", "gpu=2")
         self.assertEqual(["provider", "pod"], list(row)[-2:])
@@ -87,33 +87,33 @@ class PodTest(base.CliTestCase):
         self.assertIn("provider to ANY", self.refused(2, "reserve", "--project", "f", "--pod", "select", "gpu=1"))
 
     def test_usages(self) -> None:
-        self.good("pod", "add", "p1")
-        (row,) = self.good("pod", "usage", "show")
-        self.assertEqual(["p1", None, None, None, None, None], [row[name] for name in names_of(pod.USAGE_COLUMNS)])
-        self.assertIn("was not found", self.refused(1, "pod", "usage", "show", "p9"))
+        self.good("pod", "create", "p1")
+        (row,) = self.good("pod", "list", "--usage")
+        self.assertEqual(["p1", None, None, None, None, None], [row[name] for name in USAGE_COLUMNS])
+        self.assertIn("was not found", self.refused(1, "pod", "list", "--usage", "p9"))
 
     def test_collect(self) -> None:
         self.useFixture(fx.EnvironmentVariable("OS_CLIENT_CONFIG_FILE", str(self.directory / "clouds.yaml")))
-        self.assertEqual([], self.good("pod", "usage", "collect"))
-        self.good("pod", "add", "p1")
-        self.good("capacity", "provider", "add", "n1", "--pod", "p1")
-        self.good("capacity", "inventory", "set", "n1", "gpu=8")
-        (row,) = self.good("pod", "usage", "collect")
-        self.assertEqual([*names_of(pod.USAGE_COLUMNS), "error"], list(row))
+        self.assertEqual([], self.good("pod", "measure"))
+        self.good("pod", "create", "p1")
+        self.good("provider", "create", "n1", "--pod", "p1")
+        self.good("inventory", "set", "n1", "gpu=8")
+        (row,) = self.good("pod", "measure")
+        self.assertEqual([*USAGE_COLUMNS, "error"], list(row))
         self.assertEqual(
             ("p1", "gpu", 8, 0, None), tuple(row[n] for n in ("pod", "resource", "capacity", "used", "error"))
         )
-        self.good("pod", "add", "p2", "--endpoint", "nowhere/north")
-        ended = self.call("pod", "usage", "collect", "p2", "-f", "json")
+        self.good("pod", "create", "p2", "--endpoint", "nowhere/north")
+        ended = self.call("pod", "measure", "p2", "-f", "json")
         self.assertEqual((1, ""), (ended.status, ended.err))
         self.assertEqual((None, None), (ended.json[0]["capacity"], ended.json[0]["measured_at"]))
         self.assertIn("there is no cloud 'nowhere', region 'north', in clouds.yaml", ended.json[0]["error"])
         (self.directory / "clouds.yaml").write_text("clouds: {nowhere: {auth: {password: *hunter2}}}")
         log = self.useFixture(fx.FakeLogger())
-        ended = self.call("pod", "usage", "collect", "p2", "-f", "json")
+        ended = self.call("pod", "measure", "p2", "-f", "json")
         self.assertIn("there is no cloud 'nowhere'", ended.json[0]["error"])
         self.assertIn("Skipping config file", log.output)
         self.assertNotIn("hunter2", ended.out + ended.err + log.output)
-        self.assertIn("was not found", self.refused(1, "pod", "usage", "collect", "p9"))
-        self.assertIn("integer from 1", self.misused("pod", "usage", "collect", "--timeout", "0"))
+        self.assertIn("was not found", self.refused(1, "pod", "measure", "p9"))
+        self.assertIn("integer from 1", self.misused("pod", "measure", "--timeout", "0"))
         self.assertIn("CLOUD/REGION", self.refused(2, "pod", "set", "p1", "--endpoint", "x/"))

@@ -48,8 +48,8 @@ class ReplayTest(ReplayCase):
         def held(rows: list[dict[str, Any]]) -> list[list[Any]]:
             return [[row[name] for name in ("project_id", "resource", "used", "reserved")] for row in rows]
 
-        self.assertEqual(held(self.good("usage", "list")), held(report["projects"]))
-        self.assertEqual([], self.good("usage", "audit"))
+        self.assertEqual(held(self.good("list", "--usage")), held(report["projects"]))
+        self.assertEqual([], self.good("audit"))
 
     def test_without_a_limit_nothing_is_refused(self) -> None:
         self.assertEqual(0, self.replay(EXAMPLE)["refused"])
@@ -89,8 +89,8 @@ class ReplayTest(ReplayCase):
 
         A repeated reserve takes no capacity.
         """
-        self.good("capacity", "provider", "add", "n1")
-        self.good("capacity", "inventory", "set", "n1", "gpu=2")
+        self.good("provider", "create", "n1")
+        self.good("inventory", "set", "n1", "gpu=2")
         reserves = [f"{number},reserve,c{number},p,gpu,1" for number in range(3)]
         trace = self.write(
             *reserves,
@@ -104,7 +104,7 @@ class ReplayTest(ReplayCase):
         self.assertEqual([4, 2, 3, 1], [report[name] for name in counts])
         again = self.replay(trace, "--provider", "any", "--limit", "gpu=5")
         self.assertEqual([4, 2, 3, 1], [again[name] for name in counts])
-        self.assertEqual([], self.good("capacity", "audit"))
+        self.assertEqual([], self.good("audit"))
         self.assertIn("another database", self.refused(2, "replay", trace, "--provider", "n1", "--limit", "gpu=5"))
 
     def test_a_limit_of_an_unused_resource_is_reported(self) -> None:
@@ -133,7 +133,7 @@ class BadReplayTest(ReplayCase):
         for _ in range(2):
             line = self.refused(2, "replay", path)
             self.assertIn("trace.csv, line 4: event 'steal' is none of", line)
-            self.assertEqual(1, self.good("usage", "list")[0]["used"])
+            self.assertEqual(1, self.good("list", "--usage")[0]["used"])
 
     def test_a_refused_event_is_named_by_its_line(self) -> None:
         path = self.write("0,reserve,a,p,gpu,1", "1,reserve,a,p,gpu,2")
@@ -152,7 +152,7 @@ class BadReplayTest(ReplayCase):
         path = self.write("0,reserve,a,p,gpu,1", "1,commit,a,p,gpu,1")
         for _ in range(2):
             self.assertIn("line 2: Consumer a of project p holds", self.refused(2, "replay", path))
-        self.assertEqual(0, self.good("usage", "list")[0]["used"])
+        self.assertEqual(0, self.good("list", "--usage")[0]["used"])
 
     def test_an_outage_is_named_by_its_line_and_can_be_continued(self) -> None:
         path = self.write("0,reserve,a,p,gpu,1", "1,commit,a,p,gpu,1", "2,reserve,b,p,gpu,1")
@@ -178,7 +178,7 @@ class BadReplayTest(ReplayCase):
 
         self.useFixture(fx.MonkeyPatch("cyborg_quota.engine.QuotaEngine.reserve", other_run_begins))
         self.assertIn("Another run of this replay took over", self.refused(1, "replay", path))
-        self.assertEqual(600, self.good("usage", "list")[0]["reserved"])
+        self.assertEqual(600, self.good("list", "--usage")[0]["reserved"])
 
 
 class StoppedReplayTest(ReplayCase):
@@ -207,8 +207,8 @@ class ChartTest(ReplayCase):
         self.useFixture(fx.MonkeyPatch("importlib.import_module", fail))
         line = self.refused(2, "replay", EXAMPLE, "--chart", str(self.directory / "chart.png"))
         self.assertIn("numpy.core.multiarray", line)
-        self.assertEqual([], self.good("usage", "list"))
-        self.assertEqual([], self.good("usage", "list"))
+        self.assertEqual([], self.good("list", "--usage"))
+        self.assertEqual([], self.good("list", "--usage"))
 
     def test_a_file_that_cannot_be_written(self) -> None:
         for path in ("chart.jpg", str(self.directory / "none/chart.png")):

@@ -26,8 +26,8 @@ class ResourceListTest(base.CliTestCase):
             self.rows("driver = config\nlimits = gpu:0"),
         )
         self.rows("driver = database")
-        self.call("limit", "set", "--default", "gpu=-1")
-        self.call("limit", "set", "--project", "p", "fpga=5")
+        self.call("set", "--default", "gpu=-1")
+        self.call("set", "fpga=5", "p")
         self.assertEqual(
             [["fpga", "", None, "not set: [limits] missing = refuse"], [*gpu, -1, "limit set --default"]],
             self.rows("driver = database"),
@@ -35,7 +35,7 @@ class ResourceListTest(base.CliTestCase):
 
     def test_the_initial_limit_replaces_the_default(self) -> None:
         self.configure(f"{QUOTA}[limits]\ndriver = database\n")
-        self.call("limit", "set", "--default", "gpu=100")
+        self.call("set", "--default", "gpu=100")
         rows = self.rows("driver = database\nroot_initial_limit = 7")
         self.assertEqual([[7, "[limits] root_initial_limit"]] * 2, [row[2:] for row in rows])
 

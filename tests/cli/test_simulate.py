@@ -88,9 +88,7 @@ class SimulateCase(base.CliTestCase):
         return str(path)
 
     def simulate(self, content: Any, against: str, *argv: str) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = (
-            self.good("limit", "simulate", self.limits(content), "--against", against, *argv) or []
-        )
+        rows: list[dict[str, Any]] = self.good("simulate", self.limits(content), "--against", against, *argv) or []
         return rows
 
 
@@ -104,7 +102,7 @@ class SameAsReplayTest(SimulateCase):
         url = fixtures.fresh_url("sqlite", f"reference{serial}")
         self.configure(f"sqlite_synchronous = false\n{self.options}", url=url)
         self.good("db", "sync")
-        self.assertEqual(0, self.call("limit", "import", self.limits(self.tree)).status)
+        self.assertEqual(0, self.call("limits", "import", self.limits(self.tree)).status)
         ended = self.call("replay", trace, "-f", "json")
         self.assertEqual(0, ended.status, ended.err)
         self.configure(self.options)
@@ -154,10 +152,10 @@ class RowsTest(SimulateCase):
         refused = {(row["project_id"], row["resource"]): row["refused_after"] for row in rows}
         self.assertEqual({("edge", "gpu"): 1, ("film", "gpu"): 1, ("lab", "gpu"): 1, ("edge", "fpga"): 0}, refused)
         self.assertEqual(0, rows[-1]["refused_after"])
-        self.assertEqual([], self.good("usage", "list") or [])
+        self.assertEqual([], self.good("list", "--usage") or [])
 
     def test_the_limit_of_an_ancestor_binds(self) -> None:
-        self.call("limit", "import", self.limits(TREE))
+        self.call("limits", "import", self.limits(TREE))
         trace = self.trace(
             "0,reserve,a,left,gpu,2", "1,commit,a,left,gpu,2", "2,reserve,b,right,gpu,2", "3,reserve,c,left,gpu,1"
         )
@@ -174,7 +172,7 @@ class RowsTest(SimulateCase):
 
     def rows_of_refused(self, content: Any, trace: str) -> list[dict[str, Any]]:
         """The rows, although the enforcement model does not allow the limits."""
-        ended = self.call("limit", "simulate", self.limits(content), "--against", trace, "-f", "json")
+        ended = self.call("simulate", self.limits(content), "--against", trace, "-f", "json")
         self.assertEqual(1, ended.status)
         self.assertIn("cyborg-quota: Not allowed: the limit of left in gpu would be 5", ended.err)
         rows: list[dict[str, Any]] = json.loads(ended.out)
@@ -206,12 +204,12 @@ class RowsTest(SimulateCase):
         self.assertEqual([row], self.simulate({"defaults": {"gpu": 3}}, "ledger", "--since", "1h"))
 
     def test_the_dry_run_of_an_import(self) -> None:
-        argv = ("limit", "import", self.limits({"defaults": {"gpu": 3}}), "--against", EXAMPLE)
+        argv = ("limits", "import", self.limits({"defaults": {"gpu": 3}}), "--against", EXAMPLE)
         rows = self.good(*argv, "--dry-run")
         self.assertEqual(COLUMNS, list(rows[0]))
-        self.assertEqual([], self.good("limit", "list") or [])
+        self.assertEqual([], self.good("list") or [])
         self.assertIn("--against needs --dry-run", self.refused(2, *argv))
-        self.assertIn("need --against", self.refused(2, "limit", "import", argv[2], "--since", "1d"))
+        self.assertIn("need --against", self.refused(2, "limits", "import", argv[2], "--since", "1d"))
 
 
 class OverridesTest(SimulateCase):
@@ -220,8 +218,8 @@ class OverridesTest(SimulateCase):
     def setUp(self) -> None:
         super().setUp()
         self.now = datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)
-        self.assertEqual(0, self.call("limit", "set", "--default", "gpu=10").status)
-        self.assertEqual(0, self.call("project", "add", "p").status)
+        self.assertEqual(0, self.call("set", "--default", "gpu=10").status)
+        self.assertEqual(0, self.call("project", "set", "p", "--no-parent").status)
         for hours in (10, 5, 1):
             (row,) = self.good("reserve", "--project", "p", "gpu=2")
             with sa.create_engine(self.url, poolclass=sa.NullPool).begin() as connection:
@@ -241,7 +239,7 @@ class OverridesTest(SimulateCase):
     def limit_now(self, *overrides: dict[str, Any], made: float = -20) -> None:
         """Import the overrides; they were made so many hours from now."""
         file = self.limits({"projects": [{"id": "p", "overrides": list(overrides)}]})
-        self.assertEqual(0, self.call("limit", "import", file).status)
+        self.assertEqual(0, self.call("limits", "import", file).status)
         made_at = self.time(made).isoformat(" ", "microseconds")
         self.sql("UPDATE changes SET created_at = :t WHERE ends_at IS NOT NULL", t=made_at)
 
@@ -288,8 +286,8 @@ class OverridesTest(SimulateCase):
 
     def test_a_cancelled_override_applies_until_it_was_cancelled(self) -> None:
         self.limit_now(self.override(1, -20, 24), self.override(0, 20, 24))
-        for row in self.good("limit", "override", "list"):
-            self.assertEqual(0, self.call("limit", "override", "cancel", row["id"]).status)
+        for row in self.good("override", "list"):
+            self.assertEqual(0, self.call("override", "delete", row["id"]).status)
         with sa.create_engine(self.url, poolclass=sa.NullPool).begin() as connection:
             connection.execute(
                 sa.text("UPDATE changes SET created_at = :t WHERE action = 'cancel'"),
@@ -300,26 +298,26 @@ class OverridesTest(SimulateCase):
     def test_a_trace_has_no_times_for_overrides(self) -> None:
         self.limit_now(self.override(0, -20, 24))
         trace = self.trace("0,reserve,a,p,gpu,4")
-        ended = self.call("limit", "simulate", self.limits({}), "--against", trace, "-f", "json")
+        ended = self.call("simulate", self.limits({}), "--against", trace, "-f", "json")
         self.assertEqual((0, 0, 10), (ended.status, ended.json[0]["refused_after"], ended.json[0]["limit_after"]))
         self.assertIn("Overrides are not applied", ended.err)
         self.assertEqual(1, ended.err.count("\n"))
-        error = self.refused(2, "limit", "simulate", self.limits({}), "--against", str(self.directory / "none"))
+        error = self.refused(2, "simulate", self.limits({}), "--against", str(self.directory / "none"))
         self.assertEqual(1, error.count("\n"), error)
 
     def test_limits_per_pod_are_not_applied(self) -> None:
         """A trace does not say in which pod a claim is. One line says so."""
         trace = self.trace("0,reserve,a,p,gpu,4")
         new = self.limits({"projects": [{"id": "p", "pods": {"p1": {"gpu": 1}}}]})
-        ended = self.call("limit", "simulate", new, "--against", trace, "-f", "json")
+        ended = self.call("simulate", new, "--against", trace, "-f", "json")
         self.assertEqual((0, 0), (ended.status, ended.json[0]["refused_after"]))
         self.assertIn("Limits per pod are not applied", ended.err)
         self.assertEqual(1, ended.err.count("\n"))
-        self.assertEqual("", self.call("limit", "simulate", self.limits({}), "--against", trace).err)
+        self.assertEqual("", self.call("simulate", self.limits({}), "--against", trace).err)
 
     def test_the_model_validates_the_overrides(self) -> None:
         self.configure("[limits]\ndriver = database\nenforcement_model = strict_hierarchy")
-        self.assertEqual(0, self.call("project", "add", "child", "--parent", "p").status)
+        self.assertEqual(0, self.call("project", "set", "child", "--parent", "p").status)
         content = {"projects": [{"id": "p", "children": [{"id": "child", "overrides": [self.override(11, 1, 2)]}]}]}
         for argv in (("simulate",), ("import", "--dry-run")):
             ended = self.call("limit", *argv, self.limits(content), "--against", "ledger", "-f", "json")
@@ -330,14 +328,14 @@ class OverridesTest(SimulateCase):
 class BadInputTest(SimulateCase):
     def test_bad_arguments(self) -> None:
         new = self.limits({"defaults": {"gpu": 3}})
-        self.misused("limit", "simulate", new)
+        self.misused("simulate", new)
         for bad in ("-1d", "0d", "1", "1w", "d", "99999999999d", "400000d"):
-            self.misused("limit", "simulate", new, "--against", "ledger", f"--since={bad}")
-        self.assertIn("--since needs", self.refused(2, "limit", "simulate", new, "--against", EXAMPLE, "--since", "1d"))
+            self.misused("simulate", new, "--against", "ledger", f"--since={bad}")
+        self.assertIn("--since needs", self.refused(2, "simulate", new, "--against", EXAMPLE, "--since", "1d"))
         nowhere = str(self.directory / "none")
-        self.assertIn("No such file", self.refused(2, "limit", "simulate", new, "--against", nowhere))
-        self.assertIn("Cannot read", self.refused(2, "limit", "simulate", nowhere, "--against", EXAMPLE))
-        self.assertIn("--chart", self.refused(2, "limit", "simulate", new, "--against", EXAMPLE, "--chart", "x.jpg"))
+        self.assertIn("No such file", self.refused(2, "simulate", new, "--against", nowhere))
+        self.assertIn("Cannot read", self.refused(2, "simulate", nowhere, "--against", EXAMPLE))
+        self.assertIn("--chart", self.refused(2, "simulate", new, "--against", EXAMPLE, "--chart", "x.jpg"))
 
 
 class ChartTest(SimulateCase):
@@ -363,7 +361,7 @@ class HalfOfThePeakTest(SimulateCase):
         self.configure()
         trace = self.trace("0,reserve,a,p,gpu,3", "1,reserve,b,p,gpu,2", "2,release,a,p,gpu,3", "3,reserve,c,q,gpu,1")
         columns = ("-f", "csv", "-c", "project_id", "-c", "peak")
-        peaks = self.call("limit", "simulate", self.limits({}), "--against", trace, *columns)
+        peaks = self.call("simulate", self.limits({}), "--against", trace, *columns)
         program = re.search(r"awk -F, '(.*)' > half.yaml", self.PAGE.read_text())
         assert program is not None
         awk = ["awk", "-F,", program[1]]
@@ -377,29 +375,29 @@ class ExportTest(SimulateCase):
     def test_a_replay_of_the_export(self) -> None:
         self.configure()
         self.assertEqual(0, self.call("replay", EXAMPLE).status)
-        before = self.good("usage", "list")
+        before = self.good("list", "--usage")
         path = self.directory / "export.csv"
-        ended = self.call("replay", "export", str(path))
+        ended = self.call("trace", "export", str(path))
         self.assertEqual((0, "", ""), (ended.status, ended.out, ended.err))
         for argv in ((), ("-",)):
-            self.assertEqual(path.read_text(), self.call("replay", "export", *argv).out)
+            self.assertEqual(path.read_text(), self.call("trace", "export", *argv).out)
         self.configure(url=fixtures.fresh_url("sqlite", "exported"))
         self.good("db", "sync")
         self.assertEqual(0, self.call("replay", str(path)).status)
-        self.assertEqual(before, self.good("usage", "list"))
+        self.assertEqual(before, self.good("list", "--usage"))
 
     def test_no_space_for_the_temporary_file(self) -> None:
         def write(_database: object, file: TextIO, *_more: object) -> None:
             file.write("x" * 2**21)
 
         with mock.patch("cyborg_quota.replay.export.write", write), small_files(2**20):
-            error = self.refused(1, "replay", "export")
+            error = self.refused(1, "trace", "export")
         self.assertIn("cannot be written: File too large. Nothing was changed. Set the environment variable", error)
 
     def test_bad_arguments(self) -> None:
-        self.misused("replay", "export", "--since", "yesterday")
+        self.misused("trace", "export", "--since", "yesterday")
         for path in (str(self.directory), str(self.directory / "none/x.csv")):
-            self.assertIn("Cannot write", self.refused(2, "replay", "export", path))
+            self.assertIn("Cannot write", self.refused(2, "trace", "export", path))
 
     def test_a_trace_with_the_name_of_the_command(self) -> None:
         (self.directory / "export").write_text(HEADER)

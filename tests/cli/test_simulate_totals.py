@@ -22,7 +22,7 @@ class TotalRowsTest(test_simulate.SimulateCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.call("limit", "set", "--default", "gpu=-1", "fpga=-1")
+        self.call("set", "--default", "gpu=-1", "fpga=-1")
         self.file = self.trace(
             "0,reserve,a,p,gpu,2", "1,reserve,b,p,gpu,3", "2,reserve,c,q,gpu,2", "3,commit,c,q,gpu,2"
         )
@@ -36,13 +36,13 @@ class TotalRowsTest(test_simulate.SimulateCase):
         rows = self.rows({"total": {"gpu": 6}}, self.file)
         expected = {TOTAL: (0, 0, 7, -1, 6, None), "p": (0, 0, 5, -1, -1, None), "q": (0, 1, 2, -1, -1, TOTAL)}
         self.assertEqual(expected, rows)
-        table = self.call("limit", "simulate", self.limits({"total": {"gpu": 6}}), "--against", self.file).out
+        table = self.call("simulate", self.limits({"total": {"gpu": 6}}), "--against", self.file).out
         self.assertIn("| (total)    | gpu      |", table)
         self.assertIn("| (total)  |", table)
 
     def test_the_present_total(self) -> None:
         """It applies before and after; the file can change or remove it."""
-        self.call("limit", "set", "--total", "gpu=4", "fpga=1")
+        self.call("set", "--total", "gpu=4", "fpga=1")
         for content, after in (({}, 4), ({"total": {"gpu": 7}}, 7), ({"total": {"gpu": None}}, -1)):
             refused = 1 if after == 4 else 0
             rows = self.rows(content, self.file)
@@ -60,7 +60,7 @@ class TotalRowsTest(test_simulate.SimulateCase):
         expected = {TOTAL: (0, 0, 5, -1, 4, None), "p": (0, 0, 3, -1, -1, None), "q": (0, 1, 2, -1, -1, TOTAL)}
         self.assertEqual(expected, self.rows({"total": {"gpu": 4}}, "ledger"))
         new = self.limits({"total": {"gpu": 4}})
-        preview = self.good("limit", "import", new, "--dry-run", "--against", "ledger")
+        preview = self.good("limits", "import", new, "--dry-run", "--against", "ledger")
         self.assertEqual(expected, {row["project_id"]: tuple(row[name] for name in NAMES[1:]) for row in preview})
 
     def test_a_chart(self) -> None:
@@ -70,4 +70,4 @@ class TotalRowsTest(test_simulate.SimulateCase):
 
     def test_an_unknown_resource(self) -> None:
         new = self.limits({"total": {"gpuu": 3}})
-        self.assertIn("Unknown resource 'gpuu'", self.refused(2, "limit", "simulate", new, "--against", self.file))
+        self.assertIn("Unknown resource 'gpuu'", self.refused(2, "simulate", new, "--against", self.file))

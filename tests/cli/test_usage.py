@@ -21,7 +21,7 @@ class UsageTest(base.CliTestCase):
         self.good("reserve", "--project", "p2", "gpu=3", "fpga=1")
         self.good("reserve", "--project", "p1", "--consumer", "c", "gpu=1")
         self.good("commit", "--project", "p1", "--consumer", "c")
-        rows = self.good("usage", "list")
+        rows = self.good("list", "--usage")
         self.assertEqual([USAGE] * 3, [list(row) for row in rows])
         self.assertEqual(
             [
@@ -34,34 +34,34 @@ class UsageTest(base.CliTestCase):
 
     def test_list_of_a_project_shows_unused_resources(self) -> None:
         self.limit("gpu:0")
-        rows = self.good("usage", "list", "--project", "new")
+        rows = self.good("show", "--usage", "new")
         self.assertEqual(
             [("new", "fpga", -1, 0, 0, None, None, None), ("new", "gpu", 0, 0, 0, 0, 0, "new")],
             [tuple(row.values()) for row in rows],
         )
-        self.assertIn("Invalid project_id", self.refused(2, "usage", "list", "--project", " "))
+        self.assertIn("Invalid project_id", self.refused(2, "show", "--usage", " "))
 
     def test_a_limit_that_is_not_set(self) -> None:
         """The list said `unlimited`, and at the same time that nothing fits."""
         self.good("reserve", "--project", "p", "gpu=3")
         self.configure("[limits]\ndriver = database")
         for argv in ((), ("--project", "p", "--resource", "gpu")):
-            (row,) = self.good("usage", "list", *argv)
+            (row,) = self.good("list", "--usage", *argv)
             self.assertEqual(("p", "gpu", None, 0, 3, None, 0, "p"), tuple(row.values()))
             self.assertIn(
                 "| p          | gpu      | not set |    0 |        3 |           | 0    | p        |",
-                self.call("usage", "list", *argv).out,
+                self.call("list", "--usage", *argv).out,
             )
-        self.call("limit", "set", "--project", "p", "gpu=-1")
-        self.assertIn("| p          | gpu      | unlimited |", self.call("usage", "list").out)
+        self.call("set", "gpu=-1", "p")
+        self.assertIn("| p          | gpu      | unlimited |", self.call("list", "--usage").out)
         self.configure("[limits]\ndriver = database\nmissing = unlimited")
-        self.call("limit", "unset", "--project", "p", "gpu")
-        self.assertIn("| p          | gpu      | unlimited |", self.call("usage", "list").out)
+        self.call("unset", "--resource", "gpu", "p")
+        self.assertIn("| p          | gpu      | unlimited |", self.call("list", "--usage").out)
 
     def test_check(self) -> None:
         self.limit("gpu:2,fpga:1")
-        self.assertEqual([], self.good("check", "--project", "p1", "gpu=2", "fpga=1"))
-        ended = self.call("check", "--project", "p1", "gpu=3", "fpga=2", "-f", "json")
+        self.assertEqual([], self.good("check", "gpu=2", "fpga=1", "p1"))
+        ended = self.call("check", "gpu=3", "fpga=2", "p1", "-f", "json")
         self.assertEqual((1, ""), (ended.status, ended.err))
         expected = ["project_id", "resource", "scope", "limit", "used", "reserved", "subtree", "requested", "fits"]
         self.assertEqual([[*expected, "pod"]] * 2, [list(row) for row in ended.json])
@@ -69,22 +69,22 @@ class UsageTest(base.CliTestCase):
             [("p1", "fpga", "project", 1, 0, 0, None, 2, 1, None), ("p1", "gpu", "project", 2, 0, 0, None, 3, 2, None)],
             [tuple(row.values()) for row in ended.json],
         )
-        self.assertEqual([], self.good("usage", "list"))
+        self.assertEqual([], self.good("list", "--usage"))
 
     def test_check_that_passes_prints_nothing(self) -> None:
-        ended = self.call("check", "--project", "p1", "gpu=2")
+        ended = self.call("check", "gpu=2", "p1")
         self.assertEqual((0, "", ""), (ended.status, ended.out, ended.err))
 
     def test_check_of_bad_input(self) -> None:
-        self.misused("check", "--project", "p1", "gpu=x")
+        self.misused("check", "gpu=x", "p1")
         self.misused("check", "gpu=1")
-        self.assertIn("Unknown resource", self.refused(2, "check", "--project", "p1", "tpu=1"))
+        self.assertIn("Unknown resource", self.refused(2, "check", "tpu=1", "p1"))
 
-        self.assertIn("Unknown resource", self.refused(2, "check", "--project", "p1", "--how-many", "tpu=1"))
+        self.assertIn("Unknown resource", self.refused(2, "check", "--how-many", "tpu=1", "p1"))
         for argv in ((), ("gpu=1", "--how-many", "gpu=1"), ("gpu=1", "--provider", "any")):
-            self.assertIn("--how-many", self.refused(2, "check", "--project", "p1", *argv))
+            self.assertIn("--how-many", self.refused(2, "check", *argv, "p1"))
         for bundle in ("", "gpu", "gpu=0", "gpu=-1", "gpu=1,gpu=2", "gpu=1,", "gpu=x"):
-            self.misused("check", "--project", "p1", "--how-many", bundle)
+            self.misused("check", "p1", "--how-many", bundle)
 
     def make_tree(self) -> None:
         """``physics`` may hold 30 gpu and holds 5; its child ``higgs`` holds 20 of 20."""
@@ -106,23 +106,23 @@ class UsageTest(base.CliTestCase):
         self.make_tree()
         self.assertEqual(
             [{"how_many": 2, "resource": "gpu", "fits": 5, "bound_by": "physics", "pod": None}],
-            self.good("check", "--project", "physics", "--how-many", "gpu=2,fpga=1"),
+            self.good("check", "--how-many", "gpu=2,fpga=1", "physics"),
         )
-        self.assertEqual([], self.good("check", "--project", "physics", "gpu=4", "fpga=2"))
-        self.assertEqual(1, self.call("check", "--project", "physics", "gpu=6", "fpga=3").status)
+        self.assertEqual([], self.good("check", "gpu=4", "fpga=2", "physics"))
+        self.assertEqual(1, self.call("check", "gpu=6", "fpga=3", "physics").status)
         self.assertEqual(
             [{"how_many": 0, "resource": "gpu", "fits": 0, "bound_by": "higgs", "pod": None}],
-            self.good("check", "--project", "higgs", "--how-many", "gpu=1,fpga=1"),
+            self.good("check", "--how-many", "gpu=1,fpga=1", "higgs"),
         )
         self.assertEqual(
             [{"how_many": 2**31 - 1, "resource": "fpga", "fits": None, "bound_by": None, "pod": None}],
-            self.good("check", "--project", "physics", "--how-many", "fpga=1"),
+            self.good("check", "--how-many", "fpga=1", "physics"),
         )
-        self.assertIn("unlimited", self.call("check", "--project", "physics", "--how-many", "fpga=1").out)
+        self.assertIn("unlimited", self.call("check", "--how-many", "fpga=1", "physics").out)
         self.good("reserve", "--project", "physics", "fpga=1")
         row = {"how_many": 2**30 - 1, "resource": "fpga", "fits": 2**31 - 2, "bound_by": None, "pod": None}
-        self.assertEqual([row], self.good("check", "--project", "physics", "--how-many", "fpga=2"))
-        table = self.call("check", "--project", "physics", "--how-many", "fpga=2").out.splitlines()[3]
+        self.assertEqual([row], self.good("check", "--how-many", "fpga=2", "physics"))
+        table = self.call("check", "--how-many", "fpga=2", "physics").out.splitlines()[3]
         cells = [cell.strip() for cell in table.strip("|").split("|")]
         self.assertEqual(["unlimited", "fpga", "unlimited", "", ""], cells)
 
@@ -139,10 +139,10 @@ class UsageTest(base.CliTestCase):
 
         of_p = ("--project", "p")
         for argv, is_first in (
-            (("usage", "list", *of_p), True),
+            (("list", "--usage", *of_p), True),
             (("check", *of_p, "gpu=6"), True),
             (("check", *of_p, "--how-many", "gpu=1"), True),
-            (("usage", "list"), False),  # which finds the rows first, and then reads them again with what fits
+            (("list", "--usage"), False),  # which finds the rows first, and then reads them again with what fits
         ):
             self.good("reserve", "--project", "p", "--consumer", "c", "gpu=6")
             consumers[:] = ["c"]
@@ -156,7 +156,7 @@ class UsageTest(base.CliTestCase):
 
     def test_audit_and_heal(self) -> None:
         self.good("reserve", "--project", "p1", "gpu=2")
-        self.assertEqual([], self.good("usage", "audit"))
+        self.assertEqual([], self.good("audit"))
         with sa.create_engine(self.url, poolclass=sa.NullPool).begin() as connection:
             connection.execute(sa.text("UPDATE quota_usages SET used = 7, reserved = 1"))
         row = {
@@ -171,9 +171,9 @@ class UsageTest(base.CliTestCase):
             "provider": None,
             "pod": None,
         }
-        found = self.call("usage", "audit", "-f", "json")
+        found = self.call("audit", "-f", "json")
         self.assertEqual((1, "", [row]), (found.status, found.err, found.json))
-        healed = self.call("usage", "heal", "-f", "json")
+        healed = self.call("heal", "-f", "json")
         self.assertEqual((0, [row]), (healed.status, healed.json))
-        self.assertEqual([], self.good("usage", "audit"))
-        self.assertEqual([], self.good("usage", "heal"))
+        self.assertEqual([], self.good("audit"))
+        self.assertEqual([], self.good("heal"))

@@ -233,7 +233,7 @@ class TestWalkThrough(quota.QuotaTestCase):
         self.assertEqual(204, self.client.delete(arqs[:1]).status)
         self.assertEqual(202, self.client.bind(arqs[5:], _id(), self.rp).status)
         self.assertEqual((5, 0), self.figures())
-        output = self.command("usage", "list", "--project", self.project_id, "-f", "csv")
+        output = self.command("show", "--usage", self.project_id, "-f", "csv")
         self.assertIn(f'"{self.project_id}","fpga",5,5,0,0', output.out)
 
 

@@ -119,13 +119,13 @@ class CapacityImportTest(base.LedgerTestCase):
         self.run_import(pool, host("n1", 1))
         self.assertEqual("", logged.output)
         self.run_import(dataclasses.replace(pool, can_host=False))
-        self.assertIn("cyborg-quota capacity provider set pool --shared", logged.output)
+        self.assertIn("cyborg-quota provider set pool --shared", logged.output)
         self.capacity.set_can_host(ADMIN, "pool", can_host=False)
         before = logged.output
         self.run_import(dataclasses.replace(pool, can_host=False), dataclasses.replace(host("n1", 1), can_host=None))
         self.assertEqual(before, logged.output)
         self.run_import(dataclasses.replace(pool, can_host=True))
-        self.assertIn("cyborg-quota capacity provider set pool --no-shared", logged.output)
+        self.assertIn("cyborg-quota provider set pool --no-shared", logged.output)
 
     def test_a_slower_import_does_not_overwrite_a_newer_one(self) -> None:
         """Two conductors import: the one that has read Placement first writes last."""

@@ -31,7 +31,7 @@ conf = loading.load(cfg.ConfigOpts(), options)
 engine = cyborg_quota.make_engine(conf)
 assert main.main([*options, "db", "sync"]) == 0
 for limit in ("gpu=3", "fpga=1"):
-    assert main.main([*options, "limit", "set", "--project", "p", limit]) == 0
+    assert main.main([*options, "set", "p", limit]) == 0
 uuids = engine.reserve(context, {"gpu": 2}, project_id="p")
 engine.commit(context, uuids, "p")
 try:
@@ -39,7 +39,7 @@ try:
 except cyborg_quota.exceptions.OverQuota:
     print("refused")
 assert engine.audit(context) == engine.heal(context) == []
-assert main.main([*options, "usage", "list"]) == 0
+assert main.main([*options, "list", "--usage"]) == 0
 assert engine.monitoring.read(context).projects
 headers = {"X-Identity-Status": "Confirmed", "X-Roles": "admin", "X-Project-Id": "p", "X-User-Id": "alice"}
 answer = testing.TestClient(deploy.make_bare_application(conf, engine)).simulate_get("/v2/quotas", headers=headers)

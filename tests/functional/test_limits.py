@@ -244,7 +244,7 @@ class TestFlat(LimitsTestCase):
 class TestMissing(LimitsTestCase):
     def test_refused_with_the_command_that_sets_one(self) -> None:
         error = self.assertRaises(exceptions.LimitNotSet, self.quotas.reserve, self.context, {"gpu": 1})
-        self.assertIn("cyborg-quota limit set --default gpu=10", str(error))
+        self.assertIn("cyborg-quota set --default gpu=10", str(error))
         self.assertEqual([], self.engine.list_reservations(base.ADMIN))
         self.set(None, 1)
         self.quotas.reserve(self.context, {"gpu": 1})
@@ -303,7 +303,7 @@ class TestTree(LimitsTestCase):
         self.refused(self.admin.remove_project, "a")
         self.assertEqual(2, len(pods.list_bindings(base.ADMIN)))
         error = self.assertRaises(exceptions.PodInUse, pods.remove, base.ADMIN, "p1")
-        self.assertIn("`pod binding end --pod`", str(error))
+        self.assertIn("`pod binding delete --pod`", str(error))
         self.quotas.rollback(base.Context("a"), [uuid])
         pods.move_binding(base.ADMIN, "b", "p1")
         self.admin.remove_project(base.ADMIN, "a")

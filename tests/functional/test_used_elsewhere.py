@@ -70,7 +70,7 @@ class UsedElsewhereTest(base.LedgerTestCase):
         wanted = [WantedProvider("n1", pod="p1"), WantedProvider("n5", pod="p2"), WantedProvider("new", pod="p1")]
         importer.run(lambda: wanted)
         self.assertEqual(1, logged.output.count("known providers"), logged.output)
-        self.assertIn("cyborg-quota capacity provider set n1 --pod p1", logged.output)
+        self.assertIn("cyborg-quota provider set n1 --pod p1", logged.output)
 
     def test_audit_and_heal(self) -> None:
         self.claim(2)
@@ -94,7 +94,7 @@ class UsedElsewhereTest(base.LedgerTestCase):
         """A claim that fits by the counters is refused by the column: the refusal says what repairs it."""
         self.execute("UPDATE inventories SET free = 0")
         error = self.assertRaises(exceptions.OverCapacity, self.engine.reserve, self.context, {"gpu": 1}, provider="n1")
-        self.assertIn("run `capacity heal`", str(error))
+        self.assertIn("run `heal`", str(error))
         self.capacity.heal(ADMIN)
         self.claim(1)
 

@@ -169,11 +169,11 @@ class TestFlat(KeystoneTestCase):
             f"endpoint_id = {self.endpoint}\n"
         )
 
-        status, out, err = self.command(conf, "limit", "list", "--project", self.p2, "-f", "json")
+        status, out, err = self.command(conf, "show", self.p2, "-f", "json")
         self.assertEqual((0, ""), (status, err))
         self.assertEqual([(self.p2, "gpu", 7)], [(x["project_id"], x["resource"], x["limit"]) for x in json.loads(out)])
 
-        status, out, err = self.command(conf, "limit", "set", "--project", self.p2, "gpu=9")
+        status, out, err = self.command(conf, "set", "gpu=9", self.p2)
         self.assertEqual((1, ""), (status, out))
         self.assertIn("in Keystone (openstack registered limit set, openstack limit set)", err)
         self.assertEqual(1, err.count("\n"), err)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two pods that are regions of one cloud: `pod usage collect` measures both by their Placements."""
+"""Two pods that are regions of one cloud: `pod measure` measures both by their Placements."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class PodRegionsTest(base.CliTestCase):
         except installing.NotAvailable as reason:
             needs.missing(self, f"no Keystone or Placement: {reason}")
         for pod, region in zip(PODS, self.regions, strict=True):
-            self.good("pod", "add", pod, "--threshold", "75", "--endpoint", f"{regions.CLOUD}/{region.name}")
+            self.good("pod", "create", pod, "--threshold", "75", "--endpoint", f"{regions.CLOUD}/{region.name}")
 
     def collect(self, limit_seconds: int = LIMITS_SECONDS[-1], *, status: int = 0) -> dict[str, Any]:
         """Collect; returns (capacity, used, error) of each pod."""
-        ended = self.call("pod", "usage", "collect", "--timeout", str(limit_seconds), "-f", "json")
+        ended = self.call("pod", "measure", "--timeout", str(limit_seconds), "-f", "json")
         self.assertEqual(status, ended.status, ended.out + ended.err)
         self.assertNotIn(self.keystone.password, ended.out + ended.err)
         rows = ended.json
@@ -74,8 +74,8 @@ class PodRegionsTest(base.CliTestCase):
 
         # It is gone; and other errors, none of which shows a password. (When it is killed, requests that still wait for
         # it in this process log a warning: no command may run meanwhile that must print nothing.)
-        self.good("pod", "add", "unknown", "--endpoint", "nowhere")
-        self.good("pod", "add", "wrong", "--endpoint", f"wrong/{north.name}")
+        self.good("pod", "create", "unknown", "--endpoint", "nowhere")
+        self.good("pod", "create", "wrong", "--endpoint", f"wrong/{north.name}")
         south.placement.kill()
         found = self.collect(status=1)
         self.assertEqual(((8, 6, None), (8, 0)), (found["north"], found["south"][:2]))
@@ -88,5 +88,5 @@ class PodRegionsTest(base.CliTestCase):
             ("wrong", "the user of cloud 'wrong'"),
         ):
             self.assertIn(reason, found[pod][2])
-        ages = {row["pod"]: row["age_seconds"] for row in self.good("pod", "usage", "show")}
+        ages = {row["pod"]: row["age_seconds"] for row in self.good("pod", "list", "--usage")}
         self.assertGreaterEqual(ages["south"], ages["north"])

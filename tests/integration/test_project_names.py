@@ -66,72 +66,72 @@ class ProjectNamesTestCase(base.CliTestCase):
         self.assertEqual((0, "", ""), (ended.status, ended.out, ended.err))
 
     def limits(self) -> list[tuple[str | None, str, int]]:
-        return [(row["project_id"], row["resource"], row["limit"]) for row in self.good("limit", "list")]
+        return [(row["project_id"], row["resource"], row["limit"]) for row in self.good("list")]
 
 
 class TestNames(ProjectNamesTestCase):
     def test_a_name_or_an_id_of_a_project(self) -> None:
-        self.silent("limit", "set", "--default", "gpu=5")
-        self.silent("limit", "set", "--project", self.named("physics"), "gpu=20")
-        self.silent("limit", "set", "--project", self.atlas, "gpu=30")
+        self.silent("set", "--default", "gpu=5")
+        self.silent("set", "gpu=20", self.named("physics"))
+        self.silent("set", "gpu=30", self.atlas)
         self.assertEqual([20, 30], sorted(limit for _, _, limit in self.limits()[1:]))
         self.assertEqual({None, self.physics, self.atlas}, {project_id for project_id, _, _ in self.limits()})
 
         (row,) = self.good("reserve", "--project", self.named("physics"), "--consumer", "c", "gpu=2")
         self.assertEqual(self.physics, row["project_id"])
         self.silent("commit", "--project", self.named("physics"), "--consumer", "c")
-        (row,) = self.good("limit", "show", "--project", self.named("physics"))
+        (row,) = self.good("show", "--ancestors", self.named("physics"))
         self.assertEqual((self.physics, 20, 2), (row["project_id"], row["limit"], row["used"]))
-        self.silent("limit", "unset", "--project", self.named("physics"), "gpu")
+        self.silent("unset", "--resource", "gpu", self.named("physics"))
         self.assertEqual(2, len(self.limits()))
 
     def test_a_place_in_the_tree(self) -> None:
-        self.silent("project", "add", self.named("atlas"))
-        self.silent("project", "add", self.named("physics"), "--parent", self.named("atlas"))
+        self.silent("project", "set", self.named("atlas"), "--no-parent")
+        self.silent("project", "set", self.named("physics"), "--parent", self.named("atlas"))
         rows = {row["project_id"]: row["parent_id"] for row in self.good("project", "list")}
         self.assertEqual({self.atlas: None, self.physics: self.atlas}, rows)
-        self.silent("project", "move", self.named("physics"), "--root")
-        self.silent("project", "remove", self.named("physics"))
+        self.silent("project", "set", self.named("physics"), "--no-parent")
+        self.silent("project", "delete", self.named("physics"))
 
     def test_a_name_that_two_domains_have(self) -> None:
         other_name = f"other-{self.suffix}"
         other = self.keystone.create("domain", name=other_name)
         twin = self.create("physics", other)
-        error = self.refused(1, "limit", "set", "--project", self.named("physics"), "gpu=1")
+        error = self.refused(1, "set", "gpu=1", self.named("physics"))
         self.assertIn(f"2 projects have the name '{self.named('physics')}'", error)
         for text in (f"{self.physics} (domain {self.dom})", f"{twin} (domain {other})", "--project-domain"):
             self.assertIn(text, error)
 
-        self.silent("limit", "set", "--project", self.named("physics"), "--project-domain", other_name, "gpu=1")
-        self.silent("limit", "set", "--project-domain", self.dom, "--project", self.named("physics"), "gpu=2")
+        self.silent("set", "--project-domain", other_name, "gpu=1", self.named("physics"))
+        self.silent("set", "--project-domain", self.dom, "gpu=2", self.named("physics"))
         self.assertEqual([(twin, "gpu", 1), (self.physics, "gpu", 2)], sorted(self.limits(), key=lambda row: row[2]))
 
     def test_an_id_takes_precedence_over_a_name(self) -> None:
         named_as_an_id = self.keystone.create("project", name=self.physics, domain_id=self.dom)
-        self.silent("limit", "set", "--project", self.physics, "gpu=1")
+        self.silent("set", "gpu=1", self.physics)
         self.assertEqual([(self.physics, "gpu", 1)], self.limits())
         self.assertNotEqual(named_as_an_id, self.physics)
 
     def test_a_domain_is_a_project(self) -> None:
-        self.silent("limit", "set", "--project", self.dom, "gpu=1")
-        self.silent("limit", "set", "--project", self.dom_name, "gpu=2")
+        self.silent("set", "gpu=1", self.dom)
+        self.silent("set", "gpu=2", self.dom_name)
         self.assertEqual([(self.dom, "gpu", 2)], self.limits())
 
     def test_names_in_tables(self) -> None:
-        self.silent("project", "add", self.named("atlas"))
-        self.silent("project", "add", self.named("physics"), "--parent", self.atlas)
-        self.silent("limit", "set", "--default", "gpu=5")
-        self.silent("limit", "set", "--project", self.atlas, "gpu=7")
-        rows = self.good("limit", "list", "--names")
+        self.silent("project", "set", self.named("atlas"), "--no-parent")
+        self.silent("project", "set", self.named("physics"), "--parent", self.atlas)
+        self.silent("set", "--default", "gpu=5")
+        self.silent("set", "gpu=7", self.atlas)
+        rows = self.good("list", "--names")
         self.assertEqual(["project_id", "project_name"], list(rows[0])[:2])
         self.assertEqual([None, self.named("atlas")], [row["project_name"] for row in rows])
-        rows = self.good("limit", "tree", "--names")
+        rows = self.good("list", "--tree", "--names")
         self.assertEqual([self.named("atlas"), self.named("physics")], [row["project_name"] for row in rows])
-        table = self.call("limit", "tree", "--names").out
+        table = self.call("list", "--tree", "--names").out
         self.assertIn(f"|   {self.physics} | {self.named('physics')} |", table)
         self.assertEqual(
             f"{self.named('atlas')}\n",
-            self.call("limit", "show", "--project", self.atlas, "--names", "-f", "value", "-c", "project_name").out,
+            self.call("show", "--ancestors", self.atlas, "--names", "-f", "value", "-c", "project_name").out,
         )
 
     def test_names_of_many_projects(self) -> None:
@@ -142,81 +142,86 @@ class TestNames(ProjectNamesTestCase):
         document = {"projects": [{"id": one, "limits": {"gpu": 1}} for one in (*ids, self.dom)]}
         file = self.directory / "limits.json"
         file.write_text(json.dumps(document))
-        self.good("limit", "import", str(file))
-        rows = self.good("limit", "list", "--names")
+        self.good("limits", "import", str(file))
+        rows = self.good("list", "--names")
         self.assertEqual({**ids, self.dom: self.dom_name}, {row["project_id"]: row["project_name"] for row in rows})
 
 
 class TestUnknown(ProjectNamesTestCase):
     def test_a_typing_error_is_refused(self) -> None:
-        for argv in (["limit", "set", "gpu=7", "--project"], ["project", "add"]):
+        for argv in (["set", "gpu=7", "--project"], ["project", "set", "--no-parent"]):
             error = self.refused(1, *argv, "atlsa")
             self.assertIn("Keystone has no project with the name or id 'atlsa'.", error)
             self.assertIn("--force", error)
-        self.assertEqual([], self.good("limit", "list"))
+        self.assertEqual([], self.good("list"))
         self.assertEqual([], self.good("project", "list"))
-        for argv in (["usage", "list"], ["limit", "show"], ["limit", "unset", "gpu"], ["reserve", "gpu=1"]):
+        for argv in (
+            ["list", "--usage"],
+            ["show", "--ancestors"],
+            ["unset", "--resource", "gpu"],
+            ["reserve", "gpu=1"],
+        ):
             self.assertIn("'atlsa'", self.refused(1, *argv, "--project", "atlsa"))
-        self.assertIn("no domain", self.refused(1, "usage", "list", "--project", "p", "--project-domain", "nowhere"))
+        self.assertIn("no domain", self.refused(1, "show", "--usage", "p", "--project-domain", "nowhere"))
         for text in ("..", "../users", "a?b=c", "x" * 255):
-            self.assertIn("Keystone has no project", self.refused(1, "limit", "set", "--project", text, "gpu=1"))
-        self.assertIn("Invalid project_id", self.refused(2, "limit", "set", "--project", " ", "gpu=1"))
+            self.assertIn("Keystone has no project", self.refused(1, "set", "gpu=1", text))
+        self.assertIn("Invalid project_id", self.refused(2, "set", "gpu=1", " "))
 
     def test_an_id_that_nobody_has_is_refused(self) -> None:
-        self.assertIn("Keystone has no", self.refused(1, "limit", "set", "--project", uuid.uuid4().hex, "gpu=1"))
+        self.assertIn("Keystone has no", self.refused(1, "set", "gpu=1", uuid.uuid4().hex))
 
     def test_force(self) -> None:
-        ended = self.call("limit", "set", "--project", "elsewhere", "--force", "gpu=7")
+        ended = self.call("set", "--force", "gpu=7", "elsewhere")
         self.assertEqual((0, ""), (ended.status, ended.out))
         self.assertIn("Project 'elsewhere' is new", ended.err)
-        self.silent("project", "add", "elsewhere", "--force")
+        self.silent("project", "set", "elsewhere", "--force", "--no-parent")
         self.assertEqual([("elsewhere", "gpu", 7)], self.limits())
-        self.good("limit", "show", "--project", "elsewhere")  # known to the ledger now
-        self.assertIn("Keystone has no", self.refused(1, "limit", "set", "--project", "elsewhere", "gpu=8"))
-        self.silent("limit", "unset", "--project", "elsewhere", "gpu")
+        self.good("show", "--ancestors", "elsewhere")  # known to the ledger now
+        self.assertIn("Keystone has no", self.refused(1, "set", "gpu=8", "elsewhere"))
+        self.silent("unset", "--resource", "gpu", "elsewhere")
 
     def test_a_file(self) -> None:
         file = self.directory / "limits.yaml"
         file.write_text(f"projects: [{{id: {self.atlas}, limits: {{gpu: 1}}, children: [{{id: atlsa}}, {{id: b}}]}}]")
         for more in ([], ["--dry-run"]):
-            error = self.refused(1, "limit", "import", str(file), *more)
+            error = self.refused(1, "limits", "import", str(file), *more)
             self.assertIn("'atlsa'", error)
             self.assertIn("1 more project is unknown: 'b'.", error)
             self.assertIn("--force", error)
         self.assertEqual([], self.good("project", "list"))
-        ended = self.call("limit", "import", str(file), "--force", "-f", "json")
+        ended = self.call("limits", "import", str(file), "--force", "-f", "json")
         self.assertEqual((0, 4), (ended.status, len(ended.json)), ended.err)
         self.assertIn(f"Project {self.atlas!r} is new", ended.err)
-        self.assertEqual([], self.good("limit", "import", str(file)), "what the file does not change is not looked up")
+        self.assertEqual([], self.good("limits", "import", str(file)), "what the file does not change is not looked up")
 
 
 class TestOrphans(ProjectNamesTestCase):
     def test_what_a_deleted_project_holds(self) -> None:
-        self.silent("limit", "set", "--default", "gpu=100", "fpga=100")
+        self.silent("set", "--default", "gpu=100", "fpga=100")
         gone, empty = self.create("gone"), self.create("empty")
         for project_id in (gone, self.physics, empty):
             self.good("reserve", "--project", project_id, "--consumer", "c", "gpu=3")
             self.silent("commit", "--project", project_id, "--consumer", "c")
         self.good("reserve", "--project", gone, "--consumer", "in flight", "gpu=1")
-        self.silent("limit", "set", "--project", gone, "gpu=7", "fpga=0")
-        self.silent("limit", "set", "--project", self.dom, "gpu=1")
-        self.silent("limit", "set", "--project", gone, "fpga=3", "--until", "2999-01-01")
+        self.silent("set", "gpu=7", "fpga=0", gone)
+        self.silent("set", "gpu=1", self.dom)
+        self.silent("set", "fpga=3", gone, "--until", "2999-01-01")
         self.silent("release", "--project", empty, "--consumer", "c")
-        self.assertEqual([], self.good("project", "orphans"))
+        self.assertEqual([], self.good("project", "list", "--orphans"))
 
         for project_id in (gone, empty):
             self.keystone.admin.delete(f"/projects/{project_id}")
         self.assertEqual([(gone, "fpga", 0, 0, 0, 1, None), (gone, "gpu", 3, 1, 7, 0, None)], self.orphans())
         for consumer in ("c", "in flight"):
             self.silent("release", "--project", gone, "--consumer", consumer)
-        self.silent("limit", "unset", "--project", gone, "gpu", "fpga")
+        self.silent("unset", "--resource", "gpu", "--resource", "fpga", gone)
         self.assertEqual([(gone, "fpga", 0, 0, None, 1, None)], self.orphans())
-        (override,) = self.good("limit", "override", "list", "--project", gone)
-        self.silent("limit", "override", "cancel", override["id"])
-        self.assertEqual([], self.good("project", "orphans"))
+        (override,) = self.good("override", "list", "--project", gone)
+        self.silent("override", "delete", override["id"])
+        self.assertEqual([], self.good("project", "list", "--orphans"))
 
     def orphans(self, *options: str) -> list[tuple[Any, ...]]:
-        ended = self.call("project", "orphans", "-f", "json", *options)
+        ended = self.call("project", "list", "--orphans", "-f", "json", *options)
         self.assertEqual((1, ""), (ended.status, ended.err))
         return [tuple(row.values()) for row in ended.json]
 
@@ -226,7 +231,7 @@ class TestOrphans(ProjectNamesTestCase):
         file = self.directory / "limits.json"
         projects = [{"id": one, "limits": {"gpu": 1}} for one in (*ids, self.atlas, self.physics)]
         file.write_text(json.dumps({"projects": projects}))
-        self.assertEqual(0, self.call("limit", "import", str(file), "--force").status)
+        self.assertEqual(0, self.call("limits", "import", str(file), "--force").status)
         self.useFixture(fx.MonkeyPatch("cyborg_quota.limits.api.MAX_LISTED_PROJECTS", 5))
         self.useFixture(fx.MonkeyPatch(f"{DIRECTORY}._MAX_SINGLE_REQUESTS", 2))
         rows = [(one, "gpu", 0, 0, 1, 0, None) for one in ids]
@@ -234,7 +239,7 @@ class TestOrphans(ProjectNamesTestCase):
         self.assertEqual(rows[:7], self.orphans("--limit", "7"))
         self.assertEqual(rows[7:], self.orphans("--limit", "7", "--marker", *rows[6][:2]))
         self.assertEqual(rows[7:8], self.orphans("--limit", "1", "--marker", rows[6][0], "--resource", "gpu"))
-        self.assertEqual([], self.good("project", "orphans", "--resource", "fpga"))
+        self.assertEqual([], self.good("project", "list", "--orphans", "--resource", "fpga"))
 
 
 class TestOtherDriver(ProjectNamesTestCase):
@@ -244,18 +249,18 @@ class TestOtherDriver(ProjectNamesTestCase):
         gone = self.create("gone")
         for name in ("gone", "atlas"):
             self.good("reserve", "--project", self.named(name), "gpu=1")
-        rows = self.good("usage", "list", "--names")
+        rows = self.good("list", "--usage", "--names")
         self.assertEqual({self.named("gone"), self.named("atlas")}, {row["project_name"] for row in rows})
         self.keystone.admin.delete(f"/projects/{gone}")
-        self.assertEqual(1, self.call("project", "orphans").status)
-        rows = self.good("usage", "list", "--names")
+        self.assertEqual(1, self.call("project", "list", "--orphans").status)
+        rows = self.good("list", "--usage", "--names")
         self.assertEqual({None, self.named("atlas")}, {row["project_name"] for row in rows})
 
 
 class TestRights(ProjectNamesTestCase):
     def test_a_user_without_the_role(self) -> None:
         self.write_config(self.keystone.people.member_of_the_first)
-        error = self.refused(1, "limit", "set", "--project", "x", "gpu=1")
+        error = self.refused(1, "set", "gpu=1", "x")
         self.assertIn("role reader on the system", error)
 
 
@@ -273,12 +278,12 @@ class TestImportOfTheTree(ProjectNamesTestCase):
         return {name: listed[name] for name in (*self.wanted, self.dom) if listed.get(name) is not None}
 
     def test_a_dry_run_and_the_import(self) -> None:
-        self.silent("limit", "set", "--default", "gpu=5")
+        self.silent("set", "--default", "gpu=5")
         (row,) = self.good("reserve", "--project", self.higgs, "gpu=2")
-        self.silent("project", "add", self.dom, "--force")
-        self.silent("project", "add", "team", "--force")
-        self.silent("project", "move", self.dom, "--parent", "team", "--force")
-        self.silent("project", "add", self.atlas, "--parent", "team", "--force")
+        self.silent("project", "set", self.dom, "--force", "--no-parent")
+        self.silent("project", "set", "team", "--force", "--no-parent")
+        self.silent("project", "set", self.dom, "--parent", "team", "--force")
+        self.silent("project", "set", self.atlas, "--parent", "team", "--force")
         before = self.edges()
         command = ("project", "import", "--from", "keystone")
         planned = self.good(*command, "--dry-run")

@@ -115,16 +115,16 @@ class TestServer(cli.CliTestCase):
         self.addCleanup(process.terminate)
 
     def make_ledger(self) -> None:
-        self.good("limit", "set", "--default", "gpu=10", "fpga=-1")
-        self.call("project", "add", "parent")
-        self.call("project", "add", "over", "--parent", "parent")
+        self.good("set", "--default", "gpu=10", "fpga=-1")
+        self.call("project", "set", "parent", "--no-parent")
+        self.call("project", "set", "over", "--parent", "parent")
         for project in ("parent", "over"):
-            self.good("limit", "set", "--project", project, "gpu=10")
+            self.good("set", "gpu=10", project)
         for project, amount in (("over", 6), ("fine", 3)):
             reserved = self.good("reserve", "--project", project, f"gpu={amount}")
             self.good("commit", "--project", project, reserved[0]["uuid"])
-        self.good("limit", "set", "--project", "over", "gpu=4")
-        self.good("limit", "set", "--project", "parent", "gpu=5")
+        self.good("set", "gpu=4", "over")
+        self.good("set", "gpu=5", "parent")
 
     def query(self, server: Prometheus, expression: str) -> list[tuple[dict[str, str], float]]:
         """The result of the expression, as soon as it has one."""

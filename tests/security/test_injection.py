@@ -152,12 +152,12 @@ class TestCommandLine(cli.CliTestCase):
                 ("reserve", "--project", "p", "--consumer", name, "gpu=1"),
                 ("reserve", "--project", "p", f"{name}=1"),
                 ("commit", name),
-                ("usage", "list", "--project", name),
-                ("project", "move", name, "--root"),
-                ("limit", "set", "--project", name, "gpu=1"),
+                ("show", "--usage", name),
+                ("project", "set", name, "--no-parent"),
+                ("set", "gpu=1", name),
                 ("replay", name),
-                ("limit", "import", name),
-                ("--config-file", name, "usage", "list"),
+                ("limits", "import", name),
+                ("--config-file", name, "list", "--usage"),
             ):
                 self.shown_safely(self.lines(*argv))
 
@@ -168,11 +168,11 @@ class TestCommandLine(cli.CliTestCase):
             for file, text, argv in (
                 ("t.csv", header + b"0,reserve," + data + b",p,gpu,1\n", ("replay",)),
                 ("t.csv", header + b"0," + data + b",c,p,gpu,1\n", ("replay",)),
-                ("l.yaml", b'{"' + data + b'": 1}', ("limit", "import")),
+                ("l.yaml", b'{"' + data + b'": 1}', ("limits", "import")),
                 (
                     "l.yaml",
                     json.dumps({"projects": [{"id": name, "limits": {name: name}}]}).encode(),
-                    ("limit", "import"),
+                    ("limits", "import"),
                 ),
             ):
                 path = pathlib.Path(self.directory, file)
@@ -191,7 +191,7 @@ class TestCommandLine(cli.CliTestCase):
             ):
                 driver = "\n[limits]\ndriver = database" if "enforcement_model" in option else ""
                 self.configure(f"{option} = {name}{driver}")
-                output = self.call("usage", "list").err
+                output = self.call("list", "--usage").err
                 self.shown_safely(output)
 
     def test_tables_of_database_content(self) -> None:
@@ -204,7 +204,7 @@ class TestCommandLine(cli.CliTestCase):
                     connection.execute(sa.text(f"UPDATE {table} SET project_id = :n, resource = :n"), {"n": name})
                 connection.execute(sa.text("UPDATE reservations SET consumer_id = :n, group_id = :n"), {"n": name})
                 connection.execute(sa.text("UPDATE projects SET project_id = :n"), {"n": name})
-            for command in (("usage", "list"), ("reservation", "list")):
+            for command in (("list", "--usage"), ("reservation", "list")):
                 ended = self.call(*command)
                 self.assertEqual((0, 5), (ended.status, len(ended.out.splitlines())), ascii(ended.out))
                 self.shown_safely(ended.out)

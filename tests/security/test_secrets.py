@@ -59,7 +59,7 @@ def bad_urls() -> Iterator[str]:
 class TestConnection(SecretsTestCase):
     """[database] connection, with any error in it."""
 
-    COMMANDS = (("--debug", "usage", "list"), ("db", "sync"))
+    COMMANDS = (("--debug", "list", "--usage"), ("db", "sync"))
     """By the engine and by the database alone. (--debug adds a traceback and a log to what is printed without it.)"""
 
     def test_urls_that_cannot_work(self) -> None:
@@ -79,14 +79,14 @@ class TestConnection(SecretsTestCase):
             argv = [*command.split(), *(more.get(command) or arguments)]
             self.assertNotEqual(0, self.assert_hidden("--debug", *argv).status, command)
         # (No --help reads the configuration: test_shell.py.)
-        for argv in (["--help"], ["usage", "list", "--help"]):
+        for argv in (["--help"], ["list", "--usage", "--help"]):
             self.assertEqual(0, self.assert_hidden(*argv).status)
 
     def test_an_unquoted_password_is_reported(self) -> None:
         """The text after its @ would be taken for the host, and quoted as such by every error."""
         for scheme in SCHEMES:
             self.write(f"{QUICK}[database]\nconnection = {scheme}://root:{BARE}@127.0.0.1/db\n")
-            ended = self.assert_hidden("usage", "list")
+            ended = self.assert_hidden("list", "--usage")
             self.assertEqual(2, ended.status)
             self.assertIn("write %40", ended.err)
 
@@ -99,7 +99,7 @@ class TestConnection(SecretsTestCase):
 
     def test_other_options_of_the_group(self) -> None:
         self.write(f"[database]\nconnection = {self.url}\nslave_connection = mysql+pymysql://u:{QUOTED}@h/db\n")
-        self.assertEqual(0, self.assert_hidden("--debug", "usage", "list").status)
+        self.assertEqual(0, self.assert_hidden("--debug", "list", "--usage").status)
 
 
 class TestFiles(SecretsTestCase):
@@ -117,12 +117,12 @@ class TestFiles(SecretsTestCase):
         ):
             for text in (line, f"[database]\n{line}", f"[database]\nconnection = sqlite://\n{line}"):
                 self.write(text)
-                self.assertIn(self.assert_hidden("--debug", "usage", "list").status, (1, 2), text)
+                self.assertIn(self.assert_hidden("--debug", "list", "--usage").status, (1, 2), text)
                 self.assert_hidden_by_the_expirer("--debug")
 
     def test_the_line_number_is_reported(self) -> None:
         self.write(f"[database\nconnection = mysql://root:{QUOTED}@127.0.0.1/db\n")
-        self.assertIn(f"{self.conf}: line 1: ", self.assert_hidden("usage", "list").err)
+        self.assertIn(f"{self.conf}: line 1: ", self.assert_hidden("list", "--usage").err)
 
     def test_errors_of_another_configuration(self) -> None:
         """The configuration of Cyborg, for example: the errors of oslo.config are passed on."""
@@ -147,7 +147,7 @@ class TestFiles(SecretsTestCase):
     def test_an_unescaped_dollar_sign(self) -> None:
         for text in (f"$plughp{WORDS[0]}", f"${{{WORDS[0]}}}", f"${WORDS[0]}.{WORDS[1]}"):
             self.write(f"[database]\nconnection = mysql+pymysql://root:{text}@127.0.0.1/db\n")
-            for argv in (("usage", "list"), ("--debug", "usage", "list")):
+            for argv in (("list", "--usage"), ("--debug", "list", "--usage")):
                 self.assertEqual(2, self.assert_hidden(*argv).status)
 
     def test_the_value_of_another_option(self) -> None:
@@ -158,13 +158,13 @@ class TestFiles(SecretsTestCase):
             f"[quota]\ndriver = {QUOTED}",
         ):
             self.write(f"[database]\nconnection = {self.url}\n{text}\n")
-            self.assertNotEqual(0, self.call("usage", "list").status)  # (the error quotes the value)
+            self.assertNotEqual(0, self.call("list", "--usage").status)  # (the error quotes the value)
 
     def test_the_environment(self) -> None:
         self.write("")
         for url in (f"mysql+pymysql://root:{BARE}@127.0.0.1/db", f"x:{QUOTED}", f"mysql://root:$${QUOTED}@h/db"):
             with fx.EnvironmentVariable("OS_DATABASE__CONNECTION", url):
-                for argv in (("usage", "list"), ("--debug", "usage", "list")):
+                for argv in (("list", "--usage"), ("--debug", "list", "--usage")):
                     self.assertEqual(2, self.assert_hidden(*argv).status, url)
 
 
@@ -203,7 +203,7 @@ class TestKeystone(SecretsTestCase):
             self.keystone(**values)
             for argv in (
                 ("--debug", "reserve", "--project", "p", "gpu=1"),
-                ("--debug", "limit", "list", "--project", "p"),
+                ("--debug", "show", "p"),
             ):
                 self.assertIn(self.assert_hidden(*argv).status, (1, 2), values)
 
@@ -268,9 +268,9 @@ class TestTheSearch(SecretsTestCase):
         def print_secret(shell: main.Shell, text: str, debug: bool) -> None:
             print_error(shell, f"{text} ({shell.conf.database.connection})", debug)
 
-        self.assert_hidden("usage", "list")
+        self.assert_hidden("list", "--usage")
         with fx.MonkeyPatch("cyborg_quota.cli.main.Shell._print_error", print_secret):
-            self.assertRaises(AssertionError, self.assert_hidden, "usage", "list")
+            self.assertRaises(AssertionError, self.assert_hidden, "list", "--usage")
 
     def test_a_program_that_logs_it(self) -> None:
         logging.getLogger("anything").debug("connecting to mysql://root:%s@127.0.0.1", QUOTED)

@@ -82,7 +82,7 @@ class TestServers(ServersTestCase):
         self.assertEqual(0, self.assert_hidden("--debug", "reserve", "--project", "p", "gpu=1").status)
         self.assertEqual(1, self.assert_hidden("--debug", "reserve", "--project", "p", "gpu=1").status)
         for form in ("json", "yaml", "csv", "table", "value"):
-            for command in (("usage", "list"), ("reservation", "list"), ("db", "version"), ("usage", "audit")):
+            for command in (("list", "--usage"), ("reservation", "list"), ("db", "version"), ("audit")):
                 self.assertEqual(0, self.assert_hidden("--debug", *command, "-f", form).status)
         self.assertEqual(0, self.assert_hidden_by_the_expirer("--debug"))
         self.assertEqual([], pieces_in(repr(hooks.tables(sa.create_engine(self.url, poolclass=sa.NullPool)))))
@@ -93,15 +93,15 @@ class TestServers(ServersTestCase):
     def test_a_password_that_is_wrong(self) -> None:
         for password in (PASSWORD + WORDS[0], WORDS[0], BARE):
             self.connect(self.good.set(password=password))
-            for argv in (("usage", "list"), ("--debug", "usage", "list"), ("--debug", "db", "sync")):
+            for argv in (("list", "--usage"), ("--debug", "list", "--usage"), ("--debug", "db", "sync")):
                 self.assertEqual(1, self.assert_hidden(*argv).status)
 
     def test_a_password_in_the_query(self) -> None:
         self.connect(self.good.set(password=None).update_query_dict({"password": PASSWORD}))
-        self.assertEqual(0, self.assert_hidden("--debug", "usage", "list").status)
+        self.assertEqual(0, self.assert_hidden("--debug", "list", "--usage").status)
         more = {"sslpassword": PASSWORD} if self.backend == "postgresql" else {"ssl_ca": PASSWORD}
         self.connect(self.good.update_query_dict(more))
-        self.assert_hidden("--debug", "usage", "list")
+        self.assert_hidden("--debug", "list", "--usage")
 
 
 class TestProcesses(ServersTestCase):

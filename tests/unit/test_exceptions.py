@@ -106,4 +106,4 @@ class TestTexts(base.BaseTestCase):
     def test_errors_of_capacity_are_plain(self) -> None:
         invalid = exceptions.InvalidInventory("gpu", "allocation_ratio", decimal.Decimal("1.23456"), "too long")
         self.assertIn("Invalid allocation_ratio '1.23456' of", str(invalid))
-        self.assertIn("see `cyborg-quota capacity provider list`", str(exceptions.ProviderNotFound("nope")))
+        self.assertIn("see `cyborg-quota provider list`", str(exceptions.ProviderNotFound("nope")))

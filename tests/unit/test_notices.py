@@ -68,7 +68,7 @@ class TestSummary(base.BaseTestCase):
         (line,) = self.notify(50)
         self.assertEqual(
             "WARNING thresholds crossed by 50 projects: 25 over the limit, 25 at the limit. "
-            "(`cyborg-quota limit over` and `usage list` show them; each notice is logged at DEBUG.)",
+            "(`cyborg-quota list --over` and `list --usage` show them; each notice is logged at DEBUG.)",
             line,
         )
 

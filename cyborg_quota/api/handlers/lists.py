@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists over projects: reservations, and the inventories of the providers."""
+"""Lists over projects: reservations."""
 
 from __future__ import annotations
 
-import urllib.parse
 from typing import Any
 
 from cyborg_quota import policy
 from cyborg_quota.api.call import Call, Json, render
 from cyborg_quota.api.errors import Refused, project_not_found
-from cyborg_quota.types.capacity import InventoryRecord
 
 
 def list_reservations(call: Call) -> Json:
@@ -40,25 +38,3 @@ def _require_project(call: Call, project_id: str) -> None:
         parent_id = call.engine.limits.get_parent(call.elevated, project_id)
     if not call.allows(policy.RESERVATIONS, project_id, parent_id):
         raise project_not_found(project_id)
-
-
-def list_capacity(call: Call) -> Json:
-    """GET /v2/quota_capacity"""
-    marker = call.query.get("marker")
-    after = None if marker is None else _inventory_of(marker)
-    provider = call.query.get("provider")
-    records = call.engine.capacity.list_inventories(call.elevated, provider, limit=call.limit + 1, after=after)
-    return call.page("capacity", records, lambda one: render("Inventory", one), _inventory_marker)
-
-
-def _inventory_marker(record: InventoryRecord) -> str:
-    """The provider and the resource, in which a slash is written as %2F, separated by a slash."""
-    return "/".join([urllib.parse.quote(name, safe="") for name in (record.provider, record.resource)])
-
-
-def _inventory_of(marker: str) -> tuple[str, str]:
-    """The provider and the resource of a marker. Raises Refused (400)."""
-    provider, separator, resource = marker.partition("/")
-    if not separator:
-        raise Refused(400, "The marker must be a provider and a resource, separated by a slash.")
-    return urllib.parse.unquote(provider), urllib.parse.unquote(resource)

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from cyborg_quota import exceptions, policy
-from cyborg_quota.api.call import Call, Json
+from cyborg_quota.api.call import Call, Json, render
 from cyborg_quota.api.errors import Refused
-from cyborg_quota.limits.api import MAX_LISTED_PROJECTS
-from cyborg_quota.types import UNLIMITED, Headroom, Over, Usage, UsageRecord
+from cyborg_quota.api.handlers.history import parse_time
+from cyborg_quota.limits import operations
+from cyborg_quota.types import TOTAL, UNLIMITED, Headroom, Over, Usage, UsageRecord
 from cyborg_quota.types.limits import Holding
 
 _DEFAULTS_UNKNOWN: Final = (
@@ -20,20 +21,30 @@ _DEFAULTS_UNKNOWN: Final = (
 
 
 def list_quotas(call: Call) -> Json:
-    """GET /v2/quotas"""
+    """GET /v2/quotas: the projects that hold something or have limits, under every limit driver."""
+    limits = call.engine.limits
     if "pod" in call.query:
         return _list_quotas_in_pod(call, call.query["pod"])
     if "project_id" in call.query:
-        return {"quotas": _not_default(call, [call.query["project_id"]])}
-    found: list[Json] = []
-    after = call.marker or ""
-    while len(found) <= call.limit:
-        holders = call.engine.limits.list_holders(call.elevated, after, MAX_LISTED_PROJECTS)
-        if not holders:
-            break
-        found += _not_default(call, holders)
-        after = holders[-1]
-    return call.page("quotas", found, lambda one: one, lambda one: str(one["project_id"]))
+        project_ids = [call.query["project_id"]]
+    else:
+        project_ids = limits.list_holders(call.elevated, call.marker or "", call.limit + 1)
+    by_project: dict[str, list[Holding]] = {}
+    for holding in limits.list_holdings(call.elevated, project_ids):
+        by_project.setdefault(holding.key.project_id, []).append(holding)
+    return call.page("quotas", list(by_project.items()), _project_quota, lambda one: one[0])
+
+
+def _project_quota(project: tuple[str, list[Holding]]) -> Json:
+    """The own limits of a project over all pods, the number of its overrides, and what it holds."""
+    project_id, holdings = project
+    whole = [one for one in holdings if one.key.is_whole]
+    return {
+        "project_id": project_id,
+        "quota": {one.key.resource: one.limit for one in whole if one.limit is not None},
+        "overrides": sum(one.overrides for one in holdings),
+        "usage": {one.key.resource: {"in_use": one.used, "reserved": one.reserved} for one in whole},
+    }
 
 
 def _list_quotas_in_pod(call: Call, pod: str) -> Json:
@@ -47,27 +58,42 @@ def _list_quotas_in_pod(call: Call, pod: str) -> Json:
     for record in records:
         by_project.setdefault(str(record.project_id), {})[record.resource] = record.limit
     found = [
-        {"project_id": project_id, "quota": limits, "overrides": 0}  # (limits in pods have no overrides)
+        {"project_id": project_id, "quota": limits, "overrides": 0, "usage": {}}  # (limits in pods have no overrides)
         for project_id, limits in by_project.items()
     ]
     return call.page("quotas", found, lambda one: one, lambda one: str(one["project_id"]))
 
 
-def _not_default(call: Call, project_ids: list[str]) -> list[Json]:
-    """Those of the projects that have limits of their own or overrides, in this order."""
-    by_project: dict[str, list[Holding]] = {}
-    for holding in call.engine.limits.list_holdings(call.elevated, project_ids):
-        if (holding.limit is not None and holding.key.is_whole) or holding.overrides:
-            by_project.setdefault(holding.key.project_id, []).append(holding)
-    return [
+def list_over(call: Call) -> Json:
+    """GET /v2/quota_over"""
+    rows = call.engine.limits.list_over(call.elevated)
+    over = [
         {
-            "project_id": project_id,
-            "quota": {one.key.resource: one.limit for one in by_project[project_id] if one.limit is not None},
-            "overrides": sum(one.overrides for one in by_project[project_id]),
+            "project_id": None if row.project_id == TOTAL else row.project_id,
+            "resource": row.resource,
+            "limit": row.limit,
+            "in_use": row.used,
+            "subtree": row.subtree,
         }
-        for project_id in project_ids
-        if project_id in by_project
+        for row in rows
     ]
+    return {"over": over}
+
+
+def preview(call: Call) -> Json:
+    """POST /v2/quota_preview"""
+    body = call.body
+    span = None
+    if "until" in body:
+        start = parse_time("start", body["start"]) if "start" in body else None
+        span = (start, parse_time("until", body["until"]))
+    changes, refusal = operations.preview(
+        call, body["quota"], body.get("project_id"), body.get("pod"), span, total=body.get("total", False)
+    )
+    return {
+        "changes": [render("PlannedChange", one) for one in changes],
+        "problems": [] if refusal is None else list(refusal.problems),
+    }
 
 
 def get_limits(call: Call) -> Json:
@@ -125,30 +151,20 @@ def set_limits(call: Call) -> Json:
     """
     limits, pod = call.body["quota"], _pod(call, call.body)
     own = {} if pod is None else _limits_in(call, pod)
-    if pod is None and None in limits.values():
-        resource = next(name for name, limit in limits.items() if limit is None)
-        raise Refused(400, f"Invalid quota.{resource}: null removes a limit in a pod, and the body names no pod.")
     if not call.body.get("force", False) and set(limits.values()) != {None}:
         records = None if pod is None else _records_in(call, pod)
         usages = call.engine.get_usages(call.as_project) if records is None else {r.resource: r.usage for r in records}
         _refuse_below_usage(limits, usages, pod)
     call.engine.limits.set_limits(call.context, limits, call.project_id, pod=pod, reason=call.body.get("reason"))
     if pod is None:
-        return {"quota": {**get_limits(call)["quota"], **limits}}
+        given = {resource: limit for resource, limit in limits.items() if limit is not None}
+        return {"quota": {**get_limits(call)["quota"], **given}}
     return _answer(pod, {resource: limit for resource, limit in {**own, **limits}.items() if limit is not None})
 
 
 def unset_limits(call: Call) -> None:
     """DELETE /v2/quotas/{project_id}"""
-    pod, administration = _pod(call, call.query), call.engine.limits
-    if pod is not None:
-        own = set(_limits_in(call, pod))
-    else:
-        own = {one.resource for one in administration.list_limits(call.elevated, call.project_id) if one.is_own}
-        own.update(call.engine.resources)
-    administration.set_limits(
-        call.context, dict.fromkeys(own), call.project_id, pod=pod, reason=call.query.get("reason")
-    )
+    operations.delete_limits(call, call.project_id, _pod(call, call.query), call.query.get("reason"))
 
 
 def check(call: Call) -> Json:

@@ -10,6 +10,7 @@ from cyborg_quota import exceptions, policy
 from cyborg_quota.api.call import Call, Caller, Json
 from cyborg_quota.api.errors import Refused
 from cyborg_quota.api.handlers.quotas import limit_of
+from cyborg_quota.limits import operations
 from cyborg_quota.types.limits import TreeRow
 
 
@@ -89,17 +90,5 @@ def remove(call: Call) -> None:
 
 def place(call: Call) -> Json:
     """PUT /v2/quotas/{project_id}/tree"""
-    administration = call.engine.limits
-    reason = call.body.get("reason")
-    parent_id = call.body["parent_id"]
-    change = administration.move_project if _is_in_tree(call) else administration.add_project
-    change(call.elevated, call.project_id, parent_id, reason=reason)
+    operations.place(call, call.project_id, call.body["parent_id"], call.body.get("reason"))
     return get_tree(call)
-
-
-def _is_in_tree(call: Call) -> bool:
-    try:
-        call.engine.limits.list_projects(call.elevated, limit=1, after=call.project_id)
-    except exceptions.MarkerNotFound:
-        return False
-    return True

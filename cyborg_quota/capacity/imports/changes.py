@@ -270,12 +270,12 @@ def _warn_about_known(matched: Iterable[tuple[WantedProvider, Provider | None]])
     known = [(one, provider) for one, provider in matched if provider is not None]
     _warn(
         "The source names another pod for %d known providers, which the import does not change. Run for each of "
-        "them: cyborg-quota capacity provider set %s --pod %s",
+        "them: cyborg-quota provider set %s --pod %s",
         [(provider.name, one.pod) for one, provider in known if one.pod not in (None, provider.pod)],
     )
     _warn(
         "%d known providers are shared pools in the source and not here, or the other way round, which the import "
-        "does not change. Run for each of them: cyborg-quota capacity provider set %s %s",
+        "does not change. Run for each of them: cyborg-quota provider set %s %s",
         [
             (provider.name, "--no-shared" if one.can_host else "--shared")
             for one, provider in known

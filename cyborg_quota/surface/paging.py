@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-import functools
+import urllib.parse
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
-from cyborg_quota.cli.errors import BadUsage
-from cyborg_quota.surface.operations import Argument
-from cyborg_quota.surface.parsing import integer, positive
-from cyborg_quota.types import TOTAL
+from cyborg_quota.exceptions import InvalidRequest
+from cyborg_quota.surface.arguments import positive
+from cyborg_quota.surface.operations import Argument, Schema
+from cyborg_quota.types import MAX_NAME_BYTES, TOTAL
 
 Row = TypeVar("Row")
 
@@ -23,15 +23,27 @@ TOTAL_MARKER: Final = "(total)"
 """Names the rows of all projects together, as tables show them."""
 
 
-at_least_zero: Final = functools.partial(integer, least=0)
-
 LIMIT: Final = Argument("--limit", type=positive, metavar="N", help="print at most N rows")
 RESOURCE: Final = Argument("--resource", metavar="NAME", help="only this resource")
 
 
-def marker(metavar: str, text: str, **details: Any) -> Argument:
+def marker(metavar: str | tuple[str, str], text: str, **details: Any) -> Argument:
     """--marker, with the value ``after``."""
-    return Argument("--marker", dest="after", metavar=metavar, help=text, **details)
+    return Argument("--marker", dest="after", rest="marker", metavar=metavar, help=text, **details)
+
+
+_WORDS: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": 6 * MAX_NAME_BYTES + 1}
+"""Two names, of which each byte may be percent-encoded."""
+
+
+def in_one_word(words: Iterable[str]) -> str:
+    """The words of a marker as one text: a slash in a word is written as %2F, and a slash separates them."""
+    return "/".join(urllib.parse.quote(word, safe="") for word in words)
+
+
+def in_words(text: str) -> list[str]:
+    """The words of such a text."""
+    return [urllib.parse.unquote(word) for word in text.split("/")]
 
 
 def paging(owner: str = "project", metavar: str = "ID") -> tuple[Argument, ...]:
@@ -40,16 +52,16 @@ def paging(owner: str = "project", metavar: str = "ID") -> tuple[Argument, ...]:
         f"start after the last row of this {owner}, or of this {owner} and resource: those of the last row of the "
         "previous page"
     )
-    option = Argument("--marker", nargs="+", dest="after", metavar=(metavar, "RESOURCE"), help=text)
+    option = marker((metavar, "RESOURCE"), text, nargs="+", schema=_WORDS, load=in_words)
     return LIMIT, option, RESOURCE
 
 
 def position(after: list[str] | None) -> tuple[str | None, str | None] | None:
-    """The argument ``after`` of a call that returns a page. Raises BadUsage."""
+    """The argument ``after`` of a call that returns a page. Raises InvalidRequest."""
     if after is None:
         return None
     if len(after) > 2:
-        raise BadUsage(_TOO_MANY)
+        raise InvalidRequest(_TOO_MANY)
     return None if after[0] == DEFAULT_MARKER else after[0], after[1] if len(after) == 2 else None
 
 
@@ -65,15 +77,15 @@ def page(
     """The rows that the options select. ``key`` gives what the marker of a row consists of; its last part is the
     resource. ``columns``: the names of these parts, if they are not those of a project or provider and a resource.
 
-    Raises BadUsage if no row has the marker: an empty page would mean that the list has ended.
+    Raises InvalidRequest if no row has the marker: an empty page would mean that the list has ended.
     """
     selected = [row for row in rows if resource in (None, key(row)[-1])]
     if after is not None:
         if len(after) > (len(columns) or 2):
-            raise BadUsage(f"--marker takes the {', '.join(columns)} of a row." if columns else _TOO_MANY)
+            raise InvalidRequest(f"--marker takes the {', '.join(columns)} of a row." if columns else _TOO_MANY)
         found = [index for index, row in enumerate(selected) if _is_at(key(row), after)]
         if not found:
-            raise BadUsage(f"--marker {' '.join(map(ascii, after))}: the list has no such row.")
+            raise InvalidRequest(f"--marker {' '.join(map(ascii, after))}: the list has no such row.")
         selected = selected[found[-1] + 1 :]
     return selected if limit is None else selected[:limit]
 

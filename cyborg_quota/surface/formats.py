@@ -1,24 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Output of values in tables and in machine-readable formats, and CSV output of one object, which cliff lacks."""
+"""The cells of tables: a value for programs, and its text for people."""
 
 from __future__ import annotations
 
-import argparse
-import csv
 import datetime
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from cliff import columns
-from cliff.formatters import base
-from stevedore import extension
 
-from cyborg_quota.cli.errors import BadUsage, printable
 from cyborg_quota.types import TOTAL, UNLIMITED
-
-TABLE: Final = "table"
-
 
 if TYPE_CHECKING:
     _Base = columns.FormattableColumn[Any]
@@ -84,66 +75,3 @@ def indented(value: str, depth: int) -> Cell:
 def timestamp(value: datetime.datetime | None) -> Cell:
     """Format a stored time (naive UTC) as ISO 8601, always with microseconds."""
     return Optional(None if value is None else f"{value.isoformat(timespec='microseconds')}Z")
-
-
-def machine(row: Iterable[Any]) -> list[Any]:
-    """A row in a machine-readable format: numbers stay numbers (cliff's CSV would quote them), None stays None."""
-    return [value.machine_readable() if isinstance(value, columns.FormattableColumn) else value for value in row]
-
-
-def human(row: Iterable[Any]) -> list[Any]:
-    """A row for a table, with control characters escaped.
-
-    The engine allows no control characters in names, but rows written with plain SQL may have them.
-    """
-    return [
-        Cell(value.machine_readable(), printable(str(value.human_readable())))
-        if isinstance(value, columns.FormattableColumn)
-        else printable(value)
-        if isinstance(value, str)
-        else value
-        for value in row
-    ]
-
-
-@contextmanager
-def known_columns() -> Iterator[None]:
-    """Turn the ValueError that cliff raises for an unknown --column into BadUsage."""
-    try:
-        yield
-    except ValueError as error:
-        raise BadUsage(str(error)) from None
-
-
-class _CSV(base.SingleFormatter, base.ListFormatter):
-    """Prints one object as CSV with one row; cliff has CSV only for lists."""
-
-    def add_argument_group(self, parser: argparse.ArgumentParser) -> None:
-        """Add nothing: this format has no options."""
-
-    def emit_one(
-        self,
-        column_names: Sequence[str],
-        data: Sequence[Any],
-        stdout: TextIO,
-        parsed_args: argparse.Namespace,
-    ) -> None:
-        self.emit_list(column_names, [data], stdout, parsed_args)
-
-    def emit_list(
-        self,
-        column_names: Sequence[str],
-        data: Iterable[Sequence[Any]],
-        stdout: TextIO,
-        parsed_args: argparse.Namespace,
-    ) -> None:
-        writer = csv.writer(stdout, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
-        writer.writerow(column_names)
-        writer.writerows(data)
-
-
-def with_csv(plugins: Any) -> Any:
-    """Add CSV to cliff's formatters of one object. (An entry point would add it to every cliff program.)"""
-    none: Any = None  # no entry point, and no plugin to load
-    plugins.extensions.append(extension.Extension("csv", none, none, _CSV()))
-    return plugins

@@ -1,0 +1,552 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands on limits and usage: list, show, set, unset, delete, check."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from cyborg_quota import ANY, Headroom, QuotaEngine, exceptions, validation
+from cyborg_quota.cli import base, limit_file, projects
+from cyborg_quota.cli.errors import REFUSED, BadUsage
+from cyborg_quota.limits import operations
+from cyborg_quota.surface import arguments, formats, paging
+from cyborg_quota.surface.operations import Argument, Column, OneOf, Operation, Table, cells, columns
+from cyborg_quota.types import MAX_AMOUNT, TOTAL, LimitRecord, RecordedChange, UsageRecord
+from cyborg_quota.types.limits import TreeRow
+from cyborg_quota.validation import Context
+
+COLUMNS: Final = cells("project_id", "resource", "limit", "is_own", "source", "until")
+TOTAL_COLUMNS: Final = (
+    *columns("resource", "limit", "held"),
+    Column("available", value=lambda one: one.limit - one.held),
+)
+POD_COLUMNS: Final = (*columns("project_id", "pod", "resource"), Column("limit", formats.Limit))
+_TREE_POSITION: Final = (Column("parent_id", formats.Optional), Column("depth"))
+_TREE_FIGURES: Final = (
+    Column("resource"),
+    Column("limit", formats.Limit),
+    Column("used"),
+    Column("subtree_used", value=lambda row: row.subtree),
+    Column(
+        "available",
+        value=lambda row: (formats.Optional if row.limit is None else formats.Available)(row.available),
+    ),
+)
+_USAGE: Final = ("resource", "limit", "used", "reserved", "available", "fits", "bound_by")
+USAGE_COLUMNS: Final = cells("project_id", *_USAGE)
+USAGE_IN_POD_COLUMNS: Final = cells("project_id", "pod", *_USAGE)
+OVER_COLUMNS: Final = (
+    Column("project_id", formats.OptionalProject),
+    *columns("resource", "scope"),
+    Column("limit", formats.Limit),
+    *columns("used", "reserved", "subtree", cell=formats.Optional),
+    Column("requested"),
+    Column("fits", formats.Available),
+    Column("pod", formats.Optional),
+)
+HOW_MANY_COLUMNS: Final = cells("how_many", "resource", "fits", "bound_by", "pod")
+
+
+# --- list and show ---
+
+
+def _limits(run: base.Run, project_id: str | None, after: list[str] | None, **page: Any) -> Table:
+    records = run.engine.limits.list_limits(run.context, project_id, after=paging.position(after), **page)
+    return Table(COLUMNS, [_limit_row(run.conf.limits.driver, record) for record in records])
+
+
+def _limit_row(driver: str, record: LimitRecord) -> tuple[Any, ...]:
+    source = driver if driver != "database" else "own" if record.is_own else "inherited"
+    if record.project_id is None and driver == "database":
+        source = "default"
+    until = None
+    if record.override is not None:
+        source, until = "override", record.override.until
+    project_id, limit = formats.Default(record.project_id), formats.Limit(record.limit)
+    return project_id, record.resource, limit, record.is_own, source, formats.timestamp(until)
+
+
+def _limits_in_pods(run: base.Run, project_id: str | None, pod: str, **page: Any) -> Table:
+    limits = run.engine.limits.list_pod_limits(run.context, project_id, pod or None)
+    key = ("project", "pod", "resource")
+    return Table(POD_COLUMNS, paging.page(limits, lambda one: (one.project_id, one.pod, one.resource), key, **page))
+
+
+def _tree(run: base.Run, rows: Sequence[TreeRow], *, is_indented: bool = True, **page: Any) -> Table:
+    """Rows of the project tree. A table indents by depth; other formats have the columns parent_id and depth."""
+    project = Column("project_id", value=lambda row: formats.indented(row.project_id, row.depth if is_indented else 0))
+    position = () if run.is_short else _TREE_POSITION
+    return Table(
+        (project, *position, *_TREE_FIGURES), paging.page(rows, lambda row: (row.project_id, row.resource), **page)
+    )
+
+
+def _over(run: base.Run, **page: Any) -> Table:
+    exceeded = run.engine.limits.list_over(run.context)
+    run.status = REFUSED if exceeded else run.status  # also if no row is on this page
+    return _tree(run, exceeded, is_indented=False, **page)
+
+
+def _usages(run: base.Run, project_id: str | None, pod: str | None, after: list[str] | None, **page: Any) -> Table:
+    records = run.engine.list_usages(
+        run.context,
+        project_id,
+        allow_unknown_limits=True,
+        with_headroom=True,
+        pod=pod,
+        after=paging.position(after),
+        **page,
+    )
+    return Table(USAGE_COLUMNS if pod is None else USAGE_IN_POD_COLUMNS, map(_usage_row, records))
+
+
+def _usage_of_project(engine: QuotaEngine, context: Context, project_id: str) -> list[UsageRecord]:
+    try:
+        return engine.get_detail(context, project_id)
+    except (exceptions.LimitsUnavailable, exceptions.InvalidName):  # or a project that Keystone does not know
+        usages = engine.get_usages(context, project_id, allow_unknown_limits=True)
+        return [UsageRecord(project_id, resource, usage) for resource, usage in usages.items()]
+
+
+def _usage_row(record: UsageRecord) -> tuple[Any, ...]:
+    usage, headroom, pod = record.usage, record.headroom, () if record.pod is None else (record.pod,)
+    limit, available = formats.Limit(usage.limit), formats.Available(usage.available)
+    if usage.limit is None:
+        limit = available = formats.Unknown(None)
+    elif headroom is not None and _is_missing(record.project_id, headroom):
+        limit, available = formats.Limit(None), formats.Optional(None)
+    amounts = limit, usage.used, usage.reserved, available
+    return record.project_id, *pod, record.resource, *amounts, *_fits_columns(headroom)
+
+
+def _is_missing(project_id: str, headroom: Headroom) -> bool:
+    """Whether nothing fits because the project has no limit."""
+    return headroom.bound_by == project_id and headroom.scope == "project" and headroom.limit is None
+
+
+def _fits_columns(headroom: Headroom | None) -> tuple[Any, Any]:
+    """``fits`` and ``bound_by``."""
+    if headroom is None:
+        return formats.Unknown(None), formats.Unknown(None)
+    # The width of a counter is no project's limit.
+    bound_by = TOTAL if headroom.scope == "total" else None if headroom.scope == "counter" else headroom.bound_by
+    return formats.fits(headroom.fits, is_unlimited=_is_unlimited(headroom)), formats.OptionalProject(bound_by)
+
+
+def _is_unlimited(headroom: Headroom) -> bool:
+    """Whether no limit bounds what fits. (The width of the counter does not count until half of it is in use.)"""
+    return headroom.fits is None or (headroom.scope == "counter" and headroom.fits > MAX_AMOUNT // 2)
+
+
+def _list(
+    run: base.Run,
+    project_id: str | None,
+    pod: str | None,
+    depth: int | None,
+    *,
+    usage: bool,
+    over: bool,
+    tree: bool,
+    **page: Any,
+) -> Table:
+    if depth is not None and not tree:
+        raise BadUsage("--depth needs --tree.")
+    if (over or tree) and pod is not None:
+        raise BadUsage("--pod cannot be combined with --over and --tree.")
+    if over and project_id is not None:
+        raise BadUsage("--project cannot be combined with --over.")
+    if over:
+        return _over(run, **page)
+    if tree:
+        rows = run.engine.limits.tree(run.context, project_id)
+        return _tree(run, [row for row in rows if depth is None or row.depth <= depth], **page)
+    if usage and pod == "":
+        raise BadUsage("--usage needs the name of a pod with --pod.")
+    if usage:
+        return _usages(run, project_id, pod, **page)
+    return _limits(run, project_id, **page) if pod is None else _limits_in_pods(run, project_id, pod, **page)
+
+
+List = base.generate(
+    Operation(
+        """List the limits that are set: first the defaults, then those of each project.
+
+        source says where each comes from: default, own (it was set for this project),
+        inherited (the default, or the initial limit of a child), override (it applies
+        until the time of the column until), or the limit driver if that is not
+        `database`. is_own is true if a limit was set for this project, also while an
+        override replaces it. The limit driver keystone needs --project, which lists all
+        limits that apply to the project.
+
+        With --usage, list the usage of projects instead (used: attached; reserved: not
+        yet attached). available: limit - (used + reserved). fits: the largest amount
+        that a reserve would be granted now, considering the limits of all parents too;
+        bound_by: the project whose limit determines it. A table shows unlimited if no
+        limit does, unknown if the limit source is unavailable, and not set for a limit
+        that is not set, so that reserves are refused. (json: null for both.)
+
+        With --over, list what exceeds a limit, for example after it was lowered: if
+        there is anything, exits with 1. The row (total) is a total limit over all
+        projects.
+
+        With --tree, show the project tree, or the subtree of one project, with limits
+        and usage. used is what the project itself has attached. subtree_used is what
+        the project and all its descendants have attached or reserved. available is the
+        project's own limit minus subtree_used.
+
+        With --pod, list the limits in this pod, or without a name in all pods; with
+        --usage, the usage in this pod, the limits there, and what fits.
+        """,
+        "cyborg-quota list --usage -f json\n  cyborg-quota list --tree --project physics --depth 1",
+        _list,
+        (
+            *arguments.project(),
+            OneOf(
+                Argument("--usage", action="store_true", help="list the usage"),
+                Argument("--over", action="store_true", help="list what exceeds a limit"),
+                Argument("--tree", action="store_true", help="show the project tree"),
+            ),
+            Argument("--pod", metavar="POD", nargs="?", const="", help="only in this pod; without a name, in any"),
+            Argument(
+                "--depth",
+                type=arguments.at_least_zero,
+                metavar="N",
+                help="with --tree: only N levels below the first one, as in --depth 0 for the roots or the one project",
+            ),
+            *paging.paging(),
+        ),
+        (),
+    )
+)
+
+
+def _show(
+    run: base.Run,
+    project_id: str | None,
+    pod: str | None,
+    *,
+    default: bool,
+    total: bool,
+    usage: bool,
+    ancestors: bool,
+    **page: Any,
+) -> Table:
+    whole = "--default" if default else "--total" if total else None
+    if whole is not None and (project_id is not None or pod is not None):
+        raise BadUsage(f"{whole} cannot be combined with a project or --pod.")
+    if total:
+        totals = run.engine.limits.totals.list(run.context)
+        return Table(TOTAL_COLUMNS, paging.page(totals, lambda one: (one.resource,), ("resource",), **page))
+    if default:
+        defaults = sorted(run.engine.limits.list_defaults(run.context).items())
+        records = [LimitRecord(None, resource, limit) for resource, limit in defaults]
+        rows = paging.page(records, lambda one: (one.project_id, one.resource), **page)
+        return Table(COLUMNS, [_limit_row(run.conf.limits.driver, one) for one in rows])
+    if project_id is None:
+        raise BadUsage("Name a project, or give --default or --total.")
+    if ancestors and pod is not None:
+        raise BadUsage("--pod cannot be combined with --ancestors.")
+    if ancestors:
+        return _tree(run, run.engine.limits.path(run.context, project_id), **page)
+    if not usage:
+        return _limits(run, project_id, **page) if pod is None else _limits_in_pods(run, project_id, pod, **page)
+    if pod is not None:
+        return _usages(run, project_id, pod, **page)
+    records_of_usage = _usage_of_project(run.engine, run.context, project_id)
+    found = paging.page(records_of_usage, lambda one: (one.project_id, one.resource), **page)
+    return Table(USAGE_COLUMNS, map(_usage_row, found))
+
+
+Show = base.generate(
+    Operation(
+        """Show all limits that apply to a project, and where each comes from (see `list`).
+
+        With --usage, show its usage and what fits, for each resource. With --ancestors,
+        show its limits and those of each ancestor, with their usage, as `list --tree`
+        does. With --pod, show its limits or its usage in this pod. With --default,
+        show the default limits, and with --total those over all projects: held is used +
+        reserved of all projects.
+        """,
+        "cyborg-quota show --usage P\n  cyborg-quota show --total",
+        _show,
+        (
+            Argument("project_id", nargs="?", metavar="PROJECT", help=arguments.PROJECT_HELP),
+            arguments.PROJECT_DOMAIN,
+            OneOf(
+                Argument("--usage", action="store_true", help="show the usage and what fits"),
+                Argument("--ancestors", action="store_true", help="also show the limits of its ancestors"),
+                Argument("--default", action="store_true", help="show the default limits"),
+                Argument("--total", action="store_true", help="show the limits over all projects"),
+            ),
+            Argument("--pod", metavar="POD", help="only in this pod"),
+            *paging.paging(),
+        ),
+        (),
+    )
+)
+
+# --- set, unset and delete ---
+
+_SCOPE: Final = (
+    OneOf(
+        Argument("--default", action="store_true", help="the default, for projects without a limit of their own"),
+        Argument("--total", action="store_true", help="the limit over all projects together"),
+    ),
+    Argument("--pod", metavar="POD", help="the limit of the project in this pod, in addition to that over all pods"),
+    arguments.PROJECT_DOMAIN,
+)
+
+
+def _check_scope(project_id: str | None, pod: str | None, *, default: bool, total: bool) -> None:
+    if default or total:
+        flag = "--default" if default else "--total"
+        if project_id is not None:
+            raise BadUsage(f"{flag} cannot be combined with a project.")
+        if pod is not None:
+            raise BadUsage(f"--pod cannot be combined with {flag}: defaults and totals have no limits per pod.")
+    elif project_id is None:
+        raise BadUsage("Name a project, or give --default or --total.")
+
+
+def _set(
+    run: base.Run,
+    *,
+    project_id: str | None,
+    limits: dict[str, int],
+    pod: str | None,
+    start: datetime.datetime | None,
+    until: datetime.datetime | None,
+    reason: str | None,
+    default: bool,
+    total: bool,
+    dry_run: bool,
+) -> Sequence[RecordedChange]:
+    """Set the limits. Returns the changes of a dry run."""
+    _check_scope(project_id, pod, default=default, total=total)
+    if not limits:
+        raise BadUsage("Give a limit, as in gpu=20.")
+    run.notice = projects.new_project_notice(run.app, run.parsed)
+    remedy = "unset" if pod is None else f"unset --pod {pod}"
+    if until is None and start is not None:
+        raise BadUsage("--from needs --until.")
+    if until is not None and (pod is not None or project_id is None):
+        raise BadUsage("--until needs a project, and no --pod: only a limit over all pods has a span of time.")
+    if dry_run:
+        span = None if until is None else (start, until)
+        changes, run.refusal = operations.preview(run, limits, project_id, pod, span, total=total)
+        return changes
+    if total:
+        run.engine.limits.totals.set(run.context, limits, reason=reason)
+    elif until is not None and project_id is not None:
+        made = run.engine.limits.set_overrides(run.context, limits, project_id, until, start=start, reason=reason)
+        remedy = f"override delete {' '.join(one.id for one in made)}"
+    else:
+        run.engine.limits.set_limits(run.context, limits, project_id, pod=pod, reason=reason)
+    if run.notice is not None:
+        run.notice += projects.remedy(remedy)
+    return []
+
+
+Set = base.generate(
+    Operation(
+        """Set limits of one project, of all projects together, or defaults.
+
+        All of them are set, or none.
+
+        A limit may be lower than the present usage: then new reservations are
+        refused, and `list --over` lists the project. A limit that [limits]
+        enforcement_model does not allow is refused. With --dry-run, prints what would
+        change, and the reasons for which it would be refused.
+
+        With --until (and --from), the limits apply only during that span, in place of
+        the limits that are set without --until.
+
+        With --total, the limits apply to what all projects hold together; they are
+        enforced when the command ends.
+
+        With --pod, the limits apply to what the project holds in this pod, in addition
+        to the limits over all pods. What it holds there already counts.
+        """,
+        "cyborg-quota set --default gpu=10\n"
+        "  cyborg-quota set gpu=20 fpga=-1 P\n"
+        "  cyborg-quota set --total gpu=2000\n"
+        "  cyborg-quota set --pod p1 gpu=4 P\n"
+        "  cyborg-quota set gpu=40 P --from 2026-12-01T08:00Z --until 2026-12-05T18:00Z",
+        _set,
+        (
+            *_SCOPE,
+            arguments.FORCE_PROJECT,
+            Argument(
+                "--from",
+                dest="start",
+                type=arguments.moment,
+                metavar="TIME",
+                help="with --until: the limits apply from this time, as in 2026-12-01T08:00Z (default: now)",
+            ),
+            Argument(
+                "--until",
+                type=arguments.moment,
+                metavar="TIME",
+                help="set the limits as overrides, which apply until this time; see `override list`",
+            ),
+            arguments.REASON,
+            arguments.operands(
+                "limits",
+                arguments.limit,
+                "limit",
+                "the limit of a resource, as in gpu=20 (-1 is unlimited, 0 allows nothing); and the project",
+            ),
+            Argument("--dry-run", action="store_true", help="write nothing; print what would change"),
+        ),
+        limit_file.COLUMNS,
+    )
+)
+
+
+def _unset(
+    run: base.Run, *, resource: list[str], project_id: str | None, pod: str | None, reason: str | None, **scope: bool
+) -> None:
+    _check_scope(project_id, pod, **scope)
+    if scope["total"]:
+        run.engine.limits.totals.unset(run.context, resource, reason=reason)
+        return
+    limits = {validation.check_name("resource", name): None for name in resource}
+    if run.conf.limits.driver == "database":  # another driver refuses the change, and says where limits are set
+        _require_set(run, project_id, limits, pod)
+    run.engine.limits.set_limits(run.context, limits, project_id, pod=pod, reason=reason)
+
+
+def _require_set(run: base.Run, project_id: str | None, resources: Iterable[str], pod: str | None) -> None:
+    """Raise QuotaError if one of these limits is not set here. An override is no limit that can be unset."""
+    if project_id is None:
+        missing = sorted(set(resources).difference(run.engine.limits.list_defaults(run.context)))
+        if missing:
+            raise exceptions.QuotaError(f"There is no default limit for {', '.join(missing)}. Nothing was changed.")
+        return
+    if pod is None:
+        records = run.engine.limits.list_limits(run.context, project_id)
+    else:
+        records = run.engine.limits.list_pod_limits(run.context, project_id, pod)
+    missing = sorted(set(resources).difference(record.resource for record in records if record.is_own))
+    if not missing:
+        return
+    overrides = [record.override for record in records if record.override is not None and record.resource in missing]
+    hint = ""
+    if overrides:
+        ids = " ".join(one.id for one in overrides)
+        hint = f" Its present limit for {overrides[0].resource} is an override: see `override delete {ids}`."
+    where = "" if pod is None else f" in pod {pod}"
+    raise exceptions.QuotaError(
+        f"Project {project_id} has no limit of its own for {', '.join(missing)}{where}. Nothing was changed.{hint}"
+    )
+
+
+Unset = base.generate(
+    Operation(
+        """Remove limits; the inherited limits apply again. All of them are removed, or none.
+
+        Exits with 1 if one of them is not set.
+        """,
+        "cyborg-quota unset --resource gpu P\n  cyborg-quota unset --default --resource gpu --resource fpga",
+        _unset,
+        (
+            Argument("project_id", nargs="?", metavar="PROJECT", help=arguments.PROJECT_HELP),
+            *_SCOPE,
+            arguments.REASON,
+            Argument(
+                "--resource",
+                action="append",
+                required=True,
+                metavar="NAME",
+                help="the resource whose limit is removed; may be repeated",
+            ),
+        ),
+    )
+)
+
+Delete = base.generate(
+    Operation(
+        """Remove all limits of a project, so that the defaults apply; or those in one pod.
+
+        Its overrides stay, and without --pod, its limits in pods too.
+        """,
+        "cyborg-quota delete P",
+        operations.delete_limits,
+        (
+            Argument("project_id", metavar="PROJECT", help=arguments.PROJECT_HELP),
+            arguments.PROJECT_DOMAIN,
+            Argument("--pod", metavar="POD", help="remove its limits in this pod instead"),
+            arguments.REASON,
+        ),
+    )
+)
+
+# --- check ---
+
+
+def _check(
+    run: base.Run, project_id: str | None, deltas: dict[str, int], how_many: dict[str, int] | None, **place: Any
+) -> Table:
+    if project_id is None:
+        raise BadUsage("Name a project.")
+    if bool(deltas) == (how_many is not None):
+        raise BadUsage("Give either amounts, as in gpu=2, or --how-many.")
+    if how_many is not None:
+        return Table(HOW_MANY_COLUMNS, [_how_many(run, how_many, project_id, **place)])
+    if place["provider"] is not None:
+        raise BadUsage("--provider needs --how-many.")
+    violations = run.engine.check(run.context, deltas, project_id, pod=place["pod"])
+    run.status = REFUSED if violations else run.status
+    return Table(OVER_COLUMNS, violations)
+
+
+def _how_many(
+    run: base.Run, bundle: dict[str, int], project_id: str, provider: str | None, pod: str | None
+) -> tuple[Any, ...]:
+    bundles = run.engine.how_many(run.context, bundle, project_id, provider=provider, pod=pod)
+    resource = formats.Optional(bundles.resource)
+    if bundles.headroom is None:
+        where = "any provider" if provider == ANY else f"provider {provider}"
+        return bundles.number, resource, formats.Optional(None), where, formats.Optional(None)
+    number = formats.fits(bundles.number, is_unlimited=_is_unlimited(bundles.headroom))
+    return number, resource, *_fits_columns(bundles.headroom), formats.Optional(bundles.headroom.pod)
+
+
+Check = base.generate(
+    Operation(
+        """Check whether a reserve would be admitted now; writes nothing.
+
+        If not, prints a row for each limit or other bound that refuses it and exits with 1;
+        otherwise prints nothing and exits with 0. fits: the largest amount of the
+        resource that would be admitted now. With --how-many, prints how many times
+        these amounts would be admitted in one reserve, and the resource that bounds
+        the number; another reserve may change it at any time. With --provider, each
+        bundle is a claim of its own, which fits on one provider. With --pod, the
+        limits in this pod apply too, and `any` provider is one of this pod. The column
+        pod is empty for a limit over all pods.
+        """,
+        "cyborg-quota check gpu=2 P",
+        _check,
+        (
+            arguments.PROJECT_DOMAIN,
+            arguments.operands(
+                "deltas", arguments.amount, "amount", "the amount of a resource, as in gpu=2; and the project"
+            ),
+            Argument(
+                "--how-many",
+                type=arguments.bundle,
+                metavar="RESOURCE=AMOUNT[,...]",
+                help="print how many such bundles fit, as in gpu=2,fpga=1",
+            ),
+            Argument(
+                "--provider",
+                metavar="PROVIDER",
+                help="with --how-many: take capacity of this provider (a name or UUID), or of `any` that fit",
+            ),
+            Argument("--pod", metavar="POD", help="consider also the limits per pod of this pod"),
+        ),
+        OVER_COLUMNS,
+    )
+)

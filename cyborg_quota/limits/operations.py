@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operations on the project tree, on overrides, and on the history of limits."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping
+from operator import itemgetter
+from typing import Any, Final
+
+from cyborg_quota import exceptions, policy, validation
+from cyborg_quota.surface import arguments, formats, paging
+from cyborg_quota.surface.operations import (
+    INTEGER,
+    NAME,
+    TEXT,
+    TIME,
+    Argument,
+    Column,
+    OneOf,
+    Operation,
+    Route,
+    Table,
+    columns,
+    nullable,
+)
+from cyborg_quota.types import SUBJECTS, HistoryEntry, LimitOverride, RecordedChange
+
+_QUOTA: Final = "/v2/quotas/{project_id}"
+_PROJECT: Final = (
+    Argument("project_id", metavar="PROJECT", help=arguments.PROJECT_HELP),
+    arguments.PROJECT_DOMAIN,
+)
+
+
+def place(caller: Any, project_id: str, parent_id: str | None, reason: str | None) -> None:
+    """Add a project to the tree, or move it with all that is below it."""
+    limits = caller.engine.limits
+    try:
+        limits.list_projects(caller.elevated, limit=1, after=project_id)
+        change = limits.move_project
+    except exceptions.MarkerNotFound:
+        change = limits.add_project
+    change(caller.elevated, project_id, parent_id, reason=reason)
+
+
+def delete_limits(caller: Any, project_id: str, pod: str | None, reason: str | None) -> None:
+    """Remove all limits of a project, or those in one pod."""
+    limits = caller.engine.limits
+    if pod is not None:
+        own = {one.resource for one in limits.list_pod_limits(caller.elevated, project_id, pod)}
+    else:
+        own = {one.resource for one in limits.list_limits(caller.elevated, project_id) if one.is_own}
+        own.update(caller.engine.resources)
+    limits.set_limits(caller.context, dict.fromkeys(own), project_id, pod=pod, reason=reason)
+
+
+def preview(
+    caller: Any,
+    limits: Mapping[str, int],
+    project_id: str | None,
+    pod: str | None,
+    span: tuple[datetime.datetime | None, datetime.datetime] | None,
+    *,
+    total: bool,
+) -> tuple[list[RecordedChange], exceptions.LimitRefused | None]:
+    """The changes that setting these limits would make, and the error that would refuse them. ``span``: of overrides.
+
+    Without a span, it is the dry run of an import of a document that has these limits only, at the project's place in
+    the tree.
+    """
+    if total:
+        return caller.engine.limits.totals.preview(caller.elevated, limits), None
+    interface = caller.engine.limits
+    refusal: exceptions.LimitRefused | None = None
+    try:
+        if span is not None:
+            start, until = span
+            made = interface.set_overrides(caller.elevated, limits, project_id, until, start=start, dry_run=True)
+            changes = [
+                RecordedChange("set override", one.project_id, one.resource, None, one.limit, one) for one in made
+            ]
+        else:
+            wanted = _document(interface.list_projects(caller.elevated), limits, project_id, pod)
+            changes = interface.import_limits(caller.elevated, wanted, dry_run=True)
+    except exceptions.LimitRefused as error:
+        changes, refusal = error.changes, error
+    # (An import would also add a project that is not in the tree yet.)
+    return [change for change in changes if change.action in ("set limit", "unset limit", "set override")], refusal
+
+
+def _document(
+    edges: Iterable[tuple[str, str | None]], limits: Mapping[str, int], project_id: str | None, pod: str | None
+) -> dict[str, Any]:
+    if project_id is None:
+        return {"defaults": limits}
+    parents = dict(edges)
+    own: dict[str, Any] = {"limits": limits} if pod is None else {"pods": {pod: limits}}
+    entry: dict[str, Any] = {"id": validation.check_name("project_id", project_id), **own}
+    while (parent_id := parents.get(entry["id"])) is not None:
+        entry = {"id": parent_id, "children": [entry]}
+    return {"projects": [entry]}
+
+
+# --- overrides ---
+
+_OVERRIDE: Final = (
+    *columns("id", "project_id", "resource", schema=NAME),
+    Column("limit", formats.Limit, schema=INTEGER),
+    Column("from", formats.timestamp, lambda one: one.starts_at, TIME, "start"),
+    Column("until", formats.timestamp, schema=TIME),
+    Column("reason", formats.Optional, schema=nullable(TEXT)),
+)
+
+
+def _overrides(caller: Any, **given: Any) -> Table:
+    overrides, now = caller.engine.limits.list_overrides(caller.elevated, **given)
+
+    def is_active(one: LimitOverride) -> bool:
+        return now is not None and one.starts_at <= now
+
+    return Table((*_OVERRIDE[:-1], Column("is_active", value=is_active), _OVERRIDE[-1]), overrides)
+
+
+def _cancel(caller: Any, override_id: list[str], reason: str | None, **_project: Any) -> None:
+    caller.engine.limits.cancel_overrides(caller.context, override_id, reason=reason)
+
+
+# --- the history ---
+
+
+def _value(value: Any, other: Any) -> formats.Cell:
+    """A value before or after a change. Of the values of a provider, an inventory or a pod, a table shows those that
+    differ from ``other``.
+    """
+    if isinstance(value, Mapping):
+        others = other or {}
+        return formats.Cell(value, ", ".join(f"{name} {one}" for name, one in value.items() if one != others.get(name)))
+    return formats.OptionalLimit(value) if isinstance(value, int) else formats.Optional(value)
+
+
+def _project(entry: HistoryEntry) -> formats.Cell:
+    return (formats.Default if entry.action.endswith(" limit") else formats.Optional)(entry.project_id)
+
+
+_OPTIONAL: Final = nullable(TEXT)
+_CHANGE: Final = (
+    Column("id", schema=TEXT),
+    Column("at", formats.timestamp, schema=nullable(TIME)),
+    Column("user_id", formats.Optional, schema=_OPTIONAL),
+    Column(
+        "action",
+        value=lambda one: one.action if one.operation is None else f"{one.action} ({one.operation})",
+        schema=TEXT,
+    ),
+    Column("project_id", value=_project, schema=_OPTIONAL),
+    Column("provider", formats.Optional),
+    *columns("resource", "pod", cell=formats.Optional, schema=_OPTIONAL),
+    Column("before", value=lambda one: _value(one.before, one.after), schema=_OPTIONAL),
+    Column("after", value=lambda one: _value(one.after, one.before), schema=_OPTIONAL),
+    Column("from", formats.timestamp, lambda one: one.starts_at, nullable(TIME), "start"),
+    Column("until", formats.timestamp, schema=nullable(TIME)),
+    *columns("reason", "user_project_id", "request_id", cell=formats.Optional, schema=_OPTIONAL),
+)
+
+
+def _history(caller: Any, project_id: str | None, user: str | None, **given: Any) -> list[HistoryEntry]:
+    found: list[HistoryEntry] = caller.engine.limits.history(caller.elevated, project_id, user_id=user, **given)
+    return found
+
+
+OPERATIONS: Final = (
+    Operation(
+        """List every known project with its parent.
+
+        A project is known once it was added or charged. `list --tree` shows the
+        projects as a tree, with limits and usage.
+        """,
+        "cyborg-quota project list -f csv",
+        lambda caller, **given: caller.engine.limits.list_projects(caller.elevated, **given),
+        (paging.LIMIT, paging.marker("ID", "start after this project, the last row of the previous page")),
+        (
+            Column("project_id", value=itemgetter(0), schema=NAME),
+            Column("parent_id", formats.Optional, itemgetter(1), nullable(NAME)),
+        ),
+        words="project list",
+        route=Route("GET", "/v2/quota_projects", policy.LIST, "projects", "Project", itemgetter(0), errors=(409,)),
+    ),
+    Operation(
+        """Add a project to the tree, or move it, with its descendants and all their usage.
+
+        The project may have usage already. Until a limit is set for a new one, the
+        initial limit of [limits] child_initial_limit or root_initial_limit applies.
+        May run while these projects reserve and commit. A move is refused if the
+        limits do not allow the new place, or if the new parent is the project itself
+        or one of its descendants.
+        """,
+        "cyborg-quota project set higgs --parent physics",
+        place,
+        (
+            *_PROJECT,
+            arguments.FORCE_PROJECT,
+            OneOf(
+                Argument("--parent", dest="parent_id", metavar="PROJECT", help="the parent, which must be known"),
+                Argument(
+                    "--no-parent",
+                    rest=None,
+                    dest="parent_id",
+                    action="store_const",
+                    const=None,
+                    help="make it a root, without a parent",
+                ),
+                required=True,
+            ),
+            arguments.REASON,
+        ),
+        words="project set",
+        route=Route("PUT", f"{_QUOTA}/tree", policy.PLACE),
+    ),
+    Operation(
+        "Remove a project that has no usage and no children, together with its limits.",
+        "cyborg-quota project delete higgs",
+        lambda caller, **given: caller.engine.limits.remove_project(caller.elevated, **given),
+        (*_PROJECT, arguments.REASON),
+        words="project delete",
+        route=Route("DELETE", f"{_QUOTA}/tree", policy.PLACE, status=204, errors=(409,)),
+    ),
+    Operation(
+        """List the overrides that have not ended, in the order in which they were made.
+
+        Where several overrides of a limit are active, the last one in the list
+        applies. is_active is true between from and until, by the database's clock.
+        """,
+        "cyborg-quota override list --project P",
+        _overrides,
+        (
+            *arguments.project(),
+            paging.LIMIT,
+            paging.marker("ID", "start after the override with this id"),
+            paging.RESOURCE,
+        ),
+        _OVERRIDE,
+        words="override list",
+        route=Route("GET", f"{_QUOTA}/overrides", policy.GET, "overrides", "Override"),
+    ),
+    Operation(
+        """Cancel overrides. All of them are cancelled, or none.
+
+        The limits that are set without --until apply again. The project keeps what it
+        holds.
+        """,
+        "cyborg-quota override delete 42-0 --reason 'workshop is over'",
+        _cancel,
+        (
+            Argument("override_id", nargs="+", metavar="ID", help="the id, as in `override list`"),
+            *arguments.project(),
+            arguments.REASON,
+        ),
+        words="override delete",
+        route=Route("DELETE", f"{_QUOTA}/overrides/{{override_id}}", policy.RULE, status=204),
+    ),
+    Operation(
+        """Show who changed what, when and why; newest first.
+
+        Limits, overrides, the project tree, providers, inventories and pods. pod is the pod, or that of a limit per
+        pod. before and after are a limit, the parent of a project, or the values of a provider, an inventory or a pod;
+        a table shows those that differ. from and until are the span of an override. user_project_id and request_id are
+        those of the context in which the change was made; a table shows them with --long.
+        """,
+        "cyborg-quota history list --project P --since 30d --long\n"
+        "  cyborg-quota history list --subject inventory --provider node1\n"
+        "  cyborg-quota history list --since 2026-12-01T08:00Z --until 2026-12-02 -f csv",
+        _history,
+        (
+            Argument("--subject", rest=None, choices=SUBJECTS, help="only changes of this"),
+            *arguments.project(),
+            Argument("--resource", rest=None, metavar="NAME", help="only this resource"),
+            Argument("--provider", rest=None, metavar="PROVIDER", help="only of this provider: a name or UUID"),
+            Argument("--pod", rest=None, metavar="NAME", help="only of this pod, and of limits in it"),
+            Argument("--user", rest=None, metavar="ID", help="only changes by this user"),
+            Argument(
+                "--since",
+                type=arguments.moment_or_age,
+                metavar="TIME",
+                help="only changes since this time (2026-12-01T08:00Z), or this age (12h, 30d)",
+            ),
+            Argument(
+                "--until",
+                rest=None,
+                type=arguments.moment_or_age,
+                metavar="TIME",
+                help="only changes before this time (2026-12-01T08:00Z), or this age (12h, 30d)",
+            ),
+            paging.LIMIT,
+            Argument("--marker", metavar="ID", help="start after the entry with this id"),
+        ),
+        _CHANGE,
+        words="history list",
+        route=Route("GET", f"{_QUOTA}/history", policy.GET, "history", "Change"),
+        long=("user_project_id", "request_id"),
+    ),
+)
