@@ -80,11 +80,17 @@ def read_query(req: falcon.Request, parameters: Mapping[str, Schema]) -> dict[st
             raise Refused(400, f"There is no parameter {name[:_MAX_SHOWN]!r}; the parameters are: {known}.")
         if name in query:
             raise Refused(400, f"The parameter {name} is given twice.")
-        is_integer = parameters[name].get("type") == "integer" and _INTEGER.fullmatch(value)
-        query[name] = int(value) if is_integer else value
+        query[name] = _parsed(parameters[name].get("type"), value)
     for name, value in query.items():
         _validate(_validator(json.dumps(parameters[name])), value, name)
     return query
+
+
+def _parsed(kind: Any, value: str) -> Any:
+    """A value of the query string. What is not of this kind stays a text, which the schema refuses."""
+    if kind == "boolean":
+        return {"true": True, "false": False}.get(value.lower(), value)
+    return int(value) if kind == "integer" and _INTEGER.fullmatch(value) else value
 
 
 def _validate(validator: Any, value: Any, where: str = "") -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import itertools
 import logging
 import os
 import pwd
@@ -118,8 +119,6 @@ _FORMER: Final = {
     "capacity provider set": "provider set",
     "capacity provider show": "provider show",
     "capacity report": "capacity show",
-    "limit export": "limits export",
-    "limit import": "limits import",
     "limit list": "list",
     "limit over": "list --over",
     "limit override cancel": "override delete",
@@ -141,7 +140,6 @@ _FORMER: Final = {
     "project move": "project set",
     "project orphans": "project list --orphans",
     "project remove": "project delete",
-    "replay export": "trace export",
     "usage audit": "audit",
     "usage heal": "heal",
     "usage list": "list --usage",
@@ -243,7 +241,8 @@ class Shell(app.App):
         try:
             if self.options.deferred_help:
                 self._check_command(argv)
-                factory, name, rest = self.command_manager.find_command(["help", *argv])
+                words = itertools.takewhile(lambda word: not word.startswith("-"), argv)
+                factory, name, rest = self.command_manager.find_command(["help", *words])
             else:
                 factory, name, rest = self.command_manager.find_command(argv)
         except ValueError:

@@ -72,7 +72,7 @@ def remote(operation: Operation) -> Any:
     shown = operation.columns and [
         Column(_title(one.name), _text, value=_member(one.member))
         for one in operation.columns
-        if one.schema is not None
+        if one.schema is not None and one.cell is not None
     ]
     return _command(
         Operation(
@@ -103,6 +103,9 @@ def _member(name: str) -> Callable[[Mapping[str, Any]], Any]:
 
 
 def _text(value: Any) -> Any:
+    """A value as the command line of the host shows it: tags as it takes them, and the number of parts."""
+    if isinstance(value, list):
+        return len(value)
     return arguments.tags_text(value) if isinstance(value, Mapping) else value
 
 

@@ -1,22 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of OpenStackClient, without Keystone: names of users must not change the path of a call."""
+"""The commands of OpenStackClient, without Keystone: what they show, as on the host and by the REST API itself.
+
+Names of users must not change the path of a call.
+"""
 
 from __future__ import annotations
 
+import configparser
 import contextlib
+import datetime
 import io
 import json
+import pathlib
 import types
+from collections.abc import Mapping
 from typing import Any
 
+import fixtures as fx
+import yaml
 from keystoneauth1 import session, token_endpoint
 from openstack import exceptions as sdk
 from osc_lib import exceptions
 
-from cyborg_quota.api import call
+from cyborg_quota.api import call, openapi
 from cyborg_quota.osc import quota
+from cyborg_quota.osc.base import _title
+from cyborg_quota.surface import arguments, table
+from cyborg_quota.types import capacity
 from tests import base
 from tests.api import server
+from tests.api.test_application import deploy_engine
+from tests.cli import base as cli
 
 
 class OscTestCase(server.ApiTestCase):
@@ -68,6 +82,37 @@ class TestCommands(OscTestCase):
         self.assertIn((0, "higgs", "physics", "gpu", 20, 5, 8), nodes)
         self.assertIn((1, "detector", "higgs", "gpu", 2, 2, 2), nodes)
 
+    def test_what_all_projects_hold_with_each_limit_driver(self) -> None:
+        self.conf.set_override("limits", {"gpu": "7"}, "limits")
+        held = {"detector": (2, 0), "elsewhere": (1, 0), "higgs": (5, 1)}
+        for driver in ("noop", "config", "database"):
+            self.conf.set_override("driver", driver, "limits")
+            self.application = server.make_application(self.conf, deploy_engine(self))
+            rows = self.rows(quota.ListQuota, "--usage", "--resource", "gpu")
+            self.assertEqual(held, {row[0]: row[3:] for row in rows if any(row[3:])}, driver)
+
+    def test_what_exceeds_a_limit(self) -> None:
+        self.assertEqual([], self.rows(quota.ListQuota, "--over"))
+        self.engine.limits.set_limit(base.ADMIN, "gpu", 1, "detector")
+        self.engine.limits.totals.set(base.ADMIN, {"gpu": 3})
+        rows = self.rows(quota.ListQuota, "--over")
+        self.assertEqual([("detector", "gpu", 1, 2, 2), (None, "gpu", 3, 0, 9)], sorted(rows, key=str))
+
+    def test_a_dry_run(self) -> None:
+        argv = ("gpu=21", "higgs", "--dry-run")
+        self.assertEqual([("set limit", "higgs", "gpu", 20, 21, None)], self.rows(quota.SetQuota, *argv))
+        changes, status = self.run_command(quota.SetQuota, "gpu=31", "higgs", "--dry-run")
+        self.assertEqual((1, [31]), (status, [row["After"] for row in changes]))
+        until = ("--until", "2999-01-01T00:00Z")
+        [row] = self.rows(quota.SetQuota, "gpu=3", "higgs", *until, "--dry-run")
+        self.assertEqual("set override", row[0])
+        [row] = self.rows(quota.SetQuota, "--total", "gpu=99", "--dry-run")
+        self.assertEqual((None, 99), (row[3], row[4]))
+        [row] = self.rows(quota.SetQuota, "--default", "gpu=1", "--dry-run")
+        self.assertEqual((0, 1), (row[3], row[4]))
+        self.assertIn(("gpu", 20), self.rows(quota.ShowQuota, "higgs"))
+        self.assertEqual([], self.rows(quota.ShowQuota, "--total"))
+
     def test_a_check(self) -> None:
         self.assertEqual(({"granted": True, "violations": []}, 0), self.run_command(quota.CheckQuota, "gpu=1", "higgs"))
         answer, status = self.run_command(quota.CheckQuota, "gpu=99", "higgs")
@@ -103,6 +148,120 @@ class TestHistory(OscTestCase):
         del row["User Project ID"]
         [row_of_others], _ = self.run_command(quota.history_list, "--limit", "1", "--project", "higgs")
         self.assertEqual(list(row.items()), list(row_of_others.items()))
+
+
+BY_HAND = {"check", "delete", "list", "set", "show", "unset"}
+"""The commands of the client that are not generated."""
+STEPS: tuple[tuple[str, tuple[str, ...], str, int], ...] = (
+    ("project set", ("muon", "--parent", "physics"), "", 0),
+    ("project set", ("muon", "--no-parent"), "", 0),
+    ("project list", (), "/v2/quota_projects", 6),
+    ("project delete", ("muon",), "", 0),
+    ("project list", ("--limit", "9"), "/v2/quota_projects?limit=9", 5),
+    ("provider create", ("node1", "--parent", "pool"), "", 0),
+    ("provider set", ("node1", "--shared"), "", 0),
+    ("provider set", ("node1", "--no-shared"), "", 0),
+    ("provider show", ("node1",), "/v2/quota_providers/node1", 1),
+    ("inventory set", ("node1", "gpu=8", "fpga=1", "--reserved", "1"), "", 0),
+    ("inventory list", (), "/v2/quota_capacity", 3),
+    ("inventory delete", ("node1", "gpu"), "", 0),
+    ("inventory list", ("--provider", "node1"), "/v2/quota_capacity?provider=node1", 1),
+    ("allocation list", ("--resource", "gpu"), "/v2/quota_allocations?resource=gpu", 1),
+    ("capacity show", (), "/v2/quota_capacity/report", 2),
+    ("provider delete", ("node1",), "", 0),
+    ("provider list", (), "/v2/quota_providers", 1),
+    ("pod create", ("south", "--zone", "az1", "--affinity", "b=2", "--affinity", "a=1"), "", 0),
+    ("pod set", ("south", "--no-affinity", "--weight", "-3"), "", 0),
+    ("pod show", ("south",), "/v2/quota_pods/south", 1),
+    ("pod select", ("--project", "higgs", "gpu=1"), "", 0),
+    ("pod binding set", ("south", "--project", "higgs"), "", 0),
+    ("pod binding list", ("--history",), "/v2/quota_pod_bindings?history=true", 2),
+    ("pod binding delete", ("--pod", "south"), "", 0),
+    ("pod delete", ("south",), "", 0),
+    ("pod list", (), "/v2/quota_pods", 1),
+    ("pod usage list", ("north",), "/v2/quota_pod_usages?pod=north", 1),
+    ("override list", ("--project", "higgs"), "/v2/quotas/higgs/overrides", 2),
+    ("override delete", ("{override}", "--project", "higgs"), "", 0),
+    ("override list", ("--project", "higgs"), "/v2/quotas/higgs/overrides", 1),
+    ("reservation list", ("--state", "reserved"), "/v2/quota_reservations?state=reserved", 2),
+    ("reservation show", ("{uuid}",), "/v2/quota_reservations/{uuid}", 1),
+    ("history list", ("--project", "higgs", "--long"), "/v2/quotas/higgs/history", 5),
+)
+"""Generated operations, their arguments, the call that reads the same from the REST API, and the number of rows."""
+
+
+class TestEverySurface(OscTestCase):
+    def on_host(self, *argv: str) -> Any:
+        ended = cli.run_program(cli.main.main, *argv, "-f", "json")
+        self.assertEqual((0, ""), (ended.status, ended.err), argv)
+        return ended.json
+
+    def answer(self, path: str) -> Any:
+        with server.served(self.application) as url:
+            return session.Session(auth=token_endpoint.Token(url, server.ADMIN)).get(url + path).json()
+
+    def test_a_generated_operation_is_the_same_on_each(self) -> None:
+        for name, value in (("DATABASE__CONNECTION", self.url), ("LIMITS__DRIVER", "database")):
+            self.useFixture(fx.EnvironmentVariable(f"OS_{name}", value))
+        self.make_pod()
+        self.engine.capacity.add_provider(base.ADMIN, "pool")
+        self.engine.capacity.set_inventories(base.ADMIN, "pool", {"gpu": capacity.Inventory(total=3)})
+        [claim] = self.engine.reserve(base.Context("elsewhere"), {"gpu": 1}, consumer="c", provider="pool")
+        until = datetime.datetime(2999, 1, 1, tzinfo=datetime.timezone.utc)
+        for limit in (9, 8):
+            [override] = self.engine.limits.set_overrides(base.ADMIN, {"gpu": limit}, "higgs", until)
+        for words, template, path, count in STEPS:
+            names = {"uuid": claim, "override": override.id}
+            argv = [one.format(**names) for one in template]
+            shown, status = self.run_command(getattr(quota, words.replace(" ", "_")), *argv)
+            self.assertEqual(0, status, words)
+            if path:
+                self.assertEqual(count, len(shown) if isinstance(shown, list) else 1, words)
+                self.compare(words, shown, self.on_host(*words.split(), *argv), self.answer(path.format(**names)))
+        generated = {words for words, one in table.operations().items() if one.route is not None}
+        self.assertEqual(generated, {words for words, *_ in STEPS})
+
+    def compare(self, words: str, shown: Any, on_host: Any, answer: Any) -> None:
+        operation = table.operations()[words]
+        columns = [one for one in operation.columns if one.schema is not None and one.cell is not None]
+        records = answer[operation.route.member]
+        if not operation.is_list:
+            shown, on_host, records = [shown], [on_host], [records]
+        for row, host, record in zip(shown, on_host, records, strict=True):
+            self.assertEqual([_title(one.name) for one in columns], list(row), words)
+            for one, value in zip(columns, row.values(), strict=True):
+                if one.name != "age_seconds":  # (it changes)
+                    values = [_value(host[one.name]), _value(record[one.member])]
+                    self.assertEqual([_value(value)] * 2, values, (words, one.name))
+
+    def test_each_operation_is_on_each(self) -> None:
+        paths = yaml.safe_load(openapi.FILE.read_text())["paths"]
+        on_host = cli.commands()
+        expected = {}
+        for words, one in table.operations().items():
+            self.assertIn(words, on_host)
+            if one.route is not None:
+                self.assertIn(one.route.method.lower(), paths[one.route.path])
+                name = words.replace(" ", "_")
+                expected[f"accelerator_quota_{name}"] = f"cyborg_quota.osc.quota:{name}"
+        self.assertLess(BY_HAND, on_host.keys())
+        for words in BY_HAND:
+            expected[f"accelerator_quota_{words}"] = f"cyborg_quota.osc.quota:{words.capitalize()}Quota"
+        parser = configparser.ConfigParser()
+        parser.read(pathlib.Path(__file__).parents[2] / "setup.cfg")
+        entries = parser["options.entry_points"]["openstack.accelerator.v2"].strip().splitlines()
+        self.assertEqual(expected, dict(entry.split(" = ") for entry in entries))
+        for place in expected.values():
+            self.assertTrue(hasattr(quota, place.partition(":")[2]), place)
+
+
+def _value(value: Any) -> Any:
+    """A value of any surface, as a table of the client has it."""
+    if isinstance(value, list):
+        return len(value)
+    if isinstance(value, Mapping):
+        return arguments.tags_text(value)
+    return value.replace(".000000Z", "Z") if isinstance(value, str) else value
 
 
 class TestNamesInPaths(OscTestCase):

@@ -189,7 +189,7 @@ class ReportTest(base.CliTestCase):
             self.good("inventory", "set", name, f"gpu={total}", "--reserved", "1")
         self.good("set", "--default", "gpu=0")
         for project, parent, limit in (("a", None, 20), ("a1", "a", 15), ("b", None, 10), ("c", None, 8)):
-            self.call("project", "set", project, *(() if parent is None else ("--parent", parent)), "--no-parent")
+            self.call("project", "set", project, *(("--no-parent",) if parent is None else ("--parent", parent)))
             self.good("set", f"gpu={limit}", project)
         self.good("reserve", "--project", "a1", "--provider", "n1", "gpu=3")
         self.good("reserve", "--project", "b", "gpu=2")

@@ -115,7 +115,8 @@ class HistoryTest(test_limits.LimitTestCase):
         commands = [
             ("set", "--default", "gpu=1"),
             ("project", "set", "p", "--no-parent"),
-            ("project", "set", "p", "--no-parent"),
+            ("project", "set", "q", "--parent", "p"),
+            ("project", "set", "q", "--no-parent"),
         ]
         commands += [override, total, ("override", "delete", "ID"), ("unset", "--total", "--resource", "gpu")]
         for words in (*commands, ("project", "delete", "p"), ("limits", "import", str(file))):
@@ -160,8 +161,8 @@ class HistoryTest(test_limits.LimitTestCase):
         path.write_text("provider,resource,total\nn1,gpu,3\n")
         self.good("capacity", "import", str(path), *why)
         self.good("provider", "set", "n1", "--shared", *why)
-        for argv in (("inventory", "remove", "n1", "gpu"), ("provider", "remove", "n1")):
-            self.assertEqual(0, self.call("capacity", *argv, *why).status)
+        for argv in (("inventory", "delete", "n1", "gpu"), ("provider", "delete", "n1")):
+            self.assertEqual(0, self.call(*argv, *why).status)
         self.assertEqual(["because"] * 5, [row["reason"] for row in self.good("history", "list")])
         self.assertIn("reason", self.refused(2, "provider", "create", "n2", "--reason", ""))
 

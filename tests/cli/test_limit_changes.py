@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""limit unset of what is not set, and limit set --dry-run."""
+"""`unset` of what is not set, and `set --dry-run`."""
 
 from __future__ import annotations
 
@@ -41,9 +41,11 @@ class UnsetTest(LimitCase):
         line = self.refused(1, "unset", "--resource", "gpu", "p")
         self.assertIn("Project p has no limit of its own for gpu. Nothing was changed.", line)
         self.assertIn(f"`override delete {gpu}`", line)
-        self.assertIn(f"cancel {fpga} {gpu}`", self.refused(1, "unset", "--resource", "gpu", "--resource", "fpga", "p"))
+        self.assertIn(f"delete {fpga} {gpu}`", self.refused(1, "unset", "--resource", "gpu", "--resource", "fpga", "p"))
         self.call("set", "gpu=7", "p")
-        self.assertEqual((0, ""), (self.call("unset", "--resource", "gpu", "p").status, self.call("limit").out))
+        self.assertEqual(
+            (0, ""), (self.call("unset", "--resource", "gpu", "p").status, self.call("list", "--over").out)
+        )
         self.assertEqual(2, len(self.good("override", "list")))
 
 
@@ -51,8 +53,8 @@ class DryRunTest(LimitCase):
     def setUp(self) -> None:
         super().setUp()
         self.call("set", "--default", "gpu=5")
-        for argv in (["top"], ["left", "--parent", "top"], ["right", "--parent", "top"]):
-            self.call("project", "set", *argv, "--no-parent")
+        for argv in (["top", "--no-parent"], ["left", "--parent", "top"], ["right", "--parent", "top"]):
+            self.call("project", "set", *argv)
         self.call("set", "gpu=10", "top")
         self.call("set", "gpu=6", "left")
 
@@ -60,8 +62,8 @@ class DryRunTest(LimitCase):
         before = self.limits()
         columns = ["change", "project_id", "resource", "before", "after", "pod"]
         for argv, expected in (
-            (["--project", "right", "gpu=4", "fpga=0"], [["right", "fpga", None, 0], ["right", "gpu", None, 4]]),
-            (["--project", "left", "gpu=6"], []),
+            (["right", "gpu=4", "fpga=0"], [["right", "fpga", None, 0], ["right", "gpu", None, 4]]),
+            (["left", "gpu=6"], []),
             (["--default", "gpu=7", "fpga=-1"], [[None, "fpga", None, -1], [None, "gpu", 5, 7]]),
         ):
             rows = self.good("set", *argv, "--dry-run")

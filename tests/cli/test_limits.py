@@ -31,8 +31,8 @@ class LimitTestCase(base.CliTestCase):
     def make_tree(self) -> None:
         """atlas (100) over physics (30) over higgs (10); physics holds 25."""
         self.done("set", "--default", "gpu=0")
-        for argv in (["atlas"], ["physics", "--parent", "atlas"], ["higgs", "--parent", "physics"]):
-            self.done("project", "set", *argv, "--no-parent")
+        for argv in (["atlas", "--no-parent"], ["physics", "--parent", "atlas"], ["higgs", "--parent", "physics"]):
+            self.done("project", "set", *argv)
         for project, limit in (("atlas", 100), ("physics", 30), ("higgs", 10)):
             self.done("set", f"gpu={limit}", project)
         self.good("reserve", "--project", "physics", "--consumer", "c", "gpu=25")
@@ -54,7 +54,7 @@ class ProjectTest(LimitTestCase):
         self.assertEqual("a None\nc None\n", self.call("project", "list", "-f", "value").out)
 
     def test_bad_usage(self) -> None:
-        self.assertIn("--parent --root", self.misused("project", "set", "a", "--no-parent"))
+        self.assertIn("--parent --no-parent", self.misused("project", "set", "a"))
         self.assertIn("not allowed with", self.misused("project", "set", "a", "--no-parent", "--parent", "b"))
         self.misused("project", "set", "--no-parent")
 
@@ -83,7 +83,7 @@ class LimitTest(LimitTestCase):
 
     def test_limits_of_64_bits(self) -> None:
         """The limit of an ancestor, and that over all projects, may exceed what one project can hold."""
-        for scope in ("--default", "--total", "--project=top"):
+        for scope in ("--default", "--total", "top"):
             for limit in (2**31, 2**62):
                 self.assertEqual(0, self.call("set", scope, f"gpu={limit}").status)
             self.assertIn(f"at most {2**62}", self.misused("set", scope, f"gpu={2**62 + 1}"))
@@ -136,9 +136,8 @@ class LimitTest(LimitTestCase):
         self.assertIn("no total limit for gpu", self.refused(1, "unset", "--total", "--resource", "gpu"))
         self.assertIn("must be an integer from 0", self.refused(2, "set", "--total", "gpu=-1"))
         until = ("--until", "2030-01-01T00:00Z")
-        listed = ("list", "--total")
-        for argv in ((*listed, "--project", "p"), ("set", "--total", "gpu=1", *until)):
-            self.assertIn("--total", self.refused(2, "limit", *argv))
+        self.assertIn("--total", self.refused(2, "show", "--total", "p"))
+        self.assertIn("--until needs a project", self.refused(2, "set", "--total", "gpu=1", *until))
 
     def test_pod(self) -> None:
         self.done("set", "--default", "gpu=10")
@@ -146,7 +145,7 @@ class LimitTest(LimitTestCase):
         self.good("provider", "create", "n1", "--pod", "p1")
         self.good("inventory", "set", "n1", "gpu=9")
         self.good("reserve", "--project", "p", "--provider", "n1", "gpu=3")
-        of_p = ("--project", "p", "--pod", "p1")
+        of_p = ("p", "--pod", "p1")
         new = self.call("set", "--pod", "p1", "gpu=4", "new")
         self.assertIn("remove the limit with `unset --pod p1`.", new.err)
         self.done("unset", "--pod", "p1", "--resource", "gpu", "new")
@@ -156,8 +155,8 @@ class LimitTest(LimitTestCase):
         self.assertEqual([], self.good("list", "--pod"))
         self.done("set", *of_p, "gpu=4", "--reason", "share")
         row = {"project_id": "p", "pod": "p1", "resource": "gpu", "limit": 4}
-        for listed in (("--pod",), ("--pod", "p1"), of_p):
-            self.assertEqual([row], self.good("list", *listed))
+        for listed in (("list", "--pod"), ("list", "--pod", "p1"), ("list", "--project", *of_p), ("show", *of_p)):
+            self.assertEqual([row], self.good(*listed))
         self.assertIn("Pod 'p2' was not found", self.refused(1, "list", "--pod", "p2"))
         usage = {**row, "used": 0, "reserved": 3, "available": 1, "fits": 1, "bound_by": "p"}
         self.assertEqual([usage], self.good("list", "--usage", "--pod", "p1"))
@@ -177,9 +176,9 @@ class LimitTest(LimitTestCase):
         self.assertIn("in pod p1", self.refused(1, "unset", *of_p, "--resource", "gpu"))
         until = ("--until", "2030-01-01T00:00Z")
         self.assertIn("--pod", self.refused(2, "set", "--default", "--pod", "p1", "gpu=1"))
-        for span in (until, ("--from", "2030-01-01"), (*until, "--dry-run")):
+        for span in (until, (*until, "--dry-run")):
             said = self.refused(2, "set", *of_p, "gpu=1", *span)
-            self.assertIn("--from and --until: a limit per pod has no span of time.", said)
+            self.assertIn("no --pod: only a limit over all pods has a span of time.", said)
 
     def check_audit_and_orphans(self) -> None:
         """The pod has a column of its own; the marker of `project list --orphans` names it too."""
@@ -215,14 +214,14 @@ class LimitTest(LimitTestCase):
         self.assertEqual(0, self.result_of("total limits")[0])
 
     def test_bad_usage(self) -> None:
-        self.assertIn("--default --project", self.misused("set", "gpu=1"))
-        self.assertIn("not allowed with", self.misused("set", "--default", "gpu=1", "p"))
+        self.assertIn("Name a project, or give --default", self.refused(2, "set", "gpu=1"))
+        self.assertIn("cannot be combined with a project", self.refused(2, "set", "--default", "gpu=1", "p"))
         for limit in ("gpu", "gpu=x", "gpu=-2", "=1", f"gpu={2**62 + 1}"):
             self.misused("set", "--default", limit)
         self.assertIn("two limits", self.refused(2, "set", "--default", "gpu=1", "gpu=2"))
         self.assertIn("Unknown resource", self.refused(2, "set", "--default", "tpu=1"))
         self.misused("set", "--default")
-        self.misused("show", "--ancestors")
+        self.assertIn("Name a project", self.refused(2, "show", "--ancestors"))
 
     def test_the_table_of_the_tree_is_indented(self) -> None:
         self.make_tree()
@@ -404,8 +403,9 @@ class OtherDriverTest(LimitTestCase):
         self.configure()
         self.assertEqual([], self.good("list"))
         self.assertEqual([], self.good("history", "list"))
-        for argv in (["set", "--default", "gpu=1"], ["unset", "--default", "gpu"], ["tree"], ["over"]):
-            self.assertIn("noop", self.refused(1, "limit", *argv))
+        for argv in (["set", "--default", "gpu=1"], ["unset", "--default", "--resource", "gpu"], ["list", "--tree"]):
+            self.assertIn("noop", self.refused(1, *argv))
+        self.assertIn("noop", self.refused(1, "list", "--over"))
 
 
 def table(text: str) -> list[list[str]]:

@@ -15,11 +15,10 @@ class OverrideTest(test_limits.LimitTestCase):
 
     def test_set_list_and_cancel(self) -> None:
         self.assertEqual("", self.call("override", "list").out)
-        set_p, set_q = ("set", "p"), ("set", "q")
         for project in ("p", "q"):
             self.done("project", "set", project, "--no-parent")
-        self.done(*set_p, "gpu=40", "fpga=-1", "--until", "2999-12-05T18:00Z", "--reason", "workshop")
-        self.done(*set_q, "gpu=0", "--from", "2998-01-01T10:00+02:00", "--until", "2999-01-01")
+        self.done("set", "p", "gpu=40", "fpga=-1", "--until", "2999-12-05T18:00Z", "--reason", "workshop")
+        self.done("set", "q", "gpu=0", "--from", "2998-01-01T10:00+02:00", "--until", "2999-01-01")
         rows = self.good("override", "list")
         self.assertEqual([COLUMNS] * 3, [list(row) for row in rows])
         self.assertEqual(
@@ -59,7 +58,7 @@ class OverrideTest(test_limits.LimitTestCase):
 
     def test_bad_usage(self) -> None:
         until = ("--until", "2999-01-01")
-        self.assertIn("--project", self.refused(2, "set", "--default", "gpu=1", *until))
+        self.assertIn("--until needs a project", self.refused(2, "set", "--default", "gpu=1", *until))
         self.assertIn("--until", self.refused(2, "set", "gpu=1", "p", "--from", "2999-01-01"))
         self.assertIn("2026-12-01T08:00Z", self.misused("set", "gpu=1", "p", "--until", "noon"))
         self.misused("override", "delete")

@@ -59,7 +59,7 @@ class TestManPage(base.BaseTestCase):
 class TestCompletion(base.BaseTestCase):
     def test_commands_and_options(self) -> None:
         """What bash offers for the last word of each line."""
-        lines = (("limi",), ("limit", "s"), ("set", "--proj"))
+        lines = (("prov",), ("provider", "s"), ("list", "--proj"))
         script = f"{LIBRARY}\n. {COMPLETION}\n"
         for line in lines:
             words = ("cyborg-quota", *line)
@@ -68,7 +68,7 @@ class TestCompletion(base.BaseTestCase):
         ended = run(self, "bash", "--norc", "-c", f"{script}complete -p cyborg-quota")
         self.assertEqual((0, ""), (ended.returncode, ended.stderr))
         command, subcommand, option, registered = (line.split() for line in ended.stdout.splitlines())
-        self.assertEqual(["limit"], command)
+        self.assertEqual(["provider"], command)
         self.assertIn("set", subcommand)
         self.assertIn("--project", option)
         self.assertEqual("complete -F _cyborg_quota cyborg-quota", " ".join(registered))

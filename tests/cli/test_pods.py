@@ -54,8 +54,8 @@ class PodTest(base.CliTestCase):
         ended = self.call("pod", "binding", "delete", "--pod", "p1")
         self.assertEqual((0, "", "cyborg-quota: bindings ended: 1\n"), (ended.status, ended.out, ended.err))
         for bad in ((), ("--pod", "p1", "--project", "f")):
-            self.assertIn("either --project or --pod", self.refused(2, "pod", "binding", "delete", *bad))
-        self.assertIn("neither --zone", self.refused(2, "pod", "binding", "delete", "--pod", "p1", "--zone", "a"))
+            self.assertIn("either a project or a pod", self.refused(2, "pod", "binding", "delete", *bad))
+        self.assertIn("Give neither", self.refused(2, "pod", "binding", "delete", "--pod", "p1", "--zone", "a"))
         self.assertEqual(0, self.good("db", "purge", "--bindings-older-than", "1")["purged"])
         self.assertEqual(len(history) + 1, self.good("db", "purge", "--bindings-older-than", "0")["purged"])
         self.assertEqual([], self.good("pod", "binding", "list", "--history"))
@@ -88,9 +88,9 @@ class PodTest(base.CliTestCase):
 
     def test_usages(self) -> None:
         self.good("pod", "create", "p1")
-        (row,) = self.good("pod", "list", "--usage")
+        (row,) = self.good("pod", "usage", "list")
         self.assertEqual(["p1", None, None, None, None, None], [row[name] for name in USAGE_COLUMNS])
-        self.assertIn("was not found", self.refused(1, "pod", "list", "--usage", "p9"))
+        self.assertIn("was not found", self.refused(1, "pod", "usage", "list", "p9"))
 
     def test_collect(self) -> None:
         self.useFixture(fx.EnvironmentVariable("OS_CLIENT_CONFIG_FILE", str(self.directory / "clouds.yaml")))

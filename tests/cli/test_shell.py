@@ -55,13 +55,19 @@ class ShellTest(base.CliTestCase):
 
     def test_no_command_and_an_unknown_one(self) -> None:
         self.assertIn("--help", self.refused(2))
-        self.assertIn("usage list", self.refused(2, "usag"))
-        self.assertIn("is no command", self.refused(2, "usage", "steal"))
+        self.assertIn("reserve", self.refused(2, "resreve"))
+        self.assertIn("is no command", self.refused(2, "inventory", "steal"))
         self.assertIn("is no command", self.refused(2, "--bogus", "list", "--usage"))
-        for argv in (["foo"], ["inventory", "set"], ["usage", "steal"], ["-x"]):
+        for argv in (["foo"], ["limit", "set"], ["inventory", "steal"], ["-x"]):
             self.assertIn("is no command", self.refused(2, *argv, "--help"))
-        self.assertIn("limit override cancel", self.call("limit", "override", "--help").out)
+        self.assertIn("pod binding delete", self.call("pod", "binding", "--help").out)
         self.misused("list", "--usage", "--bogus")
+
+    def test_a_former_name_of_a_command(self) -> None:
+        for former, name in main._FORMER.items():
+            words, *_ = name.split(" --")
+            self.assertIn(words, commands())
+            self.assertIn(f" It is `{name}` now. ", self.refused(2, *former.split(), "--project", "p"))
 
     def test_a_wrong_value_is_explained(self) -> None:
         """Not with the name of a function, nor with a value of Python."""
@@ -167,7 +173,7 @@ class StartupTest(base.CliTestCase):
             "import sys; from cyborg_quota.cli.main import main; main(['list', '--help']);"
             "loaded = lambda *names: [name for name in names if name in sys.modules];"
             "print('help:', *loaded('sqlalchemy', 'alembic', 'tqdm', 'cotyledon', 'matplotlib', 'cmd2'));"
-            f"status = main(['--config-file', {str(self.conf)!r}, 'usage', 'list']);"
+            f"status = main(['--config-file', {str(self.conf)!r}, 'list', '--usage']);"
             "print('command:', status, *loaded('tqdm', 'cotyledon', 'futurist', 'matplotlib', 'cmd2', 'pymysql'))"
         )
         out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
@@ -175,6 +181,10 @@ class StartupTest(base.CliTestCase):
 
 
 class VocabularyTest(base.CliTestCase):
+    def test_the_number_of_commands(self) -> None:
+        """Each is one that every later reader has to know: do without one, or raise the number on purpose."""
+        self.assertLessEqual(len(commands()), 60)
+
     def test_every_command_has_its_own_description(self) -> None:
         shell = main.Shell()
         for name, entry in shell.command_manager:

@@ -319,8 +319,8 @@ class OverridesTest(SimulateCase):
         self.configure("[limits]\ndriver = database\nenforcement_model = strict_hierarchy")
         self.assertEqual(0, self.call("project", "set", "child", "--parent", "p").status)
         content = {"projects": [{"id": "p", "children": [{"id": "child", "overrides": [self.override(11, 1, 2)]}]}]}
-        for argv in (("simulate",), ("import", "--dry-run")):
-            ended = self.call("limit", *argv, self.limits(content), "--against", "ledger", "-f", "json")
+        for argv in (("simulate",), ("limits", "import", "--dry-run")):
+            ended = self.call(*argv, self.limits(content), "--against", "ledger", "-f", "json")
             self.assertEqual((1, 0), (ended.status, ended.json[0]["refused_after"]), ended.err)
             self.assertIn("Not allowed: the limits in gpu of the children of p would sum up to 11", ended.err)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""usage list, check, audit and heal, through the command line."""
+"""The usage that `list` and `show` print, check, audit and heal, through the command line."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class UsageTest(base.CliTestCase):
 
     def test_check_of_bad_input(self) -> None:
         self.misused("check", "gpu=x", "p1")
-        self.misused("check", "gpu=1")
+        self.assertIn("Name a project", self.refused(2, "check", "gpu=1"))
         self.assertIn("Unknown resource", self.refused(2, "check", "tpu=1", "p1"))
 
         self.assertIn("Unknown resource", self.refused(2, "check", "--how-many", "tpu=1", "p1"))
@@ -90,11 +90,11 @@ class UsageTest(base.CliTestCase):
         """``physics`` may hold 30 gpu and holds 5; its child ``higgs`` holds 20 of 20."""
         self.configure(TREE)
         for line in (
-            "limit set --default gpu=0 fpga=-1",
-            "project add physics",
-            "project add higgs --parent physics",
-            "limit set --project physics gpu=30",
-            "limit set --project higgs gpu=20 fpga=9",
+            "set --default gpu=0 fpga=-1",
+            "project set physics --no-parent",
+            "project set higgs --parent physics",
+            "set gpu=30 physics",
+            "set gpu=20 fpga=9 higgs",
             "reserve --project physics --consumer a gpu=5",
             "reserve --project higgs --consumer b gpu=20",
             "commit --project physics --consumer a",
@@ -137,11 +137,10 @@ class UsageTest(base.CliTestCase):
                 self.assertEqual(0, self.call("release", "--project", "p", "--consumer", consumers.pop()).status)
             return found
 
-        of_p = ("--project", "p")
         for argv, is_first in (
-            (("list", "--usage", *of_p), True),
-            (("check", *of_p, "gpu=6"), True),
-            (("check", *of_p, "--how-many", "gpu=1"), True),
+            (("show", "--usage", "p"), True),
+            (("check", "gpu=6", "p"), True),
+            (("check", "--how-many", "gpu=1", "p"), True),
             (("list", "--usage"), False),  # which finds the rows first, and then reads them again with what fits
         ):
             self.good("reserve", "--project", "p", "--consumer", "c", "gpu=6")

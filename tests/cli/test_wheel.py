@@ -65,7 +65,7 @@ class WheelTest(base.BaseTestCase):
         script = (
             "import cyborg_quota; from cyborg_quota.cli.main import main; print(cyborg_quota.__file__);"
             "print(main(['reserve', '--project', 'p', 'gpu=1', '-f', 'value', '-c', 'state']));"
-            "print(main(['usage', 'audit', '-f', 'value']))"
+            "print(main(['audit', '-f', 'value']))"
         )
         printed = self.run_program(sys.executable, "-c", script, **environment).split()
         self.assertEqual([f"{target}/cyborg_quota/__init__.py", "reserved", "0", "0"], printed)

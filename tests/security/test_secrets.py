@@ -74,7 +74,7 @@ class TestConnection(SecretsTestCase):
         url = f"mysql+pymysql://root:{QUOTED}@127.0.0.1:{closed_port()}/db?password={QUOTED}"
         self.write(f"{QUICK}[database]\nconnection = {url}\n[limits]\ndriver = database\n")
         rows = {**test_every_command.OF_ONE, **dict.fromkeys(test_every_command.OF_ALL, ())}
-        more = {"limit import": (str(self.conf),), "replay": (str(self.conf),)}
+        more = {"limits import": (str(self.conf),), "replay": (str(self.conf),)}
         for command, arguments in rows.items():
             argv = [*command.split(), *(more.get(command) or arguments)]
             self.assertNotEqual(0, self.assert_hidden("--debug", *argv).status, command)
