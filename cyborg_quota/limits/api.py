@@ -120,9 +120,10 @@ class Totals(_Interface):
     def count_held(self, context: Context, resources: Iterable[str]) -> dict[str, int]:
         """What all projects have in use and reserved, by resource, whether a total limit is set or not.
 
-        Adds up the counters of all projects in one statement.
+        Adds up the counters of all projects in one statement. Raises LimitsReadOnly.
         """
         validation.admin_only(context, "count_total_limits_held")
+        self._require_stored()
         names = [validation.check_name("resource", name) for name in validation.resource_list(resources)]
         held = self._database.read(lambda connection: tables.held_by_all(connection, names))
         return {**dict.fromkeys(names, 0), **held}

@@ -149,7 +149,8 @@ class TestPodLimits(test_application.ApplicationTestCase):
         self.assertEqual(3, listed.call_args.kwargs["projects"])
         self.assertEqual(["elsewhere", "higgs"], [one["project_id"] for one in first["quotas"]])
         second = self.ask(first["quotas_links"][0]["href"]).json
-        self.assertEqual({"quotas": [{"project_id": "simulation", "quota": {"gpu": 4}, "overrides": 0}]}, second)
+        simulation = {"project_id": "simulation", "quota": {"gpu": 4}, "overrides": 0, "usage": {}}
+        self.assertEqual({"quotas": [simulation]}, second)
         [one] = self.ask("/v2/quotas?pod=north&project_id=higgs").json["quotas"]
         self.assertEqual(("higgs", {"gpu": 4}), (one["project_id"], one["quota"]))
         self.assertEqual([], self.ask("/v2/quotas?pod=north&project_id=detector").json["quotas"])

@@ -35,7 +35,7 @@ class CapacityTest(base.CliTestCase):
         self.assertTrue(self.good("provider", "set", "n2", "--no-shared")["can_host"])
         self.assertFalse(self.good("provider", "set", "n2", "--shared")["can_host"])
         for wrong in ((), ("--shared", "--no-pod"), ("--no-shared", "--pod", "east")):
-            self.assertIn("--no-shared", self.refused(2, "provider", "set", "n2", *wrong))
+            self.assertIn("Change either the pod", self.refused(2, "provider", "set", "n2", *wrong))
         self.assertEqual(["n1", "n2"], [one["name"] for one in self.good("provider", "list")])
         self.assertIn("nested", self.refused(1, "provider", "delete", "n1"))
         for name in ("n2", "n1"):
