@@ -127,7 +127,7 @@ _OF_PROGRAMS: Final[dict[str, tuple[str, str, tuple[tuple[str, str], ...]]]] = {
         "project; a root has none. is_admin is true on the command line, and in the REST API for whom "
         f"{ADMIN} allows.",
         (
-            ("CLI", "cyborg-quota set --project"),
+            ("CLI", "cyborg-quota set RESOURCE=LIMIT PROJECT"),
             ("PUT", _PROJECT),
             ("DELETE", _PROJECT),
             ("POST", f"{_PROJECT}/overrides"),

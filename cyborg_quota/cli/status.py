@@ -135,7 +135,7 @@ class Checks(upgradecheck.UpgradeCommands):
         with self._engine() as engine:
             # (The check of capacity reports the others.)
             drifts = [drift for drift in engine.audit(validation.admin_context()) if isinstance(drift, Drift)]
-        warning = f"{len(drifts)} differ from the reservations: cyborg-quota usage audit, then heal"
+        warning = f"{len(drifts)} differ from the reservations: cyborg-quota audit, then heal"
         return Result(WARNING, warning) if drifts else Result(SUCCESS, "agree with the reservations")
 
     def _capacity(self) -> Result:

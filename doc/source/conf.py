@@ -22,6 +22,7 @@ version = release = cyborg_quota.__version__
 
 extensions = [
     "cliff.sphinxext",
+    "commands",
     "openapi",
     "openstackdocstheme",
     "oslo_config.sphinxext",

@@ -88,5 +88,5 @@ class PodRegionsTest(base.CliTestCase):
             ("wrong", "the user of cloud 'wrong'"),
         ):
             self.assertIn(reason, found[pod][2])
-        ages = {row["pod"]: row["age_seconds"] for row in self.good("pod", "list", "--usage")}
+        ages = {row["pod"]: row["age_seconds"] for row in self.good("pod", "usage", "list")}
         self.assertGreaterEqual(ages["south"], ages["north"])

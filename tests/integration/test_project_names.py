@@ -149,19 +149,21 @@ class TestNames(ProjectNamesTestCase):
 
 class TestUnknown(ProjectNamesTestCase):
     def test_a_typing_error_is_refused(self) -> None:
-        for argv in (["set", "gpu=7", "--project"], ["project", "set", "--no-parent"]):
+        for argv in (["set", "gpu=7"], ["project", "set", "--no-parent"]):
             error = self.refused(1, *argv, "atlsa")
             self.assertIn("Keystone has no project with the name or id 'atlsa'.", error)
             self.assertIn("--force", error)
         self.assertEqual([], self.good("list"))
         self.assertEqual([], self.good("project", "list"))
         for argv in (
-            ["list", "--usage"],
+            ["list", "--usage", "--project"],
             ["show", "--ancestors"],
             ["unset", "--resource", "gpu"],
-            ["reserve", "gpu=1"],
+            ["check", "gpu=1"],
+            ["delete"],
+            ["reserve", "gpu=1", "--project"],
         ):
-            self.assertIn("'atlsa'", self.refused(1, *argv, "--project", "atlsa"))
+            self.assertIn("'atlsa'", self.refused(1, *argv, "atlsa"))
         self.assertIn("no domain", self.refused(1, "show", "--usage", "p", "--project-domain", "nowhere"))
         for text in ("..", "../users", "a?b=c", "x" * 255):
             self.assertIn("Keystone has no project", self.refused(1, "set", "gpu=1", text))

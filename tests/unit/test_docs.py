@@ -34,6 +34,7 @@ from cyborg_quota.db.database import Database
 from cyborg_quota.db.settings import database_settings
 from cyborg_quota.ledger import transitions
 from cyborg_quota.limits.api import Limits
+from cyborg_quota.surface import table
 from cyborg_quota.types import STATES, Row
 from tests import fixtures, forked
 from tests.servers import machine
@@ -97,6 +98,9 @@ class TestBuild(base.BaseTestCase):
         for name, _ in main.Shell().command_manager:
             if name not in ("help", "complete"):
                 self.assertIn(f'id="{name.replace(" ", "-")}"', page)
+        page = pathlib.Path(self.out, "html/openstackclient.html").read_text()
+        for name in table.operations():
+            self.assertIn(f'id="accelerator-quota-{name.replace(" ", "-")}"', page)
 
         # From a copy without git: the theme asks git for a commit while it writes a page.
         index = pathlib.Path(self.out, "html/index.html")
@@ -222,7 +226,10 @@ class TestCommands(base.BaseTestCase):
         for page, argv in lines:
             rest = [word for word in argv if not word.startswith("/")]
             self.assertLessEqual(set(rest), {"--config-file", "--once"}, page)
-        self.assertEqual(["once"], [option.name for option in expirer._CLI_OPTS])
+        with contextlib.redirect_stdout(io.StringIO()) as shown:
+            self.assertRaises(SystemExit, expirer.main, ["--help"])
+        for option in ("--config-file", "--once"):
+            self.assertIn(option, shown.getvalue())
 
     def test_every_named_file_exists(self) -> None:
         for page, text in PAGES.items():
@@ -318,6 +325,22 @@ class TestExamples(base.BaseTestCase):
         self.assertEqual(line, output.splitlines()[0])
         self.assertIn("resource fpga: limit 0, used 0, reserved 0, requested 1", output.splitlines()[1])
         self.assertIn(line, PAGES["doc/source/contributor/limit-drivers.rst"])
+
+    def test_an_operation(self) -> None:
+        """It is a command, a call of the REST API, and a command of OpenStackClient."""
+        program = (
+            "from cyborg_quota.ledger import operations; from reservation_count import RESERVATION_COUNT\n"
+            "operations.OPERATIONS += (RESERVATION_COUNT,)\n"
+            "from cyborg_quota.api.operations import OPERATIONS; from cyborg_quota.cli import main\n"
+            "from cyborg_quota.osc import quota\n"
+            "assert main.main(['reserve', '--project', 'p', 'gpu=1', '-f', 'value', '-c', 'delta']) == 0\n"
+            "for state in ('reserved', 'committed'):\n"
+            "    assert main.main(['reservation', 'count', '--state', state, '-f', 'value']) == 0\n"
+            "print([call.answer for call in OPERATIONS if call.path.endswith('/count')])\n"
+            "print(quota.reservation_count.operation.summary)\n"
+        )
+        expected = "1\n1\n0\n['ReservationCountAnswer']\nCount the reservations that match all given options.\n"
+        self.assertEqual(expected, self.run_python("-c", program))
 
     def test_pod_plugins(self) -> None:
         """They are found by the entry points that the page shows, and used in a selection."""
