@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import Any, Final
 
@@ -82,15 +83,9 @@ def read_document(file: str) -> object:
     """The parsed content of a YAML file, not yet checked; - is stdin. Raises BadUsage, InvalidDocument."""
     from cyborg_quota.limits import document
 
-    return document.parse(_read(file))
-
-
-def _read(file: str) -> bytes:
     try:
-        if file == "-":
-            return sys.stdin.buffer.read()
-        with open(file, "rb") as source:
-            return source.read()
+        with contextlib.nullcontext(sys.stdin.buffer) if file == "-" else open(file, "rb") as source:
+            return document.parse(source.read())
     except OSError as error:
         raise BadUsage(f"Cannot read {file!a}: {error.strerror}.") from None
 

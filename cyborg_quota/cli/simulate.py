@@ -171,7 +171,8 @@ def _compare(
             if event.line % _PROGRESS_EVENTS == 0:
                 progress(_PROGRESS_EVENTS)
     if span is not None:
-        comparison.advance((span.now - span.begin).total_seconds())
+        for simulation in (comparison.before, comparison.after):
+            simulation.advance((span.now - span.begin).total_seconds())
     return comparison
 
 

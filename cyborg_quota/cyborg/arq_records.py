@@ -166,8 +166,8 @@ class Records:
     def changed_lately(self, seconds: float) -> list[Record]:
         """The ARQs that were changed within this time, by the clocks of Cyborg's hosts."""
         now = datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)
-        page = _query(_changed_since, self._context, now - datetime.timedelta(seconds=seconds))
-        return list(map(self._record, page))
+        since = now - datetime.timedelta(seconds=seconds)
+        return [self._record(record) for record in _query(_changed_since, self._context, since)]
 
     def groups(self) -> list[Mapping[str, str]]:
         """All groups of all device profiles."""
@@ -202,5 +202,4 @@ class Records:
         return self._classes[deployable_id]
 
     def _groups_by_id(self) -> dict[int, list[Mapping[str, str]]]:
-        profiles = _query(self._db.device_profile_list, self._context)
-        return {profile.id: _groups(profile) for profile in profiles}
+        return {profile.id: _groups(profile) for profile in _query(self._db.device_profile_list, self._context)}

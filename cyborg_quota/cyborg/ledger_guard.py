@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The circuit breaker between a Cyborg process and the ledger's database. Does not import Cyborg.
 
-    closed --a call found the server unreachable--> open --a probe reached it--> closed
+    closed --a call found the server unreachable--> open --a ping reached it--> closed
 
-While it is open, calls fail immediately instead of waiting for the database, and a thread probes it. Each process has
-one guard.
+While it is open, calls fail immediately instead of waiting for the database. The thread that will repair the charges
+pings it meanwhile (repair.py). Each process has one guard.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-PROBE_SECONDS: Final = 2.0
-"""The interval between probes while the breaker is open."""
+PING_SECONDS: Final = 2.0
+"""The interval between pings while the breaker is open."""
+_UNATTENDED_SECONDS: Final = 30.0
+"""If nothing has pinged for this time, calls are made again: otherwise, the breaker could stay open for ever."""
 
 _SLOTS: Final = 2
 """The number of slots of a process: the threads that release, or answer calls of the mounted REST API.
@@ -48,7 +50,8 @@ class LedgerGuard:
     """The circuit breaker, shared by the threads of a process.
 
     :param ping: returns whether the database is reachable now; see QuotaEngine.ping.
-    :param want_repair: called when charges may differ from Cyborg's records, also when the breaker opens.
+    :param want_repair: called when charges may differ from Cyborg's records, also when the breaker opens. Until it is
+        closed, something must call ``reaches`` every PING_SECONDS.
     :param clock: monotonic time in seconds.
     """
 
@@ -61,19 +64,17 @@ class LedgerGuard:
         self.reset()
 
     def reset(self) -> None:
-        """Reset the state, in a forked child: the parent's thread does not exist there, and its lock may be held."""
+        """Reset the state, in a forked child, where a thread of the parent may have held the lock."""
         self._lock = threading.Lock()
         self._slots = threading.BoundedSemaphore(_SLOTS)
         self._is_checking = threading.Lock()
-        self._ended = threading.Event()
         self._opened_at: float | None = None
-        self._closed_at = -math.inf
-        self._probe_at = 0.0
+        self._closed_at = self._pinged_at = -math.inf
 
     @property
     def is_open(self) -> bool:
         """Whether calls fail immediately."""
-        return self._opened_at is not None
+        return self._opened_at is not None and self._clock() - self._pinged_at < _UNATTENDED_SECONDS
 
     def call(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
         """Call the ledger. Raises LedgerNotCalled immediately while the breaker is open."""
@@ -116,56 +117,36 @@ class LedgerGuard:
         return LedgerNotCalled(
             f"it became unreachable {now - (self._opened_at or now):.0f} s ago; calls fail immediately until a probe "
             "reaches it",
-            math.ceil(max(0.0, self._probe_at - now)) + 1,
+            math.ceil(max(0.0, self._pinged_at + PING_SECONDS - now)) + 1,
         )
 
     def reaches(self) -> bool:
-        """Ping the database in this thread, for a few seconds at most. Call this before work that has no timeout."""
-        if self.is_open:
-            return False
-        began = self._clock()
-        if self._answers():
-            return True
-        self._open(began, None)
-        return False
+        """Ping the database in this thread, for a few seconds at most, and open or close the breaker.
+
+        Call this before work that has no timeout.
+        """
+        began, has_answered = self._clock(), False
+        try:
+            has_answered = self._ping()
+        except Exception:
+            LOG.exception("The ping of the ledger's database failed.")
+        self._pinged_at = now = self._clock()
+        if not has_answered:
+            self._open(began, None)
+        elif self._opened_at is not None:
+            LOG.warning("The ledger's database is reachable again after %.0f s.", now - self._opened_at)
+            self._closed_at, self._opened_at = now, None
+        return has_answered
 
     def _open(self, began: float, error: Exception | None) -> None:
-        thread = threading.Thread(target=self._probe, name="cyborg-quota-probe", daemon=True)
         with self._lock:
-            # A call that began before a probe closed the breaker belongs to the previous outage.
-            if self.is_open or began < self._closed_at or self._ended.is_set():
+            # A call that began before a ping closed the breaker belongs to the previous outage.
+            if self.is_open or began < self._closed_at:
                 return
-            self._opened_at = self._clock()
-            self._probe_at = self._opened_at + PROBE_SECONDS
-            try:
-                thread.start()
-            except RuntimeError:  # the process is ending, or may start no more threads: the next call waits again
-                self._opened_at = None
+            self._opened_at = self._pinged_at = self._clock()
         LOG.error(
             "The ledger's database is unreachable: binds are refused with 503 until it answers; the charges are "
             "repaired then. %s",
             error or "It did not answer SELECT 1.",
         )
         self.want_repair()
-
-    def close(self) -> None:
-        """Stop the thread, and start no other one."""
-        self._ended.set()
-
-    def _probe(self) -> None:
-        """Probe until the database is reached, which closes the breaker."""
-        while not self._ended.wait(PROBE_SECONDS):
-            has_answered = self._answers()
-            now = self._clock()
-            self._probe_at = now + PROBE_SECONDS
-            if has_answered:
-                LOG.warning("The ledger's database is reachable again after %.0f s.", now - (self._opened_at or now))
-                self._closed_at, self._opened_at = now, None
-                return
-
-    def _answers(self) -> bool:
-        try:
-            return self._ping()
-        except Exception:
-            LOG.exception("The probe of the ledger's database failed.")
-            return False

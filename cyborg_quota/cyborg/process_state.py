@@ -6,7 +6,6 @@ They are global, because Cyborg creates its objects from their classes, without 
 
 from __future__ import annotations
 
-import atexit
 import functools
 from typing import Any
 
@@ -42,13 +41,11 @@ def bind_tracker() -> BindTracker:
 
     Created by the first call, without I/O, so that a forked child may use it.
     """
-    tracker = BindTracker(
+    return BindTracker(
         cyborg_quota.make_engine(conf()),
         bind_expire_seconds=conf().cyborg.bind_expire,
         want_repair=lambda: repair().want_all(),
     )
-    atexit.register(tracker.guard.close)
-    return tracker
 
 
 @functools.cache

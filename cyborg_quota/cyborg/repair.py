@@ -67,10 +67,9 @@ class Repair:
         """Whether the last comparison of all was not refused: Cyborg's records are not a wrong or old database."""
 
     def want_all(self) -> None:
-        """Compare all soon, because a call of the ledger failed."""
-        if self.is_healing:
-            self._is_all_due = True
-            self.start(delay_seconds=SOON_SECONDS)
+        """Compare all soon, because a call of the ledger failed. The thread finds out when the ledger answers again."""
+        self._is_all_due = True
+        self.start(delay_seconds=SOON_SECONDS)
 
     def start(self, *, compare_all: bool = False, delay_seconds: float = 0.0) -> bool:
         """Run in the thread. Returns False, without any effect, if it is running already.
@@ -92,8 +91,11 @@ class Repair:
         while True:
             time.sleep(pause_seconds)
             pause_seconds = SOON_SECONDS
-            if self._is_reachable() and not self.run(compare_all=compare_all):
-                pause_seconds = RETRY_SECONDS
+            if self._is_reachable():
+                if not (self.is_healing or compare_all):
+                    self._is_all_due = False
+                elif not self.run(compare_all=compare_all):
+                    pause_seconds = RETRY_SECONDS
             with self._lock:
                 if not self._is_all_due:
                     self._thread = None

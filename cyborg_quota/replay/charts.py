@@ -194,8 +194,7 @@ def label(name: str) -> str:
 
     Escape sequences stand for the characters that the font lacks, which would all look the same.
     """
-    known = _characters()
-    name = "".join(one if ord(one) in known else ascii(one)[1:-1] for one in name)
+    name = "".join(one if ord(one) in _characters() else ascii(one)[1:-1] for one in name)
     return escape(name if len(name) <= 20 else name[:9] + "…" + name[-10:])
 
 

@@ -215,11 +215,6 @@ class Comparison:
                 is_own = key == UsageKey(event.project_id, event.resource)
                 self.series[key][index].add(event.time, simulation.held(key), refused=int(is_refused and is_own))
 
-    def advance(self, time: float) -> None:
-        """Apply the overrides that are active at ``time``, after the last event."""
-        self.before.advance(time)
-        self.after.advance(time)
-
     def outcomes(self) -> list[Outcome]:
         """One for each project and resource that was charged or refused, and for their ancestors; the worst first.
 

@@ -79,7 +79,6 @@ class TestErrors(ApplicationTestCase):
         self.conf.set_override("connection", "mysql+pymysql://nobody@127.0.0.1:1/quota", "database")
         engine = deploy_engine(self)
         tracker = BindTracker(engine, bind_expire_seconds=60)
-        self.addCleanup(tracker.guard.close)
         bare = deploy.make_bare_application(self.conf, engine, call_ledger=tracker.guard.call_in_slot)
         self.application = deploy.wrap(server.NamedTokens(bare), self.conf)
         with mock.patch.object(QuotaEngine, "get_detail", autospec=True, side_effect=QuotaEngine.get_detail) as called:

@@ -36,7 +36,6 @@ class BindTrackerTestCase(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.tracker = BindTracker(self.quotas, bind_expire_seconds=600)
-        self.addCleanup(self.tracker.guard.close)
 
     def reserve(self, *arqs: str) -> list[BindReservation]:
         return list(self.tracker.reserve_binds([make_request(arq) for arq in arqs or ("a1",)]).values())

@@ -165,6 +165,12 @@ class TestThread(RepairTestCase):
         self.after_failure(repair)  # a thread that has ended is started again
         self.assertEqual((4, 3), (reached.call_count, made.call_count))
 
+    def test_without_healing(self) -> None:
+        """It only waits until the ledger is reachable, which closes the breaker."""
+        reached, made = mock.Mock(side_effect=[False, True]), mock.Mock()
+        self.after_failure(Repair(made, reached, is_healing=False))
+        self.assertEqual((2, 0), (reached.call_count, made.call_count))
+
     def test_wanted_again_during_a_comparison(self) -> None:
         """A release failed after the comparison had seen its charge."""
         began, may_end = threading.Event(), threading.Event()

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls through the circuit breaker, when it opens and closes, and the thread that probes."""
+"""Calls through the circuit breaker, and when it opens and closes."""
 
 from __future__ import annotations
 
 import os
-import threading
-import time
 from collections.abc import Iterator
 from unittest import mock
 
@@ -14,8 +12,6 @@ from oslotest import base
 from cyborg_quota import exceptions
 from cyborg_quota.cyborg import bind_tracker, ledger_guard
 from cyborg_quota.cyborg.ledger_guard import LedgerGuard, LedgerNotCalled
-
-SOON = 20.0
 
 
 class Ledger:
@@ -34,13 +30,9 @@ class Ledger:
 class GuardTestCase(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        patch = mock.patch.object(ledger_guard, "PROBE_SECONDS", 0.01)
-        patch.start()
-        self.addCleanup(patch.stop)
         self.ledger = Ledger()
         self.want_repair = mock.Mock()
-        self.guard = LedgerGuard(self.ledger.ping, self.want_repair)
-        self.addCleanup(self.guard.close)
+        self.guard = LedgerGuard(self.ledger.ping, self.want_repair, lambda: self.ledger.now)
         self.calls = 0
 
     def fail(self, error: exceptions.QuotaError) -> None:  # type: ignore[override]
@@ -49,12 +41,6 @@ class GuardTestCase(base.BaseTestCase):
             raise error
 
         self.assertRaises(type(error), self.guard.call, call)
-
-    def wait_until_closed(self) -> None:
-        deadline = time.monotonic() + SOON
-        while self.guard.is_open and time.monotonic() < deadline:
-            time.sleep(0.01)
-        self.assertFalse(self.guard.is_open)
 
 
 UNREACHABLE = exceptions.DatabaseUnreachable("connection refused", 6.0)
@@ -85,60 +71,61 @@ class TestGuard(GuardTestCase):
         self.assertGreaterEqual(error.retry_after_seconds, 1)
         self.assertFalse(self.guard.reaches())
 
-    def test_closed_by_the_first_probe_that_reaches_it(self) -> None:
+    def test_closed_by_the_first_ping_that_reaches_it(self) -> None:
         self.ledger.answers = iter([False, False, True])
         self.fail(UNREACHABLE)
-        self.wait_until_closed()
-        self.assertEqual((3, 1), (self.ledger.pings, self.want_repair.call_count))
+        self.assertEqual([False, False, True], [self.guard.reaches() for _ in range(3)])
+        self.assertEqual((False, 1), (self.guard.is_open, self.want_repair.call_count))
         self.assertEqual(7, self.guard.call(lambda value: value, 7))
 
     def test_a_late_failure_of_an_earlier_outage(self) -> None:
-        """It began before the probe that closed the breaker, and ends after it."""
+        """It began before the ping that closed the breaker, and ends after it."""
 
         def outlast() -> None:
             self.fail(UNREACHABLE)
-            self.wait_until_closed()
+            self.ledger.now += 1
+            self.guard.reaches()
             raise UNREACHABLE
 
         self.assertRaises(exceptions.DatabaseUnreachable, self.guard.call, outlast)
         self.assertEqual((False, 1), (self.guard.is_open, self.want_repair.call_count))
 
     def test_retry_after(self) -> None:
-        """After the next probe, in whole seconds; never immediately."""
-        with mock.patch.object(ledger_guard, "PROBE_SECONDS", 2.0):
-            guard = LedgerGuard(self.ledger.ping, self.want_repair, lambda: self.ledger.now)
-            self.addCleanup(guard.close)
-            self.ledger.now = 18.0
-            self.assertRaises(exceptions.DatabaseUnreachable, guard.call, mock.Mock(side_effect=UNREACHABLE))
-            for now, seconds in ((18.0, 3), (19.5, 2), (20.0, 1), (25.0, 1)):
-                self.ledger.now = now
-                error = self.assertRaises(LedgerNotCalled, guard.call, self.fail)
-                self.assertEqual(seconds, error.retry_after_seconds)
-            self.assertIn("it became unreachable 7 s ago", str(error))
+        """After the next ping, in whole seconds; never immediately."""
+        self.ledger.now = 18.0
+        self.fail(UNREACHABLE)
+        for now, seconds in ((18.0, 3), (19.5, 2), (20.0, 1), (25.0, 1)):
+            self.ledger.now = now
+            error = self.assertRaises(LedgerNotCalled, self.guard.call, self.fail)
+            self.assertEqual(seconds, error.retry_after_seconds)
+        self.assertIn("it became unreachable 7 s ago", str(error))
 
-    def test_a_thread_that_cannot_be_started(self) -> None:
-        """Nothing would close the breaker: it stays closed, and the next call waits again."""
-        with mock.patch.object(threading.Thread, "start", side_effect=RuntimeError):
-            self.fail(UNREACHABLE)
-        self.assertFalse(self.guard.is_open)
+    def test_nothing_pings(self) -> None:
+        """The thread that should do it could not be started: after a while, a call is made again."""
+        self.ledger.answers = iter([False] * 1000)
+        self.fail(UNREACHABLE)
+        self.ledger.now += ledger_guard._UNATTENDED_SECONDS - 1
+        self.assertTrue(self.guard.is_open)
+        self.assertFalse(self.guard.reaches())
+        self.ledger.now += ledger_guard._UNATTENDED_SECONDS - 1
+        self.assertTrue(self.guard.is_open)
+        self.ledger.now += 1
+        self.fail(UNREACHABLE)
+        self.assertEqual((2, True), (self.calls, self.guard.is_open))
 
-    def test_probed_directly(self) -> None:
-        """A call that may wait for ever probes first."""
+    def test_pinged_directly(self) -> None:
+        """A call that may wait for ever pings first."""
         self.assertTrue(self.guard.reaches())
         self.ledger.answers = iter([False] * 1000)
         self.assertFalse(self.guard.reaches())
         self.assertTrue(self.guard.is_open)
 
-    def test_closed_permanently(self) -> None:
-        self.guard.close()
-        self.fail(UNREACHABLE)
-        self.assertFalse(self.guard.is_open)
-
-    def test_a_probe_that_raises(self) -> None:
-        """It counts as a probe that did not reach the ledger, and probing continues."""
+    def test_a_ping_that_raises(self) -> None:
+        """It counts as one that did not reach the ledger."""
         with mock.patch.object(self.guard, "_ping", side_effect=[RuntimeError("no memory"), True]):
             self.fail(UNREACHABLE)
-            self.wait_until_closed()
+            self.assertEqual([False, True], [self.guard.reaches(), self.guard.reaches()])
+        self.assertFalse(self.guard.is_open)
 
 
 class TestSlots(GuardTestCase):
@@ -179,7 +166,6 @@ class TestSlots(GuardTestCase):
         """Releases and calls of the REST API together occupy two threads of a web server; a third one pings."""
         engine = mock.Mock(**{"ping.return_value": False})
         tracker = bind_tracker.BindTracker(engine, bind_expire_seconds=60)
-        self.addCleanup(tracker.guard.close)
         with mock.patch.object(ledger_guard, "_SLOT_SECONDS", 0.01):
             for _ in range(ledger_guard._SLOTS):
                 self.assertTrue(tracker.guard._slots.acquire(blocking=False))
@@ -190,7 +176,6 @@ class TestSlots(GuardTestCase):
         """It waited for a lock: the reason of the next failure is not an outage."""
         engine = mock.Mock(**{"release.side_effect": exceptions.DatabaseUnavailable("Lock wait timeout", 7.0)})
         tracker = bind_tracker.BindTracker(engine, bind_expire_seconds=60)
-        self.addCleanup(tracker.guard.close)
         with bind_tracker.one_request():
             self.assertRaises(exceptions.DatabaseUnavailable, tracker.call, engine.release)
             error = self.assertRaises(LedgerNotCalled, tracker.call, engine.release)
@@ -200,10 +185,9 @@ class TestSlots(GuardTestCase):
 
 class TestFork(base.BaseTestCase):
     def test_a_child_has_its_own(self) -> None:
-        """It was forked while the parent's lock was held, its breaker open, and its thread running."""
+        """It was forked while the parent's lock was held, and its breaker open."""
         engine = mock.Mock(**{"ping.return_value": False})
         charger = bind_tracker.BindTracker(engine, bind_expire_seconds=60)
-        self.addCleanup(charger.guard.close)
         self.assertRaises(exceptions.DatabaseUnreachable, charger.guard.call, mock.Mock(side_effect=UNREACHABLE))
         engine.release.side_effect = UNREACHABLE
         self.assertFalse(charger.release("a1", "p1"))
