@@ -44,12 +44,8 @@ STOP_SECONDS: Final = 30
 class Stopping(Exception):
     """Raised between two batches to stop a job. Each batch is one transaction, so finished batches stay committed.
 
-    ``done``: the size of all finished batches together.
+    Its argument is the size of all finished batches together.
     """
-
-    def __init__(self, done: int) -> None:
-        self.done = done
-        super().__init__(f"stopped after {done}")
 
 
 class Maintenance:
@@ -146,7 +142,7 @@ class Maintenance:
         try:
             return job()
         except Stopping as stopping:
-            return stopping.done
+            return int(stopping.args[0])
         except exceptions.QuotaError as error:
             return error
         except Exception:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from oslo_config import cfg
 from oslo_log import log as logging
@@ -93,7 +93,7 @@ def make_sender(conf: cfg.ConfigOpts) -> Send | None:
     notifier = plugins.make_notifier(conf)
 
     def send(notice: AnyNotice) -> None:
-        payload: dict[str, Any] = dataclasses.asdict(notice)
-        (notifier.warn if notice.now > notice.before else notifier.info)({}, EVENTS[type(notice)], payload)
+        report = notifier.warn if notice.now > notice.before else notifier.info
+        report({}, EVENTS[type(notice)], dataclasses.asdict(notice))
 
     return send

@@ -143,18 +143,14 @@ class Replay(base.ShowOne):
         """Print one object as JSON or YAML, the projects only as CSV, and the projects and the totals as tables."""
         *totals, projects = data
         rows = [list(project.values()) for project in projects]
+        lister = cast(ListFormatter, self.formatter)  # cliff's table and our CSV can also print lists
         if parsed_args.formatter == "csv":
-            self._lister.emit_list(PROJECT_COLUMNS, rows, self.app.stdout, parsed_args)
+            lister.emit_list(PROJECT_COLUMNS, rows, self.app.stdout, parsed_args)
             return 0
         if parsed_args.formatter in ("json", "yaml"):
             return super().produce_output(parsed_args, column_names, data)
         if parsed_args.formatter == output.TABLE and rows and not parsed_args.columns:
             limit = PROJECT_COLUMNS.index("limit")
             cells = [output.human([*row[:limit], formats.Limit(row[limit]), *row[limit + 1 :]]) for row in rows]
-            self._lister.emit_list(PROJECT_COLUMNS, cells, self.app.stdout, parsed_args)
+            lister.emit_list(PROJECT_COLUMNS, cells, self.app.stdout, parsed_args)
         return super().produce_output(parsed_args, column_names[:-1], [formats.Optional(value) for value in totals])
-
-    @property
-    def _lister(self) -> ListFormatter:
-        # cliff's table and our CSV can also print lists.
-        return cast(ListFormatter, self.formatter)

@@ -263,7 +263,7 @@ def public_message(error: exceptions.QuotaError) -> str:
     if isinstance(error, exceptions.OverCapacity):
         return "The provider of the accelerator has no capacity left for it."  # the message names a host
     if isinstance(error, ClassNotCounted):
-        return error.public_message
+        return f"Accelerators of resource class {error.resource_class} are not counted in this cloud; ask its operator."
     if isinstance(error, exceptions.LimitNotSet):
         return f"No limit is set for resource {error.resource}."
     if isinstance(error, exceptions.ReservationConflict):

@@ -46,14 +46,6 @@ def translated(error: exceptions.QuotaError) -> Any:
     return exception.ServiceUnavailable(UNAVAILABLE, retry_after=seconds)
 
 
-def retry_after(error: Exception) -> int | None:
-    """The seconds after which to retry after a 503 of cyborg_quota; None for other errors."""
-    if not isinstance(error, exception.ServiceUnavailable):
-        return None
-    seconds = getattr(error, "kwargs", {}).get("retry_after")
-    return seconds if isinstance(seconds, int) else None
-
-
 class _Untraced(Exception):
     """An exception that traceback.format_exception renders as an empty line."""
 

@@ -24,17 +24,11 @@ XILINX_TRAIT: Final = "trait:CUSTOM_FPGA_XILINX"
 
 
 class ClassNotCounted(exceptions.QuotaError):
-    """No rule charges a resource class, and [cyborg] unmapped is ``refuse``.
-
-    ``public_message``: for the API's caller, who cannot change the configuration that the message of the error names.
-    """
+    """No rule charges a resource class, and [cyborg] unmapped is ``refuse``."""
 
     def __init__(self, resource_class: str, reason: str) -> None:
         self.resource_class = resource_class
         self.reason = reason
-        self.public_message = (
-            f"Accelerators of resource class {resource_class} are not counted in this cloud; ask its operator."
-        )
         super().__init__(f"Accelerators of resource class {resource_class} cannot be charged: {reason}.")
 
 

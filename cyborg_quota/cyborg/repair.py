@@ -80,12 +80,13 @@ class Repair:
             if self._thread is not None:
                 return False
             run = functools.partial(self._run_until_done, delay_seconds, compare_all)
-            self._thread = threading.Thread(target=run, name="cyborg-quota-repair", daemon=True)
+            thread = threading.Thread(target=run, name="cyborg-quota-repair", daemon=True)
             try:
-                self._thread.start()
+                thread.start()
             except RuntimeError:  # the process is ending, or may start no more threads
-                self._thread = None
-            return self._thread is not None
+                return False
+            self._thread = thread
+            return True
 
     def _run_until_done(self, pause_seconds: float, compare_all: bool) -> None:
         while True:

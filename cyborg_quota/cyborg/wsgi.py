@@ -44,7 +44,7 @@ class ConductorAPI(rpcapi.ConductorAPI):  # type: ignore[misc]
             return super().arq_apply_patch(context, patch_list, valid_fields)
         except Exception as error:
             plain = errors.plain(error)
-            seconds = errors.retry_after(plain)
+            seconds = getattr(plain, "kwargs", {}).get("retry_after")  # of a 503; see errors.translated
             if seconds is not None:
                 pecan.response.headers["Retry-After"] = str(seconds)
             if plain is error:

@@ -37,11 +37,8 @@ class TraceError(exceptions.InvalidRequest):
     """A trace, or a line of it, is invalid. ``line`` is None if the error concerns the whole file."""
 
     def __init__(self, name: str, line: int | None, reason: str) -> None:
-        self.name = name
         self.line = line
-        self.reason = reason
-        location = name if line is None else f"{name}, line {line}"
-        super().__init__(f"{location}: {reason}.")
+        super().__init__(f"{name}{'' if line is None else f', line {line}'}: {reason}.")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -83,11 +80,13 @@ class Trace:
                 fields = self._fields(number, raw)
                 if number == HEADER_LINE:
                     if fields != HEADER:
-                        raise self._make_error(number, f"the header must be {','.join(HEADER)}")
+                        raise TraceError(self.name, number, f"the header must be {','.join(HEADER)}")
                     continue
                 event = self._event(number, fields)
                 if event.time < time:
-                    raise self._make_error(number, f"time {event.time:g} is before {time:g}, that of an earlier line")
+                    raise TraceError(
+                        self.name, number, f"time {event.time:g} is before {time:g}, that of an earlier line"
+                    )
                 time = event.time
                 yield event
 
@@ -103,37 +102,36 @@ class Trace:
 
     def _fields(self, number: int, raw: bytes) -> list[str]:
         if len(raw) > _LONGEST_LINE_BYTES:
-            raise self._make_error(number, f"longer than {_LONGEST_LINE_BYTES} bytes")
+            raise TraceError(self.name, number, f"longer than {_LONGEST_LINE_BYTES} bytes")
         try:
             text = raw.decode("utf-8-sig" if number == HEADER_LINE else "utf-8")
         except UnicodeDecodeError:
-            raise self._make_error(number, "not UTF-8") from None
+            raise TraceError(self.name, number, "not UTF-8") from None
         if "\0" in text:
-            raise self._make_error(number, "a NUL character")
+            raise TraceError(self.name, number, "a NUL character")
         try:
             return next(csv.reader([text.rstrip("\r\n")], strict=True), [])
         except csv.Error as error:
-            raise self._make_error(number, str(error)) from None
+            raise TraceError(self.name, number, str(error)) from None
 
     def _event(self, number: int, fields: list[str]) -> Event:
         if len(fields) != len(HEADER):
-            raise self._make_error(number, f"{len(fields)} columns, not {len(HEADER)}")
+            raise TraceError(self.name, number, f"{len(fields)} columns, not {len(HEADER)}")
         time, kind, consumer, project_id, resource, amount = fields
         if not _TIME.fullmatch(time):
-            raise self._make_error(number, f"time {_abbreviated(time)} is not a number of seconds")
+            raise TraceError(self.name, number, f"time {_abbreviated(time)} is not a number of seconds")
         if kind not in KINDS:
-            raise self._make_error(number, f"event {_abbreviated(kind)} is none of {', '.join(KINDS)}")
+            raise TraceError(self.name, number, f"event {_abbreviated(kind)} is none of {', '.join(KINDS)}")
         if not _AMOUNT.fullmatch(amount) or not 0 < int(amount) <= MAX_AMOUNT:
-            raise self._make_error(number, f"amount {_abbreviated(amount)} is not an integer from 1 to {MAX_AMOUNT}")
+            raise TraceError(
+                self.name, number, f"amount {_abbreviated(amount)} is not an integer from 1 to {MAX_AMOUNT}"
+            )
         try:
             for field, value in (("consumer", consumer), ("project", project_id), ("resource", resource)):
                 validation.check_name(field, value)
         except exceptions.InvalidName as error:
-            raise self._make_error(number, str(error).rstrip(".")) from None
+            raise TraceError(self.name, number, str(error).rstrip(".")) from None
         return Event(number, float(time), kind, consumer, project_id, resource, int(amount))
-
-    def _make_error(self, number: int, reason: str) -> TraceError:
-        return TraceError(self.name, number, reason)
 
 
 def _abbreviated(text: str) -> str:

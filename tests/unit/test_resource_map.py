@@ -7,6 +7,7 @@ from oslotest import base
 
 from cyborg_quota import exceptions
 from cyborg_quota.cyborg import mapping
+from cyborg_quota.cyborg.bind_tracker import public_message
 from cyborg_quota.cyborg.mapping import ClassNotCounted, ResourceMap, Rule, parse_rule
 from tests import fixtures
 
@@ -63,7 +64,7 @@ class TestResourceMap(base.BaseTestCase):
     def test_no_rule(self) -> None:
         error = self.assertRaises(ClassNotCounted, resource_map("FPGA: fpga").deltas, group("CUSTOM_SSD"))
         expected = "Accelerators of resource class CUSTOM_SSD are not counted in this cloud; ask its operator."
-        self.assertEqual(expected, error.public_message)
+        self.assertEqual(expected, public_message(error))
         self.assertEqual("CUSTOM_SSD", error.resource_class)
         self.assertIn("resource_rule", str(error))
         self.assertEqual({}, resource_map("FPGA: fpga", refuses=False).deltas(group("CUSTOM_SSD")))
