@@ -33,7 +33,7 @@ def make_cloud(backend: str) -> str:
     for number in range(PROJECTS):
         context = base.Context(f"p{number}")
         engine.rollback(context, engine.reserve(context, {"fpga": 1, "gpu": 1}))
-    engine.limits.totals.set(base.ADMIN, {"gpu": MOST})
+    engine.limits.set_total_limits(base.ADMIN, {"gpu": MOST})
     engine.close()
     return url
 

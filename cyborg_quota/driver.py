@@ -123,7 +123,7 @@ class DbQuotaDriver:
         """The interface of limits, the project tree and the history, with what all subjects have in common."""
         database = self._database.long_transactions
         tree = Tree(database, self._paths, self.history)
-        return Limits(self._untimed, database, tree, self.history, self, *common, **options)
+        return Limits(database, self._untimed, tree, self.history, self, *common, **options)
 
     def interfaces(self, *common: Any) -> dict[str, Any]:
         """The interfaces of SUBJECTS by name, with what all interfaces have in common: see Subject."""

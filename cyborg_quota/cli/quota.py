@@ -237,7 +237,7 @@ def _show(
     if whole is not None and (project_id is not None or pod is not None):
         raise BadUsage(f"{whole} cannot be combined with a project or --pod.")
     if total:
-        totals = run.engine.limits.totals.list(run.context)
+        totals = run.engine.limits.list_total_limits(run.context)
         return Table(TOTAL_COLUMNS, paging.page(totals, lambda one: (one.resource,), ("resource",), **page))
     if default:
         defaults = sorted(run.engine.limits.list_defaults(run.context).items())
@@ -338,7 +338,7 @@ def _set(
         changes, run.refusal = operations.preview(run, limits, project_id, pod, span, total=total)
         return changes
     if total:
-        run.engine.limits.totals.set(run.context, limits, reason=reason)
+        run.engine.limits.set_total_limits(run.context, limits, reason=reason)
     elif until is not None and project_id is not None:
         made = run.engine.limits.set_overrides(run.context, limits, project_id, until, start=start, reason=reason)
         remedy = f"override delete {' '.join(one.id for one in made)}"
@@ -410,7 +410,7 @@ def _unset(
 ) -> None:
     _check_scope(project_id, pod, **scope)
     if scope["total"]:
-        run.engine.limits.totals.unset(run.context, resource, reason=reason)
+        run.engine.limits.unset_total_limits(run.context, resource, reason=reason)
         return
     limits = {validation.check_name("resource", name): None for name in resource}
     if run.conf.limits.driver == "database":  # another driver refuses the change, and says where limits are set

@@ -128,7 +128,7 @@ class Checks(upgradecheck.UpgradeCommands):
         if self._conf.limits.driver != "database":
             return Result(SUCCESS, f"[limits] driver {self._conf.limits.driver} has none")
         with self._engine() as engine:
-            totals = ", ".join(total.resource for total in engine.limits.totals.list(validation.admin_context()))
+            totals = ", ".join(total.resource for total in engine.limits.list_total_limits(validation.admin_context()))
         return Result(SUCCESS, f"enforced: {totals}" if totals else "none is set")
 
     def _counters(self) -> Result:

@@ -31,8 +31,6 @@ HAS_NOT_ENDED: Final = _column.ends_at > clock.utc_now()
 IS_ACTIVE: Final = sa.and_(_column.starts_at <= clock.utc_now(), HAS_NOT_ENDED)
 """The condition of an override that applies at this moment, by the clock of the database."""
 
-_LIMITS: Final = sa.select(*_KEY, _column.hard_limit, _column.generation, _column.ordinal)
-
 
 def latest(rows: Iterable[tuple[UsageKey, int, int, int]]) -> dict[UsageKey, int]:
     """The limit that applies, by its key. ``rows``: key, limit, generation and number of overrides."""
@@ -105,14 +103,6 @@ def _override(row: Any) -> LimitOverride:
         until=row.ends_at,
         reason=row.reason,
     )
-
-
-def active(connection: sa.Connection, project_ids: Collection[str] | None = None) -> dict[UsageKey, int]:
-    """The limits that overrides set at this moment."""
-    query = _LIMITS.where(IS_ACTIVE)
-    if project_ids is not None:
-        query = query.where(_column.project_id.in_(sorted(project_ids)))
-    return latest((UsageKey(row[0], row[1]), row[2], row[3], row[4]) for row in connection.execute(query))
 
 
 def now(connection: sa.Connection) -> datetime.datetime:

@@ -450,11 +450,6 @@ def lock_order_columns(*, by_id: bool) -> list[sa.ColumnElement[Any]]:
 _IS_HELD: Final = sa.or_(_usage.used > 0, _usage.reserved > 0)
 
 
-def of_project_query(project_id: str) -> sa.Select[Any]:
-    """The query for one row of a project, if it has any."""
-    return sa.select(_usage.project_id).where(_usage.project_id == project_id).limit(1)
-
-
 def holders_query(after: str, count: int) -> sa.Select[Any]:
     """The query for the first ``count`` projects with usage and with an id greater than ``after``."""
     return paging.first_projects(_usage.project_id, after, count, _IS_HELD)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
 from cyborg_quota import exceptions, policy, validation
-from cyborg_quota.db import change_log, overrides, path_state, projects, usages
+from cyborg_quota.db import change_log, overrides, path_state, projects
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.db.path_state import PathState
 from cyborg_quota.db.prepared import chunks
@@ -48,15 +48,29 @@ BATCH_PROJECTS: Final = 500
 """The number of projects that one transaction of import_projects places. Charges of these projects wait for it."""
 
 
-class _Interface(Subject):
-    """What the two interfaces of limits have in common."""
+class Limits(Subject):
+    """Limits and projects, and the history. All calls need an admin's context, except history and default_limits.
 
-    def __init__(self, database: Database, tree: Tree, history: History, *common: Any, **options: Any) -> None:
-        """``database``: for transactions that check all limits, which takes seconds in a large cloud. ``common``,
-        ``options``: the arguments of Subject.
+    Policy may permit other contexts set_limit, set_limits, unset_limit, set_overrides and cancel_overrides.
+
+    If ``[limits] driver`` is not ``database``, the calls raise LimitsReadOnly, except those that say so,
+    ``list_limits``, ``list_projects``, ``import_projects``, ``is_known_project``, ``list_holders``, ``list_holdings``,
+    ``count_total_limits_held`` and the calls on the history.
+
+    A total limit is the largest amount of a resource that all projects may hold together.
+
+    A ``reason`` is one line of text, recorded in the history; it is required if [limits] require_reason is set.
+    """
+
+    def __init__(
+        self, database: Database, untimed: Database, tree: Tree, history: History, *common: Any, **options: Any
+    ) -> None:
+        """``database``: for transactions that check all limits, which takes seconds in a large cloud. ``untimed``: for
+        statements without a timeout: the history may be long. ``common``, ``options``: the arguments of Subject.
         """
         super().__init__(*common, **options)
         self._database = database
+        self._untimed = untimed
         self._tree = tree
         self._history = history
         self._source = self._driver.limit_driver
@@ -74,88 +88,6 @@ class _Interface(Subject):
 
     def _read_totals(self) -> list[TotalLimit]:
         return self._database.read_synced(tables.read_totals)
-
-
-class Totals(_Interface):
-    """The largest amount of a resource that all projects may hold together. All calls need an admin's context.
-
-    Only [limits] driver = database has total limits; with another driver, ``list`` returns none, and the other calls
-    raise LimitsReadOnly.
-    """
-
-    def set(self, context: Context, limits: Mapping[str, int], *, reason: str | None = None) -> None:
-        """Set total limits ({resource: limit}). They are enforced when the call returns.
-
-        The call counts what all projects hold, while other calls reserve. The limit may be below the present usage:
-        reserves are then refused until the usage is below it. Raises UnknownResource, InvalidRequest.
-        """
-        validation.admin_only(context, "set_total_limits")
-        self._changes.set_totals(self._check(limits), self._author(context, reason))
-
-    def preview(self, context: Context, limits: Mapping[str, int]) -> list[RecordedChange]:
-        """The changes that ``set`` would make. Writes nothing. Raises the errors of ``set``."""
-        validation.admin_only(context, "preview_total_limits")
-        wanted = self._check(limits)
-        self._require_stored()
-        return limit_changes.total_changes(self._read_totals(), wanted)
-
-    def unset(
-        self,
-        context: Context,
-        resources: Iterable[str],
-        *,
-        reason: str | None = None,
-    ) -> None:
-        """Remove total limits, all or none. Raises TotalLimitNotFound."""
-        validation.admin_only(context, "unset_total_limits")
-        names = [validation.check_name("resource", name) for name in validation.resource_list(resources)]
-        author = self._author(context, reason)
-        self._changes.set_totals(dict.fromkeys(names), author, must_exist=True)
-
-    def list(self, context: Context) -> list[TotalLimit]:
-        """All total limits, by resource; with another limit driver, none."""
-        validation.admin_only(context, "list_total_limits")
-        return self._read_totals() if isinstance(self._source, DatabaseLimitDriver) else []
-
-    def count_held(self, context: Context, resources: Iterable[str]) -> dict[str, int]:
-        """What all projects have in use and reserved, by resource, whether a total limit is set or not.
-
-        Adds up the counters of all projects in one statement. Raises LimitsReadOnly.
-        """
-        validation.admin_only(context, "count_total_limits_held")
-        self._require_stored()
-        names = [validation.check_name("resource", name) for name in validation.resource_list(resources)]
-        held = self._database.read(lambda connection: tables.held_by_all(connection, names))
-        return {**dict.fromkeys(names, 0), **held}
-
-    def _check(self, limits: Mapping[str, int]) -> dict[str, int]:
-        if not isinstance(limits, Mapping) or not limits:
-            raise exceptions.InvalidRequest("Total limits must map at least one resource to a limit.")
-        validation.refuse_unknown(limits, self._resources)
-        for resource, limit in limits.items():
-            rule = f"The total limit of {resource} must be an integer from 0 to {MAX_LIMIT}"
-            validation.integer(limit, 0, MAX_LIMIT, rule)
-        return {validation.check_name("resource", resource): int(limit) for resource, limit in limits.items()}
-
-
-class Limits(_Interface):
-    """Limits and projects, and the history. All calls need an admin's context, except history.
-
-    Policy may permit other contexts set_limit, set_limits, unset_limit, set_overrides and cancel_overrides.
-
-    If ``[limits] driver`` is not ``database``, all calls raise LimitsReadOnly, except ``list_limits``,
-    ``list_projects``, ``import_projects``, ``is_known_project``, ``list_holders``, ``list_holdings`` and the calls on
-    the history.
-
-    A ``reason`` is one line of text, recorded in the history; it is required if [limits] require_reason is set.
-    """
-
-    def __init__(self, untimed: Database, *common: Any, **options: Any) -> None:
-        """``untimed``: for transactions whose statements have no timeout: the history may be long."""
-        super().__init__(*common, **options)
-        self._untimed = untimed
-        self.totals: Final = Totals(*common, **options)
-        """Limits over all projects."""
 
     # --- projects ---
 
@@ -518,10 +450,11 @@ class Limits(_Interface):
             tree = LimitTree({}, {}, projects.subtree_edges(connection, top), initial_limits)
             counters: dict[UsageKey, Counters] = {}
             nodes = limit_tree.page(tree, [top], count, last)
-            for some in chunks([name for _, name in nodes]):
-                tree.defaults, limits, _ = tables.read_limits(connection, some)
-                tree.project_limits.update({**limits, **overrides.active(connection, some)})
-                counters.update(usages.read(connection, some))
+            for some in chunks([name for _, name in nodes], path_state.MAX_PROJECTS):
+                state = path_state.read_many(connection, some)[0]
+                tree.defaults.update(state.defaults)
+                tree.project_limits.update(state.project_limits)
+                counters.update(state.counters)
             return limit_tree.rows(tree, counters, nodes, self.limit_if_missing)
 
         return self._database.read(read)
@@ -554,6 +487,61 @@ class Limits(_Interface):
         initial_limits = self._require_stored().initial_limits
         parents, state = self._database.read(path_state.read_tree)
         return LimitTree(dict(state.defaults), dict(state.project_limits), parents, initial_limits), state
+
+    # --- limits over all projects ---
+
+    @admin_call
+    def set_total_limits(self, context: Context, limits: Mapping[str, int], *, reason: str | None = None) -> None:
+        """Set total limits ({resource: limit}). They are enforced when the call returns.
+
+        The call counts what all projects hold, while other calls reserve. The limit may be below the present usage:
+        reserves are then refused until the usage is below it. Raises UnknownResource, InvalidRequest.
+        """
+        self._changes.set_totals(self._check_totals(limits), self._author(context, reason))
+
+    @admin_call
+    def preview_total_limits(self, context: Context, limits: Mapping[str, int]) -> list[RecordedChange]:
+        """The changes that ``set`` would make. Writes nothing. Raises the errors of ``set``."""
+        wanted = self._check_totals(limits)
+        self._require_stored()
+        return limit_changes.total_changes(self._read_totals(), wanted)
+
+    @admin_call
+    def unset_total_limits(
+        self,
+        context: Context,
+        resources: Iterable[str],
+        *,
+        reason: str | None = None,
+    ) -> None:
+        """Remove total limits, all or none. Raises TotalLimitNotFound."""
+        names = [validation.check_name("resource", name) for name in validation.resource_list(resources)]
+        author = self._author(context, reason)
+        self._changes.set_totals(dict.fromkeys(names), author, must_exist=True)
+
+    @admin_call
+    def list_total_limits(self, context: Context) -> list[TotalLimit]:
+        """All total limits, by resource. With another limit driver than database, none."""
+        return self._read_totals() if isinstance(self._source, DatabaseLimitDriver) else []
+
+    @admin_call
+    def count_total_limits_held(self, context: Context, resources: Iterable[str]) -> dict[str, int]:
+        """What all projects have in use and reserved, by resource, whether a total limit is set or not.
+
+        Adds up the counters of all projects in one statement.
+        """
+        names = [validation.check_name("resource", name) for name in validation.resource_list(resources)]
+        held = self._database.read(lambda connection: tables.held_by_all(connection, names))
+        return {**dict.fromkeys(names, 0), **held}
+
+    def _check_totals(self, limits: Mapping[str, int]) -> dict[str, int]:
+        if not isinstance(limits, Mapping) or not limits:
+            raise exceptions.InvalidRequest("Total limits must map at least one resource to a limit.")
+        validation.refuse_unknown(limits, self._resources)
+        for resource, limit in limits.items():
+            rule = f"The total limit of {resource} must be an integer from 0 to {MAX_LIMIT}"
+            validation.integer(limit, 0, MAX_LIMIT, rule)
+        return {validation.check_name("resource", resource): int(limit) for resource, limit in limits.items()}
 
     # --- overrides ---
 

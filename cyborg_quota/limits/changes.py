@@ -134,7 +134,7 @@ class LimitChanges:
                 key = UsageKey(project_id, *counted)
                 changes += document.put(family.tree.project_limits, key, limit, project_id, counted)
                 tables.set_limit(connection, key, limit)
-            self._refuse(family, [project_id], list(limits))
+            self._refuse(family, changes)
             return True, change_log.record(connection, author, changes)
 
         self._change(functools.partial(self._allowed_parent, project_id, allow), work)
@@ -164,7 +164,7 @@ class LimitChanges:
             check_span(span[0] or now, span[1], now)
             changes = [made(one) for one in new]
             after = Timeline(family.tree, [*family.overrides, *new], now, (generation, 0))
-            self._refuse(after, [project_id], sorted(map(ResourceKey, limits)), changes)
+            self._refuse(after, changes)
             if dry_run:
                 return new, None
             overrides.insert(connection, new)
@@ -186,10 +186,10 @@ class LimitChanges:
                     raise exceptions.OverrideNotFound(override_id)
             ended = [by_id[override_id] for override_id in sorted(set(ids))]
             left = [one for one in family.overrides if one not in ended]
-            keys = sorted({ResourceKey(one.resource) for one in ended})
-            self._refuse(dataclasses.replace(family, overrides=left), {one.project_id for one in ended}, keys)
+            changes = [cancelled(one) for one in ended]
+            self._refuse(dataclasses.replace(family, overrides=left), changes)
             overrides.delete(connection, ended)
-            return ended, change_log.record(connection, author, [cancelled(one) for one in ended])
+            return ended, change_log.record(connection, author, changes)
 
         return self._change(lambda: self._parents(ids, may_cancel), work)
 
@@ -237,15 +237,9 @@ class LimitChanges:
         allow(parent_id)
         return {project_id: parent_id}
 
-    def _refuse(
-        self,
-        limits: Timeline,
-        names: Collection[str],
-        keys: Collection[ResourceKey],
-        changes: Sequence[RecordedChange] = (),
-    ) -> None:
+    def _refuse(self, limits: Timeline, changes: Sequence[RecordedChange]) -> None:
         """Raise LimitRefused if the model forbids these limits, now or when an override begins or ends."""
-        problems = timeline.problems(self._limits.model, limits, names, keys)
+        problems = find_problems(self._limits, limits, changes)
         if problems:
             raise exceptions.LimitRefused(problems, changes)
 
@@ -261,15 +255,14 @@ class LimitChanges:
                     raise exceptions.ProjectRefused(name, "is not known; add it first")
             if is_new and tree.parents.get(project_id) is not None:
                 raise exceptions.ProjectRefused(project_id, f"is already in the tree, below {tree.parents[project_id]}")
+            change = RecordedChange.of_parent(project_id, tree.parents, parent_id)
             tree.set_parent(project_id, parent_id)
             levels = len(tree.path(project_id)) - 1 + tree.height(project_id)
             if levels > MAX_DEPTH:
                 raise exceptions.ProjectRefused(
                     project_id, f"would make a tree of {levels} levels; at most {MAX_DEPTH} are possible"
                 )
-            affected = [project_id, *tree.children_of.get(project_id, ())]
-            limits = Timeline(tree, *overrides.read(connection))
-            self._refuse(limits, affected, limits.keys)
+            self._refuse(Timeline(tree, *overrides.read(connection)), [change])
 
         self._tree.place({project_id: parent_id}, author, check)
 

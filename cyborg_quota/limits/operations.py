@@ -70,7 +70,7 @@ def preview(
     the tree.
     """
     if total:
-        return caller.engine.limits.totals.preview(caller.elevated, limits), None
+        return caller.engine.limits.preview_total_limits(caller.elevated, limits), None
     interface = caller.engine.limits
     refusal: exceptions.LimitRefused | None = None
     try:

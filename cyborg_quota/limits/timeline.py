@@ -48,12 +48,6 @@ class Timeline:
         limited = {*self.tree.defaults, *(one.resource for one in self.overrides)}
         return sorted({*map(ResourceKey, limited), *(key.resource_key for key in self.tree.project_limits)})
 
-    def boundaries(self) -> list[datetime.datetime]:
-        """Now, and every later moment at which an override begins or ends; sorted."""
-        if self.now is None:
-            return []
-        return sorted({self.now, *self.by_boundary()})
-
     def by_boundary(self) -> dict[datetime.datetime, list[LimitOverride]]:
         """The overrides that begin or end, by the moment; and those that apply now."""
         changed: dict[datetime.datetime, list[LimitOverride]] = {}
@@ -93,7 +87,7 @@ class LimitSet:
 
     def boundaries(self, begin: datetime.datetime) -> list[datetime.datetime]:
         """``begin``, and every later moment at which an override begins or ends; sorted."""
-        return Timeline(self.tree, self.overrides, begin).boundaries()
+        return sorted({begin, *Timeline(self.tree, self.overrides, begin).by_boundary()})
 
     def limit(self, project_id: str, resource: str) -> int | None:
         """The limit of a project, or of all (TOTAL). None: none is set, so that every request is refused."""

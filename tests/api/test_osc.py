@@ -70,7 +70,7 @@ class TestCommands(OscTestCase):
         self.assertEqual([("fpga", 0), ("gpu", 20)], self.rows(quota.ShowQuota, "higgs"))
         detail = self.rows(quota.ShowQuota, "--usage", "detector")
         self.assertEqual(("gpu", 2, 2, 0, 0, None), detail[1])
-        self.engine.limits.totals.set(base.ADMIN, {"gpu": 9})
+        self.engine.limits.set_total_limits(base.ADMIN, {"gpu": 9})
         self.assertEqual([("gpu", 9, 9)], self.rows(quota.ShowQuota, "--total"))
         self.assertEqual(
             ("gpu", 20, 5, 1, 0, "all projects (total)"), self.rows(quota.ShowQuota, "--usage", "higgs")[1]

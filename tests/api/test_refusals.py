@@ -27,7 +27,7 @@ class TestTheOneThatBinds(RefusalTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.engine.limits.totals.set(base.ADMIN, {"gpu": 500})
+        self.engine.limits.set_total_limits(base.ADMIN, {"gpu": 500})
 
     def test_check_reveals_no_other_limit(self) -> None:
         """Otherwise, the amount at which a limit appears in the answer reveals what the projects above it hold."""
@@ -53,7 +53,7 @@ class TestTheOneThatBinds(RefusalTestCase):
         admin.set_limits(base.ADMIN, {"gpu": 0}, "simulation")
         admin.set_limits(base.ADMIN, {"gpu": 20}, "physics")
         admin.set_limits(base.ADMIN, {"gpu": 20}, "detector")
-        self.engine.limits.totals.set(base.ADMIN, {"gpu": 21})
+        self.engine.limits.set_total_limits(base.ADMIN, {"gpu": 21})
         detail = self.ask("/v2/quotas/detector/detail", LEAF).json["quota"]["gpu"]
         self.assertEqual((12, "higgs"), (detail["fits"], detail["bound_by"]["project_id"]))
         [found] = self.check_quota({"gpu": 100}, "detector", LEAF)["violations"]

@@ -165,10 +165,13 @@ class TestKilledTotals(CrashTestCase):
     def test_a_total_limit_is_switched(self) -> None:
         """It is enforced only if all is counted, what it counts is right, and a repeat of the call completes it."""
         self.engine.reserve(base.Context("b"), {"gpu": 3})
-        limits = self.engine.limits.totals
+        limits = self.engine.limits
         calls: dict[str, Step] = {
-            "set": Step(self.unset_total, lambda: limits.set(base.ADMIN, {"gpu": 9})),
-            "unset": Step(lambda: limits.set(base.ADMIN, {"gpu": 9}), lambda: limits.unset(base.ADMIN, ["gpu"])),
+            "set": Step(self.unset_total, lambda: limits.set_total_limits(base.ADMIN, {"gpu": 9})),
+            "unset": Step(
+                lambda: limits.set_total_limits(base.ADMIN, {"gpu": 9}),
+                lambda: limits.unset_total_limits(base.ADMIN, ["gpu"]),
+            ),
         }
         for name, step in calls.items():
             outcomes = set()
@@ -180,7 +183,7 @@ class TestKilledTotals(CrashTestCase):
                     content = hooks.tables(self.sql)
                 ends = self.make(step.change, at)
                 kill_points.add(points, ends)
-                outcomes.add(tuple(limits.list(base.ADMIN)))
+                outcomes.add(tuple(limits.list_total_limits(base.ADMIN)))
                 if hooks.tables(self.sql) == content:
                     continue  # the next one is killed on the same content
                 content = None
@@ -190,12 +193,14 @@ class TestKilledTotals(CrashTestCase):
                 with contextlib.suppress(exceptions.QuotaError):  # "there is no total limit": the first call removed it
                     step.change()
                 self.assert_invariants()
-                self.assertEqual([TotalLimit("gpu", 9, 5)] if name == "set" else [], limits.list(base.ADMIN), at)
+                self.assertEqual(
+                    [TotalLimit("gpu", 9, 5)] if name == "set" else [], limits.list_total_limits(base.ADMIN), at
+                )
             self.assertEqual({(), (TotalLimit("gpu", 9, 5),)}, outcomes, name)
 
     def unset_total(self) -> None:
         with contextlib.suppress(exceptions.QuotaError):
-            self.engine.limits.totals.unset(base.ADMIN, ["gpu"])
+            self.engine.limits.unset_total_limits(base.ADMIN, ["gpu"])
 
     def test_a_total_that_is_counted_after_its_limit_is_detected(self) -> None:
         """The control: the row and the limit are committed before what the roots hold is added."""
@@ -211,7 +216,7 @@ class TestKilledTotals(CrashTestCase):
         for at in points:
             self.unset_total()
             with mock.patch.object(charges, "count_totals", naive):
-                ends = self.make(lambda: self.engine.limits.totals.set(base.ADMIN, {"gpu": 9}), at)
+                ends = self.make(lambda: self.engine.limits.set_total_limits(base.ADMIN, {"gpu": 9}), at)
             kill_points.add(points, ends)
             found = self.engine.audit(base.ADMIN)
             self.engine.heal(base.ADMIN)

@@ -82,15 +82,15 @@ class TestChanges(CachedLimitsTestCase):
             "document": (lambda: self.admin.import_limits(ADMIN, document), "flat"),
             "override": (lambda: self.override(3, None, 999), "leaf"),
             "override of the parent": (lambda: self.override(9, None, 999, "root"), "leaf"),
-            "total": (lambda: self.engine.limits.totals.set(ADMIN, {"gpu": 15}), "leaf"),
-            "lower total": (lambda: self.engine.limits.totals.set(ADMIN, {"gpu": 15}), "flat"),
+            "total": (lambda: self.engine.limits.set_total_limits(ADMIN, {"gpu": 15}), "leaf"),
+            "lower total": (lambda: self.engine.limits.set_total_limits(ADMIN, {"gpu": 15}), "flat"),
             "move": (lambda: self.admin.move_project(ADMIN, "leaf", "small"), "leaf"),
         }
 
     def prepare(self, name: str) -> None:
         """Remove the limits of other changes, and let the other process read the path."""
         with contextlib.suppress(exceptions.QuotaError):
-            self.engine.limits.totals.unset(ADMIN, ["gpu"])
+            self.engine.limits.unset_total_limits(ADMIN, ["gpu"])
         for override in self.admin.list_overrides(ADMIN)[0]:
             self.admin.cancel_overrides(ADMIN, [override.id])
         self.admin.import_limits(
@@ -104,7 +104,7 @@ class TestChanges(CachedLimitsTestCase):
             },
         )
         if name == "lower total":
-            self.engine.limits.totals.set(ADMIN, {"gpu": 99})
+            self.engine.limits.set_total_limits(ADMIN, {"gpu": 99})
         self.assertTrue(self.is_granted(4) and self.is_granted(4, "flat"), name)
 
     def test_each(self) -> None:

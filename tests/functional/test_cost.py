@@ -209,7 +209,7 @@ class TestCost(test_limits.LimitsTestCase):
         self.add(0, SMALL, history=3)
         clouds.add_children(self.sql, "mid0", SMALL_WIDE)
         self.admin.unset_limit(base.ADMIN, "gpu", "p7")  # as after the last call
-        self.engine.limits.totals.set(base.ADMIN, {"gpu": 10**6, "fpga": 10**6})
+        self.engine.limits.set_total_limits(base.ADMIN, {"gpu": 10**6, "fpga": 10**6})
         small = self.read()
         self.add(SMALL, LARGE, history=1)
         large = self.read()
@@ -224,7 +224,7 @@ class TestCost(test_limits.LimitsTestCase):
         self.admin.set_limits(base.ADMIN, {"gpu": 1, "fpga": 5})
         self.add(0, SMALL, history=1)
         self.admin.unset_limit(base.ADMIN, "gpu", "p7")
-        self.engine.limits.totals.set(base.ADMIN, {"gpu": 10**6, "fpga": 10**6})
+        self.engine.limits.set_total_limits(base.ADMIN, {"gpu": 10**6, "fpga": 10**6})
         self.engine.pods.add(base.ADMIN, "pod1")
         before, before_in_pod = self.read(), self.returned_in_pod()
         keys = [(name, f"pod{pod}") for pod in range(PODS) for name in clouds.RESOURCES]

@@ -421,8 +421,8 @@ class TestReason(HistoryTestCase):
             lambda **reason: admin.cancel_overrides(
                 ALICE, [one.id for one in admin.list_overrides(base.ADMIN)[0]], **reason
             ),
-            lambda **reason: engine.limits.totals.set(ALICE, {"gpu": 1}, **reason),
-            lambda **reason: engine.limits.totals.unset(ALICE, ["gpu"], **reason),
+            lambda **reason: engine.limits.set_total_limits(ALICE, {"gpu": 1}, **reason),
+            lambda **reason: engine.limits.unset_total_limits(ALICE, ["gpu"], **reason),
         ]
         for call in calls:
             before = self.changes()
@@ -433,7 +433,7 @@ class TestReason(HistoryTestCase):
             call(reason="because")
         admin.import_limits(ALICE, {"defaults": {"gpu": 7}}, dry_run=True)
         admin.set_overrides(ALICE, {"gpu": 1}, "p", NEVER, dry_run=True)
-        engine.limits.totals.preview(ALICE, {"gpu": 7})
+        engine.limits.preview_total_limits(ALICE, {"gpu": 7})
         self.assertEqual(0, admin.purge_history(ALICE, 10**6))
 
     def test_bad_reasons(self) -> None:

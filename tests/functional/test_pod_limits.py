@@ -173,7 +173,7 @@ class TestEnforcement(PodLimitTestCase):
         self.assertRaises(exceptions.OverQuota, flat.reserve, base.Context("a"), {"gpu": 1}, provider="n1")
 
     def test_with_a_total_limit(self) -> None:
-        self.engine.limits.totals.set(ADMIN, {"gpu": 6})
+        self.engine.limits.set_total_limits(ADMIN, {"gpu": 6})
         self.limit(4)
         self.claim(4)
         self.assertEqual(["p1"], [over.pod for over in self.overs("a", 1)])

@@ -53,7 +53,7 @@ class StalePathTestCase(LimitsTestCase):
         uuids = [engine.reserve(base.Context(name), {"gpu": HELD}, consumer=name)[0] for name in "ab"]
         self.read_path(self.cached)
         if self.change == "total":
-            self.engine.limits.totals.set(ADMIN, {"gpu": LIMIT})
+            self.engine.limits.set_total_limits(ADMIN, {"gpu": LIMIT})
         else:
             trees.move(self.database, "r", "s")
         self.read_path(self.fresh)

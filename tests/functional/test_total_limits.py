@@ -41,14 +41,14 @@ class TotalTestCase(test_limits.LimitsTestCase):
         super().setUp()
         tree = {"a": None, "child": "a", "b": None, "c": None}
         self.import_tree(tree, {name: {"gpu": -1, "fpga": -1} for name in tree}, gpu=-1, fpga=-1)
-        self.totals = self.engine.limits.totals
+        self.totals = self.engine.limits
 
     def set_total(self, limit: int = 10, resource: str = "gpu", **how: Any) -> None:
-        self.totals.set(ADMIN, {resource: limit}, **how)
+        self.totals.set_total_limits(ADMIN, {resource: limit}, **how)
         self.assert_invariants()
 
     def total(self) -> TotalLimit:
-        (total,) = self.totals.list(ADMIN)
+        (total,) = self.totals.list_total_limits(ADMIN)
         return total
 
     def fits(self, project_id: str = "b") -> Headroom:
@@ -61,12 +61,12 @@ class TestEnforcement(TotalTestCase):
         self.hold("b", 4)
         self.quotas.reserve(base.Context("b"), {"fpga": 2})
         with clouds.captured() as captured:
-            self.assertEqual({"fpga": 2, "gpu": 7}, self.totals.count_held(ADMIN, ["gpu", "fpga"]))
+            self.assertEqual({"fpga": 2, "gpu": 7}, self.totals.count_total_limits_held(ADMIN, ["gpu", "fpga"]))
         with self.sql.connect() as connection:
             self.assertEqual([2], [clouds.rows_returned(connection, *query) for query in clouds.queries(captured)])
-        self.assertEqual({"other": 0}, self.totals.count_held(ADMIN, ["other"]))
+        self.assertEqual({"other": 0}, self.totals.count_total_limits_held(ADMIN, ["other"]))
         self.set_total(10)
-        self.assertEqual({"gpu": 7}, self.totals.count_held(ADMIN, ["gpu"]))
+        self.assertEqual({"gpu": 7}, self.totals.count_total_limits_held(ADMIN, ["gpu"]))
         self.assertEqual(TotalLimit("gpu", 10, 7), self.total())
         self.assertEqual(Headroom(3, None, "total", 10), self.fits())
         self.assertEqual([TOTAL], self.blockers("c", 4))
@@ -93,7 +93,7 @@ class TestEnforcement(TotalTestCase):
         self.assertIn("all projects, resource gpu: limit 10, requested 3", str(refused))
         refused = self.assertRaises(exceptions.OverQuota, self.quotas.reserve, ADMIN, {"gpu": 3}, project_id="b")
         self.assertIn("limit 10, held 8, requested 3", str(refused))
-        for call in (self.totals.list, lambda user: self.totals.set(user, {"gpu": 1})):
+        for call in (self.totals.list_total_limits, lambda user: self.totals.set_total_limits(user, {"gpu": 1})):
             self.assertRaises(exceptions.NotAuthorized, call, base.Context("a"))
         self.assertNotIn(TOTAL, {record.project_id for record in self.engine.list_usages(ADMIN)})
 
@@ -115,19 +115,19 @@ class TestEnforcement(TotalTestCase):
         self.set_total(5)
         self.set_total(6)
         self.assertEqual([], self.blockers("b", 6))
-        self.totals.unset(ADMIN, ["gpu"])
+        self.totals.unset_total_limits(ADMIN, ["gpu"])
         self.assert_invariants()
-        self.assertEqual([], self.totals.list(ADMIN))
+        self.assertEqual([], self.totals.list_total_limits(ADMIN))
         self.assertEqual([], self.blockers("b", 99))
         self.assertEqual({}, self.database.read(charges.rows_of_totals))
-        error = self.assertRaises(exceptions.TotalLimitNotFound, self.totals.unset, ADMIN, ["gpu"])
+        error = self.assertRaises(exceptions.TotalLimitNotFound, self.totals.unset_total_limits, ADMIN, ["gpu"])
         self.assertEqual(["gpu"], error.resources)
         self.assertIn("no total limit for gpu", str(error))
 
     def test_it_is_no_level_of_an_enforcement_model(self) -> None:
         self.policy = Flat
         engine = self.make_limited()
-        engine.limits.totals.set(ADMIN, {"gpu": 4})
+        engine.limits.set_total_limits(ADMIN, {"gpu": 4})
         engine.reserve(base.Context("child"), {"gpu": 3})
         self.assertEqual([TOTAL], [over.project_id for over in engine.check(ADMIN, {"gpu": 2}, "a")])
         self.assertEqual(Headroom(1, None, "total", 4), engine.headroom(ADMIN, "a")["gpu"])
@@ -135,14 +135,14 @@ class TestEnforcement(TotalTestCase):
     def test_bad_input(self) -> None:
         wrong: Any
         for wrong in ({}, None, {"gpu": -1}, {"gpu": None}, {"gpu": True}, {"gpu": 2**63}, {"gpu": "5"}):
-            self.assertRaises(exceptions.InvalidRequest, self.totals.set, ADMIN, wrong)
-            self.assertRaises(exceptions.InvalidRequest, self.totals.preview, ADMIN, wrong)
-        self.assertRaises(exceptions.UnknownResource, self.totals.set, ADMIN, {"gpu": 1, "tpu": 1})
-        self.assertRaises(exceptions.InvalidRequest, self.totals.unset, ADMIN, "gpu")
-        self.assertEqual([], self.totals.list(ADMIN))
+            self.assertRaises(exceptions.InvalidRequest, self.totals.set_total_limits, ADMIN, wrong)
+            self.assertRaises(exceptions.InvalidRequest, self.totals.preview_total_limits, ADMIN, wrong)
+        self.assertRaises(exceptions.UnknownResource, self.totals.set_total_limits, ADMIN, {"gpu": 1, "tpu": 1})
+        self.assertRaises(exceptions.InvalidRequest, self.totals.unset_total_limits, ADMIN, "gpu")
+        self.assertEqual([], self.totals.list_total_limits(ADMIN))
         engine = fixtures.open_engine(self, self.url, NoopLimitDriver())
-        self.assertRaises(exceptions.LimitsReadOnly, engine.limits.totals.set, ADMIN, {"gpu": 1})
-        self.assertEqual([], engine.limits.totals.list(ADMIN))
+        self.assertRaises(exceptions.LimitsReadOnly, engine.limits.set_total_limits, ADMIN, {"gpu": 1})
+        self.assertEqual([], engine.limits.list_total_limits(ADMIN))
 
     def test_one_statement_of_the_expirer_reads_all_paths(self) -> None:
         """Also those of roots that a total counts."""
@@ -164,7 +164,7 @@ class TestFence(TotalTestCase):
         other = self.make_limited()
         (uuid,) = other.reserve(base.Context("child"), {"gpu": 2})  # reads the path, and caches the reservation
         other.reserve(base.Context("b"), {"gpu": 2})
-        self.totals.set(ADMIN, {"gpu": 10})
+        self.totals.set_total_limits(ADMIN, {"gpu": 10})
         during(other)
         other.commit(base.Context("child"), [uuid])
         other.release(base.Context("child"), [uuid])
@@ -202,7 +202,7 @@ class TestFence(TotalTestCase):
         if is_naive:
             self.useFixture(MonkeyPatch("cyborg_quota.db.charges.make_row_of_total", lambda *_: None))
             self.useFixture(MonkeyPatch("cyborg_quota.db.charges.rows_of_totals", lambda _: rows))
-        self.totals.set(ADMIN, {"gpu": 10})
+        self.totals.set_total_limits(ADMIN, {"gpu": 10})
         other.reserve(base.Context("new"), {"gpu": 7})
 
     def test_a_root_that_is_inserted_meanwhile(self) -> None:
@@ -220,14 +220,14 @@ class TestFence(TotalTestCase):
         self.hold("b", 3)
         with mock.patch.object(History, "change", side_effect=Killed):
             self.assertRaises(Killed, self.set_total, 12)
-        self.assertEqual([], self.totals.list(ADMIN))
+        self.assertEqual([], self.totals.list_total_limits(ADMIN))
         self.assertEqual([], self.engine.audit(ADMIN))
         self.hold("c", 4)
         self.assertEqual([], self.engine.audit(ADMIN))
         self.assertEqual([], self.blockers("c", 99))
         self.set_total(11)
         self.assertEqual(TotalLimit("gpu", 11, 7), self.total())
-        self.totals.unset(ADMIN, ["gpu"])
+        self.totals.unset_total_limits(ADMIN, ["gpu"])
         change = History.change
 
         def removed_first(*arguments: Any, **more: Any) -> Any:
@@ -249,7 +249,7 @@ class TestFence(TotalTestCase):
         self.hold("b", 3)
         self.set_total(12)
         self.assertEqual(TotalLimit("gpu", 12, 3), self.total())
-        self.totals.unset(ADMIN, ["gpu"])
+        self.totals.unset_total_limits(ADMIN, ["gpu"])
         self.assert_invariants()
 
 
@@ -304,7 +304,7 @@ class TestTree(TotalTestCase):
         (notice,) = self.engine.notices(ADMIN)
         self.assertEqual(Notice(TOTAL, "gpu", 10, 8, 0, 80), notice)
         self.assertEqual("all projects, resource gpu: at 80 % of the limit (held 8, limit 10)", str(notice))
-        self.totals.unset(ADMIN, ["gpu"])
+        self.totals.unset_total_limits(ADMIN, ["gpu"])
         self.assertEqual([], self.engine.notices(ADMIN))
 
     def test_expiry_of_many_roots(self) -> None:
@@ -358,9 +358,9 @@ class TestTree(TotalTestCase):
     def test_a_drifted_total_does_not_refuse_its_removal(self) -> None:
         self.set_total(20)
         self.drift(TOTAL)
-        self.totals.unset(ADMIN, ["gpu"])
+        self.totals.unset_total_limits(ADMIN, ["gpu"])
         self.assert_invariants()
-        self.assertEqual([], self.totals.list(ADMIN))
+        self.assertEqual([], self.totals.list_total_limits(ADMIN))
         self.set_total(20)
         self.assertEqual(6, self.total().held)
 
@@ -407,9 +407,9 @@ class TestDocument(TotalTestCase):
         self.assertRaises(exceptions.UnknownResource, self.admin.import_limits, ADMIN, {"total": {"tpu": 1}})
 
     def test_history(self) -> None:
-        self.totals.set(ADMIN, {"gpu": 20}, reason="as bought")
-        self.totals.unset(ADMIN, ["gpu"])
-        self.totals.set(ADMIN, {"gpu": 7})
+        self.totals.set_total_limits(ADMIN, {"gpu": 20}, reason="as bought")
+        self.totals.unset_total_limits(ADMIN, ["gpu"])
+        self.totals.set_total_limits(ADMIN, {"gpu": 7})
         entries = [entry for entry in self.admin.history(ADMIN) if entry.project_id == TOTAL]
         self.assertEqual(
             [("set limit", None, 7, None), ("unset limit", 20, None, None), ("set limit", None, 20, "as bought")],

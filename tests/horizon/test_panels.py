@@ -257,8 +257,8 @@ class TestAdmin(PanelsTestCase):
         pods.add(ledger.ADMIN, "north", zone="az1", threshold=90)
         self.addCleanup(pods.remove, ledger.ADMIN, "north")
         pods.set_usage(ledger.ADMIN, "north", {"gpu": ResourceUse(8, 3)})
-        self.stack.engine.limits.totals.set(ledger.ADMIN, {"gpu": 50})
-        self.addCleanup(self.stack.engine.limits.totals.unset, ledger.ADMIN, ["gpu"])
+        self.stack.engine.limits.set_total_limits(ledger.ADMIN, {"gpu": 50})
+        self.addCleanup(self.stack.engine.limits.unset_total_limits, ledger.ADMIN, ["gpu"])
 
     def see_that_the_service_is_down(self) -> None:
         """Nothing answers at the endpoint of the catalog; Horizon remembers that there are capacity and pods."""

@@ -129,7 +129,7 @@ class TestCommands(test_rest_api.PersonasTestCase):
         self.assertRegex(self_id, "^[0-9a-f]{32}$")
         self.assertRegex(changes[0]["Request ID"], "^req-")
         self.assertEqual([10], [one["Limit"] for one in self.json_as("alice", "show", self.project)][1:])
-        self.engine.limits.totals.set(base.ADMIN, {"gpu": 50})
+        self.engine.limits.set_total_limits(base.ADMIN, {"gpu": 50})
         [row] = self.json_as("alice", "show", "--total")
         self.assertEqual(("gpu", 50), (row["Resource"], row["Limit"]))
         for arguments in (("show", "--total", self.project), ("show", "--default", "--pod", "north")):
@@ -150,7 +150,7 @@ class TestCommands(test_rest_api.PersonasTestCase):
                 f"Project {stranger} was not found. (HTTP 404", self.run_as("rita", "show", stranger, status=1)
             )
         self.assertIn("(HTTP 403", self.run_as("rita", "list", status=1))
-        self.engine.limits.totals.set(base.ADMIN, {"gpu": 5})
+        self.engine.limits.set_total_limits(base.ADMIN, {"gpu": 5})
         [_, row] = self.json_as("rita", "show", "--usage")
         self.assertEqual((2, "all projects (total)"), (row["Fits"], row["Bound By"]))
 

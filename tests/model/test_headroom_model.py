@@ -86,11 +86,11 @@ class Headrooms(stateful.RuleBasedStateMachine):
 
     @stateful.rule(limit=st.one_of(st.none(), TOTALS, TOTALS))
     def set_total(self, limit: int | None) -> None:
-        totals = self.engine.limits.totals
+        totals = self.engine.limits
         if limit is not None:
-            totals.set(base.ADMIN, {"gpu": limit})
-        elif totals.list(base.ADMIN):
-            totals.unset(base.ADMIN, ["gpu"])
+            totals.set_total_limits(base.ADMIN, {"gpu": limit})
+        elif totals.list_total_limits(base.ADMIN):
+            totals.unset_total_limits(base.ADMIN, ["gpu"])
 
     @stateful.rule(project=PROJECTS, parent=PARENTS)
     def place(self, project: str, parent: str | None) -> None:

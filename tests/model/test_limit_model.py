@@ -131,7 +131,7 @@ class Trees(stateful.RuleBasedStateMachine):
         limits = DatabaseLimitDriver(POLICIES[self.policy](), InitialLimits())
         self.engine = QuotaEngine(DbQuotaDriver(DriverSettings(database=fixtures.settings(ledger.url)), limits))
         self.engine.register_resource("gpu")
-        self.totals = self.engine.limits.totals
+        self.totals = self.engine.limits
         self.database = fixtures.plain_engine(ledger.url)
         self.plain = PlainLimits(self.policy)
         self.steps = 0
@@ -235,18 +235,18 @@ class Trees(stateful.RuleBasedStateMachine):
         """``is_killed``: the call ends between its two transactions. Then the limit is what it was before."""
         if is_killed:
             with mock.patch.object(History, "change", side_effect=Killed), contextlib.suppress(Killed):
-                self.totals.set(base.ADMIN, {"gpu": limit})
+                self.totals.set_total_limits(base.ADMIN, {"gpu": limit})
         else:
-            self.totals.set(base.ADMIN, {"gpu": limit})
+            self.totals.set_total_limits(base.ADMIN, {"gpu": limit})
             self.plain.total = limit
-        assert [one.limit for one in self.totals.list(base.ADMIN)] == (
+        assert [one.limit for one in self.totals.list_total_limits(base.ADMIN)] == (
             [] if self.plain.total is None else [self.plain.total]
         )
 
     @stateful.rule()
     def unset_total(self) -> None:
         try:
-            self.totals.unset(base.ADMIN, ["gpu"])
+            self.totals.unset_total_limits(base.ADMIN, ["gpu"])
         except exceptions.QuotaError as error:
             assert "no total limit" in str(error), error
             assert self.plain.total is None

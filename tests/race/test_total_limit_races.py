@@ -46,15 +46,15 @@ def switch_while_processes_reserve(test: Any, switched: QuotaEngine, engines: Se
 
 def _switch(engine: QuotaEngine, is_enforced: Any, has_seen: Any, running: Any) -> list[int]:
     """Returns what the total was at successive moments after it was enforced."""
-    totals = engine.limits.totals
-    totals.set(base.ADMIN, {"gpu": LIMIT})
-    totals.unset(base.ADMIN, ["gpu"])
-    totals.set(base.ADMIN, {"gpu": LIMIT})
+    totals = engine.limits
+    totals.set_total_limits(base.ADMIN, {"gpu": LIMIT})
+    totals.unset_total_limits(base.ADMIN, ["gpu"])
+    totals.set_total_limits(base.ADMIN, {"gpu": LIMIT})
     is_enforced.set()
     has_seen.wait(TIMEOUT_SECONDS)
     samples = []
     while running.value > 0:
-        samples.append(totals.list(base.ADMIN)[0].held)
+        samples.append(totals.list_total_limits(base.ADMIN)[0].held)
     return samples
 
 
@@ -69,7 +69,7 @@ def _reserve(engine: QuotaEngine, seed: int, is_enforced: Any, has_seen: Any, ru
     try:
         while not is_enforced.is_set():
             granted += attach()
-        engine.limits.totals.list(base.ADMIN)  # a synced read: on Galera, this node has applied the switch
+        engine.limits.list_total_limits(base.ADMIN)  # a synced read: on Galera, this node has applied the switch
         has_seen.wait(TIMEOUT_SECONDS)
         return granted + sum(attach() for _ in range(TURNS))
     finally:

@@ -49,7 +49,7 @@ class TestCost(unittest.TestCase):
 
     def test_change_of_one_limit_checks_one_project_at_each_boundary(self) -> None:
         self.assertEqual([], problems(self.model, self.timeline, ["c0"], GPU))
-        self.assertEqual(1 + len(self.timeline.boundaries()), self.model.checked)
+        self.assertEqual(1 + len({NOW, *self.timeline.by_boundary()}), self.model.checked)
 
     def test_import_checks_each_override_where_it_begins_and_ends(self) -> None:
         self.assertEqual([], problems(self.model, self.timeline, self.timeline.tree.projects, GPU))
@@ -75,7 +75,7 @@ class TestEveryViolationIsFound(unittest.TestCase):
             changed = choice.sample(timeline.tree.projects, choice.choice((1, 2, 7)))
             expected = {
                 problem
-                for limits in (timeline.tree, *map(timeline.at, timeline.boundaries()))
+                for limits in (timeline.tree, *map(timeline.at, [NOW, *timeline.by_boundary()]))
                 for problem in model.problems(limits, changed, GPU)
             }
             found = {problem.split(" (from ")[0] for problem in problems(model, timeline, changed, GPU)}

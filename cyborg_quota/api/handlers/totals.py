@@ -9,7 +9,7 @@ from cyborg_quota.api.errors import Refused
 
 def get_totals(call: Call) -> Json:
     """GET /v2/quota_totals: none if another service or a file stores the limits."""
-    totals = call.engine.limits.totals.list(call.elevated)
+    totals = call.engine.limits.list_total_limits(call.elevated)
     return {"quota": {one.resource: {"limit": one.limit, "held": one.held} for one in totals}}
 
 
@@ -18,7 +18,7 @@ def set_totals(call: Call) -> Json:
     limits = call.body["quota"]
     if not call.body.get("force", False):
         _refuse_below_usage(call, limits)
-    call.engine.limits.totals.set(call.elevated, limits, reason=call.body.get("reason"))
+    call.engine.limits.set_total_limits(call.elevated, limits, reason=call.body.get("reason"))
     return get_totals(call)
 
 
@@ -27,7 +27,7 @@ def _refuse_below_usage(call: Call, limits: dict[str, int]) -> None:
 
     The call reads the counters of all projects once; a new limit reads and changes them anyway.
     """
-    held = call.engine.limits.totals.count_held(call.elevated, limits)
+    held = call.engine.limits.count_total_limits_held(call.elevated, limits)
     problems = [
         f"{resource}: {limit} is less than {held[resource]} in use and reserved by all projects"
         for resource, limit in sorted(limits.items())
@@ -41,4 +41,4 @@ def _refuse_below_usage(call: Call, limits: dict[str, int]) -> None:
 
 def unset_total(call: Call) -> None:
     """DELETE /v2/quota_totals/{resource}"""
-    call.engine.limits.totals.unset(call.elevated, [call.path["resource"]], reason=call.query.get("reason"))
+    call.engine.limits.unset_total_limits(call.elevated, [call.path["resource"]], reason=call.query.get("reason"))
