@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
@@ -103,24 +104,22 @@ def _limit_sets(run: base.Run, content: object) -> tuple[LimitSet, LimitSet, lis
     from cyborg_quota.limits import document
     from cyborg_quota.limits.limit_tree import LimitTree
     from cyborg_quota.limits.sources.database import DatabaseLimitDriver
-    from cyborg_quota.limits.timeline import LimitSet, Timeline
+    from cyborg_quota.limits.timeline import LimitSet
 
     wanted = document.read(content)
     before = present_limits(run)
     driver = DatabaseLimitDriver.from_conf(run.conf)
     is_database = run.conf.limits.driver == "database"
-    tree, changes = document.apply(before.tree if is_database else LimitTree({}, {}, {}, driver.initial_limits), wanted)
+    tree = before.tree if is_database else LimitTree({}, {}, {}, driver.initial_limits)
     totals = {resource: limit for resource, limit in {**before.totals, **wanted.totals}.items() if limit is not None}
-    after, now = LimitSet(tree, driver.model, before.missing_is_unlimited, before.overrides, totals), None
-    first = None
+    now = datetime.datetime.min  # without overrides, no time counts
     if wanted.new_overrides or before.overrides:
         with open_database(run.conf) as database:
             now = database.read(override_rows.now)
-        first = (max((one.made[0] for one in before.overrides), default=0) + 1, 0)
-        new = limit_changes.made_by_import(wanted.new_overrides, before.overrides, now, first)
-        after = dataclasses.replace(after, overrides=[*before.overrides, *new])
-        changes += [limit_changes.made(one) for one in new]
-    return before, after, limit_changes.find_problems(driver, Timeline(tree, after.overrides, now, first), changes)
+    generation = 1 + max((one.made[0] for one in before.overrides), default=0)
+    planned, changes = limit_changes.plan(tree, before.overrides, now, wanted, generation)
+    after = LimitSet(planned.tree, driver.model, before.missing_is_unlimited, planned.overrides, totals)
+    return before, after, limit_changes.find_problems(driver, planned, changes)
 
 
 def _with_past_overrides(run: base.Run, before: LimitSet, after: LimitSet, span: Span) -> tuple[LimitSet, LimitSet]:

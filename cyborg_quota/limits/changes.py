@@ -16,7 +16,7 @@ import dataclasses
 import datetime
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import change_log, charges, dialects, overrides, pods, projects, usages
@@ -63,49 +63,39 @@ _MAX_READS: Final = 3
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StoredLimits:
-    """All limits and projects, the overrides that have not ended, the total limits, and the database's time."""
+    """All limits and projects, the overrides that have not ended, and the total limits."""
 
     tree: LimitTree
     overrides: list[LimitOverride]
     totals: list[TotalLimit]
-    now: datetime.datetime
 
 
-def at_one_moment(database: Database, work: Callable[[Connection], T]) -> T:
-    """Return what ``work`` reads, with no change of limits or of the tree between its statements.
+def read_all(database: Database, initial_limits: InitialLimits) -> StoredLimits:
+    """All limits that are set, with no change of limits or of the tree between the statements that read them.
 
-    Each such change increments the generation of the fence row: ``work`` is repeated if that has changed meanwhile.
-    After _MAX_READS attempts, changes wait until another one has ended.
+    Each such change increments the generation of the fence row: all is read again if that has changed meanwhile.
+    After _MAX_READS attempts, changes wait until all is read.
     """
 
-    def attempt(connection: Connection) -> tuple[T, bool]:
+    def read(connection: Connection) -> StoredLimits:
+        tree = LimitTree(*tables.read_limits(connection), initial_limits)
+        live, _ = overrides.read(connection)
+        return StoredLimits(tree, live, tables.read_totals(connection))
+
+    def attempt(connection: Connection) -> tuple[StoredLimits, bool]:
         before = change_log.generation(connection)
-        found = work(connection)
+        found = read(connection)
         return found, change_log.generation(connection) == before
+
+    def serialized(connection: Connection) -> StoredLimits:
+        change_log.serialize(connection)
+        return read(connection)
 
     for _ in range(_MAX_READS):
         found, is_unchanged = database.read(attempt)
         if is_unchanged:
             return found
-
-    def serialized(connection: Connection) -> T:
-        change_log.serialize(connection)
-        return work(connection)
-
     return database.write(serialized)
-
-
-def read_all(database: Database, initial_limits: InitialLimits) -> StoredLimits:
-    """All limits that are set."""
-    return at_one_moment(
-        database,
-        lambda connection: StoredLimits(
-            LimitTree(*tables.read_limits(connection), initial_limits),
-            overrides.read(connection)[0],
-            tables.read_totals(connection),
-            overrides.now(connection),
-        ),
-    )
 
 
 class LimitChanges:
@@ -306,17 +296,10 @@ class LimitChanges:
 
         def work(connection: Connection) -> tuple[list[RecordedChange], RecordedChanges | None]:
             before = LimitTree(*tables.read_limits(connection), self._limits.initial_limits)
-            after, changes = document.apply(before, wanted)
+            live, _ = overrides.read(connection)
+            now, generation = overrides.now(connection), change_log.generation(connection)
+            planned, changes = plan(before, live, now, wanted, generation)
             _require_pods(connection, changes)
-            live, now = overrides.read(connection)
-            new: list[LimitOverride] = []
-            first = None
-            if wanted.new_overrides:
-                now = overrides.now(connection)
-                first = (change_log.generation(connection), len(changes))
-                new = made_by_import(wanted.new_overrides, live, now, first)
-                changes += [made(one) for one in new]
-            planned = Timeline(after, [*live, *new], now, first)
             reasons = find_problems(self._limits, planned, changes) + _too_many(connection, changes)
             if reasons:
                 raise exceptions.LimitRefused(reasons, changes)
@@ -324,8 +307,8 @@ class LimitChanges:
                 return changes, None
             # Before the moves, which lock usage rows.
             recorded = change_log.record(connection, author, changes, operation=operation)
-            overrides.insert(connection, new)
-            _write(connection, before, after, changes)
+            overrides.insert(connection, planned.overrides[len(live) :])
+            _write(connection, before.project_limits, changes)
             return changes, recorded
 
         change = functools.partial(self._history.change, defaults=wanted.defaults, dry_run=dry_run)
@@ -388,6 +371,19 @@ class LimitChanges:
         self._tree.paths.forget_all()
 
 
+def plan(
+    before: LimitTree, live: Sequence[LimitOverride], now: datetime.datetime, wanted: Document, generation: int
+) -> tuple[Timeline, list[RecordedChange]]:
+    """The limits that a document makes of these limits and overrides, and the changes. ``generation``: of the import.
+
+    The new overrides are behind those that exist. Raises InvalidRequest.
+    """
+    after, changes = document.apply(before, wanted)
+    first = (generation, len(changes))
+    new = made_by_import(wanted.new_overrides, live, now, first)
+    return Timeline(after, [*live, *new], now, first), [*changes, *map(made, new)]
+
+
 def total_changes(present: Collection[TotalLimit], wanted: Mapping[str, int | None]) -> list[RecordedChange]:
     """The changes that setting these total limits would make. None: remove the limit."""
     before = {one.resource: one.limit for one in present}
@@ -428,9 +424,6 @@ def cancelled(one: LimitOverride) -> RecordedChange:
     return RecordedChange("cancel override", one.project_id, one.resource, one.limit, None, one)
 
 
-_Key = tuple[str, str, int, datetime.datetime, "datetime.datetime | None"]
-
-
 def made_by_import(
     wanted: Sequence[NewOverride],
     live: Iterable[LimitOverride],
@@ -444,16 +437,12 @@ def made_by_import(
     ``first``: the generation of the import, and the number of the first override among its changes.
     """
     lasting = [new for new in wanted if new.until > now]
-    present = collections.Counter(_key(one, one.starts_at) for one in live)
-    exists = [_take(present, _key(new, new.starts_at)) for new in lasting]
-    begun: collections.Counter[_Key] = collections.Counter()
-    for key, count in present.items():
-        if key[-1] is not None and key[-1] <= now:
-            without_start = (*key[:-1], None)
-            begun[without_start] += count
+    present = collections.Counter((_what(one), one.starts_at) for one in live)
+    left = [new for new in lasting if new.starts_at is None or not _take(present, (_what(new), new.starts_at))]
+    begun = collections.Counter(what for what, starts_at in present.elements() if starts_at <= now)
     found: list[LimitOverride] = []
-    for new, is_present in zip(lasting, exists, strict=True):
-        if is_present or (new.starts_at is None and _take(begun, _key(new, None))):
+    for new in left:
+        if new.starts_at is None and _take(begun, _what(new)):
             continue
         starts_at = new.starts_at or now
         check_span(starts_at, new.until, now)
@@ -462,11 +451,11 @@ def made_by_import(
     return found
 
 
-def _key(one: LimitOverride | NewOverride, starts_at: datetime.datetime | None) -> _Key:
-    return one.project_id, one.resource, one.limit, one.until, starts_at
+def _what(one: LimitOverride | NewOverride) -> tuple[object, ...]:
+    return one.project_id, one.resource, one.limit, one.until
 
 
-def _take(counts: collections.Counter[_Key], key: _Key) -> bool:
+def _take(counts: collections.Counter[Any], key: object) -> bool:
     """Remove one; False if there is none."""
     if not counts[key]:
         return False
@@ -495,23 +484,21 @@ def _too_many(connection: Connection, changes: Iterable[RecordedChange]) -> list
     ]
 
 
-def _write(connection: Connection, before: LimitTree, after: LimitTree, changes: Iterable[RecordedChange]) -> None:
-    added, moved, changed = {}, {}, {}
+def _write(connection: Connection, known: Collection[UsageKey], changes: Iterable[RecordedChange]) -> None:
+    """``known``: the limits of projects that existed before the changes."""
+    placed: dict[str, dict[str, Any]] = {"add project": {}, "move project": {}}
+    limits: dict[UsageKey, Any] = {}
     for change in changes:
-        if change.action == "add project":
-            added[str(change.project_id)] = after.parents[str(change.project_id)]
-        elif change.action == "move project":
-            moved[str(change.project_id)] = after.parents[str(change.project_id)]
-        elif change.override is not None:
-            continue
-        elif change.project_id is None:
-            tables.set_default(connection, str(change.resource), after.defaults.get(str(change.resource)))
-        else:
-            key = change.key
-            changed[key] = after.project_limits.get(key)
+        after: Any = change.after
+        if change.action in placed:
+            placed[change.action][str(change.project_id)] = after
+        elif change.override is None and change.project_id is None:
+            tables.set_default(connection, str(change.resource), after)
+        elif change.override is None:
+            limits[change.key] = after
     # Lock the usage rows last, so that charges do not wait for the writes before.
-    tables.set_limits(connection, changed, before.project_limits)
-    moves.place_all(connection, added, moved)
+    tables.set_limits(connection, limits, known)
+    moves.place_all(connection, placed["add project"], placed["move project"])
 
 
 def find_problems(limits: DatabaseLimitDriver, after: Timeline, changes: Iterable[RecordedChange]) -> list[str]:

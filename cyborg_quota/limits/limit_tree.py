@@ -112,11 +112,7 @@ class LimitTree:
 
     def height(self, project_id: str) -> int:
         """The number of levels of the subtree of the project, including its own."""
-        level, count = [project_id], 0
-        while level:
-            level = [child for parent_id in level for child in self.children_of.get(parent_id, ())]
-            count += 1
-        return count
+        return 1 + max(depth for depth, _ in walk([project_id], self.children_of))
 
     def limit(self, project_id: str, *counted: str) -> int | None:
         """The limit of the project for a resource, or for the parts of a ResourceKey; None if no limit applies."""

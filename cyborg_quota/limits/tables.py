@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -74,8 +73,8 @@ def read_in_pods(
 ) -> list[LimitRecord]:
     """The limits per pod. None: of all projects; in all pods.
 
-    ``count``: the maximum number of projects. ``after``: only projects after this one. The database sorts the projects;
-    the limits of each project are sorted by pod and resource.
+    ``count``: the maximum number of projects. ``after``: only projects after this one. The database sorts them by
+    project, pod and resource.
     """
     limit = project_limits.c
     selected = [limit.pod != "", *paging.given((limit.pod, pod), (limit.project_id, project_id))]
@@ -86,10 +85,8 @@ def read_in_pods(
         # One statement: between two, a project of the page could lose its limits.
         page = paging.first_projects(limit.project_id, after or "", count, sa.and_(*selected)).subquery()
         query = query.join(page, page.c.project_id == limit.project_id)
-    rows = connection.execute(query.order_by(limit.project_id))
-    found = [LimitRecord(row.project_id, row.resource, row.hard_limit, pod=row.pod) for row in rows]
-    by_project = itertools.groupby(found, key=lambda one: one.project_id)
-    return [one for _, some in by_project for one in sorted(some, key=lambda one: (str(one.pod), one.resource))]
+    rows = connection.execute(query.order_by(limit.project_id, limit.pod, limit.resource))
+    return [LimitRecord(row.project_id, row.resource, row.hard_limit, pod=row.pod) for row in rows]
 
 
 def _page_of_defaults(connection: Connection, page: Page) -> sa.Select[Any]:

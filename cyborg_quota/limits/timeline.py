@@ -11,7 +11,7 @@ import datetime
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree
+from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree, walk
 from cyborg_quota.limits.models import EnforcementModel, Flat
 from cyborg_quota.types import TOTAL, UNLIMITED, Constraint, LimitOverride, ResourceKey, UsageKey
 from cyborg_quota.types.limits import shown
@@ -146,18 +146,10 @@ def _when(moment: datetime.datetime, overrides: Iterable[LimitOverride], new_fro
     return f"from {shown(moment)}" + (f", when {named}" if named else "")
 
 
-def _related(tree: LimitTree, projects: Iterable[str]) -> set[str]:
+def _related(tree: LimitTree, projects: Collection[str]) -> set[str]:
     """These projects with their ancestors, descendants and siblings: their limits may depend on each other."""
     related: set[str] = set()
-    parents: set[str] = set()
-    level = list(projects)
-    for project_id in level:
-        path = tree.path(project_id)
-        related.update(path)
-        parents.update(path[1:2])
-    for parent_id in parents:
-        related.update(tree.children_of.get(parent_id, ()))
-    while level:
-        level = [child for parent in level for child in tree.children_of.get(parent, ())]
-        related.update(level)
+    for path in map(tree.path, projects):
+        related.update(path, *(tree.children_of.get(parent_id, ()) for parent_id in path[1:2]))
+    related.update(project_id for _, project_id in walk(projects, tree.children_of))
     return related

@@ -76,7 +76,6 @@ class KeystoneLimitDriver(base.LimitDriver):
         self._client = client
         self._cache = cache
         self._names = dict(names or {})
-        self._refuses_missing = refuses_missing
         self.limit_if_missing = None if refuses_missing else UNLIMITED
         self._service_name = service_name
 
@@ -137,7 +136,7 @@ class KeystoneLimitDriver(base.LimitDriver):
         domain, and one that Keystone has deleted has the default limits. Otherwise, a deleted one lacks all limits.
         """
         defaults = self._registered(resources)
-        missing = [resource for resource in resources if resource not in defaults and self._refuses_missing]
+        missing = [resource for resource in resources if resource not in defaults and self.limit_if_missing is None]
         error = next((exceptions.LimitNotSet(name, self._how_to_register(name)) for name in missing), None)
         is_listed = len(states) > _MAX_SINGLE_REQUESTS
         found = []
