@@ -281,7 +281,6 @@ class LimitChanges:
             return None, change_log.record(connection, author, changes)
 
         self._history.change(self._database, work)
-        self._tree.paths.forget_all()
 
     # --- documents, total limits ---
 
@@ -299,7 +298,9 @@ class LimitChanges:
             live, _ = overrides.read(connection)
             now, generation = overrides.now(connection), change_log.generation(connection)
             planned, changes = plan(before, live, now, wanted, generation)
-            _require_pods(connection, changes)
+            # A limit that stays as it is may name a pod that was removed: what was exported can be imported again.
+            names = {change.pod for change in changes if change.pod is not None and change.after is not None}
+            pods.require(connection, sorted(names))
             reasons = find_problems(self._limits, planned, changes) + _too_many(connection, changes)
             if reasons:
                 raise exceptions.LimitRefused(reasons, changes)
@@ -313,7 +314,6 @@ class LimitChanges:
 
         change = functools.partial(self._history.change, defaults=wanted.defaults, dry_run=dry_run)
         changes = until_stable(lambda: change(self._database, work))
-        self._tree.paths.forget_all()
         if wanted.totals:
             changes += total_changes(self._database.read_synced(tables.read_totals), wanted.totals)
             if not dry_run:
@@ -368,7 +368,6 @@ class LimitChanges:
             return self._history.change(self._database, write)
 
         until_stable(attempt)
-        self._tree.paths.forget_all()
 
 
 def plan(
@@ -463,15 +462,6 @@ def _take(counts: collections.Counter[Any], key: object) -> bool:
     return True
 
 
-def _require_pods(connection: Connection, changes: Iterable[RecordedChange]) -> None:
-    """Raise PodNotFound if a limit would be set in a pod that does not exist.
-
-    A limit that stays as it is may name a pod that was removed: what was exported can be imported again.
-    """
-    names = {change.pod for change in changes if change.pod is not None and change.after is not None}
-    pods.require(connection, sorted(names))
-
-
 def _too_many(connection: Connection, changes: Iterable[RecordedChange]) -> list[str]:
     moved = {str(change.project_id) for change in changes if change.action == "move project"}
     rows = len(usages.row_ids(connection, moved))
@@ -541,7 +531,7 @@ def find_moves(database: Database, limits: LimitDriver, wanted: Mapping[str, str
     does not allow the limits at the new places.
     """
 
-    def read(connection: Connection) -> tuple[tables.StoredLimits, list[LimitOverride], datetime.datetime | None]:
+    def read(connection: Connection) -> tuple[tables.LimitRows, list[LimitOverride], datetime.datetime | None]:
         return tables.read_limits(connection), *overrides.read(connection)
 
     (defaults, project_limits, before), live, now = database.read(read)

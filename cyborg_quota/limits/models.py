@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from cyborg_quota.limits.limit_tree import LimitTree
-from cyborg_quota.types import UNLIMITED, Constraint, ResourceKey, UsageKey
+from cyborg_quota.types import UNLIMITED, Constraint, ResourceKey, Scope, UsageKey
 
 _LEVELS: Final = 2
 """The number of levels of strict_two_level."""
@@ -34,12 +34,15 @@ class EnforcementModel(abc.ABC):
     def constraints(self, path: Sequence[str], limits: Mapping[UsageKey, int]) -> list[Constraint]:
         """The constraints of a charge to ``path[0]``. A limit that is missing is unlimited.
 
-        By default, each limit of a project on the path has one of scope ``subtree``, unless it is unlimited.
+        Each limit of a project on the path has one of scope ``subtree``, unless it is unlimited; if the model does not
+        bound subtrees, only that of ``path[0]``, of scope ``project``.
         """
+        bounded = path if self.bounds_subtree else path[:1]
+        scope: Scope = "subtree" if self.bounds_subtree else "project"
         return [
-            Constraint.of(key, limit, "subtree")
+            Constraint.of(key, limit, scope)
             for key, limit in sorted(limits.items())
-            if key.project_id in path and limit != UNLIMITED
+            if key.project_id in bounded and limit != UNLIMITED
         ]
 
 
@@ -50,13 +53,6 @@ class Flat(EnforcementModel):
 
     def problems(self, tree: LimitTree, projects: Collection[str], keys: Collection[ResourceKey]) -> list[str]:
         return []
-
-    def constraints(self, path: Sequence[str], limits: Mapping[UsageKey, int]) -> list[Constraint]:
-        return [
-            Constraint.of(key, limit)
-            for key, limit in sorted(limits.items())
-            if key.project_id == path[0] and limit != UNLIMITED
-        ]
 
 
 class StrictHierarchy(EnforcementModel):

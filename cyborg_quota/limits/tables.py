@@ -25,11 +25,11 @@ _LIMITS: Final = sa.select(
 ).where(_OF_PROJECTS)
 
 
-StoredLimits = tuple[dict[str, int], dict[UsageKey, int], dict[str, "str | None"]]
+LimitRows = tuple[dict[str, int], dict[UsageKey, int], dict[str, "str | None"]]
 """Defaults by resource, limits of projects (also those per pod), parents by project."""
 
 
-def read_limits(connection: Connection, project_ids: Collection[str] | None = None) -> StoredLimits:
+def read_limits(connection: Connection, project_ids: Collection[str] | None = None) -> LimitRows:
     """All defaults, limits (without overrides) and tree edges, or only those of ``project_ids``."""
     query = sa.select(limit_defaults.c.resource, limit_defaults.c.hard_limit)
     defaults = {row.resource: row.hard_limit for row in connection.execute(query)}
@@ -102,7 +102,7 @@ def _page_of_defaults(connection: Connection, page: Page) -> sa.Select[Any]:
     return query.where(name > after)
 
 
-def read_family(connection: Connection, *project_ids: str) -> StoredLimits:
+def read_family(connection: Connection, *project_ids: str) -> LimitRows:
     """The limits that an enforcement model needs to check the limits of these projects.
 
     They are those of the projects, their ancestors, their siblings and all their descendants.

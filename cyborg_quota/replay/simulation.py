@@ -126,13 +126,10 @@ class Simulation:
         return True
 
     def _refuse(self, key: UsageKey, holder: Holder, path: Sequence[UsageKey], violations: Iterable[Over]) -> None:
-        def rank(over: Over) -> tuple[int, int]:
-            own = UsageKey(over.project_id, over.resource)
-            return (over.limit or 0) - self.held(own), path.index(own)
-
         self._skipped.add(holder)
         self.refused[key] += 1
-        self.bound_by.setdefault(key, Counter())[min(violations, key=rank).project_id] += 1
+        binding = enforcement.binding(violations, [counter.project_id for counter in path])
+        self.bound_by.setdefault(key, Counter())[binding.project_id] += 1
         self.touched = path
 
     def _move(self, holder: Holder, row: Row, state: State) -> None:

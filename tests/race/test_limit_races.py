@@ -168,10 +168,7 @@ class TestMovesAndLimits(LimitRaceTestCase):
 class Overcommitting(Flat):
     """Any limit can be set, as under flat, and the limit of every ancestor is enforced, as under strict_hierarchy."""
 
-    def constraints(self, path: Any, limits: Any) -> Any:
-        from cyborg_quota.limits import models as policies
-
-        return policies.EnforcementModel.constraints(self, path, limits)
+    bounds_subtree = True
 
 
 class TestOvercommitted(LimitRaceTestCase):
