@@ -55,7 +55,7 @@ class Limits(Subject):
 
     If ``[limits] driver`` is not ``database``, the calls raise LimitsReadOnly, except those that say so,
     ``list_limits``, ``list_projects``, ``import_projects``, ``is_known_project``, ``list_holders``, ``list_holdings``,
-    ``count_total_limits_held`` and the calls on the history.
+    and the calls on the history.
 
     A total limit is the largest amount of a resource that all projects may hold together.
 
@@ -502,8 +502,8 @@ class Limits(Subject):
     @admin_call
     def preview_total_limits(self, context: Context, limits: Mapping[str, int]) -> list[RecordedChange]:
         """The changes that ``set`` would make. Writes nothing. Raises the errors of ``set``."""
-        wanted = self._check_totals(limits)
         self._require_stored()
+        wanted = self._check_totals(limits)
         return limit_changes.total_changes(self._read_totals(), wanted)
 
     @admin_call
@@ -530,6 +530,7 @@ class Limits(Subject):
 
         Adds up the counters of all projects in one statement.
         """
+        self._require_stored()
         names = [validation.check_name("resource", name) for name in validation.resource_list(resources)]
         held = self._database.read(lambda connection: tables.held_by_all(connection, names))
         return {**dict.fromkeys(names, 0), **held}
