@@ -53,19 +53,22 @@ class PathCache:
         if path is not None and path.limits is not None and began < path.fresh_until and not path.missing(keys):
             return path
         for _ in range(_MAX_ATTEMPTS):
-            path = read(lambda connection: self._read(connection, project_id, keys))
+            path = read(lambda connection: self.read(connection, project_id, keys, is_again=True))
             if not path.missing(keys):
                 return path
             self._make(project_id, keys)
         raise exceptions.DatabaseUnavailable("the project tree keeps changing", time.monotonic() - began)
 
-    def read(self, connection: Connection, project_id: str, keys: Collection[ResourceKey]) -> ProjectPath:
-        """The path from the cache or the database, for use inside a transaction. Usage rows may be missing."""
-        known = self._cached_paths.get(project_id)
-        return self._read(connection, project_id, keys) if known is None or known.missing(keys) else known
+    def read(
+        self, connection: Connection, project_id: str, keys: Collection[ResourceKey], *, is_again: bool = False
+    ) -> ProjectPath:
+        """The path from the cache or the database, for use inside a transaction. Usage rows may be missing.
 
-    def _read(self, connection: Connection, project_id: str, keys: Collection[ResourceKey]) -> ProjectPath:
+        ``is_again``: from the database.
+        """
         known = self._cached_paths.get(project_id)
+        if known is not None and not is_again and not known.missing(keys):
+            return known
         wanted = set(keys) | (set(known.keys) if known is not None else set())
         path = path_state.read_path(connection, project_id, wanted)
         if len(self._cached_paths) >= _MAX_CACHED_PATHS:

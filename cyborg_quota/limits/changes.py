@@ -246,7 +246,7 @@ class LimitChanges:
             if is_new and tree.parents.get(project_id) is not None:
                 raise exceptions.ProjectRefused(project_id, f"is already in the tree, below {tree.parents[project_id]}")
             change = RecordedChange.of_parent(project_id, tree.parents, parent_id)
-            tree.set_parent(project_id, parent_id)
+            tree.parents[project_id] = parent_id
             levels = len(tree.path(project_id)) - 1 + tree.height(project_id)
             if levels > MAX_DEPTH:
                 raise exceptions.ProjectRefused(

@@ -58,7 +58,10 @@ def effective(
 
 @dataclasses.dataclass(slots=True)
 class LimitTree:
-    """Default limits by resource, limits of projects by key, and parents by project."""
+    """Default limits by resource, limits of projects by key, and parents by project.
+
+    ``parents`` must not change after the first use of ``children_of``.
+    """
 
     defaults: dict[str, int]
     project_limits: dict[UsageKey, int]
@@ -95,11 +98,6 @@ class LimitTree:
     def roots(self) -> list[str]:
         """The projects without a parent, sorted."""
         return [project_id for project_id in self.projects if self.parents.get(project_id) is None]
-
-    def set_parent(self, project_id: str, parent_id: str | None) -> None:
-        """Add a project or move it to another parent. ``parent_id`` None: make it a root."""
-        self.parents[project_id] = parent_id
-        self._children = None
 
     def path(self, project_id: str) -> list[str]:
         """The project and its ancestors, leaf first. Raises ProjectRefused for a cycle."""

@@ -56,7 +56,7 @@ class TestCost(unittest.TestCase):
         self.assertEqual(1 + self.CHILDREN + 2 * self.CHILDREN, self.model.checked)
 
     def test_overrides_of_other_families_are_not_checked(self) -> None:
-        self.timeline.tree.set_parent("other", None)
+        self.timeline.tree.parents["other"] = None
         self.assertEqual([], problems(self.model, self.timeline, ["other"], GPU))
         self.assertEqual(1, self.model.checked)
 

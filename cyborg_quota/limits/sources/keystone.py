@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
 from oslo_config import cfg
 
@@ -43,12 +43,8 @@ def make_client(conf: cfg.ConfigOpts, needs: str, within_seconds: float | None =
     return keystone_client.KeystoneClient(conf, connect)
 
 
-class _Level(NamedTuple):
-    """A project or a domain, the scope of its limits, and those that are set for it."""
-
-    owner: str
-    scope: Scope
-    limits: Limits
+_Level = tuple[str, Scope, "Limits"]
+"""A project or a domain, the scope of its limits, and those that are set for it."""
 
 
 class KeystoneLimitDriver(base.LimitDriver):
@@ -163,7 +159,7 @@ class KeystoneLimitDriver(base.LimitDriver):
 
         def level(owner: str, scope: Scope) -> _Level:
             holder = () if is_listed else ("project_id" if scope == "project" else "domain_id", owner)
-            return _Level(owner, scope, self._read(self._client.limits, self._service(), *holder).get(owner, {}))
+            return owner, scope, self._read(self._client.limits, self._service(), *holder).get(owner, {})
 
         domain_id: str | None
         if not self._is_two_level():
