@@ -92,7 +92,6 @@ _ADVANCE = (
     .where(_row.id == sa.bindparam("b_id"))
     .values(generation=_row.generation + 1, updated_at=clock.utc_now())
 )
-_ADVANCE_FROM = _ADVANCE.where(_row.generation == sa.bindparam("b_generation"))
 _LOCK = sa.update(resource_providers).where(_row.id == sa.bindparam("b_id")).values(generation=_row.generation)
 
 
@@ -101,9 +100,8 @@ def advance(connection: sa.Connection, provider_id: int, expected: int | None) -
 
     ``expected`` None: whatever the generation is.
     """
-    if expected is None:
-        return connection.execute(_ADVANCE, {"b_id": provider_id}).rowcount == 1
-    return connection.execute(_ADVANCE_FROM, {"b_id": provider_id, "b_generation": expected}).rowcount == 1
+    update = _ADVANCE if expected is None else _ADVANCE.where(_row.generation == expected)
+    return connection.execute(update, {"b_id": provider_id}).rowcount == 1
 
 
 def lock(connection: sa.Connection, provider_id: int) -> bool:

@@ -181,7 +181,15 @@ class CapacityImporter:
                 return []
             changes.append(Change(ADD, one.name, None, None, one.name))
             if not dry_run:
-                self._add(one, stored)
+                self._capacity.add_provider(
+                    self._context,
+                    one.name,
+                    uuid=one.uuid,
+                    parent=None if one.parent is None else stored.names.get(one.parent, one.parent),
+                    pod=one.pod,
+                    can_host=one.can_host is not False,
+                    reason=self._reason,
+                )
         name = one.name if provider is None else provider.name
         records = stored.records.get(name, {})
         gone = dict.fromkeys(sorted(records.keys() & (one.covers - one.inventories.keys())), _GONE)
@@ -205,18 +213,6 @@ class CapacityImporter:
             before = records[resource].total if resource in records else None
             changes.append(Change(SET, name, resource, before, inventory.total))
         return changes + [Change(ELSEWHERE, name, resource, *elsewhere[resource]) for resource in sorted(elsewhere)]
-
-    def _add(self, one: WantedProvider, stored: _Stored) -> None:
-        parent = None if one.parent is None else stored.names.get(one.parent, one.parent)
-        self._capacity.add_provider(
-            self._context,
-            one.name,
-            uuid=one.uuid,
-            parent=parent,
-            pod=one.pod,
-            can_host=one.can_host is not False,
-            reason=self._reason,
-        )
 
     def _differing_use(
         self,

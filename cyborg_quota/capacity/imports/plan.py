@@ -12,7 +12,7 @@ import decimal
 import functools
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from oslo_config import cfg
 
@@ -25,19 +25,6 @@ from cyborg_quota.cyborg.mapping import ResourceMap
 from cyborg_quota.spool import Spool
 from cyborg_quota.types.capacity import Inventory, ResourceUse
 from cyborg_quota.validation import Context
-
-
-@dataclasses.dataclass(slots=True)
-class _Parts:
-    """What is counted at one provider of the import. ``used``: where the spool has what consumers use."""
-
-    inventories: dict[str, list[Inventory]] = dataclasses.field(default_factory=dict)
-    used: list[int] = dataclasses.field(default_factory=list)
-
-    def add(self, one: SourceProvider, resource_map: ResourceMap) -> None:
-        for resource_class, inventory in one.inventories.items():
-            for resource in resource_map.resources_of(resource_class, one.traits):
-                self.inventories.setdefault(resource, []).append(inventory)
 
 
 def wanted_providers(
@@ -54,19 +41,37 @@ def wanted_providers(
         if one.used:
             places[one.uuid] = spool.put(_used(one, resource_map))
         by_uuid[one.uuid] = dataclasses.replace(one, used={}) if one.used else one
-    parts: dict[str, _Parts] = {}
+    parents = {one.uuid: one.parent if one.parent in by_uuid else None for one in by_uuid.values()}
+    inventories: defaultdict[str, defaultdict[str, list[Inventory]]] = defaultdict(lambda: defaultdict(list))
+    used: defaultdict[str, list[int]] = defaultdict(list)
     for one in by_uuid.values():
-        target = one if nested else _path(one, by_uuid)[-1]
-        part = parts.setdefault(target.uuid, _Parts())
-        part.add(one, resource_map)
-        part.used += [places[one.uuid]] if one.uuid in places else []
-    counted = {uuid for uuid, part in parts.items() if part.inventories}
-    needed = {above.uuid for uuid in counted for above in _path(by_uuid[uuid], by_uuid)}
-    ordered = sorted(by_uuid.values(), key=lambda one: (len(_path(one, by_uuid)), one.name))
+        target = one.uuid if nested else sources.path(one.uuid, parents)[-1]
+        for resource, inventory in _counted(one, resource_map):
+            inventories[target][resource].append(inventory)
+        if one.uuid in places:
+            used[target].append(places[one.uuid])
+    needed = {above for uuid in inventories for above in sources.path(uuid, parents)}
+    names = {one.uuid: one.name for one in by_uuid.values()}
     return [
-        _wanted(one, by_uuid, parts.get(one.uuid, _Parts()), resource_map, spool=spool, needed=needed)
-        for one in ordered
+        WantedProvider(
+            name=one.name,
+            uuid=one.uuid if one.is_uuid_known else None,
+            parent=names.get(one.parent or ""),
+            can_host=None if one.is_shared is None else not one.is_shared,
+            inventories={resource: total_of(found) for resource, found in sorted(inventories[one.uuid].items())},
+            covers=resource_map.resources,
+            used=None if one.used is None else functools.partial(_read_used, spool, used[one.uuid]),
+            is_needed=one.uuid in needed,
+        )
+        for one in sorted(by_uuid.values(), key=lambda one: (len(sources.path(one.uuid, parents)), one.name))
     ]
+
+
+def _counted(one: SourceProvider, resource_map: ResourceMap) -> Iterator[tuple[str, Inventory]]:
+    """The inventories of a provider, each with the resources as which it is counted."""
+    for resource_class, inventory in one.inventories.items():
+        for resource in resource_map.resources_of(resource_class, one.traits):
+            yield resource, inventory
 
 
 def _used(one: SourceProvider, resource_map: ResourceMap) -> dict[str, Counter[str]]:
@@ -90,45 +95,13 @@ def _read_used(spool: Spool, places: Sequence[int]) -> Used:
 
 def use_by_resource(providers: Iterable[SourceProvider], resource_map: ResourceMap) -> dict[str, ResourceUse]:
     """What all providers together have and use. A resource without an inventory is not listed."""
-    parts = _Parts()
+    capacity: Counter[str] = Counter()
     used: Counter[str] = Counter()
     for one in providers:
-        parts.add(one, resource_map)
+        for resource, inventory in _counted(one, resource_map):
+            capacity[resource] += units.capacity_of(inventory)
         used.update({resource: amounts.total() for resource, amounts in _used(one, resource_map).items()})
-    return {
-        resource: ResourceUse(sum(units.capacity_of(inventory) for inventory in inventories), used[resource])
-        for resource, inventories in parts.inventories.items()
-    }
-
-
-def _path(one: SourceProvider, by_uuid: Mapping[str, SourceProvider]) -> list[SourceProvider]:
-    """The provider and those that contain it, the outermost last."""
-    path = [one]
-    while (parent := by_uuid.get(path[-1].parent or "")) is not None and parent not in path:
-        path.append(parent)
-    return path
-
-
-def _wanted(
-    one: SourceProvider,
-    by_uuid: Mapping[str, SourceProvider],
-    parts: _Parts,
-    resource_map: ResourceMap,
-    *,
-    spool: Spool,
-    needed: set[str],
-) -> WantedProvider:
-    parent = by_uuid.get(one.parent or "")
-    return WantedProvider(
-        name=one.name,
-        uuid=one.uuid if one.is_uuid_known else None,
-        parent=None if parent is None else parent.name,
-        can_host=None if one.is_shared is None else not one.is_shared,
-        inventories={resource: total_of(found) for resource, found in sorted(parts.inventories.items())},
-        covers=resource_map.resources,
-        used=None if one.used is None else functools.partial(_read_used, spool, parts.used),
-        is_needed=one.uuid in needed,
-    )
+    return {resource: ResourceUse(amount, used[resource]) for resource, amount in capacity.items()}
 
 
 def total_of(inventories: Sequence[Inventory]) -> Inventory:

@@ -236,23 +236,23 @@ def read_placement(
     listed = api.get("/resource_providers", _PLACEMENT_VERSION)["resource_providers"]
     parents = {row["uuid"]: row["parent_provider_uuid"] for row in listed}
     gone: set[str] = set()
-    for row in sorted(listed, key=lambda row: len(_path(row["uuid"], parents))):
+    for row in sorted(listed, key=lambda row: len(path(row["uuid"], parents))):
         try:
             one = _placement_provider(api, row, resource_map)
         except SourceNotFound:
             gone.add(row["uuid"])
         else:
-            if gone.isdisjoint(_path(one.uuid, parents)):
+            if gone.isdisjoint(path(one.uuid, parents)):
                 yield one
         progress(1)
 
 
-def _path(uuid: str, parents: Mapping[str, str | None]) -> list[str]:
-    """The provider and those that contain it."""
-    path = [uuid]
-    while (parent := parents.get(path[-1])) is not None and parent not in path:
-        path.append(parent)
-    return path
+def path(uuid: str, parents: Mapping[str, str | None]) -> list[str]:
+    """The provider and those that contain it, the outermost last. ``parents``: by uuid."""
+    found = [uuid]
+    while (parent := parents.get(found[-1])) is not None and parent not in found:
+        found.append(parent)
+    return found
 
 
 def _placement_provider(api: ServiceApi, row: Any, resource_map: ResourceMap) -> SourceProvider:
