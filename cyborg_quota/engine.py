@@ -83,8 +83,7 @@ class QuotaEngine(Queries):
         self._expire_seconds = reservation_expire_seconds
         common = driver, self._resources, self._authority
         self._limits: Limits | None = None
-        self.subjects: Final[dict[str, Any]] = driver.interfaces(self._resources, self._authority)
-        """The interfaces of what the driver has besides the ledger, by name: capacity and pods."""
+        self._subjects: dict[str, Any] | None = None
         self.monitoring: Final = Monitoring(*common)
         """Metrics of the ledger."""
 
@@ -94,6 +93,14 @@ class QuotaEngine(Queries):
         common = self._resources, self._authority
         self._limits = self._limits or self._driver.limits(*common, require_reason=self._require_reason)
         return self._limits
+
+    @property
+    def subjects(self) -> dict[str, Any]:
+        """The interfaces that the driver has besides the ledger, by name: capacity and pods. Made at the first use."""
+        # (functools.cached_property has a lock, which another thread may hold when the process forks.)
+        if self._subjects is None:
+            self._subjects = self._driver.interfaces(self._resources, self._authority)
+        return self._subjects
 
     @property
     def capacity(self) -> Capacity:
