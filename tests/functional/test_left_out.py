@@ -3,17 +3,20 @@
 
 from __future__ import annotations
 
+import configparser
 import os
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Collection
 
 import fixtures as fx
 from oslotest import base
 
-PACKAGE = pathlib.Path(__file__).parents[2] / "cyborg_quota"
+TOP = pathlib.Path(__file__).parents[2]
+PACKAGE = TOP / "cyborg_quota"
 
 PROGRAM = """
 import sys
@@ -56,6 +59,17 @@ print("expired", expirer.main([*options, "--once"]))
 """
 
 
+def entry_points(without: Collection[str]) -> str:
+    """The entry points of the package, in the format of an installed one, without those of some subjects."""
+    config = configparser.ConfigParser(delimiters=("=",))
+    config.optionxform = str  # type: ignore[assignment, method-assign]
+    config.read(TOP / "setup.cfg")
+    lines = []
+    for group, text in config["options.entry_points"].items():
+        lines += [f"[{group}]", *text.splitlines()]
+    return "\n".join(line for line in lines if not any(f"cyborg_quota.{name}." in line for name in without))
+
+
 class TestLeftOut(base.BaseTestCase):
     def run_without(self, *names: str) -> list[str]:
         """Run PROGRAM with a copy of the package that has none of these subjects. Returns what it prints."""
@@ -68,6 +82,9 @@ class TestLeftOut(base.BaseTestCase):
             of_subject = re.compile(rf'from cyborg_quota\.{name}\b|    "{name}": ')
             lines = [line for line in lines if not of_subject.match(line)]
         driver.write_text("".join(lines))
+        (folder / "cyborg_quota-0.dist-info").mkdir()
+        (folder / "cyborg_quota-0.dist-info" / "METADATA").write_text("Name: cyborg_quota\nVersion: 0\n")
+        (folder / "cyborg_quota-0.dist-info" / "entry_points.txt").write_text(entry_points(names))
         config = folder / "cyborg_quota.conf"
         config.write_text(
             f"[database]\nconnection = sqlite:///{folder}/ledger.db\n[quota]\nresources = gpu,fpga\n"
