@@ -19,13 +19,14 @@ from oslo_log import log as logging
 from cyborg_quota import exceptions, units, validation
 from cyborg_quota.capacity import report, tables
 from cyborg_quota.capacity.claims import CapacityEnforcer
-from cyborg_quota.db import change_log, history, pods, resource_providers
+from cyborg_quota.db import change_log, history, resource_providers
 from cyborg_quota.db import inventories as inventory_rows
+from cyborg_quota.db import pods as pod_names
 from cyborg_quota.db.database import Connection, DuplicateEntry
 from cyborg_quota.db.resource_providers import StoredProvider
 from cyborg_quota.ledger.thresholds import OVER, level
 from cyborg_quota.safe_repr import safe_repr
-from cyborg_quota.subject import Subject
+from cyborg_quota.subject import Subject, admin_call
 from cyborg_quota.types import MAX_AMOUNT, MAX_LIMIT, Author, InventoryKey, Marker, RecordedChange, Value
 from cyborg_quota.types.capacity import (
     Allocation,
@@ -63,6 +64,7 @@ class Capacity(Subject):
 
     # --- providers ---
 
+    @admin_call
     def add_provider(
         self,
         context: Context,
@@ -80,7 +82,6 @@ class Capacity(Subject):
         which only claims that name it use. ``pod``: the pod to which it belongs. Raises ProviderExists,
         ProviderNotFound (the parent), PodNotFound, InvalidName.
         """
-        validation.admin_only(context, "add_provider")
         provider = Provider(
             uuid=str(uuids.uuid4()) if uuid is None else validation.provider_uuid(uuid),
             name=validation.provider_name(name),
@@ -93,7 +94,7 @@ class Capacity(Subject):
 
         def work(connection: Connection) -> tuple[Provider, list[RecordedChange]]:
             if provider.pod is not None:
-                pods.lock(connection, provider.pod)  # so that it is not removed in the meantime
+                pod_names.lock(connection, provider.pod)  # so that it is not removed in the meantime
             parent_id = None if provider.parent is None else self._find(connection, provider.parent).id
             if parent_id is not None and not resource_providers.lock(connection, parent_id):
                 raise exceptions.ProviderNotFound(str(provider.parent))
@@ -114,43 +115,43 @@ class Capacity(Subject):
                     return stored.provider
             raise exceptions.ProviderExists(provider.name) from None
 
+    @admin_call
     def list_providers(self, context: Context, *, limit: int | None = None, after: str | None = None) -> list[Provider]:
         """All providers, by name.
 
         ``limit``: the maximum number. ``after``: the name of the last provider of the previous page. Raises
         MarkerNotFound.
         """
-        validation.admin_only(context, "list_providers")
         page = validation.row_limit(limit), validation.optional_name("marker", after)
         return self._untimed.read_synced(lambda connection: resource_providers.list_providers(connection, *page))
 
+    @admin_call
     def show_provider(self, context: Context, provider: str) -> Provider:
         """One provider. Raises ProviderNotFound."""
-        validation.admin_only(context, "show_provider")
         return self._read(self._find, validation.check_name("provider", provider)).provider
 
+    @admin_call
     def set_pod(self, context: Context, provider: str, pod: str | None, *, reason: str | None = None) -> Provider:
         """Put a provider that has no claims into a pod, or into none (None), and return it.
 
         Raises ProviderNotFound, PodNotFound, ProviderInUse.
         """
-        validation.admin_only(context, "set_pod")
         name, checked = validation.check_name("provider", provider), validation.optional_name("pod", pod)
         return self._set_provider(name, validation.author_of(context, reason), pod=checked)
 
+    @admin_call
     def set_can_host(self, context: Context, provider: str, *, can_host: bool, reason: str | None = None) -> Provider:
         """Make a provider one that ANY chooses, or a shared pool (False), and return it. Claims stay where they are.
 
         Raises ProviderNotFound.
         """
-        validation.admin_only(context, "set_can_host")
         name, author = validation.check_name("provider", provider), validation.author_of(context, reason)
         return self._set_provider(name, author, can_host=bool(can_host))
 
     def _set_provider(self, name: str, author: Author, **values: Any) -> Provider:
         def work(connection: Connection) -> tuple[Provider, list[RecordedChange]]:
             if values.get("pod") is not None:
-                pods.lock(connection, values["pod"])
+                pod_names.lock(connection, values["pod"])
             provider_id, before = self._lock(connection, name, None)
             changed = dataclasses.replace(before, **values)
             if changed != before:
@@ -165,14 +166,14 @@ class Capacity(Subject):
 
         return self._change(author, work)
 
-    def require_pods(self, context: Context, names: Collection[str]) -> None:
+    @admin_call
+    def require_pods(self, context: Context, pods: Collection[str]) -> None:
         """Raise PodNotFound if one of these pods does not exist."""
-        validation.admin_only(context, "require_pods")
-        self._read(pods.require, sorted(validation.check_names("pod", names)))
+        self._read(pod_names.require, sorted(validation.check_names("pod", pods)))
 
+    @admin_call
     def remove_provider(self, context: Context, provider: str, *, reason: str | None = None) -> None:
         """Remove a provider and its inventories. Raises ProviderNotFound, ProviderInUse (it has claims or children)."""
-        validation.admin_only(context, "remove_provider")
         name = validation.check_name("provider", provider)
 
         def work(connection: Connection) -> tuple[None, list[RecordedChange]]:
@@ -187,6 +188,7 @@ class Capacity(Subject):
 
     # --- inventories ---
 
+    @admin_call
     def set_inventories(
         self,
         context: Context,
@@ -207,7 +209,6 @@ class Capacity(Subject):
         An inventory may be lowered below its use; claims are then refused until the use is below the capacity again.
         Raises ProviderNotFound, ProviderConflict, UnknownResource, InvalidInventory.
         """
-        validation.admin_only(context, "set_inventories")
         if not isinstance(inventories, Mapping) or not (inventories or used_elsewhere):
             raise exceptions.InvalidRequest("Inventories must map at least one resource to an Inventory.")
         validation.refuse_unknown(inventories, self._resources)
@@ -247,6 +248,7 @@ class Capacity(Subject):
                 )
         return records
 
+    @admin_call
     def remove_inventory(
         self,
         context: Context,
@@ -260,7 +262,6 @@ class Capacity(Subject):
 
         Raises ProviderNotFound, ProviderConflict, ProviderInUse (it has claims).
         """
-        validation.admin_only(context, "remove_inventory")
         name, checked = validation.check_name("provider", provider), validation.check_name("resource", resource)
         expected = _check_generation(generation)
 
@@ -269,6 +270,7 @@ class Capacity(Subject):
 
         self._change(validation.author_of(context, reason), work)
 
+    @admin_call
     def list_inventories(
         self,
         context: Context,
@@ -284,7 +286,6 @@ class Capacity(Subject):
         page; with the resource None, the last one of that provider. ``resource``: only this one. Raises
         ProviderNotFound, MarkerNotFound.
         """
-        validation.admin_only(context, "list_inventories")
         page = validation.check_page(limit, after, resource, owner="provider")
         name = validation.optional_name("provider", provider)
 
@@ -294,12 +295,12 @@ class Capacity(Subject):
 
         return self._untimed.read_synced(work)
 
+    @admin_call
     def find_provider(self, context: Context, names: Sequence[str], resources: Collection[str]) -> str | None:
         """The UUID of the first of these providers that has an inventory of each resource, or None.
 
         What is free does not matter, but an inventory whose total is 0 does not count.
         """
-        validation.admin_only(context, "find_provider")
         checked = validation.check_names("provider", names)
         wanted = set(validation.check_names("resource", resources))
 
@@ -313,6 +314,7 @@ class Capacity(Subject):
 
         return self._database.read(work)
 
+    @admin_call
     def list_allocations(
         self,
         context: Context,
@@ -327,7 +329,6 @@ class Capacity(Subject):
         ``limit``: the maximum number. ``after``: the UUID of the last reservation of the previous page. ``resource``:
         only this one. Raises ProviderNotFound, MarkerNotFound.
         """
-        validation.admin_only(context, "list_allocations")
         name = validation.optional_name("provider", provider)
         which = {"after": validation.optional_name("marker", after)}
         which["resource"] = validation.optional_name("resource", resource)
@@ -339,34 +340,34 @@ class Capacity(Subject):
 
         return self._untimed.read_synced(work)
 
+    @admin_call
     def set_used_elsewhere(self, context: Context, provider: str, amounts: Mapping[str, int]) -> None:
         """Set the amounts that are in use at a provider without a reservation in this ledger, by resource.
 
         Claims get only what is left. Like a claim, this does not change the generation. A resource of which the
         provider has no inventory is ignored. Raises ProviderNotFound, InvalidRequest.
         """
-        validation.admin_only(context, "set_used_elsewhere")
         name, checked = validation.check_name("provider", provider), _check_amounts(amounts)
         self._database.write(
             lambda connection: inventory_rows.set_used_elsewhere(connection, self._find(connection, name).id, checked)
         )
 
+    @admin_call
     def report(self, context: Context) -> list[ResourceReport]:
         """For each resource: what exists, what is claimed or used elsewhere, and what is promised. Sorted by resource.
 
         Reads all inventories, usage rows and limits. Raises LimitsUnavailable.
         """
-        validation.admin_only(context, "report")
         return report.read(self._untimed, self._enforcer.parts.limits, sorted(self._resources))
 
     # --- notices, audit and repair ---
 
+    @admin_call
     def notices(self, context: Context) -> list[CapacityNotice]:
         """The inventories that crossed a threshold of their capacity since the last call, by any host.
 
         After them, the resources whose capacity at all providers together did (provider None).
         """
-        validation.admin_only(context, "notices")
         lowest, least = min(self._thresholds, default=OVER), self._least_capacity
         stored = self._untimed.read(
             lambda connection: [
@@ -385,17 +386,17 @@ class Capacity(Subject):
                 found.append(dataclasses.replace(last, now=now))
         return found
 
+    @admin_call
     def audit(self, context: Context) -> list[CapacityDrift]:
         """The inventories whose counters differ from the reservations. Normally none."""
-        validation.admin_only(context, "audit")
         return self._enforcer.audit()
 
+    @admin_call
     def heal(self, context: Context, *, progress: Callable[[int], None] | None = None) -> list[CapacityDrift]:
         """Repair the counters that ``audit`` reports, each in a transaction. Returns the counters before and after it.
 
         A reservation whose inventory does not exist is reported, not repaired: set the inventory, or release it.
         """
-        validation.admin_only(context, "heal")
         return self._enforcer.heal(progress)
 
     # --- parts of the transactions ---

@@ -39,6 +39,7 @@ OWN: dict[str, dict[str, Any] | None] = {
     "resources": None,
     "register_resource": None,
     "register_resources": None,
+    "subjects": None,
     "capacity": None,
     "pods": None,
     "limits": None,
