@@ -157,15 +157,16 @@ class Checks(upgradecheck.UpgradeCommands):
         )
 
     def _classes(self) -> Result:
-        from cyborg_quota.cyborg import cyborg_host, mapping
+        from cyborg_quota.conf import resource_rules
+        from cyborg_quota.cyborg import cyborg_host
 
         records = cyborg_host.records(self._conf)
         refused: dict[str, str] = {}
         for group in records.groups():
-            for name in mapping.classes_of(group):
+            for name in resource_rules.classes_of(group):
                 try:
                     records.resource_map.deltas(group, name)
-                except mapping.ClassNotCounted as error:
+                except resource_rules.ClassNotCounted as error:
                     refused[name] = error.reason
         if refused:
             return Result(WARNING, "; ".join(f"{name} cannot be bound: {why}" for name, why in sorted(refused.items())))

@@ -17,8 +17,8 @@ from typing import Any, ClassVar, Final, TypeVar
 from oslo_log import log as logging
 
 from cyborg_quota import Claim, QuotaEngine, exceptions, forks, validation
+from cyborg_quota.conf.resource_rules import ClassNotCounted
 from cyborg_quota.cyborg.ledger_guard import LedgerGuard, LedgerNotCalled
-from cyborg_quota.cyborg.mapping import ClassNotCounted
 from cyborg_quota.engine import LOST, roll_back_rest
 
 T = TypeVar("T")

@@ -14,7 +14,8 @@ from oslo_log import log as logging
 from oslo_service import service
 
 from cyborg_quota import Claim, exceptions, validation
-from cyborg_quota.cyborg import arq_records, bind_tracker, cyborg_host, errors, mapping, process_state, repair
+from cyborg_quota.conf import resource_rules
+from cyborg_quota.cyborg import arq_records, bind_tracker, cyborg_host, errors, process_state, repair
 from cyborg_quota.cyborg import objects as quota_objects
 from cyborg_quota.cyborg.bind_tracker import Caller
 from cyborg_quota.cyborg.ledger_guard import LedgerNotCalled
@@ -92,7 +93,7 @@ def apply_patch(context: Any, patch_list: Mapping[str, Any], valid_fields: Mappi
 
 
 def _bind(context: Any, arq: str, group: Mapping[str, str], fields: Mapping[str, Any]) -> tuple[Caller, Claim]:
-    has_several_classes = len(mapping.classes_of(group)) > 1
+    has_several_classes = len(resource_rules.classes_of(group)) > 1
     resource_class = arq_records.class_of_provider(context, fields["device_rp_uuid"]) if has_several_classes else None
     deltas, conf = process_state.resource_map().deltas(group, resource_class), process_state.conf()
     provider = None
@@ -107,7 +108,7 @@ def _bind(context: Any, arq: str, group: Mapping[str, str], fields: Mapping[str,
                 *names,
                 ", ".join(deltas),
             )
-    claim = Claim(arq, deltas, group=fields["instance_uuid"], source=mapping.source(conf), provider=provider)
+    claim = Claim(arq, deltas, group=fields["instance_uuid"], source=resource_rules.source(conf), provider=provider)
     # Cyborg determines the project of the ARQ in the same way.
     return Caller(fields.get("project_id", context.project_id)), claim
 

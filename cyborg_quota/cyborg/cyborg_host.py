@@ -11,9 +11,9 @@ from oslo_config import cfg
 
 import cyborg_quota
 from cyborg_quota import exceptions
-from cyborg_quota.conf import loading
-from cyborg_quota.cyborg import compatibility, mapping
-from cyborg_quota.cyborg.mapping import ResourceMap
+from cyborg_quota.conf import loading, resource_rules
+from cyborg_quota.conf.resource_rules import ResourceMap
+from cyborg_quota.cyborg import compatibility
 
 if TYPE_CHECKING:
     from cyborg_quota.cyborg.arq_records import Records
@@ -75,6 +75,6 @@ def reconciler(
         cyborg_records.resource_map.resources,
         grace_seconds=conf.cyborg.reconcile_grace if grace_seconds is None else grace_seconds,
         share=conf.cyborg.reconcile_share,
-        source=mapping.source(conf),
+        source=resource_rules.source(conf),
         wait=wait,
     )

@@ -10,9 +10,9 @@ from cyborg.common import exception
 from oslo_messaging.rpc import dispatcher
 
 from cyborg_quota import exceptions
+from cyborg_quota.conf.resource_rules import ClassNotCounted
 from cyborg_quota.cyborg.bind_tracker import public_message
 from cyborg_quota.cyborg.ledger_guard import LedgerNotCalled
-from cyborg_quota.cyborg.mapping import ClassNotCounted
 
 _REFUSED: Final = (
     exceptions.OverQuota,

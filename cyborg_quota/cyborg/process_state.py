@@ -13,10 +13,10 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 import cyborg_quota
-from cyborg_quota.conf import loading, opts
-from cyborg_quota.cyborg import cyborg_host, mapping
+from cyborg_quota.conf import loading, opts, resource_rules
+from cyborg_quota.conf.resource_rules import ResourceMap
+from cyborg_quota.cyborg import cyborg_host
 from cyborg_quota.cyborg.bind_tracker import BindTracker
-from cyborg_quota.cyborg.mapping import ResourceMap
 from cyborg_quota.cyborg.reconciler import Reconciler
 from cyborg_quota.cyborg.repair import Repair
 
@@ -76,7 +76,7 @@ def log_start(service: str) -> None:
         service,
         bind_tracker().engine.location,
         settings.limits.driver,
-        mapping.source(settings),
+        resource_rules.source(settings),
         "; ".join(str(rule) for rule in resource_map().rules_in_force) or "none",
         "on" if settings.cyborg.reconcile_heal else "off",
     )

@@ -15,8 +15,7 @@ from oslo_config import cfg
 from cyborg_quota import exceptions
 from cyborg_quota.capacity.imports import plan, sources
 from cyborg_quota.capacity.imports.changes import CapacityImporter, Change
-from cyborg_quota.conf import loading
-from cyborg_quota.cyborg import mapping
+from cyborg_quota.conf import loading, resource_rules
 from cyborg_quota.spool import Spool
 from tests import base as ledger_base
 from tests.cyborgs import client, quota
@@ -195,8 +194,8 @@ class TestCyborg(CapacityTestCase):
         return f"{self.stack.api_url}/v2"
 
     def run_import(self, *, nested: bool = False) -> list[Change]:
-        rules = [mapping.parse_rule(text) for text in ("FPGA: fpga", "FPGA CUSTOM_FAKE_DEVICE: fpga.fake")]
-        resource_map = mapping.ResourceMap(rules, ["fpga", "fpga.fake"], refuses_unmapped=True)
+        rules = [resource_rules.parse_rule(text) for text in ("FPGA: fpga", "FPGA CUSTOM_FAKE_DEVICE: fpga.fake")]
+        resource_map = resource_rules.ResourceMap(rules, ["fpga", "fpga.fake"], refuses_unmapped=True)
         importer = CapacityImporter(self.capacity, ADMIN, self.engine.resources)
         return importer.run(lambda: plan.wanted_providers(self.read(), resource_map, Spool(), nested=nested))
 

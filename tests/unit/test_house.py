@@ -58,7 +58,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("limits", "surface"): "a subject describes its operations",
     ("capacity", "surface"): "a subject describes its operations",
     ("pods", "surface"): "a subject describes its operations",
-    ("capacity", "cyborg.mapping"): "the resource rules of [cyborg]; to move",
     ("policy", "surface.table"): "the rules are those of the operations; loaded late",
     ("cli", "ledger.operations"): "commands of the host show the same records",
     ("cli", "capacity.operations"): "commands of the host show the same records",

@@ -14,7 +14,7 @@ from cyborg_quota import Inventory, units
 from cyborg_quota.capacity.imports import plan, sources
 from cyborg_quota.capacity.imports.changes import WantedProvider
 from cyborg_quota.capacity.imports.sources import SourceProvider
-from cyborg_quota.cyborg.mapping import ResourceMap, parse_rule
+from cyborg_quota.conf.resource_rules import ResourceMap, parse_rule
 from cyborg_quota.spool import Spool
 
 RULES = ("PGPU: gpu", "PGPU CUSTOM_A100: gpu.A100", "CUSTOM_*: any_custom", "NET_*: nic")

@@ -16,13 +16,13 @@ from cyborg_quota import spool as temporary_file
 from cyborg_quota.capacity.imports import sources
 from cyborg_quota.capacity.imports.plan import use_by_resource, wanted_providers
 from cyborg_quota.capacity.imports.sources import PLACEMENT, ServiceApi, SourceUnavailable
-from cyborg_quota.cyborg import mapping
+from cyborg_quota.conf import resource_rules
 from cyborg_quota.spool import Spool
 from cyborg_quota.types.capacity import ResourceUse
 
 UNIT = {"total": 1, "reserved": 0, "min_unit": 1, "max_unit": 1, "step_size": 1, "allocation_ratio": 1.0}
 GPU = {"inventories": {"PGPU": UNIT}}
-RULES = mapping.ResourceMap([mapping.parse_rule("PGPU: gpu")], ["gpu"], refuses_unmapped=True)
+RULES = resource_rules.ResourceMap([resource_rules.parse_rule("PGPU: gpu")], ["gpu"], refuses_unmapped=True)
 
 
 class Answers:

@@ -6,9 +6,9 @@ from __future__ import annotations
 from oslotest import base
 
 from cyborg_quota import exceptions
-from cyborg_quota.cyborg import mapping
+from cyborg_quota.conf import resource_rules
+from cyborg_quota.conf.resource_rules import ClassNotCounted, ResourceMap, Rule, parse_rule
 from cyborg_quota.cyborg.bind_tracker import public_message
-from cyborg_quota.cyborg.mapping import ClassNotCounted, ResourceMap, Rule, parse_rule
 from tests import fixtures
 
 COUNTED = ("fpga", "gpu", "gpu.A100")
@@ -100,7 +100,9 @@ class TestResourceMap(base.BaseTestCase):
 
     def test_requests_of(self) -> None:
         """As many as Cyborg makes: one for each unit, and two for a Xilinx FPGA."""
-        self.assertEqual(3, mapping.requests_of({"resources:FPGA": "2", "resources:PGPU": "1", "accel:x": "9"}))
-        self.assertEqual(4, mapping.requests_of({"resources:FPGA": "2", "trait:CUSTOM_FPGA_XILINX": "required"}))
-        self.assertEqual(2, mapping.requests_of({"resources:FPGA": "2", "trait:CUSTOM_FPGA_XILINX": "forbidden"}))
-        self.assertEqual(0, mapping.requests_of({"trait:CUSTOM_A": "required"}))
+        self.assertEqual(3, resource_rules.requests_of({"resources:FPGA": "2", "resources:PGPU": "1", "accel:x": "9"}))
+        self.assertEqual(4, resource_rules.requests_of({"resources:FPGA": "2", "trait:CUSTOM_FPGA_XILINX": "required"}))
+        self.assertEqual(
+            2, resource_rules.requests_of({"resources:FPGA": "2", "trait:CUSTOM_FPGA_XILINX": "forbidden"})
+        )
+        self.assertEqual(0, resource_rules.requests_of({"trait:CUSTOM_A": "required"}))

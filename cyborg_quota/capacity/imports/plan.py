@@ -21,7 +21,7 @@ from cyborg_quota.capacity.api import Capacity
 from cyborg_quota.capacity.imports import sources
 from cyborg_quota.capacity.imports.changes import CapacityImporter, Change, Used, WantedProvider
 from cyborg_quota.capacity.imports.sources import SourceProvider
-from cyborg_quota.cyborg.mapping import ResourceMap
+from cyborg_quota.conf.resource_rules import ResourceMap
 from cyborg_quota.spool import Spool
 from cyborg_quota.types.capacity import Inventory, ResourceUse
 from cyborg_quota.validation import Context

@@ -28,7 +28,7 @@ from oslo_config import cfg
 
 from cyborg_quota import exceptions, units
 from cyborg_quota.conf import plugins
-from cyborg_quota.cyborg.mapping import ResourceMap
+from cyborg_quota.conf.resource_rules import ResourceMap
 from cyborg_quota.safe_repr import safe_repr
 from cyborg_quota.types.capacity import Inventory
 
