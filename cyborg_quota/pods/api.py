@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from oslo_log import log as logging
@@ -49,6 +49,8 @@ from cyborg_quota.validation import Context
 LOG = logging.getLogger(__name__)
 
 _UNCHANGED: Final[Any] = object()
+_MAX_PASSING: Final = 1000
+"""The most requests whose answers are remembered."""
 
 
 class Pods(Subject):
@@ -65,6 +67,8 @@ class Pods(Subject):
         self._untimed = self._database.untimed
         self._history = enforcer.parts.history
         self._selection = enforcer.selection
+        # By the version of all pods and the request: the ids of the pods that pass the filters.
+        self._passing: dict[tuple[tables.PodsVersion | None, Hashable], frozenset[int]] = {}
 
     # --- pods ---
 
@@ -211,7 +215,7 @@ class Pods(Subject):
         )
         key = BindingKey.of(project_id, wanted.zone, wanted.affinity)
         # (The version is read only where a pod was full before: it would make the usual selection slower.)
-        version = not self._selection.passing.is_empty
+        version = bool(self._passing)
         current = self._database.read_synced(
             lambda connection: tables.find_current(connection, key, with_version=version),
             lambda connection: tables.find_current_in_single_statement(connection, key, with_version=version),
@@ -228,15 +232,16 @@ class Pods(Subject):
         """Whether its pod does not serve the request, and another one passes the filters."""
         if pod_claims.reason_to_move(current, request) is None:
             return False
-        passing = self._selection.passing
-        ids = None if current.version is None else passing.find(current.version, request)
+        ids = self._passing.get((current.version, request.key))
         if ids is None:
             # (In this order: what changes between the two makes the version outdated.)
             version, candidates = self._database.read_synced(
                 lambda connection: (tables.read_version(connection), tables.list_pods(connection))
             )
             ids = frozenset(one.id for one in candidates if self._selection.passes(one, request))
-            passing.remember(version, request, ids)
+            if len(self._passing) >= _MAX_PASSING:
+                self._passing.clear()
+            self._passing[version, request.key] = ids
         return bool(ids - {current.pod_id})
 
     def _bind(self, key: BindingKey, work: Callable[[Connection], Binding]) -> Binding:

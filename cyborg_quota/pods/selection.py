@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Hashable, Mapping, Sequence
 
 from cyborg_quota.types.capacity import Candidate, ResourceUse
 
@@ -23,6 +22,12 @@ class PodRequest:
     zone: str | None
     affinity: Mapping[str, str]
     amounts: Mapping[str, int] | None
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for equal requests."""
+        amounts = None if self.amounts is None else frozenset(self.amounts.items())
+        return self.zone, frozenset(self.affinity.items()), amounts
 
 
 def is_full(usage: Mapping[str, ResourceUse] | None, threshold: int, request: PodRequest) -> bool:
@@ -120,44 +125,12 @@ class Weight(PodWeigher):
         return float(candidate.pod.weight)
 
 
-_MAX_REQUESTS: Final = 1000
-
-
-class PassingPods:
-    """Which pods pass the filters, by request, until the version of the pods changes. Shared by threads."""
-
-    def __init__(self) -> None:
-        self._state: tuple[object, dict[object, frozenset[int]]] = (None, {})  # replaced, never changed
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing was remembered yet."""
-        return self._state[0] is None
-
-    def find(self, version: object, request: PodRequest) -> frozenset[int] | None:
-        """The ids of the pods that pass; None: not known for this version."""
-        known, found = self._state
-        return found.get(_key(request)) if known == version else None
-
-    def remember(self, version: object, request: PodRequest, ids: frozenset[int]) -> None:
-        """Remember the ids of the pods that pass."""
-        known, found = self._state
-        kept = found if known == version and len(found) < _MAX_REQUESTS else {}
-        self._state = (version, {**kept, _key(request): ids})
-
-
-def _key(request: PodRequest) -> object:
-    amounts = None if request.amounts is None else frozenset(request.amounts.items())
-    return (request.zone, frozenset(request.affinity.items()), amounts)
-
-
 @dataclasses.dataclass(frozen=True)
 class PodSelection:
-    """The configured filters, and the weighers with their multipliers. ``passing``: what the filters answered."""
+    """The configured filters, and the weighers with their multipliers."""
 
     filters: Sequence[PodFilter] = (AvailabilityZone(), ResourceAffinity(), Capacity())
     weighers: Sequence[tuple[PodWeigher, float]] = ((Weight(), 1000.0), (CreationTime(), 1.0))
-    passing: PassingPods = dataclasses.field(default_factory=PassingPods, compare=False)
 
     def passes(self, candidate: Candidate, request: PodRequest) -> bool:
         """Whether the pod is available and passes every filter."""
