@@ -24,8 +24,8 @@ from cyborg_quota.ledger.limit_source import LimitDriver
 from cyborg_quota.ledger.paths import PathCache
 from cyborg_quota.ledger.project_limits import ProjectEnforcer
 from cyborg_quota.ledger.reservations import Expirer, Purger, Reservations
-from cyborg_quota.ledger.reserve import Namer, Reserver
-from cyborg_quota.ledger.resize import Resizer, Transferrer
+from cyborg_quota.ledger.reserve import Reserver
+from cyborg_quota.ledger.resize import Amender
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.ledger.thresholds import ThresholdNotifier
 from cyborg_quota.limits.api import Limits
@@ -99,9 +99,7 @@ class DbQuotaDriver:
         # Reservations: from the reserve to the purge.
         self.settler: Final = Settler(self._database, self._paths, self.enforcers.counters_of, grace)
         self.reserver: Final = Reserver(self._database, self.settler, projects, self.enforcers)
-        self.resizer: Final = Resizer(self._database, self.settler, projects, self.enforcers)
-        self.transferrer: Final = Transferrer(self._database, self._paths, self.settler, projects, self.enforcers)
-        self.namer: Final = Namer(self._database, self.settler)
+        self.amender: Final = Amender(self._database, self._paths, self.settler, projects, self.enforcers)
         self.expirer: Final = Expirer(self._database, self.settler, settings.batch_rows)
         self.purger: Final = Purger(self._database, settings.batch_rows)
         self.healer: Final = Healer(self._database, self._paths)

@@ -263,7 +263,7 @@ class QuotaEngine(Queries):
         if name is None:
             self._driver.settler.settle("commit", selection)
         else:
-            self._driver.namer.commit(selection, name)
+            self._driver.settler.commit_as(selection, name)
 
     def rollback(
         self,
@@ -337,7 +337,7 @@ class QuotaEngine(Queries):
         checked, before = validation.check_amounts(amounts, expected, self._resources)
         name, is_admin = validation.check_name("consumer", consumer), validation.is_admin(context)
         try:
-            self._driver.resizer.resize(ResizeRequest(project_id, name, checked, before, is_admin))
+            self._driver.amender.resize(ResizeRequest(project_id, name, checked, before, is_admin))
         except exceptions.OverQuota as error:
             raise exceptions.OverQuota(self._authority.visible(context, project_id, error.overs)) from None
 
@@ -356,7 +356,7 @@ class QuotaEngine(Queries):
         if project_id == to_project:
             raise exceptions.InvalidRequest(f"The transfer is from project {project_id} to itself.")
         name = validation.check_name("consumer", consumer)
-        self._driver.transferrer.transfer(TransferRequest(project_id, to_project, name))
+        self._driver.amender.transfer(TransferRequest(project_id, to_project, name))
 
     # --- maintenance ---
 

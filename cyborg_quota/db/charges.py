@@ -42,7 +42,7 @@ from cyborg_quota.db import dialects, maintenance, path_state, projects, usages
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.prepared import ListStatement, chunks
 from cyborg_quota.db.usages import Posting
-from cyborg_quota.types import MAX_AMOUNT, TOTAL, Counters, UsageKey
+from cyborg_quota.types import MAX_AMOUNT, TOTAL, Counters, UsageKey, grouped
 
 _MIN_TOGETHER: Final = 8
 """From this number of rows, one statement for all of them is faster than one for each."""
@@ -128,13 +128,12 @@ def in_lock_order(connection: sa.Connection, rows: Mapping[UsageKey, int], edges
     """The ids of these rows, in lists that ``lock`` locks one after the other. ``edges``: of the projects and above."""
     if dialects.of(connection).update_locks_in_order:
         return list(chunks(sorted(rows.values())))
-    by_height: dict[int, list[tuple[UsageKey, int]]] = {}
-    for key, usage_id in rows.items():
-        height = 1 if key.project_id == TOTAL else -len(ancestors(key.project_id, edges))
-        by_height.setdefault(height, []).append((key, usage_id))
-    return [
-        [usage_id for _, usage_id in part] for _, level in sorted(by_height.items()) for part in chunks(sorted(level))
-    ]
+
+    def height(key: UsageKey) -> int:
+        return 1 if key.project_id == TOTAL else -len(ancestors(key.project_id, edges))
+
+    levels = sorted(grouped(rows, height).items())
+    return [[rows[key] for key in part] for _, level in levels for part in chunks(sorted(level))]
 
 
 @functools.cache

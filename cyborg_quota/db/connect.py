@@ -95,7 +95,7 @@ def _prepare_error(context: sa.engine.ExceptionContext) -> None:
     """
     if errors.is_read_only(context.original_exception):
         context.is_disconnect = True
-    if not context.is_disconnect and errors.is_handled(context.original_exception):
+    if not context.is_disconnect and errors.code_of(context.original_exception) in errors.HANDLED:
         raise oslo_exc.DBError(context.sqlalchemy_exception or context.original_exception)
 
 
@@ -149,14 +149,24 @@ class CachedConnection:
     autocommit: bool = False
 
     def enter_autocommit(self) -> None:
-        """See Dialect.enter_autocommit."""
-        dialects.of(self.connection).enter_autocommit(self.connection)
+        """Make each later statement a transaction of its own: see Dialect.set_autocommit."""
+        dialects.of(self.connection).set_autocommit(self.connection, is_on=True)
+        self.connection.begin()
         self.autocommit = True
 
     def leave_autocommit(self, *, is_failed: bool = False) -> None:
-        """See Dialect.leave_autocommit. If it fails, the connection is invalidated."""
+        """Return to multi-statement transactions. If it fails, the connection is invalidated.
+
+        ``is_failed``: the last statement may have left a transaction open.
+        """
+        connection = self.connection
         try:
-            dialects.of(self.connection).leave_autocommit(self.connection, is_failed=is_failed)
+            if is_failed:
+                connection.rollback()
+            else:
+                connection.commit()
+            if not connection.invalidated:  # (otherwise, this would connect to the server again)
+                dialects.of(connection).set_autocommit(connection, is_on=False)
             self.autocommit = False
         except BaseException:  # the server had closed it, or a signal interrupted this method
             self.connection.invalidate()
@@ -198,7 +208,7 @@ class ConnectionCache:
         finally:
             self._waiting.pop()
         # If a signal interrupted the previous user, the connection may still be in autocommit.
-        dialects.of(connection).reset_autocommit(connection)
+        dialects.of(connection).set_autocommit(connection, is_on=False)
         return CachedConnection(connection, time.monotonic())
 
     def put(self, cached: CachedConnection) -> None:

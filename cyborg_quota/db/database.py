@@ -287,7 +287,7 @@ class Database:
             if errors.is_pool_busy(error) or (errors.took_long(error) and self._is_over(began)):
                 raise
             LOG.debug("A single-statement transaction failed, using several statements: %s", errors.reason(error))
-            if errors.is_not_executable(error):
+            if errors.code_of(error) in errors.NOT_EXECUTABLE:
                 self._pool.runs_single_statements = False
                 self.dialect.report_no_single_statements(errors.reason(error))
             return None

@@ -84,7 +84,7 @@ def may_do_again(error: BaseException) -> bool:
         return False
     return (
         isinstance(error, (oslo_exc.DBDeadlock, oslo_exc.DBConnectionError))
-        or _code(error) in _TRANSIENT
+        or code_of(error) in _TRANSIENT
         or bool(_TRANSIENT_TEXT.search(text))
     )
 
@@ -95,9 +95,9 @@ def kind(error: BaseException) -> str:
         return "concurrent_change"
     if is_read_only(error):
         return "read_only"
-    if isinstance(error, oslo_exc.DBDeadlock) or _code(error) in _CONFLICTS:
+    if isinstance(error, oslo_exc.DBDeadlock) or code_of(error) in _CONFLICTS:
         return "deadlock"
-    if _code(error) in _TOOK_LONG:
+    if code_of(error) in _TOOK_LONG:
         return "timeout"
     return "busy" if _BUSY_TEXT.search(reason(error)) else "connection"
 
@@ -107,24 +107,20 @@ _CONFLICTS: Final = frozenset({"40001", "40P01", 1020, 1213})
 
 _BUSY_TEXT: Final = re.compile(r"database( table)? is locked", re.IGNORECASE)
 
-_NOT_EXECUTABLE: Final = frozenset({"42883", "42501", 1243, 1461})
-"""PostgreSQL: no such function, no privilege for it. MariaDB: unknown prepared statement; too many of them."""
+NOT_EXECUTABLE: Final = frozenset({"42883", "42501", 1243, 1461})
+"""The codes that show that this server, or a pooler before it, cannot run single-statement transactions.
 
-
-def is_not_executable(error: BaseException) -> bool:
-    """Whether the error shows that this server, or a pooler before it, cannot run single-statement transactions."""
-    return _code(error) in _NOT_EXECUTABLE
+PostgreSQL: no such function, no privilege for it. MariaDB: unknown prepared statement; too many of them.
+"""
 
 
 _READ_ONLY: Final = frozenset({"25006", 1792, 1836})
 
-_HANDLED: Final = _NOT_EXECUTABLE | _READ_ONLY | {"QU001"}
-"""QU001: one of the ledger's functions refuses (postgresql.REFUSED_STATE)."""
+HANDLED: Final = NOT_EXECUTABLE | _READ_ONLY | {"QU001"}
+"""The codes of errors that callers in this package handle, so that they need no traceback in the log.
 
-
-def is_handled(error: BaseException) -> bool:
-    """Whether a caller in this package handles this error of a driver, so that it needs no traceback in the log."""
-    return _code(error) in _HANDLED
+QU001: one of the ledger's functions refuses (postgresql.REFUSED_STATE).
+"""
 
 
 _TOOK_LONG: Final = frozenset({"57014", "55P03", 1205, 1317, 1969})
@@ -140,7 +136,7 @@ _MAY_BE_READ_ONLY: Final = {
 
 def is_read_only(error: BaseException) -> bool:
     """Whether the server refused a change because it is a replica, or is configured as read-only."""
-    code = _code(error)
+    code = code_of(error)
     if code in _READ_ONLY or (code in _MAY_BE_READ_ONLY and _MAY_BE_READ_ONLY[code] in reason(error)):
         return True
     return isinstance(_driver_error(error), sqlite3.OperationalError) and _SQLITE_READ_ONLY in reason(error)
@@ -151,17 +147,12 @@ def took_long(error: BaseException) -> bool:
 
     The connection was lost or timed out, or the server canceled a statement that had waited for too long.
     """
-    return isinstance(error, oslo_exc.DBConnectionError) or _code(error) in _TOOK_LONG
+    return isinstance(error, oslo_exc.DBConnectionError) or code_of(error) in _TOOK_LONG
 
 
 def is_pool_busy(error: BaseException) -> bool:
     """Whether no pool connection became free within the pool timeout."""
     return isinstance(error, sa_exc.TimeoutError)
-
-
-def is_existing_table(error: BaseException) -> bool:
-    """Whether MariaDB refused to create a table that exists."""
-    return _code(error) == 1050
 
 
 def is_outage(error: BaseException) -> bool:
@@ -202,7 +193,7 @@ def is_unreachable(error: BaseException) -> bool:
     """Whether no server can be reached, or it stopped answering: see DatabaseUnreachable."""
     if not isinstance(error, (oslo_exc.DBError, sa_exc.DBAPIError)):
         return False
-    text, code = reason(error), _code(error)
+    text, code = reason(error), code_of(error)
     if code in _ANSWERED or _FATAL_TEXT.search(text) or _ANSWERED_TEXT.search(text):
         return False
     return (
@@ -237,7 +228,7 @@ def reason(error: BaseException) -> str:
     return re.sub(r"\w+://\S+", "(a connection URL)", "; ".join(servers or lines[:1])).rstrip(".")[:300]
 
 
-def _code(error: BaseException) -> object:
+def code_of(error: BaseException) -> object:
     """PostgreSQL's SQLSTATE (a string), or MariaDB's error number."""
     cause = _driver_error(error)
     return getattr(cause, "pgcode", None) or (cause.args[0] if cause.args else None)

@@ -376,7 +376,7 @@ def overdue_after(
         query = _OVERDUE_AFTER
         parameters |= {"b_expire": position[0], "b_id": position[1]}
     if lock:
-        query = dialects.of(connection).skip_locked(connection.dialect)(query)
+        query = dialects.of(connection).skip_locked(connection.dialect, query)
     rows = [Row(*row) for row in connection.execute(query, parameters)]
     # (Read the date of one row only: PyMySQL takes longer to parse a date than the rest of a row.)
     for row in reversed(rows):

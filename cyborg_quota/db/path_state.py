@@ -36,7 +36,7 @@ from cyborg_quota.db.models import limit_defaults, limit_overrides, project_limi
 from cyborg_quota.db.models import projects as projects_table
 from cyborg_quota.db.prepared import Statement
 from cyborg_quota.db.usages import Node
-from cyborg_quota.types import TOTAL, Counters, ResourceKey, UsageKey
+from cyborg_quota.types import TOTAL, Counters, ResourceKey, UsageKey, grouped
 
 _FRESH_SECONDS: Final = 60
 """The age at which limits are read again in any case."""
@@ -410,10 +410,7 @@ def _path_rows(
 
 def _paths(project_ids: Sequence[str], rows: Sequence[Any]) -> dict[str, ProjectPath]:
     parents = {row.project_id: row.resource for row in rows if row.kind == _PATH}
-    by_project: dict[str, list[Any]] = {}
-    for row in rows:
-        if row.kind == _USAGE:
-            by_project.setdefault(row.project_id, []).append(row)
+    by_project = grouped((row for row in rows if row.kind == _USAGE), lambda row: row.project_id)
     totals = {row.resource: _node(row, _TOTAL_DEPTH) for row in by_project.get(TOTAL, ())}
     paths = {}
     for project_id in project_ids:

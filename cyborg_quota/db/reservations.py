@@ -25,7 +25,7 @@ from cyborg_quota.db.prepared import (
     chunks,
     insert_many,
 )
-from cyborg_quota.types import COMMITTED, EXPIRED, LIVE_STATES, RESERVED, Row, State
+from cyborg_quota.types import COMMITTED, EXPIRED, LIVE_STATES, RESERVED, Row, State, grouped
 
 _row = reservations.c
 
@@ -109,11 +109,8 @@ def live_of(
     connection: sa.Connection, project_id: str, consumers: Collection[str], grace: int
 ) -> dict[str | None, list[Row]]:
     """The live reservations of each of these consumers, including overdue ones."""
-    live_rows: dict[str | None, list[Row]] = {}
-    for result_row in _LIVE.rows(connection, sorted(consumers), {"b_project": project_id, "b_grace": grace}):
-        row = _to_row(result_row)
-        live_rows.setdefault(row.consumer, []).append(row)
-    return live_rows
+    live_rows = _LIVE.rows(connection, sorted(consumers), {"b_project": project_id, "b_grace": grace})
+    return grouped(map(_to_row, live_rows), lambda row: row.consumer)
 
 
 _HAS_LIVE = ListStatement(

@@ -14,7 +14,17 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from cyborg_quota import units
-from cyborg_quota.types import MAX_AMOUNT, UNLIMITED, Constraint, Counters, Headroom, Over, ResourceKey, UsageKey
+from cyborg_quota.types import (
+    MAX_AMOUNT,
+    UNLIMITED,
+    Constraint,
+    Counters,
+    Headroom,
+    Over,
+    ResourceKey,
+    UsageKey,
+    grouped,
+)
 from cyborg_quota.types.capacity import FreeInventories
 
 TOO_MUCH: Final = 2**63
@@ -91,14 +101,11 @@ def redact(violations: Iterable[Over], path: Sequence[str]) -> list[Over]:
     appears reveals what its project holds. It is the one that the headroom names. Of another project, it has no
     counters; of ``path[0]``, it has no total of the subtree, which shows the usage of other projects.
     """
-    by_resource: dict[str, list[Over]] = {}
-    for over in violations:
-        by_resource.setdefault(over.resource, []).append(over)
     return sorted(
         dataclasses.replace(over, subtree=None)
         if over.project_id == path[0]
         else dataclasses.replace(over, used=None, reserved=None, subtree=None)
-        for over in (binding(some, path) for some in by_resource.values())
+        for over in (binding(some, path) for some in grouped(violations, lambda over: over.resource).values())
     )
 
 
@@ -126,9 +133,8 @@ def compute(
     resource; nothing fits then (a reserve raises LimitNotSet).
     """
     request = {key: TOO_MUCH for some in keys.values() for key in some}
-    overs: dict[ResourceKey, list[Over]] = {}
-    for over in find_refusals(path[0], constraints, counters, request, missing):
-        overs.setdefault(over.key.resource_key, []).append(over)
+    refusals = find_refusals(path[0], constraints, counters, request, missing)
+    overs = grouped(refusals, lambda over: over.key.resource_key)
     fits = dict.fromkeys(keys, Headroom(None))
     for resource, counted in keys.items():
         found = [over for key in counted for over in overs.get(key, ())]

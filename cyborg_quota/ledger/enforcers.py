@@ -28,7 +28,6 @@ from cyborg_quota.types import (
     RESERVED,
     UNLIMITED,
     Claim,
-    Constraint,
     Counters,
     Headroom,
     InventoryKey,
@@ -40,6 +39,7 @@ from cyborg_quota.types import (
     Usage,
     UsageKey,
     UsageRecord,
+    grouped,
 )
 from cyborg_quota.types.capacity import CapacityDrift, FreeInventories, ResourceUse
 
@@ -71,9 +71,8 @@ class Rooms:
         self.bundle = bundle
         self.is_open = True
         self._counters_of = counters_of
-        self._constraints: dict[ResourceKey, list[Constraint]] = {}  # (a project may have limits in many pods)
-        for one in limits.constraints:
-            self._constraints.setdefault(one.key.resource_key, []).append(one)
+        # (By key: a project may have limits in many pods.)
+        self._constraints = grouped(limits.constraints, lambda one: one.key.resource_key)
         self.fits = self.in_pod(pod)
         self.bundles = Bundles(0, None) if bundle is None else self._how_many(bundle, pod)
 

@@ -15,8 +15,7 @@ that the inventories do not change.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import charges, history, reservations, usages
@@ -27,21 +26,31 @@ from cyborg_quota.ledger import transitions
 from cyborg_quota.ledger.enforcers import Enforcers, Refused
 from cyborg_quota.ledger.paths import PathCache
 from cyborg_quota.ledger.project_limits import Charge, ProjectEnforcer
-from cyborg_quota.ledger.reserve import repeat
-from cyborg_quota.ledger.settle import Settler
-from cyborg_quota.ledger.transitions import AmountsByState, amounts_by_state
-from cyborg_quota.types import EXPIRED, LIVE_STATES, ResizeRequest, ResourceKey, Row, TransferRequest, UsageKey
+from cyborg_quota.ledger.settle import Settler, repeat
+from cyborg_quota.types import EXPIRED, LIVE_STATES, ResizeRequest, ResourceKey, Row, TransferRequest, UsageKey, summed
 
 
 class ReservationChanged(Exception):
     """A reservation is not as it was read: roll back, and read it again."""
 
 
-class Resizer:
-    """Resizes the reservations of a consumer."""
+class _ReceiverHolds(Exception):
+    """The receiver has live reservations of the consumer: roll back."""
 
-    def __init__(self, database: Database, settler: Settler, projects: ProjectEnforcer, enforcers: Enforcers) -> None:
+
+class Amender:
+    """Resizes and transfers the live reservations of a consumer."""
+
+    def __init__(
+        self,
+        database: Database,
+        paths: PathCache,
+        settler: Settler,
+        projects: ProjectEnforcer,
+        enforcers: Enforcers,
+    ) -> None:
         self._database = database
+        self._paths = paths
         self._settler = settler
         self._projects = projects
         self._enforcers = enforcers
@@ -49,43 +58,83 @@ class Resizer:
     def resize(self, request: ResizeRequest) -> None:
         """Set the amounts, all or none. Raises the errors of QuotaEngine.resize."""
         uuids = {resource: reservations.new_uuid() for resource in request.amounts}
-        repeat(self._database, lambda is_retry: self._attempt(request, uuids, is_retry=is_retry))
+        repeat(self._database, lambda is_retry: self._attempt_resize(request, uuids, is_retry=is_retry))
 
-    def _attempt(self, request: ResizeRequest, uuids: Mapping[str, str], *, is_retry: bool) -> bool:
-        """Attempt once to resize. False: what was read has changed, retry."""
-        rows = read_rows(
-            self._database, self._settler, request.project_id, request.consumer, uuids.values() if is_retry else ()
-        )
+    def transfer(self, request: TransferRequest) -> None:
+        """Transfer all that is live, or nothing. Raises the errors of QuotaEngine.transfer."""
+        uuids: dict[str, str] = {}
+        repeat(self._database, lambda is_retry: self._attempt_transfer(request, uuids, is_retry=is_retry))
+
+    def _attempt_resize(self, request: ResizeRequest, uuids: Mapping[str, str], *, is_retry: bool) -> bool:
+        """Attempt once to resize. ``uuids``: those of the records of the changes, by resource. False: retry."""
+        rows = self._read_rows(request.project_id, request.consumer, uuids.values() if is_retry else ())
         if rows is None:
             return True
         rows = _select(rows, request)
         plan = transitions.decide("resize", rows)
         if any(row.overdue for row in rows):
-            return expire_overdue(self._database, self._settler, rows)
-        if plan.error is not None:
-            self._database.read(self._database.ensure_durable)
-            raise plan.error
-        _check_held(rows, request)
+            return self._expire_overdue(rows)
+        if plan.error is None:
+            _check_held(rows, request)
         rows = [row for row in rows if row.delta != request.amounts[row.resource]]
-        if rows:
-            return self._write(request, rows, uuids)
+        if plan.error is None and rows:
+            return self._write_resize(request, rows, uuids)
         self._database.read(self._database.ensure_durable)
+        if plan.error is not None:
+            raise plan.error
         return True
 
-    def _write(self, request: ResizeRequest, rows: Sequence[Row], uuids: Mapping[str, str]) -> bool:
+    def _attempt_transfer(self, request: TransferRequest, uuids: dict[str, str], *, is_retry: bool) -> bool:
+        """Attempt once to transfer. ``uuids``: as of a resize. False: what was read has changed, retry."""
+        rows = self._read_rows(request.sender, request.consumer, uuids.values() if is_retry else ())
+        if rows is None:
+            return True
+        live = [row for row in rows if row.state in LIVE_STATES]
+        if any(row.overdue for row in live):
+            return self._expire_overdue(live)
+        if not live:
+            self._check_repeated(request, rows)
+            return True
+        for row in live:
+            uuids.setdefault(row.resource, reservations.new_uuid())
+        return self._write_transfer(request, live, uuids)
+
+    def _read_rows(self, project_id: str, consumer: str, uuids: Iterable[str]) -> list[Row] | None:
+        """The rows of a consumer in its current attempt, as a call by consumer selects them, in order of id.
+
+        None: an earlier attempt of the call that made ``uuids`` was committed, although its answer was lost.
+        """
+
+        def work(connection: Connection) -> list[Row] | None:
+            if uuids and reservations.is_any_change_recorded(connection, list(uuids)):
+                self._database.ensure_durable(connection)
+                return None
+            rows = reservations.by_holder(connection, project_id, "consumer_id", consumer, self._settler.grace)
+            return transitions.current_attempt(rows)
+
+        return self._database.read_synced(work)
+
+    def _expire_overdue(self, rows: Sequence[Row]) -> bool:
+        """Expire those that are overdue, and raise ReservationExpired. False: they were extended or have ended."""
+        uuids = [row.uuid for row in rows if row.overdue]
+        grace = self._settler.grace
+        self._settler.expire_rows(uuids)
+        for row in self._database.read(lambda connection: reservations.by_uuids(connection, uuids, None, grace)):
+            if row.state == EXPIRED:
+                raise exceptions.ReservationExpired(row.uuid)
+        return False
+
+    def _write_resize(self, request: ResizeRequest, rows: Sequence[Row], uuids: Mapping[str, str]) -> bool:
         growth = {row: request.amounts[row.resource] - row.delta for row in rows}
-        by_state = amounts_by_state(growth, self._enforcers.counters_of)
-        if overs := self._enforcers.check(request.project_id, {row.resource: amount for row, amount in growth.items()}):
-            raise exceptions.OverQuota(overs)
-        charge = self._projects.read(request.project_id, total(by_state), is_limited=True)
-        postings = usages.merge(postings_of(charge, by_state), self._database.dialect.lock_order)
+        charge, added = self._charge(request.project_id, growth)
+        postings = usages.merge(added, self._database.dialect.lock_order)
         changes = [
             Amendment(row, uuids[row.resource], row.project_id, row.usage_id, request.amounts[row.resource])
             for row in rows
         ]
 
         def work(connection: Connection) -> bool:
-            amend(connection, self._settler, changes)
+            self._amend(connection, changes)
             for enforcer in self._enforcers:
                 enforcer.resize(connection, rows, request.amounts)
             charges.apply(connection, postings)
@@ -104,57 +153,104 @@ class Resizer:
                 enforcer.explain_resize(request, rows)
             return False
 
+    def _write_transfer(self, request: TransferRequest, rows: Sequence[Row], uuids: Mapping[str, str]) -> bool:
+        sent = transitions.amounts_by_state({row: -row.delta for row in rows}, self._enforcers.counters_of)
+        keys = sorted({key for amounts in sent.values() for key in amounts})
+        sending = self._paths.get(request.sender, keys)
+        # The rows above both (the total over all projects, too) do not change: their limits cannot refuse the transfer.
+        # If the sender moves meanwhile, the generations of the rows refuse ``sending``, and the call retries.
+        unchanged = {UsageKey(node.project_id, *key) for key in keys for node in sending.nodes(key) or ()}
+        charge, added = self._charge(request.receiver, {row: row.delta for row in rows}, unchanged)
+        for state, amounts in sent.items():
+            added += Charge(request.sender, amounts, sending).postings(amounts, state)
+        try:
+            postings = usages.merge(added, self._database.dialect.lock_order)
+        except ConcurrentChange:
+            self._paths.forget_all()
+            return False
+        leaves = {row.resource: charge.path.charged[ResourceKey(row.resource)][0] for row in rows}
+        changes = [
+            Amendment(row, uuids[row.resource], request.receiver, leaves[row.resource].usage_id, row.delta, ordinal)
+            for ordinal, row in enumerate(sorted(rows, key=lambda row: row.resource), 1)
+        ]
 
-def read_rows(
-    database: Database, settler: Settler, project_id: str, consumer: str, uuids: Iterable[str]
-) -> list[Row] | None:
-    """The rows of a consumer in its current attempt, as a call by consumer selects them, in order of id.
+        def work(connection: Connection) -> bool:
+            if reservations.any_live(connection, request.receiver, [request.consumer]):
+                raise _ReceiverHolds
+            self._amend(connection, changes)
+            charges.apply(connection, postings)
+            return True
 
-    None: an earlier attempt of the call that made ``uuids`` was committed, although its answer was lost.
-    """
+        try:
+            return self._database.write(work)
+        except ReservationChanged:
+            return False
+        except charges.Refused:
+            # If the path of the sender was out of date, so were the limits of the receiver that are above both.
+            self._paths.forget(request.sender)
+            current = self._paths.get(request.sender, keys)
+            if all(current.nodes(key) == sending.nodes(key) for key in keys):
+                self._projects.explain_refusal(charge)
+            return False
+        except (DuplicateEntry, _ReceiverHolds):
+            return self._resolve_duplicate(request, rows)
 
-    def work(connection: Connection) -> list[Row] | None:
-        if uuids and reservations.is_any_change_recorded(connection, list(uuids)):
-            database.ensure_durable(connection)
-            return None
-        return transitions.current_attempt(
-            reservations.by_holder(connection, project_id, "consumer_id", consumer, settler.grace)
-        )
+    def _charge(
+        self, project_id: str, growth: Mapping[Row, int], unchanged: Collection[UsageKey] = ()
+    ) -> tuple[Charge, list[usages.Posting]]:
+        """What is added to the counters of a project, and the postings. ``unchanged``: rows whose limits do not apply.
 
-    return database.read_synced(work)
+        ``growth``: what is added to each reservation. Raises OverQuota, and the errors of reading limits.
+        """
+        if overs := self._enforcers.check(project_id, {row.resource: amount for row, amount in growth.items()}):
+            raise exceptions.OverQuota(overs)
+        by_state = transitions.amounts_by_state(growth, self._enforcers.counters_of)
+        amounts = summed(item for some in by_state.values() for item in some.items())
+        charge = self._projects.read(project_id, amounts, is_limited=True)
+        if unchanged and charge.constraints is not None:
+            charge.constraints = [
+                one for one in charge.constraints if one.scope == "project" or one.key not in unchanged
+            ]
+        return charge, [posting for state, some in by_state.items() for posting in charge.postings(some, state)]
 
+    def _amend(self, connection: Connection, changes: Sequence[Amendment]) -> None:
+        """Change the project and the amount of live rows, and record it.
 
-def total(by_state: AmountsByState) -> dict[ResourceKey, int]:
-    """What is added to each counter."""
-    amounts: Counter[ResourceKey] = Counter()
-    for added in by_state.values():
-        amounts.update(added)
-    return dict(amounts)
+        Raises ReservationChanged if a row is not as it was read, or is overdue.
+        """
+        if not reservations.amend(connection, changes, self._settler.grace):
+            raise ReservationChanged
+        reservations.record_changes(connection, changes)
 
+    def _check_repeated(self, request: TransferRequest, rows: Sequence[Row]) -> None:
+        """The sender holds nothing: return if this transfer was made before, else raise the state of its rows."""
 
-def postings_of(charge: Charge, by_state: AmountsByState) -> list[usages.Posting]:
-    """The postings of a charge of reservations in several states."""
-    return [posting for state, amounts in by_state.items() for posting in charge.postings(amounts, state)]
+        def work(connection: Connection) -> bool:
+            self._database.ensure_durable(connection)
+            return history.was_transferred(connection, *request[2:], *request[:2])
 
+        if self._database.read_synced(work):
+            return
+        plan = transitions.decide("transfer", rows)
+        raise plan.error or exceptions.ReservationNotFound.of_holder(request.sender, request.consumer)
 
-def expire_overdue(database: Database, settler: Settler, rows: Sequence[Row]) -> bool:
-    """Expire those that are overdue, and raise ReservationExpired. False: they were extended or have ended, retry."""
-    uuids = [row.uuid for row in rows if row.overdue]
-    settler.expire_rows(uuids)
-    for row in database.read(lambda connection: reservations.by_uuids(connection, uuids, None, settler.grace)):
-        if row.state == EXPIRED:
-            raise exceptions.ReservationExpired(row.uuid)
-    return False
+    def _resolve_duplicate(self, request: TransferRequest, rows: Sequence[Row]) -> bool:
+        """The receiver has live reservations of the consumer: raise ReservationConflict.
 
-
-def amend(connection: Connection, settler: Settler, changes: Sequence[Amendment]) -> None:
-    """Change the project and the amount of live rows, and record it.
-
-    Raises ReservationChanged if a row is not as it was read, or is overdue.
-    """
-    if not reservations.amend(connection, changes, settler.grace):
-        raise ReservationChanged
-    reservations.record_changes(connection, changes)
+        False: they have ended, or they are those of this transfer, which was committed although its answer was lost.
+        """
+        held = self._database.read_synced(
+            lambda connection: reservations.live_of(
+                connection, request.receiver, [request.consumer], self._settler.grace
+            )
+        ).get(request.consumer, [])
+        overdue = [row.uuid for row in held if row.overdue]
+        if overdue:
+            self._settler.expire_rows(overdue)
+        elif held and not {row.uuid for row in held} & {row.uuid for row in rows}:
+            deltas, requested = ({row.resource: row.delta for row in some} for some in (held, rows))
+            raise exceptions.ReservationConflict(request.consumer, deltas, requested) from None
+        return False
 
 
 def _select(rows: Sequence[Row], request: ResizeRequest) -> list[Row]:
@@ -176,135 +272,3 @@ def _check_held(rows: Iterable[Row], request: ResizeRequest) -> None:
     held = {row.resource: row.delta for row in rows}
     if any(held[resource] not in (amount, request.amounts[resource]) for resource, amount in request.expected.items()):
         raise exceptions.AmountChanged(request.consumer, held, request.expected)
-
-
-class _ReceiverHolds(Exception):
-    """The receiver has live reservations of the consumer: roll back."""
-
-
-class Transferrer:
-    """Transfers the live reservations of a consumer from one project to another."""
-
-    def __init__(
-        self,
-        database: Database,
-        paths: PathCache,
-        settler: Settler,
-        projects: ProjectEnforcer,
-        enforcers: Enforcers,
-    ) -> None:
-        self._database = database
-        self._paths = paths
-        self._settler = settler
-        self._projects = projects
-        self._enforcers = enforcers
-
-    def transfer(self, request: TransferRequest) -> None:
-        """Transfer all that is live, or nothing. Raises the errors of QuotaEngine.transfer."""
-        uuids: dict[str, str] = {}
-        repeat(self._database, lambda is_retry: self._attempt(request, uuids, is_retry=is_retry))
-
-    def _attempt(self, request: TransferRequest, uuids: dict[str, str], *, is_retry: bool) -> bool:
-        """Attempt once to transfer. ``uuids``: those of the records of the changes, by resource. False: retry."""
-        rows = read_rows(
-            self._database, self._settler, request.sender, request.consumer, uuids.values() if is_retry else ()
-        )
-        if rows is None:
-            return True
-        live = [row for row in rows if row.state in LIVE_STATES]
-        if any(row.overdue for row in live):
-            return expire_overdue(self._database, self._settler, live)
-        if not live:
-            self._check_repeated(request, rows)
-            return True
-        for row in live:
-            uuids.setdefault(row.resource, reservations.new_uuid())
-        return self._write(request, live, uuids)
-
-    def _check_repeated(self, request: TransferRequest, rows: Sequence[Row]) -> None:
-        """The sender holds nothing: return if this transfer was made before, else raise the state of its rows."""
-
-        def work(connection: Connection) -> bool:
-            self._database.ensure_durable(connection)
-            return history.was_transferred(connection, *request[2:], *request[:2])
-
-        if self._database.read_synced(work):
-            return
-        plan = transitions.decide("transfer", rows)
-        raise plan.error or exceptions.ReservationNotFound.of_holder(request.sender, request.consumer)
-
-    def _write(self, request: TransferRequest, rows: Sequence[Row], uuids: Mapping[str, str]) -> bool:
-        if overs := self._enforcers.check(request.receiver, {row.resource: row.delta for row in rows}):
-            raise exceptions.OverQuota(overs)
-        received = amounts_by_state({row: row.delta for row in rows}, self._enforcers.counters_of)
-        sent = amounts_by_state({row: -row.delta for row in rows}, self._enforcers.counters_of)
-        amounts = total(received)
-        sending = self._paths.get(request.sender, sorted(amounts))
-        charge = self._projects.read(request.receiver, amounts, is_limited=True)
-        # The rows above both (the total over all projects, too) do not change: their limits cannot refuse the transfer.
-        # If the sender moves meanwhile, the generations of the rows refuse ``sending``, and the call retries.
-        unchanged = {UsageKey(node.project_id, *key) for key in amounts for node in sending.nodes(key) or ()}
-        charge.constraints = [
-            constraint
-            for constraint in charge.constraints or ()
-            if constraint.scope == "project" or constraint.key not in unchanged
-        ]
-        postings = [*postings_of(Charge(request.sender, total(sent), sending), sent), *postings_of(charge, received)]
-        try:
-            postings = usages.merge(postings, self._database.dialect.lock_order)
-        except ConcurrentChange:
-            self._paths.forget_all()
-            return False
-        leaves = {row.resource: charge.path.charged[ResourceKey(row.resource)][0] for row in rows}
-
-        ordinals = {resource: index + 1 for index, resource in enumerate(sorted({row.resource for row in rows}))}
-        changes = [
-            Amendment(
-                row,
-                uuids[row.resource],
-                request.receiver,
-                leaves[row.resource].usage_id,
-                row.delta,
-                ordinals[row.resource],
-            )
-            for row in rows
-        ]
-
-        def work(connection: Connection) -> bool:
-            if reservations.any_live(connection, request.receiver, [request.consumer]):
-                raise _ReceiverHolds
-            amend(connection, self._settler, changes)
-            charges.apply(connection, postings)
-            return True
-
-        try:
-            return self._database.write(work)
-        except ReservationChanged:
-            return False
-        except charges.Refused:
-            # If the path of the sender was out of date, so were the limits of the receiver that are above both.
-            self._paths.forget(request.sender)
-            current = self._paths.get(request.sender, sorted(amounts))
-            if all(current.nodes(name) == sending.nodes(name) for name in amounts):
-                self._projects.explain_refusal(charge)
-            return False
-        except (DuplicateEntry, _ReceiverHolds):
-            return self._resolve_duplicate(request, rows)
-
-    def _resolve_duplicate(self, request: TransferRequest, rows: Sequence[Row]) -> bool:
-        """The receiver has live reservations of the consumer: raise ReservationConflict.
-
-        False: they have ended, or they are those of this transfer, which was committed although its answer was lost.
-        """
-        held = self._database.read_synced(
-            lambda connection: reservations.live_of(
-                connection, request.receiver, [request.consumer], self._settler.grace
-            )
-        ).get(request.consumer, [])
-        overdue = [row.uuid for row in held if row.overdue]
-        if overdue:
-            self._settler.expire_rows(overdue)
-        elif held and not {row.uuid for row in held} & {row.uuid for row in rows}:
-            deltas, requested = ({row.resource: row.delta for row in some} for some in (held, rows))
-            raise exceptions.ReservationConflict(request.consumer, deltas, requested) from None
-        return False

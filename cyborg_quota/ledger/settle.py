@@ -10,6 +10,9 @@ rows than it has read; it rolls back, reads again, and returns the result that t
 
 from __future__ import annotations
 
+import functools
+import random
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
@@ -17,19 +20,22 @@ from oslo_log import log as logging
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import charges, inventories, reservations, usages
-from cyborg_quota.db.database import Connection, Database, Work
+from cyborg_quota.db.database import Connection, Database, DuplicateEntry, Work
 from cyborg_quota.db.errors import ConcurrentChange
 from cyborg_quota.db.usages import Node, Posting
 from cyborg_quota.ledger import transitions
 from cyborg_quota.ledger.paths import PathCache
 from cyborg_quota.ledger.transitions import Call, CountersOf, Move, Plan
-from cyborg_quota.types import Row, Selection, State, UsageKey
+from cyborg_quota.types import Row, Selection, UsageKey, grouped
 
 LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_MAX_ATTEMPTS: Final = 20
+_MAX_ATTEMPTS: Final = 200
+"""The most attempts of one call. An attempt is repeated if other calls have changed what it had read."""
+
+_MAX_ROWS_MADE: Final = 20
 _MAX_CACHED_ROWS: Final = 20_000
 """The maximum number of cached rows. When it is exceeded, the cache is cleared."""
 
@@ -59,8 +65,7 @@ class ReservationCache:
             self._rows[row.uuid] = row
             if row.consumer is not None:
                 by_consumer.setdefault((row.project_id, row.consumer), []).append(row.uuid)
-        for key, uuids in by_consumer.items():
-            self._by_consumer[key] = tuple(uuids)
+        self._by_consumer.update((key, tuple(uuids)) for key, uuids in by_consumer.items())
 
     def take(self, selection: Selection) -> Sequence[Row] | None:
         """Remove and return the rows that ``selection`` selects; None unless all of them are cached."""
@@ -100,24 +105,75 @@ class Settler:
 
     def settle(self, call: Call, selection: Selection, ttl_microseconds: int = 0) -> None:
         """Apply ``call`` to the selected reservations. Raises ReservationError as ``transitions`` defines."""
-
-        def work(connection: Connection) -> Plan:
-            # This node of a cluster may lag behind. It may lack rows of a consumer or group: synchronize first. For
-            # UUIDs, it may lack only later changes of state: synchronize only if the call would change nothing.
-            is_synced = selection.uuids is None and self._database.sync_with_cluster(connection)
-            plan = transitions.decide(call, self.read_rows(connection, call, selection))
-            is_no_change = plan.error is not None or not plan.moves
-            if is_no_change and not is_synced and self._database.sync_with_cluster(connection):
-                plan = transitions.decide(call, self.read_rows(connection, call, selection))
-            if not plan.moves:
-                self._database.ensure_durable(connection)
-            self.apply(connection, plan.moves, ttl_microseconds)
-            return plan
-
+        work = functools.partial(self._decide_and_apply, call, selection, ttl_microseconds, None)
         with self._database.deadline():
             plan = self.write(work, self._single_statement(call, selection))
         if plan.error is not None:
             raise plan.error
+
+    def commit_as(self, selection: Selection, consumer: str) -> None:
+        """Commit the selected reservations as those of ``consumer``, all or none. They were made without a consumer.
+
+        The unique keys of the reservations ensure that a consumer has one live claim, as for a reserve with a consumer.
+        Raises the errors of a commit, NameConflict, InvalidSelection.
+        """
+        self.reservation_cache.take(selection)
+        repeat(self._database, lambda _is_retry: self._attempt_commit_as(selection, consumer))
+
+    def _attempt_commit_as(self, selection: Selection, consumer: str) -> bool:
+        """Attempt once to commit. False: another claim of this name has ended or begun meanwhile, retry."""
+        try:
+            plan = self.write(functools.partial(self._decide_and_apply, "commit", selection, 0, consumer))
+        except _OverdueHolder as holder:
+            self.expire_rows(holder.uuids)
+            return False
+        except DuplicateEntry:
+            return False
+        if plan.error is not None:
+            raise plan.error
+        return True
+
+    def _decide_and_apply(
+        self,
+        call: Call,
+        selection: Selection,
+        ttl_microseconds: int,
+        consumer: str | None,
+        connection: Connection,
+    ) -> Plan:
+        """Read the rows, decide, and write. ``consumer`` (None: nobody) gets the rows.
+
+        A node of a cluster may lag behind. It may lack rows of a consumer or group: synchronize first. For UUIDs, it
+        may lack only later changes of state: synchronize only if the call would change nothing.
+        """
+        by_name = selection.uuids is None or consumer is not None
+        is_synced = by_name and self._database.sync_with_cluster(connection)
+        rows = self._read_rows(connection, call, selection)
+        plan = transitions.decide(call, rows)
+        is_no_change = plan.error is not None or not plan.moves
+        if is_no_change and not is_synced and self._database.sync_with_cluster(connection):
+            rows = self._read_rows(connection, call, selection)
+            plan = transitions.decide(call, rows)
+        if consumer is not None and plan.error is None:
+            self._name(connection, rows, consumer)
+        if not plan.moves:
+            self._database.ensure_durable(connection)
+        self.apply(connection, plan.moves, ttl_microseconds)
+        return plan
+
+    def _name(self, connection: Connection, rows: Sequence[Row], consumer: str) -> None:
+        """Give the rows to the consumer, unless it has them already."""
+        project_id = _project_of(rows)
+        held = reservations.live_of(connection, project_id, [consumer], self.grace).get(consumer, [])
+        if {row.uuid for row in held} == {row.uuid for row in rows}:
+            return
+        if overdue := [row.uuid for row in held if row.overdue]:
+            raise _OverdueHolder(overdue)
+        _check_names(rows, held, consumer)
+        ordinals = {resource: index + 1 for index, resource in enumerate(sorted(row.resource for row in rows))}
+        for row in sorted(rows, key=lambda row: row.id):
+            if not reservations.name(connection, row, consumer, ordinals[row.resource]):
+                raise ConcurrentChange
 
     def _single_statement(self, call: Call, selection: Selection) -> Callable[[Connection], Plan | None] | None:
         """Settles reservations that this process has made, without reading them first. None: that is not possible.
@@ -179,7 +235,7 @@ class Settler:
         Raises DatabaseError.
         """
         where = ""
-        for _ in range(_MAX_ATTEMPTS):
+        for _ in range(_MAX_ROWS_MADE):
             try:
                 return self._database.write(work, single_statement)
             except RowsMissing as missing:
@@ -198,7 +254,7 @@ class Settler:
             "run: cyborg-quota heal"
         )
 
-    def read_rows(self, connection: Connection, call: Call, selection: Selection) -> list[Row]:
+    def _read_rows(self, connection: Connection, call: Call, selection: Selection) -> list[Row]:
         rows = self._select_rows(connection, selection)
         if not self._is_complete(rows, selection) and self._database.sync_with_cluster(connection):
             rows = self._select_rows(connection, selection)
@@ -237,10 +293,9 @@ class Settler:
         Raises ConcurrentChange if another call changed a row, or if a cached path is out of date. (Then none is cached
         any more.)
         """
-        by_kind: dict[tuple[State, State, int], list[int]] = {}
-        for move in moves:
-            by_kind.setdefault((move.row.state, move.to, move.row.generation), []).append(move.row.id)
-        for (before, after, generation), ids in sorted(by_kind.items()):
+        by_kind = grouped(moves, lambda move: (move.row.state, move.to, move.row.generation))
+        for (before, after, generation), of_kind in sorted(by_kind.items()):
+            ids = [move.row.id for move in of_kind]
             if not reservations.move(
                 connection, ids, before, after, self.grace, generation=generation, ttl_microseconds=ttl_microseconds
             ):
@@ -252,3 +307,52 @@ class Settler:
         except (ConcurrentChange, charges.Refused):
             self._paths.forget_all()
             raise ConcurrentChange from None
+
+
+def repeat(database: Database, attempt: Callable[[bool], bool]) -> None:
+    """Call ``attempt(is_retry)`` until it returns True. Raises DatabaseUnavailable after too many attempts."""
+    began = time.monotonic()
+    with database.deadline():
+        for number in range(_MAX_ATTEMPTS):
+            if number > 2:
+                time.sleep(random.uniform(0, 0.002 * min(number, 25)))
+            if attempt(number > 0):
+                return
+    raise exceptions.DatabaseUnavailable("too many concurrent changes of the same rows", time.monotonic() - began)
+
+
+class _OverdueHolder(Exception):
+    """Another claim that holds the name is overdue: expire these reservations, and retry."""
+
+    def __init__(self, uuids: Sequence[str]) -> None:
+        self.uuids = uuids
+        super().__init__(uuids)
+
+
+def _project_of(rows: Iterable[Row]) -> str:
+    """The project of all rows. Raises InvalidSelection if they have several, or if two are of one resource."""
+    resources = [row.resource for row in rows]
+    for resource in resources:
+        if resources.count(resource) > 1:
+            raise exceptions.InvalidSelection(
+                f"Two of the reservations are of {resource}: a consumer holds one of each resource."
+            )
+    project_ids = {row.project_id for row in rows}
+    if len(project_ids) > 1:
+        raise exceptions.InvalidSelection(
+            f"The reservations are of several projects ({', '.join(sorted(project_ids))}): name those of each project."
+        )
+    return project_ids.pop()
+
+
+def _check_names(rows: Sequence[Row], held: Sequence[Row], consumer: str) -> None:
+    """Raise NameConflict if another claim holds the name, or a row has another consumer."""
+    requested = {row.resource: row.delta for row in rows}
+    for row in rows:
+        if row.consumer not in (None, consumer):
+            reason = f"reservation {row.uuid} has the consumer {row.consumer}"
+            raise exceptions.NameConflict(consumer, {row.resource: row.delta}, requested, reason)
+    if held:
+        deltas = {row.resource: row.delta for row in held}
+        amounts = ", ".join(f"{resource}={delta}" for resource, delta in sorted(deltas.items()))
+        raise exceptions.NameConflict(consumer, deltas, requested, f"another claim, of {amounts}, holds it")

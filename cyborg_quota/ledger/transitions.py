@@ -7,7 +7,6 @@ Pure: no I/O, no clock. ``doc/source/concepts.rst`` contains the same table.
 from __future__ import annotations
 
 import operator
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
@@ -24,6 +23,8 @@ from cyborg_quota.types import (
     Row,
     State,
     UsageKey,
+    grouped,
+    summed,
 )
 
 Call = Literal["commit", "rollback", "release", "extend", "resize", "transfer", "expire"]
@@ -141,36 +142,26 @@ def amounts(moves: Iterable[Move], counters_of: CountersOf) -> dict[UsageKey, tu
     return sums
 
 
-AmountsByState = Mapping[State, Mapping[ResourceKey, int]]
-
-
-def amounts_by_state(added: Mapping[Row, int], counters_of: CountersOf) -> AmountsByState:
+def amounts_by_state(added: Mapping[Row, int], counters_of: CountersOf) -> dict[State, dict[ResourceKey, int]]:
     """What is added to each counter, by the state of the reservations. ``added``: what is added to each reservation."""
-    by_state: dict[State, Counter[ResourceKey]] = {}
-    for row, amount in added.items():
-        sums = by_state.setdefault(row.state, Counter())
-        for key in counters_of(row.resource, row.pod):
-            sums[key] += amount
-    return by_state
+    return {
+        state: summed((key, added[row]) for row in rows for key in counters_of(row.resource, row.pod))
+        for state, rows in grouped(added, lambda row: row.state).items()
+    }
 
 
 def by_counter(amounts: Mapping[str, int], counters_of: CountersOf, pod: str | None) -> dict[ResourceKey, int]:
     """What a claim of these amounts, by resource, adds to each counter."""
-    sums: Counter[ResourceKey] = Counter()
-    for resource, amount in amounts.items():
-        for key in counters_of(resource, pod):
-            sums[key] += amount
-    return dict(sums)
+    return summed((key, amount) for resource, amount in amounts.items() for key in counters_of(resource, pod))
 
 
 def capacity_freed(moves: Iterable[Move]) -> dict[InventoryKey, int]:
     """The capacity that the moves give back: that of the reservations that end."""
-    freed: dict[InventoryKey, int] = {}
-    for row, to in moves:
-        if row.provider_id is not None and to not in LIVE_STATES:
-            key = InventoryKey(row.provider_id, row.resource)
-            freed[key] = freed.get(key, 0) + row.delta
-    return freed
+    return summed(
+        (InventoryKey(row.provider_id, row.resource), row.delta)
+        for row, to in moves
+        if row.provider_id is not None and to not in LIVE_STATES
+    )
 
 
 def current_attempt(rows: Sequence[Row]) -> list[Row]:

@@ -5,8 +5,28 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple, TypeVar
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """The items by their key, in order."""
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
+
+def summed(amounts: Iterable[tuple[K, int]]) -> dict[K, int]:
+    """The sum of the amounts of each key."""
+    sums: dict[K, int] = {}
+    for key, amount in amounts:
+        sums[key] = sums.get(key, 0) + amount
+    return sums
+
 
 UNLIMITED: Final = -1
 """The value of a limit that permits any amount. 0 permits nothing: compare limits with ``is None``, not as booleans."""

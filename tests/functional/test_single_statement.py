@@ -11,7 +11,7 @@ import testscenarios
 
 from cyborg_quota import Claim, exceptions
 from cyborg_quota.db.connect import CachedConnection
-from cyborg_quota.db.dialects import postgresql
+from cyborg_quota.db.dialects.postgresql import PostgreSQL
 from tests import base, fixtures, hooks, trees
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -207,7 +207,7 @@ class TestInterrupted(SingleStatementTestCase):
         self.useFixture(hooks.Interleaved(self.engine, "SELECT ", self.fail_and_interrupt))
         with self.assertRaises(KeyboardInterrupt):
             self.engine.reserve(self.context, {"gpu": 1})
-        postgresql._driver_connection = self.driver
+        self.interruption.stop()
         with self.assertRaises(ZeroDivisionError):
             self.database.write(self.fail_after_update)
         self.assert_invariants()
@@ -229,16 +229,13 @@ class TestInterrupted(SingleStatementTestCase):
         idle._enabled = False
         self.engine.reserve(self.context, {"gpu": 1})
         with self.database.engine.connect() as connection:
-            self.assertFalse(postgresql._driver_connection(connection).autocommit)
+            self.assertFalse(connection.connection.dbapi_connection.autocommit)
 
-    driver = staticmethod(postgresql._driver_connection)
+    interruption = mock.patch.object(PostgreSQL, "set_autocommit", side_effect=KeyboardInterrupt)
 
     def fail_and_interrupt(self) -> None:
-        def interrupt(_connection: sa.Connection) -> None:
-            raise KeyboardInterrupt
-
-        self.addCleanup(setattr, postgresql, "_driver_connection", self.driver)
-        postgresql._driver_connection = interrupt
+        self.interruption.start()
+        self.addCleanup(mock.patch.stopall)
         raise ValueError
 
     def fail_after_update(self, connection: sa.Connection) -> None:

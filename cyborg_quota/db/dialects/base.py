@@ -8,7 +8,7 @@ connection is kept in ``connection.info``.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import sqlalchemy as sa
@@ -20,16 +20,6 @@ from cyborg_quota.db.reservations import NewReservation
 from cyborg_quota.db.settings import DatabaseSettings
 from cyborg_quota.db.usages import Posting
 from cyborg_quota.types import State
-
-
-def unchanged(query: sa.Select[Any]) -> sa.Select[Any]:
-    """The lock of a server that cannot skip locked rows: none."""
-    return query
-
-
-def skipping_locked(query: sa.Select[Any]) -> sa.Select[Any]:
-    """FOR UPDATE SKIP LOCKED"""
-    return query.with_for_update(skip_locked=True)
 
 
 class Dialect:
@@ -150,23 +140,12 @@ class Dialect:
         """Create the server's functions that are missing. Returns the privileges that the user lacks for it."""
         return []
 
-    def enter_autocommit(self, connection: sa.Connection) -> None:
-        """Make each later statement a transaction of its own. Makes no round trip.
+    def set_autocommit(self, connection: sa.Connection, *, is_on: bool) -> None:
+        """Whether each later statement is a transaction of its own. Makes no round trip.
 
-        SQLAlchemy sees a single transaction until ``leave_autocommit``. One SQLAlchemy transaction for each statement
-        takes a tenth of the client's time.
+        For SQLAlchemy it is a single transaction until that (connect.CachedConnection). One SQLAlchemy transaction for
+        each statement takes a tenth of the client's time.
         """
-        connection.begin()
-
-    def leave_autocommit(self, connection: sa.Connection, *, is_failed: bool) -> None:
-        """Return to multi-statement transactions. ``is_failed``: the last statement may have left one open."""
-        if is_failed:
-            connection.rollback()
-        else:
-            connection.commit()
-
-    def reset_autocommit(self, connection: sa.Connection) -> None:
-        """Turn off the autocommit mode of the driver, as on a new connection."""
 
     # --- Parts of statements ---
 
@@ -188,9 +167,9 @@ class Dialect:
         """Make ``query`` lock its rows one after the other, sorted by these columns; text is compared by bytes."""
         return query.order_by(*columns).with_for_update()
 
-    def skip_locked(self, server: sa.Dialect) -> Callable[[sa.Select[Any]], sa.Select[Any]]:
-        """A function that makes a query lock its rows and leave out locked ones; unchanged if ``server`` cannot."""
-        return unchanged
+    def skip_locked(self, server: sa.Dialect, query: sa.Select[Any]) -> sa.Select[Any]:
+        """Make ``query`` lock its rows and leave out locked ones; unchanged if ``server`` cannot."""
+        return query
 
     # --- Clusters and durability ---
 

@@ -19,7 +19,7 @@ import contextlib
 import functools
 import operator
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 import sqlalchemy as sa
@@ -30,7 +30,7 @@ from sqlalchemy.ext.compiler import compiles
 from cyborg_quota import exceptions
 from cyborg_quota.db import errors, inventories, reservations, usages
 from cyborg_quota.db.clock import utc_after
-from cyborg_quota.db.dialects.base import Dialect, skipping_locked, unchanged
+from cyborg_quota.db.dialects.base import Dialect
 from cyborg_quota.db.inventories import InventoryClaim
 from cyborg_quota.db.prepared import ServerStatement, Statement, statement_name
 from cyborg_quota.db.reservations import NewReservation
@@ -183,14 +183,13 @@ class MariaDB(Dialect):
         block = _settle_block(connection.dialect, len(uuids), after, len(postings))
         return _run_block(connection, block, parameters) == _DONE
 
-    def skip_locked(self, server: sa.Dialect) -> Callable[[sa.Select[Any]], sa.Select[Any]]:
+    def skip_locked(self, server: sa.Dialect, query: sa.Select[Any]) -> sa.Select[Any]:
         first = (10, 6) if _is_mariadb(server) else (8, 0, 1)
-        return skipping_locked if tuple(server.server_version_info or ()) >= first else unchanged
+        can_skip = tuple(server.server_version_info or ()) >= first
+        return query.with_for_update(skip_locked=True) if can_skip else query
 
-    def leave_autocommit(self, connection: sa.Connection, *, is_failed: bool) -> None:
-        if is_failed:
-            connection.info.pop(_TRANSACTION_ENDED, None)
-        super().leave_autocommit(connection, is_failed=is_failed)
+    def set_autocommit(self, connection: sa.Connection, *, is_on: bool) -> None:
+        connection.info.pop(_TRANSACTION_ENDED, None)  # (a failed statement has left it)
 
     def insert_or_ignore(
         self, connection: sa.Connection, table: sa.Table, values: dict[str, Any], params: dict[str, Any]
@@ -364,6 +363,8 @@ def _utc_after(element: utc_after, compiler: Any, **kw: Any) -> str:
 SCHEMA_LOCK_SECONDS: Final = 600
 """The longest time that one upgrade of the schema waits for another."""
 
+_TABLE_EXISTS: Final = 1050
+
 _SYNC_TABLE: Final = "cyborg_quota_sync"
 """This table exists while an upgrade of the schema runs on a Galera cluster."""
 
@@ -406,7 +407,7 @@ def _lock_schema_in_cluster(connection: sa.Connection) -> Iterator[None]:
             )
             break
         except (oslo_exc.DBError, sa.exc.DBAPIError) as error:
-            if not errors.is_existing_table(error):
+            if errors.code_of(error) != _TABLE_EXISTS:
                 raise
         if node and _claimed_by(connection) == node:
             break

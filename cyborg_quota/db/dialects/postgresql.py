@@ -22,7 +22,7 @@ import struct
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -169,18 +169,10 @@ class PostgreSQL(Dialect):
             connection.exec_driver_sql(DEFINITIONS[name].replace("@schema@", schema))
         return []
 
-    def enter_autocommit(self, connection: sa.Connection) -> None:
-        _driver_connection(connection).autocommit = True
-        super().enter_autocommit(connection)
-
-    def leave_autocommit(self, connection: sa.Connection, *, is_failed: bool) -> None:
-        super().leave_autocommit(connection, is_failed=is_failed)
-        if not connection.invalidated:  # (else _driver_connection would connect to the server again)
-            self.reset_autocommit(connection)
-
-    def reset_autocommit(self, connection: sa.Connection) -> None:
-        if _driver_connection(connection).autocommit:
-            _driver_connection(connection).autocommit = False
+    def set_autocommit(self, connection: sa.Connection, *, is_on: bool) -> None:
+        driver_connection: Any = connection.connection.dbapi_connection
+        if driver_connection.autocommit != is_on:
+            driver_connection.autocommit = is_on
 
     def insert_or_ignore(
         self, connection: sa.Connection, table: sa.Table, values: dict[str, Any], params: dict[str, Any]
@@ -204,8 +196,9 @@ class PostgreSQL(Dialect):
         order = [self.by_bytes(column) if isinstance(column.type, sa.String) else column for column in columns]
         return query.order_by(*order).with_for_update(key_share=True)
 
-    def skip_locked(self, server: sa.Dialect) -> Callable[[sa.Select[Any]], sa.Select[Any]]:
-        return _skipping_locked
+    def skip_locked(self, server: sa.Dialect, query: sa.Select[Any]) -> sa.Select[Any]:
+        """With FOR NO KEY UPDATE SKIP LOCKED."""
+        return query.with_for_update(key_share=True, skip_locked=True)
 
     def ensure_durable(self, connection: sa.Connection) -> None:
         """By a log record, which is flushed with all earlier ones. (The content of the message has no meaning.)"""
@@ -215,15 +208,6 @@ class PostgreSQL(Dialect):
     def schema_lock(self, connection: sa.Connection) -> Iterator[None]:
         connection.exec_driver_sql(_SCHEMA_LOCK)
         yield
-
-
-def _skipping_locked(query: sa.Select[Any]) -> sa.Select[Any]:
-    """FOR NO KEY UPDATE SKIP LOCKED"""
-    return query.with_for_update(key_share=True, skip_locked=True)
-
-
-def _driver_connection(connection: sa.Connection) -> Any:
-    return connection.connection.dbapi_connection
 
 
 def _time_limits(url: sa.URL, settings: DatabaseSettings) -> dict[str, str]:
