@@ -23,7 +23,7 @@ from cyborg_quota.ledger.history import History
 from cyborg_quota.ledger.limit_source import LimitDriver
 from cyborg_quota.ledger.paths import PathCache
 from cyborg_quota.ledger.project_limits import ProjectEnforcer
-from cyborg_quota.ledger.reservations import Expirer, Purger, Reservations
+from cyborg_quota.ledger.reservations import Reservations
 from cyborg_quota.ledger.reserve import Reserver
 from cyborg_quota.ledger.resize import Amender
 from cyborg_quota.ledger.settle import Settler
@@ -100,10 +100,8 @@ class DbQuotaDriver:
         self.settler: Final = Settler(self._database, self._paths, self.enforcers.counters_of, grace)
         self.reserver: Final = Reserver(self._database, self.settler, projects, self.enforcers)
         self.amender: Final = Amender(self._database, self._paths, self.settler, projects, self.enforcers)
-        self.expirer: Final = Expirer(self._database, self.settler, settings.batch_rows)
-        self.purger: Final = Purger(self._database, settings.batch_rows)
         self.healer: Final = Healer(self._database, self._paths)
-        self.reservations: Final = Reservations(self._database)
+        self.reservations: Final = Reservations(self._database, self.settler, settings.batch_rows)
         # Projects and what they have.
         self.usage: Final = UsageReader(self._database, limits)
         self.headroom: Final = HeadroomReader(self._database, limits, self.enforcers)

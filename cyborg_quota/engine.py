@@ -381,7 +381,7 @@ class QuotaEngine(Queries):
         Call it periodically; several hosts may do so concurrently. ``progress`` is called with the size of each batch.
         """
         validation.admin_only(context, "expire")
-        return self._driver.expirer.expire(progress)
+        return self._driver.reservations.expire(progress)
 
     def purge(
         self,
@@ -397,7 +397,7 @@ class QuotaEngine(Queries):
         validation.admin_only(context, "purge")
         rule = "The minimum age for a purge must be a whole number of seconds between 0 and 100 years"
         seconds = validation.integer(older_than_seconds, 0, validation.MAX_EXPIRE_SECONDS, rule)
-        return self._driver.purger.purge(seconds * MICROSECONDS, progress)
+        return self._driver.reservations.purge(seconds * MICROSECONDS, progress)
 
     def notices(self, context: Context) -> list[Notice]:
         """The projects that crossed a threshold of a limit since the last call, by any host. Admin only."""

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 
 from oslo_log import log as logging
@@ -15,16 +14,6 @@ from cyborg_quota.ledger.paths import PathCache
 from cyborg_quota.types import TOTAL, Drift, UsageKey
 
 LOG = logging.getLogger(__name__)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, order=True)
-class _RowToRepair:
-    """A usage row to repair; sorts in the order of the repair. ``height`` is minus the depth; 0 at the root, 1 for a
-    total over all projects.
-    """
-
-    height: int
-    key: UsageKey
 
 
 class Healer:
@@ -46,25 +35,25 @@ class Healer:
 
     def heal(self, progress: Callable[[int], None] | None = None) -> list[Drift]:
         """Repair the counters that audit reports. Returns the counters before and after each repair."""
-        rows = set()
+        rows = set()  # (minus the depth, which is 0 at the root, or 1 for a total; the key), in the order of the repair
         orphans = set()
         for drift in self.audit():
             owner, key = drift.key.project_id, drift.key.resource_key
             if owner == TOTAL:
-                rows.add(_RowToRepair(1, drift.key))
+                rows.add((1, drift.key))
                 continue
             self._paths.forget(owner)  # the cached path may contain a deleted row
             path = self._paths.get(owner, [key])
             depth = len(path.project_ids) - 1
             for distance, project_id in enumerate(path.project_ids):
-                rows.add(_RowToRepair(distance - depth, UsageKey(project_id, *key)))
+                rows.add((distance - depth, UsageKey(project_id, *key)))
             if (nodes := path.nodes(key)) and nodes[-1].project_id == TOTAL:
-                rows.add(_RowToRepair(1, UsageKey(TOTAL, *key)))
+                rows.add((1, UsageKey(TOTAL, *key)))
             if drift.recorded is None and drift.key.is_whole:
                 orphans.add(drift.key)
         healed = []
-        for row in sorted(rows):
-            drift_healed = self._heal(row.key, is_orphan=row.key in orphans)
+        for _, usage_key in sorted(rows):
+            drift_healed = self._heal(usage_key, is_orphan=usage_key in orphans)
             if drift_healed is not None:
                 LOG.info("Counters repaired: %s", drift_healed)
                 healed.append(drift_healed)

@@ -141,7 +141,8 @@ def compute(
         # Without limits and usage, every amount fits: MAX_AMOUNT is the largest of a reserve.
         if any(over.scope != "counter" or over.used or over.reserved for over in found):
             over = binding(found, path)
-            fits[resource] = Headroom.bounded_by(over, room(over))
+            owner = None if over.scope == "total" else over.project_id
+            fits[resource] = Headroom(room(over), owner, over.scope, over.limit, pod=over.pod)
     return fits
 
 

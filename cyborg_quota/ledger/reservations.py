@@ -24,12 +24,22 @@ _SOURCE_ROWS: Final = 256
 """The maximum number of rows of which one transaction sets the source."""
 
 
-class Reservations:
-    """The reservations of one ledger."""
+_MOST_LOCKED: Final = 3
+"""The maximum number of projects for whose locks one run of the expiry waits."""
 
-    def __init__(self, database: Database) -> None:
+_MIN_ROWS_TO_FOLD: Final = 2
+_GROUPS_PER_PAGE: Final = 10_000
+"""Large, because the query of each page may read all committed reservations: a database need not use the index."""
+
+
+class Reservations:
+    """The reservations of one ledger. Shared by threads. ``batch_rows``: the size of a batch of expiry and purge."""
+
+    def __init__(self, database: Database, settler: Settler, batch_rows: int) -> None:
         self._database = database
         self._untimed = database.untimed
+        self._settler = settler
+        self._batch_rows = batch_rows
 
     def read(self, wanted: ReservationFilter) -> list[Reservation]:
         """The reservations that match, oldest first. Raises ReservationNotFound."""
@@ -60,19 +70,6 @@ class Reservations:
         return sum(
             self._database.write(functools.partial(set_source, uuids=batch)) for batch in chunks(uuids, _SOURCE_ROWS)
         )
-
-
-_MOST_LOCKED: Final = 3
-"""The maximum number of projects for whose locks one run of the expirer waits."""
-
-
-class Expirer:
-    """Expires overdue reservations. Shared by threads. ``batch_rows``: the size of a batch."""
-
-    def __init__(self, database: Database, settler: Settler, batch_rows: int) -> None:
-        self._database = database
-        self._settler = settler
-        self._batch_rows = batch_rows
 
     def expire(self, progress: Callable[[int], None] | None) -> int:
         """Expire all overdue reservations. Returns their number. ``progress`` is called with the size of each batch.
@@ -147,28 +144,6 @@ class Expirer:
             else:
                 yield count
 
-
-def _is_of_all(error: exceptions.DatabaseUnavailable) -> bool:
-    """Whether the batches of other projects would fail too."""
-    return isinstance(error, (exceptions.DatabaseUnreachable, exceptions.DatabaseReadOnly))
-
-
-_project: Final = operator.attrgetter("project_id")
-
-
-_MIN_ROWS_TO_FOLD: Final = 2
-_GROUPS_PER_PAGE: Final = 10_000
-"""Large, because the query of each page may read all committed reservations: a database need not use the index."""
-
-
-class Purger:
-    """Deletes and merges old reservations. Usage does not change."""
-
-    def __init__(self, database: Database, batch_rows: int) -> None:
-        self._database = database
-        self._untimed = database.untimed
-        self._batch_rows = batch_rows
-
     def purge(self, age_microseconds: int, progress: Callable[[int], None] | None) -> int:
         """Purge rows that are older than ``age_microseconds``. Returns the number of rows removed.
 
@@ -201,3 +176,11 @@ class Purger:
             total += removed
             progress(removed)
         return total
+
+
+def _is_of_all(error: exceptions.DatabaseUnavailable) -> bool:
+    """Whether the batches of other projects would fail too."""
+    return isinstance(error, (exceptions.DatabaseUnreachable, exceptions.DatabaseReadOnly))
+
+
+_project: Final = operator.attrgetter("project_id")

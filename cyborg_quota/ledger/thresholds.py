@@ -7,6 +7,7 @@ although no call changes a counter. Usage that crosses a threshold and returns b
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Final
 
@@ -65,16 +66,12 @@ class ThresholdNotifier:
         for key, (counters, notified) in rows.items():
             project_id, resource, _ = key
             limit = limits.get(key, UNLIMITED)
-            held = counters.subtree if project_id == TOTAL else self._held(counters)
+            in_subtree = project_id == TOTAL or self._limits.bounds_subtree
+            held = counters.subtree if in_subtree else counters.used + counters.reserved
             current = level(held, limit, self._thresholds, self._least_limit)
-            if current != notified and self._claim(project_id, resource, notified, current):
+            change = functools.partial(
+                usages.claim_notified_level, project_id=project_id, resource=resource, before=notified, now=current
+            )
+            if current != notified and self._database.write(change):
                 notices.append(Notice(project_id, resource, limit, held, notified, current))
         return notices
-
-    def _held(self, counters: Counters) -> int:
-        return counters.subtree if self._limits.bounds_subtree else counters.used + counters.reserved
-
-    def _claim(self, project_id: str, resource: str, before: int, current: int) -> bool:
-        return self._database.write(
-            lambda connection: usages.claim_notified_level(connection, project_id, resource, before, current)
-        )

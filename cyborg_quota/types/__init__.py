@@ -282,12 +282,6 @@ class Headroom:
     free_total: int | None = None
     pod: str | None = None
 
-    @classmethod
-    def bounded_by(cls, over: Over, fits: int) -> Headroom:
-        """The headroom that this constraint determines, with what it leaves."""
-        owner = None if over.scope == "total" else over.project_id
-        return cls(fits, owner, over.scope, over.limit, pod=over.pod)
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class UsageRecord:

@@ -145,7 +145,7 @@ class StoppingTest(ExpirerCase):
     def maintenance(self, batch_rows: int | None = None) -> expirer.Maintenance:
         shell = self.shell()
         if batch_rows is not None:
-            shell.engine._driver.expirer._batch_rows = batch_rows
+            shell.engine._driver.reservations._batch_rows = batch_rows
         return expirer.Maintenance(shell.conf, shell.engine)
 
     def test_each_job_has_a_thread(self) -> None:

@@ -110,7 +110,7 @@ class TestCaches(CacheTestCase):
 
     def test_expiry(self) -> None:
         """Each batch has other projects, and another size."""
-        expirer = self.engine._driver.expirer
+        expirer = self.engine._driver.reservations
         first, second = sizes(40)
         self.seed(sum(first) + sum(second), 30)
 
