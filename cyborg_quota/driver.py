@@ -18,7 +18,7 @@ from cyborg_quota.db.database import Database
 from cyborg_quota.db.settings import DatabaseSettings, database_settings
 from cyborg_quota.ledger.counters import Healer
 from cyborg_quota.ledger.enforcers import Enforce, Enforcer, Enforcers, OsloLimitHook, Parts
-from cyborg_quota.ledger.headroom import HeadroomReader, UsageReader
+from cyborg_quota.ledger.headroom import HeadroomReader
 from cyborg_quota.ledger.history import History
 from cyborg_quota.ledger.limit_source import LimitDriver
 from cyborg_quota.ledger.paths import PathCache
@@ -103,7 +103,6 @@ class DbQuotaDriver:
         self.healer: Final = Healer(self._database, self._paths)
         self.reservations: Final = Reservations(self._database, self.settler, settings.batch_rows)
         # Projects and what they have.
-        self.usage: Final = UsageReader(self._database, limits)
         self.headroom: Final = HeadroomReader(self._database, limits, self.enforcers)
         self.read_metrics: Final = functools.partial(metrics.read, self._untimed, self.headroom, self.enforcers, grace)
         self.thresholds: Final = ThresholdNotifier(

@@ -39,7 +39,7 @@ class Queries(Subject):
         If the limit source is unavailable, raises LimitsUnavailable or, with ``allow_unknown_limits``, logs a warning
         and returns each Usage with limit None.
         """
-        return self._driver.usage.get_usages(
+        return self._driver.headroom.get_usages(
             validation.project_of(context, project_id), self._resources, allow_unknown_limits=allow_unknown_limits
         )
 
@@ -144,7 +144,7 @@ class Queries(Subject):
         in_pod = validation.optional_name("pod", pod)
         if in_pod is not None:
             self._driver.require_pod(in_pod)
-        records = self._driver.usage.list_usages(
+        records = self._driver.headroom.list_usages(
             validation.optional_name("project_id", project_id),
             validation.check_page(limit, after, resource),
             allow_unknown_limits=allow_unknown_limits,

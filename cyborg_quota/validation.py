@@ -34,6 +34,7 @@ from cyborg_quota.types import (
     Page,
     PodChoice,
     Selection,
+    summed,
 )
 
 MAX_EXPIRE_SECONDS: Final = 100 * 365 * 86400
@@ -316,16 +317,13 @@ def check_claims(claims: Iterable[Claim], known: Mapping[str, Any]) -> list[Clai
 def _check_together(claims: Sequence[Claim]) -> None:
     """Raise InvalidClaim or InvalidDelta if one call must not make all of these claims."""
     seen = set()
-    totals: dict[str, int] = {}
     for claim in claims:
         if claim.consumer is not None and claim.consumer in seen:
             raise exceptions.InvalidClaim(f"Consumer {claim.consumer} has two claims in one call; merge them.")
         seen.add(claim.consumer)
-    for claim in claims:
-        for resource, delta in claim.deltas.items():
-            totals[resource] = totals.get(resource, 0) + delta
-            if totals[resource] > MAX_AMOUNT:
-                raise exceptions.InvalidDelta(resource, totals[resource], "the sum of the claims is too large")
+    for resource, total in summed(item for claim in claims for item in claim.deltas.items()).items():
+        if total > MAX_AMOUNT:
+            raise exceptions.InvalidDelta(resource, total, "the sum of the claims is too large")
 
 
 def _check_pod(pod: object, provider: str | None) -> str | PodChoice:

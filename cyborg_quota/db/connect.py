@@ -72,19 +72,15 @@ def make_engine(url: sa.URL, dialect: Dialect, settings: DatabaseSettings) -> sa
             f"[database] connection needs the Python package {error.name}, which is not installed."
             f" Install cyborg_quota[{dialect.extra}]."
         ) from None
-    _handle_errors(engine, dialect)
+    # Our handler first: oslo.db's raises an exception, so that no later handler runs. None of oslo.db's other
+    # listeners: they are for savepoints, and cost time in each transaction.
+    if dialect.has_server:
+        sa.event.listen(engine, "handle_error", _prepare_error)
+    sa.event.listen(engine, "handle_error", exc_filters.handler, retval=True)
     if "sslpassword" in url.query:
         logging.getLogger(f"{sa.QueuePool.__module__}.{sa.QueuePool.__name__}").addFilter(_hide_ssl_password)
     dialect.configure_connection(engine, url, settings)
     return engine
-
-
-def _handle_errors(engine: sa.Engine, dialect: Dialect) -> None:
-    """Register our handler first: oslo.db's raises an exception, so that no later handler runs."""
-    if dialect.has_server:
-        sa.event.listen(engine, "handle_error", _prepare_error)
-    # Register none of oslo.db's other listeners: they are for savepoints, and cost time in each transaction.
-    sa.event.listen(engine, "handle_error", exc_filters.handler, retval=True)
 
 
 def _prepare_error(context: sa.engine.ExceptionContext) -> None:

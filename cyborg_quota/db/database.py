@@ -242,10 +242,6 @@ class Database:
         self.dialect.sync_with_cluster(connection, self._settings)
         return True
 
-    def ensure_durable(self, connection: Connection) -> None:
-        """On PostgreSQL: flush all that this transaction sees when it ends. For a call that itself writes nothing."""
-        self.dialect.ensure_durable(connection)
-
     def is_galera(self, connection: Connection) -> bool:
         """Whether the server is a node of a Galera cluster."""
         if self._pool.is_galera is None:
@@ -284,7 +280,7 @@ class Database:
         except oslo_exc.DBDuplicateEntry:
             raise
         except (oslo_exc.DBError, sa_exc.SQLAlchemyError) as error:
-            if errors.is_pool_busy(error) or (errors.took_long(error) and self._is_over(began)):
+            if isinstance(error, sa_exc.TimeoutError) or (errors.took_long(error) and self._is_over(began)):
                 raise
             LOG.debug("A single-statement transaction failed, using several statements: %s", errors.reason(error))
             if errors.code_of(error) in errors.NOT_EXECUTABLE:
@@ -303,18 +299,13 @@ class Database:
             ),
             before=tenacity.before_nothing,
             after=tenacity.after_nothing,
-            before_sleep=self._before_next_retry,
+            before_sleep=lambda state: self._report_retry(state.outcome.exception() if state.outcome else None),
             sleep=time.sleep,
             reraise=True,
         )
 
-    def _before_next_retry(self, state: tenacity.RetryCallState) -> None:
-        error = None if state.outcome is None else state.outcome.exception()
-        if error is not None:
-            self._report_retry(error)
-
-    def _report_retry(self, error: BaseException) -> None:
-        if self._pool.on_retry is not None:
+    def _report_retry(self, error: BaseException | None) -> None:
+        if error is not None and self._pool.on_retry is not None:
             self._pool.on_retry(errors.kind(error))
 
     def _may_do_again(self, error: BaseException) -> bool:
@@ -384,9 +375,8 @@ class Database:
 
     def _acquire(self) -> tuple[ConnectionCache, CachedConnection]:
         _, connections = self._pool.open()
-        return connections, connections.take() or self._open(connections)
-
-    @staticmethod
-    def _open(connections: ConnectionCache) -> CachedConnection:
-        with connect.translating_url_errors():
-            return connections.open()
+        cached = connections.take()
+        if cached is None:
+            with connect.translating_url_errors():
+                cached = connections.open()
+        return connections, cached

@@ -150,24 +150,6 @@ def took_long(error: BaseException) -> bool:
     return isinstance(error, oslo_exc.DBConnectionError) or code_of(error) in _TOOK_LONG
 
 
-def is_pool_busy(error: BaseException) -> bool:
-    """Whether no pool connection became free within the pool timeout."""
-    return isinstance(error, sa_exc.TimeoutError)
-
-
-def is_outage(error: BaseException) -> bool:
-    """Whether the error means that the database is unavailable now, rather than that a statement is wrong.
-
-    Also for a wrong password, an unknown database or a full disk: the statement could succeed after a repair.
-    """
-    return (
-        may_do_again(error)
-        or is_pool_busy(error)
-        or isinstance(error, oslo_exc.DBNonExistentDatabase)
-        or bool(_FATAL_TEXT.search(reason(error)))
-    )
-
-
 _ENDS_CONNECTION: Final = frozenset({"57P01", "57P02", "57P03", 1053, 2002, 2003, 2006, 2013, 2055})
 """PostgreSQL: shut down, crashed, starting up. MariaDB: shut down; not connected, connection lost, no answer."""
 
@@ -209,7 +191,9 @@ def translate(error: BaseException, seconds: float) -> exceptions.DatabaseError:
         return exceptions.DatabaseReadOnly(reason(error), seconds)
     if is_unreachable(error):
         return exceptions.DatabaseUnreachable(reason(error), seconds)
-    if is_outage(error):
+    # (A wrong password, an unknown database, a full disk: the statement could succeed after a repair.)
+    is_repairable = isinstance(error, oslo_exc.DBNonExistentDatabase) or _FATAL_TEXT.search(reason(error))
+    if may_do_again(error) or isinstance(error, sa_exc.TimeoutError) or is_repairable:
         return exceptions.DatabaseUnavailable(reason(error), seconds)
     return exceptions.DatabaseError(f"The database refused a statement: {reason(error)}.")
 
@@ -218,7 +202,7 @@ def reason(error: BaseException) -> str:
     """One line to display: the driver's message, without the statement, its parameters or a URL."""
     if isinstance(error, ConcurrentChange):
         return "too many concurrent changes of the same rows"
-    if is_pool_busy(error):
+    if isinstance(error, sa_exc.TimeoutError):
         return "no connection of the pool became free in time"
     cause = _driver_error(error)
     message = str(cause.args[-1] if cause.args else cause) or type(cause).__name__

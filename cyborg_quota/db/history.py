@@ -272,17 +272,11 @@ def list_reservations(connection: sa.Connection, wanted: ReservationFilter) -> l
     return _reservations(connection, query.limit(wanted.limit))
 
 
-_OLDEST_OVERDUE = (
-    sa.select(_row.expire, clock.utc_after(-sa.bindparam("b_grace", type_=sa.BigInteger)).label("overdue_at"))
-    .where(IS_OVERDUE)
-    .order_by(_row.expire)
-    .limit(sa.literal_column("1"))
-)
-
-
 def oldest_overdue(connection: sa.Connection, grace: int) -> datetime.timedelta:
     """How long ago the reservation that is longest overdue became so; zero if none is overdue."""
-    row = connection.execute(_OLDEST_OVERDUE, {"b_grace": grace}).first()
+    overdue_at = clock.utc_after(-sa.bindparam("b_grace", type_=sa.BigInteger)).label("overdue_at")
+    query = sa.select(_row.expire, overdue_at).where(IS_OVERDUE).order_by(_row.expire).limit(sa.literal_column("1"))
+    row = connection.execute(query, {"b_grace": grace}).first()
     return datetime.timedelta() if row is None else max(datetime.timedelta(), row.overdue_at - row.expire)
 
 

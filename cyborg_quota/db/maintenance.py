@@ -291,49 +291,28 @@ def audit(connection: sa.Connection) -> list[Drift]:
     return sorted(drifts, key=lambda drift: drift.key)
 
 
-_child = quota_usages.alias("child")
-
-_IS_CHILD_ROW = (_child.c.pod == sa.bindparam("b_pod"), _child.c.resource == sa.bindparam("b_resource"))
-_CHILDREN_TOTAL = (
-    sa.select(sa.func.coalesce(sa.func.sum(_child.c.subtree), 0))
-    .select_from(sa.join(projects, _child, _child.c.project_id == projects.c.project_id))
-    .where(projects.c.parent_id == sa.bindparam("b_project"), *_IS_CHILD_ROW)
-)
-
-
-_SUMS_OF_ROW: Final = sa.select(SUM_RESERVED, SUM_USED).where(_row.state.in_((RESERVED, COMMITTED)))
-
-
 def sums_from_reservations(connection: sa.Connection, node: Node) -> tuple[int, int]:
     """(reserved, used), computed from the reservations."""
     kind = next(one for one in reversed(KINDS) if one.includes(node.key))
+    query = sa.select(SUM_RESERVED, SUM_USED).where(_row.state.in_((RESERVED, COMMITTED)), kind.is_of_row)
     names = {"b_id": node.usage_id, "b_project": node.project_id, "b_resource": node.resource, "b_pod": node.pod}
-    reserved, used = connection.execute(_SUMS_OF_ROW.where(kind.is_of_row), names).one()
+    reserved, used = connection.execute(query, names).one()
     return int(reserved or 0), int(used or 0)
-
-
-_ROOTS_TOTAL = (
-    sa.select(sa.func.coalesce(sa.func.sum(_child.c.subtree), 0))
-    .select_from(sa.outerjoin(_child, projects, projects.c.project_id == _child.c.project_id))
-    .where(*_IS_CHILD_ROW, *_is_root_row(_child.c))
-)
 
 
 def children_total(connection: sa.Connection, node: Node) -> int:
     """The sum of ``subtree`` over the direct children; of a total, over all roots."""
-    parameters = {"b_resource": node.resource, "b_pod": node.pod}
-    if node.project_id == TOTAL:
-        return int(connection.execute(_ROOTS_TOTAL, parameters).scalar_one())
-    return int(connection.execute(_CHILDREN_TOTAL, {**parameters, "b_project": node.project_id}).scalar_one())
-
-
-_LINK = (
-    sa.update(reservations)
-    .where(_row.project_id == sa.bindparam("b_project"), _row.resource == sa.bindparam("b_resource"), _row.live == 1)
-    .values(usage_id=sa.bindparam("b_usage_id"))
-)
+    is_total, child = node.project_id == TOTAL, quota_usages.alias("child")
+    query = (
+        sa.select(sa.func.coalesce(sa.func.sum(child.c.subtree), 0))
+        .select_from(sa.join(child, projects, projects.c.project_id == child.c.project_id, isouter=is_total))
+        .where(child.c.pod == node.pod, child.c.resource == node.resource)
+        .where(*_is_root_row(child.c) if is_total else (projects.c.parent_id == node.project_id,))
+    )
+    return int(connection.execute(query).scalar_one())
 
 
 def link(connection: sa.Connection, usage_id: int, project_id: str, resource: str) -> None:
     """Link a project's live reservations to their usage row after that row was recreated."""
-    connection.execute(_LINK, {"b_usage_id": usage_id, "b_project": project_id, "b_resource": resource})
+    is_linked = (_row.project_id == project_id, _row.resource == resource, _row.live == 1)
+    connection.execute(sa.update(reservations).where(*is_linked).values(usage_id=usage_id))

@@ -5,7 +5,7 @@ Each of them is one statement, and so reads one snapshot, also at READ COMMITTED
 depends on the path, not on the number of projects::
 
     WITH RECURSIVE path (project_id, distance) AS (...)                 -- the project has distance 0
-    SELECT 'path', project_id, parent_id, NULL, distance, NULL, NULL FROM path
+    SELECT 'path', project_id, parent_id, NULL, NULL, NULL, NULL FROM path
     UNION ALL SELECT 'usage', project_id, resource, pod, used, reserved, subtree FROM quota_usages on the path
     UNION ALL SELECT 'usage', ... of the totals over all projects
     UNION ALL SELECT 'limit', project_id, resource, pod, hard_limit, NULL, NULL FROM project_limits on the path
@@ -129,11 +129,13 @@ _OVERRIDE: Final = "override"
 _DEFAULT: Final = "default"
 _IS_TOTAL: Final[sa.ColumnElement[str]] = sa.literal_column(f"'{TOTAL}'")
 
-Which = Literal["none", "one", "all"]
-"""The pods whose rows are read, besides the rows that count all pods."""
+_ALL_PODS: Final[sa.ColumnElement[str]] = sa.literal_column("''")
+
+Which = Literal["none", "one", "all", "keys"]
+"""The pods whose rows are read, besides the rows that count all pods; or keys to charge: resources, and their pods."""
+Scope = Literal["project", "projects", "tree"]
 
 Columns = sa.ColumnCollection[str, Any]
-IsRead = Callable[[Columns], sa.ColumnElement[bool]]
 
 MAX_PROJECTS: Final = 500
 """The maximum number of projects of one ``read_many`` or ``read_paths``."""
@@ -145,7 +147,7 @@ def read(connection: sa.Connection, project_id: str, *, pod: str | None = None) 
     ``pod``: also the rows of this pod, or ("") of every pod. Their number grows with that of the pods.
     """
     statement = _statement(dialects.of(connection), _which(pod))
-    return _single_state(statement(connection, _arguments(pod, b_project=project_id)).all())
+    return _states([project_id], statement(connection, _arguments(pod, b_project=project_id)).all())[0]
 
 
 def read_in_single_statement(connection: sa.Connection, project_id: str, pod: str | None) -> PathState | None:
@@ -153,7 +155,7 @@ def read_in_single_statement(connection: sa.Connection, project_id: str, pod: st
     dialect = dialects.of(connection)
     statement = _statement(dialect, _which(pod))
     rows = dialect.read_in_single_statement(connection, statement, _arguments(pod, b_project=project_id))
-    return None if rows is None else _single_state(rows)
+    return None if rows is None else _states([project_id], rows)[0]
 
 
 def _which(pod: str | None) -> Which:
@@ -164,29 +166,26 @@ def _arguments(pod: str | None, **projects: Any) -> dict[str, Any]:
     return {**projects, "b_pod": pod} if pod else projects
 
 
-def _single_state(rows: Sequence[Any]) -> PathState:
-    distances = sorted((distance, owner) for kind, owner, _, _, distance, *_ in rows if kind == _PATH)
-    return _state([owner for _, owner in distances], rows)
+def _states(project_ids: Iterable[str], rows: Sequence[Any]) -> list[PathState]:
+    # (In the rows of the path, the column ``resource`` contains the id of the parent.)
+    parents = {owner: parent_id for kind, owner, parent_id, *_ in rows if kind == _PATH}
+    return states_of(_state(rows), parents, project_ids)
 
 
 def read_many(connection: sa.Connection, project_ids: Sequence[str], pod: str | None = None) -> list[PathState]:
-    """The states of these projects, in their order, in one statement.
+    """The states of these projects, sorted, in one statement.
 
     Each project must have a row in ``projects``; every project with usage rows has one. At most MAX_PROJECTS. ``pod``:
     also the rows of this pod.
     """
-    statement = _statement_for_many(dialects.of(connection), _which(pod))
-    rows = connection.execute(statement, _arguments(pod, b_projects=list(project_ids))).all()
-    # (In the rows of the path, the column ``resource`` contains the id of the parent.)
-    parents = {row.project_id: row.resource for row in rows if row.kind == _PATH}
-    shared = _state([], rows)
-    return [dataclasses.replace(shared, project_ids=_path(project_id, parents)) for project_id in project_ids]
+    query = _query(dialects.of(connection), "projects", _which(pod))
+    return _states(project_ids, connection.execute(query, _arguments(pod, b_projects=list(project_ids))).all())
 
 
 def read_tree(connection: sa.Connection, pod: str | None = None) -> tuple[dict[str, str | None], PathState]:
     """The parents of all projects, and a state with the counters and limits of all, in one statement."""
-    rows = connection.execute(_statement_for_all(_which(pod)), _arguments(pod)).all()
-    return {row.project_id: row.resource for row in rows if row.kind == _PATH}, _state([], rows)
+    rows = connection.execute(_query(dialects.of(connection), "tree", _which(pod)), _arguments(pod)).all()
+    return {row.project_id: row.resource for row in rows if row.kind == _PATH}, _state(rows)
 
 
 def read_states(
@@ -216,7 +215,8 @@ def _path(project_id: str, parents: Mapping[str, str | None]) -> list[str]:
     return path
 
 
-def _state(path: Sequence[str], rows: Sequence[Any]) -> PathState:
+def _state(rows: Sequence[Any]) -> PathState:
+    """What the rows have, without a path."""
     counters, limits, defaults, totals = {}, {}, {}, {}
     active: list[tuple[UsageKey, int, int, int]] = []
     for kind, owner, resource, pod, first, second, third in rows:
@@ -231,73 +231,70 @@ def _state(path: Sequence[str], rows: Sequence[Any]) -> PathState:
         elif kind == _DEFAULT:
             defaults[resource] = first
     limits.update(overrides.latest(active))
-    return PathState(path, counters, limits, defaults, totals)
+    return PathState((), counters, limits, defaults, totals)
 
 
 @functools.cache
 def _statement(dialect: Dialect, which: Which) -> Statement:
-    path = projects.path_cte()
-    is_read = _on_path(path, dialect, which)
-    distances = _columns(_PATH, path.c.project_id, None, None, path.c.distance)
-    return Statement(sa.union_all(distances, *_counters(is_read), *_limits(is_read)))
+    return Statement(_query(dialect, "project", which))
 
 
 @functools.cache
-def _statement_for_many(dialect: Dialect, which: Which) -> sa.CompoundSelect[Any]:
-    path = projects.paths_cte()
-    is_read = _on_path(path, dialect, which)
-    return sa.union_all(_columns(_PATH, path.c.project_id, path.c.parent_id), *_counters(is_read), *_limits(is_read))
+def _query(dialect: Dialect, scope: Scope, which: Which) -> sa.CompoundSelect[Any]:
+    """All that is stored of the projects in ``scope`` and their ancestors, of the totals, and of the default limits.
+
+    In the rows of the path, ``resource`` contains the id of the parent. With the keys to charge, usage rows have ids
+    and generations; several projects have no limits, and the overrides of one project include those that begin later.
+    """
+    is_charged = which == "keys"
+    edges, on_path = _path_of(dialect, scope)
+    usage, limit, override, default = quota_usages.c, project_limits.c, limit_overrides.c, limit_defaults.c
+
+    def wanted(columns: Columns) -> sa.ColumnElement[bool]:
+        pod: sa.ColumnElement[str] | None = columns.get("pod")
+        if is_charged:
+            is_key: sa.ColumnElement[bool] = columns["resource"].in_(sa.bindparam("b_resources", expanding=True))
+            return is_key if pod is None else sa.and_(is_key, pod.in_(sa.bindparam("b_pods", expanding=True)))
+        if which == "all" or pod is None:  # (an override has no pod)
+            return sa.true()
+        return pod.in_([_ALL_PODS, sa.bindparam("b_pod")]) if which == "one" else pod == _ALL_PODS
+
+    def with_totals(rows: sa.Select[Any], columns: Columns) -> list[sa.Select[Any]]:
+        """Those on the path, and those of the totals."""
+        of_totals = rows.where(_of_totals(columns))
+        on_the_path = rows.where(sa.and_(on_path(columns["project_id"]), wanted(columns)))
+        return [on_the_path, of_totals.where(wanted(columns)) if is_charged else of_totals]
+
+    counters = (usage.id, usage.generation) if is_charged else (usage.used, usage.reserved, usage.subtree)
+    rows = _columns(_USAGE, usage.project_id, usage.resource, usage.pod, *counters)
+    branches = [_columns(_PATH, edges.project_id, edges.parent_id), *with_totals(rows, usage)]
+    if is_charged and scope != "project":
+        return sa.union_all(*branches)
+    branches += with_totals(_columns(_LIMIT, limit.project_id, limit.resource, limit.pod, limit.hard_limit), limit)
+    defaults = _columns(_DEFAULT, None, default.resource, None, default.hard_limit)
+    branches.append(defaults.where(wanted(default)) if is_charged else defaults)
+    amounts = override.hard_limit, override.generation, override.ordinal
+    planned = _columns(_OVERRIDE, override.project_id, override.resource, None, *amounts)
+    planned = planned.where(sa.and_(on_path(override.project_id), wanted(override)))
+    if not is_charged:
+        return sa.union_all(*branches, planned.where(overrides.IS_ACTIVE))
+    never = [sa.cast(sa.null(), override.starts_at.type).label(name) for name in ("starts_at", "ends_at", "now")]
+    planned = planned.add_columns(override.starts_at, override.ends_at, sa.type_coerce(clock.utc_now(), sa.DateTime()))
+    branches = [branch.add_columns(*never) for branch in branches]
+    return sa.union_all(*branches, planned.where(overrides.HAS_NOT_ENDED))
 
 
-@functools.cache
-def _statement_for_all(which: Which) -> sa.CompoundSelect[Any]:
-    def is_read(key: Columns) -> sa.ColumnElement[bool]:
-        return _of_pods(key, which)
-
-    edge = projects_table.c
-    return sa.union_all(_columns(_PATH, edge.project_id, edge.parent_id), *_counters(is_read), *_limits(is_read))
-
-
-def _on_path(path: sa.CTE, dialect: Dialect, which: Which) -> IsRead:
+def _path_of(dialect: Dialect, scope: Scope) -> tuple[Any, Callable[[sa.ColumnElement[str]], sa.ColumnElement[bool]]]:
+    """The columns of the edges of the path, and the condition that a project is on it."""
+    if scope == "tree":
+        return projects_table.c, lambda _project_id: sa.true()
+    path = projects.path_cte() if scope == "project" else projects.paths_cte()
     path_ids = sa.select(path.c.project_id)
-    return lambda key: sa.and_(dialect.is_on_path(key["project_id"], path_ids), _of_pods(key, which))
-
-
-def _of_pods(key: Columns, which: Which) -> sa.ColumnElement[bool]:
-    """The rows that count all pods; and those of the pod ``b_pod`` ("one"), or of each pod ("all")."""
-    if which == "all" or "pod" not in key:  # (an override has no pod)
-        return sa.true()
-    pod: sa.ColumnElement[str] = key["pod"]
-    all_pods: sa.ColumnElement[str] = sa.literal_column("''")
-    return pod.in_([all_pods, sa.bindparam("b_pod")]) if which == "one" else pod == all_pods
+    return path.c, lambda project_id: dialect.is_on_path(project_id, path_ids)
 
 
 def _of_totals(key: Columns) -> sa.ColumnElement[bool]:
-    project_id: sa.ColumnElement[str] = key["project_id"]
-    pod: sa.ColumnElement[str] = key["pod"]
-    return sa.and_(project_id == _IS_TOTAL, pod == sa.literal_column("''"))
-
-
-def _counters(is_read: IsRead) -> list[sa.Select[Any]]:
-    """The counters of the rows for which ``is_read`` is true, and the totals."""
-    usage = quota_usages.c
-    rows = _columns(_USAGE, usage.project_id, usage.resource, usage.pod, usage.used, usage.reserved, usage.subtree)
-    return [rows.where(is_read(usage)), rows.where(_of_totals(usage))]
-
-
-def _limits(is_read: IsRead) -> list[sa.Select[Any]]:
-    """The limits and overrides for which ``is_read`` is true, the total limits, and the default limits."""
-    limit, default, override = project_limits.c, limit_defaults.c, limit_overrides.c
-    limits = _columns(_LIMIT, limit.project_id, limit.resource, limit.pod, limit.hard_limit)
-    amounts = override.hard_limit, override.generation, override.ordinal
-    return [
-        limits.where(is_read(limit)),
-        limits.where(_of_totals(limit)),
-        _columns(_OVERRIDE, override.project_id, override.resource, None, *amounts).where(
-            is_read(override), overrides.IS_ACTIVE
-        ),
-        _columns(_DEFAULT, None, default.resource, None, default.hard_limit),
-    ]
+    return sa.and_(key["project_id"] == _IS_TOTAL, key["pod"] == _ALL_PODS)
 
 
 def _columns(
@@ -329,65 +326,18 @@ _TOTAL_DEPTH: Final = -1
 """The depth of the row of a total: above the roots, so that it is locked last."""
 
 
-@functools.cache
-def _path_query(dialect: Dialect, *, is_many: bool) -> sa.CompoundSelect[Any]:
-    """A project, its ancestors, their usage rows and those of the totals, with their limits.
-
-    ``is_many``: projects, without limits. In the rows of the path, ``resource`` contains the id of the parent.
-    """
-    path = projects.paths_cte() if is_many else projects.path_cte()
-    path_ids = sa.select(path.c.project_id)
-
-    def of_keys(columns: Columns) -> sa.ColumnElement[bool]:
-        resources: sa.ColumnElement[bool] = columns["resource"].in_(sa.bindparam("b_resources", expanding=True))
-        if "pod" not in columns:
-            return resources
-        return sa.and_(resources, columns["pod"].in_(sa.bindparam("b_pods", expanding=True)))
-
-    def on_path(columns: Columns) -> sa.ColumnElement[bool]:
-        return sa.and_(dialect.is_on_path(columns["project_id"], path_ids), of_keys(columns))
-
-    usage, limit, override, default = quota_usages.c, project_limits.c, limit_overrides.c, limit_defaults.c
-    rows = _columns(_USAGE, usage.project_id, usage.resource, usage.pod, usage.id, usage.generation)
-    branches = [
-        _columns(_PATH, path.c.project_id, path.c.parent_id),
-        rows.where(on_path(usage)),
-        rows.where(_of_totals(usage), of_keys(usage)),
-    ]
-    if is_many:
-        return sa.union_all(*branches)
-    limits = _columns(_LIMIT, limit.project_id, limit.resource, limit.pod, limit.hard_limit)
-    amounts = override.hard_limit, override.generation, override.ordinal
-    branches += [
-        limits.where(on_path(limit)),
-        limits.where(_of_totals(limit), of_keys(limit)),
-        _columns(_DEFAULT, None, default.resource, None, default.hard_limit).where(of_keys(default)),
-    ]
-    never = [sa.cast(sa.null(), override.starts_at.type).label(name) for name in ("starts_at", "ends_at", "now")]
-    planned = _columns(_OVERRIDE, override.project_id, override.resource, None, *amounts)
-    planned = planned.add_columns(override.starts_at, override.ends_at, sa.type_coerce(clock.utc_now(), sa.DateTime()))
-    return sa.union_all(
-        *(branch.add_columns(*never) for branch in branches),
-        planned.where(on_path(override), overrides.HAS_NOT_ENDED),
-    )
-
-
 def read_path(connection: sa.Connection, project_id: str, keys: Collection[ResourceKey]) -> ProjectPath:
     """Read the current path of ``project_id``, and its limits of these keys. An unknown project is a root."""
-    rows = _path_rows(connection, {"b_project": project_id}, keys, is_many=False)
+    rows = _path_rows(connection, "project", {"b_project": project_id}, keys)
     path = _paths([project_id], rows)[project_id]
     planned = [row for row in rows if row[0] == _OVERRIDE]
     boundaries = [moment for *_, starts_at, ends_at, now in planned for moment in (starts_at, ends_at) if moment > now]
     in_force = [row for row in rows if row[0] == _LIMIT or row[0] == _DEFAULT]
     in_force += [row for row in planned if row[-3] <= row[-1]]
-    path.limits = _state(path.project_ids, [row[:7] for row in in_force])
-    path.until = _microseconds(min(boundaries)) if boundaries else None
+    path.limits = dataclasses.replace(_state([row[:7] for row in in_force]), project_ids=path.project_ids)
+    if boundaries:
+        path.until = (min(boundaries) - datetime.datetime(1970, 1, 1)) // datetime.timedelta(microseconds=1)
     return path
-
-
-def _microseconds(moment: datetime.datetime) -> int:
-    """Since 1970, of a naive time in UTC."""
-    return (moment - datetime.datetime(1970, 1, 1)) // datetime.timedelta(microseconds=1)
 
 
 def read_paths(
@@ -397,15 +347,15 @@ def read_paths(
 
     Without the projects that have no row in ``projects``. (Every project with usage rows has one.)
     """
-    return _paths(project_ids, _path_rows(connection, {"b_projects": list(project_ids)}, keys, is_many=True))
+    return _paths(project_ids, _path_rows(connection, "projects", {"b_projects": list(project_ids)}, keys))
 
 
 def _path_rows(
-    connection: sa.Connection, names: Mapping[str, Any], keys: Collection[ResourceKey], *, is_many: bool
+    connection: sa.Connection, scope: Scope, names: Mapping[str, Any], keys: Collection[ResourceKey]
 ) -> Sequence[Any]:
     # (Databases do not use the index for an empty list.)
     names = {**names, "b_resources": usages.resources_of(keys), "b_pods": usages.pods_of(keys)}
-    return connection.execute(_path_query(dialects.of(connection), is_many=is_many), names).all()
+    return connection.execute(_query(dialects.of(connection), scope, "keys"), names).all()
 
 
 def _paths(project_ids: Sequence[str], rows: Sequence[Any]) -> dict[str, ProjectPath]:
@@ -498,11 +448,8 @@ def make_rows(connection: sa.Connection, path: ProjectPath, keys: Collection[Res
 def read_nodes(connection: sa.Connection, key: UsageKey) -> tuple[usages.Node, ...] | None:
     """The usage row with this key, and all above it. None if a row does not exist."""
     if key.project_id == TOTAL:
-        rows = connection.execute(_TOTAL_ROW, {"b_resource": key.resource})
+        usage = quota_usages.c
+        query = sa.select(usage.id, usage.project_id, usage.resource, usage.generation)
+        rows = connection.execute(query.where(_of_totals(usage), usage.resource == key.resource))
         return tuple(usages.Node(*row, _TOTAL_DEPTH) for row in rows) or None
     return read_path(connection, key.project_id, [key.resource_key]).nodes(key.resource_key)
-
-
-_TOTAL_ROW: Final = sa.select(
-    quota_usages.c.id, quota_usages.c.project_id, quota_usages.c.resource, quota_usages.c.generation
-).where(_of_totals(quota_usages.c), quota_usages.c.resource == sa.bindparam("b_resource"))

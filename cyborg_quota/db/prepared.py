@@ -10,7 +10,6 @@ driver returns them: convert dates with ``clock.moment_of``.
 from __future__ import annotations
 
 import functools
-import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
@@ -143,11 +142,6 @@ class ServerStatement(NamedTuple):
         values = [parameters[key] for key in names]
         text = execution % tuple([value if type(value) is int else "%s" for value in values])
         return connection.exec_driver_sql(text, tuple([value for value in values if type(value) is not int]))
-
-
-def statement_name(text: str) -> str:
-    """The name is a hash of the text, so that clients that share a server connection use it for the same statement."""
-    return f"cyborg_quota_{hashlib.sha256(text.encode()).hexdigest()[:20]}"
 
 
 _ROWS_PER_INSERT: Final = 100

@@ -200,12 +200,10 @@ def edges_page(connection: sa.Connection, limit: int | None, after: str | None) 
     return [(row.project_id, row.parent_id) for row in connection.execute(query)]
 
 
-_CHILDREN = sa.select(projects.c.project_id).where(projects.c.parent_id == sa.bindparam("b_project"))
-
-
 def children_of(connection: sa.Connection, project_id: str) -> set[str]:
     """The children of the project."""
-    return set(connection.execute(_CHILDREN, {"b_project": project_id}).scalars())
+    query = sa.select(projects.c.project_id).where(projects.c.parent_id == project_id)
+    return set(connection.execute(query).scalars())
 
 
 def list_children(connection: sa.Connection, project_id: str, after: str, count: int) -> list[str]:
@@ -232,9 +230,7 @@ def subtree_edges(connection: sa.Connection, project_id: str) -> dict[str, str |
     return {**found, project_id: parent_of(connection, project_id)}
 
 
-_PARENT = sa.select(projects.c.parent_id).where(projects.c.project_id == sa.bindparam("b_project"))
-
-
 def parent_of(connection: sa.Connection, project_id: str) -> str | None:
     """The parent; None for a root and for an unknown project."""
-    return connection.execute(_PARENT, {"b_project": project_id}).scalar_one_or_none()
+    query = sa.select(projects.c.parent_id).where(projects.c.project_id == project_id)
+    return connection.execute(query).scalar_one_or_none()

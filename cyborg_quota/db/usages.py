@@ -195,19 +195,13 @@ def charge(connection: sa.Connection, posting: Posting) -> bool:
     return _CHARGE(connection, arguments([posting])).rowcount == 1
 
 
-_LOCK_ROW = (
-    sa.update(quota_usages)
-    .where(_usage.id == sa.bindparam("b_id"), _usage.generation == sa.bindparam("b_generation"))
-    .values(used=_usage.used)
-)
-
-
 def lock_usage_row(connection: sa.Connection, node: Node) -> bool:
     """Lock one row until the transaction ends, without changing it. This waits for earlier writers of the row.
 
     False: the row does not exist, or its project has moved.
     """
-    return connection.execute(_LOCK_ROW, {"b_id": node.usage_id, "b_generation": node.generation}).rowcount == 1
+    is_row = (_usage.id == node.usage_id, _usage.generation == node.generation)
+    return connection.execute(sa.update(quota_usages).where(*is_row).values(used=_usage.used)).rowcount == 1
 
 
 COUNTS_WHOLE: Final = _usage.pod == sa.literal_column("''")
@@ -223,13 +217,10 @@ def read(
 ) -> dict[UsageKey, Counters]:
     """Counters, sorted. None: all, but no totals, or of no single pod. One snapshot."""
     of_projects = _usage.project_id != TOTAL if project_ids is None else _usage.project_id.in_(sorted(project_ids))
-    query = _COUNTERS.where(of_projects, COUNTS_WHOLE if keys is None else _may_be(keys))
+    query = _COUNTERS.where(of_projects, COUNTS_WHOLE if keys is None else _usage.pod.in_(pods_of(keys)))
+    if keys is not None:  # (this reads each of their resources in each of their pods)
+        query = query.where(_usage.resource.in_(resources_of(keys)))
     return dict(sorted(_counters(connection, query).items()))
-
-
-def _may_be(keys: Collection[ResourceKey]) -> sa.ColumnElement[bool]:
-    """The rows of these keys, and others: of each of their resources in each of their pods."""
-    return sa.and_(_usage.pod.in_(pods_of(keys)), _usage.resource.in_(resources_of(keys)))
 
 
 def resources_of(keys: Collection[ResourceKey]) -> list[str]:
@@ -243,10 +234,7 @@ def pods_of(keys: Collection[ResourceKey]) -> list[str]:
 
 
 def _counters(connection: sa.Connection, query: sa.Select[Any]) -> dict[UsageKey, Counters]:
-    return {
-        UsageKey(project_id, resource, pod): Counters(used, reserved, subtree)
-        for project_id, resource, pod, used, reserved, subtree in connection.execute(query)
-    }
+    return {UsageKey(*row[:3]): Counters(*row[3:]) for row in connection.execute(query)}
 
 
 def read_page(connection: sa.Connection, project_id: str | None, page: Page, pod: str = "") -> dict[UsageKey, Counters]:
@@ -282,69 +270,31 @@ def merge(postings: Iterable[Posting], lock_order: LockOrder) -> list[Posting]:
     return sorted(by_row.values(), key=lambda posting: lock_order(posting.node))
 
 
-_ROW = sa.select(_usage.used, _usage.reserved, _usage.subtree).where(_usage.id == sa.bindparam("b_id"))
-
-
 def read_row(connection: sa.Connection, usage_id: int) -> Counters:
     """The counters of one existing usage row."""
-    row = connection.execute(_ROW, {"b_id": usage_id}).one()
-    return Counters(used=row.used, reserved=row.reserved, subtree=row.subtree)
-
-
-_SET_COUNTERS = (
-    sa.update(quota_usages)
-    .where(_usage.id == sa.bindparam("b_id"))
-    .values(
-        reserved=sa.bindparam("b_reserved"),
-        used=sa.bindparam("b_used"),
-        subtree=sa.bindparam("b_subtree"),
-        updated_at=clock.utc_now(),
-    )
-)
+    query = sa.select(_usage.used, _usage.reserved, _usage.subtree).where(_usage.id == usage_id)
+    return Counters(*connection.execute(query).one())
 
 
 def set_counters(connection: sa.Connection, usage_id: int, counters: Counters) -> None:
     """Overwrite the counters. The transaction must have locked the usage row (lock_usage_row)."""
-    connection.execute(
-        _SET_COUNTERS,
-        {
-            "b_id": usage_id,
-            "b_reserved": counters.reserved,
-            "b_used": counters.used,
-            "b_subtree": counters.subtree,
-        },
-    )
-
-
-_LEVELS = (
-    sa.select(_usage.project_id, _usage.resource, _usage.used, _usage.reserved, _usage.subtree, _usage.notified_level)
-    .where(COUNTS_WHOLE)
-    .order_by(_usage.project_id, _usage.resource)
-)
-_SET_LEVEL_IF = (
-    sa.update(quota_usages)
-    .where(
-        _usage.project_id == sa.bindparam("b_project"),
-        _usage.resource == sa.bindparam("b_resource"),
-        COUNTS_WHOLE,
-        _usage.notified_level == sa.bindparam("b_before"),
-    )
-    .values(notified_level=sa.bindparam("b_now"))
-)
+    values = {"reserved": counters.reserved, "used": counters.used, "subtree": counters.subtree}
+    update = sa.update(quota_usages).where(_usage.id == usage_id)
+    connection.execute(update.values(**values, updated_at=clock.utc_now()))
 
 
 def read_notified_levels(connection: sa.Connection) -> dict[UsageKey, tuple[Counters, int]]:
     """The counters and the last notified level of every usage row that counts all pods."""
-    return {
-        UsageKey(project_id, resource): (Counters(used, reserved, subtree), level)
-        for project_id, resource, used, reserved, subtree, level in connection.execute(_LEVELS)
-    }
+    query = _COUNTERS.add_columns(_usage.notified_level).where(COUNTS_WHOLE)
+    rows = connection.execute(query.order_by(_usage.project_id, _usage.resource))
+    return {UsageKey(*row[:3]): (Counters(*row[3:6]), row.notified_level) for row in rows}
 
 
 def claim_notified_level(connection: sa.Connection, project_id: str, resource: str, before: int, now: int) -> bool:
     """Record ``now`` as the notified level. False: another host changed it first, and sends the notification."""
-    parameters = {"b_project": project_id, "b_resource": resource, "b_before": before, "b_now": now}
-    return connection.execute(_SET_LEVEL_IF, parameters).rowcount == 1
+    is_row = (_usage.project_id == project_id, _usage.resource == resource, COUNTS_WHOLE)
+    update = sa.update(quota_usages).where(*is_row, _usage.notified_level == before).values(notified_level=now)
+    return connection.execute(update).rowcount == 1
 
 
 def is_any_held(connection: sa.Connection, project_id: str) -> bool:

@@ -128,12 +128,11 @@ class Rooms:
 _MAX_CACHED_COUNTERS: Final = 10_000
 
 
+@dataclasses.dataclass(eq=False)
 class Refused(Exception):
     """A rule refused a claim: roll back. ``inventory_id``: the inventory that did; None: nothing was found to take."""
 
-    def __init__(self, inventory_id: int | None = None) -> None:
-        self.inventory_id = inventory_id
-        super().__init__(inventory_id)
+    inventory_id: int | None = None
 
 
 class PreparationChanged(Exception):
@@ -345,13 +344,13 @@ Enforce = Callable[[str, Mapping[str, int]], None]
 """
 
 
+@dataclasses.dataclass(eq=False)
 class OsloLimitHook(Enforcer):
     """Asks a function before each reserve, resize and transfer, and in each check. Limits apply as well."""
 
     field: ClassVar[str | None] = "deltas"  # (each claim has them)
 
-    def __init__(self, enforce: Enforce) -> None:
-        self._enforce = enforce
+    _enforce: Enforce
 
     def check(self, project_id: str, request: Mapping[str, int]) -> Sequence[Over]:
         """What the function refuses."""

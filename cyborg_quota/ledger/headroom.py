@@ -35,10 +35,11 @@ from cyborg_quota.types.metrics import ProjectMetrics
 
 
 class HeadroomReader:
-    """Reads headrooms."""
+    """Reads usage and headrooms."""
 
     def __init__(self, database: Database, limits: LimitDriver, enforcers: Enforcers) -> None:
         self._database = database
+        self._untimed = database.untimed
         self._limits = limits
         self._enforcers = enforcers
 
@@ -190,6 +191,37 @@ class HeadroomReader:
                 found.append(ProjectMetrics(*key[:2], bound, usage.used, usage.reserved, subtree, fits))
         return found
 
+    def get_usages(
+        self, project_id: str, resources: Collection[str], *, allow_unknown_limits: bool = False
+    ) -> dict[str, Usage]:
+        """The project's usage of each of ``resources``, and of all other resources that have a usage row."""
+        state = self._database.read(lambda connection: path_state.read(connection, project_id))
+        held = {key.resource for key in state.counters if key.project_id == project_id}
+        names = sorted(held.union(resources))
+        limits = _look_up(lambda: self._limits.limits([state], names), allow_unknown=allow_unknown_limits)
+        keys = [UsageKey(project_id, name) for name in names]
+        return {key.resource: _usage(key, state.counters.get(key, Counters()), limits) for key in keys}
+
+    def list_usages(
+        self, project_id: str | None, page: Page, *, allow_unknown_limits: bool = False, pod: str | None = None
+    ) -> list[UsageRecord]:
+        """A page of the usage of all projects, or of one, as the database sorts them. Raises MarkerNotFound."""
+
+        def read(connection: Connection) -> tuple[dict[UsageKey, Counters], list[PathState]]:
+            rows = usages.read_page(connection, project_id, page, pod or "")
+            return rows, path_state.read_states(connection, {key.project_id for key in rows}, pod)
+
+        rows, states = self._untimed.read(read)
+        resources = {key.resource for key in rows}
+        limits = _look_up(
+            lambda: self._limits.limits(states, resources) if pod is None else self._limits_in_pods(states),
+            allow_unknown=allow_unknown_limits,
+        )
+        return [UsageRecord(*key[:2], usage=_usage(key, counters, limits), pod=pod) for key, counters in rows.items()]
+
+    def _limits_in_pods(self, states: Sequence[PathState]) -> Mapping[UsageKey, int]:
+        return {one.key: one.limit for limits in self._limits.bounds(states, ()) for one in limits.constraints}
+
     def _rooms_of(
         self,
         states: Sequence[PathState],
@@ -231,46 +263,6 @@ def _moved(state: PathState, parent: PathState, counted_by: Sequence[str]) -> Pa
 
 
 LOG = logging.getLogger(__name__)
-
-
-class UsageReader:
-    """Reads usage, for display."""
-
-    def __init__(self, database: Database, limits: LimitDriver) -> None:
-        self._database = database
-        self._untimed = database.untimed
-        self._limits = limits
-
-    def get_usages(
-        self, project_id: str, resources: Collection[str], *, allow_unknown_limits: bool = False
-    ) -> dict[str, Usage]:
-        """The project's usage of each of ``resources``, and of all other resources that have a usage row."""
-        state = self._database.read(lambda connection: path_state.read(connection, project_id))
-        held = {key.resource for key in state.counters if key.project_id == project_id}
-        names = sorted(held.union(resources))
-        limits = _look_up(lambda: self._limits.limits([state], names), allow_unknown=allow_unknown_limits)
-        keys = [UsageKey(project_id, name) for name in names]
-        return {key.resource: _usage(key, state.counters.get(key, Counters()), limits) for key in keys}
-
-    def list_usages(
-        self, project_id: str | None, page: Page, *, allow_unknown_limits: bool = False, pod: str | None = None
-    ) -> list[UsageRecord]:
-        """A page of the usage of all projects, or of one, as the database sorts them. Raises MarkerNotFound."""
-
-        def read(connection: Connection) -> tuple[dict[UsageKey, Counters], list[PathState]]:
-            rows = usages.read_page(connection, project_id, page, pod or "")
-            return rows, path_state.read_states(connection, {key.project_id for key in rows}, pod)
-
-        rows, states = self._untimed.read(read)
-        resources = {key.resource for key in rows}
-        limits = _look_up(
-            lambda: self._limits.limits(states, resources) if pod is None else self._limits_in_pods(states),
-            allow_unknown=allow_unknown_limits,
-        )
-        return [UsageRecord(*key[:2], usage=_usage(key, counters, limits), pod=pod) for key, counters in rows.items()]
-
-    def _limits_in_pods(self, states: Sequence[PathState]) -> Mapping[UsageKey, int]:
-        return {one.key: one.limit for limits in self._limits.bounds(states, ()) for one in limits.constraints}
 
 
 def _usage(key: UsageKey, counters: Counters, limits: Mapping[UsageKey, int] | None) -> Usage:

@@ -57,17 +57,15 @@ class Charge:
         return postings
 
 
+@dataclasses.dataclass(eq=False)
 class ProjectEnforcer(Enforcer):
     """Reads paths and limits, and explains a refusal."""
 
-    def __init__(
-        self, database: Database, paths: PathCache, limits: LimitDriver, follow: Callable[[str, str, str], None]
-    ) -> None:
-        """``follow(project_id, parent_id, source)`` moves a project below the parent that the source reports."""
-        self._database = database
-        self._paths = paths
-        self._limits = limits
-        self._follow = follow
+    _database: Database
+    _paths: PathCache
+    _limits: LimitDriver
+    _follow: Callable[[str, str, str], None]
+    """Moves a project below the parent that the source reports: (project_id, parent_id, source)."""
 
     def counters_of(self, resource: str, pod: str | None) -> Iterable[ResourceKey]:  # noqa: ARG002
         return (ResourceKey(resource),)

@@ -12,6 +12,7 @@ the beginning.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Final
 
@@ -44,14 +45,14 @@ _ENDED: Final = (
 """The errors of a commit of a reservation that has ended. (ReservationNotFound: it ended and was purged meanwhile.)"""
 
 
+@dataclasses.dataclass(eq=False)
 class Reserver:
     """Reserves and adopts claims."""
 
-    def __init__(self, database: Database, settler: Settler, projects: ProjectEnforcer, enforcers: Enforcers) -> None:
-        self._database = database
-        self._settler = settler
-        self._projects = projects
-        self._enforcers = enforcers
+    _database: Database
+    _settler: Settler
+    _projects: ProjectEnforcer
+    _enforcers: Enforcers
 
     def charge(self, request: ReserveRequest) -> list[str]:
         """Charge all claims or none. Returns the UUIDs, by claim, in the order of its deltas."""
@@ -185,7 +186,7 @@ class Reserver:
         uuids = [uuid for item in pending for uuid in item.uuids.values()]
 
         def read_rows(connection: Connection) -> tuple[list[Row], dict[str | None, list[Row]]]:
-            self._database.ensure_durable(connection)
+            self._database.dialect.ensure_durable(connection)
             return (
                 reservations.by_uuids(connection, uuids, request.project_id, self._settler.grace),
                 reservations.live_of(connection, request.project_id, consumers, self._settler.grace),

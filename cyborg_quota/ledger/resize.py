@@ -15,6 +15,7 @@ that the inventories do not change.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from cyborg_quota import exceptions
@@ -38,22 +39,15 @@ class _ReceiverHolds(Exception):
     """The receiver has live reservations of the consumer: roll back."""
 
 
+@dataclasses.dataclass(eq=False)
 class Amender:
     """Resizes and transfers the live reservations of a consumer."""
 
-    def __init__(
-        self,
-        database: Database,
-        paths: PathCache,
-        settler: Settler,
-        projects: ProjectEnforcer,
-        enforcers: Enforcers,
-    ) -> None:
-        self._database = database
-        self._paths = paths
-        self._settler = settler
-        self._projects = projects
-        self._enforcers = enforcers
+    _database: Database
+    _paths: PathCache
+    _settler: Settler
+    _projects: ProjectEnforcer
+    _enforcers: Enforcers
 
     def resize(self, request: ResizeRequest) -> None:
         """Set the amounts, all or none. Raises the errors of QuotaEngine.resize."""
@@ -79,7 +73,7 @@ class Amender:
         rows = [row for row in rows if row.delta != request.amounts[row.resource]]
         if plan.error is None and rows:
             return self._write_resize(request, rows, uuids)
-        self._database.read(self._database.ensure_durable)
+        self._database.read(self._database.dialect.ensure_durable)
         if plan.error is not None:
             raise plan.error
         return True
@@ -107,7 +101,7 @@ class Amender:
 
         def work(connection: Connection) -> list[Row] | None:
             if uuids and reservations.is_any_change_recorded(connection, list(uuids)):
-                self._database.ensure_durable(connection)
+                self._database.dialect.ensure_durable(connection)
                 return None
             rows = reservations.by_holder(connection, project_id, "consumer_id", consumer, self._settler.grace)
             return transitions.current_attempt(rows)
@@ -226,7 +220,7 @@ class Amender:
         """The sender holds nothing: return if this transfer was made before, else raise the state of its rows."""
 
         def work(connection: Connection) -> bool:
-            self._database.ensure_durable(connection)
+            self._database.dialect.ensure_durable(connection)
             return history.was_transferred(connection, *request[2:], *request[:2])
 
         if self._database.read_synced(work):

@@ -10,6 +10,7 @@ rows than it has read; it rolls back, reads again, and returns the result that t
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import random
 import time
@@ -85,12 +86,11 @@ class ReservationCache:
         return known
 
 
+@dataclasses.dataclass(eq=False)
 class RowsMissing(Exception):
     """The usage row of a live reservation does not exist: create it, and retry."""
 
-    def __init__(self, key: UsageKey) -> None:
-        self.key = key
-        super().__init__(key)
+    key: UsageKey
 
 
 class Settler:
@@ -157,7 +157,7 @@ class Settler:
         if consumer is not None and plan.error is None:
             self._name(connection, rows, consumer)
         if not plan.moves:
-            self._database.ensure_durable(connection)
+            self._database.dialect.ensure_durable(connection)
         self.apply(connection, plan.moves, ttl_microseconds)
         return plan
 
@@ -321,12 +321,11 @@ def repeat(database: Database, attempt: Callable[[bool], bool]) -> None:
     raise exceptions.DatabaseUnavailable("too many concurrent changes of the same rows", time.monotonic() - began)
 
 
+@dataclasses.dataclass(eq=False)
 class _OverdueHolder(Exception):
     """Another claim that holds the name is overdue: expire these reservations, and retry."""
 
-    def __init__(self, uuids: Sequence[str]) -> None:
-        self.uuids = uuids
-        super().__init__(uuids)
+    uuids: Sequence[str]
 
 
 def _project_of(rows: Iterable[Row]) -> str:

@@ -181,14 +181,8 @@ def current_attempt(rows: Sequence[Row]) -> list[Row]:
         return []
     in_flight = [row for row in current.values() if row.state == RESERVED]
     begin = min(in_flight, key=_id) if in_flight else max(current.values(), key=_id)
-    return sorted((row for row in current.values() if not _ended_before(row, begin)), key=_id)
-
-
-def _ended_before(row: Row, begin: Row) -> bool:
-    """Whether ``row`` had ended when ``begin`` was inserted."""
-    if row.state in LIVE_STATES or row.id >= begin.id:
-        return False
-    return row.ended_after is not None and row.ended_after < begin.id
+    ended_before = {row.id for row in current.values() if row.ended_after is not None and row.ended_after < begin.id}
+    return sorted((row for row in current.values() if row.id >= begin.id or row.id not in ended_before), key=_id)
 
 
 _id: Final = operator.attrgetter("id")

@@ -418,7 +418,7 @@ class Limits(Subject):
 
     def _limits_of_driver(self, project_id: str | None) -> list[LimitRecord]:
         if project_id is not None:
-            usages = self._driver.usage.get_usages(project_id, self._resources)
+            usages = self._driver.headroom.get_usages(project_id, self._resources)
             return [
                 LimitRecord(project_id, resource, usage.limit, is_own=False)
                 for resource, usage in sorted(usages.items())

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import operator
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +33,7 @@ from cyborg_quota.db import errors, inventories, reservations, usages
 from cyborg_quota.db.clock import utc_after
 from cyborg_quota.db.dialects.base import Dialect
 from cyborg_quota.db.inventories import InventoryClaim
-from cyborg_quota.db.prepared import ServerStatement, Statement, statement_name
+from cyborg_quota.db.prepared import ServerStatement, Statement
 from cyborg_quota.db.reservations import NewReservation
 from cyborg_quota.db.settings import DatabaseSettings
 from cyborg_quota.db.usages import Posting
@@ -126,7 +127,10 @@ class MariaDB(Dialect):
         if not _is_mariadb(connection.dialect):  # (MySQL has another syntax for VALUES)
             return False
         # (Bypass SQLAlchemy's statement cache, which would keep each of these texts and its compiled form.)
-        text = _CHARGE_VALUES.text_for(connection.dialect).replace(_VALUES_HERE, _values_text(postings))
+        rows = [usages.values(posting) for posting in postings]
+        first = ", ".join([f"{value} AS {name}" for value, name in zip(rows[0], usages.COLUMNS, strict=True)])
+        values = f"SELECT {first} UNION ALL VALUES {', '.join(map(str, rows[1:]))}"
+        text = _CHARGE_VALUES.text_for(connection.dialect).replace(_VALUES_HERE, values)
         return connection.exec_driver_sql(text).rowcount == len(postings)
 
     def can_run_single_statements(self, server: sa.Dialect) -> bool:
@@ -212,8 +216,24 @@ class MariaDB(Dialect):
             raise
         connection.exec_driver_sql(f"SET SESSION wsrep_sync_wait = {settings.mysql_wsrep_sync_wait or 0}")
 
-    def schema_lock(self, connection: sa.Connection) -> contextlib.AbstractContextManager[None]:
-        return lock_schema(connection, in_cluster=self.is_galera(connection))
+    @contextlib.contextmanager
+    def schema_lock(self, connection: sa.Connection) -> Iterator[None]:
+        """A lock by name, held by the session that runs the statements.
+
+        The server finishes a statement whose client was killed. A lock of another session would end with the client,
+        and the next ``db sync`` would repeat a step that still runs. The lock of this session outlasts a COMMIT, and is
+        released after it: otherwise the next ``db sync`` would find no revision, and drop the tables as unfinished.
+        """
+        name = "CONCAT(LEFT(DATABASE(), 40), '.cyborg_quota')"  # lock names are global to the server
+        if connection.exec_driver_sql(f"SELECT GET_LOCK({name}, {SCHEMA_LOCK_SECONDS})").scalar() != 1:
+            raise exceptions.DatabaseUnavailable("another db sync still runs", SCHEMA_LOCK_SECONDS)
+        try:
+            with _lock_schema_in_cluster(connection) if self.is_galera(connection) else contextlib.nullcontext():
+                yield
+                connection.exec_driver_sql("COMMIT")
+        finally:
+            if not connection.invalidated:
+                connection.exec_driver_sql(f"SELECT RELEASE_LOCK({name})")
 
 
 def _is_mariadb(server: sa.Dialect) -> bool:
@@ -268,13 +288,6 @@ def _charging_values() -> sa.Update:
 _CHARGE_VALUES: Final = Statement(_charging_values())
 
 
-def _values_text(postings: Sequence[Posting]) -> str:
-    """SELECT ... AS id, ... AS generation, ... UNION ALL VALUES (...), ..."""
-    rows = [usages.values(posting) for posting in postings]
-    first = ", ".join([f"{value} AS {name}" for value, name in zip(rows[0], usages.COLUMNS, strict=True)])
-    return f"SELECT {first} UNION ALL VALUES {', '.join(map(str, rows[1:]))}"
-
-
 _DONE: Final = -1
 
 _Step = tuple[sa.Executable, int]
@@ -296,7 +309,8 @@ def _run_block(connection: sa.Connection, block: ServerStatement, parameters: Ma
 
 
 def _server_statement(text: str, names: tuple[str, ...]) -> ServerStatement:
-    name = statement_name(text)
+    # A hash of the text, so that clients that share a server connection use the name for the same statement.
+    name = f"cyborg_quota_{hashlib.sha256(text.encode()).hexdigest()[:20]}"
     quoted = text.replace("'", "''").replace("%", "%%")  # (the driver formats the text)
     # (The comment shows in a server log or a network trace that the statement commits.)
     execution = f"EXECUTE {name} USING {', '.join(['%s'] * len(names))} -- COMMIT"
@@ -367,26 +381,6 @@ _TABLE_EXISTS: Final = 1050
 
 _SYNC_TABLE: Final = "cyborg_quota_sync"
 """This table exists while an upgrade of the schema runs on a Galera cluster."""
-
-
-@contextlib.contextmanager
-def lock_schema(connection: sa.Connection, *, in_cluster: bool) -> Iterator[None]:
-    """A lock by name, held by the session that runs the statements.
-
-    The server finishes a statement whose client was killed. A lock of another session would end with the client,
-    and the next ``db sync`` would repeat a step that still runs. The lock of this session outlasts a COMMIT, and is
-    released after it: otherwise the next ``db sync`` would find no revision, and drop the tables as unfinished.
-    """
-    name = "CONCAT(LEFT(DATABASE(), 40), '.cyborg_quota')"  # lock names are global to the server
-    if connection.exec_driver_sql(f"SELECT GET_LOCK({name}, {SCHEMA_LOCK_SECONDS})").scalar() != 1:
-        raise exceptions.DatabaseUnavailable("another db sync still runs", SCHEMA_LOCK_SECONDS)
-    try:
-        with _lock_schema_in_cluster(connection) if in_cluster else contextlib.nullcontext():
-            yield
-            connection.exec_driver_sql("COMMIT")
-    finally:
-        if not connection.invalidated:
-            connection.exec_driver_sql(f"SELECT RELEASE_LOCK({name})")
 
 
 @contextlib.contextmanager

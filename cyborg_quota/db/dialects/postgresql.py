@@ -210,25 +210,19 @@ class PostgreSQL(Dialect):
         yield
 
 
-def _time_limits(url: sa.URL, settings: DatabaseSettings) -> dict[str, str]:
-    """The server's timeouts for a statement and for an idle transaction. The URL's ``options`` take precedence.
+def _session_values(url: sa.URL, settings: DatabaseSettings) -> dict[str, str]:
+    """The settings of a connection's session, or of each transaction. The URL's ``options`` take precedence.
 
     They are set after connecting, because PgBouncer rejects startup parameters that it does not know.
     """
-    if settings.statement_timeout_seconds is None:
-        return {}
-    values = {
-        "statement_timeout": str(settings.statement_timeout_seconds * 1000),
-        "idle_in_transaction_session_timeout": str(settings.idle_milliseconds),
-    }
+    values: dict[str, str] = {}
+    if settings.statement_timeout_seconds is not None:
+        values["statement_timeout"] = str(settings.statement_timeout_seconds * 1000)
+        values["idle_in_transaction_session_timeout"] = str(settings.idle_milliseconds)
     options = str(url.query.get("options", ""))
-    return {name: value for name, value in values.items() if name not in options}
-
-
-def _session_values(url: sa.URL, settings: DatabaseSettings) -> dict[str, str]:
-    """The settings of a connection's session, or of each transaction."""
+    values = {name: value for name, value in values.items() if name not in options}
     # Plan a function's statement once, at its first execution, instead of five times for specific parameters first.
-    values = {**_time_limits(url, settings), "plan_cache_mode": "force_generic_plan"}
+    values["plan_cache_mode"] = "force_generic_plan"
     if settings.statement_timeout_seconds is not None and not settings.allow_idle_in_transaction:
         # All statements find their rows by keys. A plan with a sequential scan is good only for a small table, but the
         # session keeps the plan when the table has grown.
@@ -470,7 +464,12 @@ class _Watcher:
         is_waiting = connection.info.transaction_status == _ACTIVE and not self._connections[connection].get(
             _IS_PATIENT
         )
-        return is_waiting and _silent_seconds(connection) > self._limit_seconds
+        if not is_waiting:
+            return False
+        with socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
+            tcp_info = duplicate.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 64)
+        silences = [struct.unpack_from("=I", tcp_info, place)[0] for place in (_LAST_DATA_SENT, _LAST_DATA_RECEIVED)]
+        return bool(min(silences) / 1000 > self._limit_seconds)
 
 
 def _check_periodically(watcher_ref: weakref.ref[_Watcher], period_seconds: float) -> None:
@@ -478,11 +477,3 @@ def _check_periodically(watcher_ref: weakref.ref[_Watcher], period_seconds: floa
         watcher.check()
         del watcher
         time.sleep(period_seconds)
-
-
-def _silent_seconds(connection: Any) -> float:
-    with socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
-        tcp_info = duplicate.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 64)
-    (sent,) = struct.unpack_from("=I", tcp_info, _LAST_DATA_SENT)
-    (received,) = struct.unpack_from("=I", tcp_info, _LAST_DATA_RECEIVED)
-    return float(min(sent, received)) / 1000
