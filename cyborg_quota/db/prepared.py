@@ -77,8 +77,7 @@ class ListStatement:
         self, connection: sa.Connection, values: Sequence[Any], parameters: Mapping[str, Any]
     ) -> Iterator[sa.CursorResult[Any]]:
         """Run the statements lazily: each one runs when the caller takes its result."""
-        for begin in range(0, len(values), _MAX_VALUES):
-            chunk = values[begin : begin + _MAX_VALUES]
+        for chunk in chunks(values, _MAX_VALUES):
             size = 1
             while size < len(chunk):
                 size *= 2
@@ -152,8 +151,7 @@ def insert_many(connection: sa.Connection, table: sa.Table, rows: Sequence[Mappi
 
     (A driver's executemany would send them one at a time, and SQLAlchemy would compile each multi-row INSERT again.)
     """
-    for start in range(0, len(rows), _ROWS_PER_INSERT):
-        chunk = rows[start : start + _ROWS_PER_INSERT]
+    for chunk in chunks(rows, _ROWS_PER_INSERT):
         parameters = {f"b_{name}_{index}": value for index, row in enumerate(chunk) for name, value in row.items()}
         _insert_of(table, tuple(chunk[0]), len(chunk))(connection, parameters)
 

@@ -27,6 +27,9 @@ _SOURCE_ROWS: Final = 256
 _MOST_LOCKED: Final = 3
 """The maximum number of projects for whose locks one run of the expiry waits."""
 
+_OF_ALL: Final = (exceptions.DatabaseUnreachable, exceptions.DatabaseReadOnly)
+"""The errors after which the batches of other projects would fail too."""
+
 _MIN_ROWS_TO_FOLD: Final = 2
 _GROUPS_PER_PAGE: Final = 10_000
 """Large, because the query of each page may read all committed reservations: a database need not use the index."""
@@ -97,9 +100,9 @@ class Reservations:
             try:
                 rows, position = self.expire_after(before, locked)
             except exceptions.DatabaseUnavailable as error:
-                if _is_of_all(error) or self._database.dialect.max_writers is not None:
+                if isinstance(error, _OF_ALL) or self._database.dialect.max_writers is not None:
                     raise
-                rows, position = self._read_after(before)
+                rows, position = self._database.read(functools.partial(self._overdue_after, position=before))
                 yield from self._expire_each(rows, locked)
             else:
                 if rows:
@@ -114,18 +117,17 @@ class Reservations:
         """Expire the next batch, without those of ``locked`` projects. Returns its rows and the position of its end."""
 
         def work(connection: Connection) -> tuple[Sequence[Row], ExpiryPosition | None]:
-            rows, end = history.overdue_after(connection, position, self._batch_rows, self._settler.grace, lock=True)
+            rows, end = self._overdue_after(connection, position, lock=True)
             batch = [row for row in rows if row.project_id not in locked]
             self._settler.expire(connection, batch)
             return batch, end
 
         return self._settler.write(work)
 
-    def _read_after(self, position: ExpiryPosition | None) -> tuple[Sequence[Row], ExpiryPosition | None]:
-        grace = self._settler.grace
-        return self._database.read(
-            lambda connection: history.overdue_after(connection, position, self._batch_rows, grace, lock=False)
-        )
+    def _overdue_after(
+        self, connection: Connection, position: ExpiryPosition | None, *, lock: bool = False
+    ) -> tuple[Sequence[Row], ExpiryPosition | None]:
+        return history.overdue_after(connection, position, self._batch_rows, self._settler.grace, lock=lock)
 
     def _expire_each(self, rows: Sequence[Row], locked: dict[str, exceptions.DatabaseUnavailable]) -> Iterator[int]:
         """Expire the rows of each project in one transaction.
@@ -139,7 +141,7 @@ class Reservations:
                 count = self._settler.expire_rows([row.uuid for row in of_project])
             except exceptions.DatabaseUnavailable as error:
                 locked[project_id] = error
-                if _is_of_all(error) or len(locked) >= _MOST_LOCKED:
+                if isinstance(error, _OF_ALL) or len(locked) >= _MOST_LOCKED:
                     raise
             else:
                 yield count
@@ -176,11 +178,6 @@ class Reservations:
             total += removed
             progress(removed)
         return total
-
-
-def _is_of_all(error: exceptions.DatabaseUnavailable) -> bool:
-    """Whether the batches of other projects would fail too."""
-    return isinstance(error, (exceptions.DatabaseUnreachable, exceptions.DatabaseReadOnly))
 
 
 _project: Final = operator.attrgetter("project_id")

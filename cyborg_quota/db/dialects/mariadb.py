@@ -257,13 +257,12 @@ def _session_settings(settings: DatabaseSettings) -> tuple[str, tuple[Any, ...]]
 
 def _time_limits(settings: DatabaseSettings) -> str:
     """The assignments of a session's time limits; without a statement timeout those of the server."""
-    lock_wait: float | str = "DEFAULT"
-    statement: float | str = "DEFAULT"
-    idle: float | str = "DEFAULT"
+    lock_wait, statement, idle = "DEFAULT", "DEFAULT", "DEFAULT"
     seconds, idle_milliseconds = settings.statement_timeout_seconds, settings.idle_milliseconds
     if seconds is not None and idle_milliseconds is not None:
         # Shorter than the client's timeout: a statement that gets its lock later would be executed without an answer.
-        lock_wait, statement, idle = max(1, seconds - 1), seconds * 7 / 8, max(1, idle_milliseconds // 1000)
+        limits = max(1, seconds - 1), seconds * 7 / 8, max(1, idle_milliseconds // 1000)
+        lock_wait, statement, idle = map(str, limits)
     # (A comment for other servers than MariaDB. max_statement_time also limits a block, which may wait for several
     # locks.)
     return (
