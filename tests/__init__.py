@@ -11,6 +11,9 @@ import re
 import sys
 import unittest
 
+import testscenarios
+import testtools
+
 # oslotest reads these. Without them, the logs of all libraries go to the terminal, from DEBUG on.
 os.environ.setdefault("OS_LOG_CAPTURE", "1")
 os.environ.setdefault("OS_DEBUG", "1")
@@ -21,6 +24,7 @@ gc.set_threshold(7_000, 10, 1)
 # A forked child does not visit what it inherits: the kernel would copy the pages of all these objects.
 os.register_at_fork(after_in_child=gc.freeze)
 
+_ON_EACH_DATABASE = re.compile(r"tests\.(functional|model|race)\.")
 _MODULE = re.compile(r"tests(\.\w+)*?\.test_\w+(?=\.)")
 
 
@@ -28,10 +32,18 @@ def load_tests(loader: unittest.TestLoader, _tests: unittest.TestSuite, pattern:
     """For discovery: import all modules of tests, or only those of the tests that stestr gives to this process.
 
     Each worker needs a part of the modules; to import all of them takes seconds, and their memory makes forks slower.
+    A test of the ledger becomes one for each of the ``scenarios`` of its class, which are usually the databases. (In
+    other folders, a module says so itself, by ``load_tests``.)
     """
     if (modules := _modules_of(sys.argv)) is None:
-        return loader.discover(str(pathlib.Path(__file__).parent), pattern or "test*.py")
-    return loader.loadTestsFromNames(modules)
+        suite = loader.discover(str(pathlib.Path(__file__).parent), pattern or "test*.py")
+    else:
+        suite = loader.loadTestsFromNames(modules)
+    tests = unittest.TestSuite()
+    for test in testtools.iterate_tests(suite):
+        is_multiplied = _ON_EACH_DATABASE.match(test.id())
+        tests.addTests(testscenarios.generate_scenarios(test) if is_multiplied else [test])
+    return tests
 
 
 def _modules_of(arguments: list[str]) -> list[str] | None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import sqlalchemy as sa
 from oslotest import base
 
-from cyborg_quota import Claim, Constraint, QuotaEngine
+from cyborg_quota import Claim, Constraint, Inventory, QuotaEngine
 from cyborg_quota.db import projects
 from cyborg_quota.ledger.transitions import decide
 from cyborg_quota.types import Selection
-from tests import fixtures, invariants
+from tests import fixtures, hooks, invariants, trees
 
 
 @dataclasses.dataclass
@@ -41,7 +43,10 @@ ADMIN = Context(project_id="admin-project", is_admin=True)
 
 
 class BackendTestCase(base.BaseTestCase):
-    """A test that runs on each database; its module has ``load_tests = testscenarios.load_tests_apply_scenarios``."""
+    """A test that runs on each database; in other folders than functional, model and race, if its module has
+
+    load_tests = testscenarios.load_tests_apply_scenarios
+    """
 
     scenarios = fixtures.SCENARIOS
     backend = "sqlite"
@@ -78,6 +83,27 @@ class LedgerTestCase(BackendTestCase):
         """Run SQL on the database, without the ledger."""
         with self.sql.begin() as connection:
             connection.execute(sa.text(statement), parameters)
+
+    def fetch(self, query: str, **parameters: object) -> Sequence[sa.Row[Any]]:
+        """Return the rows of a query on the database, without the ledger."""
+        with self.sql.connect() as connection:
+            return connection.execute(sa.text(query), parameters).all()
+
+    def plant(self, parents: Mapping[str, str | None]) -> None:
+        """Add these projects, parents first, and move each below its parent."""
+        trees.plant(hooks.database_of(self.engine), parents)
+
+    def subtrees(self, resource: str = "gpu") -> dict[str, int]:
+        """Return the subtree counter of every project that has one."""
+        with self.sql.connect() as connection:
+            return trees.subtrees(connection, resource)
+
+    def add_provider(self, name: str, *, pod: str | None = None, can_host: bool = True, **totals: int) -> None:
+        """Add a provider with inventories of these totals."""
+        capacity = self.engine.capacity
+        capacity.add_provider(ADMIN, name, pod=pod, can_host=can_host)
+        if totals:
+            capacity.set_inventories(ADMIN, name, {resource: Inventory(total) for resource, total in totals.items()})
 
     def make_overdue(self, *uuids: str) -> None:
         """Set the expiry of these reservations to the past."""

@@ -239,8 +239,7 @@ def rows_returned(connection: sa.Connection, statement: str, parameters: Any) ->
 def _read_on_mariadb(connection: sa.Connection, statement: str, parameters: Any) -> int:
     connection.exec_driver_sql("FLUSH STATUS")
     connection.exec_driver_sql(statement, parameters).all()
-    found = connection.exec_driver_sql("SHOW SESSION STATUS LIKE 'Handler_read%%'")
-    return sum(int(row[1]) for row in found)
+    return sum(int(row[1]) for row in connection.exec_driver_sql("SHOW SESSION STATUS LIKE 'Handler_read%%'"))
 
 
 def _read_on_postgresql(connection: sa.Connection, statement: str, parameters: Any) -> int:

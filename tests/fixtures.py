@@ -146,6 +146,25 @@ def drop_views(sql: sa.Engine) -> None:
             connection.exec_driver_sql(f"DROP VIEW {name}")
 
 
+def schema_of(sql: sa.Engine) -> dict[str, object]:
+    """Return every table's columns, keys, CHECKs and indexes."""
+    found: dict[str, object] = {}
+    with sql.connect() as connection:
+        inspector = sa.inspect(connection)
+        for look_up in (
+            inspector.get_multi_columns,
+            inspector.get_multi_pk_constraint,
+            inspector.get_multi_unique_constraints,
+            inspector.get_multi_check_constraints,
+            inspector.get_multi_foreign_keys,
+            inspector.get_multi_indexes,
+        ):
+            for (_, table), details in look_up().items():
+                texts = sorted(map(str, details)) if isinstance(details, list) else str(details)
+                found[f"{table}, {look_up.__name__}"] = texts
+    return found
+
+
 class EmptyLedger(fixtures.Fixture):
     """A database with our schema and no rows; all tests of this process that use this name share it."""
 
@@ -220,9 +239,10 @@ def make_engine(
     batch_rows: int = 500,
     least_capacity: int = 0,
     selection: ProviderSelection | None = None,
+    resources: Collection[str] = ("fpga", "gpu", "gpu.A100"),
     **changes: Any,
 ) -> QuotaEngine:
-    """Return an engine on ``url`` that counts fpga and gpu (and gpu.A100)."""
+    """Return an engine on ``url`` that counts these resources."""
     driver = DbQuotaDriver(
         DriverSettings(
             database=settings(url, **changes),
@@ -235,7 +255,7 @@ def make_engine(
         limits if limits is not None else DictLimits(),
     )
     engine = QuotaEngine(driver)
-    engine.register_resources(["fpga", "gpu", "gpu.A100"])
+    engine.register_resources(resources)
     return engine
 
 

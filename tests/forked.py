@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -36,6 +38,32 @@ def run(program: Callable[[], Any], *, stdout: int | None = None) -> Ended:
         out.seek(0)
         err.seek(0)
         return Ended(status, out.read().decode(), err.read().decode())
+
+
+def start(do: Callable[[], object]) -> int:
+    """Call ``do`` in a fork, which ends with the status 0, or with 1 after an error. Returns its process ID."""
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        do()
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def wait(pid: int, seconds: float = 60.0) -> int | None:
+    """Return the exit status of a fork, or minus the number of its signal; None if it had to be killed after a time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return None
 
 
 def _call(program: Callable[[], Any], out: int, err: int) -> int:

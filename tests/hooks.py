@@ -90,25 +90,77 @@ class LostCommits(fixtures.Fixture):
         self.addCleanup(setattr, dialect, "do_commit", commit)
 
 
-class Interleaved(fixtures.Fixture):
-    """Calls ``act()`` once, immediately before (or ``after``) the first statement that starts with ``text``."""
+class BeforeStatement(fixtures.Fixture):
+    """Calls ``act()`` once, immediately before (or ``after``) the statement with this number (from 0) on ``sql``.
 
-    def __init__(self, engine: QuotaEngine, text: str, act: Callable[[], object], *, after: bool = False) -> None:
+    Only statements that start with ``text`` count. ``happened`` is False if fewer were sent: a test that tries every
+    number ends there.
+    """
+
+    def __init__(
+        self, sql: sa.Engine, number: int, act: Callable[[], object], *, text: str = "", after: bool = False
+    ) -> None:
         super().__init__()
-        self._sql = database_of(engine).engine
-        self._text = text
+        self._sql = sql
+        self._left = number
         self._act = act
+        self._text = text
         self._event = "after_cursor_execute" if after else "before_cursor_execute"
         self.happened = False
 
     def _setUp(self) -> None:
         def call_act(_connection: sa.Connection, _cursor: Any, statement: str, *_rest: Any) -> None:
-            if not self.happened and statement.startswith(self._text):
+            self._left -= statement.startswith(self._text)
+            if self._left < 0 and not self.happened:
                 self.happened = True
                 self._act()
 
         sa.event.listen(self._sql, self._event, call_act)
         self.addCleanup(sa.event.remove, self._sql, self._event, call_act)
+
+
+class Interleaved(BeforeStatement):
+    """Calls ``act()`` once, immediately before (or ``after``) the first statement that starts with ``text``.
+
+    It fails if no such statement was sent.
+    """
+
+    def __init__(self, engine: QuotaEngine, text: str, act: Callable[[], object], *, after: bool = False) -> None:
+        super().__init__(database_of(engine).engine, 0, act, text=text, after=after)
+
+    def _setUp(self) -> None:
+        super()._setUp()
+        self.addCleanup(self._assert_happened)
+
+    def _assert_happened(self) -> None:
+        assert self.happened, f"no statement began with {self._text!r}"
+
+
+class Meanwhile(fixtures.Fixture):
+    """Calls ``act()`` once, immediately before (or ``after``) the next call of the function ``owner.name``.
+
+    ``count`` is the number of calls of the function.
+    """
+
+    def __init__(self, owner: Any, name: str, act: Callable[[], object], *, after: bool = False) -> None:
+        super().__init__()
+        self._owner = owner
+        self._name = name
+        self._acts = (lambda: None, act) if after else (act, lambda: None)
+        self.count = 0
+
+    def _setUp(self) -> None:
+        function = getattr(self._owner, self._name)
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            self.count += 1
+            before, after = self._acts if self.count == 1 else (lambda: None,) * 2
+            before()
+            answer = function(*arguments, **named)
+            after()
+            return answer
+
+        self.useFixture(fixtures.MockPatchObject(self._owner, self._name, call))
 
 
 class ShortLockWaits(fixtures.Fixture):
@@ -192,27 +244,3 @@ class SavedRows:
                 connection.execute(table.delete())
                 if rows:
                     connection.execute(table.insert(), [dict(row) for row in rows])
-
-
-class BeforeStatement(fixtures.Fixture):
-    """Calls ``act()`` once, immediately before the statement with this number (from 0) that ``sql`` sends from now on.
-
-    ``happened`` is False if fewer statements were sent: a test that tries every number ends there.
-    """
-
-    def __init__(self, sql: sa.Engine, number: int, act: Callable[[], object]) -> None:
-        super().__init__()
-        self._sql = sql
-        self._left = number
-        self._act = act
-        self.happened = False
-
-    def _setUp(self) -> None:
-        def call_act(*_arguments: Any) -> None:
-            self._left -= 1
-            if self._left < 0 and not self.happened:
-                self.happened = True
-                self._act()
-
-        sa.event.listen(self._sql, "before_cursor_execute", call_act)
-        self.addCleanup(sa.event.remove, self._sql, "before_cursor_execute", call_act)

@@ -10,9 +10,10 @@ from collections.abc import Callable
 import fixtures as fixtures_
 import testscenarios
 
-from cyborg_quota import Claim, QuotaEngine, attachment, exceptions
+from cyborg_quota import Claim, QuotaEngine, exceptions
 from cyborg_quota.cyborg.bind_tracker import BindTracker, Caller
 from cyborg_quota.cyborg.reconciler import Reconciler
+from cyborg_quota.engine import attachment
 from cyborg_quota.types.capacity import Inventory
 from tests import base, fixtures, invariants, needs
 from tests.faults import backups

@@ -14,18 +14,14 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-import testscenarios
-
 from cyborg_quota import exceptions
 from cyborg_quota.db import change_log, charges, path_state, projects
 from cyborg_quota.db.path_state import ProjectPath
 from cyborg_quota.types import ResourceKey
 from tests import base, fixtures, hooks
+from tests.base import ADMIN
 from tests.functional.test_limits import LimitsTestCase
 
-load_tests = testscenarios.load_tests_apply_scenarios
-
-ADMIN = base.ADMIN
 LEAF = base.Context("leaf")
 KEY = ResourceKey("gpu")
 
@@ -194,54 +190,36 @@ class TestMeanwhile(CachedLimitsTestCase):
     def test_in_the_middle_of_a_charge(self) -> None:
         """The limit is lowered between the look-up and the charge of another process."""
         statement = {"mariadb": "EXECUTE", "postgresql": "SELECT WHERE cyborg_quota_reserve"}[self.backend]
-        act = hooks.Interleaved(self.other, statement, self.limit(9, "root"))
-        with act:
+        with hooks.Interleaved(self.other, statement, self.limit(9, "root")):
             self.assertFalse(self.is_granted(4))
-        self.assertTrue(act.happened)
         self.assert_invariants()
 
-    def read_during(self, change: Callable[[], object], *, how_long: float) -> None:
-        """The other process reads the path of ``new`` before the COMMIT of the change, or waits ``how_long``."""
-        renew = charges.renew
-
-        def during(connection: Any, keys: Any) -> None:
-            renew(connection, keys)
-            self.reader.start()
-            self.reader.join(how_long)
-
+    def read_during(self, project_id: str, *, how_long: float) -> None:
+        """The other process reads the path of a new project before the COMMIT of the change, or waits ``how_long``."""
         paths = self.other._driver._paths
-        self.reader = threading.Thread(target=lambda: paths.get("new", [KEY]))
-        self.addCleanup(self.reader.join)
-        with mock.patch.object(charges, "renew", during):
-            change()
-        self.reader.join()
+        reader = threading.Thread(target=lambda: paths.get(project_id, [KEY]))
+        with hooks.Meanwhile(charges, "renew", lambda: (reader.start(), reader.join(how_long)), after=True):
+            self.limit(3, project_id)()
+        reader.join()
 
     def test_the_insertion_waits_for_a_limit_of_the_project(self) -> None:
-        self.read_during(self.limit(3, "new"), how_long=0.5)
+        """The control: without the lock of the project, it keeps the earlier limit."""
+        self.read_during("new", how_long=0.5)
         self.assertEqual((False, True), (self.is_granted(4, "new"), self.is_granted(3, "new")))
-
-    def test_without_the_lock_of_the_project_it_keeps_the_earlier_limit(self) -> None:
-        """The control."""
         with mock.patch.object(projects, "lock_and_add", lambda *_: None):
-            self.read_during(self.limit(3, "new"), how_long=20)
-        self.assertTrue(self.is_granted(4, "new"))
+            self.read_during("naive", how_long=20)
+        self.assertTrue(self.is_granted(4, "naive"))
 
-    def read_before_the_commit_of_a_default(self) -> None:
-        record, paths = change_log.record, self.other._driver._paths
-
-        def recorded(*arguments: Any, **more: Any) -> Any:
-            paths.get("new", [KEY])
-            return record(*arguments, **more)
-
-        with mock.patch.object(change_log, "record", recorded):
+    def read_before_the_commit_of_a_default(self, project_id: str) -> None:
+        paths = self.other._driver._paths
+        with hooks.Meanwhile(change_log, "record", lambda: paths.get(project_id, [KEY])):
             self.limit(3)()
 
     def test_a_default_is_renewed_in_a_new_root(self) -> None:
-        self.read_before_the_commit_of_a_default()
+        """The control: without its renewal, it keeps the earlier default."""
+        self.read_before_the_commit_of_a_default("new")
         self.assertEqual((False, True), (self.is_granted(4, "new"), self.is_granted(3, "new")))
-
-    def test_without_its_renewal_it_keeps_the_earlier_default(self) -> None:
-        """The control."""
+        self.limit(-1)()
         with mock.patch.object(charges, "renew_roots", lambda *_arguments, **_more: None):
-            self.read_before_the_commit_of_a_default()
-        self.assertTrue(self.is_granted(4, "new"))
+            self.read_before_the_commit_of_a_default("naive")
+        self.assertTrue(self.is_granted(4, "naive"))

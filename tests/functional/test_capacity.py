@@ -8,20 +8,16 @@ from collections.abc import Callable
 from typing import Any
 
 import sqlalchemy as sa
-import testscenarios
-from fixtures import FakeLogger, MonkeyPatch
+from fixtures import FakeLogger
 
 from cyborg_quota import ANY, Claim, Inventory, QuotaEngine, attachment, exceptions
 from cyborg_quota.capacity import selection
 from cyborg_quota.capacity.claims import CapacityEnforcer
 from cyborg_quota.limits.models import StrictTwoLevel
 from cyborg_quota.types.capacity import CapacityDrift
-from tests import base, clouds, hooks
+from tests import base, clouds, fixtures, hooks
+from tests.base import ADMIN
 from tests.functional import test_limits
-
-load_tests = testscenarios.load_tests_apply_scenarios
-
-ADMIN = base.ADMIN
 
 
 class PluggedSelection(selection.BestFit):
@@ -37,40 +33,23 @@ class CapacityTestCase(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.capacity = self.engine.capacity
-        self.add("n1", gpu=8, fpga=4)
-
-    def add(self, name: str, *, can_host: bool = True, parent: str | None = None, **totals: int) -> None:
-        self.capacity.add_provider(ADMIN, name, can_host=can_host, parent=parent)
-        if totals:
-            self.set(name, **{resource: Inventory(total) for resource, total in totals.items()})
+        self.add_provider("n1", gpu=8, fpga=4)
 
     def set(self, name: str, **changes: Inventory) -> None:
         self.capacity.set_inventories(ADMIN, name, changes)
 
     def used(self, name: str = "n1", resource: str = "gpu") -> int:
-        records = {record.resource: record.used for record in self.capacity.list_inventories(ADMIN, name)}
-        return records[resource]
+        return {record.resource: record.used for record in self.capacity.list_inventories(ADMIN, name)}[resource]
 
     def provider_of(self, consumer: str) -> str | None:
         (provider,) = {row.provider for row in self.engine.get_reservations(self.context, consumer=consumer)}
         return provider
 
-    def lose_a_race(self) -> list[Any]:
-        """Take 8 gpu of n1 by another engine after the first choice of a claim with ANY. Returns the choices so far."""
-        other = self.make_engine()
-        original = CapacityEnforcer.prepare
-        choices: list[Any] = []
-
-        def prepare(claimer: CapacityEnforcer, pending: Any) -> Any:
-            placement = original(claimer, pending)
-            if pending[0].claim.provider == ANY:
-                choices.append(placement)
-                if len(choices) == 1:
-                    other.reserve(base.Context("other"), {"gpu": 8}, provider="n1")
-            return placement
-
-        self.useFixture(MonkeyPatch("cyborg_quota.capacity.claims.CapacityEnforcer.prepare", prepare))
-        return choices
+    def lose_a_race(self) -> hooks.Meanwhile:
+        """Take 8 gpu of n1 by another engine after the first choice of a claim. Returns the choices of all claims."""
+        context, other = base.Context("other"), self.make_engine()
+        take = lambda: other.reserve(context, {"gpu": 8}, provider="n1")  # noqa: E731
+        return self.useFixture(hooks.Meanwhile(CapacityEnforcer, "prepare", take, after=True))
 
     def claim(self, amount: int = 1, provider: str | None = "n1", consumer: str | None = None) -> list[str]:
         return self.quotas.reserve(self.context, {"gpu": amount}, consumer=consumer, provider=provider)
@@ -79,92 +58,71 @@ class CapacityTestCase(base.LedgerTestCase):
 class TestClaims(CapacityTestCase):
     def test_taken_with_the_quota_and_given_back_by_whatever_ends_it(self) -> None:
         """C1 and C3; ``quotas`` checks C1 after each call."""
+        quotas, context, other = self.quotas, self.context, fixtures.Checked(self.make_engine(), self.url)
         ends: dict[str, Callable[[list[str]], Any]] = {
-            "rollback": lambda uuids: self.quotas.rollback(self.context, uuids),
-            "release": lambda uuids: self.quotas.release(self.context, uuids),
-            "release by consumer": lambda _: self.quotas.release(self.context, consumer="c"),
-            "expiry": lambda _: self.quotas.expire(ADMIN),
-            "commit of an overdue one": self.commit_overdue,
+            "rollback": lambda uuids: quotas.rollback(context, uuids),
+            "rollback by another process": lambda uuids: other.rollback(context, uuids),
+            "release": lambda uuids: quotas.release(context, uuids),
+            "release by consumer": lambda _: quotas.release(context, consumer="c"),
+            "overdue, expiry": lambda _: quotas.expire(ADMIN),
+            "overdue, commit": lambda uuids: self.assertRaises(
+                exceptions.ReservationExpired, quotas.commit, context, uuids
+            ),
+            "release of a committed one": lambda uuids: (quotas.commit(context, uuids), quotas.release(context, uuids)),
         }
         for name, end in ends.items():
             uuids = self.claim(3, consumer="c")
             self.assertEqual(((0, 3), 3), (self.figures(), self.used()), name)
-            if name.startswith(("expiry", "commit of")):
+            if name.startswith("overdue"):
                 self.make_overdue(*uuids)
             end(uuids)
             self.assertEqual(((0, 0), 0), (self.figures(), self.used()), name)
-        self.quotas.commit(self.context, self.claim(3, consumer="c"))
+        quotas.commit(context, self.claim(3, consumer="c"))
         self.assertEqual(((3, 0), 3), (self.figures(), self.used()))
-        self.quotas.release(self.context, consumer="c")
-        self.assertEqual(((0, 0), 0), (self.figures(), self.used()))
-
-    def commit_overdue(self, uuids: list[str]) -> None:
-        self.assertRaises(exceptions.ReservationExpired, self.quotas.commit, self.context, uuids)
-
-    def test_refused_claims_of_different_amounts_take_nothing(self) -> None:
-        """The amounts that one inventory gives to the claims of a call are given back together (C1)."""
-        self.limits.own[None, "gpu"] = 6
-        cases = {"quota": (exceptions.OverQuota, (1, 2, 4)), "capacity": (exceptions.OverCapacity, (1, 2, 6))}
-        for pod in (None, "east"):
-            if pod is not None:
-                self.engine.pods.add(ADMIN, pod)
-                self.capacity.set_pod(ADMIN, "n1", pod)
-            for name, (error, amounts) in cases.items():
-                if name == "capacity":
-                    self.limits.own[None, "gpu"] = 100
-                claims = [Claim(f"{name}{amount}", {"gpu": amount}, provider="n1") for amount in amounts]
-                self.quotas.rollback(self.context, self.quotas.reserve_many(self.context, claims[:2]))
-                self.assertRaises(error, self.quotas.reserve_many, self.context, claims)
-                self.assertEqual(((0, 0), 0), (self.figures(), self.used()), (name, pod))
-            self.limits.own[None, "gpu"] = 6
-
-    def test_settled_by_another_process(self) -> None:
-        uuids = self.claim(3)
-        self.make_engine().rollback(self.context, uuids)
-        self.assertEqual(0, self.used())
-        self.assert_invariants()
 
     def test_refused_claims_charge_nothing(self) -> None:
         self.set("n1", gpu=Inventory(20, min_unit=5, max_unit=1000, step_size=10))
-        for amount, rule in (
-            (4, "min_unit is 5"),
-            (6, "step_size is 10"),
-            (1010, "max_unit is 1000"),
-            (30, "capacity"),
+        self.add_provider("empty")
+        for provider, amount, rule in (
+            ("n1", 4, "min_unit is 5"),
+            ("n1", 6, "step_size is 10"),
+            ("n1", 1010, "max_unit is 1000"),
+            ("n1", 30, "capacity"),
+            ("empty", 5, "no inventory"),
         ):
-            error = self.assertRaises(exceptions.OverCapacity, self.claim, amount)
+            error = self.assertRaises(exceptions.OverCapacity, self.claim, amount, provider)
             (over,) = error.overs
-            self.assertEqual(("n1", "gpu", amount), (over.provider, over.resource, over.requested))
+            self.assertEqual((provider, "gpu", amount), (over.provider, over.resource, over.requested))
             self.assertIn(rule, over.rule)
             self.assertIn(rule, str(error))
+        self.assertRaises(exceptions.ProviderNotFound, self.claim, 5, "n9")
+        self.assertRaises(exceptions.InvalidName, self.claim, 5, "")
         for amount in (5, 10, 5):
             self.claim(amount)
         self.assertEqual(((0, 20), 20), (self.figures(), self.used()))
         self.assertRaises(exceptions.OverCapacity, self.claim, 5)
 
     def test_all_or_nothing_over_resources_and_claims(self) -> None:
-        reserve = self.quotas.reserve
-        self.assertRaises(exceptions.OverCapacity, reserve, self.context, {"gpu": 8, "fpga": 5}, provider="n1")
-        claims = [Claim("a", {"gpu": 4}, provider="n1"), Claim("b", {"gpu": 5}, provider="n1")]
-        error = self.assertRaises(exceptions.OverCapacity, self.quotas.reserve_many, self.context, claims)
-        self.assertEqual([4, 5], [over.requested for over in error.overs])
-        self.assertEqual(((0, 0), 0), (self.figures(), self.used()))
-        claims = [
-            Claim("a", {"gpu": 4}, provider="n1"),
-            Claim("b", {"gpu": 4, "fpga": 4}, provider="n1"),
-            Claim("c", {"gpu": 9}),
-        ]
+        """The quota is reported first. Also if the provider is in a pod."""
+        claims = [Claim(name, {"gpu": amount}, provider="n1") for name, amount in (("a", 1), ("b", 3), ("c", 5))]
+        for pod in (None, "east"):
+            if pod is not None:
+                self.engine.pods.add(ADMIN, pod)
+                self.capacity.set_pod(ADMIN, "n1", pod)
+            self.limits.own[None, "gpu"] = 8
+            self.quotas.rollback(self.context, self.quotas.reserve_many(self.context, claims[:2]))
+            self.assertRaises(exceptions.OverQuota, self.quotas.reserve_many, self.context, claims)
+            for provider in ("n1", ANY):
+                self.assertRaises(exceptions.OverQuota, self.claim, 9, provider)
+            self.limits.own[None, "gpu"] = 100
+            error = self.assertRaises(exceptions.OverCapacity, self.quotas.reserve_many, self.context, claims)
+            self.assertEqual([1, 3, 5], [over.requested for over in error.overs])
+            fpga = {"gpu": 8, "fpga": 5}
+            self.assertRaises(exceptions.OverCapacity, self.quotas.reserve, self.context, fpga, provider="n1")
+            self.assertEqual(((0, 0), 0), (self.figures(), self.used()), pod)
+        claims = [*claims[:2], Claim("c", {"gpu": 4, "fpga": 4}, provider="n1"), Claim("d", {"gpu": 9})]
         self.quotas.reserve_many(self.context, claims)
         self.assertEqual(((0, 17), 8, 4), (self.figures(), self.used(), self.used(resource="fpga")))
-
-    def test_the_quota_is_reported_first(self) -> None:
-        self.limits.own[None, "gpu"] = 5
-        for provider in ("n1", ANY):
-            self.assertRaises(exceptions.OverQuota, self.claim, 9, provider)
-            self.claim(3, provider, consumer=provider)
-            self.assertRaises(exceptions.OverQuota, self.claim, 3, provider)
-            self.quotas.release(self.context, consumer=provider)
-        self.assertRaises(exceptions.OverCapacity, self.quotas.reserve, self.context, {"fpga": 5}, provider="n1")
 
     def test_a_user_does_not_see_the_use_of_others(self) -> None:
         self.engine.reserve(base.Context("other"), {"gpu": 7}, provider="n1")
@@ -177,17 +135,9 @@ class TestClaims(CapacityTestCase):
         self.assertEqual([], [row for row in self.engine.get_reservations(self.context) if row.project_id != "p1"])
         self.assertRaises(exceptions.NotAuthorized, self.engine.get_reservations, self.context, "other")
 
-    def test_unknown_providers(self) -> None:
-        self.assertRaises(exceptions.ProviderNotFound, self.claim, 1, "n9")
-        self.assertRaises(exceptions.InvalidName, self.claim, 1, "")
-        self.add("empty")
-        error = self.assertRaises(exceptions.OverCapacity, self.claim, 1, "empty")
-        self.assertIn("no inventory", str(error))
-
     def test_by_uuid(self) -> None:
         shown = self.capacity.show_provider(ADMIN, "n1")
-        first = self.claim(2, shown.uuid, "c")
-        self.assertEqual(first, self.claim(2, "n1", "c"))
+        self.assertEqual(self.claim(2, shown.uuid, "c"), self.claim(2, "n1", "c"))
         self.assertEqual("n1", self.provider_of("c"))
         (allocation,) = self.capacity.list_allocations(ADMIN, shown.uuid)
         self.assertEqual(("n1", "p1", "c", "gpu", 2), (
@@ -195,7 +145,7 @@ class TestClaims(CapacityTestCase):
         ))  # fmt: skip
 
     def test_a_repeat(self) -> None:
-        self.add("n2", gpu=8)
+        self.add_provider("n2", gpu=8)
         first = self.claim(8, ANY, "c")
         taken = str(self.provider_of("c"))
         other = "n1" if taken == "n2" else "n2"
@@ -208,45 +158,30 @@ class TestClaims(CapacityTestCase):
         for provider in (ANY, "n1"):
             self.assertRaises(exceptions.ReservationConflict, self.claim, 1, provider, "quota only")
         self.assertEqual((8, 8), (self.used("n1"), self.used("n2")))
-
-    def test_a_repeat_after_the_first_is_overdue(self) -> None:
-        """The only capacity is that of the consumer's own overdue reservation."""
-        first = self.claim(8, ANY, "c")
-        self.make_overdue(*first)
+        self.make_overdue(*first)  # the only capacity is that of the consumer's own overdue reservation
         second = self.claim(8, ANY, "c")
-        self.assertNotEqual(first, second)
         self.assertEqual(["expired", "reserved"], self.states(*first, *second))
         self.make_overdue(*second)
-        self.claim(8, "n1", "c")
-        self.assertEqual(8, self.used())
-
-    def test_answers_to_commits_are_lost(self) -> None:
-        for number, provider in enumerate(("n1", ANY)):
-            lost = hooks.LostCommits(self.engine, self.backend)
-            with lost:
-                uuids = self.claim(3, provider, f"c{number}")
-            self.assertEqual(1, lost.lost)
-            self.assertEqual(["reserved"], self.states(*uuids))
-        self.assertEqual(6, self.used())
+        self.claim(8, taken, "c")
+        self.assertEqual((8, 8), (self.used("n1"), self.used("n2")))
 
     def test_adopt(self) -> None:
         """C2: it may exceed the capacity and ignores the units."""
         self.set("n1", gpu=Inventory(8, min_unit=4))
+        self.add_provider("empty")
         adopt = self.quotas.adopt
         log = self.useFixture(FakeLogger())
         adopt(ADMIN, [Claim("a", {"gpu": 3}, provider="n1"), Claim("b", {"gpu": 7}, provider="n1")], "p1")
         self.assertIn("Adopted claims exceed the capacity of provider n1: 10 of gpu in use, capacity 8.", log.output)
-        self.assertEqual(((10, 0), 10), (self.figures(), self.used()))
         adopt(ADMIN, [Claim("a", {"gpu": 3}, provider="n1")], "p1")
-        self.assertEqual(10, self.used())
-        self.assertRaises(exceptions.InvalidClaim, adopt, ADMIN, [Claim("c", {"gpu": 1}, provider=ANY)], "p1")
-        self.add("empty")
-        self.assertRaises(exceptions.OverCapacity, adopt, ADMIN, [Claim("c", {"gpu": 1}, provider="empty")], "p1")
+        self.assertEqual(((10, 0), 10), (self.figures(), self.used()))
+        for provider, error in ((ANY, exceptions.InvalidClaim), ("empty", exceptions.OverCapacity)):
+            self.assertRaises(error, adopt, ADMIN, [Claim("c", {"gpu": 1}, provider=provider)], "p1")
         self.quotas.release(ADMIN, project_id="p1", consumer="b")
         self.assertEqual(3, self.used())
 
     def test_attachment(self) -> None:
-        self.add("n2", gpu=8)
+        self.add_provider("n2", gpu=8)
         with attachment(self.quotas, self.context, {"gpu": 2}, consumer="c", provider=ANY) as uuids:
             taken = str(self.provider_of("c"))
             self.make_overdue(*uuids)
@@ -263,22 +198,6 @@ class TestClaims(CapacityTestCase):
             raise ZeroDivisionError
         self.assertEqual(2, self.used(taken))
 
-    def test_purge_folds_by_provider(self) -> None:
-        self.add("n2", gpu=8)
-        for provider in ("n1", "n2", None, "n1", "n2", None):
-            self.quotas.commit(self.context, self.claim(2, provider))
-        self.assertEqual(3, self.quotas.purge(ADMIN, 0))
-        rows = sorted((str(row.provider), row.delta) for row in self.engine.get_reservations(self.context))
-        self.assertEqual([("None", 4), ("n1", 4), ("n2", 4)], rows)
-        self.assertEqual((4, 4), (self.used("n1"), self.used("n2")))
-
-    def test_the_audit_of_a_removed_inventory(self) -> None:
-        self.claim(3)
-        self.execute("DELETE FROM inventories WHERE resource = 'gpu'")
-        (drift,) = self.capacity.audit(ADMIN)
-        self.assertEqual((None, 3), (drift.recorded, drift.expected))
-        self.assertEqual([], self.capacity.heal(ADMIN))
-
     def test_the_audit_of_the_engine_covers_capacity(self) -> None:
         self.claim(3)
         self.execute("UPDATE inventories SET used = 1, free = 6 WHERE resource = 'gpu'")
@@ -289,6 +208,12 @@ class TestClaims(CapacityTestCase):
         self.assertEqual([drift, expected], self.engine.heal(ADMIN))
         self.assertEqual([], self.engine.audit(ADMIN))
         self.assert_invariants()
+        negative = "UPDATE inventories SET used = -1"
+        self.assertRaises((sa.exc.IntegrityError, sa.exc.OperationalError), self.execute, negative)
+        self.execute("DELETE FROM inventories WHERE resource = 'gpu'")
+        (lost,) = self.capacity.audit(ADMIN)
+        self.assertEqual((None, 3), (lost.recorded, lost.expected))
+        self.assertEqual([], self.capacity.heal(ADMIN))
 
     def test_a_release_is_never_refused(self) -> None:
         """I6, also where the counter has drifted or the inventory is gone."""
@@ -333,22 +258,6 @@ class TestStatements(CapacityTestCase):
         self.assertGreater(len(texts), 3)
         self.assertEqual([], [text for text in texts if "inventor" in text or "resource_providers" in text])
 
-    def test_a_lost_race_costs_one_more_query_and_claim(self) -> None:
-        """On MariaDB: the refused statement tells which inventory refused."""
-        if self.backend != "mariadb":
-            self.skipTest("only MariaDB's statement tells it")
-        self.engine = self.make_engine(selection=PluggedSelection())
-        self.add("n2", gpu=9)
-        for provider in ("n1", ANY):
-            self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}, provider=provider))
-        finds = self.lose_a_race()
-        texts = self.statements(lambda engine: engine.reserve(self.context, {"gpu": 8}, provider=ANY))
-        counts = [sum(text.startswith(start) for text in texts) for start in ("SELECT inventory_0", "EXECUTE")]
-        self.assertEqual((2, [2, 3]), (len(finds), counts), texts)  # (one EXECUTE is that of the other call)
-        self.assertEqual([], [text for text in texts if text.startswith("INSERT INTO reservations")])
-        self.assertEqual((8, 8), (self.used("n1"), self.used("n2")))
-        self.assert_invariants()
-
     def test_a_claim_is_one_statement(self) -> None:
         """On a server: a claim with a given provider, and its commit. ANY needs a query before it."""
         if self.backend == "sqlite":
@@ -376,8 +285,8 @@ class TestStatements(CapacityTestCase):
         self.engine.rollback(self.context, self.claim(1))
         other.capacity.remove_provider(ADMIN, "n1")
         self.assertRaises(exceptions.ProviderNotFound, self.claim, 1)
-        self.add("n2", gpu=8)
-        self.add("n1", gpu=8)
+        self.add_provider("n2", gpu=8)
+        self.add_provider("n1", gpu=8)
         self.claim(2)
         other.capacity.remove_inventory(ADMIN, "n2", "gpu")
         self.assertRaises(exceptions.OverCapacity, self.claim, 1, "n2")
@@ -385,19 +294,12 @@ class TestStatements(CapacityTestCase):
         self.assert_invariants()
 
 
-class TestViolated(CapacityTestCase):
-    def test_the_check_constraint(self) -> None:
-        update = "UPDATE inventories SET used = -1"
-        self.assertRaises((sa.exc.IntegrityError, sa.exc.OperationalError), self.execute, update)
-
-
 class TestQuotaFirst(test_limits.LimitsTestCase):
     policy = StrictTwoLevel
 
     def test_after_a_move_of_the_project(self) -> None:
         """The engine has cached the path of a root; the limit of its new parent refuses the claim, too."""
-        self.engine.capacity.add_provider(ADMIN, "n1")
-        self.engine.capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(2)})
+        self.add_provider("n1", gpu=2)
         self.make_tree({"above": None, "sibling": "above", "p1": None})
         for project, limit in (("above", 5), ("sibling", 4), ("p1", 4)):
             self.set(project, limit)

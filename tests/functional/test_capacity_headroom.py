@@ -6,15 +6,11 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import testscenarios
-
 from cyborg_quota import ANY, Headroom, Inventory, exceptions
 from cyborg_quota.ledger.enforcement import Bundles
 from cyborg_quota.types import MAX_AMOUNT
 from tests import base, clouds
 from tests.functional.test_capacity import ADMIN, CapacityTestCase
-
-load_tests = testscenarios.load_tests_apply_scenarios
 
 
 class TestHeadroom(CapacityTestCase):
@@ -22,23 +18,27 @@ class TestHeadroom(CapacityTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.add("n2", gpu=6)
-        self.add("pool", can_host=False, gpu=100)
+        self.add_provider("n2", gpu=6)
+        self.add_provider("pool", can_host=False, gpu=100)
 
     def headroom(self, provider: str | None = ANY, context: Any = ADMIN) -> Headroom:
         return self.engine.headroom(context, "p1", provider=provider)["gpu"]
 
-    def test_any(self) -> None:
+    def test_any_and_a_named_provider(self) -> None:
         self.assertEqual(Headroom(None), self.headroom(None))
         self.claim(3, "n1")
         self.assertEqual(Headroom(6, ANY, "provider", None, 11), self.headroom())
         self.assertEqual(0, self.engine.headroom(ADMIN, "p1", provider=ANY)["gpu.A100"].fits)
-
-    def test_a_named_provider(self) -> None:
         self.assertEqual(Headroom(100, "pool", "provider", None, 100), self.headroom("pool"))
         uuid_of_n2 = self.capacity.show_provider(ADMIN, "n2").uuid
         self.assertEqual(Headroom(6, "n2", "provider", None, 6), self.headroom(uuid_of_n2))
         self.assertRaises(exceptions.ProviderNotFound, self.headroom, "n9")
+        self.set("n1", gpu=Inventory(2))  # below its use
+        self.assertEqual(Headroom(0, "n1", "provider", None, 0), self.headroom("n1"))
+        for name in ("n3", "n4"):  # equal inventories are counted by the database: three nodes with 6 free are one row
+            self.add_provider(name, gpu=6)
+        self.assertEqual(Headroom(6, ANY, "provider", None, 18), self.headroom())
+        self.assertEqual(Bundles(3, None), self.engine.how_many(ADMIN, {"gpu": 6}, "p1", provider=ANY))
 
     def test_units_and_quota_together(self) -> None:
         """The quota permits 7; in steps of 3, that is 6. With a quota of 6, it is the quota that binds."""
@@ -52,12 +52,6 @@ class TestHeadroom(CapacityTestCase):
         self.assertEqual(2, self.headroom().fits)
         self.limits.own["p1", "gpu"] = 1
         self.assertEqual(Headroom(0, ANY, "provider", None, 8), self.headroom())
-
-    def test_an_inventory_below_its_use(self) -> None:
-        self.claim(8, "n1")
-        self.set("n1", gpu=Inventory(2))
-        self.assertEqual(Headroom(0, "n1", "provider", None, 0), self.headroom("n1"))
-        self.assertEqual(6, self.headroom().free_total)
 
     def test_a_user_gets_quota_only(self) -> None:
         """Not even whether the provider exists."""
@@ -79,14 +73,6 @@ class TestHeadroom(CapacityTestCase):
         for bundle in ({}, {"gpu": 0}, {"gpu": -1}, {"nothing": 1}):
             self.assertRaises(exceptions.QuotaError, count, bundle, provider=ANY)
         self.assertRaises(exceptions.ProviderNotFound, count, {"gpu": 1}, provider="n9")
-
-    def test_equal_providers(self) -> None:
-        """Equal inventories are counted by the database: three nodes with 6 free are one row."""
-        self.claim(2, "n1")
-        for name in ("n3", "n4"):
-            self.add(name, gpu=6)
-        self.assertEqual(Headroom(6, ANY, "provider", None, 24), self.headroom())
-        self.assertEqual(Bundles(4, None), self.engine.how_many(ADMIN, {"gpu": 6}, "p1", provider=ANY))
 
     def test_any_is_one_more_statement(self) -> None:
         def queries(provider: str | None) -> int:

@@ -5,16 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import testscenarios
-
 from cyborg_quota import ANY, Inventory, exceptions
 from cyborg_quota.capacity import tables
 from cyborg_quota.capacity.imports.changes import CapacityImporter, WantedProvider
 from cyborg_quota.db import inventories, resource_providers
 from cyborg_quota.db.database import Database
 from tests.functional.test_capacity import ADMIN, CapacityTestCase
-
-load_tests = testscenarios.load_tests_apply_scenarios
 
 
 class TestStaleReads(CapacityTestCase):

@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import functools
 import pathlib
-import signal
 import socket
 import threading
 import time
@@ -18,18 +17,14 @@ from unittest import mock
 
 import fixtures as pyfixtures
 import sqlalchemy as sa
-import testscenarios
 from oslo_db import exception as oslo_exc
 from sqlalchemy.util import queue
 
-from cyborg_quota import exceptions
+from cyborg_quota import QuotaEngine, exceptions
 from cyborg_quota.db import connect, database, schema
-from cyborg_quota.db.database import Database
 from cyborg_quota.db.dialects.mariadb import MariaDB
 from cyborg_quota.ledger import reserve
-from tests import base, fixtures, hooks
-
-load_tests = testscenarios.load_tests_apply_scenarios
+from tests import base, fixtures, forked, hooks
 
 SECRET = "correct-horse-battery"
 RETRY_SECONDS = 0.3
@@ -109,12 +104,11 @@ class TestRetryIntervals(base.LedgerTestCase):
         return waits
 
     def test_after_a_conflict(self) -> None:
+        """An unavailable database is not tried more often."""
         waits = self.waits(oslo_exc.DBDeadlock())
         for left, seconds in waits:
             self.assertLessEqual(seconds, left / 48)
         self.assertGreater(len(waits), 15)
-
-    def test_an_unavailable_database_is_not_tried_more_often(self) -> None:
         self.assertGreater(max(seconds for _, seconds in self.waits(oslo_exc.DBConnectionError())), 0.1)
 
 
@@ -128,13 +122,8 @@ class OutageTestCase(base.BackendTestCase):
     def assert_unavailable(self, url: sa.URL | str) -> exceptions.DatabaseUnavailable:
         if isinstance(url, sa.URL):
             url = url.render_as_string(hide_password=False)
-        engine = fixtures.make_engine(
-            url,
-            retry_seconds=RETRY_SECONDS,
-            connect_timeout_seconds=CONNECT_SECONDS,
-            statement_timeout_seconds=CONNECT_SECONDS,
-        )
-        self.addCleanup(engine.close)
+        limits = {"connect_timeout_seconds": CONNECT_SECONDS, "statement_timeout_seconds": CONNECT_SECONDS}
+        engine = fixtures.open_engine(self, url, retry_seconds=RETRY_SECONDS, **limits)
         error: exceptions.DatabaseUnavailable = self.assertRaises(
             exceptions.DatabaseUnavailable, engine.reserve, base.ADMIN, {"gpu": 1}
         )
@@ -145,6 +134,12 @@ class OutageTestCase(base.BackendTestCase):
         for text in (*shown, repr(hooks.database_of(engine)._settings)):
             self.assertNotIn(SECRET, text)
         return error
+
+    def new_engine(self, name: str, **changes: object) -> QuotaEngine:
+        """An engine on a new database of its own."""
+        self.url = fixtures.fresh_url(self.backend, name)
+        fixtures.create_schema(self.url)
+        return fixtures.open_engine(self, self.url, **changes)
 
 
 def kill_all(url: str) -> None:
@@ -169,60 +164,47 @@ class TestServer(OutageTestCase):
     def url(self, **changes: object) -> sa.URL:
         return sa.make_url(str(fixtures.admin_url(self.backend))).set(**{"password": SECRET, **changes})
 
-    def test_down(self) -> None:
-        with socket.socket() as closed:
-            closed.bind(("127.0.0.1", 0))
-            error = self.assert_unavailable(self.url(port=closed.getsockname()[1]))
-        self.assertGreaterEqual(error.seconds, RETRY_SECONDS / 2)
-        self.assertIn("Retrying a transaction", self.log.output)
+    def test_it_cannot_be_used(self) -> None:
+        """It is down; accepts and never answers; has another address, database or password: a retry would not help.
 
-    def test_it_accepts_and_never_answers(self) -> None:
-        """PyMySQL's connect timeout does not cover the handshake, which is an ordinary read."""
-        with socket.socket() as mute:
+        PyMySQL's connect timeout does not cover the handshake, which is an ordinary read.
+        """
+        with socket.socket() as closed, socket.socket() as mute:
+            closed.bind(("127.0.0.1", 0))
             mute.bind(("127.0.0.1", 0))
+            self.assert_unavailable(self.url())
+            self.assertNotIn("Retrying a transaction", self.log.output)
+            error = self.assert_unavailable(self.url(port=closed.getsockname()[1]))
+            self.assertGreaterEqual(error.seconds, RETRY_SECONDS / 2)
+            self.assertIn("Retrying a transaction", self.log.output)
             mute.listen()
             self.assert_unavailable(self.url(port=mute.getsockname()[1]))
-
-    def test_wrong_password(self) -> None:
-        """A retry would not help."""
-        self.assert_unavailable(self.url())
-        self.assertNotIn("Retrying a transaction", self.log.output)
+        self.assert_unavailable(self.url(host="nowhere.invalid"))
+        self.assert_unavailable(sa.make_url(str(fixtures.admin_url(self.backend))).set(database="no_such_database"))
 
     def test_a_parameter_that_no_driver_takes(self) -> None:
         """PyMySQL raises a bare TypeError."""
         url = sa.make_url(str(fixtures.admin_url(self.backend))).update_query_dict({"nonsense": "1"})
         engine = fixtures.open_engine(self, url.render_as_string(hide_password=False), retry_seconds=RETRY_SECONDS)
-        error = self.assertRaises(exceptions.QuotaError, engine.reserve, base.ADMIN, {"gpu": 1})
-        self.assertIn("nonsense", str(error))
-
-    def test_wrong_host(self) -> None:
-        self.assert_unavailable(self.url(host="nowhere.invalid"))
-
-    def test_wrong_database(self) -> None:
-        good = sa.make_url(str(fixtures.admin_url(self.backend)))
-        self.assert_unavailable(good.set(database="no_such_database"))
+        self.assertRaisesRegex(exceptions.QuotaError, "nonsense", engine.reserve, base.ADMIN, {"gpu": 1})
 
     def test_connections_killed_by_the_server(self) -> None:
         """All pooled connections are dead: the caller does not notice."""
-        url = fixtures.fresh_url(self.backend, "killed")
-        schema.sync(Database(fixtures.settings(url)))
-        engine = fixtures.open_engine(self, url)
+        engine = self.new_engine("killed")
         sql = hooks.database_of(engine).engine
         with contextlib.ExitStack() as stack:
             for _ in range(3):
                 stack.enter_context(sql.connect()).exec_driver_sql("SELECT 1")
-        kill_all(url)
+        kill_all(self.url)
         self.assertEqual([], engine.check(base.ADMIN, {"gpu": 1}))
 
     def test_a_lost_connection_is_not_replaced_before_a_retry(self) -> None:
         """A call that fails for good does not connect again: to a suspended server, that takes seconds."""
-        url = fixtures.fresh_url(self.backend, "lost")
-        schema.sync(Database(fixtures.settings(url)))
-        engine = fixtures.open_engine(self, url, retry_seconds=0.0)
+        engine = self.new_engine("lost", retry_seconds=0.0)
         engine.rollback(base.ADMIN, engine.reserve(base.ADMIN, {"gpu": 1}))
         attempts: list[int] = []
         sa.event.listen(hooks.database_of(engine).engine, "do_connect", lambda *_: attempts.append(1))
-        kill_all(url)
+        kill_all(self.url)
         self.assertRaises(exceptions.DatabaseUnavailable, engine.reserve, base.ADMIN, {"gpu": 1})
         self.assertEqual([], attempts)
         engine.reserve(base.ADMIN, {"gpu": 1})
@@ -254,14 +236,11 @@ class TestWaiting(OutageTestCase):
     scenarios = TestMariaDB.scenarios
 
     def test_killed_while_it_waits_for_the_cluster(self) -> None:
-        url = fixtures.fresh_url(self.backend, "waiting")
-        schema.sync(Database(fixtures.settings(url)))
-        engine = fixtures.open_engine(self, url)
+        engine = self.new_engine("waiting")
         hooks.database_of(engine)._pool.is_galera = True
         waiting = "SELECT 1 FROM reservations LIMIT 1"
-        killing = self.useFixture(hooks.Interleaved(engine, waiting, lambda: kill_all(url)))
-        self.assertRaises(exceptions.ReservationNotFound, engine.commit, base.ADMIN, consumer="nobody")
-        self.assertTrue(killing.happened)
+        with hooks.Interleaved(engine, waiting, lambda: kill_all(self.url)):
+            self.assertRaises(exceptions.ReservationNotFound, engine.commit, base.ADMIN, consumer="nobody")
 
 
 class TestFile(OutageTestCase):
@@ -273,17 +252,15 @@ class TestFile(OutageTestCase):
         super().setUp()
         self.directory = pathlib.Path(self.useFixture(pyfixtures.TempDir()).path)
 
-    def test_no_such_directory(self) -> None:
-        self.assert_unavailable(f"sqlite:///{self.directory}/missing/x.sqlite")
-
-    def test_a_directory(self) -> None:
-        self.assert_unavailable(f"sqlite:///{self.directory}")
-
     def test_interrupted_between_begin_and_work(self) -> None:
-        """Ctrl-C arrives immediately after the write lock was taken: no lock may be left that no process holds."""
-        url = fixtures.fresh_url("sqlite", "interrupted")
-        schema.sync(Database(fixtures.settings(url)))
-        engine = fixtures.open_engine(self, url)
+        """Ctrl-C arrives immediately after the write lock was taken: no lock may be left that no process holds.
+
+        SQLite turns a Ctrl-C inside our function into an error of its own; it must still end the program.
+        """
+        engine = self.new_engine("interrupted")
+        with mock.patch("cyborg_quota.db.dialects.sqlite.datetime") as datetime:
+            datetime.datetime.now.side_effect = KeyboardInterrupt
+            self.assertRaises(KeyboardInterrupt, engine.reserve, base.ADMIN, {"gpu": 1})
         engine.reserve(base.ADMIN, {"gpu": 1})
         sql = hooks.database_of(engine).engine
 
@@ -294,22 +271,15 @@ class TestFile(OutageTestCase):
         self.assertRaises(KeyboardInterrupt, engine.reserve, base.ADMIN, {"gpu": 1})
         sa.event.remove(sql, "begin", interrupt)
 
-        other = fixtures.open_engine(self, url, sqlite_busy_timeout_seconds=0.0, retry_seconds=0.0)
+        other = fixtures.open_engine(self, self.url, sqlite_busy_timeout_seconds=0.0, retry_seconds=0.0)
         other.reserve(base.ADMIN, {"gpu": 1})
         engine.reserve(base.ADMIN, {"gpu": 1})
         self.assertEqual(3, engine.get_usages(base.ADMIN)["gpu"].reserved)
 
-    def test_interrupted_inside_the_clock(self) -> None:
-        """SQLite turns a Ctrl-C inside our function into an error of its own; it must still end the program."""
-        url = fixtures.fresh_url("sqlite", "interrupted")
-        schema.sync(Database(fixtures.settings(url)))
-        with mock.patch("cyborg_quota.db.dialects.sqlite.datetime") as datetime:
-            datetime.datetime.now.side_effect = KeyboardInterrupt
-            engine = fixtures.open_engine(self, url)
-            self.assertRaises(KeyboardInterrupt, engine.reserve, base.ADMIN, {"gpu": 1})
-
     def test_no_database(self) -> None:
-        """The content of the file stays."""
+        """The content of the file stays. Nor is a directory one, or a file in one that does not exist."""
+        for name in (f"{self.directory}/missing/x.sqlite", self.directory):
+            self.assert_unavailable(f"sqlite:///{name}")
         path = self.directory / "notes.txt"
         path.write_text("not a database, and longer than a header of a hundred bytes. " * 9)
         before = path.read_bytes()
@@ -356,49 +326,24 @@ class TestShared(base.LedgerTestCase):
         self.assertEqual((40, 40), (states.count("released"), states.count("rolled_back")))
 
     def test_fork(self) -> None:
-        """The child inherits the engine, but not its connections: both continue."""
+        """The child inherits the engine, but not its connections: both continue. Also before its first use."""
         self.engine.reserve(self.context, {"gpu": 1}, consumer="before")
-        children = []
+        fresh, children = self.make_engine(), []
         for number in range(3):
-            pid = os.fork()
-            if not pid:
-                status = 1
-                try:
-                    for turn in range(5):
-                        name = f"child {number} {turn}"
-                        self.engine.reserve(self.context, {"gpu": 1}, consumer=name)
-                    self.engine.close()
-                    status = 0
-                finally:
-                    os._exit(status)
-            children.append(pid)
+            children.append(forked.start(functools.partial(self.reserve_five, number)))
             self.engine.reserve(self.context, {"gpu": 1}, consumer=f"parent {number}")
-        statuses = [os.waitpid(pid, 0)[1] for pid in children]
+        children.append(forked.start(lambda: fresh.reserve(self.context, {"gpu": 1})))
+        fresh.reserve(self.context, {"gpu": 1})
+        self.assertEqual([0] * 4, [forked.wait(pid) for pid in children])
+        self.engine.close()  # (it can be used again)
         self.engine.commit(self.context, consumer="before")
-
-        self.assertEqual([0, 0, 0], statuses)
-        self.assertEqual((1, 18), self.figures())
+        self.assertEqual((1, 20), self.figures())
         self.assert_invariants()
 
-    def test_fork_before_the_first_use(self) -> None:
-        engine = self.make_engine()
-        pid = os.fork()
-        if not pid:
-            status = 1
-            try:
-                engine.reserve(self.context, {"gpu": 1})
-                status = 0
-            finally:
-                os._exit(status)
-        engine.reserve(self.context, {"gpu": 2})
-        self.assertEqual(0, os.waitpid(pid, 0)[1])
-        self.assertEqual((0, 3), self.figures())
-
-    def test_used_after_close(self) -> None:
-        self.engine.reserve(self.context, {"gpu": 1})
+    def reserve_five(self, number: int) -> None:
+        for turn in range(5):
+            self.engine.reserve(self.context, {"gpu": 1}, consumer=f"child {number} {turn}")
         self.engine.close()
-        self.quotas.reserve(self.context, {"gpu": 2})
-        self.assertEqual((0, 3), self.figures())
 
 
 class TestPool(base.LedgerTestCase):
@@ -445,8 +390,7 @@ class TestPool(base.LedgerTestCase):
 
     def test_a_call_waits_for_the_pool_until_its_deadline(self) -> None:
         engine = self.make_engine(max_pool_size=1, max_overflow=0, retry_seconds=0.2, connect_timeout_seconds=1)
-        database = hooks.database_of(engine)
-        idle, kept = database._acquire()
+        idle, kept = hooks.database_of(engine)._acquire()
         waits: list[float | None] = []
         get = queue.Queue.get
 
@@ -464,73 +408,43 @@ class TestPool(base.LedgerTestCase):
         """One connection holds the lock of db sync, and the upgrade needs another one."""
         url = fixtures.fresh_url(self.backend, "alone")
         few = {"max_pool_size": 1, "max_overflow": 0, "pool_timeout_seconds": 1.0}
-        database = fixtures.open_database(self, url, **few)
-        self.assertEqual((None, schema.head()), schema.sync(database))
-
-
-def run_in_child(do: Callable[[], object], seconds: float = 60.0) -> int | None:
-    """Fork, and call it in the child. Returns the exit status; None if the child did not end in time."""
-    pid = os.fork()
-    if not pid:
-        status = 1
-        try:
-            do()
-            status = 0
-        finally:
-            os._exit(status)
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.01)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    return None
+        self.assertEqual((None, schema.head()), schema.sync(fixtures.open_database(self, url, **few)))
 
 
 class TestForkUnderLock(base.LedgerTestCase):
     """Another thread of the parent holds a lock when the process forks."""
 
-    def held(self, target: Any, name: str) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def held(self, target: Any, name: str) -> Iterator[None]:
         """While this context is active, another thread is inside ``target.name``."""
+        is_inside, may_go_on = threading.Event(), threading.Event()
+        function = getattr(target, name)
 
-        @contextlib.contextmanager
-        def entered() -> Iterator[None]:
-            is_inside, may_go_on = threading.Event(), threading.Event()
-            function = getattr(target, name)
+        def wait(*args: Any, **kwargs: Any) -> Any:
+            if threading.current_thread() is thread:
+                is_inside.set()
+                may_go_on.wait(60)
+            return function(*args, **kwargs)
 
-            def wait(*args: Any, **kwargs: Any) -> Any:
-                if threading.current_thread() is thread:
-                    is_inside.set()
-                    may_go_on.wait(60)
-                return function(*args, **kwargs)
-
-            thread = threading.Thread(target=self.engine.check, args=(self.context, {"gpu": 1}), daemon=True)
-            with mock.patch.object(target, name, wait):
-                thread.start()
-                try:
-                    self.assertTrue(is_inside.wait(60), f"{name} was not called")
-                    yield
-                finally:
-                    may_go_on.set()
-                    thread.join(60)
-            self.assertFalse(thread.is_alive(), "it hangs")
-
-        return entered()
+        thread = threading.Thread(target=self.engine.check, args=(self.context, {"gpu": 1}), daemon=True)
+        with mock.patch.object(target, name, wait):
+            thread.start()
+            try:
+                self.assertTrue(is_inside.wait(60), f"{name} was not called")
+                yield
+            finally:
+                may_go_on.set()
+                thread.join(60)
+        self.assertFalse(thread.is_alive(), "it hangs")
 
     def reserve(self) -> None:
         self.engine.reserve(self.context, {"gpu": 1})
 
-    def test_of_the_database(self) -> None:
-        """The other thread creates the engine."""
+    def test_of_the_database_and_of_the_pool(self) -> None:
+        """The other thread creates the engine; or opens the first connection, for which SQLAlchemy locks the engine."""
         with self.held(connect, "make_engine"):
-            self.assertEqual(0, run_in_child(self.reserve))
-        self.assertEqual((0, 1), self.figures())
-
-    def test_of_the_pool(self) -> None:
-        """The other thread opens the first connection, during which SQLAlchemy holds a lock of the engine."""
-        dialect = hooks.database_of(self.engine).engine.dialect
-        with self.held(dialect, "initialize"):
-            self.assertEqual(0, run_in_child(self.reserve))
-        self.assertEqual((0, 1), self.figures())
+            self.assertEqual(0, forked.wait(forked.start(self.reserve)))
+        self.engine = self.make_engine()
+        with self.held(hooks.database_of(self.engine).engine.dialect, "initialize"):
+            self.assertEqual(0, forked.wait(forked.start(self.reserve)))
+        self.assertEqual((0, 2), self.figures())

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import sqlalchemy as sa
-import testscenarios
 import webob
 
 import cyborg_quota
@@ -18,7 +17,6 @@ from cyborg_quota import Claim, QuotaEngine, exceptions, policy
 from cyborg_quota.api.deploy import Application
 from cyborg_quota.api.operations import OPERATIONS
 from cyborg_quota.db import models
-from cyborg_quota.driver import DbQuotaDriver, DriverSettings
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.sources.config import ConfigLimitDriver
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
@@ -26,8 +24,6 @@ from tests import base, clouds, fixtures
 from tests.api import server
 from tests.functional import test_limits
 from tests.security import test_every_call
-
-load_tests = testscenarios.load_tests_apply_scenarios
 
 SMALL, LARGE, SMALL_WIDE, WIDE = 200, 1_000, 10, 500
 """The numbers of projects, and of the children of the parent of the project whose calls are counted."""
@@ -46,8 +42,7 @@ UNTIL = datetime.datetime(2999, 1, 1)
 
 
 def in_flight(engine: QuotaEngine) -> list[str]:
-    claim = Claim("consumer", {"gpu": 1})
-    return engine.reserve_many(P7, [claim], group="group")
+    return engine.reserve_many(P7, [Claim("consumer", {"gpu": 1})], group="group")
 
 
 def refused(engine: QuotaEngine) -> None:
@@ -153,15 +148,15 @@ def name_of(row: str) -> str:
 
 
 class TestCost(test_limits.LimitsTestCase):
-    def make_limited(self, *, statement_timeout_seconds: int = 8, **changes: object) -> QuotaEngine:
-        how = fixtures.settings(self.url, statement_timeout_seconds=statement_timeout_seconds)
-        limits = DatabaseLimitDriver(self.policy(), InitialLimits(child=None))
-        engine = QuotaEngine(DbQuotaDriver(DriverSettings(database=how), limits))
-        engine.register_resources(["fpga", "gpu"])
-        self.addCleanup(engine.close)
-        return engine
+    def setUp(self) -> None:
+        super().setUp()
+        self.admin.set_limits(base.ADMIN, {"gpu": 1, "fpga": 5})
 
-    def read(self, count: Count = clouds.rows_read) -> dict[str, list[int]]:
+    def make_limited(self, **changes: Any) -> QuotaEngine:
+        limits = DatabaseLimitDriver(self.policy(), InitialLimits(child=None))
+        return fixtures.open_engine(self, self.url, limits, resources=("fpga", "gpu"), **changes)
+
+    def read(self) -> dict[str, list[int]]:
         """Return the rows that each query of each call reads, in an engine with empty caches."""
         engine = self.make_limited()
         engine.list_usages(base.ADMIN, "nobody")  # (connects, and checks the schema)
@@ -176,7 +171,13 @@ class TestCost(test_limits.LimitsTestCase):
             response = request.get_response(application)
             self.assertLess(response.status_int, 300, f"{token} {method} {path}: {response.text}")
 
-        calls = {**OWN, **{row: lambda _engine, given=given: ask(*given) for row, given in REST.items()}}
+        rest = {row: lambda _engine, given=given: ask(*given) for row, given in REST.items()}
+        return self.measure({**OWN, **rest}, engine)
+
+    def measure(
+        self, calls: dict[str, Call], engine: QuotaEngine, count: Count = clouds.rows_read
+    ) -> dict[str, list[int]]:
+        """Return the counts of each query of each call."""
         found = {}
         for name, call in calls.items():
             with clouds.captured() as statements:
@@ -205,7 +206,6 @@ class TestCost(test_limits.LimitsTestCase):
 
     def test_every_call_reads_the_same_in_a_large_cloud(self) -> None:
         """Other projects, with their limits, overrides, history and reservations; other roots; and siblings."""
-        self.admin.set_limits(base.ADMIN, {"gpu": 1, "fpga": 5})
         self.add(0, SMALL, history=3)
         clouds.add_children(self.sql, "mid0", SMALL_WIDE)
         self.admin.unset_limit(base.ADMIN, "gpu", "p7")  # as after the last call
@@ -221,7 +221,6 @@ class TestCost(test_limits.LimitsTestCase):
 
     def test_usage_of_other_pods_is_not_read(self) -> None:
         """Neither by the calls that name no pod, nor by those that name another one."""
-        self.admin.set_limits(base.ADMIN, {"gpu": 1, "fpga": 5})
         self.add(0, SMALL, history=1)
         self.admin.unset_limit(base.ADMIN, "gpu", "p7")
         self.engine.limits.set_total_limits(base.ADMIN, {"gpu": 10**6, "fpga": 10**6})
@@ -237,13 +236,7 @@ class TestCost(test_limits.LimitsTestCase):
         self.assertEqual({}, self.grown(before_in_pod, self.returned_in_pod()))
 
     def returned_in_pod(self) -> dict[str, list[int]]:
-        found = {}
-        engine = self.make_limited()
-        for name, call in IN_POD.items():
-            with clouds.captured() as statements:
-                call(engine)
-            found[name] = [self.rows_read(*query, clouds.rows_returned) for query in clouds.queries(statements)]
-        return found
+        return self.measure(IN_POD, self.make_limited(), clouds.rows_returned)
 
     def add(self, first: int, last: int, *, history: int) -> None:
         clouds.add_projects(self.sql, first, last, history=history)
@@ -252,14 +245,6 @@ class TestCost(test_limits.LimitsTestCase):
 
     def test_a_query_of_all_projects_is_detected(self) -> None:
         """The control: calls that read the whole cloud."""
-        self.admin.set_limits(base.ADMIN, {"gpu": 1, "fpga": 5})
-        found = []
-        for first, last in ((0, 20), (20, 400)):
-            self.add(first, last, history=1)
-            found.append(self.read_all())
-        self.assertEqual(set(found[0]), set(self.grown(*found)))
-
-    def read_all(self) -> dict[str, list[int]]:
         calls: dict[str, Call] = {
             "list_usages": lambda engine: engine.list_usages(base.ADMIN),
             "list_limits": lambda engine: engine.limits.list_limits(base.ADMIN),
@@ -267,12 +252,11 @@ class TestCost(test_limits.LimitsTestCase):
             "history": lambda engine: engine.limits.history(base.ADMIN),
             "list_reservations": lambda engine: engine.list_reservations(base.ADMIN),
         }
-        found = {}
-        for name, call in calls.items():
-            with clouds.captured() as statements:
-                call(self.engine)
-            found[name] = [self.rows_read(*query) for query in clouds.queries(statements)]
-        return found
+        found = []
+        for first, last in ((0, 20), (20, 400)):
+            self.add(first, last, history=1)
+            found.append(self.measure(calls, self.engine))
+        self.assertEqual(set(calls), set(self.grown(*found)))
 
     def test_every_call_has_a_row(self) -> None:
         """The calls that need no admin's context, of the engine and of the REST API."""
@@ -289,36 +273,20 @@ class TestCost(test_limits.LimitsTestCase):
                     request = webob.Request.blank(path, method=one.method, headers={"X-Auth-Token": token})
                     self.assertIn(request.get_response(application).status_int, (403, 404), one.name)
 
-    def test_get_usages_is_one_statement(self) -> None:
-        self.admin.set_limits(base.ADMIN, {"gpu": 1, "fpga": 5})
+    def test_get_usages_and_headroom_are_one_statement(self) -> None:
         clouds.add_projects(self.sql, 0, SMALL)
-        config = fixtures.open_engine(self, self.url, ConfigLimitDriver({"gpu": 3}))
-        for engine, limit in ((self.engine, 1), (config, 3)):
-            engine.get_usages(self.context)
-            with clouds.captured() as statements:
-                usages = engine.get_usages(base.Context("p7"))
-            self.assertEqual(limit, usages["gpu"].limit)
-            self.assertEqual(1, len(clouds.queries(statements)), statements)
-
-    def test_headroom_is_one_statement(self) -> None:
-        self.admin.set_limits(base.ADMIN, {"gpu": 1, "fpga": 5})
-        clouds.add_projects(self.sql, 0, SMALL)
-        self.deepen("p7", 8)
+        for level in range(1, 9):
+            query = "INSERT INTO projects (project_id, parent_id, generation) VALUES (:p, :above, 0)"
+            self.execute(query, p=f"deep{level}", above=f"deep{level - 1}" if level > 1 else "p7")
         engine = self.make_limited()
         engine.reserve(base.Context("deep8"), {"fpga": 2}, consumer="open")
         config = fixtures.open_engine(self, self.url, ConfigLimitDriver({"fpga": 6}))
-        for quotas, fits in ((engine, 3), (config, 4)):
+        for quotas, limit in ((engine, 5), (config, 6)):
+            quotas.get_usages(self.context)
+            with clouds.captured() as of_usages:
+                usages = quotas.get_usages(base.Context("p7"))
             quotas.headroom(base.ADMIN, "deep8")
-            with clouds.captured() as statements:
+            with clouds.captured() as of_headroom:
                 headroom = quotas.headroom(base.Context("deep8"))
-            self.assertEqual(fits, headroom["fpga"].fits)
-            self.assertEqual(1, len(statements), statements)
-
-    def deepen(self, project_id: str, levels: int) -> None:
-        """Add ``levels`` levels below a project: deep1, deep2, ..."""
-        for level in range(1, levels + 1):
-            self.execute(
-                "INSERT INTO projects (project_id, parent_id, generation) VALUES (:p, :above, 0)",
-                p=f"deep{level}",
-                above=project_id if level == 1 else f"deep{level - 1}",
-            )
+            self.assertEqual((limit, limit - 2), (usages["fpga"].limit, headroom["fpga"].fits))
+            self.assertEqual((1, 1), (len(clouds.queries(of_usages)), len(of_headroom)), (of_usages, of_headroom))

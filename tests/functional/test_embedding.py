@@ -10,7 +10,6 @@ from unittest import mock
 
 import fixtures as pyfixtures
 import sqlalchemy as sa
-import testscenarios
 from oslo_config import cfg
 from oslotest import base as oslo_base
 
@@ -21,8 +20,6 @@ from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.limits.sources.config import parse_limits
 from tests import base, fixtures, hooks
-
-load_tests = testscenarios.load_tests_apply_scenarios
 
 SECRET = "correct-horse-battery"
 
@@ -37,10 +34,15 @@ class TestMakeEngine(oslo_base.BaseTestCase):
     """make_engine(conf): it does no I/O, and raises a typed error for invalid options."""
 
     def test_without_our_options(self) -> None:
+        """They are registered explicitly; twice does no harm. No global configuration is used."""
         conf = cfg.ConfigOpts()
         conf([], default_config_files=[], default_config_dirs=[])
-        error = self.assertRaises(exceptions.ConfigurationError, cyborg_quota.make_engine, conf)
-        self.assertIn("register_opts", str(error))
+        self.assertRaisesRegex(exceptions.ConfigurationError, "register_opts", cyborg_quota.make_engine, conf)
+        conf = configure()
+        cyborg_quota.conf.register_opts(conf)
+        self.assertEqual("noop", conf.limits.driver)
+        self.assertEqual(["fpga", "gpu"], cyborg_quota.make_engine(conf).resources)
+        self.assertNotIn("quota", cfg.CONF)
 
     def refused(self, *words: str, **groups: dict[str, object]) -> None:
         error = self.assertRaises(exceptions.ConfigurationError, cyborg_quota.make_engine, configure(**groups))
@@ -65,31 +67,23 @@ class TestMakeEngine(oslo_base.BaseTestCase):
             created.assert_not_called()
             self.assertNotIn(SECRET, repr(vars(engine)))
 
-    def test_the_defaults(self) -> None:
-        engine = cyborg_quota.make_engine(configure())
-        self.assertEqual(["fpga", "gpu"], engine.resources)
-
-    def test_a_driver_that_does_not_exist(self) -> None:
-        self.refused("[quota] driver", "oracle", quota={"driver": "oracle"})
-        self.refused("[limits] driver", "stars", limits={"driver": "stars"})
-
-    def test_an_invalid_url(self) -> None:
+    def test_invalid_options(self) -> None:
         """The error is raised when the engine is made, not at the first attach; so it is for an unknown database."""
         for url in (
             *(SECRET, f"mysql+pymysql://u:{SECRET}@host:port/x", f"://{SECRET}", " "),
             *(f"oracle9://u:{SECRET}@host/x", f"mysql+nodriver://u:{SECRET}@host/x"),
         ):
             self.refused("[database] connection", database={"connection": url})
+        self.refused("[quota] driver", "oracle", quota={"driver": "oracle"})
+        self.refused("[limits] driver", "stars", limits={"driver": "stars"})
+        for name in ("", " gpu", "g\npu"):
+            self.refused("[quota] resources", quota={"resources": ["fpga", name]})
 
     def test_connection_parameters(self) -> None:
         conf = configure(database={"connection": "sqlite:///x?a=1", "connection_parameters": "b=2&c=3"})
         url = hooks.database_of(cyborg_quota.make_engine(conf))._url
         self.assertEqual({"a": "1", "b": "2", "c": "3"}, dict(url.query))
         self.refused("connection_parameters", database={"connection_parameters": "nonsense"})
-
-    def test_a_resource_that_cannot_be_named(self) -> None:
-        for name in ("", " gpu", "g\npu"):
-            self.refused("[quota] resources", quota={"resources": ["fpga", name]})
 
     def test_limits(self) -> None:
         conf = configure(limits={"driver": "config", "limits": {"gpu": 3, "fpga": 0}})
@@ -150,11 +144,6 @@ class TestMakeEngine(oslo_base.BaseTestCase):
 class TestOptions(oslo_base.BaseTestCase):
     """The options."""
 
-    def test_registered_twice(self) -> None:
-        conf = configure()
-        cyborg_quota.conf.register_opts(conf)
-        self.assertEqual("noop", conf.limits.driver)
-
     def test_every_option_has_help(self) -> None:
         listed = opts.list_opts()
         groups = {"capacity", "cyborg", "limits", "metrics", "notices", "pods", "quota"}
@@ -193,10 +182,6 @@ class TestOptions(oslo_base.BaseTestCase):
         ):
             self.assertRaises(ValueError, configure, **{group: {name: value}})
 
-    def test_no_global_configuration(self) -> None:
-        cyborg_quota.make_engine(configure())
-        self.assertNotIn("quota", cfg.CONF)
-
 
 class TestCyborgsCalls(base.LedgerTestCase):
     """The calls of cyborg.quota.QUOTAS, as Cyborg makes them."""
@@ -211,8 +196,6 @@ class TestCyborgsCalls(base.LedgerTestCase):
         self.quotas.register_resources([BaseResource("npu"), types.SimpleNamespace(name="dsp")])
         self.assertEqual(["dsp", "fpga", "gpu", "gpu.A100", "npu", "vpu"], self.quotas.resources)
         self.quotas.reserve(self.context, {"vpu": 1, "npu": 1, "dsp": 1})
-
-    def test_a_resource_without_a_name(self) -> None:
         for resource in (object(), None, 7, types.SimpleNamespace(name=None)):
             self.assertRaises(exceptions.InvalidName, self.quotas.register_resource, resource)
 

@@ -5,17 +5,12 @@ from __future__ import annotations
 
 import datetime
 
-import sqlalchemy as sa
-import testscenarios
-
 from cyborg_quota import exceptions
 from cyborg_quota.limits.api import MAX_LISTED_PROJECTS
 from cyborg_quota.types import UsageKey
 from cyborg_quota.types.limits import Holding
 from tests import base
 from tests.functional import test_limits
-
-load_tests = testscenarios.load_tests_apply_scenarios
 
 DAY = datetime.timedelta(days=1)
 
@@ -33,21 +28,18 @@ class TestHoldings(test_limits.LimitsTestCase):
         self.quotas.release(base.ADMIN, [one.uuid for one in self.quotas.list_reservations(base.ADMIN, "was used")])
         for name in ("Used", "\u00fcsed", "used2"):  # names are compared by bytes
             self.set(name, 1)
-        self.override("overridden", 4, "fpga")
-        self.override("used", 9)
-        self.override("used", 8)
-        self.override("later", 5, start=1)
-        self.override("ended", 5)
-        with self.sql.begin() as connection:
-            connection.execute(
-                sa.text("UPDATE limit_overrides SET starts_at = :a, ends_at = :b WHERE project_id = 'ended'"),
-                {"a": "2001-01-01 00:00:00.000000", "b": "2001-01-02 00:00:00.000000"},
-            )
-
-    def override(self, project_id: str, limit: int, resource: str = "gpu", start: int = -1) -> None:
         now = datetime.datetime.now(datetime.timezone.utc)
-        times = {"start": now + start * DAY, "until": now + 2 * DAY}
-        self.admin.set_overrides(base.ADMIN, {resource: limit}, project_id, **times)
+        for project_id, resource, days in (
+            ("overridden", "fpga", -1),
+            ("used", "gpu", -1),
+            ("used", "gpu", -1),
+            ("later", "gpu", 1),
+            ("ended", "gpu", -1),
+        ):
+            times = {"start": now + days * DAY, "until": now + 2 * DAY}
+            self.admin.set_overrides(base.ADMIN, {resource: 4}, project_id, **times)
+        long_ago = "starts_at = '2001-01-01 00:00:00.000000', ends_at = '2001-01-02 00:00:00.000000'"
+        self.execute(f"UPDATE limit_overrides SET {long_ago} WHERE project_id = 'ended'")
 
     def test_known_projects(self) -> None:
         for name in ("in the tree", "used", "reserved", "limited", "was used", "Used", "overridden", "later"):

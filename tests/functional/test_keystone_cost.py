@@ -9,16 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import testscenarios
-
 from cyborg_quota import QuotaEngine
 from cyborg_quota.limits.sources.cache import Cache
 from cyborg_quota.limits.sources.keystone import KeystoneLimitDriver
 from cyborg_quota.limits.sources.keystone_client import KeystoneClient
 from tests import base, clouds, fixtures, hooks, keystones
 from tests.functional import test_cost
-
-load_tests = testscenarios.load_tests_apply_scenarios
 
 SMALL, LARGE = 50, 600
 DOMAIN = "domain"

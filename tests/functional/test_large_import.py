@@ -3,12 +3,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import random
 from typing import Any
-
-import sqlalchemy as sa
-import testscenarios
 
 from cyborg_quota import QuotaEngine, exceptions
 from cyborg_quota.limits import changes as limit_changes
@@ -16,13 +11,8 @@ from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models import Flat
 from tests import base, clouds
 from tests.functional import test_limits
-from tests.servers import machine
-
-load_tests = testscenarios.load_tests_apply_scenarios
 
 PROJECTS = 400
-CHARGERS = 3
-TURNS = 4
 ROWS_A_STATEMENT = 512
 
 
@@ -48,20 +38,11 @@ class LargeImportTestCase(test_limits.LimitsTestCase):
     def turns(self) -> set[int]:
         """Return by how many parents each project has been moved since the start."""
         middles = self.projects // clouds.CHILDREN
-        query = sa.text("SELECT project_id, parent_id FROM projects WHERE project_id LIKE 'p%'")
-        with self.sql.connect() as connection:
-            rows = connection.execute(query).all()
         return {
             (int(row.parent_id.removeprefix("mid")) - int(row.project_id.removeprefix("p")) // clouds.CHILDREN)
             % middles
-            for row in rows
+            for row in self.fetch("SELECT project_id, parent_id FROM projects WHERE project_id LIKE 'p%'")
         }
-
-    def import_with_statements(self, turns: int) -> list[str]:
-        """Import the moves, and return all statements."""
-        with clouds.captured() as found:
-            self.assertEqual(self.projects, self.rotate(turns))
-        return [statement for statement, _ in found]
 
     def assert_locked_for_few(self, statements: list[str], rows: int) -> None:
         """Assert that the usage rows are locked for a number of statements in proportion to the moved rows.
@@ -91,14 +72,14 @@ class TestFewStatements(LargeImportTestCase):
         held = {f"p{number}": number % 7 + 1 for number in range(0, self.projects, 50)}
         for project_id, amount in held.items():
             self.engine.reserve(base.Context(project_id), {"fpga": amount})
-        statements = self.import_with_statements(1)
+        with clouds.captured() as found:
+            self.assertEqual(self.projects, self.rotate(1))
+        statements = [statement for statement, _ in found]
         self.assert_locked_for_few(statements, 2 * self.projects)  # with two resources each
         self.assertLessEqual(len(statements), 100)
         self.assert_invariants()
         self.assertEqual({1}, self.turns())
-        with self.sql.connect() as connection:
-            query = "SELECT SUM(subtree) FROM quota_usages WHERE project_id = 'mid1'"
-            total = connection.scalar(sa.text(query))
+        [(total,)] = self.fetch("SELECT SUM(subtree) FROM quota_usages WHERE project_id = 'mid1'")
         self.assertEqual(held["p0"], total)
 
 
@@ -117,38 +98,3 @@ class TestBound(LargeImportTestCase):
         self.patch(limit_changes, name, 120)
         self.assertEqual(60, self.rotate(1))
         self.assertEqual({1}, self.turns())
-
-
-class TestWhileCharging(LargeImportTestCase):
-    def test_charges_continue_and_no_counter_drifts(self) -> None:
-        self.engine.close()
-        processes = multiprocessing.get_context("fork")
-        stop, count = processes.Event(), processes.Value("q", 0)
-        crew = [processes.Process(target=self.charge, args=(seed, stop, count)) for seed in range(CHARGERS)]
-        for charger in crew:
-            charger.start()
-        try:
-            for turns in range(1, TURNS + 1):
-                goal = count.value + 5 * CHARGERS
-                machine.wait_until(lambda: count.value >= goal, 60.0)  # noqa: B023
-                self.assertGreaterEqual(count.value, goal)
-                self.assertEqual(PROJECTS, self.rotate(turns))
-        finally:
-            stop.set()
-            for charger in crew:
-                charger.join(60)
-        self.assertEqual([0] * CHARGERS, [charger.exitcode for charger in crew])
-        self.assertEqual({TURNS}, self.turns())
-        self.assert_invariants()
-        self.assertEqual([], self.engine.audit(base.ADMIN))
-
-    def charge(self, seed: int, stop: Any, count: Any) -> None:
-        """Reserve, and commit, roll back or release, for random projects. A call that waits too long is an error."""
-        engine = self.make_limited()
-        rng = random.Random(seed)
-        while not stop.is_set():
-            context = base.Context(f"p{rng.randrange(PROJECTS)}")
-            uuids = engine.reserve(context, {"fpga": rng.randint(1, 3)})
-            rng.choice([engine.commit, engine.rollback, engine.release])(context, uuids)
-            with count.get_lock():
-                count.value += 1

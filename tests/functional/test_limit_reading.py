@@ -8,14 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import testscenarios
-
 from cyborg_quota.limits import changes as limit_reading
 from cyborg_quota.limits.models import Flat
 from tests import base
 from tests.functional import test_limits
-
-load_tests = testscenarios.load_tests_apply_scenarios
 
 
 class TestOneMoment(test_limits.LimitsTestCase):

@@ -13,15 +13,12 @@ from unittest import mock
 
 import alembic.command
 import sqlalchemy as sa
-import testscenarios
 from oslo_db.sqlalchemy import test_migrations
 
 from cyborg_quota.db import models, schema
 from cyborg_quota.db.database import Database
-from tests import base, fixtures
+from tests import base, fixtures, forked
 from tests.faults import kill_points
-
-load_tests = testscenarios.load_tests_apply_scenarios
 
 READS = ("SELECT pg_catalog", "SELECT name FROM", "SHOW ", "PRAGMA ")
 """How the statements of a reflection begin. A kill next to one is as good as a kill next to its neighbours."""
@@ -76,26 +73,17 @@ class Statements:
 
 def start_sync(url: str, act: Callable[[int, str], None] = lambda _number, _text: None) -> int:
     """Run ``db sync`` in a child, which calls ``act`` after each statement; returns its process ID."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            database = Database(fixtures.settings(url, statement_timeout_seconds=None))
-            Statements(act).watch(database)
-            schema.sync(database)
-            status = 0
-        finally:
-            os._exit(status)
-    return pid
+
+    def sync() -> None:
+        database = Database(fixtures.settings(url, statement_timeout_seconds=None))
+        Statements(act).watch(database)
+        schema.sync(database)
+
+    return forked.start(sync)
 
 
 _complete: dict[str, dict[str, Any]] = {}
 """The shape of a complete schema on each database."""
-
-
-def exit_status(pid: int) -> int:
-    """Wait for a child; returns its exit status, or minus the number of the signal that killed it."""
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 class MigrationTestCase(base.BackendTestCase):
@@ -116,22 +104,10 @@ class MigrationTestCase(base.BackendTestCase):
 
     def shape(self) -> dict[str, Any]:
         """Return the schema: every table's columns, keys, CHECKs and indexes, and the functions."""
-        found: dict[str, Any] = {}
-        with self.sql.connect() as connection:
-            inspector = sa.inspect(connection)
-            for look_up in (
-                inspector.get_multi_columns,
-                inspector.get_multi_pk_constraint,
-                inspector.get_multi_unique_constraints,
-                inspector.get_multi_check_constraints,
-                inspector.get_multi_foreign_keys,
-                inspector.get_multi_indexes,
-            ):
-                for (_, table), details in look_up().items():
-                    texts = sorted(map(str, details)) if isinstance(details, list) else str(details)
-                    found[f"{table}, {look_up.__name__}"] = texts
-            if self.backend == "postgresql":
-                query = "SELECT proname FROM pg_proc WHERE pronamespace = current_schema()::regnamespace ORDER BY 1"
+        found: dict[str, Any] = fixtures.schema_of(self.sql)
+        if self.backend == "postgresql":
+            query = "SELECT proname FROM pg_proc WHERE pronamespace = current_schema()::regnamespace ORDER BY 1"
+            with self.sql.connect() as connection:
                 found["functions"] = connection.exec_driver_sql(query).scalars().all()
         return found
 
@@ -187,7 +163,7 @@ class TestInterrupted(MigrationTestCase):
             if number == at:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        return exit_status(start_sync(self.url, die))
+        return forked.wait(start_sync(self.url, die))
 
     def test_killed_after_each_statement(self) -> None:
         self.prepare()
@@ -238,8 +214,8 @@ class TestInterrupted(MigrationTestCase):
             first = start_sync(self.url)
         self.wait_for_session("CREATE TABLE slow%")
         os.kill(first, signal.SIGKILL)
-        self.assertEqual(-signal.SIGKILL, exit_status(first))
-        self.assertEqual(0, exit_status(start_sync(self.url)))
+        self.assertEqual(-signal.SIGKILL, forked.wait(first))
+        self.assertEqual(0, forked.wait(start_sync(self.url)))
         self.assertEqual(0, self.sessions("CREATE TABLE slow%"))
 
     def test_two_concurrently_and_one_killed(self) -> None:
@@ -259,8 +235,8 @@ class TestInterrupted(MigrationTestCase):
         second = start_sync(self.url)
         time.sleep(0.2)
         os.kill(first, signal.SIGKILL)
-        self.assertEqual(-signal.SIGKILL, exit_status(first))
-        self.assertEqual(0, exit_status(second))
+        self.assertEqual(-signal.SIGKILL, forked.wait(first))
+        self.assertEqual(0, forked.wait(second))
         self.assert_completes("two at once")
 
     def test_the_connection_is_killed(self) -> None:

@@ -11,15 +11,12 @@ from collections.abc import Iterator
 from types import FrameType
 
 import oslotest.base
-import testscenarios
 
 import cyborg_quota
 from cyborg_quota.ledger import reserve
 from cyborg_quota.ledger.project_limits import ProjectEnforcer
 from cyborg_quota.ledger.reserve import Reserver
 from tests import base
-
-load_tests = testscenarios.load_tests_apply_scenarios
 
 PACKAGE = pathlib.Path(cyborg_quota.__file__).parent
 MOST_OF_RESERVE = 14, 50

@@ -5,19 +5,14 @@ from __future__ import annotations
 
 import datetime
 
-import testscenarios
-
 from cyborg_quota import Inventory, exceptions
 from cyborg_quota.db import schema
 from cyborg_quota.types import UNLIMITED
 from cyborg_quota.types.capacity import Provider, ResourceUse
 from cyborg_quota.types.metrics import ProjectMetrics
 from tests import base, clouds
+from tests.base import ADMIN
 from tests.functional import test_limits
-
-load_tests = testscenarios.load_tests_apply_scenarios
-
-ADMIN = base.ADMIN
 
 
 class TestMetrics(test_limits.LimitsTestCase):
@@ -101,5 +96,4 @@ class TestMetrics(test_limits.LimitsTestCase):
         self.assertGreater(self.engine.monitoring.read(ADMIN).oldest_overdue_seconds, 20 * 365 * 86400)
 
     def test_bad_arguments(self) -> None:
-        monitoring = self.engine.monitoring
-        self.assertRaises(exceptions.InvalidRequest, monitoring.read, ADMIN, "web")
+        self.assertRaises(exceptions.InvalidRequest, self.engine.monitoring.read, ADMIN, "web")

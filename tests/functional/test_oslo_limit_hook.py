@@ -6,15 +6,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-import testscenarios
 from oslo_limit import exception as oslo_limit
 
 from cyborg_quota import DbQuotaDriver, QuotaEngine, exceptions
 from cyborg_quota.driver import DriverSettings
 from cyborg_quota.types import Over
 from tests import base, fixtures
-
-load_tests = testscenarios.load_tests_apply_scenarios
 
 
 class TestHook(base.LedgerTestCase):

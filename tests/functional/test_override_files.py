@@ -6,14 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 import fixtures as fx
-import testscenarios
 
 from cyborg_quota.limits import cadf, document
 from cyborg_quota.types import MAX_REASON_CHARS, RecordedChanges
-from tests import base, fixtures
+from tests import base, fixtures, history_replay
 from tests.functional import test_overrides
-
-load_tests = testscenarios.load_tests_apply_scenarios
 
 
 class OverrideFileTestCase(test_overrides.OverridesTestCase):
@@ -46,7 +43,8 @@ class TestReasons(OverrideFileTestCase):
         history = {one.after: one.reason for one in self.admin.history(base.ADMIN, "p") if one.override_id}
         self.assertEqual(expected, history)
         lines = [line for line in log.output.splitlines() if "set override" in line]
-        self.assertEqual([f"reason={reason}]" for reason in expected.values()], [_end(line) for line in lines])
+        reasons = [line[line.index("reason=") :] for line in lines]
+        self.assertEqual([f"reason={reason}]" for reason in expected.values()], reasons)
         sent = {}
         for _, payload in (event for one in recorded for event in cadf.events(one)):
             content = payload["attachments"][0]["content"]
@@ -102,16 +100,19 @@ class TestRepeated(OverrideFileTestCase):
         for limit in (40, 20, 40, 30, 40):
             self.override("p", limit, -1, 2)
         before = self.listed()
-        parsed = document.parse(document.render(self.admin.export_limits(base.ADMIN)))
+        text = document.render(self.admin.export_limits(base.ADMIN))
+        self.assertIn("workshop", text)
+        parsed = document.parse(text)
+        self.assertEqual([], self.admin.import_limits(base.ADMIN, parsed))
         self.admin.cancel_overrides(base.ADMIN, [one.id for one in self.admin.list_overrides(base.ADMIN)[0]])
-        self.admin.import_limits(base.ADMIN, parsed)
+        for dry_run in (True, False):
+            self.assertEqual([], self.rows())
+            changes = self.admin.import_limits(base.ADMIN, parsed, dry_run=dry_run)
+            self.assertEqual(["set override"] * 5, [change.action for change in changes])
+        self.assertEqual([], history_replay.differences(self.engine))
         self.assertEqual(before, self.listed())
         self.assertEqual(40, self.room())
 
     def listed(self) -> list[tuple[Any, ...]]:
         listed = self.admin.list_overrides(base.ADMIN)[0]
         return [(one.project_id, one.limit, one.starts_at, one.until, one.reason) for one in listed]
-
-
-def _end(line: str) -> str:
-    return line[line.index("reason=") :]

@@ -11,15 +11,12 @@ from typing import Any
 from unittest import mock
 
 import sqlalchemy as sa
-import testscenarios
 from sqlalchemy.engine import cursor
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import models
 from tests import base
 from tests.functional import test_limits
-
-load_tests = testscenarios.load_tests_apply_scenarios
 
 PROJECTS = 60
 SIZE = 7

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
@@ -11,15 +10,14 @@ import fixtures as pyfixtures
 import sqlalchemy as sa
 import testscenarios
 
-from cyborg_quota import ANY, Claim, Inventory, exceptions
+from cyborg_quota import ANY, Claim, exceptions
 from cyborg_quota.db import schema
 from cyborg_quota.db.database import Connection, Database
-from tests import base, fixtures, hooks, needs, trees
+from tests import base, fixtures, hooks, needs
 from tests.faults.proxy import Proxy
+from tests.race.test_races import reserve_until_refused
 from tests.servers import machine
 from tests.servers.pgbouncer import PgBouncer
-
-load_tests = testscenarios.load_tests_apply_scenarios
 
 STATEMENT_SECONDS = 2
 
@@ -86,6 +84,7 @@ class TestPooled(PgBouncerTestCase):
     )
 
     def test_calls_without_a_provider(self) -> None:
+        """Four threads reserve until they are refused: exactly the limit is granted."""
         uuids = self.quotas.reserve(self.context, {"gpu": 2, "fpga": 1}, consumer="a", group="g")
         self.quotas.extend(self.context, uuids, 60)
         self.quotas.commit(self.context, uuids)
@@ -95,19 +94,22 @@ class TestPooled(PgBouncerTestCase):
         self.assertRaises(exceptions.OverQuota, self.quotas.reserve, self.context, {"gpu": 99})
         self.assertRaises(exceptions.ReservationConflict, self.quotas.reserve, self.context, {"gpu": 3}, consumer="b")
         self.quotas.release(self.context, group="g")
-        trees.plant(self.database, {"top": None, "p1": "top"})
+        self.plant({"top": None, "p1": "top"})
         self.make_overdue(*self.quotas.reserve(self.context, {"gpu": 1}))
         self.assertEqual(1, self.quotas.expire(base.ADMIN))
         self.assertEqual([], self.quotas.audit(base.ADMIN))
         self.assertEqual((1, 0), self.figures())
+        with ThreadPoolExecutor(4) as pool:
+            granted = pool.map(reserve_until_refused, [self.engine] * 4, [self.context] * 4)
+        self.assertEqual((19, (1, 19)), (sum(granted), self.figures()))
+        self.assert_invariants()
         self.assert_log_is_quiet()
 
     def test_claims_with_a_provider(self) -> None:
         """Also a resize and a transfer of such a claim."""
         capacity = self.engine.capacity
         for name, total in (("n1", 2), ("n2", 9)):
-            capacity.add_provider(base.ADMIN, name)
-            capacity.set_inventories(base.ADMIN, name, {"gpu": Inventory(total)})
+            self.add_provider(name, gpu=total)
         self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 2}, consumer="a", provider="n1"))
         anywhere = self.quotas.reserve(self.context, {"gpu": 3}, consumer="b", provider=ANY)
         self.assertEqual(anywhere, self.quotas.reserve(self.context, {"gpu": 3}, consumer="b", provider=ANY))
@@ -124,28 +126,11 @@ class TestPooled(PgBouncerTestCase):
     def test_reserve_and_settle_are_one_statement_each(self) -> None:
         self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}))  # the usage row exists
         with hooks.recorded_statements(self.engine) as sent:
-            uuids = self.quotas.reserve(self.context, {"gpu": 1}, consumer="a")
-            self.quotas.commit(self.context, uuids)
+            self.quotas.commit(self.context, self.quotas.reserve(self.context, {"gpu": 1}, consumer="a"))
             claims = [Claim(None, {"gpu": 1}), Claim("b", {"gpu": 1}, "h")]
             self.quotas.rollback(self.context, self.quotas.reserve_many(self.context, claims))
         self.assertEqual(4, len(sent), sent)
         self.assertEqual((1, 0), self.figures())
-
-    def test_threads(self) -> None:
-        """Four threads reserve until they are refused: exactly the limit is granted."""
-        granted: list[str] = []
-
-        def work(_number: int) -> None:
-            with contextlib.suppress(exceptions.OverQuota):
-                while True:
-                    granted.extend(self.engine.reserve(self.context, {"gpu": 1}))
-
-        with ThreadPoolExecutor(4) as pool:
-            list(pool.map(work, range(4)))
-        self.assertEqual((0, 20), self.figures())
-        self.assertEqual(20, len(granted))
-        self.assert_invariants()
-        self.assert_log_is_quiet()
 
     def test_session_settings_are_set(self) -> None:
         """Regardless of PostgreSQL's defaults; in a transaction of several statements, and in a single statement."""
@@ -214,16 +199,16 @@ class TestStartUpParameters(PgBouncerTestCase):
     """Startup parameters in the URL: PgBouncer does not support them."""
 
     def test_refused(self) -> None:
-        url = sa.make_url(self.url).update_query_dict({"options": "-c search_path=public"})
+        """Unless they have no value."""
+        plain = self.url
+        url = sa.make_url(plain).update_query_dict({"options": "-c search_path=public"})
         self.url = url.render_as_string(hide_password=False)
         engine = self.make_engine()
         error = self.assertRaises(exceptions.DatabaseUnavailable, engine.reserve, self.context, {"gpu": 1})
         self.assertIn("unsupported startup parameter: options", str(error))
         self.assertNotIn("Retrying a transaction", self.log.output)
         self.assertNotIn("Traceback", self.log.output)
-
-    def test_without_a_value(self) -> None:
-        self.url += "?options="
+        self.url = f"{plain}?options="
         self.make_engine().reserve(self.context, {"gpu": 1})
         self.assertEqual((0, 1), self.figures())
 

@@ -22,8 +22,6 @@ from cyborg_quota.db.usages import Posting
 from cyborg_quota.types import RESERVED, UsageKey
 from tests import base, fixtures, hooks
 
-load_tests = testscenarios.load_tests_apply_scenarios
-
 SIZES = (0, 100, 1_000, 10_000, 100_000)
 """The size of the table when a statement is prepared."""
 

@@ -3,25 +3,22 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import sqlalchemy as sa
-import testscenarios
 
-from cyborg_quota import ANY, SELECT, Claim, Inventory, QuotaEngine, attachment, exceptions
+from cyborg_quota import ANY, SELECT, Claim, QuotaEngine, attachment, exceptions
 from cyborg_quota.capacity.claims import CapacityEnforcer
 from cyborg_quota.pods import claims as pod_claims
 from cyborg_quota.pods import selection as pod_selection
 from cyborg_quota.types import PodChoice
 from cyborg_quota.types.capacity import ResourceUse
 from tests import base, hooks
+from tests.base import ADMIN
 from tests.functional import test_pods
 
-load_tests = testscenarios.load_tests_apply_scenarios
-
-ADMIN = base.ADMIN
 CAD = test_pods.CAD
 TENANT = base.Context("tenant1")
 
@@ -37,9 +34,7 @@ class PodClaimTestCase(test_pods.PodTestCase):
         """Add a pod with providers of these numbers of gpu; the first one has the name of the pod."""
         self.pods.add(ADMIN, pod, **options)
         for number, total in enumerate(totals):
-            name = pod if not number else f"{pod}-{number}"
-            self.capacity.add_provider(ADMIN, name, pod=pod)
-            self.capacity.set_inventories(ADMIN, name, {"gpu": Inventory(total)})
+            self.add_provider(f"{pod}-{number}" if number else pod, pod=pod, gpu=total)
 
     def claim(self, amount: int = 1, *, engine: QuotaEngine | None = None, **arguments: Any) -> str | None:
         """Claim for tenant1, by default in its pod. Returns the name of the provider."""
@@ -48,6 +43,11 @@ class PodClaimTestCase(test_pods.PodTestCase):
         uuids = quotas.reserve(arguments.pop("context"), {"gpu": amount}, **arguments)
         (row,) = self.engine.list_reservations(ADMIN, reservations=uuids)
         return row.provider
+
+    def reserve_each(self, *claims: Claim, group: str | None = None) -> list[str | None]:
+        """The provider of each of these claims of one call."""
+        uuids = self.quotas.reserve_many(TENANT, claims, group=group)
+        return [row.provider for row in self.engine.list_reservations(ADMIN, reservations=uuids)]
 
     def refused(self, amount: int = 1, **arguments: Any) -> exceptions.OverCapacity:
         return self.assertRaises(exceptions.OverCapacity, self.claim, amount, **arguments)
@@ -73,39 +73,25 @@ class TestFiltersDecideInTheTransaction(PodClaimTestCase):
         for pod in ("p1", "p2"):
             self.add(pod, 20, zone="z1")
 
-    def reset(self) -> None:
-        self.pods.change(ADMIN, "p1", affinity={}, state="available")
-        self.pods.set_usage(ADMIN, "p1", {"gpu": ResourceUse(20, 0)})
-
     def claimed(self, project_id: str, change: Callable[[], object]) -> list[tuple[str | None, str]]:
         """The bindings of a project whose claim has placed itself in p1 when ``change`` is made."""
-        place, pending = CapacityEnforcer.prepare, [change]
+        claim = functools.partial(self.claim, context=base.Context(project_id), pod=PodChoice(zone="z1"))
+        return self.bindings(project_id, CapacityEnforcer, "prepare", change, claim)
 
-        def place_then_change(claimer: Any, claims: Any) -> Any:
-            placement = place(claimer, claims)
-            if pending:
-                pending.pop()()
-            return placement
-
-        self.reset()
-        with mock.patch.object(CapacityEnforcer, "prepare", place_then_change):
-            self.claim(context=base.Context(project_id), pod=PodChoice(zone="z1"))
+    def bindings(
+        self, project_id: str, owner: Any, name: str, change: Callable[[], object], call: Callable[[], object]
+    ) -> list[tuple[str | None, str]]:
+        """The bindings of a project after a call, if ``change`` is made when the function has returned."""
+        self.pods.change(ADMIN, "p1", affinity={}, state="available")
+        self.pods.set_usage(ADMIN, "p1", {"gpu": ResourceUse(20, 0)})
+        with hooks.Meanwhile(owner, name, change, after=True):
+            call()
         return self.history(project_id)
 
     def selected(self, project_id: str, change: Callable[[], object]) -> list[tuple[str | None, str]]:
         """The bindings of a project whose selection has ranked p1 first when ``change`` is made."""
-        ranked, pending = pod_selection.PodSelection.ranked, [change]
-
-        def rank_then_change(selection: Any, *arguments: Any) -> Any:
-            found = ranked(selection, *arguments)
-            if pending:
-                pending.pop()()
-            return found
-
-        self.reset()
-        with mock.patch.object(pod_selection.PodSelection, "ranked", rank_then_change):
-            self.pods.select(ADMIN, project_id=project_id, zone="z1", request={"gpu": 1})
-        return self.history(project_id)
+        select = functools.partial(self.pods.select, ADMIN, project_id=project_id, zone="z1", request={"gpu": 1})
+        return self.bindings(project_id, pod_selection.PodSelection, "ranked", change, select)
 
     def ways(self) -> list[Callable[[str, Callable[[], object]], list[tuple[str | None, str]]]]:
         """On SQLite, which has one writer, the change would wait for the transaction of the selection."""
@@ -157,42 +143,36 @@ class TestBinding(PodClaimTestCase):
         self.assertEqual("p3", self.claim(1), "p1 would fit it, but the binding has moved")
         self.assertEqual([("p1", "first"), ("p3", "claim")], self.history())
 
-    def test_a_refused_claim_changes_no_binding(self) -> None:
-        """A quota refusal comes first."""
-        self.add("p1", 4)
-        self.add("p2", 9)
-        self.limits.own["tenant1", "gpu"] = 4
-        for amount in (5, 99):
+    def test_a_full_pod_and_one_in_maintenance_are_left(self) -> None:
+        """A refused claim changes no binding; a quota refusal comes first."""
+        self.add("p1", 9, threshold=50)
+        self.limits.own["tenant1", "gpu"] = 8
+        for amount in (9, 99):
             self.assertRaises(exceptions.OverQuota, self.claim, amount)
         self.assertEqual([], self.history())
-        self.claim(3)
-        self.assertRaises(exceptions.OverQuota, self.claim, 9)
+        self.assertEqual("p1", self.claim())
+        self.fill("p1", 5)
+        self.add("p2", 1)
         self.limits.own["tenant1", "gpu"] = 99
+        lost = self.useFixture(hooks.LostCommits(self.engine, self.backend))
+        self.assertEqual("p2", self.claim())
+        self.assertEqual(1, lost.lost)
         self.assertEqual(
             "The claim does not fit: any provider, resource gpu: requested 10: "
             "no pod that the project may use has a provider that can take gpu=10",
             str(self.refused(10)),
         )
-        self.assertEqual([("p1", "first")], self.history())
-        self.refused(10, context=base.Context("tenant2"))
-        self.refused(pod=PodChoice(zone="x"))
-        self.assertEqual([], self.history("tenant2"))
-
-    def test_a_full_pod_and_one_in_maintenance_are_left(self) -> None:
-        self.add("p1", 9, threshold=50)
-        self.assertEqual("p1", self.claim())
-        self.fill("p1", 5)
-        self.add("p2", 1)
-        self.assertEqual("p2", self.claim())
-        self.refused()
         self.fill("p1", 4)
         self.pods.change(ADMIN, "p2", state="maintenance")
         self.pods.change(ADMIN, "p1", state="disabled")
         self.refused()
+        self.refused(pod=PodChoice(zone="x"))
+        self.refused(context=base.Context("tenant2"))
         self.assertEqual([("p1", "first"), ("p2", "full")], self.history())
         self.pods.change(ADMIN, "p1", state="available")
         self.assertEqual("p1", self.claim())
         self.assertEqual(("p1", "maintenance"), self.history()[-1])
+        self.assertEqual([], self.history("tenant2"))
 
     def test_a_repeat_returns_the_first_rows(self) -> None:
         """Also if another pod would be selected now: the binding does not move."""
@@ -254,10 +234,6 @@ class TestGroup(PodClaimTestCase):
 class TestOneCall(PodClaimTestCase):
     """Claims of one call."""
 
-    def reserve_all(self, *claims: Claim, group: str | None = None) -> list[str | None]:
-        uuids = self.quotas.reserve_many(TENANT, claims, group=group)
-        return [row.provider for row in self.engine.list_reservations(ADMIN, reservations=uuids)]
-
     @staticmethod
     def in_pod(amount: int, pod: str | PodChoice = SELECT, consumer: str | None = None) -> Claim:
         return Claim(consumer, {"gpu": amount}, provider=ANY, pod=pod)
@@ -265,27 +241,27 @@ class TestOneCall(PodClaimTestCase):
     def test_equal_choices_go_to_one_pod(self) -> None:
         self.add("p1", 3)
         self.add("p2", 2, 2)
-        self.assertEqual({"p2", "p2-1"}, set(self.reserve_all(self.in_pod(2), self.in_pod(2))))
-        self.assertRaises(exceptions.OverCapacity, self.reserve_all, self.in_pod(1), self.in_pod(3))
+        self.assertEqual({"p2", "p2-1"}, set(self.reserve_each(self.in_pod(2), self.in_pod(2))))
+        self.assertRaises(exceptions.OverCapacity, self.reserve_each, self.in_pod(1), self.in_pod(3))
         named = Claim(None, {"gpu": 2}, provider="p1")
         self.add("p3", 9)
         claims = [Claim(None, {"gpu": 1}, provider=ANY), self.in_pod(2, consumer="c"), named]
-        self.assertEqual(["p1", "p3", "p1"], self.reserve_all(*claims), "the named one first, then those in pods")
-        self.assertEqual(["p3", "p3"], self.reserve_all(self.in_pod(1), claims[1]), "a repeat of one of them")
+        self.assertEqual(["p1", "p3", "p1"], self.reserve_each(*claims), "the named one first, then those in pods")
+        self.assertEqual(["p3", "p3"], self.reserve_each(self.in_pod(1), claims[1]), "a repeat of one of them")
         self.assertEqual([("p2", "first"), ("p3", "claim")], self.history())
 
     def test_different_choices_move_several_bindings(self) -> None:
         self.add("p1", 1)
         self.add("p2", 1, affinity=CAD)
         choices = (SELECT, PodChoice(affinity=CAD))
-        self.reserve_all(*(self.in_pod(1, choice) for choice in choices))
+        self.reserve_each(*(self.in_pod(1, choice) for choice in choices))
         self.add("p3", 4, affinity=CAD)
         self.add("p4", 4)
-        self.assertEqual({"p3", "p4"}, set(self.reserve_all(*(self.in_pod(1, choice) for choice in choices))))
+        self.assertEqual({"p3", "p4"}, set(self.reserve_each(*(self.in_pod(1, choice) for choice in choices))))
         expected = [("p1", "first"), ("p2", "first"), ("p3", "claim"), ("p4", "claim")]
         self.assertEqual(expected, sorted(self.history(), key=str))
         claims = [self.in_pod(1, choice) for choice in reversed(choices)]
-        self.assertEqual(["p3", "p3"], self.reserve_all(*claims, group="vm"), "the pod of the group's first claim")
+        self.assertEqual(["p3", "p3"], self.reserve_each(*claims, group="vm"), "the pod of the group's first claim")
 
 
 class TestNamedPod(PodClaimTestCase):
@@ -337,8 +313,7 @@ class TestNamedPod(PodClaimTestCase):
 class TestStatements(PodClaimTestCase):
     def test_without_a_pod_no_statement_is_added(self) -> None:
         self.add("p1", 99)
-        self.capacity.add_provider(ADMIN, "free", can_host=False)
-        self.capacity.set_inventories(ADMIN, "free", {"gpu": Inventory(9)})
+        self.add_provider("free", can_host=False, gpu=9)
 
         def reserve(**arguments: Any) -> list[str]:
             with hooks.recorded_statements(self.engine) as sent:
@@ -360,77 +335,43 @@ class TestConcurrency(PodClaimTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.add("p1", 4)
-        self.add("p2", 4)
-        self.add("p3", 4)
+        for pod in ("p1", "p2", "p3"):
+            self.add(pod, 4)
         self.other = self.make_engine()
         self.claim()  # (fills the caches)
 
     def between(self, act: Callable[[], object], amount: int = 4, **arguments: Any) -> str | None:
         """Claim, while ``act`` runs between the read and the transaction of the first attempt."""
-        claimer = self.engine._driver.subjects["capacity"]
-        place = claimer.prepare
-        turns: list[Any] = []
+        with hooks.Meanwhile(self.engine._driver.subjects["capacity"], "prepare", act, after=True) as attempts:
+            provider = self.claim(amount, **arguments)
+        self.assertGreater(attempts.count, 1, "the first attempt was not affected")
+        return provider
 
-        def place_and_act(pending: Any) -> Any:
-            placement = place(pending)
-            turns.append(placement)
-            if len(turns) == 1:
-                act()
-            return placement
-
-        claimer.prepare = place_and_act
-        try:
-            return self.claim(amount, **arguments)
-        finally:
-            claimer.prepare = place
-            self.assertGreater(len(turns), 1, "the first attempt was not affected")
-
-    def test_the_next_pod_goes_into_maintenance(self) -> None:
-        drain = lambda: self.other.pods.change(ADMIN, "p2", state="maintenance")  # noqa: E731
-        self.assertEqual("p3", self.between(drain))
+    def test_another_call_changes_the_pod_or_the_binding(self) -> None:
+        self.assertEqual("p3", self.between(lambda: self.other.pods.change(ADMIN, "p2", state="maintenance")))
         self.assertEqual([("p1", "first"), ("p3", "claim")], self.history())
-
-    def test_another_call_changes_the_binding(self) -> None:
-        move = lambda: self.other.pods.move_binding(ADMIN, "tenant1", "p3")  # noqa: E731
-        self.assertEqual("p3", self.between(move))
-        self.assertEqual([("p1", "first"), ("p3", "operator")], self.history())
+        self.assertEqual("p1", self.between(lambda: self.other.pods.move_binding(ADMIN, "tenant1", "p1"), 1))
+        self.assertEqual(("p1", "operator"), self.history()[-1])
         create = lambda: self.other.pods.move_binding(ADMIN, "tenant2", "p1")  # noqa: E731
-        self.assertEqual("p1", self.between(create, 3, context=base.Context("tenant2")))
+        self.assertEqual("p1", self.between(create, 2, context=base.Context("tenant2")))
         self.assertEqual([("p1", "operator")], self.history("tenant2"))
 
     def test_another_call_takes_the_capacity_of_the_bound_pod(self) -> None:
         """The claim takes another provider of the pod, if one fits; the binding moves only if none does."""
-        self.capacity.add_provider(ADMIN, "p1-1", pod="p1")
-        self.capacity.set_inventories(ADMIN, "p1-1", {"gpu": Inventory(9)})
-        take = lambda: self.other.reserve(base.Context("x"), {"gpu": 3}, provider="p1")  # noqa: E731
-        self.assertEqual("p1-1", self.between(take, 3))
+        self.add_provider("p1-1", pod="p1", gpu=9)
+        self.assertEqual("p1-1", self.between(lambda: self.take(3, "p1"), 3))
         self.assertEqual([("p1", "first")], self.history())
-        take = lambda: self.other.reserve(base.Context("x"), {"gpu": 6}, provider="p1-1")  # noqa: E731
-        self.assertEqual("p2", self.between(take, 3))
+        self.assertEqual("p2", self.between(lambda: self.take(6, "p1-1"), 3))
         self.assertEqual([("p1", "first"), ("p2", "claim")], self.history())
-        take = lambda: self.other.reserve(base.Context("x"), {"gpu": 1}, provider="p3")  # noqa: E731
-        self.capacity.add_provider(ADMIN, "p3-1", pod="p3")
-        self.capacity.set_inventories(ADMIN, "p3-1", {"gpu": Inventory(9)})
-        self.assertEqual("p3-1", self.between(take), "the next pod")
+        self.add_provider("p3-1", pod="p3", gpu=9)
+        self.assertEqual("p3-1", self.between(lambda: self.take(1, "p3")), "the next pod")
+
+    def take(self, amount: int, provider: str) -> None:
+        self.other.reserve(base.Context("x"), {"gpu": amount}, consumer=provider, provider=provider)
 
     def test_the_last_capacity_is_freed_in_the_meantime(self) -> None:
         """A refused provider is tried again before the binding moves."""
-
-        def take_and_free() -> None:
-            self.other.reserve(base.Context("x"), {"gpu": 1}, provider="p1", consumer="y")
-            self.useFixture(hooks.Interleaved(self.engine, "SELECT pod_bindings", free))
-
-        def free() -> None:
-            self.other.release(base.Context("x"), consumer="y")
-
-        self.assertEqual("p1", self.between(take_and_free, 3))
+        free = lambda: self.other.release(base.Context("x"), consumer="p1")  # noqa: E731
+        freed = hooks.Interleaved(self.engine, "SELECT pod_bindings", free)
+        self.assertEqual("p1", self.between(lambda: (self.take(1, "p1"), self.useFixture(freed)), 3))
         self.assertEqual([("p1", "first")], self.history())
-
-    def test_the_answer_to_a_commit_is_lost(self) -> None:
-        for amount, pod in ((4, "p2"), (4, "p3")):
-            lost = self.useFixture(hooks.LostCommits(self.engine, self.backend))
-            self.assertEqual(pod, self.claim(amount, consumer=pod))
-            self.assertEqual(1, lost.lost)
-        self.assertEqual([("p1", "first"), ("p2", "claim"), ("p3", "claim")], self.history())
-        self.assertEqual([1, 4, 4], [record.used for record in self.capacity.list_inventories(ADMIN)])

@@ -9,18 +9,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import fixtures as fx
-import testscenarios
 
 from cyborg_quota import Inventory, exceptions
 from cyborg_quota.cli import expirer
 from cyborg_quota.db import models
 from cyborg_quota.types.capacity import CollectedPod, ResourceUse
 from tests import base, fixtures
+from tests.base import ADMIN
 from tests.race.workers import race
 
-load_tests = testscenarios.load_tests_apply_scenarios
-
-ADMIN = base.ADMIN
 DAY_SECONDS = 86400
 LONG_SECONDS = 60.0
 
@@ -37,8 +34,7 @@ class CollectionTestCase(base.LedgerTestCase):
             self.pods.add(ADMIN, name, endpoint=endpoint, threshold=80)
 
     def collect(self, *names: str, read: Any = read_eight, **options: Any) -> dict[str, CollectedPod]:
-        found = self.pods.collect(ADMIN, names or None, read_endpoint=read, **options)
-        return {one.usage.pod: one for one in found}
+        return {one.usage.pod: one for one in self.pods.collect(ADMIN, names or None, read_endpoint=read, **options)}
 
     def stored(self) -> dict[str, Any]:
         return {usage.pod: usage.usage for usage in self.pods.list_usages(ADMIN)}
@@ -48,6 +44,15 @@ class TestCollect(CollectionTestCase):
     scenarios = fixtures.SCENARIOS[:1]  # what is stored is tested in TestDue, on each database
 
     def test_own_inventories_and_endpoints(self) -> None:
+        """A pod with nothing to measure stays without measurement, and counts as having room.
+
+        Otherwise a cloud without inventories could not use pods.
+        """
+        self.assertEqual((None, None), (self.collect("p1")["p1"].error, self.stored()["p1"]))
+        self.assertEqual("p1", self.pods.select(ADMIN, request={"gpu": 1}, project_id="film").pod)
+        self.pods.set_usage(ADMIN, "p1", {"gpu": ResourceUse(8, 0)})
+        self.collect("p1")
+        self.assertEqual({}, self.stored()["p1"], "its inventories were removed")
         for name in ("n1", "n2"):
             self.engine.capacity.add_provider(ADMIN, name, pod="p1")
             self.engine.capacity.set_inventories(ADMIN, name, {"gpu": Inventory(8, reserved=1), "fpga": Inventory(2)})
@@ -60,14 +65,6 @@ class TestCollect(CollectionTestCase):
         self.assertEqual({"p1": own, "p2": gpu, "p3": gpu}, self.stored())
         self.assertEqual(own, collected["p1"].usage.usage)
         self.assertEqual({"p1": own, "p2": {}}, self.pods.measure(ADMIN, ["p1", "p2"]), "own inventories only")
-
-    def test_a_pod_with_nothing_to_measure_stays_without_measurement(self) -> None:
-        """It counts as having room: otherwise a cloud without inventories could not use pods."""
-        self.assertEqual((None, None), (self.collect("p1")["p1"].error, self.stored()["p1"]))
-        self.assertEqual("p1", self.pods.select(ADMIN, request={"gpu": 1}, project_id="film").pod)
-        self.pods.set_usage(ADMIN, "p1", {"gpu": ResourceUse(8, 0)})
-        self.collect("p1")
-        self.assertEqual({}, self.stored()["p1"], "its inventories were removed")
 
     def test_one_that_does_not_answer_keeps_its_last_figures(self) -> None:
         self.collect()
@@ -119,24 +116,23 @@ class TestCollect(CollectionTestCase):
         self.assertEqual({"gpu": ResourceUse(8, 3)}, self.stored()["p2"])
 
     def test_the_figures_of_another_endpoint(self) -> None:
-        """They are removed with the endpoint, and a measurement of it that ends later is ignored."""
+        """They are removed with it, and what is measured there meanwhile is ignored; as that of a removed pod."""
         self.collect(max_age_seconds=DAY_SECONDS)
+        other = self.make_engine().pods
+        changes = {"cloud/two": lambda: other.remove(ADMIN, "p2"), "cloud/three": self.change_endpoint}
 
-        def read_and_change(_endpoint: str, _check: Any) -> Mapping[str, ResourceUse]:
-            self.make_engine().pods.change(ADMIN, "p3", endpoint="cloud/four")
+        def read_and_change(endpoint: str, _check: Any) -> Mapping[str, ResourceUse]:
+            changes[endpoint]()
             return {"gpu": ResourceUse(8, 1)}
 
         self.pods.change(ADMIN, "p2", weight=1, endpoint="cloud/two")
         self.collect("p3", read=read_and_change)
         self.assertEqual({"p1": None, "p2": {"gpu": ResourceUse(8, 3)}, "p3": None}, self.stored())
         self.assertEqual(["p3"], [name for name in self.collect(max_age_seconds=DAY_SECONDS) if name != "p1"])
+        self.assertEqual({}, self.collect("p2", read=read_and_change))
 
-    def test_a_pod_that_is_removed_meanwhile(self) -> None:
-        def read(_endpoint: str, _check: Any) -> Any:
-            self.make_engine().pods.remove(ADMIN, "p2")
-            return {}
-
-        self.assertEqual({}, self.collect("p2", read=read))
+    def change_endpoint(self) -> None:
+        self.make_engine().pods.change(ADMIN, "p3", endpoint="cloud/four")
 
 
 class TestDue(CollectionTestCase):
@@ -155,8 +151,7 @@ class TestDue(CollectionTestCase):
     def test_an_interval_that_is_shorter_than_the_pause_after_a_failure(self) -> None:
         """Each pod is measured again as soon as its measurement is that old."""
         self.assertEqual({"p1", "p2", "p3"}, self.collect(max_age_seconds=1).keys())
-        now = datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)
-        past = now - datetime.timedelta(seconds=9)
+        past = datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None) - datetime.timedelta(seconds=9)
         with self.sql.begin() as connection:
             connection.execute(models.pod_usages.update().values(measured_at=past))
             connection.execute(models.pods.update().values(measurement_began_at=past))
@@ -173,12 +168,6 @@ class TestDue(CollectionTestCase):
             self.assertEqual({"p2", "p3"}, collected.keys())
             self.assertEqual([usage] * 2, [self.stored()[pod] for pod in ("p2", "p3")])
 
-    def test_how_often_the_service_searches(self) -> None:
-        settings = fixtures.configuration()
-        for interval, spacing in ((86400, 60), (300, 60), (10, 10)):
-            settings.set_override("collect_interval", interval, "pods")
-            self.assertEqual(spacing, expirer._collect_spacing(settings))
-
     def set_times(self, column: str, table: str, year: int = 2001) -> None:
         """Set a time of all rows."""
         with self.sql.begin() as connection:
@@ -186,6 +175,9 @@ class TestDue(CollectionTestCase):
 
     def test_the_periodic_job(self) -> None:
         settings = fixtures.configuration()
+        for interval, spacing in ((86400, 60), (10, 10), (300, 60)):
+            settings.set_override("collect_interval", interval, "pods")
+            self.assertEqual(spacing, expirer._collect_spacing(settings))
         log = self.useFixture(fx.FakeLogger())
         maintenance = expirer.Maintenance(settings, self.engine)
         self.patch(maintenance, "_read_endpoint", self.read_one_of_two)
@@ -215,10 +207,13 @@ class TestNotices(CollectionTestCase):
         self.measure("p1", gpu=7, fpga=8)
         self.measure("p2", gpu=0)
         self.pods.set_usage(ADMIN, "p3", {"gpu": ResourceUse(0, 0)})
-        (notice,) = self.pods.notices(ADMIN)
-        self.assertEqual(("p1", "fpga", 0, 80), (notice.pod, notice.resource, notice.before, notice.now))
-        self.assertEqual(
-            "pod p1, resource fpga: at the threshold of 80 % of the capacity (used 8, capacity 10)", str(notice)
+        maintenance = expirer.Maintenance(fixtures.configuration(), self.engine)
+        log = self.useFixture(fx.FakeLogger(format="%(levelname)s %(message)s"))
+        self.assertEqual(1, maintenance.notify())
+        self.assertIn(
+            "WARNING threshold crossed: pod p1, resource fpga: at the threshold of 80 % of the capacity (used 8, "
+            "capacity 10) [pod=p1 resource=fpga capacity=10 used=8 level_before=0 level=80]",
+            log.output,
         )
         self.assertEqual([], self.taken())
         self.measure("p1", gpu=8, fpga=9)
@@ -228,21 +223,10 @@ class TestNotices(CollectionTestCase):
         self.assertEqual([("p1", "gpu", 85, 0)], self.taken())
         self.measure("p1", gpu=8)
         self.assertEqual([("p1", "fpga", 85, 0)], self.taken())
+        self.useFixture(fx.MonkeyPatch("cyborg_quota.cli.notifications.SUMMARIZE_ABOVE", 0))
+        self.measure("p2", gpu=9)
+        maintenance.notify()
+        self.assertIn("by 1 resources of pods: 1 at the threshold of 80 %", log.output)
         self.pods.change(ADMIN, "p1", threshold=80)
         self.engine.close()
         self.assertEqual(1, sum(race(*[lambda: len(self.pods.notices(ADMIN))] * 4)))
-
-    def test_they_are_logged(self) -> None:
-        settings = fixtures.configuration()
-        log = self.useFixture(fx.FakeLogger(format="%(levelname)s %(message)s"))
-        self.measure("p1", gpu=8)
-        self.assertEqual(1, expirer.Maintenance(settings, self.engine).notify())
-        self.assertIn(
-            "WARNING threshold crossed: pod p1, resource gpu: at the threshold of 80 % of the capacity (used 8, "
-            "capacity 10) [pod=p1 resource=gpu capacity=10 used=8 level_before=0 level=80]",
-            log.output,
-        )
-        self.useFixture(fx.MonkeyPatch("cyborg_quota.cli.notifications.SUMMARIZE_ABOVE", 0))
-        self.measure("p2", gpu=9)
-        expirer.Maintenance(settings, self.engine).notify()
-        self.assertIn("by 1 resources of pods: 1 at the threshold of 80 %", log.output)

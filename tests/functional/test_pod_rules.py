@@ -7,21 +7,15 @@ The rules are the same on each database; these tests use SQLite.
 from __future__ import annotations
 
 from collections.abc import Callable
-from unittest import mock
-
-import testscenarios
 
 from cyborg_quota import ANY, SELECT, Claim, Inventory, exceptions
 from cyborg_quota.capacity import tables
 from cyborg_quota.capacity.claims import CapacityEnforcer
-from cyborg_quota.types import PodChoice
 from cyborg_quota.types.capacity import ResourceUse
 from tests import base, fixtures, hooks
+from tests.base import ADMIN
 from tests.functional import test_pod_claims
 
-load_tests = testscenarios.load_tests_apply_scenarios
-
-ADMIN = base.ADMIN
 CAD = test_pod_claims.CAD
 TENANT = test_pod_claims.TENANT
 
@@ -51,20 +45,16 @@ class TestBoundPodIsFull(RuleTestCase):
         self.assertEqual([("p1", "first"), ("p2", "full")], self.history())
         self.refused(context=base.Context("tenant2"))
 
-    def test_not_in_maintenance(self) -> None:
-        self.add("p1", 9)
-        self.claim()
-        for state in ("maintenance", "disabled"):
-            self.pods.change(ADMIN, "p1", state=state)
-            self.refused()
-
 
 class TestGroupOfOneCall(RuleTestCase):
     """A claim that selects its pod follows a claim of its group and call that names a provider or a pod."""
 
-    def test_a_group_stays_together(self) -> None:
+    def setUp(self) -> None:
+        super().setUp()
         for pod in ("p1", "p2"):
-            self.add(pod, 10)
+            self.add(pod, 3)
+
+    def test_a_group_stays_together(self) -> None:
         selecting = Claim("b", {"gpu": 1}, provider=ANY, pod=SELECT)
         for number, named in enumerate(
             [Claim("a", {"gpu": 1}, provider="p2"), Claim("a", {"gpu": 1}, provider=ANY, pod="p2")]
@@ -75,94 +65,68 @@ class TestGroupOfOneCall(RuleTestCase):
                 self.assertEqual("p2", self.claim(group=group), "and so does the next call")
                 self.engine.release(ADMIN, group=group, project_id="tenant1")
         self.assertEqual([], self.history())
-
-    def test_what_the_group_holds_comes_first(self) -> None:
-        for pod in ("p1", "p2"):
-            self.add(pod, 10)
+        # Another group, and a provider in no pod, decide nothing. What the group holds comes first.
+        self.add_provider("free", gpu=9)
+        for named in (Claim("a", {"gpu": 1}, provider="p2", group="x"), Claim("c", {"gpu": 1}, provider="free")):
+            self.assertEqual("p1", self.reserve_all(named, selecting, group="vm")["b"])
+            self.engine.release(ADMIN, consumer="b", project_id="tenant1")
         self.claim(group="vm")
-        named = Claim("a", {"gpu": 1}, provider="p2")
-        found = self.reserve_all(named, Claim("b", {"gpu": 1}, provider=ANY, pod=SELECT), group="vm")
-        self.assertEqual({"a": "p2", "b": "p1"}, found)
+        found = self.reserve_all(Claim("d", {"gpu": 1}, provider="p2"), selecting, group="vm")
+        self.assertEqual({"d": "p2", "b": "p1"}, found)
 
     def test_groups_that_hold_something_in_several_pods_are_placed_one_by_one(self) -> None:
         """One call claims for two groups, of which each fits in another pod."""
-        for pod in ("p1", "p2"):
-            self.add(pod, 3)
         for group in ("g1", "g2"):
             for pod in ("p1", "p2"):
                 self.reserve_all(Claim(f"{group} {pod}", {"gpu": 1}, provider=pod), group=group)
         claims = [Claim(f"more {one}", {"gpu": 1}, one, provider=ANY, pod=SELECT) for one in ("g1", "g2")]
         self.assertEqual({"more g1": "p1", "more g2": "p2"}, self.reserve_all(*claims))
 
-    def test_another_group_and_a_provider_in_no_pod_decide_nothing(self) -> None:
-        for pod in ("p1", "p2"):
-            self.add(pod, 10)
-        self.capacity.add_provider(ADMIN, "free")
-        self.capacity.set_inventories(ADMIN, "free", {"gpu": Inventory(9)})
-        for named in (Claim("a", {"gpu": 1}, provider="p2", group="x"), Claim("c", {"gpu": 1}, provider="free")):
-            found = self.reserve_all(named, Claim("b", {"gpu": 1}, provider=ANY, pod=SELECT), group="vm")
-            self.assertEqual("p1", found["b"])
-            self.engine.release(ADMIN, consumer="b", project_id="tenant1")
-
 
 class TestRefusedNamedProvider(RuleTestCase):
     """No other provider helps a call of which a claim names a provider that refuses it: it is refused at once."""
 
     def attempts(self, kind: type[Exception], *claims: Claim) -> int:
-        place = mock.patch.object(CapacityEnforcer, "prepare", autospec=True, side_effect=CapacityEnforcer.prepare)
-        with place as calls:
+        with hooks.Meanwhile(CapacityEnforcer, "prepare", lambda: None) as calls:
             self.assertRaises(kind, self.engine.reserve_many, TENANT, claims)
-        return int(calls.call_count)
+        return calls.count
 
-    def test_another_resource_at_the_same_provider(self) -> None:
+    def test_it_is_refused_at_once(self) -> None:
+        """The other claim is of another resource at the same provider, or of the same resource."""
         for pod in ("p1", "p2"):
             self.add(pod, 1)
             self.capacity.set_inventories(ADMIN, pod, {"fpga": Inventory(5)})
+        self.add("p3", 8)
+        self.capacity.set_inventories(ADMIN, "p3", {"gpu": Inventory(8, max_unit=2)})
         self.select()
         self.engine.reserve(base.Context("x"), {"gpu": 1}, provider="p1")
-        named = Claim("a", {"gpu": 1}, provider="p1")
-        for how in (None, SELECT):
-            other = Claim("b", {"fpga": 1}, provider=ANY, pod=how)
-            self.assertLessEqual(self.attempts(exceptions.OverCapacity, named, other), 2)
-
-    def test_the_same_resource(self) -> None:
-        self.add("p1", 8)
-        self.capacity.set_inventories(ADMIN, "p1", {"gpu": Inventory(8, max_unit=2)})
-        named = Claim("a", {"gpu": 3}, provider="p1")
-        for how in (None, SELECT):
-            other = Claim("b", {"gpu": 1}, provider=ANY, pod=how)
-            self.assertLessEqual(self.attempts(exceptions.OverCapacity, named, other), 2)
+        for named in (Claim("a", {"gpu": 1}, provider="p1"), Claim("a", {"gpu": 3}, provider="p3")):
+            for how in (None, SELECT):
+                other = Claim("b", {"fpga" if named.provider == "p1" else "gpu": 1}, provider=ANY, pod=how)
+                self.assertLessEqual(self.attempts(exceptions.OverCapacity, named, other), 2)
 
 
 class TestMeasurement(RuleTestCase):
     """Which measured pods count as full if the resources are not known."""
 
-    def measure(self, pod: str, **uses: tuple[int, int]) -> None:
-        """Store (capacity, used) of each resource."""
-        self.pods.set_usage(ADMIN, pod, {name: ResourceUse(*use) for name, use in uses.items()})
-
-    def test_an_inventory_without_capacity_does_not_count(self) -> None:
+    def test_which_are_full(self) -> None:
+        """One that has nothing is. An inventory without capacity does not count, unless it is requested."""
         for pod in ("p1", "p2"):
             self.add(pod, 9)
         self.select()
-        self.measure("p1", gpu=(9, 0), fpga=(0, 0))
-        self.assertEqual("p1", self.pod_of())
-        self.assertEqual("p2", self.pod_of(request={"fpga": 1, "gpu": 1}), "but a requested one does")
-
-    def test_a_pod_that_has_nothing_is_full(self) -> None:
-        for pod in ("p1", "p2"):
-            self.add(pod, 9)
-        self.measure("p1")
-        self.assertEqual("p2", self.pod_of("t1"))
-        self.measure("p1", fpga=(0, 0))
-        self.assertEqual("p2", self.pod_of("t2"))
-        self.measure("p1", fpga=(0, 1))
-        self.assertEqual("p2", self.pod_of("t3"))
-
-    def test_zone_of_a_claim(self) -> None:
-        self.add("p1", 9, zone="a")
-        self.measure("p1")
-        self.refused(pod=PodChoice(zone="a"))
+        for number, (usage, is_full) in enumerate(
+            [
+                ({"gpu": (9, 0), "fpga": (0, 0)}, False),
+                ({}, True),
+                ({"fpga": (0, 0)}, True),
+                ({"fpga": (0, 1)}, True),
+            ]
+        ):
+            self.pods.set_usage(ADMIN, "p1", {name: ResourceUse(*use) for name, use in usage.items()})
+            self.assertEqual("p2" if is_full else "p1", self.pod_of(f"t{number}"), usage)
+            if not is_full:
+                self.assertEqual("p1", self.pod_of())
+                self.assertEqual("p2", self.pod_of(request={"fpga": 1, "gpu": 1}))
 
 
 class TestStatements(RuleTestCase):
@@ -184,8 +148,7 @@ class TestStatements(RuleTestCase):
         self.assertEqual(1, len(self.sent(self.select)))
         for number in range(3):
             self.fill(f"p{number}")
-        sent = self.sent(self.select)
-        self.assertEqual(["SELECT"] * 3, [statement.split()[0] for statement in sent])
+        self.assertEqual(["SELECT"] * 3, [statement.split()[0] for statement in self.sent(self.select)])
         for tags in ({}, {"x": "1"}):
             self.pods.move_binding(ADMIN, "tenant1", "p0", affinity=tags)
             self.assertEqual("p0", self.pod_of(affinity=tags), "each request has its own answer")
@@ -225,11 +188,7 @@ class TestStatements(RuleTestCase):
         claims = [Claim(None, {"gpu": amount}, provider=ANY, pod=SELECT) for amount in (1, 2)]
         self.add("p12", 2)
         self.add("p13", 3)
-        self.assertEqual(["p13", "p13"], list(self.reserve_each(*claims)))
-
-    def reserve_each(self, *claims: Claim) -> list[str | None]:
-        uuids = self.quotas.reserve_many(TENANT, claims)
-        return [row.provider for row in self.engine.list_reservations(ADMIN, reservations=uuids)]
+        self.assertEqual(["p13", "p13"], self.reserve_each(*claims))
 
     def test_only_providers_that_can_host_fit(self) -> None:
         """The query of all pods finds neither these, nor those whose units refuse the claim."""
@@ -240,8 +199,7 @@ class TestStatements(RuleTestCase):
         self.capacity.set_inventories(ADMIN, "p3", {"gpu": Inventory(9)})
         self.add("p4", 9)
         self.capacity.set_inventories(ADMIN, "p4", {"gpu": Inventory(9, max_unit=1)})
-        self.capacity.add_provider(ADMIN, "free")
-        self.capacity.set_inventories(ADMIN, "free", {"gpu": Inventory(9)})
+        self.add_provider("free", gpu=9)
         self.refused(2)
         with self.sql.connect() as connection:
             self.assertEqual(set(), tables.pods_that_fit(connection, {"gpu": 2}))

@@ -15,7 +15,7 @@ import fixtures as fx
 from oslo_config import cfg
 from oslo_policy import policy as oslo_policy
 
-from cyborg_quota import ANY, Headroom, Inventory, QuotaEngine, exceptions, policy
+from cyborg_quota import ANY, Headroom, QuotaEngine, exceptions, policy
 from tests import base, fixtures
 from tests.functional import test_limits
 
@@ -69,22 +69,22 @@ class PolicyTestCase(test_limits.LimitsTestCase):
 
 
 class TestWhoMaySet(PolicyTestCase):
-    def test_the_administrator_of_the_parent_may(self) -> None:
-        self.assertTrue(self.may(User("physics", roles=["member", "admin"]), "higgs"))
-        self.admin.unset_limit(User("physics", roles=["Admin"]), "gpu", "higgs")
-        self.admin.set_limits(User("physics", roles=["admin"]), {"gpu": 4, "fpga": None}, "higgs")
-
     def test_the_role_in_the_parent_decides(self) -> None:
         """Not one in the project itself, in a sibling, or further up."""
         self.assertTrue(self.may(User("atlas", roles=["admin"]), "physics", 20))
-        self.assertTrue(self.may(User("physics", roles=["manager"]), "higgs"))
+        for roles in (["manager"], ["member", "admin"]):
+            self.assertTrue(self.may(User("physics", roles=roles), "higgs"))
+        self.admin.unset_limit(User("physics", roles=["Admin"]), "gpu", "higgs")
+        self.admin.set_limits(User("physics", roles=["admin"]), {"gpu": 4, "fpga": None}, "higgs")
         for project_id in ("atlas", "higgs", "simulation"):
             for role in ("admin", "manager"):
                 self.assertFalse(self.may(User(project_id, roles=[role]), "higgs"))
-        for roles in (["member"], None):
-            self.assertFalse(self.may(User("physics", roles=roles), "higgs"))
-        for context in (base.Context("physics"), object()):
+        for context in (User("physics", roles=["member"]), User("physics"), base.Context("physics"), object()):
             self.assertFalse(self.may(context, "higgs"))
+        # An engine without a configuration requires an admin.
+        self.engine._authority = self.admin._authority = policy.Policy()
+        self.assertFalse(self.may(User("physics", roles=["admin"]), "higgs"))
+        self.assertTrue(self.may(base.ADMIN, "higgs"))
 
     def test_the_parent_of_a_root_matches_no_context(self) -> None:
         """oslo.policy compares strings: a context without a project must not match the missing parent of a root."""
@@ -112,11 +112,6 @@ class TestWhoMaySet(PolicyTestCase):
         self.assertFalse(self.may(User("physics", roles=["admin"]), "higgs"))
         self.assertEqual(["physics", "atlas"], asked)
 
-    def test_an_engine_without_a_configuration_requires_an_admin(self) -> None:
-        self.engine._authority = self.admin._authority = policy.Policy()
-        self.assertFalse(self.may(User("physics", roles=["admin"]), "higgs"))
-        self.assertTrue(self.may(base.ADMIN, "higgs"))
-
 
 class TestOverrides(PolicyTestCase):
     """Who may set the limit of a project may set and cancel its overrides. Others do not learn that they exist (I8)."""
@@ -131,23 +126,19 @@ class TestOverrides(PolicyTestCase):
         (made,) = self.admin.set_overrides(context, {"gpu": 5}, project_id, self.until)
         return made.id
 
-    def live(self) -> list[str]:
-        return [one.id for one in self.admin.list_overrides(base.ADMIN)[0]]
-
     def test_the_administrator_of_the_parent_may(self) -> None:
+        """All or none."""
         for context in (self.parent, base.ADMIN):
             made = self.make("higgs", context)
             (cancelled,) = self.admin.cancel_overrides(self.parent, [made], reason="over")
             self.assertEqual(made, cancelled.id)
-        self.assertEqual([], self.live())
+        self.assertEqual([], self.admin.list_overrides(base.ADMIN)[0])
         self.assertEqual("physics", self.admin.history(base.ADMIN)[0].user_project_id)
-
-    def test_all_or_none(self) -> None:
         own, other = self.make("higgs"), self.make("physics")
         for ids in ([own, other], [other, own]):
             error = self.assertRaises(exceptions.OverrideNotFound, self.admin.cancel_overrides, self.parent, ids)
             self.assertEqual(other, error.override_id)
-        self.assertEqual([own, other], self.live())
+        self.assertEqual([own, other], [one.id for one in self.admin.list_overrides(base.ADMIN)[0]])
 
     def test_it_is_checked_again_if_the_project_has_moved(self) -> None:
         self.set("physics", 20)
@@ -155,7 +146,7 @@ class TestOverrides(PolicyTestCase):
         asked = self.move_after_the_check()
         self.assertRaises(exceptions.OverrideNotFound, self.admin.cancel_overrides, self.parent, [made])
         self.assertEqual(["physics", "atlas"], asked)
-        self.assertEqual([made], self.live())
+        self.assertEqual([made], [one.id for one in self.admin.list_overrides(base.ADMIN)[0]])
 
 
 class TestPolicyFile(PolicyTestCase):
@@ -164,10 +155,6 @@ class TestPolicyFile(PolicyTestCase):
         self.engine._authority = self.admin._authority = policy.Policy(self.conf)
         policy.Policy(self.conf)._rules(self.conf)  # registers the options
         self.conf.set_override("policy_file", str(self.rules), "oslo_policy")
-
-    def test_a_rule_that_binds_admins_too(self) -> None:
-        self.write('"cyborg_quota:limit:set": "role:quota_manager"\n')
-        self.assertFalse(self.may(base.ADMIN, "higgs"))
 
     def test_a_changed_file(self) -> None:
         """It is looked at once in RELOAD_SECONDS, and not in each evaluation."""
@@ -223,17 +210,17 @@ class TestPolicyFile(PolicyTestCase):
         self.assertTrue(rules.permits(policy.GET, reader, "higgs"))
 
     def test_a_file_that_is_wrong(self) -> None:
+        """And one whose rule binds admins too."""
         self.write("{")
         error = self.assertRaises(exceptions.ConfigurationError, self.may, base.ADMIN, "higgs")
         self.assertIn("[oslo_policy] policy_file", str(error))
+        self.write('"cyborg_quota:limit:set": "role:quota_manager"\n')
+        self.assertFalse(self.may(base.ADMIN, "higgs"))
 
     def test_who_sees_what_fits_at_providers(self) -> None:
         """The rule may allow a project's own user to see it."""
-        capacity = self.engine.capacity
-        capacity.add_provider(base.ADMIN, "n1")
-        capacity.set_inventories(base.ADMIN, "n1", {"gpu": Inventory(2)})
+        self.add_provider("n1", gpu=2)
         user = User("higgs", roles=["reader"])
-        by_quota = self.engine.headroom(user)["gpu"]
-        self.assertEqual(by_quota, self.engine.headroom(user, provider=ANY)["gpu"])
+        self.assertEqual(self.engine.headroom(user)["gpu"], self.engine.headroom(user, provider=ANY)["gpu"])
         self.write('"cyborg_quota:capacity:fits": "is_admin:True or project_id:%(project_id)s"\n')
         self.assertEqual(Headroom(2, ANY, "provider", None, 2), self.engine.headroom(user, provider=ANY)["gpu"])

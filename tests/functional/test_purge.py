@@ -7,14 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 from unittest import mock
 
-import testscenarios
-
 from cyborg_quota import exceptions
 from cyborg_quota.db.database import Database
 from cyborg_quota.ledger import reservations
 from tests import base, fixtures, hooks
-
-load_tests = testscenarios.load_tests_apply_scenarios
 
 DAY = 86400
 
@@ -30,16 +26,15 @@ class PurgeTestCase(base.LedgerTestCase):
         """Set the times at which these were made, and ended, to long ago."""
         long_ago = "2001-01-01 00:00:00.000000"
         for uuid in uuids:
-            self.execute(
-                "UPDATE reservations SET created_at = :t, updated_at = :t WHERE uuid = :u",
-                t=long_ago,
-                u=uuid,
-            )
-            self.execute(
-                "UPDATE reservations SET deleted_at = :t WHERE uuid = :u AND deleted_at IS NOT NULL",
-                t=long_ago,
-                u=uuid,
-            )
+            for columns, condition in (
+                ("created_at = :t, updated_at", ""),
+                ("deleted_at", " AND deleted_at IS NOT NULL"),
+            ):
+                self.execute(f"UPDATE reservations SET {columns} = :t WHERE uuid = :u{condition}", t=long_ago, u=uuid)
+
+    def assert_unknown(self, uuids: list[str]) -> None:
+        for call in ("commit", "rollback", "release", "extend"):
+            self.assertRaises(exceptions.ReservationNotFound, getattr(self.quotas, call), self.context, uuids)
 
     def stored(self) -> list[str]:
         return [row.uuid for row in self.engine.list_reservations(base.ADMIN)]
@@ -65,82 +60,62 @@ class TestEnded(PurgeTestCase):
         return uuids
 
     def test_old_enough(self) -> None:
+        """The age counts from the end. Live rows stay, also those that are overdue."""
         uuids = self.end_each_way()
         self.age(*uuids[:2])
-        self.assertEqual(2, self.quotas.purge(base.ADMIN, DAY))
-        self.assertEqual(uuids[2:], self.stored())
-
-    def test_the_age_counts_from_the_end(self) -> None:
-        """A row that was made long ago and ended just now is kept."""
-        (uuid,) = self.quotas.reserve(self.context, {"gpu": 1}, consumer="c")
-        self.age(uuid)
-        self.quotas.rollback(self.context, [uuid])
-        self.assertEqual(0, self.quotas.purge(base.ADMIN, DAY))
-
-    def test_live_rows_stay(self) -> None:
         (flying,) = self.quotas.reserve(self.context, {"gpu": 1})
         (overdue,) = self.quotas.reserve(self.context, {"gpu": 1}, consumer="o")
-        held, other = self.held(2, consumer="c"), self.held(2, consumer="d")
+        live = [flying, overdue, self.held(2, consumer="c"), self.held(2, consumer="d")]
         self.make_overdue(overdue)
-        self.age(flying, overdue, held, other)
-        self.assertEqual(0, self.quotas.purge(base.ADMIN, 0))
-        self.assertEqual([flying, overdue, held, other], self.stored())
+        (late,) = self.quotas.reserve(self.context, {"gpu": 1}, consumer="late")
+        self.age(*live, late)
+        self.quotas.rollback(self.context, [late])
+        self.assertEqual(2, self.quotas.purge(base.ADMIN, DAY))
+        self.assertEqual([uuids[2], *live, late], self.stored())
+        self.assertEqual(2, self.quotas.purge(base.ADMIN, 0))
+        self.assertEqual(live, self.stored())
+        self.assert_unknown(uuids[:1])
+        self.quotas.release(self.context, consumer="released")
 
     def test_batches(self) -> None:
         uuids = self.quotas.reserve_many(self.context, [base.claim(None, gpu=1) for _ in range(5)])
         self.quotas.rollback(self.context, uuids)
-        counts: list[int] = []
+        progress = mock.Mock()
         quotas = fixtures.Checked(self.make_engine(batch_rows=2), self.url)
-        self.assertEqual(5, quotas.purge(base.ADMIN, 0, progress=counts.append))
-        self.assertEqual([2, 2, 1], counts)
+        self.assertEqual(5, quotas.purge(base.ADMIN, 0, progress=progress))
+        self.assertEqual([mock.call(2), mock.call(2), mock.call(1)], progress.call_args_list)
         self.assertEqual([], self.stored())
-
-    def test_purged_rows_are_unknown(self) -> None:
-        uuids = self.end_each_way()
-        self.quotas.purge(base.ADMIN, 0)
-        for call in ("commit", "rollback", "release", "extend"):
-            self.assertRaises(
-                exceptions.ReservationNotFound,
-                getattr(self.quotas, call),
-                self.context,
-                uuids[:1],
-            )
-        self.quotas.release(self.context, consumer="released")
 
 
 class TestFold(PurgeTestCase):
     """Committed rows that can be selected only by their UUID are merged into one."""
 
     def test_several(self) -> None:
+        """For each project, resource and provider. The rows of a group are selected by the group: they stay."""
         uuids = [self.held(delta) for delta in (3, 1, 2)]
-        self.assertEqual(2, self.quotas.purge(base.ADMIN, 0))
-        (row,) = self.quotas.list_reservations(base.ADMIN)
-        self.assertEqual(("p1", "gpu", 6, "committed"), (row.project_id, row.resource, row.delta, row.state))
+        for name in ("p2", "p2"):
+            self.quotas.commit(base.Context(name), self.quotas.reserve(base.Context(name), {"gpu": 1, "fpga": 2}))
+        self.add_provider("n1", gpu=9)
+        self.held(2, provider="n1")
+        self.held(2, provider="n1")
+        of_group = [self.held(1, group="g") for _ in range(2)]
+        self.assertEqual(5, self.quotas.purge(base.ADMIN, 0))
+        rows = self.quotas.list_reservations(base.ADMIN)
+        (row,) = [one for one in rows if (one.project_id, one.group, one.provider) == ("p1", None, None)]
+        self.assertEqual([4], [one.delta for one in rows if one.provider == "n1"])
+        self.assertEqual(("gpu", 6, "committed"), (row.resource, row.delta, row.state))
         self.assertEqual((None, None, None), (row.consumer, row.group, row.expire))
-        self.assertNotIn(row.uuid, uuids)
-        self.assertEqual((6, 0), self.figures())
-
-    def test_a_merged_row_is_unknown(self) -> None:
-        uuids = [self.held(1) for _ in range(2)]
-        self.quotas.purge(base.ADMIN, 0)
-        for call in ("commit", "rollback", "release", "extend"):
-            self.assertRaises(exceptions.ReservationNotFound, getattr(self.quotas, call), self.context, uuids)
-        self.assertEqual((2, 0), self.figures())
-
-    def test_the_fold_can_be_released(self) -> None:
-        for _ in range(2):
-            self.held(2)
-        self.quotas.purge(base.ADMIN, 0)
-        self.quotas.release(self.context, self.stored())
-        self.assertEqual((0, 0), self.figures())
-
-    def test_again(self) -> None:
-        for _ in range(2):
-            self.held(2)
-        self.quotas.purge(base.ADMIN, 0)
+        self.assertEqual(
+            {("fpga", 4), ("gpu", 2)}, {(one.resource, one.delta) for one in rows if one.project_id == "p2"}
+        )
+        self.assertEqual(set(of_group), {one.uuid for one in rows if one.group == "g"})
+        self.assert_unknown(uuids)
         before = self.stored()
         self.assertEqual(0, self.quotas.purge(base.ADMIN, 0))
-        self.assertEqual(before, self.stored())
+        self.assertEqual((before, (12, 0)), (self.stored(), self.figures()))
+        self.quotas.release(self.context, group="g")
+        self.quotas.release(self.context, [row.uuid])
+        self.assertEqual((4, 0), self.figures())
 
     def test_it_can_be_stopped_between_two_batches(self) -> None:
         for _ in range(6):
@@ -159,39 +134,13 @@ class TestFold(PurgeTestCase):
         self.assertEqual(([6], 5), (self.deltas(), sum(counts)))
 
     def test_only_the_old(self) -> None:
+        """The age of a row counts from the commit, not from the reserve."""
         old = [self.held(1) for _ in range(2)]
-        young = self.held(4)
-        self.age(*old)
+        lately = [self.quotas.reserve(self.context, {"gpu": 4})[0] for _ in range(2)]
+        self.age(*old, *lately)
+        self.quotas.commit(self.context, lately)
         self.assertEqual(1, self.quotas.purge(base.ADMIN, DAY))
-        self.assertEqual([4, 2], self.deltas())
-        self.assertIn(young, self.stored())
-
-    def test_committed_lately(self) -> None:
-        """Its age counts from the commit, not from the reserve."""
-        uuids = [self.quotas.reserve(self.context, {"gpu": 1})[0] for _ in range(2)]
-        self.age(*uuids)
-        self.quotas.commit(self.context, uuids)
-        self.assertEqual(0, self.quotas.purge(base.ADMIN, DAY))
-
-    def test_groups_keep_theirs(self) -> None:
-        """The rows of a group are selected by the group: if they were merged, its release would find nothing."""
-        for _ in range(2):
-            self.held(1, group="g")
-        self.quotas.purge(base.ADMIN, 0)
-        self.quotas.release(self.context, group="g")
-        self.assertEqual((0, 0), self.figures())
-
-    def test_each_project_and_resource_separately(self) -> None:
-        for name in ("p1", "p2"):
-            for _ in range(2):
-                uuids = self.quotas.reserve(base.Context(name), {"gpu": 1, "fpga": 2})
-                self.quotas.commit(base.Context(name), uuids)
-        self.assertEqual(4, self.quotas.purge(base.ADMIN, 0))
-        found = [(r.project_id, r.resource, r.delta) for r in self.quotas.list_reservations(base.ADMIN)]
-        self.assertEqual(
-            [("p1", "fpga", 4), ("p1", "gpu", 2), ("p2", "fpga", 4), ("p2", "gpu", 2)],
-            sorted(found),
-        )
+        self.assertEqual([4, 4, 2], self.deltas())
 
     def test_many_usage_rows_are_read_in_pages(self) -> None:
         """No read of a purge returns more rows than a page, however many projects have rows to merge."""
@@ -220,47 +169,24 @@ class TestRaces(PurgeTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.other = self.make_engine()
+        self.uuids = [self.held(delta) for delta in (1, 2, 4)]
 
     def test_a_release_between_reading_and_folding(self) -> None:
-        uuids = [self.held(delta) for delta in (1, 2, 4)]
-        race = self.useFixture(
-            hooks.Interleaved(
-                self.engine,
-                "DELETE FROM reservations",
-                lambda: self.other.release(self.context, uuids[:1]),
-            )
-        )
-        self.quotas.purge(base.ADMIN, 0)
-        self.assertTrue(race.happened)
-        self.assertEqual(["released"], self.states(uuids[0]))
+        release = lambda: self.other.release(self.context, self.uuids[:1])  # noqa: E731
+        with hooks.Interleaved(self.engine, "DELETE FROM reservations", release):
+            self.quotas.purge(base.ADMIN, 0)
+        self.assertEqual(["released"], self.states(self.uuids[0]))
         self.assertEqual((6, 0), self.figures())
 
     def test_a_fold_between_reading_and_releasing(self) -> None:
-        uuids = [self.held(delta) for delta in (1, 2, 4)]
-        race = self.useFixture(
-            hooks.Interleaved(
-                self.engine,
-                "UPDATE reservations",
-                lambda: self.other.purge(base.ADMIN, 0),
-            )
-        )
-        self.assertRaises(exceptions.ReservationNotFound, self.quotas.release, self.context, uuids[:1])
-        self.assertTrue(race.happened)
-        self.assertEqual([7], self.deltas())
-        self.assertEqual((7, 0), self.figures())
+        with hooks.Interleaved(self.engine, "UPDATE reservations", lambda: self.other.purge(base.ADMIN, 0)):
+            self.assertRaises(exceptions.ReservationNotFound, self.quotas.release, self.context, self.uuids[:1])
+        self.assertEqual(([7], (7, 0)), (self.deltas(), self.figures()))
 
     def test_two_purges(self) -> None:
-        uuids = [self.quotas.reserve(self.context, {"gpu": 1})[0] for _ in range(3)]
-        self.quotas.rollback(self.context, uuids)
+        self.quotas.release(self.context, self.uuids)
         counts = []
-        race = self.useFixture(
-            hooks.Interleaved(
-                self.engine,
-                "DELETE FROM reservations",
-                lambda: counts.append(self.other.purge(base.ADMIN, 0)),
-            )
-        )
-        counts.append(self.quotas.purge(base.ADMIN, 0))
-        self.assertTrue(race.happened)
-        self.assertEqual([], self.stored())
-        self.assertEqual(3, sum(counts))
+        purge = lambda: counts.append(self.other.purge(base.ADMIN, 0))  # noqa: E731
+        with hooks.Interleaved(self.engine, "DELETE FROM reservations", purge):
+            counts.append(self.quotas.purge(base.ADMIN, 0))
+        self.assertEqual(([], 3), (self.stored(), sum(counts)))

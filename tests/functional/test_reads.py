@@ -7,13 +7,10 @@ import contextlib
 from collections.abc import Iterator
 
 import sqlalchemy as sa
-import testscenarios
 
 from cyborg_quota import QuotaEngine, exceptions
 from tests import base, clouds, hooks
 from tests.functional import test_cost, test_limits
-
-load_tests = testscenarios.load_tests_apply_scenarios
 
 READS = (
     "get_usages",

@@ -5,14 +5,10 @@ from __future__ import annotations
 
 from unittest import mock
 
-import testscenarios
-
 from cyborg_quota import exceptions
 from cyborg_quota.cyborg import reconciler as reconciler_module
 from tests import base, fixtures
 from tests.functional.test_reconciler import ReconcilerTestCase
-
-load_tests = testscenarios.load_tests_apply_scenarios
 
 
 class TestRefused(ReconcilerTestCase):

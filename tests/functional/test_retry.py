@@ -3,35 +3,24 @@
 
 from __future__ import annotations
 
-import testscenarios
+from collections.abc import Callable
 
-from cyborg_quota import exceptions
+from cyborg_quota import ANY, exceptions
 from tests import base, hooks
-
-load_tests = testscenarios.load_tests_apply_scenarios
 
 
 class TestRetry(base.LedgerTestCase):
     """A call that is retried with the same consumers is charged once (I7)."""
 
-    def test_several_consumers(self) -> None:
-        claims = [base.claim("a", gpu=1), base.claim("b", fpga=2, gpu=3)]
-        first = self.quotas.reserve_many(self.context, claims)
-        self.assertEqual(first, self.quotas.reserve_many(self.context, claims))
-        self.assertEqual((0, 4), self.figures())
-
-    def test_at_the_limit(self) -> None:
-        self.limits.own[None, "gpu"] = 3
-        first = self.quotas.reserve(self.context, {"gpu": 3}, consumer="a")
-        self.assertEqual(first, self.quotas.reserve(self.context, {"gpu": 3}, consumer="a"))
-
     def test_one_more_consumer_than_before(self) -> None:
+        self.limits.own[None, "gpu"] = 7
         (first,) = self.quotas.reserve(self.context, {"gpu": 1}, consumer="a")
         uuids = self.quotas.reserve_many(
             self.context, [base.claim("b", gpu=2), base.claim("a", gpu=1), base.claim(None, gpu=4)]
         )
         self.assertEqual(first, uuids[1])
         self.assertEqual((0, 7), self.figures())
+        self.assertEqual([first], self.quotas.reserve(self.context, {"gpu": 1}, consumer="a"), "at the limit")
 
     def test_one_consumer_holds_something_else(self) -> None:
         self.quotas.reserve(self.context, {"gpu": 1}, consumer="a")
@@ -49,29 +38,26 @@ class TestLostCommit(base.LedgerTestCase):
         self.quotas.check(self.context, {"gpu": 1})
         return self.useFixture(hooks.LostCommits(self.engine, self.backend, times))
 
-    def test_reserve(self) -> None:
-        for consumer in (None, "c"):
+    def test_calls_that_charge(self) -> None:
+        """At the limit: the retry finds the limit reached, by its own first attempt."""
+        quotas, context, claims = self.quotas, self.context, [base.claim("a", gpu=1), base.claim(None, gpu=2, fpga=1)]
+        calls: dict[str, tuple[Callable[[], list[str]], tuple[int, int]]] = {
+            "without a consumer": (lambda: quotas.reserve(context, {"gpu": 3}), (0, 3)),
+            "with a consumer": (lambda: quotas.reserve(context, {"gpu": 3}, consumer="a"), (0, 3)),
+            "several claims": (lambda: quotas.reserve_many(context, claims, group="g"), (0, 3)),
+            "adopt": (lambda: quotas.adopt(base.ADMIN, claims, "p1"), (3, 0)),
+            "at a provider": (lambda: quotas.reserve(context, {"gpu": 3}, provider="n1"), (0, 3)),
+            "at any provider": (lambda: quotas.reserve(context, {"gpu": 3}, provider=ANY, consumer="a"), (0, 3)),
+        }
+        self.add_provider("n1", gpu=3)
+        self.limits.own[None, "gpu"] = 3
+        for name, (call, figures) in calls.items():
             lost = self.lose()
-            (uuid,) = self.quotas.reserve(self.context, {"gpu": 2}, consumer=consumer)
-            self.assertEqual(1, lost.lost)
-            self.assertEqual(["reserved"], self.states(uuid))
-        self.assertEqual((0, 4), self.figures())
-        self.assertEqual(2, len(self.quotas.list_reservations(base.ADMIN)))
-
-    def test_reserve_at_the_limit(self) -> None:
-        """The retry finds the limit reached, by its own first attempt."""
-        self.limits.own[None, "gpu"] = 2
-        lost = self.lose()
-        self.quotas.reserve(self.context, {"gpu": 2})
-        self.assertEqual((1, (0, 2)), (lost.lost, self.figures()))
-
-    def test_reserve_many(self) -> None:
-        lost = self.lose()
-        uuids = self.quotas.reserve_many(
-            self.context, [base.claim("a", gpu=1), base.claim(None, gpu=2, fpga=1)], group="g"
-        )
-        self.assertEqual((1, (0, 3)), (lost.lost, self.figures()))
-        self.assertEqual(["reserved"] * 3, self.states(*uuids))
+            uuids = call()
+            self.assertEqual((1, figures), (lost.lost, self.figures()), name)
+            self.assertEqual([len(uuids)], [len(self.engine.list_reservations(base.ADMIN, reservations=uuids))])
+            self.quotas.release(self.context, uuids)
+            self.assertEqual([], [row for row in self.quotas.get_reservations(context) if row.ended_at is None], name)
 
     def test_reserve_for_one_consumer_that_holds_it_and_one_that_does_not(self) -> None:
         (held,) = self.quotas.reserve(self.context, {"gpu": 1}, consumer="a")
@@ -79,11 +65,6 @@ class TestLostCommit(base.LedgerTestCase):
         uuids = self.quotas.reserve_many(self.context, [base.claim("a", gpu=1), base.claim("b", gpu=2)])
         self.assertEqual((1, (0, 3)), (lost.lost, self.figures()))
         self.assertEqual(held, uuids[0])
-
-    def test_adopt(self) -> None:
-        lost = self.lose()
-        self.quotas.adopt(base.ADMIN, [base.claim("a", gpu=2)], "p1")
-        self.assertEqual((1, (2, 0)), (lost.lost, self.figures()))
 
     def test_several_times(self) -> None:
         lost = self.lose(3)
@@ -105,6 +86,21 @@ class TestLostCommit(base.LedgerTestCase):
                 self.assertIsNone(getattr(self.quotas, call)(self.context, group="g"))
             self.assertEqual((1, [state], figures), (lost.lost, self.states(*uuids), self.figures()), call)
             self.quotas.release(self.context, uuids)
+
+    def test_changes_of_what_is_held(self) -> None:
+        """A resize, a transfer, and a commit with a name."""
+        quotas, context = self.quotas, self.context
+        uuids = quotas.reserve(context, {"gpu": 1}, group="g")
+        calls: list[Callable[[], object]] = [
+            lambda: quotas.commit(context, uuids, known_as="volume"),
+            lambda: quotas.resize(context, {"gpu": 4}, consumer="volume", expected={"gpu": 1}),
+            lambda: quotas.transfer(base.ADMIN, "p2", "p1", consumer="volume"),
+        ]
+        figures = [((1, 0), (0, 0)), ((4, 0), (0, 0)), ((0, 0), (4, 0))]
+        for call, expected in zip(calls, figures, strict=True):
+            lost = self.lose()
+            call()
+            self.assertEqual((1, expected), (lost.lost, (self.figures("p1"), self.figures("p2"))))
 
     def test_commit_of_an_overdue_reservation(self) -> None:
         (uuid,) = self.quotas.reserve(self.context, {"gpu": 2})

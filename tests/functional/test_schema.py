@@ -12,14 +12,10 @@ import alembic.config
 import alembic.script
 import fixtures as pyfixtures
 import sqlalchemy as sa
-import testscenarios
 
 from cyborg_quota import QuotaEngine, exceptions
 from cyborg_quota.db import models, schema
-from cyborg_quota.db.database import Database
-from tests import base, fixtures, hooks
-
-load_tests = testscenarios.load_tests_apply_scenarios
+from tests import base, fixtures, forked, hooks
 
 NEXT_REVISION = """
 import sqlalchemy as sa
@@ -57,23 +53,12 @@ class SchemaTestCase(base.BackendTestCase):
 
     def assert_works(self) -> None:
         engine = self.make_engine()
-        uuids = engine.reserve(base.ADMIN, {"gpu": 1})
-        engine.commit(base.ADMIN, uuids)
+        engine.commit(base.ADMIN, engine.reserve(base.ADMIN, {"gpu": 1}))
         self.assertEqual([], engine.audit(base.ADMIN))
 
     def shape(self) -> dict[str, object]:
         """Return every table, with its columns, keys, checks and rows."""
-        inspector = sa.inspect(self.sql)
-        found: dict[str, object] = {}
-        for look_up in (
-            inspector.get_multi_columns,
-            inspector.get_multi_indexes,
-            inspector.get_multi_unique_constraints,
-            inspector.get_multi_check_constraints,
-        ):
-            for (_, table), details in look_up().items():
-                found[f"{table}, {look_up.__name__}"] = sorted(map(str, details))
-        return found | hooks.tables(self.sql)
+        return fixtures.schema_of(self.sql) | hooks.tables(self.sql)
 
 
 class TestSync(SchemaTestCase):
@@ -94,8 +79,9 @@ class TestSync(SchemaTestCase):
     def test_not_initialized(self) -> None:
         engine = self.make_engine()
         for call in (engine.reserve, engine.check):
-            error = self.assertRaises(exceptions.DatabaseNotInitialized, call, base.ADMIN, {"gpu": 1})
-            self.assertIn("cyborg-quota db sync", str(error))
+            self.assertRaisesRegex(
+                exceptions.DatabaseNotInitialized, "cyborg-quota db sync", call, base.ADMIN, {"gpu": 1}
+            )
         self.assertEqual([], sa.inspect(self.sql).get_table_names())
         schema.sync(self.database)
         engine.reserve(base.ADMIN, {"gpu": 1})
@@ -166,20 +152,10 @@ class TestSync(SchemaTestCase):
 
     def test_several_concurrently(self) -> None:
         """One makes the tables; the others wait until that is committed, and change nothing."""
-        fork = multiprocessing.get_context("fork")
-        start = fork.Barrier(4)
-        processes = [fork.Process(target=_sync, args=(self.url, start)) for _ in range(4)]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join(60)
-        self.assertEqual([0] * 4, [process.exitcode for process in processes])
+        start = multiprocessing.get_context("fork").Barrier(4)
+        children = [forked.start(lambda: (start.wait(), fixtures.create_schema(self.url))) for _ in range(4)]
+        self.assertEqual([0] * 4, [forked.wait(pid) for pid in children])
         self.assert_works()
-
-
-def _sync(url: str, start: object) -> None:
-    start.wait()  # type: ignore[attr-defined]
-    schema.sync(Database(fixtures.settings(url)))
 
 
 class TestForeignTables(SchemaTestCase):
@@ -214,20 +190,15 @@ class TestForeignTables(SchemaTestCase):
         self.assertEqual(bytes_before, self.file_bytes())
 
     def file_bytes(self) -> bytes | None:
-        path = sa.make_url(self.url).database
-        return pathlib.Path(str(path)).read_bytes() if self.backend == "sqlite" else None
+        return pathlib.Path(str(sa.make_url(self.url).database)).read_bytes() if self.backend == "sqlite" else None
 
     def test_cyborg(self) -> None:
-        self.assert_refused("quota_usages", "reservations")
-
-    def test_quota_usages_alone(self) -> None:
-        self.assert_refused("quota_usages")
-
-    def test_reservations_alone(self) -> None:
-        self.assert_refused("reservations")
-
-    def test_projects_alone(self) -> None:
-        self.assert_refused("projects")
+        """Both tables of Cyborg, or a single one of the names."""
+        for tables in (("quota_usages", "reservations"), ("quota_usages",), ("reservations",), ("projects",)):
+            self.assert_refused(*tables)
+            with self.sql.begin() as connection:
+                for table in tables:
+                    connection.exec_driver_sql(f"DROP TABLE {table}")
 
     def test_other_tables_are_ignored(self) -> None:
         with self.sql.begin() as connection:

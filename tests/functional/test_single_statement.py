@@ -7,15 +7,11 @@ import gc
 from unittest import mock
 
 import sqlalchemy as sa
-import testscenarios
 
 from cyborg_quota import Claim, exceptions
 from cyborg_quota.db.connect import CachedConnection
 from cyborg_quota.db.dialects.postgresql import PostgreSQL
 from tests import base, fixtures, hooks, trees
-
-load_tests = testscenarios.load_tests_apply_scenarios
-
 
 SINGLE_STATEMENT = r"^(EXECUTE|SELECT WHERE) cyborg_quota_"
 
@@ -53,20 +49,11 @@ class TestAttach(SingleStatementTestCase):
     def test_one_and_two_resources(self) -> None:
         self.assert_attach({"fpga": 1, "gpu": 2}, {"gpu": 4}, {"gpu": 5, "fpga": 6})
 
-    def test_eight_consumers(self) -> None:
-        claims = [Claim(f"arq {number}", {"gpu": 1}) for number in range(8)]
-        with hooks.recorded_statements(self.engine) as sent:
-            uuids = self.quotas.reserve_many(self.context, claims, group="instance")
-            self.quotas.commit(self.context, uuids)
-        self.assert_single_statements(sent, 2)
-        self.assertEqual((8, 0), self.figures())
-
     def test_in_a_tree(self) -> None:
-        trees.plant(self.database, {"top": None, "middle": "top", "p1": "middle"})
+        self.plant({"top": None, "middle": "top", "p1": "middle"})
         self.limits.subtree_limits["top", "gpu"] = 9
         self.assert_attach({"gpu": 2}, {"gpu": 3}, {"gpu": 4})
-        with self.sql.connect() as connection:
-            self.assertEqual({"p1": 6, "middle": 6, "top": 6}, trees.subtrees(connection, "gpu"))
+        self.assertEqual({"p1": 6, "middle": 6, "top": 6}, self.subtrees())
 
     def test_names_with_every_special_character(self) -> None:
         for number, name in enumerate(('"', "\\", "{", "}", ",", "NULL", "'", "%s", "%", ":x", "a b", "\\\"{},'")):
@@ -80,26 +67,21 @@ class TestAttach(SingleStatementTestCase):
             self.engine.commit(self.context, consumer=name)
             self.limits.own[None, "gpu"] = 11 + number
 
-    def test_a_claims_own_group(self) -> None:
-        claims = [Claim("a", {"gpu": 1}, "one"), Claim("b", {"gpu": 1}, "two"), Claim("c", {"gpu": 1})]
+    def test_several_consumers(self) -> None:
+        """Each in its own group, or in that of the call."""
+        claims = [Claim("a", {"gpu": 1}, "one"), *(Claim(f"arq {number}", {"gpu": 1}) for number in range(8))]
         with hooks.recorded_statements(self.engine) as sent:
-            self.quotas.reserve_many(self.context, claims, group="all")
-        self.assert_single_statements(sent, 1)
-        stored = self.engine.list_reservations(base.ADMIN, state="reserved")
-        self.assertEqual([("a", "one"), ("b", "two"), ("c", "all")], [(row.consumer, row.group) for row in stored])
-
-    def test_an_expiry_is_kept(self) -> None:
-        (uuid,) = self.quotas.reserve(self.context, {"gpu": 1}, expire=base.milliseconds(30))
-        with self.sql.connect() as connection:
-            connection.exec_driver_sql("SELECT SLEEP(0.1)" if self.backend == "mariadb" else "SELECT pg_sleep(0.1)")
-        self.assertRaises(exceptions.ReservationExpired, self.quotas.commit, self.context, [uuid])
-        self.assertEqual((0, 0), self.figures())
+            self.quotas.commit(self.context, self.quotas.reserve_many(self.context, claims, group="all"))
+        self.assert_single_statements(sent, 2)
+        stored = self.engine.list_reservations(base.ADMIN, state="committed")
+        expected = [("a", "one"), *((f"arq {number}", "all") for number in range(8))]
+        self.assertEqual(expected, [(row.consumer, row.group) for row in stored])
 
 
 class TestRefused(SingleStatementTestCase):
     def test_nothing_is_left_of_a_refused_charge_in_a_tree(self) -> None:
         """The rows that were charged before the refusal are as before, also without the multi-statement transaction."""
-        trees.plant(self.database, {"top": None, "middle": "top", "p1": "middle"})
+        self.plant({"top": None, "middle": "top", "p1": "middle"})
         self.limits.subtree_limits["top", "gpu"] = 3
         self.quotas.reserve(self.context, {"gpu": 2})
         before = hooks.tables(self.sql)["reservations"]
@@ -110,40 +92,15 @@ class TestRefused(SingleStatementTestCase):
             self.assertRaises(KeyError, self.engine.reserve, self.context, {"gpu": 2})
         self.assert_single_statements(sent, 1)
         self.assertEqual(before, hooks.tables(self.sql)["reservations"])
-        with self.sql.connect() as connection:
-            self.assertEqual({"p1": 2, "middle": 2, "top": 2}, trees.subtrees(connection, "gpu"))
+        self.assertEqual({"p1": 2, "middle": 2, "top": 2}, self.subtrees())
         self.assert_invariants()
-
-    def test_the_second_of_two_resources_refuses(self) -> None:
-        self.quotas.reserve(self.context, {"fpga": 1, "gpu": 9})
-        self.assertRaises(exceptions.OverQuota, self.quotas.reserve, self.context, {"fpga": 1, "gpu": 2})
-        self.assertEqual((0, 9), self.figures())
 
     def test_part_of_the_consumers_claim_has_ended(self) -> None:
         """The first row of the claim has ended, so no unique key prevents the reserve."""
         uuids = self.quotas.reserve(self.context, {"fpga": 1, "gpu": 1}, consumer="arq")
         self.quotas.rollback(self.context, uuids[:1])
-        self.assertRaises(
-            exceptions.ReservationConflict, self.quotas.reserve, self.context, {"fpga": 1}, consumer="arq"
-        )
-
-    def test_another_process_has_settled_one_of_two(self) -> None:
-        claims = [Claim("a", {"gpu": 1}), Claim("b", {"gpu": 1})]
-        uuids = self.quotas.reserve_many(self.context, claims)
-        self.make_engine().rollback(self.context, uuids[:1])
-        self.assertRaises(exceptions.ReservationRolledBack, self.quotas.commit, self.context, uuids)
-        self.assertEqual(["rolled_back", "reserved"], self.states(*uuids))
-
-    def test_the_counter_has_drifted(self) -> None:
-        """The charge of the usage row is refused, so the statement changes nothing.
-
-        The multi-statement transaction then recounts the row.
-        """
-        uuids = self.quotas.reserve(self.context, {"gpu": 2})
-        self.execute("UPDATE quota_usages SET reserved = 1, subtree = 1")
-        self.engine.commit(self.context, uuids)
-        self.assertEqual((2, 0), self.figures())
-        self.assert_invariants()
+        reserve = self.quotas.reserve
+        self.assertRaises(exceptions.ReservationConflict, reserve, self.context, {"fpga": 1}, consumer="arq")
 
     def test_the_usage_row_is_gone(self) -> None:
         """The statement settles nothing, because no counter would change with it."""
@@ -155,14 +112,12 @@ class TestRefused(SingleStatementTestCase):
 
     def test_the_project_has_moved(self) -> None:
         uuids = self.quotas.reserve(self.context, {"gpu": 2})
-        trees.plant(self.database, {"top": None})
+        self.plant({"top": None})
         self.engine.reserve(base.Context("top"), {"gpu": 1})
-        other = self.make_engine()
-        trees.move(hooks.database_of(other), "p1", "top")
+        trees.move(hooks.database_of(self.make_engine()), "p1", "top")
         self.quotas.rollback(self.context, uuids)
         self.quotas.reserve(self.context, {"gpu": 3})
-        with self.sql.connect() as connection:
-            self.assertEqual({"p1": 3, "top": 4}, trees.subtrees(connection, "gpu"))
+        self.assertEqual({"p1": 3, "top": 4}, self.subtrees())
 
 
 class TestPrepared(SingleStatementTestCase):
@@ -181,6 +136,22 @@ class TestPrepared(SingleStatementTestCase):
     def _deallocate(self, connection: sa.Connection) -> None:
         for name in connection.info["cyborg_quota_prepared"]:
             connection.exec_driver_sql(f"DEALLOCATE PREPARE {name}")
+
+    def test_interrupted_before_a_block_is_rolled_back(self) -> None:
+        """A block fails, and a signal arrives."""
+
+        def fail(connection: sa.Connection) -> None:
+            connection.exec_driver_sql("UPDATE quota_usages SET reserved = reserved + 7")
+            raise ValueError
+
+        with (
+            mock.patch.object(CachedConnection, "leave_autocommit", side_effect=KeyboardInterrupt),
+            self.assertRaises(KeyboardInterrupt),
+        ):
+            self.database._run_once_in_autocommit(fail)
+        self.engine.reserve(self.context, {"gpu": 1})
+        self.database.write(lambda connection: connection.exec_driver_sql("SELECT 1").all())
+        self.assert_invariants()
 
     def test_many_shapes(self) -> None:
         """A connection prepares a bounded number of statements; further shapes use the multi-statement transaction."""
@@ -241,23 +212,3 @@ class TestInterrupted(SingleStatementTestCase):
     def fail_after_update(self, connection: sa.Connection) -> None:
         connection.exec_driver_sql("UPDATE quota_usages SET reserved = reserved + 7")
         raise ZeroDivisionError
-
-
-class TestInterruptedInABlock(SingleStatementTestCase):
-    scenarios = [scenario for scenario in fixtures.SCENARIOS if scenario[0] == "mariadb"]
-
-    def test_before_it_is_rolled_back(self) -> None:
-        """A block fails, and a signal arrives before it is rolled back."""
-
-        def fail(connection: sa.Connection) -> None:
-            connection.exec_driver_sql("UPDATE quota_usages SET reserved = reserved + 7")
-            raise ValueError
-
-        with (
-            mock.patch.object(CachedConnection, "leave_autocommit", side_effect=KeyboardInterrupt),
-            self.assertRaises(KeyboardInterrupt),
-        ):
-            self.database._run_once_in_autocommit(fail)
-        self.engine.reserve(self.context, {"gpu": 1})
-        self.database.write(lambda connection: connection.exec_driver_sql("SELECT 1").all())
-        self.assert_invariants()

@@ -5,13 +5,8 @@ from __future__ import annotations
 
 import re
 
-import sqlalchemy as sa
-import testscenarios
-
 from cyborg_quota import Claim, exceptions
 from tests import base, hooks
-
-load_tests = testscenarios.load_tests_apply_scenarios
 
 
 class TestSources(base.LedgerTestCase):
@@ -69,16 +64,15 @@ class TestSources(base.LedgerTestCase):
 
     def test_without_a_source_it_is_not_sent(self) -> None:
         """Most callers give no source: their statements do not name the column."""
-        sent: list[str] = []
-        engine = hooks.database_of(self.engine).engine
         self.reserve(Claim("first", {"gpu": 1}))
-        sa.event.listen(engine, "before_cursor_execute", lambda *event: sent.append(event[2]))
-        self.reserve(Claim("a", {"gpu": 1}))
-        self.reserve(Claim("b", {"gpu": 1, "fpga": 1}), Claim("c", {"gpu": 1}))
-        self.quotas.adopt(base.ADMIN, [Claim("d", {"gpu": 1})], "p1")
+        with hooks.recorded_statements(self.engine) as sent:
+            self.reserve(Claim("a", {"gpu": 1}))
+            self.reserve(Claim("b", {"gpu": 1, "fpga": 1}), Claim("c", {"gpu": 1}))
+            self.quotas.adopt(base.ADMIN, [Claim("d", {"gpu": 1})], "p1")
         self.assertTrue(sent)
         # (On PostgreSQL, a reserve is SELECT of a function, whose rows have an element for the source.)
         writes = [statement for statement in sent if not statement.startswith("SELECT")]
         self.assertEqual([], [statement for statement in writes if re.search(r"\bsource\b|b_source", statement)])
-        self.quotas.adopt(base.ADMIN, [Claim("e", {"gpu": 1, "fpga": 1}, source="east")], "p1")
+        with hooks.recorded_statements(self.engine) as sent:
+            self.quotas.adopt(base.ADMIN, [Claim("e", {"gpu": 1, "fpga": 1}, source="east")], "p1")
         self.assertTrue([statement for statement in sent if re.search(r"\bsource\b", statement)])

@@ -16,11 +16,9 @@ from cyborg_quota.db import charges, path_state, usages
 from cyborg_quota.db.database import Connection
 from cyborg_quota.types import ResourceKey
 from tests import base, fixtures, hooks, trees
+from tests.base import ADMIN
 from tests.functional.test_limits import LimitsTestCase
 
-load_tests = testscenarios.load_tests_apply_scenarios
-
-ADMIN = base.ADMIN
 LIMIT = 10
 HELD = 3
 """What a and b hold each."""
@@ -78,6 +76,34 @@ class StalePathTestCase(LimitsTestCase):
         self.assert_invariants()
 
 
+class TestSettled(StalePathTestCase):
+    """``is_cached``: the engine has made the reservations, and settles them in one statement where it can.
+
+    A commit changes no row above, and is not disturbed.
+    """
+
+    scenarios = testscenarios.multiply_scenarios(
+        StalePathTestCase.scenarios,
+        [
+            (call, {"call": call, "is_cached": call.endswith("cached")})
+            for call in ("expire", "release", "rollback", "rollback, cached", "commit")
+        ],
+    )
+    call = ""
+    is_cached = False
+
+    def test_both_together(self) -> None:
+        uuids = self.reserve(by_stale=self.is_cached)
+        if self.call == "expire":
+            self.make_overdue(*uuids)
+            self.assertEqual(2, self.stale.expire(ADMIN))
+        else:
+            if self.call == "release":
+                self.engine.commit(ADMIN, uuids)
+            getattr(self.stale, self.call.partition(",")[0])(ADMIN, uuids)
+        self.assert_exact(**dict.fromkeys("ab", HELD if self.call == "commit" else 0))
+
+
 class TestCalls(StalePathTestCase):
     def test_transfer(self) -> None:
         self.reserve()
@@ -91,32 +117,6 @@ class TestCalls(StalePathTestCase):
         self.stale.transfer(ADMIN, "b", "a", consumer="a")
         self.assertEqual([(0, 0), (0, 2 * HELD)], [self.figures(name) for name in "ab"])
         self.assert_invariants()
-
-    def test_expire(self) -> None:
-        self.make_overdue(*self.reserve())
-        self.assertEqual(2, self.stale.expire(ADMIN))
-        self.assert_exact(a=0, b=0)
-
-    def test_release(self) -> None:
-        uuids = self.reserve()
-        for name, uuid in zip("ab", uuids, strict=True):
-            self.engine.commit(base.Context(name), [uuid])
-        self.stale.release(ADMIN, uuids)
-        self.assert_exact(a=0, b=0)
-
-    def test_rollback(self) -> None:
-        self.stale.rollback(ADMIN, self.reserve())
-        self.assert_exact(a=0, b=0)
-
-    def test_rollback_of_cached_reservations(self) -> None:
-        """Where the server supports it, in one statement."""
-        self.stale.rollback(ADMIN, self.reserve(by_stale=True))
-        self.assert_exact(a=0, b=0)
-
-    def test_commit(self) -> None:
-        """It changes no row above, and is not disturbed."""
-        self.stale.commit(ADMIN, self.reserve())
-        self.assert_exact(a=HELD, b=HELD)
 
 
 class Undo(Exception):
@@ -199,8 +199,7 @@ class TestEndOfLimits(FormsTestCase):
             self.assert_compared(self.settle, size)
 
     def test_a_commit_has_no_limits(self) -> None:
-        posting = usages.Posting(self.nodes[0], -1, 1, until=0)
-        self.assertTrue(self.undone([posting]))
+        self.assertTrue(self.undone([usages.Posting(self.nodes[0], -1, 1, until=0)]))
 
     def test_ends_that_are_merged(self) -> None:
         node = self.nodes[0]

@@ -6,13 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import sqlalchemy as sa
-import testscenarios
 
 from cyborg_quota import QuotaEngine
 from cyborg_quota.db import maintenance, models, reservations, usages
 from tests import base, hooks, statement_cache
-
-load_tests = testscenarios.load_tests_apply_scenarios
 
 _DRIVER_KEEPS = 128
 """The number of statements that Python's sqlite3 caches on each connection."""
@@ -74,8 +71,7 @@ class TestCaches(CacheTestCase):
         """Insert rows that are overdue, or ended long ago, over a number of projects."""
         long_ago = "'2001-01-01 00:00:00.000000'"
         for number in range(projects):
-            name = f"p{number}"
-            self.engine.reserve(base.Context(name), {"gpu": 1}, consumer="first")
+            self.engine.reserve(base.Context(f"p{number}"), {"gpu": 1}, consumer="first")
         is_ended = state != "reserved"
         with self.sql.begin() as connection:
             found = connection.execute(sa.text("SELECT id, project_id FROM quota_usages"))

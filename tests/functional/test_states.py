@@ -8,8 +8,6 @@ import testscenarios
 from cyborg_quota import exceptions
 from tests import base, fixtures
 
-load_tests = testscenarios.load_tests_apply_scenarios
-
 OK = None
 EXPIRED = exceptions.ReservationExpired
 ROLLED_BACK = exceptions.ReservationRolledBack
@@ -114,8 +112,7 @@ class TestCalls(StateTestCase):
             if answer is None:
                 self.assertIsNone(method(self.context, **named))
             else:
-                error = self.assertRaises(answer, method, self.context, **named)
-                self.assertEqual(uuid, error.uuid)
+                self.assertEqual(uuid, self.assertRaises(answer, method, self.context, **named).uuid)
 
         self.assertEqual([after], self.states(uuid))
         self.assertEqual(COUNTERS.get(after, (0, 0)), self.figures())
@@ -130,13 +127,10 @@ class TestUnknown(base.LedgerTestCase):
     )
     call = ""
 
-    def test_unknown_uuid(self) -> None:
+    def test_unknown(self) -> None:
         method = getattr(self.quotas, self.call)
         self.assertRaises(NOT_FOUND, method, self.context, ["5b5d71cd-2f3a-44ee-9d33-64a6a5f2a9cc"])
-
-    def test_unknown_name(self) -> None:
         for named in ({"consumer": "nobody"}, {"group": "nothing"}):
-            method = getattr(self.quotas, self.call)
             if self.call == "release":
                 self.assertIsNone(method(self.context, **named))
             else:
@@ -145,9 +139,7 @@ class TestUnknown(base.LedgerTestCase):
     def test_of_another_project(self) -> None:
         mine = self.quotas.reserve(self.context, {"gpu": 1})
         theirs = self.quotas.reserve(base.Context("p2"), {"gpu": 2}, consumer="c", group="g")
-        method = getattr(self.quotas, self.call)
-
-        error = self.assertRaises(NOT_FOUND, method, self.context, [*mine, *theirs])
+        error = self.assertRaises(NOT_FOUND, getattr(self.quotas, self.call), self.context, [*mine, *theirs])
 
         self.assertEqual(theirs[0], error.uuid)
         self.assertEqual(["reserved", "reserved"], self.states(*mine, *theirs))
@@ -200,52 +192,42 @@ class TestAllOrNone(base.LedgerTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        claims = [base.claim("a", gpu=1), base.claim("b", gpu=2), base.claim("c", fpga=3)]
-        self.uuids = self.quotas.reserve_many(self.context, claims, group="g")
+        self.uuids = self.reserve("g")
 
-    def test_commit_one_rolled_back(self) -> None:
-        self.quotas.rollback(self.context, consumer="b")
-        for named in ({"reservations": self.uuids}, {"group": "g"}):
-            error = self.assertRaises(ROLLED_BACK, self.quotas.commit, self.context, **named)
-            self.assertEqual(self.uuids[1], error.uuid)
-        self.assertEqual(["reserved", "rolled_back", "reserved"], self.states(*self.uuids))
+    def reserve(self, group: str) -> list[str]:
+        claims = [base.claim(f"{group}a", gpu=1), base.claim(f"{group}b", gpu=2), base.claim(f"{group}c", fpga=3)]
+        return self.quotas.reserve_many(self.context, claims, group=group)
 
-    def test_commit_one_overdue(self) -> None:
-        self.make_overdue(self.uuids[2])
-        error = self.assertRaises(EXPIRED, self.quotas.commit, self.context, group="g")
-        self.assertEqual(self.uuids[2], error.uuid)
-        self.assertEqual(["reserved", "reserved", "expired"], self.states(*self.uuids))
-        self.assertRaises(EXPIRED, self.quotas.commit, self.context, group="g")
-
-    def test_commit_one_committed(self) -> None:
-        self.quotas.commit(self.context, consumer="a")
-        self.quotas.commit(self.context, group="g")
-        self.assertEqual(["committed"] * 3, self.states(*self.uuids))
-
-    def test_rollback_one_committed(self) -> None:
-        self.quotas.commit(self.context, consumer="a")
-        for named in ({"reservations": self.uuids}, {"group": "g"}):
-            self.assertRaises(COMMITTED, self.quotas.rollback, self.context, **named)
-        self.assertEqual(["committed", "reserved", "reserved"], self.states(*self.uuids))
-
-    def test_release_all(self) -> None:
-        self.quotas.commit(self.context, consumer="a")
-        self.quotas.release(self.context, group="g")
-        self.assertEqual(["released", "rolled_back", "rolled_back"], self.states(*self.uuids))
-
-    def test_extend_one_expired(self) -> None:
-        self.make_overdue(self.uuids[0])
-        self.quotas.expire(base.ADMIN)
-        self.assertRaises(EXPIRED, self.quotas.extend, self.context, self.uuids)
+    def test_one_is_in_another_state(self) -> None:
+        """Before the call, and also if it is repeated."""
+        for before, index, call, answer, states in (
+            ("rollback", 1, "commit", ROLLED_BACK, ["reserved", "rolled_back", "reserved"]),
+            ("overdue", 2, "commit", EXPIRED, ["reserved", "reserved", "expired"]),
+            ("overdue", 0, "extend", EXPIRED, ["expired", "reserved", "reserved"]),
+            ("commit", 0, "commit", OK, ["committed"] * 3),
+            ("commit", 0, "rollback", COMMITTED, ["committed", "reserved", "reserved"]),
+            ("commit", 0, "release", OK, ["released", "rolled_back", "rolled_back"]),
+        ):
+            for is_by_name in (True, False):
+                group = f"{before} {index} {call} {is_by_name}"
+                uuids = self.reserve(group)
+                if before == "overdue":
+                    self.make_overdue(uuids[index])
+                else:
+                    getattr(self.quotas, before)(self.context, [uuids[index]])
+                named = {"group": group} if is_by_name else {"reservations": uuids}
+                for _ in range(2):
+                    if answer is OK:
+                        getattr(self.quotas, call)(self.context, **named)
+                    else:
+                        error = self.assertRaises(answer, getattr(self.quotas, call), self.context, **named)
+                        self.assertEqual(uuids[index], error.uuid)
+                self.assertEqual(states, self.states(*uuids), group)
 
     def test_one_of_several_unknown(self) -> None:
         for call in ("commit", "rollback", "release", "extend"):
             self.assertRaises(NOT_FOUND, getattr(self.quotas, call), self.context, [*self.uuids, "unknown"])
         self.assertEqual(["reserved"] * 3, self.states(*self.uuids))
-
-    def test_one_named_twice(self) -> None:
-        self.quotas.commit(self.context, [self.uuids[0], *self.uuids])
-        self.assertEqual((3, 0), self.figures())
 
     def test_a_previous_attempt_is_not_selected(self) -> None:
         """An instance whose old accelerator was detached can attach another one, and commit it by group."""
@@ -261,6 +243,6 @@ class TestAllOrNone(base.LedgerTestCase):
         """A reservation that expired, of a consumer that reserved again, does not prevent its commit."""
         self.make_overdue(self.uuids[0])
         self.quotas.expire(base.ADMIN)
-        self.quotas.reserve(self.context, {"gpu": 1}, consumer="a", group="g")
+        self.quotas.reserve(self.context, {"gpu": 1}, consumer="ga", group="g")
         self.quotas.commit(self.context, group="g")
         self.assertEqual((3, 0), self.figures())

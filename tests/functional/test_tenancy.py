@@ -5,13 +5,8 @@ from __future__ import annotations
 
 import dataclasses
 
-import testscenarios
-
 from cyborg_quota import exceptions
-from cyborg_quota.db import projects
-from tests import base, fixtures, hooks, trees
-
-load_tests = testscenarios.load_tests_apply_scenarios
+from tests import base, fixtures, hooks
 
 NOT_FOUND = exceptions.ReservationNotFound
 UNKNOWN = "5b5d71cd-2f3a-44ee-9d33-64a6a5f2a9cc"
@@ -47,21 +42,6 @@ class TenancyTestCase(base.LedgerTestCase):
             return type(error), words
 
 
-class TestOtherProject(TenancyTestCase):
-    """A context of another project."""
-
-    def test_reserves_for_a_consumer_of_the_same_name(self) -> None:
-        uuids = self.quotas.reserve(STRANGER, {"gpu": 5}, consumer="committed", group="g")
-        self.quotas.commit(STRANGER, group="g")
-        self.quotas.release(STRANGER, consumer="committed")
-        self.assertEqual(["released"], self.states(*uuids))
-        self.assertEqual((1, 2), self.figures("p1"))
-
-    def test_sees_its_own_usage_only(self) -> None:
-        usages = self.quotas.get_usages(STRANGER)
-        self.assertEqual({(0, 0)}, {(usage.used, usage.reserved) for usage in usages.values()})
-
-
 class TestContexts(TenancyTestCase):
     """Requirements on a context."""
 
@@ -78,9 +58,6 @@ class TestContexts(TenancyTestCase):
             self.assertIn("project_id", words)
             kind, _ = self.answer(call, base.Context(None), *args, project_id="p1")
             self.assertIs(exceptions.NotAuthorized, kind)
-        self.assert_untouched()
-
-    def test_no_project_settles_by_uuid(self) -> None:
         for call in SETTLING:
             kind, _ = self.answer(call, base.Context(None), [self.uuids["flying"]])
             self.assertIs(exceptions.InvalidName, kind)
@@ -91,9 +68,15 @@ class TestAdmin(TenancyTestCase):
     """An admin's context, of a project of its own."""
 
     def test_settles_by_uuid_of_several_projects(self) -> None:
+        """A consumer of the same name of another project is another one."""
+        (theirs,) = self.quotas.reserve(STRANGER, {"gpu": 1}, consumer="committed", group="g")
+        self.quotas.commit(STRANGER, group="g")
+        self.quotas.release(STRANGER, consumer="committed")
+        self.assertEqual(["released", "committed"], self.states(theirs, self.uuids["committed"]))
         (theirs,) = self.quotas.reserve(STRANGER, {"gpu": 1})
         self.quotas.rollback(base.ADMIN, [self.uuids["flying"], theirs])
         self.assertEqual(["rolled_back"] * 2, self.states(self.uuids["flying"], theirs))
+        self.assertEqual((0, 0), self.figures("p2"))
 
     def test_settles_by_name(self) -> None:
         self.quotas.release(base.ADMIN, project_id="p1", consumer="committed")
@@ -104,10 +87,7 @@ class TestAdmin(TenancyTestCase):
         for call in SETTLING:
             kind, _ = self.answer(call, base.ADMIN, [self.uuids["flying"]], project_id="p2")
             self.assertIs(NOT_FOUND, kind)
-        self.assert_untouched()
-
-    def test_a_name_without_a_project_means_its_own(self) -> None:
-        kind, _ = self.answer("commit", base.ADMIN, consumer="flying")
+        kind, _ = self.answer("commit", base.ADMIN, consumer="flying")  # without a project: of its own
         self.assertIs(NOT_FOUND, kind)
         self.assert_untouched()
 
@@ -119,11 +99,7 @@ class TestAncestors(base.LedgerTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        database = hooks.database_of(self.engine)
-        for name in ("p1", "aunt", "root"):
-            database.write(lambda connection, name=name: projects.ensure(connection, name))
-        for name in ("p1", "aunt"):
-            database.write(lambda connection, name=name: trees.place(connection, name, "root"))
+        self.plant({"root": None, "p1": "root", "aunt": "root"})
         self.quotas.commit(base.ADMIN, self.quotas.reserve(base.ADMIN, {"gpu": 3}, project_id="aunt"))
         self.quotas.reserve(base.Context("root"), {"gpu": 1})
         self.limits.subtree_limits["root", "gpu"] = 5
@@ -131,8 +107,7 @@ class TestAncestors(base.LedgerTestCase):
     def refused(self, context: base.Context) -> exceptions.OverQuota:
         """Return the OverQuota of two more gpus, after asserting that check reports the same (and what fits)."""
         error = self.assertRaises(exceptions.OverQuota, self.quotas.reserve, context, {"gpu": 2}, project_id="p1")
-        found = self.quotas.check(context, {"gpu": 2}, "p1")
-        without_fits = [dataclasses.replace(over, fits=None) for over in found]
+        without_fits = [dataclasses.replace(over, fits=None) for over in self.quotas.check(context, {"gpu": 2}, "p1")]
         self.assertEqual(list(map(repr, without_fits)), list(map(repr, error.overs)))
         return error
 

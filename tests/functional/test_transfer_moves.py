@@ -5,23 +5,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import testscenarios
 from fixtures import MonkeyPatch
 
 from cyborg_quota import exceptions
 from cyborg_quota.ledger.project_limits import ProjectEnforcer
 from tests import base, fixtures, trees
-
-load_tests = testscenarios.load_tests_apply_scenarios
-
-ADMIN = base.ADMIN
+from tests.base import ADMIN
 
 
 class TestSenderMoves(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.database = fixtures.open_database(self, self.url)
-        trees.plant(self.database, {"root": None, "p1": "root", "p2": "root", "side": None})
+        self.plant({"root": None, "p1": "root", "p2": "root", "side": None})
 
     def transfer(self, to_project: str) -> None:
         self.quotas.transfer(ADMIN, to_project, "p1", consumer="c")

@@ -6,13 +6,10 @@ from __future__ import annotations
 import time
 
 import sqlalchemy as sa
-import testscenarios
 
 from cyborg_quota import QuotaEngine, exceptions
 from tests import base, fixtures
 from tests.faults.proxy import Proxy
-
-load_tests = testscenarios.load_tests_apply_scenarios
 
 SHORT_TIMEOUTS = {"statement_timeout_seconds": 2, "retry_seconds": 0.2, "connect_timeout_seconds": 1}
 
@@ -128,5 +125,6 @@ class TestReadOnlyFile(base.LedgerTestCase):
         """The error names the file's directory as a remedy. (The tests may run as root, so the URL forbids writes.)"""
         self.quotas.reserve(self.context, {"gpu": 1})
         engine = fixtures.open_engine(self, f"sqlite:///file:{self.sql.url.database}?mode=ro&uri=true", self.limits)
-        error = self.assertRaises(exceptions.DatabaseReadOnly, engine.reserve, self.context, {"gpu": 1})
-        self.assertIn("directory that this user may write", str(error))
+        self.assertRaisesRegex(
+            exceptions.DatabaseReadOnly, "directory that this user may write", engine.reserve, self.context, {"gpu": 1}
+        )

@@ -216,8 +216,7 @@ class Model:
         if not live:
             if any((project, receiver) in row.transfers for row in self._live(receiver, consumer)):
                 return
-            rows = self.select(project, consumer=consumer)
-            self._changeable(rows, "commit")
+            self._changeable(self.select(project, consumer=consumer), "commit")
             raise exceptions.ReservationNotFound(consumer)
         self._changeable(live, "commit")
         amounts = {name: row.delta for row in live for name in self.names(row)}

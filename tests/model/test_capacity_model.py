@@ -11,7 +11,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-import testscenarios
 from fixtures import MonkeyPatch
 from hypothesis import stateful
 from hypothesis import strategies as st
@@ -20,8 +19,6 @@ from cyborg_quota import ANY, Claim, Headroom, Inventory, exceptions
 from tests import base, history_replay
 from tests.model import histories, test_model
 from tests.model.model import ENDED, Model, Row
-
-load_tests = testscenarios.load_tests_apply_scenarios
 
 HOSTS = ("n1", "n2", "n3")
 PODS = {"n1": "p1"}  # a server chooses only among providers outside pods
@@ -270,8 +267,7 @@ class CapacityHistories(test_model.Histories):
             return
         rows = self.model.adopt(project, consumer, {"gpu": amount}, None)
         rows[0].provider = provider
-        claim = Claim(consumer, {"gpu": amount}, provider=provider)
-        self.name(rows, self.quotas.adopt(base.ADMIN, [claim], project))
+        self.name(rows, self.quotas.adopt(base.ADMIN, [Claim(consumer, {"gpu": amount}, provider=provider)], project))
 
     def check_growth(self, rows: Any, amounts: Any) -> None:
         """C2 and C4: a growth must fit. The units apply to the new amount, also of a reduction."""

@@ -17,15 +17,12 @@ from hypothesis import stateful
 from hypothesis import strategies as st
 
 from cyborg_quota import Headroom, QuotaEngine, exceptions
-from cyborg_quota.driver import DbQuotaDriver, DriverSettings
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
 from cyborg_quota.types import MAX_AMOUNT
 from tests import base, fixtures
 from tests.model import histories
 from tests.model.test_limit_model import MORE, PARENTS, POLICIES, PROJECTS
-
-load_tests = testscenarios.load_tests_apply_scenarios
 
 LIMITS = st.sampled_from([-1, 0, 1, 2, 3, 5, 8, 13, 21, MAX_AMOUNT, 2**40])
 DELTAS = st.sampled_from([1, 2, 3])
@@ -51,9 +48,7 @@ class Headrooms(stateful.RuleBasedStateMachine):
 
     def make_engine(self) -> QuotaEngine:
         limits = DatabaseLimitDriver(POLICIES[self.policy](), InitialLimits(child=None))
-        how = DriverSettings(database=fixtures.settings(self.ledger.url))
-        engine = QuotaEngine(DbQuotaDriver(how, limits))
-        engine.register_resource("gpu")
+        engine = fixtures.make_engine(self.ledger.url, limits, resources=["gpu"])
         self.quotas: Any = fixtures.Checked(engine, self.ledger.url)
         return engine
 

@@ -16,8 +16,7 @@ import testscenarios
 from hypothesis import stateful
 from hypothesis import strategies as st
 
-from cyborg_quota import QuotaEngine, exceptions
-from cyborg_quota.driver import DbQuotaDriver, DriverSettings
+from cyborg_quota import exceptions
 from cyborg_quota.ledger.history import History
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models import Flat, StrictHierarchy, StrictTwoLevel
@@ -25,8 +24,6 @@ from cyborg_quota.limits.sources.database import DatabaseLimitDriver
 from cyborg_quota.types import TOTAL
 from tests import base, fixtures, history_replay, invariants
 from tests.model import histories
-
-load_tests = testscenarios.load_tests_apply_scenarios
 
 UNLIMITED = -1
 PROJECTS = st.sampled_from(["a", "b", "c", "d", "e"])
@@ -129,8 +126,7 @@ class Trees(stateful.RuleBasedStateMachine):
         ledger = fixtures.EmptyLedger(self.backend)
         ledger.setUp()
         limits = DatabaseLimitDriver(POLICIES[self.policy](), InitialLimits())
-        self.engine = QuotaEngine(DbQuotaDriver(DriverSettings(database=fixtures.settings(ledger.url)), limits))
-        self.engine.register_resource("gpu")
+        self.engine = fixtures.make_engine(ledger.url, limits, resources=["gpu"])
         self.totals = self.engine.limits
         self.database = fixtures.plain_engine(ledger.url)
         self.plain = PlainLimits(self.policy)

@@ -11,7 +11,6 @@ import os
 import random
 from typing import Any
 
-import testscenarios
 from hypothesis import stateful
 from hypothesis import strategies as st
 
@@ -20,8 +19,6 @@ from cyborg_quota.db.database import Database
 from tests import base, fixtures, trees
 from tests.model import histories
 from tests.model.model import Model, Row
-
-load_tests = testscenarios.load_tests_apply_scenarios
 
 TREE = {"root": None, "leaf": "root", "flat": None}
 PROJECTS = st.sampled_from(sorted(TREE))
@@ -170,8 +167,7 @@ class Histories(stateful.RuleBasedStateMachine):
     @stateful.rule(data=st.data(), call=st.one_of(st.none(), CALLS))
     def time_passes(self, data: st.DataObject, call: str | None) -> None:
         """A reservation becomes overdue; the next call may select it, by UUID, by consumer or by group."""
-        flying = [row for row in self.model.rows if row.state == "reserved"]
-        row = data.draw(st.sampled_from(flying))
+        row = data.draw(st.sampled_from([row for row in self.model.rows if row.state == "reserved"]))
         row.overdue = True
         with self.database.engine.begin() as connection:
             connection.exec_driver_sql(

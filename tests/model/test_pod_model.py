@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import testscenarios
 from hypothesis import stateful
 from hypothesis import strategies as st
 
@@ -22,8 +21,6 @@ from cyborg_quota.types.capacity import ResourceUse
 from tests import base, fixtures
 from tests.model import histories
 from tests.model.test_model import MORE
-
-load_tests = testscenarios.load_tests_apply_scenarios
 
 NAMES = st.sampled_from(["p1", "p2", "p3", "p4"])
 PROJECTS = st.sampled_from(["film", "lab"])
@@ -291,8 +288,7 @@ class PodHistories(stateful.RuleBasedStateMachine):
 
     @stateful.invariant()
     def capacity_is_the_models(self) -> None:
-        records = self.engine.capacity.list_inventories(base.ADMIN)
-        used = {record.provider: record.used for record in records}
+        used = {record.provider: record.used for record in self.engine.capacity.list_inventories(base.ADMIN)}
         assert used == {f"node of {name}": pod.total - self.free(name) for name, pod in self.known.items() if pod.total}
         assert self.engine.capacity.audit(base.ADMIN) == []
 

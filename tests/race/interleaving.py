@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -24,34 +24,21 @@ class BackgroundCall:
     """A call in a thread of its own."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
-        self.error: BaseException | None = None
-        self.answer: Any = None
-        self._call = call
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self.answer = self._call()
-        except BaseException as error:
-            self.error = error
+        self._answer: futures.Future[Any] = futures.ThreadPoolExecutor(1).submit(call)
 
     @property
     def waits(self) -> bool:
         """Return whether it still runs after A_WHILE_SECONDS."""
         self.join(A_WHILE_SECONDS)
-        return self._thread.is_alive()
+        return not self._answer.done()
 
     def join(self, seconds: float) -> None:
         """Wait for its end, at most this long."""
-        self._thread.join(seconds)
+        futures.wait([self._answer], seconds)
 
     def end(self) -> Any:
-        self._thread.join(60)
-        assert not self._thread.is_alive(), "it hangs"
-        if self.error is not None:
-            raise self.error
-        return self.answer
+        """Return its answer, or raise its error."""
+        return self._answer.result(60)
 
 
 def interleave(

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import random
 from typing import Any
 
 import sqlalchemy as sa
-import testscenarios
 
-from cyborg_quota import QuotaEngine, exceptions
+from cyborg_quota import Inventory, QuotaEngine, exceptions
 from cyborg_quota.db import change_log
 from cyborg_quota.ledger.history import History
 from cyborg_quota.limits.models import Flat, StrictTwoLevel
@@ -19,8 +19,6 @@ from tests import base, history_replay
 from tests.functional import test_limits
 from tests.race import test_races
 from tests.race.workers import Signal, race, race_beside, race_in_turns
-
-load_tests = testscenarios.load_tests_apply_scenarios
 
 PROCESSES = 8
 ROOM = 3
@@ -33,9 +31,10 @@ class LimitRaceTestCase(test_limits.LimitsTestCase):
         self.database.close()
 
 
-def raise_by_ten(engine: QuotaEngine, child: str) -> bool:
+def is_allowed(engine: QuotaEngine, project_id: str, limit: int) -> bool:
+    """Set the limit of a project, unless the enforcement model refuses it."""
     try:
-        engine.limits.set_limit(base.ADMIN, "gpu", 20, child)
+        engine.limits.set_limit(base.ADMIN, "gpu", limit, project_id)
     except exceptions.LimitRefused:
         return False
     return True
@@ -45,7 +44,7 @@ class TestSiblings(LimitRaceTestCase):
     def test_concurrent_limits_of_siblings_stay_within_the_parent(self) -> None:
         """Each of eight administrators raises another child by 10, and the parent allows three of these changes."""
         families = self.make_families(5, 10 * PROCESSES + 10 * ROOM, dict.fromkeys(range(PROCESSES), 10))
-        turns = [[functools.partial(raise_by_ten, self.engine, child) for child in one] for one in families.values()]
+        turns = [[functools.partial(is_allowed, self.engine, child, 20) for child in one] for one in families.values()]
         for children, admitted in zip(families.values(), race_in_turns(turns), strict=True):
             self.assertEqual(ROOM, sum(admitted), admitted)
             limits = [row.limit for row in self.admin.list_limits(base.ADMIN) if row.project_id in children]
@@ -68,18 +67,11 @@ class TestSiblings(LimitRaceTestCase):
     def test_the_parent_lowered_and_a_child_raised_concurrently(self) -> None:
         """Each change is valid alone, but not both."""
         turns = [
-            [functools.partial(raise_by_ten, self.engine, child), functools.partial(self.lower, parent)]
+            [functools.partial(is_allowed, self.engine, *change) for change in ((child, 20), (parent, 10))]
             for parent, [child] in self.make_families(5, 20, {0: 10}).items()
         ]
         for answers in race_in_turns(turns):
             self.assertEqual([False, True], sorted(answers))
-
-    def lower(self, project_id: str) -> bool:
-        try:
-            self.admin.set_limit(base.ADMIN, "gpu", 10, project_id)
-        except exceptions.LimitRefused:
-            return False
-        return True
 
     def test_two_imports_of_the_same_tree(self) -> None:
         """The second import finds everything done."""
@@ -200,18 +192,32 @@ class TestHistory(LimitRaceTestCase):
         chance = random.Random(seed)
         names = ["a", "b", None]
         for _ in range(self.CHANGES):
-            number, project = chance.randrange(1000), chance.choice(names[:2])
+            number, project = chance.randrange(1, 1000), chance.choice(names[:2])
             if seed == 0:
                 self.admin.import_limits(base.ADMIN, {"defaults": {"gpu": number}, "projects": [{"id": project}]})
             elif seed == 1:
                 self.admin.move_project(base.ADMIN, "leaf", chance.choice(names))
-            else:
+            elif seed < 4:
                 self.admin.set_limits(base.ADMIN, {"gpu": number, "fpga": None}, chance.choice(names))
+            else:
+                self.change_provider(seed, chance, number)
+
+    def change_provider(self, seed: int, chance: random.Random, number: int) -> None:
+        capacity, name = self.engine.capacity, chance.choice(("n1", "n2"))
+        with contextlib.suppress(exceptions.ProviderNotFound, exceptions.ProviderExists):
+            if seed > 4:
+                inventories = {resource: Inventory(number) for resource in chance.sample(("gpu", "fpga"), 2)}
+                capacity.set_inventories(base.ADMIN, name, inventories)
+            elif chance.random() < 0.5:
+                capacity.remove_provider(base.ADMIN, "n2")
+            else:
+                capacity.add_provider(base.ADMIN, "n2")
 
     def test_the_history_is_in_the_order_of_the_changes(self) -> None:
         self.make_tree({"a": None, "b": None, "leaf": "a"})
+        self.add_provider("n1", gpu=1)
         self.start()
-        race(*(functools.partial(self.change, seed) for seed in range(4)))
+        race(*(functools.partial(self.change, seed) for seed in range(8)))
         self.assertEqual([], history_replay.differences(self.engine))
 
     def test_a_history_that_is_written_after_the_change_is_found_wrong(self) -> None:

@@ -13,14 +13,11 @@ from collections.abc import Callable
 from typing import Any
 
 import sqlalchemy as sa
-import testscenarios
 
-from cyborg_quota import ANY, Inventory, QuotaEngine
+from cyborg_quota import ANY, QuotaEngine
 from tests import base, fixtures, hooks
 from tests.race.workers import race
 from tests.servers import machine
-
-load_tests = testscenarios.load_tests_apply_scenarios
 
 PROCESSES = 5
 TURNS = 30
@@ -47,13 +44,6 @@ def deadlocks_of(engine: QuotaEngine, turn: Callable[[random.Random], None], num
 
 class TestLockOrder(base.LedgerTestCase):
     scenarios = SERVERS
-
-    def assert_no_deadlocks(self, turn: Callable[[QuotaEngine, random.Random], None], **changes: object) -> None:
-        engine = self.make_engine(**changes)
-        jobs = [functools.partial(deadlocks_of, engine, functools.partial(turn, engine)) for _ in range(PROCESSES)]
-        deadlocks = race(*(functools.partial(job, number) for number, job in enumerate(jobs)))
-        self.assertEqual([0] * PROCESSES, deadlocks, f"in {TURNS} turns of each process")
-        self.assert_invariants()
 
     def test_a_batch_of_expiry(self) -> None:
         """While a row in the middle is locked, the rows before it get locked, and those after it stay free."""
@@ -82,13 +72,15 @@ class TestLockOrder(base.LedgerTestCase):
     def test_claims_of_capacity(self) -> None:
         """With ANY, the server locks the inventory before the reservation is inserted."""
         for name in ("n1", "n2", "n3"):
-            self.engine.capacity.add_provider(base.ADMIN, name)
-            self.engine.capacity.set_inventories(base.ADMIN, name, {"gpu": Inventory(50), "fpga": Inventory(50)})
+            self.add_provider(name, gpu=50, fpga=50)
 
-        def turn(engine: QuotaEngine, rng: random.Random) -> None:
+        engine = self.make_engine()
+
+        def turn(rng: random.Random) -> None:
             context = base.Context(f"p{rng.randrange(2)}")
             deltas = {"gpu": 1} if rng.random() < 0.7 else {"gpu": 1, "fpga": 1}
-            uuids = engine.reserve(context, deltas, provider=rng.choice((ANY, ANY, "n1", "n2")))
-            engine.rollback(context, uuids)
+            engine.rollback(context, engine.reserve(context, deltas, provider=rng.choice((ANY, ANY, "n1", "n2"))))
 
-        self.assert_no_deadlocks(turn)
+        deadlocks = race(*(functools.partial(deadlocks_of, engine, turn, number) for number in range(PROCESSES)))
+        self.assertEqual([0] * PROCESSES, deadlocks, f"in {TURNS} turns of each process")
+        self.assert_invariants()

@@ -10,8 +10,6 @@ import unittest
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import testscenarios
-
 from cyborg_quota import QuotaEngine, exceptions
 from cyborg_quota.db import overrides
 from cyborg_quota.db.database import Database
@@ -19,8 +17,6 @@ from cyborg_quota.limits.models import Flat
 from tests import base, history_replay
 from tests.race import test_limit_races
 from tests.race.workers import race
-
-load_tests = testscenarios.load_tests_apply_scenarios
 
 LIMIT, LOWERED, RAISED = 5, 2, 10**6
 """The limit of each project, and what an override lowers and raises it to. RAISED is never reached."""
@@ -46,21 +42,16 @@ class TestBeginAndEnd(test_limit_races.LimitRaceTestCase):
     def test_two_overrides_made_at_once(self) -> None:
         """Whichever is made last applies, and the history says which."""
         self.set("p", 1)
-        until = self.time_in_an_hour()
+        until = self.database.read(overrides.now) + datetime.timedelta(hours=1)
+        make = self.admin.set_overrides
         for _ in range(5):
             self.start()
-            race(*(functools.partial(self.make, limit, until) for limit in (3, 4, 5, 6)))
+            race(*(functools.partial(make, base.ADMIN, {"gpu": limit}, "p", until) for limit in (3, 4, 5, 6)))
             listed = self.admin.list_overrides(base.ADMIN)[0]
             entry = self.admin.history(base.ADMIN, "p", limit=1)[0]
             self.assertEqual((listed[-1].id, listed[-1].limit), (entry.override_id, entry.after))
             self.assertEqual(entry.after, self.engine.get_usages(base.ADMIN, "p")["gpu"].limit)
         self.assertEqual([], history_replay.differences(self.engine))
-
-    def make(self, limit: int, until: datetime.datetime) -> None:
-        self.admin.set_overrides(base.ADMIN, {"gpu": limit}, "p", until)
-
-    def time_in_an_hour(self) -> datetime.datetime:
-        return self.database.read(overrides.now) + datetime.timedelta(hours=1)
 
 
 class TestSiblings(test_limit_races.LimitRaceTestCase):

@@ -5,18 +5,14 @@ from __future__ import annotations
 
 import functools
 import itertools
-import random
 from typing import Any
 
-import testscenarios
-
 from cyborg_quota import ANY, SELECT, Inventory, QuotaEngine, exceptions
-from tests import base
+from tests import base, hooks
+from tests.base import ADMIN
+from tests.race.test_provider_races import claim_until_full
 from tests.race.workers import PATIENT, once, race
 
-load_tests = testscenarios.load_tests_apply_scenarios
-
-ADMIN = base.ADMIN
 PROCESSES = 8
 TOTAL = 30
 """What each of two providers of each of two pods has."""
@@ -37,17 +33,7 @@ def claim_one(engine: QuotaEngine, project_id: str, amount: int) -> list[str]:
 
 def fill(engine: QuotaEngine, number: int) -> int:
     """Claim 1 to 5 for one of two tenants until not even 1 fits anywhere. Returns the sum."""
-    chance = random.Random(number)
-    claimed = 0
-    while True:
-        amount = chance.randint(1, 5)
-        try:
-            claim_one(engine, f"tenant{number % 2}", amount)
-        except exceptions.OverCapacity:
-            if amount == 1:
-                return claimed
-        else:
-            claimed += amount
+    return claim_until_full(number, functools.partial(claim_one, engine, f"tenant{number % 2}"))
 
 
 class TestClaims(base.LedgerTestCase):
@@ -92,14 +78,7 @@ class TestClaims(base.LedgerTestCase):
     def claim_together(self, project_id: str) -> list[Any]:
         """Eight processes claim 1 each, and all of them have selected the pod before any of them writes."""
         claimer = self.engine._driver.subjects["capacity"]
-        place, wait = claimer.prepare, once(PROCESSES)
-
-        def place_and_wait(pending: Any) -> Any:
-            placement = place(pending)
-            wait()
-            return placement
-
-        self.patch(claimer, "prepare", place_and_wait)
+        self.useFixture(hooks.Meanwhile(claimer, "prepare", once(PROCESSES), after=True))
         self.engine.close()
         return race(*[functools.partial(self.claim, project_id, 1)] * PROCESSES)
 

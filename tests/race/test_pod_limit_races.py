@@ -7,36 +7,23 @@ import functools
 import random
 import uuid
 
-import sqlalchemy as sa
-import testscenarios
-
 from cyborg_quota import ANY, Inventory, QuotaEngine, exceptions
-from cyborg_quota.db import models
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models import StrictHierarchy
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
 from tests import base, fixtures
+from tests.base import ADMIN
+from tests.race.test_races import reserve_until_refused
 from tests.race.workers import PATIENT, race
 
-load_tests = testscenarios.load_tests_apply_scenarios
-
-ADMIN = base.ADMIN
 PROCESSES = 8
 LIMITS = {"p1": 23, "p2": 17}
 
 
 def fill(engine: QuotaEngine, number: int) -> int:
     """Claim 1 for the parent or its child, in each pod, until the limit of the parent refuses it. Returns the sum."""
-    claimed = 0
-    for pod in ("p1", "p2"):
-        try:
-            while True:
-                context = base.Context(("parent", "child")[number % 2])
-                engine.reserve(context, {"gpu": 1}, provider=pod.replace("p", "n"))
-                claimed += 1
-        except exceptions.OverQuota:
-            pass
-    return claimed
+    context = base.Context(("parent", "child")[number % 2])
+    return sum(reserve_until_refused(engine, context, provider) for provider in ("n1", "n2"))
 
 
 def add_pods(engine: QuotaEngine) -> None:
@@ -96,11 +83,8 @@ class TestPodLimits(base.LedgerTestCase):
         return refused
 
     def in_pod(self, project_id: str, pod: str) -> int:
-        with self.sql.connect() as connection:
-            row = models.quota_usages.c
-            is_row = sa.and_(row.project_id == project_id, row.resource == "gpu", row.pod == pod)
-            query = models.quota_usages.select().where(is_row)
-            return int(connection.execute(query).one().subtree)
+        query = "SELECT subtree FROM quota_usages WHERE project_id = :p AND resource = 'gpu' AND pod = :pod"
+        return int(self.fetch(query, p=project_id, pod=pod)[0].subtree)
 
     def test_the_limit_is_reached_and_never_exceeded(self) -> None:
         set_limits(self.engine)

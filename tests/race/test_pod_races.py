@@ -7,18 +7,15 @@ import functools
 import random
 from typing import Any
 
-import testscenarios
-
 from cyborg_quota import QuotaEngine
 from cyborg_quota.pods import selection as pod_selection
+from cyborg_quota.pods import tables
 from cyborg_quota.pods import tables as pods
 from cyborg_quota.types.capacity import Candidate, ResourceUse
-from tests import base
+from tests import base, hooks
+from tests.base import ADMIN
 from tests.race.workers import race
 
-load_tests = testscenarios.load_tests_apply_scenarios
-
-ADMIN = base.ADMIN
 PROCESSES = 8
 TENANTS = 1000
 RACED = 40
@@ -46,8 +43,7 @@ def select_for_all(engine: QuotaEngine, number: int, tenants: int, share: int = 
 
 def prefer_random_pods(engine: QuotaEngine) -> None:
     """Each call prefers another pod, as with pods whose measurements change."""
-    selection = pod_selection.PodSelection(weighers=[(_Random(), 1.0)])
-    engine.pods._selection = selection
+    engine.pods._selection = pod_selection.PodSelection(weighers=[(_Random(), 1.0)])
 
 
 class TestSelect(base.LedgerTestCase):
@@ -106,16 +102,11 @@ class TestSelect(base.LedgerTestCase):
     def test_without_the_lock_a_binding_is_created_in_maintenance(self) -> None:
         """The control: read the state, and insert without the conditional UPDATE of the pod's row."""
         self.patch(pods, "hold_available", lambda _connection, _pod_id: True)
-        insert = pods.insert_binding
-
-        def drain_first(*arguments: Any) -> None:
-            self.make_engine().pods.change(ADMIN, "pod0", state="maintenance")
-            insert(*arguments)
-
         if self.backend == "sqlite":
             self.skipTest("SQLite has one writer: the switch waits for the transaction of the selection")
         self.pods.change(ADMIN, "pod0", weight=1)
         self.engine.pods._selection = pod_selection.PodSelection()
-        self.patch(pods, "insert_binding", drain_first)
+        drain = lambda: self.make_engine().pods.change(ADMIN, "pod0", state="maintenance")  # noqa: E731
+        self.useFixture(hooks.Meanwhile(tables, "insert_binding", drain))
         self.assertEqual("pod0", self.pods.select(ADMIN, project_id="p").pod)
         self.assertEqual("maintenance", self.pods.show(ADMIN, "pod0").state)

@@ -13,7 +13,6 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
-from unittest import mock
 
 import sqlalchemy as sa
 import testscenarios
@@ -21,12 +20,10 @@ import testscenarios
 from cyborg_quota import ANY, Inventory, QuotaEngine, exceptions
 from cyborg_quota.db import inventories
 from tests import base, hooks
+from tests.base import ADMIN
 from tests.race import naive
 from tests.race.workers import PATIENT, Signal, race, race_in_turns
 
-load_tests = testscenarios.load_tests_apply_scenarios
-
-ADMIN = base.ADMIN
 PROCESSES = 8
 CAPACITY = 100
 CHANGES = 8
@@ -41,12 +38,21 @@ Engines = Sequence[QuotaEngine]
 
 def claim_all(engine: QuotaEngine, number: int, provider: str) -> int:
     """Claim 1 to 5 until not even 1 fits. Returns the sum."""
-    chance = random.Random(number)
+    return claim_until_full(number, functools.partial(claim_one, engine, number, provider))
+
+
+def claim_one(engine: QuotaEngine, number: int, provider: str, amount: int) -> None:
+    engine.reserve(context_of(number), {"gpu": amount}, consumer=str(uuid.uuid4()), provider=provider)
+
+
+def claim_until_full(seed: int, claim: Callable[[int], object]) -> int:
+    """Claim random amounts of 1 to 5 until not even 1 fits. Returns the sum."""
+    chance = random.Random(seed)
     claimed = 0
     while True:
         amount = chance.randint(1, 5)
         try:
-            engine.reserve(context_of(number), {"gpu": amount}, consumer=str(uuid.uuid4()), provider=provider)
+            claim(amount)
         except exceptions.OverCapacity:
             if amount == 1:
                 return claimed
@@ -60,8 +66,7 @@ def context_of(number: int) -> base.Context:
 
 def all_claim(engines: Engines, provider: str) -> list[int]:
     """Returns what each process has claimed."""
-    jobs = [functools.partial(claim_all, of(engines, number), number, provider) for number in range(PROCESSES)]
-    return race(*jobs)
+    return race(*[functools.partial(claim_all, of(engines, number), number, provider) for number in range(PROCESSES)])
 
 
 def of(engines: Engines, number: int) -> QuotaEngine:
@@ -142,21 +147,16 @@ def _claim_first(engines: Engines, provider: str) -> list[Callable[[], Any]]:
     """The removal waits for a claim when it has read the inventories, before it deletes those without claims."""
     is_claimed = Signal()
     first, *others = _claims(engines, provider, 0)
-    delete_unused = inventories.delete_unused
 
     def claim() -> int:
         amount = first()
         is_claimed.set()
         return amount
 
-    def delete_after_the_claim(*arguments: Any) -> None:
-        is_claimed.wait()
-        delete_unused(*arguments)
-
     def remove() -> bool:
         if not hooks.database_of(engines[-1]).dialect.has_server:
             is_claimed.wait()  # SQLite has one writer: no claim is committed inside a transaction
-        with mock.patch.object(inventories, "delete_unused", delete_after_the_claim):
+        with hooks.Meanwhile(inventories, "delete_unused", is_claimed.wait):
             return _remove(engines[-1], provider)
 
     return [claim, *others, remove]
@@ -167,16 +167,8 @@ def _remove_first(engines: Engines, provider: str) -> list[Callable[[], Any]]:
     are_placed, is_removed = [Signal() for _ in range(PROCESSES)], Signal()
 
     def claim(number: int, call: Callable[[], int]) -> int:
-        claimer: Any = of(engines, number)._driver.subjects["capacity"]
-        place = claimer.prepare
-
-        def place_and_wait(pending: Any) -> Any:
-            placement = place(pending)
-            are_placed[number].set()
-            is_removed.wait()
-            return placement
-
-        with mock.patch.object(claimer, "prepare", place_and_wait):
+        wait = lambda: (are_placed[number].set(), is_removed.wait())  # noqa: E731
+        with hooks.Meanwhile(of(engines, number)._driver.subjects["capacity"], "prepare", wait, after=True):
             return call()
 
     def remove() -> bool:

@@ -11,15 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 import sqlalchemy as sa
-import testscenarios
 
 from cyborg_quota import exceptions
 from cyborg_quota.limits.models import Flat
 from tests import base, hooks
 from tests.functional import test_limits
 from tests.race.interleaving import interleave
-
-load_tests = testscenarios.load_tests_apply_scenarios
 
 
 class TestRemoveProject(test_limits.LimitsTestCase):

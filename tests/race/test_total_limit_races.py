@@ -11,14 +11,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import testscenarios
-
 from cyborg_quota import QuotaEngine, exceptions
 from tests import base
 from tests.functional import test_limits
 from tests.race.workers import TIMEOUT_SECONDS, race
-
-load_tests = testscenarios.load_tests_apply_scenarios
 
 WORKERS = 6
 LIMIT = 20
