@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import datetime
 import os
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from cyborg_quota import exceptions
@@ -33,8 +32,6 @@ COLUMNS: Final = (
     Column("bound_by", formats.OptionalProject),
 )
 _PROGRESS_EVENTS: Final = 1000
-_NO_OVERRIDES: Final = "Overrides are not applied: the times of a trace are relative. Use --against ledger."
-_NO_POD_LIMITS: Final = "Limits per pod are not applied: an event of a trace names no pod."
 
 
 def outcomes(
@@ -50,11 +47,17 @@ def outcomes(
         from cyborg_quota.replay import charts
 
         charts.require(chart)
+    from cyborg_quota.replay.traces import Trace
+
     before, after, problems = _limit_sets(run, content)
-    with _trace(run, against, since) as (trace, span):
+    with contextlib.ExitStack() as stack:
+        path, span = against, None
+        if against == LEDGER:
+            exported_file, span = stack.enter_context(exported(run.conf, since))
+            path = exported_file.name
         if span is not None and run.conf.limits.driver == "database":
             before, after = _with_past_overrides(run, before, after, span)
-        comparison = _compare(run, trace, before, after, span, records=chart is not None)
+        comparison = _compare(run, Trace(path), before, after, span, records=chart is not None)
     found = comparison.outcomes()
     limited = {*after.tree.resources, *(one.resource for one in after.overrides), *after.totals}
     unknown = limited - set(run.conf.quota.resources) - {one.resource for one in found}
@@ -63,9 +66,9 @@ def outcomes(
         raise exceptions.UnknownResource(unknown, run.conf.quota.resources)
     # (After the errors, which are one line.)
     if against != LEDGER and (before.overrides or after.overrides):
-        run.print_message(_NO_OVERRIDES)
+        run.print_message("Overrides are not applied: the times of a trace are relative. Use --against ledger.")
     if any(key.pod for limits in (before, after) for key in limits.tree.project_limits):
-        run.print_message(_NO_POD_LIMITS)
+        run.print_message("Limits per pod are not applied: an event of a trace names no pod.")
     if chart is not None:
         _draw(chart, file, against, comparison)
     return found, problems
@@ -137,18 +140,6 @@ def _with_past_overrides(run: base.Run, before: LimitSet, after: LimitSet, span:
     known.sort(key=lambda one: one.made)
     new = after.overrides[len(before.overrides) :]
     return dataclasses.replace(before, overrides=known), dataclasses.replace(after, overrides=[*known, *new])
-
-
-@contextlib.contextmanager
-def _trace(run: base.Run, against: str, since: int | None) -> Iterator[tuple[Trace, Span | None]]:
-    """The trace, and the span of time of the ledger's history (None: a file, whose times are relative)."""
-    from cyborg_quota.replay.traces import Trace
-
-    if against != LEDGER:
-        yield Trace(against), None
-        return
-    with exported(run.conf, since) as (file, span):
-        yield Trace(file.name), span
 
 
 def _compare(

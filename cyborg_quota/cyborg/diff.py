@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Literal
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Literal, TypeVar
 
 from cyborg_quota.types import Reservation
 
+Row = TypeVar("Row")
+Marker = TypeVar("Marker")
 Kind = Literal["lost", "changed", "foreign"]
 """The kind of a difference.
 
@@ -226,3 +228,16 @@ def format_amounts(amounts: Mapping[tuple[str, str], int]) -> str:
     for (project_id, resource), amount in sorted(amounts.items()):
         by_project.setdefault(project_id, []).append(f"{resource}={amount}")
     return ", ".join(" ".join([project_id, *parts]) for project_id, parts in by_project.items()) or "nothing"
+
+
+def in_pages(
+    read: Callable[[Marker | None], Sequence[Row]], rows: int, marker_of: Callable[[Row], Marker]
+) -> Iterator[Row]:
+    """All rows of a list that is read in pages of ``rows`` rows. ``read``: the page after a marker; None: the first."""
+    after: Marker | None = None
+    while True:
+        page = read(after)
+        yield from page
+        if len(page) < rows:
+            return
+        after = marker_of(page[-1])

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from oslo_log import log as logging
 
 from cyborg_quota import Claim, QuotaEngine, exceptions, validation
-from cyborg_quota.cyborg.diff import Difference, Observation, Record, Report, compare, format_amounts
+from cyborg_quota.cyborg.diff import Difference, Observation, Record, Report, compare, format_amounts, in_pages
 from cyborg_quota.types import RESERVED, Reservation
 
 if TYPE_CHECKING:
@@ -58,7 +58,6 @@ _ADMIN: Final = validation.admin_context()
 _key: Final = operator.itemgetter(0)
 Progress = Callable[[int], None]
 Row = TypeVar("Row")
-Marker = TypeVar("Marker")
 
 
 class TooManyChanges(exceptions.QuotaError):
@@ -325,19 +324,6 @@ def observations_of(
     rows = [row for project, some in arqs.items() for row in engine.list_by_consumer(_ADMIN, project, consumers=some)]
     found = records.of({arq for some in arqs.values() for arq in some})
     return _join(sorted(rows, key=lambda row: str(row.consumer)), [found[arq] for arq in sorted(found)])
-
-
-def in_pages(
-    read: Callable[[Marker | None], Sequence[Row]], rows: int, marker_of: Callable[[Row], Marker]
-) -> Iterator[Row]:
-    """All rows of a list that is read in pages of ``rows`` rows. ``read``: the page after a marker; None: the first."""
-    after: Marker | None = None
-    while True:
-        page = read(after)
-        yield from page
-        if len(page) < rows:
-            return
-        after = marker_of(page[-1])
 
 
 def _join(rows: Iterable[Reservation], records: Iterable[Record]) -> Iterator[Observation]:

@@ -124,6 +124,7 @@ def _pyplot() -> Any:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
+    pyplot.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
     return pyplot
 
 
@@ -181,8 +182,6 @@ def _panel(axes: Any, panel: Panel, seconds: float, end: float, *, names_resourc
     # Two labels: of the limit if there is one, else of the top of the scale; and 0.
     axes.set_yticks([0, drawn[-1][0] if drawn and drawn[-1][0] > 0 else top])
     axes.tick_params(labelsize=_SMALL, length=2, pad=1)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
     name = label(panel.project_id) + (f" {label(panel.resource)}" if names_resource else "")
     axes.set_title(name, loc="left", fontsize=_SMALL + 0.5, pad=2)
     if panel.held.total_refused:
@@ -230,8 +229,6 @@ def draw_capacity(path: str, reports: Sequence[ResourceReport]) -> None:
     axes.axvline(100, color="black", linewidth=0.8)
     axes.set_xlim(0, max([300.0, *(1.05 * _promised_percent(report) for report in shown)]))
     axes.set_xlabel("percent of the capacity")
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
     _legend(axes, without=len(reports) - len(shown))
     figure.subplots_adjust(left=0.18, right=0.98, top=1 - 0.45 / height, bottom=0.5 / height)
     save(figure, path)

@@ -240,7 +240,7 @@ class TestImports(base.BaseTestCase):
             "cyborg_quota.limits.tables": "",
             "cyborg_quota.pods.api": "",
             "cyborg_quota.driver": "",
-            "cyborg_quota.conf.database": "",
+            "cyborg_quota.conf.opts": "",
             "cyborg_quota.cli.main": "",
         }
         self.assertEqual([], wrong_imports(modules))
@@ -264,8 +264,8 @@ class TestImports(base.BaseTestCase):
             ("cyborg_quota.cli.main", "from cyborg_quota.pods import api"),
             ("cyborg_quota.driver", "import alembic.command"),
             ("cyborg_quota.driver", "from cyborg_quota.cli import main"),
-            ("cyborg_quota.conf.database", "from oslo_db import exception"),
-            ("cyborg_quota.conf.database", "from cyborg_quota import db"),
+            ("cyborg_quota.conf.opts", "from oslo_db import exception"),
+            ("cyborg_quota.conf.opts", "from cyborg_quota import db"),
             ("cyborg_quota.attic", ""),
         ):
             faults = wrong_imports({**modules, module: source})
