@@ -62,11 +62,12 @@ def _log_level(notice: AnyNotice) -> int:
 
 def notify(notice: AnyNotice, send: Send | None, log_level: int | None = None) -> None:
     """Log the notice, with its figures as name=value, and pass it to ``send``. Rising levels are warnings."""
+    values = {name: value for name, value in dataclasses.asdict(notice).items() if name not in ("before", "now")}
     LOG.log(
         _log_level(notice) if log_level is None else log_level,
         "threshold crossed: %s [%s level_before=%d level=%d]",
         notice,
-        _fields(notice),
+        " ".join(f"{name}={_OWNERS.get(value, value)}" for name, value in values.items()),
         notice.before,
         notice.now,
     )
@@ -76,11 +77,6 @@ def notify(notice: AnyNotice, send: Send | None, log_level: int | None = None) -
         send(notice)
     except Exception:
         LOG.exception("Could not send the notification of %s.", notice)
-
-
-def _fields(notice: AnyNotice) -> str:
-    values = {name: value for name, value in dataclasses.asdict(notice).items() if name not in ("before", "now")}
-    return " ".join(f"{name}={_OWNERS.get(value, value)}" for name, value in values.items())
 
 
 def make_sender(conf: cfg.ConfigOpts) -> Send | None:

@@ -83,8 +83,9 @@ def resources_table(**options: Any) -> Any:
         "fits": column(_("Fits"), texts.fits),
         "bound_by": column(_("Bound By"), texts.bound_by),
     }
-    key = operator.itemgetter("resource")
-    return make_table("resources", _("Resources"), columns, key=key, footer=False, **options)
+    return make_table(
+        "resources", _("Resources"), columns, key=operator.itemgetter("resource"), footer=False, **options
+    )
 
 
 def reservations_table(**options: Any) -> Any:
@@ -153,8 +154,7 @@ def resource_in_pod(change: Any) -> str | None:
 
 
 def _indented(node: Any) -> str:
-    depth: int = node["depth"]
-    return "\u2007\u2007\u2007" * depth + str(node["name"])
+    return "\u2007\u2007\u2007" * int(node["depth"]) + str(node["name"])
 
 
 def _node_url(node: Any) -> str:

@@ -114,7 +114,12 @@ def draw(
     for index, panel in enumerate(shown):
         axes = figure.add_subplot(grid[index // columns, index % columns])
         _panel(axes, panel, seconds, end or 1.0, names_resource=len(resources) > 1)
-    _head(figure, title, ordered, subtitle or _subtitle(ordered, f"{end / seconds:.3g} {unit}"))
+    if subtitle is None:
+        refused = sum(panel.held.total_refused for panel in ordered)
+        more = f"; {len(ordered) - len(shown)} more not drawn" if len(ordered) > len(shown) else ""
+        duration = f"{end / seconds:.3g} {unit}"
+        subtitle = f"{refused} claims refused; used + reserved over {duration}, each panel on its own scale{more}"
+    _head(figure, title, ordered, subtitle)
     save(figure, path)
 
 
@@ -138,13 +143,6 @@ def save(figure: Any, path: str) -> None:
         raise BadUsage(f"--chart {path!a}: {error.strerror}.") from None
     finally:
         pyplot.close(figure)
-
-
-def _subtitle(panels: Sequence[Panel], duration: str) -> str:
-    left_out = len(panels) - MAX_PANELS
-    more = f"; {left_out} more not drawn" if left_out > 0 else ""
-    refused = sum(panel.held.total_refused for panel in panels)
-    return f"{refused} claims refused; used + reserved over {duration}, each panel on its own scale{more}"
 
 
 def _head(figure: Any, title: str, panels: Sequence[Panel], subtitle: str) -> None:
