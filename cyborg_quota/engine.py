@@ -15,6 +15,7 @@ from cyborg_quota import exceptions, validation
 from cyborg_quota.metrics.monitoring import Monitoring
 from cyborg_quota.policy import SEE_PODS, Policy
 from cyborg_quota.queries import Queries
+from cyborg_quota.subject import admin_call
 from cyborg_quota.types import (
     ANY,
     COMMITTED,
@@ -213,6 +214,7 @@ class QuotaEngine(Queries):
         sees_all = validation.is_admin(context) and not redacted
         return self._driver.headroom.check(project_id, request, sees_all=sees_all, pod=in_pod)
 
+    @admin_call
     def adopt(
         self,
         context: Context,
@@ -228,7 +230,6 @@ class QuotaEngine(Queries):
         expires during the call, its claim is charged again. A claim with a provider takes its capacity, whatever the
         units are, and even if that exceeds the capacity; a warning is then logged.
         """
-        validation.admin_only(context, "adopt")
         project_id = validation.project_of(context, project_id)
         checked = validation.check_claims(claims, self._resources)
         for claim in checked:
@@ -341,6 +342,7 @@ class QuotaEngine(Queries):
         except exceptions.OverQuota as error:
             raise exceptions.OverQuota(self._authority.visible(context, project_id, error.overs)) from None
 
+    @admin_call
     def transfer(self, context: Context, to_project: str, project_id: str | None = None, *, consumer: str) -> None:
         """Transfer all that a consumer holds in ``project_id`` to ``to_project``, whose limits apply. Admin only.
 
@@ -348,7 +350,6 @@ class QuotaEngine(Queries):
         ReservationNotFound afterwards. Raises the errors of ``commit`` and ``reserve``, and ReservationConflict if
         the receiver has a consumer of this name.
         """
-        validation.admin_only(context, "transfer")
         project_id, to_project = (
             validation.project_of(context, project_id),
             validation.check_name("to_project", to_project),
@@ -360,6 +361,7 @@ class QuotaEngine(Queries):
 
     # --- maintenance ---
 
+    @admin_call
     def set_source(
         self, context: Context, reservations: Sequence[str], source: str, *, replaced: str | None = None
     ) -> int:
@@ -368,21 +370,21 @@ class QuotaEngine(Queries):
         ``replaced``: change instead those that have this source. Other sources are never changed. Returns the number of
         changed reservations.
         """
-        validation.admin_only(context, "set_source")
         uuids = [validation.check_name("reservation", uuid) for uuid in validation.uuid_list(reservations)]
         source = validation.check_name("source", source)
         if replaced is not None:
             replaced = validation.check_name("source", replaced)
         return self._driver.reservations.set_source(uuids, source, replaced) if uuids else 0
 
+    @admin_call
     def expire(self, context: Context, *, progress: Callable[[int], None] | None = None) -> int:
         """Expire all overdue reservations and return their number. Admin only.
 
         Call it periodically; several hosts may do so concurrently. ``progress`` is called with the size of each batch.
         """
-        validation.admin_only(context, "expire")
         return self._driver.reservations.expire(progress)
 
+    @admin_call
     def purge(
         self,
         context: Context,
@@ -394,28 +396,27 @@ class QuotaEngine(Queries):
 
         Committed reservations of the same age without a consumer and a group are merged into one carried-forward row.
         """
-        validation.admin_only(context, "purge")
         rule = "The minimum age for a purge must be a whole number of seconds between 0 and 100 years"
         seconds = validation.integer(older_than_seconds, 0, validation.MAX_EXPIRE_SECONDS, rule)
         return self._driver.reservations.purge(seconds * MICROSECONDS, progress)
 
+    @admin_call
     def notices(self, context: Context) -> list[Notice]:
         """The projects that crossed a threshold of a limit since the last call, by any host. Admin only."""
-        validation.admin_only(context, "notices")
         return self._driver.thresholds.notices()
 
+    @admin_call
     def audit(self, context: Context) -> list[Drift | CapacityDrift]:
         """The counters of usage and of inventories that differ from the reservations. Normally none. Admin only."""
-        validation.admin_only(context, "audit")
         drifts = [drift for enforcer in self._driver.enforcers for drift in enforcer.audit()]
         return [*self._driver.healer.audit(), *drifts]
 
+    @admin_call
     def heal(self, context: Context, *, progress: Callable[[int], None] | None = None) -> list[Drift | CapacityDrift]:
         """Repair the counters that ``audit`` reports, without blocking other calls. Admin only.
 
         Returns the counters before and after. ``progress`` is called for each row that was checked.
         """
-        validation.admin_only(context, "heal")
         # (Inventories first: the order in which all transactions lock.)
         healed = [drift for enforcer in self._driver.enforcers for drift in enforcer.heal(progress)]
         return [*self._driver.healer.heal(progress), *healed]

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from cyborg_quota import exceptions, validation
 from cyborg_quota.ledger.enforcement import Bundles
 from cyborg_quota.policy import FITS_RULE, SEE_PODS
-from cyborg_quota.subject import Subject
+from cyborg_quota.subject import Subject, admin_call
 from cyborg_quota.types import (
     ANY,
     STATES,
@@ -121,6 +121,7 @@ class Queries(Subject):
         _, in_pod = self._place(context, project_id, None, pod)
         return self._driver.headroom.read_detail(project_id, self.resources, in_pod)
 
+    @admin_call
     def list_usages(
         self,
         context: Context,
@@ -140,7 +141,6 @@ class Queries(Subject):
         record of the previous page, with the resource None for the last one of that project; ``resource``: only this
         one. ``pod``: the usage, the limits and the headrooms in this pod. Raises MarkerNotFound, PodNotFound.
         """
-        validation.admin_only(context, "list_usages")
         in_pod = validation.optional_name("pod", pod)
         if in_pod is not None:
             self._driver.require_pod(in_pod)
@@ -187,6 +187,7 @@ class Queries(Subject):
             )
         )
 
+    @admin_call
     def list_by_consumer(
         self,
         context: Context,
@@ -201,7 +202,6 @@ class Queries(Subject):
         ``consumers``: only theirs; give their project too, which has an index. ``after``: the consumer and the UUID of
         the last reservation of the previous page.
         """
-        validation.admin_only(context, "list_by_consumer")
         return self._driver.reservations.list_by_consumer(
             project_id=validation.optional_name("project_id", project_id),
             consumers=None if consumers is None else [validation.check_name("consumer", one) for one in consumers],
@@ -209,6 +209,7 @@ class Queries(Subject):
             after=after,
         )
 
+    @admin_call
     def list_reservations(
         self,
         context: Context,
@@ -226,7 +227,6 @@ class Queries(Subject):
 
         ``limit`` is the maximum number. ``after`` is the UUID of the last reservation of the previous page.
         """
-        validation.admin_only(context, "list_reservations")
         if state is not None and state not in STATES:
             raise exceptions.InvalidName("state", state, f"the states are {', '.join(STATES)}")
         uuids = None
