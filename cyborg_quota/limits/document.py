@@ -18,6 +18,7 @@ document determines its parent: a project at the top level is a root. A limit of
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import functools
@@ -45,7 +46,6 @@ MAX_LEVELS: Final = 64
 """The maximum number of levels of a document, which the reader accepts. (The tree has at most MAX_DEPTH.)"""
 
 NAME_FORMAT: Final = "cyborg-quota-name"
-TIME_FORMAT: Final = "cyborg-quota-time"
 REASON_FORMAT: Final = "cyborg-quota-reason"
 
 _MAX_NESTING: Final = 4 * MAX_LEVELS
@@ -80,7 +80,8 @@ _TOTALS: Final[Mapping[str, Any]] = {
         "maximum": MAX_LIMIT,
     },
 }
-_TIME: Final[Mapping[str, Any]] = {"description": "a time as in 2026-12-01T08:00Z", "format": TIME_FORMAT}
+_TIME: Final[Mapping[str, Any]] = {"description": "a time as in 2026-12-01T08:00Z"}
+"""(Of any type here: YAML itself parses a date and most forms of a time. _moment checks it.)"""
 _OVERRIDES: Final[Mapping[str, Any]] = {
     "description": "a list of overrides",
     "type": ["array", "null"],
@@ -90,7 +91,7 @@ _OVERRIDES: Final[Mapping[str, Any]] = {
         "properties": {
             "resource": _NAME,
             "limit": _LIMIT,
-            "from": {"description": _TIME["description"], "anyOf": [{"type": "null"}, _TIME]},
+            "from": _TIME,
             "until": _TIME,
             "reason": {"description": f"one line of 1 to {MAX_REASON_CHARS} characters", "format": REASON_FORMAT},
         },
@@ -248,8 +249,8 @@ def read(value: object) -> Document:
 
 
 def _override(location: str, entry: Mapping[str, Any], project_id: str) -> NewOverride:
-    starts_at = None if entry.get("from") is None else _to_utc(f"{location}.from", entry["from"])
-    until = _to_utc(f"{location}.until", entry["until"])
+    starts_at = None if entry.get("from") is None else _moment(f"{location}.from", entry["from"])
+    until = _moment(f"{location}.until", entry["until"])
     if starts_at is not None and until <= starts_at:
         raise exceptions.InvalidDocument(f"{location}.until", "must be later than from")
     return NewOverride(project_id, entry["resource"], entry["limit"], starts_at, until, entry.get("reason"))
@@ -260,26 +261,17 @@ def is_reason(text: str) -> bool:
     return 0 < len(text.strip()) <= MAX_REASON_CHARS and validation.has_only_printable(text)
 
 
-def _parse_time(value: object) -> datetime.datetime | None:
-    """A time of a document; None if it is none. A date is its midnight.
-
-    YAML itself parses a date and most forms of a time; text is parsed as ISO 8601.
-    """
+def _moment(location: str, value: object) -> datetime.datetime:
+    """A time of a document as naive UTC. A date is its midnight. Text is parsed as ISO 8601."""
+    moment = value
     if isinstance(value, str):
-        try:
+        with contextlib.suppress(ValueError):
             # (Before Python 3.11, fromisoformat does not know Z.)
-            return datetime.datetime.fromisoformat(re.sub("[zZ]$", "+00:00", value))
-        except ValueError:
-            return None
-    if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
-        return datetime.datetime.combine(value, datetime.time())
-    return value if isinstance(value, datetime.datetime) else None
-
-
-def _to_utc(location: str, value: object) -> datetime.datetime:
-    """A time of a document as naive UTC."""
-    moment = _parse_time(value)
-    assert moment is not None  # the schema requires it
+            moment = datetime.datetime.fromisoformat(re.sub("[zZ]$", "+00:00", value))
+    elif isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
+        moment = datetime.datetime.combine(value, datetime.time())
+    if not isinstance(moment, datetime.datetime):
+        raise exceptions.InvalidDocument(location, f"must be {_TIME['description']}, not {_shown(value)}")
     try:
         return moment if moment.utcoffset() is None else moment.astimezone(datetime.timezone.utc).replace(tzinfo=None)
     except OverflowError:
@@ -327,7 +319,6 @@ def _validators() -> dict[str, Any]:
 
     formats = jsonschema.FormatChecker(formats=())
     formats.checks(NAME_FORMAT, raises=exceptions.InvalidName)(is_name)
-    formats.checks(TIME_FORMAT)(lambda value: _parse_time(value) is not None)
     formats.checks(REASON_FORMAT)(lambda value: value is None or (isinstance(value, str) and is_reason(value)))
     base: Any = jsonschema.Draft202012Validator
     extend: Any = jsonschema.validators.extend
