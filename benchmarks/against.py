@@ -34,8 +34,13 @@ CASES = (
     ("config, 8 processes, 1 project", 8, 1, "config:1", LEAST),
     ("config, 8 processes, 100 projects", 8, 100, "config:1", LEAST),
 )
-LIMITS = (("--default", "gpu=1000000000"), ("--project", "p0", "gpu=1000000000"))
-"""Of the limit driver ``database``: one default, and one limit of a project."""
+LIMIT = "gpu=1000000000"
+WORDS = (
+    (("set", "--default", LIMIT), ("limit", "set", "--default", LIMIT)),
+    (("set", LIMIT, "p0"), ("limit", "set", "--project", "p0", LIMIT)),
+)
+"""The commands that set the limits of the limit driver ``database``, a default and one of a project; and those of
+commits before the commands had their present words."""
 
 
 def environment(report: Report, commit: str) -> str:
@@ -60,8 +65,12 @@ def sync(python: str, url: str) -> None:
     """Create the schema of an environment's code in a database, and limits."""
     program = [str(pathlib.Path(python).with_name("cyborg-quota")), "--config-file", "/dev/stdin"]
     text = f"[database]\nconnection = {url.replace('$', '$$')}\n[limits]\ndriver = database\n[quota]\nresources = gpu\n"
-    for command in (("db", "sync"), *(("set", *limit) for limit in LIMITS)):
-        subprocess.run([*program, *command], input=text, text=True, check=True, capture_output=True)
+
+    def run(*words: str) -> int:
+        return subprocess.run([*program, *words], input=text, text=True, capture_output=True).returncode
+
+    done = [run("db", "sync"), *(run(*now) and run(*before) for now, before in WORDS)]
+    assert not any(done), f"{program[0]}: the exit statuses are {done}"
 
 
 def interval(ratios: Sequence[float]) -> tuple[float, float]:
