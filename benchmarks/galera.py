@@ -28,8 +28,8 @@ def main() -> None:
     logging.disable(logging.WARNING)
     report = Report()
     with Galera() as cluster, cluster_faults.create_ledger(cluster, "ledger"):
-        urls = [cluster_faults.url_of(node, "ledger") for node in cluster.nodes]
-        cinder_urls = [cluster_faults.url_of(node, "cinder") for node in cluster.nodes]
+        urls = [node.url_of("ledger") for node in cluster.nodes]
+        cinder_urls = [node.url_of("cinder") for node in cluster.nodes]
         hundred_projects = [f"p{number}" for number in range(100)]
         speed.usage_ids(urls[0], hundred_projects)
         speed.set_limits(urls[0])

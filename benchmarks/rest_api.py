@@ -199,7 +199,7 @@ def prepare(backend: str, keystone: servers.Keystone) -> tuple[str, str, str]:
     engine.limits.add_project(base.ADMIN, project_id, "top")
     engine.limits.set_limit(base.ADMIN, "gpu", 10_000, project_id)
     engine.close()
-    name, password = keystone.create_user(project_id=project_id)
+    name, password = keystone.create_user(f"projects/{project_id}", "member")
     from keystoneauth1.identity.v3 import Password
     from keystoneauth1.session import Session
 

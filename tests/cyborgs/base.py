@@ -9,10 +9,10 @@ from typing import ClassVar
 
 from oslotest import base
 
-from tests import installing, needs
 from tests.cyborgs import environment
 from tests.cyborgs import stack as stacks
 from tests.cyborgs.client import Client
+from tests.servers import sharing
 
 
 class StackTestCase(base.BaseTestCase):
@@ -30,10 +30,8 @@ class StackTestCase(base.BaseTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        try:
-            self.stack = stacks.running(self.conductor, self.api, self.config, self.hosts, self.version)
-        except installing.NotAvailable as reason:
-            needs.missing(self, f"no Cyborg: {reason}")
+        services = (self.conductor, self.api, self.config, self.hosts, self.version)
+        self.stack = sharing.need(self, "Cyborg", stacks.running, *services)
         self.records = self.stack.records
         self.rps = self.stack.rps
         self.rp = self.rps[0]

@@ -22,6 +22,8 @@ sys.path.pop(0)  # this directory
 from cyborg_quota import exceptions
 from cyborg_quota.cyborg import compatibility
 
+VERSIONS = ("15.0.1", "16.0.1", "18.0.0", "17.0.0.0rc1", "unknown")
+
 
 def error_of(check=compatibility.check_services):
     try:
@@ -82,40 +84,32 @@ def doctor():
     from cyborg.objects import base
     from cyborg.objects.extarq import fpga_ext_arq
 
-    found = {"nothing": error_of(), "nothing, records": error_of(compatibility.check_records)}
-    for version in ("15.0.1", "16.0.1", "18.0.0", "17.0.0.0rc1", "unknown"):
-        with of_version(version):
-            found[f"version {version}"] = error_of()
+    changes = {f"version {version}": of_version(version) for version in VERSIONS}
     for part in compatibility.SERVICE_PARTS:
-        with missing(part.module, part.name):
-            found[f"without {part.module}.{part.name}"] = error_of()
+        changes[f"without {part.module}.{part.name}"] = missing(part.module, part.name)
         if part.positional or part.keywords:
-            with other_signature(part.module, part.name):
-                found[f"other arguments of {part.module}.{part.name}"] = error_of()
+            changes[f"other arguments of {part.module}.{part.name}"] = other_signature(part.module, part.name)
     for name in compatibility.STATUSES:
-        with mock.patch.object(getattr(exception, name), "code", 418):
-            found[f"other status of {name}"] = error_of()
-    with mock.patch.object(rpcapi.ConductorAPI, "__init__", own_name):
-        found["super() with its own name"] = error_of()
-    kept = rpcapi.ConductorAPI.__init__
-    del rpcapi.ConductorAPI.__init__
-    found["ConductorAPI without an own __init__"] = error_of()
-    rpcapi.ConductorAPI.__init__ = kept
-    for name in compatibility.STATUSES:
-        code = getattr(exception, name).code
-        made = type(name, (exception.CyborgException,), {"code": code, "__init__": own_arguments})
-        with mock.patch.object(exception, name, made):
-            found[f"other arguments of {name}"] = error_of()
-    with mock.patch.object(compatibility.importlib, "import_module", side_effect=AttributeError("no attribute\n'y'")):
-        found["a module that does not load"] = error_of()
+        kind = getattr(exception, name)
+        made = type(name, (exception.CyborgException,), {"code": kind.code, "__init__": own_arguments})
+        changes[f"other status of {name}"] = mock.patch.object(kind, "code", 418)
+        changes[f"other arguments of {name}"] = mock.patch.object(exception, name, made)
+    fails = {"side_effect": AttributeError("no attribute\n'y'")}
+    changes |= {
+        "nothing": contextlib.nullcontext(),
+        "super() with its own name": mock.patch.object(rpcapi.ConductorAPI, "__init__", own_name),
+        "ConductorAPI without an own __init__": missing("cyborg.conductor.rpcapi", "ConductorAPI.__init__"),
+        "a module that does not load": mock.patch.object(compatibility.importlib, "import_module", **fails),
+        "hooks with an rpcapi of their own": mock.patch.object(hooks, "rpcapi", None),
+        "bind is no job": mock.patch.object(fpga_ext_arq.FPGAExtARQ.bind, "is_job", False),
+        "a module that is gone": mock.patch.dict(sys.modules, {"cyborg.api.hooks": None}),
+    }
+    found = {"nothing, records": error_of(compatibility.check_records)}
+    for name, change in changes.items():
+        with change:
+            found[name] = error_of()
     with mock.patch.object(fpga_ext_arq, "FPGAExtARQ", None):
         found["a class that is something else"] = error_of(replacements)
-    with mock.patch.object(hooks, "rpcapi", None):
-        found["hooks with an rpcapi of their own"] = error_of()
-    with mock.patch.object(fpga_ext_arq.FPGAExtARQ.bind, "is_job", False):
-        found["bind is no job"] = error_of()
-    with mock.patch.dict(sys.modules, {"cyborg.api.hooks": None}):
-        found["a module that is gone"] = error_of()
     with mock.patch.object(base.CyborgObjectRegistry, "registration_hook", lambda *_: None):
         from cyborg_quota.cyborg import objects
 

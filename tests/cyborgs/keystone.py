@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import uuid
 
-from tests import installing, needs
 from tests.cyborgs import environment, quota
 from tests.cyborgs.client import Client, TokenClient
 from tests.integration import catalog
-from tests.integration import server as servers
+from tests.integration import server as keystones
+from tests.servers import sharing
 
 PASTE = environment.DIRECTORY / "env/etc/cyborg/api-paste.ini"
 """The file that Cyborg installs."""
@@ -23,10 +23,8 @@ class KeystoneTestCase(quota.QuotaTestCase):
         return f"{super().config}[api]\napi_paste_config = {PASTE}\n{self.keystone.authtoken}"
 
     def setUp(self) -> None:
-        try:  # before super().setUp(), which starts Cyborg's API and makes users
-            self.keystone = servers.running("flat")
-        except installing.NotAvailable as reason:
-            needs.missing(self, f"no Keystone: {reason}")
+        # Before super().setUp(), which starts Cyborg's API and makes users.
+        self.keystone = sharing.need(self, "Keystone", keystones.running, "flat")
         self.service_token = self.keystone.create_token(self.new_project(), "service")
         super().setUp()
         self.useFixture(catalog.OnlyAccelerator(self.keystone, f"{self.stack.api_url}/v2"))

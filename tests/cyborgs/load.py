@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import http.client
 import random
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from tests.cyborgs.client import Answer, Client
-from tests.cyborgs.service import Service
+from tests.cyborgs.service import Service, start_all
 
 HELD = 10
 """The maximum number of ARQs per user."""
@@ -97,6 +99,22 @@ class User:
         return answer
 
 
+@contextlib.contextmanager
+def at_work(users: Sequence[Any]) -> Iterator[collections.Counter[Any]]:
+    """Let users work in threads of their own while the block runs; then the counter has the sum of their outcomes."""
+    stop = threading.Event()
+    threads = [threading.Thread(target=user.work, args=[stop], daemon=True) for user in users]
+    for thread in threads:
+        thread.start()
+    outcomes: collections.Counter[Any] = collections.Counter()
+    yield outcomes
+    stop.set()
+    for thread, user in zip(threads, users, strict=True):
+        thread.join()
+        outcomes.update(user.outcomes)
+        user.outcomes.clear()
+
+
 class Killer:
     """Kills (SIGKILL) one or several services at random times, and starts them again.
 
@@ -106,7 +124,7 @@ class Killer:
     def __init__(self, victims: Sequence[Sequence[Service]], rng: random.Random) -> None:
         self._victims = victims
         self._rng = rng
-        self.kills: collections.Counter[str] = collections.Counter()
+        self.kills = 0
 
     def work(self, seconds: float) -> None:
         """Kill for ``seconds``; all services run again when this returns."""
@@ -116,9 +134,6 @@ class Killer:
             victims = self._rng.choice(self._victims)
             for victim in victims:
                 victim.kill()
-            self.kills[" and ".join(victim.name for victim in victims)] += 1
+            self.kills += 1
             time.sleep(self._rng.uniform(0, 0.5))
-            for victim in victims:
-                victim.launch()
-            for victim in victims:
-                victim.wait()
+            start_all(*victims)

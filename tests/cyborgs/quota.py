@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import os
 import pathlib
@@ -22,6 +21,8 @@ from tests import fixtures, invariants
 from tests.cyborgs import base, environment
 from tests.cyborgs import stack as stacks
 from tests.cyborgs.starting import ProcessSettings
+from tests.forked import Ended as Output
+from tests.servers import machine
 
 CONDUCTOR = ("cyborg-quota-conductor",)
 API = "cyborg_quota.cyborg.wsgi:application"
@@ -29,6 +30,7 @@ POINTED_CONDUCTOR = ("python", str(pathlib.Path(__file__).with_name("points.py")
 """The same conductor, which can be killed or suspended at a named point: see points.py."""
 
 COMMAND_TIMEOUT_SECONDS = 120
+FIGURES_SECONDS = 60.0
 LEDGER = "cyborg"
 """A bus of its own: a conductor continues after its tests, and expires what it finds."""
 
@@ -63,13 +65,10 @@ def write_conf(directory: pathlib.Path, url: str, options: str = "") -> pathlib.
     return path
 
 
-@dataclasses.dataclass(frozen=True)
-class Output:
-    """The result of a command."""
-
-    status: int
-    out: str
-    err: str
+def charged(engine: QuotaEngine) -> dict[str, int]:
+    """Return the attached accelerators according to the ledger: fpga by project, like Records.bound()."""
+    usages = engine.list_usages(ledger_base.ADMIN)
+    return {usage.project_id: usage.usage.used for usage in usages if usage.resource == "fpga" and usage.usage.used}
 
 
 def run_program(stack: stacks.Stack, program: str, *arguments: str) -> Output:
@@ -136,13 +135,10 @@ class QuotaTestCase(base.StackTestCase):
         usage = self.engine.get_usages(ledger_base.ADMIN, project_id or self.project_id)[resource]
         return usage.used, usage.reserved
 
-    def charged(self) -> dict[str, int]:
-        """Return the attached accelerators according to the ledger: fpga by project, like Records.bound()."""
-        return {
-            usage.project_id: usage.usage.used
-            for usage in self.engine.list_usages(ledger_base.ADMIN)
-            if usage.resource == "fpga" and usage.usage.used
-        }
+    def wait_for_figures(self, used: int, reserved: int = 0) -> None:
+        """Wait until this much fpga is charged to the test's own project."""
+        machine.wait_until(lambda: self.figures() == (used, reserved), FIGURES_SECONDS)
+        self.assertEqual((used, reserved), self.figures())
 
     def reservations(self, arq: str) -> list[tuple[str, str, int, str, str | None]]:
         """Return (project, resource, delta, state, group) of every reservation of an ARQ, oldest first."""
@@ -157,7 +153,7 @@ class QuotaTestCase(base.StackTestCase):
             invariants.assert_hold(connection)
         reserved = self.engine.list_reservations(ledger_base.ADMIN, state="reserved")
         self.assertEqual([], [(row.consumer, row.state) for row in reserved])
-        self.assertEqual(self.records.bound(), self.charged())
+        self.assertEqual(self.records.bound(), charged(self.engine))
 
     def expire_all(self) -> None:
         """Make all reservations overdue, and expire them."""

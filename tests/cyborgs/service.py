@@ -5,20 +5,21 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import http.client
 import os
 import pathlib
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from tests.cyborgs.client import call
 from tests.cyborgs.starting import Process, ProcessSettings, ProgramStarter, ServiceError, Starter
 from tests.servers import machine
 
-__all__ = ["Service", "ServiceError", "WebSettings", "web_service"]
+__all__ = ["Service", "ServiceError", "WebSettings", "answers", "start_all", "web_service"]
 
-START_TIMEOUT_SECONDS = 60.0
+START_TIMEOUT_SECONDS = 90.0
 STOP_TIMEOUT_SECONDS = 20.0
 
 
@@ -145,18 +146,36 @@ class Service:
             machine.wait_until(lambda: not any(map(machine.alive, pids)), STOP_TIMEOUT_SECONDS)
             self._process = None
 
-    def restart(self) -> None:
-        self.stop()
-        self.start()
+    def pause(self) -> None:
+        """Suspend its processes, which keep their ports and connections, and do not answer; see resume()."""
+        for pid in self.pids:
+            os.kill(pid, signal.SIGSTOP)
+        machine.wait_until(lambda: all(map(machine.stopped, self.pids)), STOP_TIMEOUT_SECONDS)
+
+    def resume(self) -> None:
+        for pid in self.pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def start_all(*services: Service) -> None:
+    """Start them concurrently."""
+    for service in services:
+        service.launch()
+    for service in services:
+        service.wait()
 
 
 @dataclasses.dataclass(frozen=True)
 class WebSettings:
-    """The directory of the programs, that of the log files, and the environment variables of a WSGI application."""
+    """The directory of the programs, that of the log files, and the environment variables of a WSGI application.
+
+    ``ready``: the statuses of GET / that show that it is ready.
+    """
 
     programs: pathlib.Path
     workdir: pathlib.Path
     environment: Mapping[str, str]
+    ready: Container[int] = (200,)
 
 
 def web_service(
@@ -169,14 +188,18 @@ def web_service(
     settings: WebSettings,
     starter: Starter,
 ) -> Service:
-    """Serve the WSGI application MODULE:NAME on a port of 127.0.0.1. It is ready when GET / answers 200."""
+    """Serve the WSGI application MODULE:NAME on a port of 127.0.0.1."""
     serve = str(pathlib.Path(__file__).with_name("serve.py"))
     command = [str(settings.programs / "python"), serve, application, str(port), str(threads), *arguments]
-    url = f"http://127.0.0.1:{port}"
-    return Service(name, command, settings.workdir, lambda _output: _serves(url), settings.environment, starter=starter)
+
+    def is_ready(_log: str) -> bool:
+        return answers(f"http://127.0.0.1:{port}", statuses=settings.ready)
+
+    return Service(name, command, settings.workdir, is_ready, settings.environment, starter=starter)
 
 
-def _serves(url: str) -> bool:
-    with contextlib.suppress(OSError):
-        return call(url, "GET", "/").status == 200
+def answers(url: str, path: str = "/", statuses: Container[int] = (200,)) -> bool:
+    """Return whether a service answers this request with one of these statuses."""
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        return call(url, "GET", path).status in statuses
     return False

@@ -1,26 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """16 projects bind, unbind and delete through the real Cyborg while its conductors and its API are killed.
 
-    python -m tests.servers run --only mariadb -- python -m tests.cyborgs.soak [--minutes N] [--seed S] [--json FILE]
-
-Every 20 seconds all users pause. Reservations in flight are settled or expire; then no project may have more bound than
-its limit, the ledger must be consistent, and after `reconcile --heal` it must agree with Cyborg. Every other round has
-no kills, and then reconcile must find nothing at all. The exit status is 1 if a check failed.
+In each round, all users pause after some seconds. Reservations in flight are settled or expire; then no project may
+have more bound than its limit, the ledger must be consistent, and after `reconcile --heal` it must agree with Cyborg.
+Every other round has no kills, and then reconcile must find nothing at all. A scenario of tests/faults/soak.py.
 """
 
 from __future__ import annotations
 
-import argparse
 import collections
-import dataclasses
 import functools
 import json
-import pathlib
 import random
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 from oslo_config import cfg
@@ -28,15 +22,17 @@ from oslo_config import cfg
 import cyborg_quota
 from cyborg_quota import QuotaEngine
 from cyborg_quota.conf import loading
-from cyborg_quota.db import schema
-from cyborg_quota.db.database import Database
 from tests import base as ledger_base
 from tests import fixtures, invariants
-from tests.cyborgs import base, environment, quota
+from tests.cyborgs import base, quota
 from tests.cyborgs import stack as stacks
-from tests.cyborgs.load import Killer, Outcomes, User
+from tests.cyborgs.load import Killer, Outcomes, User, at_work
 from tests.cyborgs.service import Service
+from tests.faults.ledger_check import Report
 from tests.servers import machine
+
+if TYPE_CHECKING:
+    from tests.faults.soak import Stage
 
 PROJECTS, USERS, HOSTS = 16, 20, 3
 """Some projects have two users, who compete for the same limit."""
@@ -57,33 +53,6 @@ WATCH = (
     """,
 )
 UNWATCH = ("DROP TRIGGER soak_watch", "DROP TABLE soak_overs", "DROP TABLE soak_limits")
-
-
-@dataclasses.dataclass
-class Summary:
-    """The counts of a run. ``faults``: violations that fail the test."""
-
-    outcomes: Outcomes = dataclasses.field(default_factory=collections.Counter)
-    kills: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
-    repaired: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
-    rounds: int = 0
-    faults: list[str] = dataclasses.field(default_factory=list)
-
-    def as_dict(self) -> dict[str, object]:
-        outcomes = {
-            f"{what}: {status or 'no answer'}": count for (what, status), count in sorted(self.outcomes.items())
-        }
-        counts = {"kills": dict(self.kills), "repaired": dict(self.repaired)}
-        return {"rounds": self.rounds, "outcomes": outcomes, **counts, "faults": self.faults}
-
-    def __str__(self) -> str:
-        whats = sorted({what for what, _ in self.outcomes})
-        statuses = sorted({status for _, status in self.outcomes})
-        lines = ["".join([f"{'':16}", *(f"{status or 'none':>7}" for status in statuses)])]
-        lines += ["".join([f"{what:16}", *(f"{self.outcomes[what, code]:7}" for code in statuses)]) for what in whats]
-        for title, counts in (("killed", self.kills), ("repaired", self.repaired)):
-            lines.append(f"{title}: " + (", ".join(f"{name} {count}" for name, count in counts.items()) or "nothing"))
-        return "\n".join([*lines, f"{self.rounds} rounds, {len(self.faults)} faults", *self.faults])
 
 
 class Soak:
@@ -108,10 +77,11 @@ class Soak:
         self._reconcile = reconcile
         self._conductors = [stack.conductor, *([second] if second else [])]
         self._rng = random.Random(seed)
-        self.summary = Summary()
-        self.limits: dict[str, int] = {}
         self._users: list[User] = []
         self._seed = seed
+        self.limits: dict[str, int] = {}
+        self.outcomes: Outcomes = collections.Counter()
+        """Of all rounds."""
 
     def set_up(self) -> None:
         """Make the projects, with limits and users."""
@@ -143,100 +113,66 @@ class Soak:
 
     # --- a round ---
 
-    def round(self, seconds: float, *, is_deadly: bool) -> None:
-        """Run the load for ``seconds``, then check. ``is_deadly``: with kills."""
-        stop = threading.Event()
+    def round(self, seconds: float, *, is_deadly: bool) -> tuple[Report, int]:
+        """Run the load for ``seconds``, then check. ``is_deadly``: with kills. Returns the report and the kills."""
         killer = Killer(self._victims(), self._rng)
-        threads = [threading.Thread(target=user.work, args=[stop], daemon=True) for user in self._users]
-        for thread in threads:
-            thread.start()
-        # In this thread: a service ends with the thread that started it.
-        if is_deadly:
-            killer.work(seconds)
-        else:
-            time.sleep(seconds)
-        stop.set()
-        for thread in threads:
-            thread.join()
-        for user in self._users:
-            self.summary.outcomes += user.outcomes
-            user.outcomes.clear()
-        self.summary.kills += killer.kills
-        self.summary.rounds += 1
-        self._check_after_round(is_deadly=is_deadly)
+        with at_work(self._users) as outcomes:
+            # In this thread: a service ends with the thread that started it.
+            if is_deadly:
+                killer.work(seconds)
+            else:
+                time.sleep(seconds)
+        self.outcomes += outcomes
+        report = Report(calls=sum(outcomes.values()))
+        self._check_after_round(report, is_deadly=is_deadly)
+        return report, killer.kills
 
     def _victims(self) -> list[list[Service]]:
         one = [[conductor] for conductor in self._conductors]
         return [*one, *one, *one, self._conductors, [self._stack.api]]
 
-    def _check_after_round(self, *, is_deadly: bool) -> None:
+    def _check_after_round(self, report: Report, *, is_deadly: bool) -> None:
+        def fault_if(what: str, found: Iterable[object]) -> None:
+            report.checks += 1
+            report.problems += [f"{what}: {item}" for item in found]
+
         time.sleep(RPC_SECONDS if is_deadly else 0)  # a message that waits for a conductor exists as long as its caller
         machine.wait_until(lambda: not self._in_flight(), SETTLE_SECONDS)
-        self._fault_if("still reserved", self._in_flight())
+        fault_if("still reserved", self._in_flight())
         bound = self._stack.records.bound()
         over = [f"{one}: {count} of {self.limits[one]}" for one, count in bound.items() if count > self.limits[one]]
-        self._fault_if("more bound than the limit", over)
+        fault_if("more bound than the limit", over)
         output = self._reconcile("--heal", "--force")
-        differences = json.loads(output.out or "[]")
-        self._fault_if("reconcile failed", [output.err] if output.status else [])
-        self.summary.repaired.update(difference["problem"] for difference in differences)
-        unexpected = [] if is_deadly else [str(row) for row in differences]
-        self._fault_if("the ledger differs from Cyborg although no process was killed", unexpected)
-        self._fault_if("charged is not bound", [] if self.charged() == bound else [f"{self.charged()}, {bound}"])
+        fault_if("reconcile failed", [output.err] if output.status else [])
+        differences = [] if is_deadly else json.loads(output.out or "[]")
+        fault_if("the ledger differs from Cyborg although no process was killed", differences)
+        charged = quota.charged(self._engine)
+        fault_if("charged is not bound", [] if charged == bound else [f"{charged}, {bound}"])
         with self._sql.connect() as connection:
-            self._fault_if("invariant", invariants.find_violations(connection))
+            fault_if("invariant", invariants.find_violations(connection))
             overs = connection.execute(sa.text("SELECT * FROM soak_overs")).all()
-        self._fault_if("more charged than the limit", map(str, overs))
-        self._fault_if("audit", map(str, self._engine.audit(ledger_base.ADMIN)))
+        fault_if("more charged than the limit", overs)
+        fault_if("audit", self._engine.audit(ledger_base.ADMIN))
 
     def _in_flight(self) -> list[str]:
         return [str(row.consumer) for row in self._engine.list_reservations(ledger_base.ADMIN, state="reserved")]
 
-    def charged(self) -> dict[str, int]:
-        """Return {project: number of attached accelerators}, from the ledger."""
-        usages = self._engine.list_usages(ledger_base.ADMIN)
-        return {usage.project_id: usage.usage.used for usage in usages if usage.resource == "fpga" and usage.usage.used}
 
-    def _fault_if(self, what: str, found: Iterable[str]) -> None:
-        self.summary.faults += [f"round {self.summary.rounds}: {what}: {item}" for item in found]
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=1.0, help="the approximate total duration (default: 1)")
-    parser.add_argument("--seed", default=str(random.randrange(10**6)), help="the seed of all random choices")
-    parser.add_argument("--json", type=pathlib.Path, help="also write the summary to this file")
-    arguments = parser.parse_args()
+def run(stage: Stage) -> None:
+    """Raises NotAvailable."""
     url = fixtures.fresh_url("mariadb", "soak")
-    schema.sync(Database(fixtures.settings(url)))
-    conf_file = quota.write_conf(environment.DIRECTORY, url, OPTIONS)
+    fixtures.create_schema(url)
     stack = stacks.Stack()
+    conf_file = quota.write_conf(stack.workdir, url, OPTIONS)
     try:
         stack.start()
         stack.need_hosts(HOSTS)
         stack.use(quota.CONDUCTOR, quota.API, CONFIG.format(seconds=RPC_SECONDS, file=conf_file))
         engine = cyborg_quota.make_engine(loading.load(cfg.ConfigOpts(), ["--config-file", str(conf_file)]))
         reconcile = functools.partial(quota.reconcile, stack, conf_file, "-f", "json")
-        soak = Soak(stack, engine, url, reconcile, second=stack.add_conductor("second"), seed=arguments.seed)
+        soak = Soak(stack, engine, url, reconcile, second=stack.add_conductor("second"), seed=str(stage.seed))
         soak.set_up()
-        _run(soak, arguments.minutes * 60)
+        while not stage.is_over or stage.rounds < 2:
+            stage.report(*soak.round(min(ROUND_SECONDS, stage.seconds / 2), is_deadly=stage.rounds % 2 == 0))
     finally:
         stack.close()
-        conf_file.unlink(missing_ok=True)
-    print(f"seed {arguments.seed}\n{soak.summary}")
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps({"seed": arguments.seed, **soak.summary.as_dict()}, indent=2) + "\n")
-    return 1 if soak.summary.faults else 0
-
-
-def _run(soak: Soak, seconds: float) -> None:
-    began = time.monotonic()
-    while time.monotonic() - began < seconds or soak.summary.rounds < 2:
-        soak.round(min(ROUND_SECONDS, seconds / 2), is_deadly=soak.summary.rounds % 2 == 0)
-        calls, kills = sum(soak.summary.outcomes.values()), sum(soak.summary.kills.values())
-        elapsed = time.monotonic() - began
-        print(f"{elapsed:5.0f} s: {calls} calls, {kills} kills, {len(soak.summary.faults)} faults", file=sys.stderr)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

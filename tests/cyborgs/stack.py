@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
-import os
 import shutil
 import uuid
 from collections.abc import Sequence
@@ -15,11 +13,12 @@ from tests.cyborgs import configuration, environment
 from tests.cyborgs.client import Client, call
 from tests.cyborgs.nova import Nova
 from tests.cyborgs.records import Records
-from tests.cyborgs.service import Service, ServiceError, WebSettings, web_service
+from tests.cyborgs.service import Service, WebSettings, start_all, web_service
 from tests.cyborgs.starting import Starter
 from tests.installing import NotAvailable
 from tests.servers import ServerError, machine
 from tests.servers.rabbitmq import VHOSTS, RabbitMQ
+from tests.servers.sharing import once_per_process
 
 PREFIX = "cyborg-quota-cyborg-"
 CONDUCTOR = ("cyborg-conductor",)
@@ -187,7 +186,7 @@ class Stack:
             self.api.kill()
             self.conductor.kill()
             self._set_up(conductor, api, config)
-        _start(self.conductor, self.api)
+        start_all(self.conductor, self.api)
 
     def close(self) -> None:
         """End all services, and remove their data."""
@@ -209,31 +208,16 @@ class Stack:
         return Client(self.api_url, project_id, roles or ("member", "reader"))
 
 
-def _start(*services: Service) -> None:
-    """Start them concurrently."""
-    for service in services:
-        service.launch()
-    for service in services:
-        service.wait()
-
-
-@functools.cache
-def of_this_process(_pid: int, version: str) -> Stack | NotAvailable | ServiceError:
-    """Return the stack that this process's tests share, or the error: a failed start is not repeated for each test.
+@once_per_process
+def of_this_process(version: str) -> Stack:
+    """Return the stack that this process's tests share. Raises NotAvailable, ServiceError.
 
     It has no conductor, API or agent yet. The stack of an older Cyborg uses the bus of the first one.
     """
-    first = of_this_process(_pid, environment.VERSIONS[0]) if version != environment.VERSIONS[0] else None
-    try:
-        made = Stack(version=version, bus=first.bus if isinstance(first, Stack) else None)
-    except NotAvailable as reason:
-        return reason
+    latest = environment.VERSIONS[0]
+    made = Stack(version=version, bus=of_this_process(latest).bus if version != latest else None)
     fixtures.at_exit(made.close)
-    try:
-        made.start_base()
-    except (NotAvailable, ServiceError) as reason:
-        made.close()
-        return reason
+    made.start_base()
     return made
 
 
@@ -248,9 +232,7 @@ def running(
 
     Raises NotAvailable, ServiceError.
     """
-    found = of_this_process(os.getpid(), version)
-    if isinstance(found, Exception):
-        raise found
+    found = of_this_process(version)
     found.end_further()
     found.use(conductor, api, config)
     found.need_hosts(hosts)

@@ -8,7 +8,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import shutil
 import signal
 import subprocess
 import threading
@@ -82,12 +81,15 @@ class Starter:
         templates: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         command = [str(python), "-I", str(pathlib.Path(__file__).with_name("starter.py")), *not_imported]
-        if setpriv := shutil.which("setpriv"):
-            command = [setpriv, "--pdeathsig", "KILL", "--", *command]
         self._log = workdir / "starter.log"
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
+                machine.ends_with_parent(command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
             )
         self._lock = threading.Lock()
         self._templates = dict(templates or {})
@@ -149,10 +151,10 @@ class ProgramStarter:
     """Starts programs that are not written in Python, or that must not start as forks of a Python process."""
 
     def start(self, command: Sequence[str], settings: ProcessSettings) -> subprocess.Popen[bytes]:
-        """Start a program in a session of its own."""
+        """Start a program in a session of its own. It ends with the thread that started it."""
         with settings.out.open("ab") as output, settings.err.open("ab") as errors:
             return subprocess.Popen(
-                command,
+                machine.ends_with_parent(command),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=errors,

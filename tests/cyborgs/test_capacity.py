@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import uuid
 from typing import Any
 
@@ -20,33 +19,31 @@ from cyborg_quota.spool import Spool
 from tests import base as ledger_base
 from tests.cyborgs import client, quota
 from tests.cyborgs import stack as stacks
+from tests.servers import sharing
 
 ADMIN = ledger_base.ADMIN
 PLACEMENT = """\
-{cyborg}
+claim_capacity = true
+reconcile_grace = 0
 [placement]
 auth_type = admin_token
 token = admin
 endpoint = {url}
 endpoint_override = {url}
 """
-CLAIMS = "claim_capacity = true\nreconcile_grace = 0"
 HEADERS = {"X-Auth-Token": "admin", "OpenStack-API-Version": "placement 1.36"}
 HANDLES = 16
-IMPORT_SECONDS = 60.0
 
 
 class CapacityTestCase(quota.QuotaTestCase):
-    """Two hosts with a device of 16 units each; ``cyborg`` is more text for cyborg_quota.conf, in [cyborg]."""
+    """Two hosts with a device of 16 units each; the conductor claims capacity."""
 
     hosts = 2
-    cyborg = ""
 
     @property
     def options(self) -> str:  # type: ignore[override]
-        found = stacks.of_this_process(os.getpid(), self.version)
-        url = found.placement_url if isinstance(found, stacks.Stack) else ""
-        return PLACEMENT.format(cyborg=self.cyborg, url=url)
+        stack = sharing.need(self, "Cyborg", stacks.of_this_process, self.version)
+        return PLACEMENT.format(url=stack.placement_url)
 
     def setUp(self) -> None:
         super().setUp()
@@ -91,11 +88,6 @@ class CapacityTestCase(quota.QuotaTestCase):
 
 
 class TestImport(CapacityTestCase):
-    cyborg = CLAIMS
-
-    def setUp(self) -> None:
-        super().setUp()
-
     def test_hosts_devices_and_a_repeat(self) -> None:
         """The devices of each host, with the resources that the rules give for their class and trait.
 
@@ -180,18 +172,13 @@ class TestImport(CapacityTestCase):
 
 
 class TestCyborg(CapacityTestCase):
-    cyborg = CLAIMS  # as the other class, so that the services are not restarted
-
     def read(self) -> list[sources.SourceProvider]:
         headers = {"X-Identity-Status": "Confirmed", "X-Project-Id": "p", "X-User-Id": "u", "X-Roles": "admin"}
         cyborgs = session.Session(noauth.NoAuth(), additional_headers=headers)
+        endpoint = f"{self.stack.api_url}/v2"
         return sources.read_cyborg(
-            sources.ServiceApi.from_session(cyborgs, sources.ACCELERATOR, endpoint_override=self.endpoint)
+            sources.ServiceApi.from_session(cyborgs, sources.ACCELERATOR, endpoint_override=endpoint)
         )
-
-    @property
-    def endpoint(self) -> str:
-        return f"{self.stack.api_url}/v2"
 
     def run_import(self, *, nested: bool = False) -> list[Change]:
         rules = [resource_rules.parse_rule(text) for text in ("FPGA: fpga", "FPGA CUSTOM_FAKE_DEVICE: fpga.fake")]

@@ -9,8 +9,8 @@ import subprocess
 
 from oslotest import base
 
-from tests import installing, needs
 from tests.cyborgs import environment
+from tests.servers import sharing
 
 DOCTORED = pathlib.Path(__file__).with_name("doctored.py")
 TIMEOUT_SECONDS = 120.0
@@ -29,19 +29,13 @@ TOO_OLD = "Cyborg 15.0.1 is too old: cyborg_quota works with Cyborg 16 and 17."
 
 
 class TestDoctored(base.BaseTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        try:
-            self.programs = environment.ensure()
-        except installing.NotAvailable as reason:
-            needs.missing(self, f"no Cyborg: {reason}")
-
     def test_each_thing_that_is_used(self) -> None:
         """Each part of Cyborg that the integration uses is removed or changed in turn, and each change is detected.
 
         Before, in the same process: with a Cyborg that is too old, neither the conductor nor the API starts.
         """
-        command = [str(self.programs / "python"), "-I", "-W", "ignore", str(DOCTORED), "15.0.1"]
+        programs = sharing.need(self, "Cyborg", environment.ensure)
+        command = [str(programs / "python"), "-I", "-W", "ignore", str(DOCTORED), "15.0.1"]
         ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=TIMEOUT_SECONDS)
         output = json.loads(ended.stdout.splitlines()[-1])
         self.assertEqual([2, "", f"cyborg-quota-conductor: {TOO_OLD}\n"], output["start"])

@@ -49,6 +49,18 @@ class PointsTestCase(quota.QuotaTestCase):
         machine.wait_until(self.reached(point).exists, REACH_SECONDS)
         self.assertTrue(self.reached(point).exists(), f"no bind came to {point}")
 
+    def start_again(self, point: str) -> None:
+        """Start the conductor that is killed at the point."""
+        machine.wait_until(lambda: not self.stack.conductor.running, REACH_SECONDS)
+        (self.points / point).unlink()
+        self.stack.conductor.kill()
+        self.stack.conductor.start()
+
+    def lose_quota(self) -> None:
+        """The reservations of a bind expire, and another request takes the quota."""
+        self.expire_all()
+        self.engine.adopt(ledger_base.ADMIN, [ledger_base.claim("other", fpga=1)], self.project_id)
+
     @contextlib.contextmanager
     def binding(self, point: str, *arqs: str) -> Iterator[list[concurrent.futures.Future[int]]]:
         """Start one bind call per ARQ; they wait at the point while the block runs, and have ended after it.
@@ -78,10 +90,7 @@ class TestKilled(PointsTestCase):
 
         threading.Thread(target=bind, daemon=True).start()
         self.wait_for(point)
-        machine.wait_until(lambda: not self.stack.conductor.running, REACH_SECONDS)
-        (self.points / point).unlink()
-        self.stack.conductor.kill()
-        self.stack.conductor.start()
+        self.start_again(point)
         return arqs
 
     def test_between_reserve_and_bind(self) -> None:
@@ -106,7 +115,7 @@ class TestKilled(PointsTestCase):
         self.set_limit(2)
         arqs = self.kill_at("bound")
         self.assertEqual(["Bound", "Initial"], self.records.states(arqs))
-        machine.wait_until(lambda: self.figures() == (1, 1), REACH_SECONDS)
+        self.wait_for_figures(1, 1)
         self.expire_all()
         self.assertEqual((1, 0), self.figures())
         self.assertEqual(quota.Output(0, "", ""), self.reconcile())
@@ -137,7 +146,7 @@ class TestConcurrentCalls(PointsTestCase):
         (self.points / "lost").unlink()
         self.assertEqual(["Bound"], self.records.states([arq]))
         self.assertEqual(403, self.client.bind([other], str(uuid.uuid4()), self.rp).status)
-        machine.wait_until(lambda: self.figures() == (1, 0), REACH_SECONDS)
+        self.wait_for_figures(1)
         self.assert_agree()
 
     def test_deleted_while_it_is_bound(self) -> None:
@@ -170,8 +179,7 @@ class TestConcurrentCalls(PointsTestCase):
         self.set_limit(1)
         [arq] = self.client.created(self.profile)
         with self.binding("bound", arq) as [first]:
-            self.expire_all()
-            self.engine.adopt(ledger_base.ADMIN, [ledger_base.claim("other", fpga=1)], self.project_id)
+            self.lose_quota()
         self.assertEqual(403, first.result())
         self.assertEqual((["BindFailed"], 0), (self.records.states([arq]), self.records.handles_in_use()))
         self.assertEqual((1, 0), self.figures())
@@ -182,11 +190,9 @@ class TestConcurrentCalls(PointsTestCase):
         [arq] = self.client.created(self.profile)
         (self.points / "stuck").touch()
         with self.binding("bound", arq) as [first]:
-            self.expire_all()
-            self.engine.adopt(ledger_base.ADMIN, [ledger_base.claim("other", fpga=1)], self.project_id)
+            self.lose_quota()
         self.assertEqual((500, ["Bound"]), (first.result(), self.records.states([arq])))
-        machine.wait_until(lambda: self.figures() == (2, 0), REACH_SECONDS)
-        self.assertEqual((2, 0), self.figures())
+        self.wait_for_figures(2)
 
     def test_expired_while_it_is_bound(self) -> None:
         """The reservation expired and the quota is free: the ARQ is reserved and committed again."""
@@ -224,8 +230,7 @@ class TestJobs(PointsTestCase):
         with self.held("bound"):
             instance = self.bind(arqs)
             self.wait_for("bound")
-            self.expire_all()
-            self.engine.adopt(ledger_base.ADMIN, [ledger_base.claim("other", fpga=1)], self.project_id)
+            self.lose_quota()
         machine.wait_until(lambda: len(self.stack.nova.told_of(instance)) == 2, REACH_SECONDS)
         self.assertEqual(["completed", "failed"], sorted(self.stack.nova.told_of(instance).values()))
         self.assertEqual(["BindFailed", "Bound"], sorted(map(str, self.records.states(arqs))))
@@ -239,17 +244,14 @@ class TestJobs(PointsTestCase):
             self.assertEqual(404, answer.status)
             self.wait_for("bound")
             self.assertEqual((0, 1), self.figures())
-        machine.wait_until(lambda: self.figures() == (1, 0), REACH_SECONDS)
+        self.wait_for_figures(1)
         self.assert_agree()
 
     def test_killed_while_a_job_runs(self) -> None:
         [arq] = self.client.created(self.profile)
         (self.points / "bound").write_text("kill")
         self.bind([arq])
-        machine.wait_until(lambda: not self.stack.conductor.running, REACH_SECONDS)
-        (self.points / "bound").unlink()
-        self.stack.conductor.kill()
-        self.stack.conductor.start()
+        self.start_again("bound")
         self.expire_all()
         self.assertEqual(0, self.reconcile("--heal").status)
         self.assertEqual((1, 0), self.figures())
@@ -286,13 +288,12 @@ class TestPeriodic(quota.QuotaTestCase):
     def test_expired(self) -> None:
         """The conductor expires the reservations; no expirer runs."""
         self.engine.reserve(ledger_base.Context(self.project_id), {"fpga": 1}, 1, consumer="nobody settles it")
-        machine.wait_until(lambda: self.figures() == (0, 0), REACH_SECONDS)
-        self.assertEqual((0, 0), self.figures())
+        self.wait_for_figures(0)
 
     def test_reconciled(self) -> None:
         """The conductor charges an ARQ that was attached before cyborg_quota was installed."""
         [arq] = self.client.created(self.profile)
         self.bind([arq])
         self.engine.release(ledger_base.ADMIN, consumer=arq, project_id=self.project_id)
-        machine.wait_until(lambda: self.figures() == (1, 0), REACH_SECONDS)
+        self.wait_for_figures(1)
         self.assert_agree()

@@ -3,20 +3,10 @@
 
 from __future__ import annotations
 
-import configparser
 import pathlib
-import shlex
 import uuid
 
-import fixtures as fx
-from oslo_config import cfg
-
-import cyborg_quota
-from cyborg_quota.conf import loading
-from cyborg_quota.db import schema
-from cyborg_quota.db.database import Database
-from tests import base as ledger_base
-from tests import fixtures, installing
+from tests import installing
 from tests.cyborgs import configuration, environment, quota
 from tests.cyborgs.service import Service
 from tests.cyborgs.starting import ProgramStarter
@@ -69,34 +59,3 @@ class TestInstalled(quota.QuotaTestCase):
         self.assertIn("cyborg_quota/db/migrations/script.py.mako", map(str, paths))
         differ = [str(path) for path in paths if not same(installing.TOP / path, self.site_packages / path)]
         self.assertEqual([], differ)
-
-    def test_the_expirer_s_unit(self) -> None:
-        """The command of the systemd unit expires an overdue reservation of a ledger without a conductor."""
-        directory = pathlib.Path(self.useFixture(fx.TempDir()).path)
-        url = f"sqlite:///{directory}/ledger.sqlite"
-        schema.sync(Database(fixtures.settings(url)))
-        conf_file = quota.write_conf(directory, url)
-        engine = cyborg_quota.make_engine(loading.load(cfg.ConfigOpts(), ["--config-file", str(conf_file)]))
-        self.addCleanup(engine.close)
-        engine.reserve(ledger_base.ADMIN, {"fpga": 1}, consumer="arq", expire=1)
-
-        unit = configparser.RawConfigParser(strict=False)  # systemd allows an option several times
-        unit.read(installing.TOP / "etc/systemd/cyborg-quota-expirer.service")
-        replacements = {
-            "/opt/cyborg/venv": str(environment.DIRECTORY / "env"),
-            "/etc/cyborg_quota/cyborg_quota.conf": str(conf_file),
-        }
-        command = unit["Service"]["ExecStart"]
-        for old, new in replacements.items():
-            self.assertIn(old, command)
-            command = command.replace(old, new)
-        expirer = Service(
-            "expirer",
-            shlex.split(command),
-            directory,
-            lambda _: [row.state for row in engine.list_reservations(ledger_base.ADMIN)] == ["expired"],
-            starter=self.stack.starter,
-        )
-        self.addCleanup(expirer.kill)
-        expirer.start()
-        expirer.stop()

@@ -80,8 +80,7 @@ class OutageTestCase(quota.QuotaTestCase):
             self.assertLessEqual(opened, 1)
 
     def wait_until_charged(self, used: int) -> None:
-        machine.wait_until(lambda: self.figures() == (used, 0), BACK_SECONDS)
-        self.assertEqual((used, 0), self.figures())
+        self.wait_for_figures(used)
         self.assert_agree()
 
 

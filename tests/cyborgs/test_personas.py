@@ -96,7 +96,7 @@ class TestPersonas(keystone.KeystoneTestCase):
 
     def check_openstack(self, arq: str) -> None:
         """The program ``openstack`` has the commands of Cyborg's client and those of quota, for one endpoint."""
-        user = self.keystone.create_user(project_id=self.project_id)
+        user = self.keystone.create_user(f"projects/{self.project_id}", "member")
         environment = test_openstackclient.variables(self.keystone, *user, self.project_id)
         for expected, arguments in (
             (arq, ("arq", "show", arq, "-f", "value")),

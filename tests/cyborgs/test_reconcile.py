@@ -20,7 +20,7 @@ from cyborg_quota import Claim
 from tests import base as ledger_base
 from tests.cyborgs import base, quota
 
-PASSWORD = "hunter2-of-cyborg"
+PASSWORD = "hunter2_of_cyborg"
 NOTHING = quota.Output(0, "", "")
 COMPARISON_SECONDS = 60.0
 PAGED = """
@@ -55,8 +55,8 @@ class ReconcileTestCase(quota.QuotaTestCase):
         for arq in arqs:
             self.engine.release(ledger_base.ADMIN, project_id=self.project_id, consumer=arq)
 
-    def charge(self, arq: str, project_id: str | None = None, **deltas: int) -> None:
-        claim = Claim(arq, deltas or {"fpga": 1}, source="cyborg")
+    def charge(self, arq: str, project_id: str | None = None, source: str | None = "cyborg", **deltas: int) -> None:
+        claim = Claim(arq, deltas or {"fpga": 1}, source=source)
         self.engine.adopt(ledger_base.ADMIN, [claim], project_id or self.project_id)
 
     def problems(self, *arguments: str) -> dict[str, dict[str, str]]:
@@ -95,7 +95,7 @@ class TestFound(ReconcileTestCase):
         self.assertEqual(sorted(expected), [row["arq"] for row in rows])
         self.assertEqual(expected, {row["arq"]: (row["problem"], row["charged"], row["attached"]) for row in rows})
         self.assertEqual(instance, next(row["instance"] for row in rows if row["arq"] == free))
-        self.assertEqual({other_project: 1, self.project_id: 4}, self.charged(), "it wrote without --heal")
+        self.assertEqual({other_project: 1, self.project_id: 4}, quota.charged(self.engine), "it wrote without --heal")
 
         healed = self.reconcile("--heal", "-f", "json")
         self.assertEqual((0, rows), (healed.status, json.loads(healed.out)))
@@ -158,31 +158,33 @@ class TestFound(ReconcileTestCase):
 
 
 class TestConcurrentChanges(ReconcileTestCase):
+    @contextlib.contextmanager
+    def reading(self, *first: str) -> Iterator[list[str]]:
+        """The block runs when Cyborg's ARQs were read up to the last of these; the list receives those after it."""
+        command = [*self.stack.isolated, "-c", PAGED, str(self.conf_file), *self.cyborg_files()[1::2]]
+        found: list[str] = []
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as process:
+            assert process.stdin is not None and process.stdout is not None
+            for number, arq in enumerate(first):
+                if number:
+                    process.stdin.write("go on\n")
+                self.assertEqual(arq, process.stdout.readline().strip())
+            yield found
+            found += process.communicate("go on\n" * 9, timeout=COMPARISON_SECONDS)[0].split()
+
     def test_a_device_profile_that_is_made_between_two_pages(self) -> None:
         """A device profile is created, and its ARQs bound, during the comparison, which continues."""
         [first] = self.bound(1)
-        command = [*self.stack.isolated, "-c", PAGED, str(self.conf_file), *self.cyborg_files()[1::2]]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            self.assertEqual(first, process.stdout.readline().strip())
+        with self.reading(first) as found:
             others = self.bound(8, self.new_profile({"resources:FPGA": "1"}))
-            out, _ = process.communicate("go on\n" * 9, timeout=COMPARISON_SECONDS)
-        self.assertEqual([arq for arq in sorted(others) if arq > first], out.split())
+        self.assertEqual([arq for arq in sorted(others) if arq > first], found)
 
     def test_a_page_that_is_deleted_during_the_comparison(self) -> None:
         """The read continues after it."""
-        *reported, last, next_arq = sorted(self.bound(4))
-        command = [*self.stack.isolated, "-c", PAGED, str(self.conf_file), *self.cyborg_files()[1::2]]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdin is not None and process.stdout is not None
-            for text in reported:
-                self.assertEqual(text, process.stdout.readline().strip())
-                process.stdin.write("go on\n")
-                process.stdin.flush()
-            self.assertEqual(last, process.stdout.readline().strip())
-            self.assertEqual(204, self.client.delete([last]).status)
-            out, _ = process.communicate("go on\n" * 4, timeout=COMPARISON_SECONDS)
-        self.assertEqual([next_arq], out.split())
+        *reported, next_arq = sorted(self.bound(4))
+        with self.reading(*reported) as found:
+            self.assertEqual(204, self.client.delete(reported[-1:]).status)
+        self.assertEqual([next_arq], found)
 
 
 class TestShare(ReconcileTestCase):
@@ -238,71 +240,63 @@ class TestErrors(quota.QuotaTestCase):
         super().setUp()
         self.directory = pathlib.Path(self.useFixture(fx.TempDir()).path)
 
-    def error_line(self, cyborg_conf: str | None, status: int) -> str:
+    def test_cyborgs_configuration_and_database(self) -> None:
+        """The errors are reported immediately; Cyborg's services would wait and retry."""
         path = self.directory / "cyborg.conf"
-        if cyborg_conf is not None:
-            path.write_text(cyborg_conf)
-        result = self.command("reconcile", "--cyborg-config-file", str(path))
-        self.assertEqual((status, ""), (result.status, result.out), result.err)
-        self.assertEqual(1, result.err.count("\n"), result.err)
-        self.assertTrue(result.err.startswith("cyborg-quota: "), result.err)
-        self.assertNotIn(PASSWORD, result.err)
-        return result.err
-
-    def test_the_database_is_down(self) -> None:
-        """The error is reported immediately; Cyborg's services would wait and retry."""
-        url = f"mysql+pymysql://cyborg:{PASSWORD}@127.0.0.1:1/cyborg"
-        result = self.error_line(f"[database]\nconnection = {url}\n", 1)
-        self.assertIn("Cyborg's database could not be read (DBConnectionError", result)
-        self.assertIn("Connection refused", result)
-
-    def test_the_password_is_wrong(self) -> None:
-        url = f"mysql+pymysql://nobody:{PASSWORD}@{self.stack.url.rpartition('@')[2]}"
-        self.assertIn("Access denied for user 'nobody'", self.error_line(f"[database]\nconnection = {url}\n", 1))
-
-    def test_not_cyborgs_database(self) -> None:
-        result = self.error_line(f"[database]\nconnection = sqlite:///{self.directory}/empty.sqlite\n", 1)
-        self.assertIn("no such table: extended_accelerator_requests", result)
-
-    def test_no_such_dialect(self) -> None:
-        result = self.error_line(f"[database]\nconnection = none+such://cyborg:{PASSWORD}@127.0.0.1/cyborg\n", 1)
-        self.assertIn("Cyborg's database could not be read (NoSuchModuleError)", result)
-
-    def test_no_configuration(self) -> None:
-        error = self.error_line(None, 2)
-        self.assertIn(f"Cyborg's configuration: Failed to find some config files: {self.directory}", error)
-
-    def test_no_connection(self) -> None:
-        self.assertIn("Cyborg's configuration has no [database] connection. Name its file", self.error_line("", 2))
-
-    def test_no_configuration_file_at_all(self) -> None:
-        self.assertIn("Cyborg's configuration: Failed to parse", self.error_line("connection = \n[datab", 2))
-
-    def test_an_invalid_line(self) -> None:
-        """oslo.config quotes the line, which may hold a password; the message gives only its position."""
-        result = self.error_line(f"[database]\npassword {PASSWORD}\n", 2)
-        self.assertIn("cyborg.conf: line 2: No ':' or '=' found in assignment", result)
-
-    def test_an_unescaped_dollar_sign(self) -> None:
-        """oslo.config takes the text after a $ for an option's name, and quotes it in its error."""
-        for url in ("mysql://cyborg:a${name}@127.0.0.1/cyborg", "mysql://cyborg:${name}.x@127.0.0.1/cyborg"):
-            result = self.error_line(f"[database]\nconnection = {url.format(name='hunter2_of_cyborg')}\n", 2)
-            self.assertIn("[database] connection names another option: write $$ for a $.", result)
-            self.assertNotIn("hunter2", result)
+        server = self.stack.url.rpartition("@")[2]
+        for text, status, words in (
+            (None, 2, f"Cyborg's configuration: Failed to find some config files: {self.directory}"),
+            ("", 2, "Cyborg's configuration has no [database] connection. Name its file"),
+            ("connection = \n[datab", 2, "Cyborg's configuration: Failed to parse"),
+            # oslo.config quotes the line, which may hold a password; the message gives only its position.
+            (f"[database]\npassword {PASSWORD}\n", 2, "cyborg.conf: line 2: No ':' or '=' found in assignment"),
+            # It takes the text after a $ for an option's name, and quotes that too.
+            *(
+                (f"[database]\nconnection = mysql://cyborg:{name}@127.0.0.1/cyborg\n", 2, "write $$ for a $.")
+                for name in (f"a${PASSWORD}", f"${PASSWORD}.x")
+            ),
+            (
+                f"[database]\nconnection = mysql+pymysql://cyborg:{PASSWORD}@127.0.0.1:1/cyborg\n",
+                1,
+                "Cyborg's database could not be read (DBConnectionError",
+            ),
+            (
+                f"[database]\nconnection = mysql+pymysql://nobody:{PASSWORD}@{server}\n",
+                1,
+                "Access denied for user 'nobody'",
+            ),
+            (
+                f"[database]\nconnection = sqlite:///{self.directory}/empty.sqlite\n",
+                1,
+                "no such table: extended_accelerator_requests",
+            ),
+            (
+                f"[database]\nconnection = none+such://cyborg:{PASSWORD}@127.0.0.1/cyborg\n",
+                1,
+                "Cyborg's database could not be read (NoSuchModuleError)",
+            ),
+        ):
+            if text is not None:
+                path.write_text(text)
+            result = self.command("reconcile", "--cyborg-config-file", str(path))
+            self.assertEqual((status, "", 1), (result.status, result.out, result.err.count("\n")), result.err)
+            self.assertTrue(result.err.startswith("cyborg-quota: "), result.err)
+            self.assertIn(words, result.err)
+            self.assertNotIn(PASSWORD, result.err)
 
     def test_errors_of_the_conductor(self) -> None:
         path = self.directory / "cyborg.conf"
         for text, wanted in (
-            ("password hunter2_of_cyborg", "cyborg.conf: line 2: No ':' or '=' found in assignment"),
-            ("connection = mysql://cyborg:$hunter2_of_cyborg@127.0.0.1/cyborg", "write $$ for a $."),
-            ("[DEFAULT]\ntransport_url = rabbit://cyborg:$hunter2_of_cyborg@127.0.0.1/", "write $$ for a $."),
+            (f"password {PASSWORD}", "cyborg.conf: line 2: No ':' or '=' found in assignment"),
+            (f"connection = mysql://cyborg:${PASSWORD}@127.0.0.1/cyborg", "write $$ for a $."),
+            (f"[DEFAULT]\ntransport_url = rabbit://cyborg:${PASSWORD}@127.0.0.1/", "write $$ for a $."),
         ):
             path.write_text(f"[database]\n{text}\n")
             result = self.run_program("cyborg-quota-conductor", "--config-file", str(path))
             self.assertEqual((2, ""), (result.status, result.out), result.err)
             last = result.err.splitlines()[-1]
             self.assertTrue(last.startswith("cyborg-quota-conductor: ") and last.endswith(wanted), result.err)
-            self.assertNotIn("hunter2", result.err)
+            self.assertNotIn(PASSWORD, result.err)
 
     def test_an_invalid_grace(self) -> None:
         result = self.command("reconcile", "--grace", "-1")

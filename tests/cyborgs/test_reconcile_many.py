@@ -134,7 +134,7 @@ class TestMany(quota.QuotaTestCase):
         self.records.clear()
         released = self.measure("released", "--heal", "--force")
         self.assertEqual((0, ARQS), released[:2])
-        self.assertEqual({}, self.charged())
+        self.assertEqual({}, quota.charged(self.engine))
         self.assert_agree()
 
         for measurement in (found, again):

@@ -25,54 +25,60 @@ def missing_program(backend: str) -> str | None:
     return None
 
 
+def dump(url: str, path: pathlib.Path) -> None:
+    """Write the database as SQL; not for SQLite."""
+    with path.open("wb") as file:
+        _run(url, 0, "--single-transaction" if _is_mysql(url) else "--no-owner", stdout=file)
+
+
+def load(url: str, path: pathlib.Path) -> None:
+    """Run the SQL on an empty database."""
+    with path.open("rb") as file:
+        _run(url, 1, *(() if _is_mysql(url) else ("--quiet", "--set=ON_ERROR_STOP=1")), stdin=file)
+
+
 class Backup:
     """Makes a backup of the database of ``url`` at once; it can be restored any number of times."""
 
     def __init__(self, url: str, path: pathlib.Path) -> None:
-        self._url = sa.make_url(url)
+        self._url = url
+        self._backend = sa.make_url(url).get_backend_name()
+        self._database = str(sa.make_url(url).database)
         self._path = path
-        if self._is_sqlite:
+        if self._backend == "sqlite":
             _copy_sqlite(self._database, str(path))
-            return
-        with path.open("wb") as file:
-            self._run(0, "--single-transaction" if self._is_mysql else "--no-owner", stdout=file)
+        else:
+            dump(url, path)
 
     def restore(self) -> None:
         """Restore the database to the state of the backup; connections to it are closed."""
-        if self._is_sqlite:
+        if self._backend == "sqlite":
             _copy_sqlite(str(self._path), self._database)
             return
-        backend = "mariadb" if self._is_mysql else "postgresql"
-        fixtures._run_admin(backend, f"DROP DATABASE {self._database}{'' if self._is_mysql else ' WITH (FORCE)'}")
+        backend, force = ("mariadb", "") if _is_mysql(self._url) else ("postgresql", " WITH (FORCE)")
+        fixtures._run_admin(backend, f"DROP DATABASE {self._database}{force}")
         fixtures._run_admin(backend, f"CREATE DATABASE {self._database}")
-        with self._path.open("rb") as file:
-            self._run(1, *(() if self._is_mysql else ("--quiet", "--set=ON_ERROR_STOP=1")), stdin=file)
+        load(self._url, self._path)
 
-    @property
-    def _is_sqlite(self) -> bool:
-        return self._url.get_backend_name() == "sqlite"
 
-    @property
-    def _is_mysql(self) -> bool:
-        return self._url.get_backend_name() == "mysql"
+def _is_mysql(url: str) -> bool:
+    return sa.make_url(url).get_backend_name() == "mysql"
 
-    @property
-    def _database(self) -> str:
-        return str(self._url.database)
 
-    def _run(self, which: int, *arguments: str, **files: object) -> None:
-        url = self._url
-        program = machine.find(PROGRAMS["mariadb" if self._is_mysql else "postgresql"][which])
-        user = f"--user={url.username}" if self._is_mysql else f"--username={url.username}"
-        command = [program, f"--host={url.host}", f"--port={url.port}", user, *arguments, self._database]
-        password = {"MYSQL_PWD" if self._is_mysql else "PGPASSWORD": str(url.password)}
-        subprocess.run(
-            command,
-            env={**os.environ, **password},
-            check=True,
-            stderr=subprocess.PIPE,
-            **{"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, **files},  # type: ignore[call-overload]
-        )
+def _run(url: str, which: int, *arguments: str, **files: object) -> None:
+    kind, user, variable = (
+        ("mariadb", "user", "MYSQL_PWD") if _is_mysql(url) else ("postgresql", "username", "PGPASSWORD")
+    )
+    where = sa.make_url(url)
+    first = ["--no-defaults"] if _is_mysql(url) else []
+    command = [machine.find(PROGRAMS[kind][which]), *first, f"--host={where.host}", f"--port={where.port}"]
+    subprocess.run(
+        [*command, f"--{user}={where.username}", *arguments, str(where.database)],
+        env={**os.environ, variable: str(where.password)},
+        check=True,
+        stderr=subprocess.PIPE,
+        **{"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, **files},  # type: ignore[call-overload]
+    )
 
 
 def _copy_sqlite(source: str, target: str) -> None:

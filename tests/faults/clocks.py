@@ -1,27 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts processes whose clocks are wrong, with libfaketime."""
+"""Processes whose clocks are wrong, with libfaketime, and what they do to one ledger."""
 
 from __future__ import annotations
 
+import datetime
 import functools
-import json
+import multiprocessing
 import os
 import pathlib
 import random
-import subprocess
-import sys
+import select
 import time
-from collections.abc import Callable
+from multiprocessing.managers import BaseManager
 from typing import Any
+from unittest import mock
 
 import fixtures
+import sqlalchemy as sa
 
+from cyborg_quota import QuotaEngine, exceptions
+from cyborg_quota.db import overrides
+from cyborg_quota.driver import DbQuotaDriver, DriverSettings
+from cyborg_quota.limits.limit_tree import InitialLimits
+from cyborg_quota.limits.models import Flat
+from cyborg_quota.limits.sources.database import DatabaseLimitDriver
+from tests import base
 from tests import fixtures as our_fixtures
-from tests.faults import clock_worker
 
-TOP = pathlib.Path(__file__).parents[2]
+CONTEXT = base.Context("p")
 SKEW_SECONDS = 600
 _PLACES = ("/usr/lib", "/usr/lib64", "/lib", "/usr/local/lib")
+_NAIVE_EXPIRE = (
+    "UPDATE reservations SET state = 'expired', deleted = TRUE, live = NULL, claim_ordinal = NULL, deleted_at = :now"
+    " WHERE state = 'reserved' AND expire <= :now"
+)
 
 
 def library() -> str | None:
@@ -32,12 +44,102 @@ def library() -> str | None:
     return None
 
 
-class Worker(fixtures.Fixture):
-    """Makes calls in a process whose clock is ahead by a number of seconds (negative: behind).
+class Calls:
+    """The calls on one database, in a process whose clock may be wrong."""
 
-    The process serves all tests of this one, in turn: to start one takes longer than its calls. Without a skew, it is
-    this process.
-    """
+    def __init__(self, url: str) -> None:
+        self.engine = our_fixtures.make_engine(url)
+        self.sql = sa.create_engine(url)
+        driver = DbQuotaDriver(
+            DriverSettings(database=our_fixtures.settings(url)), DatabaseLimitDriver(Flat(), InitialLimits())
+        )
+        self.limited = QuotaEngine(driver)
+        self.limited.register_resources(["gpu"])
+
+    def close(self) -> None:
+        for engine in (self.engine, self.limited):
+            engine.close()
+        self.sql.dispose()
+
+    def time(self) -> float:
+        return time.time()
+
+    def reserve(self, deltas: dict[str, int], expire: int) -> list[str]:
+        return self.engine.reserve(CONTEXT, deltas, expire)
+
+    def reserve_until(self, deltas: dict[str, int], seconds: float) -> list[str]:
+        return self.engine.reserve(CONTEXT, deltas, at(seconds))
+
+    def commit(self, uuids: list[str]) -> str | None:
+        """Return the name of the error, if there is one."""
+        try:
+            self.engine.commit(CONTEXT, uuids)
+        except exceptions.QuotaError as error:
+            return type(error).__name__
+        return None
+
+    def release(self, uuids: list[str]) -> None:
+        self.engine.release(CONTEXT, uuids)
+
+    def expire(self) -> int:
+        return self.engine.expire(base.ADMIN)
+
+    def naive_expire(self) -> int:
+        """The naive implementation: it compares the expiry with the clock of this process."""
+        with self.sql.begin() as connection:
+            return connection.execute(sa.text(_NAIVE_EXPIRE), {"now": at(0).replace(tzinfo=None)}).rowcount
+
+    def room(self) -> int:
+        """How many of a resource fit, by the limits in the tables."""
+        usage = self.limited.get_usages(CONTEXT)["gpu"]
+        over = self.limited.check(CONTEXT, {"gpu": max(usage.available or 0, 0) + 1})
+        assert [one.limit for one in over] == [usage.limit], (over, usage)
+        return usage.available or 0
+
+    def naive_room(self) -> int:
+        """The known-bad way: which overrides are active is asked of this process's clock."""
+        query = "SELECT MAX(hard_limit) FROM limit_overrides WHERE starts_at <= :now AND ends_at > :now"
+        with self.sql.connect() as connection:
+            return connection.execute(sa.text(query), {"now": at(0).replace(tzinfo=None)}).scalar() or 0
+
+    def override(self, limit: int, start: float, end: float) -> str:
+        """Make an override; its span is in seconds from now, by the clock of the database."""
+        now = self.limited._driver._database.read(overrides.now)
+        span = [now + datetime.timedelta(seconds=seconds) for seconds in (start, end)]
+        return self.limited.administration.set_overrides(base.ADMIN, {"gpu": limit}, "p", span[1], start=span[0])[0].id
+
+
+def at(seconds: float) -> datetime.datetime:
+    """Return a time, by the clock of this process."""
+    return datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=seconds)
+
+
+class _Manager(BaseManager):
+    """Makes the calls in another process."""
+
+
+_Manager.register("Calls", Calls)
+
+
+def _sleep_by_select() -> None:
+    """libfaketime 0.9 does not support the system call with which Python sleeps until a given time."""
+    time.sleep = lambda seconds: select.select([], [], [], seconds) and None
+
+
+@functools.cache
+def _process(skew_seconds: int, _pid: int) -> Any:
+    """Start a process with such a clock. It serves all tests of this one: to start one takes longer than its calls."""
+    manager = _Manager(ctx=multiprocessing.get_context("spawn"))
+    environ = {"FAKETIME_DONT_FAKE_MONOTONIC": "1", "DONT_FAKE_MONOTONIC": "1"}
+    environ |= {"LD_PRELOAD": str(library()), "FAKETIME": f"{skew_seconds:+d}s"}
+    with mock.patch.dict(os.environ, environ):
+        manager.start(_sleep_by_select)
+    our_fixtures.at_exit(manager.shutdown)
+    return manager
+
+
+class Worker(fixtures.Fixture):
+    """Makes calls in a process whose clock is ahead by a number of seconds (negative: behind; 0: in this process)."""
 
     def __init__(self, url: str, skew_seconds: int) -> None:
         super().__init__()
@@ -45,90 +147,48 @@ class Worker(fixtures.Fixture):
         self.skew_seconds = skew_seconds
 
     def _setUp(self) -> None:
-        if self.skew_seconds:
-            self.call: Callable[..., Any] = _process(self.skew_seconds, os.getpid()).call
-            self.addCleanup(self.call, "close")
-            self.call("use", self._url)
-        else:
-            calls = clock_worker.Calls(self._url)
-            self.addCleanup(calls.close)
-            self.call = calls.call
-
-
-@functools.cache
-def _process(skew_seconds: int, _pid: int) -> _Process:
-    return _Process(skew_seconds)
-
-
-class _Process:
-    def __init__(self, skew_seconds: int) -> None:
-        environ = {**os.environ, "FAKETIME_DONT_FAKE_MONOTONIC": "1", "DONT_FAKE_MONOTONIC": "1"}
-        environ |= {"LD_PRELOAD": str(library()), "FAKETIME": f"{skew_seconds:+d}s"}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.clock_worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environ,
-            cwd=TOP,
-        )
-        our_fixtures.at_exit(self._end)
-
-    def _end(self) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
-
-    def call(self, *words: Any) -> Any:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps(words) + "\n")
-        self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline())
+        self.calls = (_process(self.skew_seconds, os.getpid()).Calls if self.skew_seconds else Calls)(self._url)
+        self.addCleanup(self.calls.close)
 
 
 LIVES_SECONDS = (2, 8, 32)
 """A longer one follows if a busy machine made the calls too late for the one before."""
 
 
-def find_skew_violations(workers: list[Worker], rng: random.Random, *, naive: bool = False) -> list[str]:
+def find_skew_violations(workers: list[Worker], rng: random.Random) -> list[str]:
     """Make all workers reserve, then expire too early, then too late; returns the violations, as sentences."""
     for life_seconds in LIVES_SECONDS:
-        problems = _violations(workers, rng, "naive_expire" if naive else "expire", life_seconds)
+        problems = _violations(workers, rng, life_seconds)
         if problems is not None:
             return problems
     raise AssertionError(f"the calls take longer than {LIVES_SECONDS[-1]} seconds")
 
 
-def _violations(workers: list[Worker], rng: random.Random, sweep: str, life_seconds: int) -> list[str] | None:
+def _violations(workers: list[Worker], rng: random.Random, life_seconds: int) -> list[str] | None:
     """None: the machine was too slow."""
-    problems: list[str] = []
     for worker in workers:
-        worker.call("expire")  # connected, and caches filled
+        worker.calls.expire()  # connected, and caches filled
     began = time.monotonic()
-    made: dict[str, Worker] = {}
+    uuids: list[str] = []
     for worker in workers:
-        for how in ("reserve", "reserve_until"):
-            (uuid,) = worker.call(how, {"gpu": 1}, life_seconds)
-            made[uuid] = worker
+        for how in (worker.calls.reserve, worker.calls.reserve_until):
+            uuids += how({"gpu": 1}, life_seconds)
     all_made = time.monotonic()
-    swept = sum(worker.call(sweep) for worker in workers)
-    if swept:
-        problems.append(f"{swept} reservations expired before their time")
-    uuids = list(made)
+    swept = sum(worker.calls.expire() for worker in workers)
+    problems = [f"{swept} reservations expired before their time"] if swept else []
     rng.shuffle(uuids)
     problems += _settle_in_time(workers, uuids)
     if time.monotonic() - began > life_seconds - 1:
         for uuid in uuids:
-            workers[0].call("release", [uuid])
+            workers[0].calls.release([uuid])
         return None
     time.sleep(max(0.0, all_made + life_seconds + 0.2 - time.monotonic()))
     worker = rng.choice(workers)
     overdue = uuids.pop()
-    if (answer := worker.call("commit", [overdue])) != "ReservationExpired":
+    if (answer := worker.calls.commit([overdue])) != "ReservationExpired":
         problems.append(f"a clock {worker.skew_seconds} s off commits what is overdue: {answer}")
     slowest = min(workers, key=lambda one: one.skew_seconds)
-    expired = slowest.call(sweep)
+    expired = slowest.calls.expire()
     if expired != len(uuids):
         problems.append(f"a clock {slowest.skew_seconds} s off expires {expired} of {len(uuids)} that are overdue")
     return problems
@@ -139,7 +199,7 @@ def _settle_in_time(workers: list[Worker], uuids: list[str]) -> list[str]:
     problems = []
     for worker in workers:
         uuid = uuids.pop()
-        if worker.call("commit", [uuid]) is not None:
+        if worker.calls.commit([uuid]) is not None:
             problems.append(f"a clock {worker.skew_seconds} s off cannot commit what is in time")
-        worker.call("release", [uuid])
+        worker.calls.release([uuid])
     return problems

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 import sqlalchemy as sa
 
 from tests.faults.load import Crew, Ledger
-from tests.servers.galera import Galera, Node
+from tests.servers.base import session
+from tests.servers.galera import Galera
 
 HOT = ("hot",)
 SPREAD = tuple(f"p{number}" for number in range(50))
@@ -17,27 +18,21 @@ SPREAD = tuple(f"p{number}" for number in range(50))
 
 def create_ledger(cluster: Galera, name: str, *, with_capacity: bool = False) -> Ledger:
     """Create a ledger in a database of its own. Its checks see everything that any node has answered."""
-    create_database(cluster, name)
-    return Ledger(url_of(cluster.nodes[0], name), with_capacity=with_capacity)
+    return Ledger(create_database(cluster, name)[0], with_capacity=with_capacity)
 
 
-def create_database(cluster: Galera, name: str) -> None:
-    """Create an empty database on every node."""
-    with sa.create_engine(cluster.nodes[0].url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool).connect() as admin:
-        admin.exec_driver_sql(f"DROP DATABASE IF EXISTS {name}")
-        admin.exec_driver_sql(f"CREATE DATABASE {name}")
+def create_database(cluster: Galera, name: str) -> list[str]:
+    """Create an empty database; returns its URL on each node."""
+    cluster.nodes[0].create_database(name)
     wait_until_replicated(cluster)
-
-
-def url_of(node: Node, name: str) -> str:
-    return sa.make_url(node.url).set(database=name).render_as_string(hide_password=False)
+    return [node.url_of(name) for node in cluster.nodes]
 
 
 def wait_until_replicated(cluster: Galera) -> None:
     """Wait until every node has applied all that any of them has answered."""
     for node in cluster.nodes:
         node.wait_synced()
-        with sa.create_engine(node.url, poolclass=sa.NullPool).connect() as connection:
+        with session(node.url) as connection:
             connection.exec_driver_sql("SET SESSION wsrep_sync_wait = 7")
             connection.exec_driver_sql("SELECT COUNT(*) FROM mysql.user")
 
@@ -54,7 +49,7 @@ def load(
 ) -> None:
     """Call ``act()`` while workers write, each to a node of its own."""
     name = str(sa.make_url(ledger.url).database)
-    urls = [url_of(node, name) for node in cluster.nodes]
+    urls = [node.url_of(name) for node in cluster.nodes]
     with ledger.crew(workers, seed, projects, urls, **changes) as crew:
         act(crew)
     wait_until_replicated(cluster)

@@ -61,8 +61,6 @@ class Injected(fixtures.Fixture):
         self.is_on = False
 
     def _setUp(self) -> None:
-        for name in ("do_execute", "do_commit"):
-            self.addCleanup(setattr, self._dialect, name, getattr(self._dialect, name))
         execute, commit = self._dialect.do_execute, self._dialect.do_commit
 
         def do_execute(*args: Any, **kwargs: Any) -> None:
@@ -75,8 +73,8 @@ class Injected(fixtures.Fixture):
             commit(connection)
             self._strike(BEHIND_COMMIT)
 
-        self._dialect.do_execute = do_execute
-        self._dialect.do_commit = do_commit
+        self.useFixture(fixtures.MockPatchObject(self._dialect, "do_execute", do_execute))
+        self.useFixture(fixtures.MockPatchObject(self._dialect, "do_commit", do_commit))
 
     def _strike(self, where: str) -> None:
         if not self.is_on or self._rng.random() >= self._probability:

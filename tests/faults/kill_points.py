@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from cyborg_quota import QuotaEngine
-from tests import hooks
+from tests import base, forked, hooks
 
 READS = ("SELECT", "SET ", "SHOW", "PRAGMA", "PREPARE", "DEALLOCATE")
 BEGIN = ("BEGIN", "BEGIN IMMEDIATE")
@@ -42,14 +42,14 @@ def in_transaction(connection: Any) -> bool:
 
 
 class _Watch:
-    """Calls ``act(number)`` after each write and each COMMIT of a transaction that wrote, numbered from 0.
+    """Notes each write and each COMMIT of a transaction that wrote, and kills the process after number ``at`` (from 0).
 
     ``ends`` says for each of them whether no transaction is open after it.
     """
 
-    def __init__(self, act: Callable[[int], object], *, is_naive: bool) -> None:
+    def __init__(self, at: int | None, *, is_naive: bool) -> None:
         self.ends: list[bool] = []
-        self._act = act
+        self._at = at
         self._is_naive = is_naive
 
     def watch(self, sql: sa.Engine) -> None:
@@ -71,7 +71,8 @@ class _Watch:
 
     def _note(self, *, is_end: bool) -> None:
         self.ends.append(is_end)
-        self._act(len(self.ends) - 1)
+        if len(self.ends) - 1 == self._at:
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def of(ends: Sequence[bool]) -> list[int]:
@@ -88,11 +89,6 @@ def of(ends: Sequence[bool]) -> list[int]:
     return sorted(points)
 
 
-def add(points: list[int | None], ends: Sequence[bool] | None) -> None:
-    """Add the numbers of a run that was not killed. (A first run may send other statements than the later ones.)"""
-    points += [point for point in of(ends or ()) if point not in points]
-
-
 def run(
     make_engine: Callable[[], QuotaEngine],
     call: Callable[[QuotaEngine], object],
@@ -105,31 +101,62 @@ def run(
     Without ``at``, or if there is no such number, returns for each of them whether it ended a transaction.
     ``is_naive``: each statement is committed at once. Raises AssertionError if the call fails.
     """
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            watch = _Watch(lambda number: _die_if(number == at), is_naive=is_naive)
-            engine = make_engine()
-            watch.watch(hooks.database_of(engine).engine)
-            call(engine)
-            os.write(writer, json.dumps(watch.ends).encode())
-            status = 0
-        finally:
-            os._exit(status)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as pipe:
-        text = pipe.read()
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    if status == -signal.SIGKILL:
+
+    def program() -> None:
+        watch = _Watch(at, is_naive=is_naive)
+        engine = make_engine()
+        watch.watch(hooks.database_of(engine).engine)
+        call(engine)
+        print(json.dumps(watch.ends))
+
+    ended = forked.run(program)
+    if ended.status == -signal.SIGKILL:
         return None
-    if status:
-        raise AssertionError(f"the call failed, with status {status}, before statement {at}")
-    ends: list[bool] = json.loads(text)
+    if ended.status:
+        raise AssertionError(f"the call failed before statement {at}: {ended.err}")
+    ends: list[bool] = json.loads(ended.out)
     return ends
 
 
-def _die_if(condition: bool) -> None:
-    if condition:
-        os.kill(os.getpid(), signal.SIGKILL)
+class Kill(NamedTuple):
+    """One run of a call: its point (None: it was to end), whether it was killed, and whether it has changed a table."""
+
+    at: int | None
+    is_killed: bool
+    has_effect: bool
+
+
+class KillTestCase(base.LedgerTestCase):
+    """A call is made in processes that are killed at its points, in turn."""
+
+    def engine_of_process(self) -> QuotaEngine:
+        return self.make_engine()
+
+    def kills(
+        self,
+        prepare: Callable[[], object],
+        call: Callable[[QuotaEngine], object],
+        *,
+        first: Sequence[int] = (),
+        is_naive: bool = False,
+    ) -> Iterator[Kill]:
+        """Make the call without a kill, and then killed at each of its points.
+
+        ``prepare`` is called before each run but those that find the tables as ``prepare`` left them. ``first``: points
+        of a run before all others. (A first use may send other statements than the later ones.)
+        """
+        content = None
+        points: list[int | None] = [*first, None]
+        for at in points:
+            if content is None:
+                prepare()
+                content = hooks.tables(self.sql)
+            if self.backend == "sqlite":  # which allows no open connection during a fork
+                self.engine.close()
+            ends = run(self.engine_of_process, call, at, is_naive=is_naive)
+            points += [point for point in of(ends or ()) if point not in points]
+            kill = Kill(at, ends is None, hooks.tables(self.sql) != content)
+            if kill.has_effect:
+                content = None
+            yield kill
+        self.assertGreater(len(points), 2, "no statement was sent")

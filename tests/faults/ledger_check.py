@@ -70,79 +70,47 @@ class Report:
 
 
 _PASSED = "SELECT project_id, resource, held FROM limits_passed"
-_WATCH = {
-    "sqlite": [
-        "CREATE TRIGGER limits_watch AFTER UPDATE ON quota_usages BEGIN INSERT INTO limits_passed"
-        " (project_id, resource, held) SELECT NEW.project_id, NEW.resource, NEW.used + NEW.reserved"
-        " FROM limits_watched WHERE resource = NEW.resource AND NEW.used + NEW.reserved > most; END"
-    ],
-    "mysql": [
-        "CREATE TRIGGER limits_watch AFTER UPDATE ON quota_usages FOR EACH ROW INSERT INTO limits_passed"
-        " (project_id, resource, held) SELECT NEW.project_id, NEW.resource, NEW.used + NEW.reserved"
-        " FROM limits_watched WHERE resource = NEW.resource AND NEW.used + NEW.reserved > most"
-    ],
-    "postgresql": [
-        "CREATE FUNCTION limits_watch() RETURNS trigger AS $$ BEGIN INSERT INTO limits_passed"
-        " (project_id, resource, held) SELECT NEW.project_id, NEW.resource, NEW.used + NEW.reserved"
-        " FROM limits_watched WHERE resource = NEW.resource AND NEW.used + NEW.reserved > most;"
-        " RETURN NULL; END $$ LANGUAGE plpgsql",
-        "CREATE TRIGGER limits_watch AFTER UPDATE ON quota_usages FOR EACH ROW EXECUTE FUNCTION limits_watch()",
-    ],
-}
 
-
-_NOTE_INVENTORY = (
-    "INSERT INTO limits_passed (project_id, resource, held) SELECT NEW.provider_id, NEW.resource, NEW.used"
+_NOTE = "INSERT INTO limits_passed (project_id, resource, held) SELECT"
+_IF_OVER_LIMIT = (
+    f"{_NOTE} NEW.project_id, NEW.resource, NEW.used + NEW.reserved FROM limits_watched"
+    " WHERE resource = NEW.resource AND NEW.used + NEW.reserved > most"
 )
-_IS_EXCEEDED = "WHERE NEW.used > NEW.capacity"
-_WATCH_CAPACITY = {
-    "sqlite": [
-        f"CREATE TRIGGER capacity_watch AFTER UPDATE ON inventories BEGIN {_NOTE_INVENTORY} {_IS_EXCEEDED}; END"
-    ],
-    "mysql": [
-        "CREATE TRIGGER capacity_watch AFTER UPDATE ON inventories FOR EACH ROW"
-        f" {_NOTE_INVENTORY} FROM DUAL {_IS_EXCEEDED}"
-    ],
-    "postgresql": [
-        "CREATE FUNCTION capacity_watch() RETURNS trigger AS $$ BEGIN"
-        f" {_NOTE_INVENTORY} {_IS_EXCEEDED}; RETURN NULL; END $$ LANGUAGE plpgsql",
-        "CREATE TRIGGER capacity_watch AFTER UPDATE ON inventories FOR EACH ROW EXECUTE FUNCTION capacity_watch()",
-    ],
-}
+_IF_OVER_CAPACITY = (
+    f"{_NOTE} NEW.provider_id, NEW.resource, NEW.used FROM (SELECT 1) AS one WHERE NEW.used > NEW.capacity"
+)
+
+
+def _watch(connection: sa.Connection, table: str, note: str) -> None:
+    """Create a trigger that runs this INSERT for every new version of a row."""
+    trigger = f"CREATE TRIGGER {table}_watch AFTER UPDATE ON {table}"
+    if connection.dialect.name == "postgresql":
+        function = f"{table}_watch() RETURNS trigger AS $$ BEGIN {note}; RETURN NULL; END $$ LANGUAGE plpgsql"
+        connection.exec_driver_sql(f"CREATE FUNCTION {function}")
+        connection.exec_driver_sql(f"{trigger} FOR EACH ROW EXECUTE FUNCTION {table}_watch()")
+    else:
+        block = f"BEGIN {note}; END" if connection.dialect.name == "sqlite" else note
+        connection.exec_driver_sql(f"{trigger} FOR EACH ROW {block}")
 
 
 def watch_capacity(url: str) -> None:
-    """Create triggers that record every version of an inventory of which more is used than its capacity.
-
-    After ``watch_limits``, whose table they use.
-    """
-    sql = sa.create_engine(url, poolclass=sa.NullPool)
-    with sql.begin() as connection:
-        for statement in _WATCH_CAPACITY[sql.dialect.name]:
-            connection.exec_driver_sql(statement)
+    """Record every version of an inventory of which more is used than its capacity, after ``watch_limits``."""
+    with sa.create_engine(url, poolclass=sa.NullPool).begin() as connection:
+        _watch(connection, "inventories", _IF_OVER_CAPACITY)
 
 
 def watch_limits(url: str, limits: Mapping[str, int]) -> None:
-    """Create triggers that record every version of a usage row that exceeds the limit of its resource."""
-    sql = sa.create_engine(url, poolclass=sa.NullPool)
-    tables = sa.MetaData()
-    watched = sa.Table(
-        "limits_watched", tables, sa.Column("resource", sa.String(64), primary_key=True), sa.Column("most", sa.Integer)
-    )
-    sa.Table(
-        "limits_passed",
-        tables,
-        sa.Column("id", sa.Integer, primary_key=True),
-        sa.Column("project_id", sa.String(64)),
-        sa.Column("resource", sa.String(64)),
-        sa.Column("held", sa.Integer),
-    )
-    with sql.begin() as connection:
-        tables.create_all(connection)
+    """Record every version of a usage row that exceeds the limit of its resource."""
+    with sa.create_engine(url, poolclass=sa.NullPool).begin() as connection:
+        serial = {"mysql": "INTEGER PRIMARY KEY AUTO_INCREMENT", "postgresql": "SERIAL PRIMARY KEY"}
+        number = serial.get(connection.dialect.name, "INTEGER PRIMARY KEY")
+        connection.exec_driver_sql(
+            f"CREATE TABLE limits_passed (id {number}, project_id VARCHAR(64), resource VARCHAR(64), held INTEGER)"
+        )
+        connection.exec_driver_sql("CREATE TABLE limits_watched (resource VARCHAR(64) PRIMARY KEY, most INTEGER)")
         for resource, most in limits.items():
-            connection.execute(watched.insert().values(resource=resource, most=most))
-        for statement in _WATCH[sql.dialect.name]:
-            connection.exec_driver_sql(statement)
+            connection.exec_driver_sql(f"INSERT INTO limits_watched VALUES ('{resource}', {most})")
+        _watch(connection, "quota_usages", _IF_OVER_LIMIT)
 
 
 def check(url: str, engine: QuotaEngine, journal: Journal) -> Report:

@@ -23,7 +23,8 @@ class NaiveLedger:
     """Charges one gpu with SQL. Each method has a different error."""
 
     def __init__(self, url: str, project_id: str, journal: Journal) -> None:
-        self._sql = sa.create_engine(url, isolation_level="READ COMMITTED", pool_size=1)
+        level = "SERIALIZABLE" if url.startswith("sqlite") else "READ COMMITTED"  # SQLite has no other
+        self._sql = sa.create_engine(url, isolation_level=level, pool_size=1)
         self._journal = journal
         self._project_id = project_id
         with self._sql.connect() as connection:
@@ -45,11 +46,12 @@ class NaiveLedger:
                 self._charge(connection)
         self._end(request)
 
-    def reserve_in_two_transactions(self) -> None:
+    def reserve_in_two_transactions(self, between: Callable[[], None]) -> None:
         """Insert the row in one transaction, and change the counter in the next: a crash between them leaves half."""
         request = self._begin()
         with self._sql.begin() as connection:
             self._insert(connection, request)
+        between()
         with self._sql.begin() as connection:
             self._charge(connection)
         self._end(request)

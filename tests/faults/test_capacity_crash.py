@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process is killed in and after each transaction of a claim of capacity, and of what gives the capacity back.
+"""A process is killed in and after each transaction of a claim of capacity, and of what changes or ends the claim.
 
 Quota and capacity change together or not at all, and the repeated call completes.
 """
@@ -12,61 +12,59 @@ import testscenarios
 from fixtures import MonkeyPatch
 
 from cyborg_quota import ANY, Inventory, QuotaEngine
-from tests import base, hooks, invariants
+from tests import base, invariants
 from tests.faults import kill_points
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
 ADMIN = base.ADMIN
 AMOUNTS = {"gpu": 3, "fpga": 1}
+Figures = tuple[int, int]
 
 
-class CrashTestCase(base.LedgerTestCase):
-    def use_several_statements(self) -> None:
-        """As on a server without single-statement transactions."""
-        self.useFixture(MonkeyPatch("cyborg_quota.db.database.Database._run_single_statement", lambda *_: None))
-
-    def crash(
-        self, at: int | None, call: Callable[[QuotaEngine], object], *, is_naive: bool = False
-    ) -> list[bool] | None:
-        """Run ``call`` in a process that is killed after its write or COMMIT ``at``: see kill_points.run."""
-        if self.backend == "sqlite":  # which allows no open connection during a fork
-            self.engine.close()
-        return kill_points.run(self.make_engine, call, at, is_naive=is_naive)
-
-    def used(self) -> int:
-        return sum(record.used for record in self.engine.capacity.list_inventories(ADMIN))
-
-
-class TestCrash(CrashTestCase):
+class TestCrash(kill_points.KillTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.engine.pods.add(ADMIN, "p1")
         self.engine.capacity.add_provider(ADMIN, "n1")
         self.engine.capacity.set_inventories(ADMIN, "n1", {"gpu": Inventory(8), "fpga": Inventory(4)})
 
+    def use_several_statements(self) -> None:
+        """As on a server without single-statement transactions."""
+        self.useFixture(MonkeyPatch("cyborg_quota.db.database.Database._run_single_statement", lambda *_: None))
+
     def crash_everywhere(
-        self, prepare: Callable[[], object], call: Callable[[QuotaEngine], object], used: int, pod: str | None
+        self,
+        prepare: Callable[[], object],
+        call: Callable[[QuotaEngine], object],
+        expected: Figures,
+        pod: str | None,
+        received: Figures = (0, 0),
     ) -> None:
-        """``used``: what is used after the complete call. ``pod``: that of the provider, which counts the claims."""
+        """``expected``: the figures of gpu after the call; ``received``: those of the project p2.
+
+        ``pod``: that of the provider, which counts the claims.
+        """
+
+        def begin() -> None:
+            self.end_claims()
+            prepare()
+
+        self.end_claims()
         self.engine.capacity.set_pod(ADMIN, "n1", pod)
-        content = None
-        points: list[int | None] = [0, None]  # the first kill is in a first use, which sends other statements
-        for at in points:
-            if content is None:
-                prepare()
-                content = hooks.tables(self.sql)
-            ends = self.crash(at, call)
-            kill_points.add(points, ends)
-            if ends is None and hooks.tables(self.sql) == content:
-                continue  # the next one is killed on the same content
-            content = None
+        for kill in self.kills(begin, call, first=[0]):
+            if not kill.has_effect:
+                continue
             self.assert_invariants()
             call(self.engine)
             self.assert_invariants()
-            self.assertEqual(used, self.used(), f"after a kill at statement {at}")
-            self.engine.release(self.context, consumer="c")
-        self.assertGreater(len(points), 2, "no statement was sent")
+            self.assertEqual((expected, received), (self.figures(), self.figures("p2")), kill)
+            (gpu,) = self.engine.capacity.list_inventories(ADMIN, resource="gpu")
+            self.assertEqual(sum((*expected, *received)), gpu.used, kill)
+
+    def end_claims(self) -> None:
+        for project_id in ("p1", "p2"):
+            self.engine.release(base.Context(project_id), consumer="c")
 
     def reserve(self, engine: QuotaEngine | None = None) -> None:
         (engine or self.engine).reserve(self.context, AMOUNTS, consumer="c", provider="n1")
@@ -78,54 +76,75 @@ class TestCrash(CrashTestCase):
         self.reserve()
         self.engine.commit(self.context, consumer="c")
 
-    def make_overdue(self) -> None:
+    def have_overdue(self) -> None:
         self.reserve()
         self.execute("UPDATE reservations SET expire = '2001-01-01 00:00:00.000000' WHERE live = 1")
 
+    def roll_back(self, engine: QuotaEngine) -> None:
+        engine.rollback(self.context, consumer="c")
+
+    def release(self, engine: QuotaEngine) -> None:
+        engine.release(self.context, consumer="c")
+
+    def nothing(self) -> None:
+        """The call needs nothing."""
+
     def crash_in_every_call(self, *, pods: tuple[str | None, str | None]) -> None:
         """``pods``: that of the provider, in turns: other statements end and make the claims of a pod."""
-
-        def nothing() -> None:
-            return None
-
         some, others = pods
-        self.crash_everywhere(nothing, self.reserve, 4, some)
-        self.crash_everywhere(nothing, self.reserve_anywhere, 4, some)
-        self.crash_everywhere(self.reserve, lambda engine: engine.rollback(self.context, consumer="c"), 0, others)
-        self.crash_everywhere(self.commit, lambda engine: engine.release(self.context, consumer="c"), 0, some)
-        self.crash_everywhere(self.make_overdue, lambda engine: engine.expire(ADMIN), 0, others)
+        self.crash_everywhere(self.nothing, self.reserve, (0, 3), some)
+        self.crash_everywhere(self.nothing, self.reserve_anywhere, (0, 4), some)
+        self.crash_everywhere(self.reserve, self.roll_back, (0, 0), others)
+        self.crash_everywhere(self.commit, self.release, (0, 0), some)
+        self.crash_everywhere(self.have_overdue, lambda engine: engine.expire(ADMIN), (0, 0), others)
 
     def test_single_statements(self) -> None:
         if self.backend == "sqlite":
             self.skipTest("SQLite runs each call in several statements")
         self.crash_in_every_call(pods=(None, "p1"))
 
-    def test_reserve_and_rollback_of_one_process(self) -> None:
-        """The rollback knows the reservation, and does not read it first."""
-        for amounts, pod in ((AMOUNTS, "p1"), ({"gpu": 3}, None)):
-
-            def reserve_and_roll_back(engine: QuotaEngine, amounts: dict[str, int] = amounts) -> None:
-                engine.reserve(self.context, amounts, consumer="c", provider="n1")
-                engine.rollback(self.context, consumer="c")
-
-            with self.subTest(pod=pod):
-                self.crash_everywhere(lambda: None, reserve_and_roll_back, 0, pod)
-
     def test_several_statements(self) -> None:
         self.use_several_statements()
         self.crash_in_every_call(pods=("p1", None))
+
+    def test_reserve_and_rollback_of_one_process(self) -> None:
+        """The rollback knows the reservation, and does not read it first."""
+
+        def reserve_and_roll_back(engine: QuotaEngine) -> None:
+            self.reserve(engine)
+            self.roll_back(engine)
+
+        def reserve_one_and_roll_back(engine: QuotaEngine) -> None:
+            engine.reserve(self.context, {"gpu": 3}, consumer="c", provider="n1")
+            self.roll_back(engine)
+
+        self.crash_everywhere(self.nothing, reserve_and_roll_back, (0, 0), "p1")
+        self.crash_everywhere(self.nothing, reserve_one_and_roll_back, (0, 0), None)
+
+    def test_resize_transfer_and_commit_with_a_name(self) -> None:
+        def resize(engine: QuotaEngine) -> None:
+            engine.resize(ADMIN, {"gpu": 4, "fpga": 1}, "p1", consumer="c")
+
+        def transfer(engine: QuotaEngine) -> None:
+            engine.transfer(ADMIN, "p2", "p1", consumer="c")
+
+        self.crash_everywhere(self.reserve, resize, (0, 4), None)
+        self.crash_everywhere(self.reserve, transfer, (0, 0), None, received=(0, 3))
+        uuids: list[str] = []
+
+        def reserve_without_a_name() -> None:
+            uuids[:] = self.engine.reserve(self.context, {"gpu": 2}, provider="n1")
+
+        self.crash_everywhere(
+            reserve_without_a_name, lambda engine: engine.commit(ADMIN, uuids, known_as="c"), (2, 0), None
+        )
 
     def test_naive_is_detected(self) -> None:
         """If each statement is committed at once, a kill between two of them breaks C1 or I1."""
         self.use_several_statements()
         self.engine.capacity.set_pod(ADMIN, "n1", "p1")
         self.reserve()
-        self.engine.rollback(self.context, consumer="c")
-        points: list[int | None] = [None]
-        for at in points:
-            self.engine.release(self.context, consumer="c")
-            ends = self.crash(at, self.reserve, is_naive=True)
-            kill_points.add(points, ends)
+        for _ in self.kills(lambda: self.release(self.engine), self.reserve, is_naive=True):
             with self.sql.connect() as connection:
                 if invariants.find_violations(connection):
                     return

@@ -6,9 +6,9 @@ right.
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Callable
+from concurrent import futures
 
 import sqlalchemy as sa
 import testscenarios
@@ -63,25 +63,15 @@ class TestWire(CommitLostTestCase):
             while not is_over():
                 time.sleep(0.01)
 
-        def commit(connection: sa.Connection, failures: list[Exception]) -> None:
-            try:
-                connection.exec_driver_sql("COMMIT")
-            except sa.exc.DBAPIError as error:
-                failures.append(error)
-
-        server = sa.create_engine(self.ledger.url, poolclass=sa.NullPool)
-        wire = sa.create_engine(self.proxy.url, poolclass=sa.NullPool)
+        server, wire = (sa.create_engine(url, poolclass=sa.NullPool) for url in (self.ledger.url, self.proxy.url))
         change = "UPDATE quota_usages SET used = used"
         first = wire.connect()
         first.begin()
         first.exec_driver_sql(change)
-        with Crew(wait, 1), server.begin() as other:
+        with Crew(wait, 1), server.begin() as other, futures.ThreadPoolExecutor() as pool:
             self.proxy.choose = Once(Cut.BEFORE)
-            failures: list[Exception] = []
-            caller = threading.Thread(target=commit, args=(first, failures), daemon=True)
-            caller.start()
-            caller.join(30.0)
-            self.assertEqual(1, len(failures), "the client does not hear of it")
+            error = pool.submit(first.exec_driver_sql, "COMMIT").exception(30.0)
+            self.assertIsInstance(error, sa.exc.DBAPIError, "the client does not hear of it")
             wait_seconds = {"postgresql": "SET lock_timeout = 5000", "mysql": "SET innodb_lock_wait_timeout = 5"}
             other.exec_driver_sql(wait_seconds[other.dialect.name])
             other.exec_driver_sql(change)

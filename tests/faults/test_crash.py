@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import random
 import time
-import uuid
 
 import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import Claim
-from tests import base, fixtures, invariants
+from tests import base, fixtures
 from tests.faults.crashing import Ready, kill_repeatedly
 from tests.faults.load import Ledger
+from tests.faults.naive import NaiveLedger
 from tests.servers import machine
 
 load_tests = testscenarios.load_tests_apply_scenarios
@@ -44,35 +44,20 @@ class TestKilledWorkers(base.BackendTestCase):
         self.assertGreater(report.calls, KILLS, "the workers were killed before they did anything")
         self.assertGreater(report.errors["OverCapacity"], 0)
 
-
-class TestTheCheck(base.LedgerTestCase):
     def test_naive_is_detected(self) -> None:
-        """Inserts the rows in one transaction, and changes the counters in the next: a kill between the two must be
-        detected.
-        """
-        self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}))
-        with self.sql.connect() as connection:
-            usage_id = connection.execute(sa.text("SELECT id FROM quota_usages")).scalar_one()
-        self.engine.close()
-
-        insert = sa.text(
-            "INSERT INTO reservations (uuid, usage_id, project_id, resource, delta, state, deleted, live)"
-            " VALUES (:uuid, :usage_id, 'p1', 'gpu', 1, 'committed', :no, 1)"
-        )
+        """It inserts the row and changes the counter in two transactions, and is killed between them."""
+        ledger = self.useFixture(Ledger(fixtures.fresh_url(self.backend, "killed")))
+        ledger.engine.close()
 
         def work(_turn: int, ready: Ready) -> None:
-            sql = sa.create_engine(self.url)
-            while True:
-                with sql.begin() as connection:
-                    connection.execute(insert, {"uuid": str(uuid.uuid4()), "usage_id": usage_id, "no": False})
+            def wait() -> None:
                 ready()
-                time.sleep(60)  # killed here
-                with sql.begin() as connection:
-                    connection.execute(sa.text("UPDATE quota_usages SET used = used + 1, subtree = subtree + 1"))
+                time.sleep(60)
+
+            NaiveLedger(ledger.url, "warm", ledger.journal).reserve_in_two_transactions(wait)
 
         kill_repeatedly(work, 1, seed=random.randrange(2**32))
-        with self.sql.connect() as connection:
-            self.assertNotEqual([], invariants.find_violations(connection))
+        self.assertNotEqual([], ledger.check().problems)
 
 
 class TestKilledSweeper(base.LedgerTestCase):

@@ -29,8 +29,9 @@ from tests.faults import outages
 from tests.faults.journal import OK
 from tests.faults.load import Ledger
 from tests.faults.proxy import Proxy
-from tests.servers import ServerError, machine
-from tests.servers.replication import PAIRS, session
+from tests.servers import machine
+from tests.servers.base import session
+from tests.servers.replication import PAIRS
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
@@ -50,13 +51,7 @@ class FailoverTestCase(base.BackendTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.pair = PAIRS[self.backend]()
-        self.addCleanup(self.pair.close)
-        try:
-            self.pair.start()
-        except ServerError as error:
-            if "is not installed" in str(error):
-                needs.missing(self, str(error))
-            raise
+        needs.start(self, self.pair)  # type: ignore[arg-type]
         self.seed = random.randrange(2**32)
         self.proxy = self.useFixture(Proxy(self.pair.primary.url))
 
@@ -73,8 +68,7 @@ class FailoverTestCase(base.BackendTestCase):
         return sa.make_url(url).set(database=database).render_as_string(hide_password=False)
 
     def ledger(self, name: str) -> Ledger:
-        with session(self.pair.primary) as connection:
-            connection.exec_driver_sql(f"CREATE DATABASE {name}")
+        self.pair.primary.create_database(name)
         return Ledger(self.url(name))
 
     def promote(self) -> None:
@@ -85,7 +79,7 @@ class FailoverTestCase(base.BackendTestCase):
         """The same for a user without privileges on the server: MariaDB's read_only does not stop an administrator."""
         url = sa.make_url(self.url(database))
         if self.backend == "mariadb":
-            with session(self.pair.primary) as connection:
+            with session(self.pair.primary.url) as connection:
                 connection.exec_driver_sql(
                     f"CREATE USER IF NOT EXISTS limited@'127.0.0.1' IDENTIFIED BY '{self.pair.primary.password}'"
                 )
@@ -117,8 +111,7 @@ class TestFailover(FailoverTestCase):
         ledger.engine.commit(context, [held])
         ledger.engine.rollback(context, [ended])
         ledger.execute(f"UPDATE reservations SET expire = '2001-01-01 00:00:00' WHERE uuid = '{overdue}'")
-        with session(self.pair.primary) as connection:
-            connection.exec_driver_sql("CREATE DATABASE empty_one")
+        self.pair.primary.create_database("empty_one")
         urls = [self.replica_url(name) for name in ("refused", "empty_one")]
         self.pair.wait_caught_up()
         engine = self.make_engine(ledger, url=urls[0])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The disk of a database becomes full while the expirer works, and before a purge.
+"""The disk of a database becomes full during reserves, while the expirer works, and before a purge.
 
-On PostgreSQL, also the disk of the write-ahead log. (The error of a reserve: test_outages.py.)
+On PostgreSQL, also the disk of the write-ahead log.
 """
 
 from __future__ import annotations
@@ -11,18 +11,20 @@ import os
 import pathlib
 import re
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 
 import fixtures as fixtures_
 import sqlalchemy as sa
 import testscenarios
 
-from cyborg_quota import Claim, exceptions
+from cyborg_quota import Claim, QuotaEngine, exceptions
 from tests import base, fixtures, invariants, needs
 from tests.cli.base import installed
+from tests.faults import outages
 from tests.faults.load import Ledger
 from tests.servers import MariaDB, PostgreSQL, Server, machine
-from tests.servers.replication import session
+from tests.servers.base import session
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
@@ -66,27 +68,67 @@ def unmount(directory: pathlib.Path) -> None:
     subprocess.run(["umount", "--lazy", str(directory)], check=False, stderr=subprocess.DEVNULL)
 
 
-class TestFullDisk(base.BackendTestCase):
-    scenarios = fixtures.SCENARIOS[1:]
+class DiskTestCase(base.BackendTestCase):
+    """``ledger`` is in a file system of limited size, ``disk``."""
+
+    disk: pathlib.Path
 
     def setUp(self) -> None:
         super().setUp()
         if os.geteuid() != 0:
             needs.missing(self, "only root can mount a small disk")
-        small_database = MariaDB(settings={"innodb_autoextend_increment": "1"})
-        self.server: Server = {"mariadb": small_database, "postgresql": SmallPostgreSQL()}[self.backend]
-        self.addCleanup(self.server.close)
+        self.directory = pathlib.Path(self.useFixture(fixtures_.TempDir()).path)
         try:
-            self.place()
+            url = self.place()
         except subprocess.CalledProcessError:
             needs.missing(self, "no file system can be mounted here")
-        url = sa.make_url(self.server.url).set(database="ledger").render_as_string(hide_password=False)
-        self.ledger = self.useFixture(Ledger(url, {"gpu": 10**6}))
-        self.sql = sa.create_engine(url, poolclass=sa.NullPool)
-        self.directory = pathlib.Path(self.useFixture(fixtures_.TempDir()).path)
+        self.ledger = self.useFixture(Ledger(url, {"gpu": 10**6, "fpga": 10**6}))
+        self.filler = self.disk / "filler"
+
+    def place(self) -> str:
+        """Make ``disk``; returns the URL of a database on it. Raises CalledProcessError."""
+        raise NotImplementedError
+
+    def fill(self) -> None:
+        """Use up all the space that is left."""
+        with contextlib.suppress(OSError), self.filler.open("ab", buffering=0) as file:
+            while True:
+                file.write(b"x" * 4096)
+
+
+class TestSQLite(DiskTestCase):
+    """No answered call is lost, none is half done, and everything works again when there is space."""
+
+    scenarios = fixtures.SCENARIOS[:1]
+
+    def place(self) -> str:
+        self.disk = self.directory
+        mount(self.disk, 8)
+        self.addCleanup(unmount, self.disk)
+        return f"sqlite:///{self.disk}/ledger.sqlite"
+
+    def test_full_and_freed(self) -> None:
+        ledger, context = self.ledger, base.Context("p")
+        ledger.engine.release(context, ledger.engine.reserve(context, {"gpu": 1}))
+        self.fill()
+        answers = outages.reserve_until_refused(ledger, most=5000)
+        self.assertIsInstance(answers, exceptions.DatabaseUnavailable, answers)
+        self.filler.unlink()
+        with ledger.crew(2, 0):
+            time.sleep(0.3)
+        report = ledger.assert_right()
+        self.assertGreater(report.errors["DatabaseUnavailable"], 0)
+
+
+class TestServers(DiskTestCase):
+    scenarios = fixtures.SCENARIOS[1:]
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.sql = sa.create_engine(self.ledger.url, poolclass=sa.NullPool)
         self.log = self.directory / "log"
 
-    def place(self) -> None:
+    def place(self) -> str:
         """Limit the disk: on PostgreSQL for everything, including the log; on MariaDB for the database only.
 
         On MariaDB, only the tables of the database grow by what the ledger writes, and report that there is no space:
@@ -102,29 +144,31 @@ class TestFullDisk(base.BackendTestCase):
           depends on the pages that the purge reaches.
         * Temporary files are needed only where a query groups more rows than fit into tmp_memory_table_size.
         """
+        small_database = MariaDB(settings={"innodb_autoextend_increment": "1"})
+        self.server: Server = {"mariadb": small_database, "postgresql": SmallPostgreSQL()}[self.backend]
+        self.addCleanup(self.server.close)
         self.server.start()
         assert self.server.directory is not None
         self.disk = self.server.directory / "data"
-        with session(self.server) as connection:
-            connection.exec_driver_sql("CREATE DATABASE ledger")
+        url = self.server.create_database("ledger")
         if self.backend == "mariadb":
             self.disk /= "ledger"
             mount(self.disk, 4)
             self.addCleanup(unmount, self.disk)
             self.addCleanup(self.server.stop)  # first
+        return url
 
     def test_the_expirer(self) -> None:
         """The expirer logs one line, leaves no batch half done, and continues when there is space again."""
         self.fill_ledger()
-        filler = self.disk / "filler"
-        self.fill(filler)
+        self.fill()
         self.reserve_until_refused()
         with self.expirer():
             self.wait_until("an error", lambda: " ERROR " in self.log.read_text())
             errors = self.log.read_text().count(" ERROR ")
-            self.fill_log(filler)
+            self.fill_log()
             self.wait_until("another error", lambda: self.log.read_text().count(" ERROR ") >= errors + 2)
-            filler.unlink()
+            self.filler.unlink()
             self.wait_until("the end of the backlog", lambda: self.is_running_again() and self.count() == 0)
         text = self.log.read_text()
         self.assertNotIn("Traceback", text)
@@ -141,32 +185,35 @@ class TestFullDisk(base.BackendTestCase):
         On MariaDB, a DELETE needs no space in the tables (see ``place``): the purge succeeds.
         """
         self.fill_ledger()
-        filler = self.disk / "filler"
-        self.fill(filler)
+        self.fill()
         self.reserve_until_refused()
         before = self.ended()
         self.assertGreaterEqual(before, ENDED)
-        self.fill_log(filler)
-        engine = self.ledger.make_engine(retry_seconds=0.5, statement_timeout_seconds=2)
-        self.addCleanup(engine.close)
+        self.fill_log()
+        engine = self.make_engine(0.5, 2)
         if self.backend == "postgresql":
             self.assertRaises(exceptions.DatabaseUnavailable, engine.purge, base.ADMIN, 0)
-            filler.unlink()
+            self.filler.unlink()
             self.is_running_again()
             self.assertEqual(before, self.ended())
         # MariaDB may still be rolling back the refused reserve, whose rows are locked until then.
-        patient = self.ledger.make_engine(retry_seconds=30, statement_timeout_seconds=8)
-        self.addCleanup(patient.close)
+        patient = self.make_engine(30, 8)
         try:
             self.assertEqual(before, patient.purge(base.ADMIN, 0))
         except exceptions.DatabaseUnavailable:
             self.assertFalse(self.server.running, "the server answers, and the purge fails")
-            filler.unlink()
+            self.filler.unlink()
             self.is_running_again()
             patient.purge(base.ADMIN, 0)
         self.assertEqual(0, self.ended())
         with self.sql.connect() as connection:
             invariants.assert_hold(connection)
+
+    def make_engine(self, retry_seconds: float, statement_timeout_seconds: int) -> QuotaEngine:
+        how = {"retry_seconds": retry_seconds, "statement_timeout_seconds": statement_timeout_seconds}
+        engine = self.ledger.make_engine(**how)
+        self.addCleanup(engine.close)
+        return engine
 
     def is_running_again(self) -> bool:
         """Start the server if it has ended, as its service manager does: see ``place``.
@@ -191,8 +238,7 @@ class TestFullDisk(base.BackendTestCase):
 
     def reserve_until_refused(self) -> None:
         """Use up the space of the server's files. The granted reservations expire soon."""
-        engine = self.ledger.make_engine(retry_seconds=0.5, statement_timeout_seconds=2)
-        self.addCleanup(engine.close)
+        engine = self.make_engine(0.5, 2)
         claims = [Claim(None, {"gpu": 1}) for _ in range(500)]
         for _ in range(200):
             try:
@@ -201,21 +247,15 @@ class TestFullDisk(base.BackendTestCase):
                 return
         self.fail("the disk is not full")
 
-    def fill(self, filler: pathlib.Path) -> None:
-        """Use up all the space that is left."""
-        with contextlib.suppress(OSError), filler.open("ab", buffering=0) as file:
-            while True:
-                file.write(b"x" * 4096)
-
-    def fill_log(self, filler: pathlib.Path) -> None:
+    def fill_log(self) -> None:
         """On PostgreSQL: use up the log files that were preallocated."""
         if self.backend != "postgresql":
             return
-        with contextlib.suppress(sa.exc.DBAPIError), session(self.server) as connection:
+        with contextlib.suppress(sa.exc.DBAPIError), session(self.server.url) as connection:
             for _ in range(20):
                 connection.exec_driver_sql("SELECT pg_switch_wal()")
                 connection.exec_driver_sql("SELECT pg_logical_emit_message(true, '', '')")
-                self.fill(filler)
+                self.fill()
 
     def count(self) -> int:
         """Return the number of rows left for the expirer; -1 if the server does not answer."""

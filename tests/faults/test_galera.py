@@ -23,7 +23,7 @@ from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
 from cyborg_quota.db.dialects import mariadb
 from cyborg_quota.limits.limit_tree import InitialLimits
-from cyborg_quota.limits.models import Flat, StrictHierarchy
+from cyborg_quota.limits.models import EnforcementModel, Flat, StrictHierarchy
 from cyborg_quota.limits.sources.database import DatabaseLimitDriver
 from cyborg_quota.types.capacity import ResourceUse
 from tests import base, fixtures, history_replay, invariants, needs
@@ -40,6 +40,7 @@ from tests.race import test_provider_races as provider_races
 from tests.race import test_total_limit_races as total_races
 from tests.race.workers import PATIENT, once, race
 from tests.servers import ServerError, galera, machine
+from tests.servers.base import session
 
 _FORK = multiprocessing.get_context("fork")
 # The time after which a node is considered lost: a fifth of the default, because the test waits for it.
@@ -63,8 +64,7 @@ def _sync(url: str, start: Any) -> None:
 class TestCluster(test_base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        reason = galera.missing()
-        if reason is not None:
+        if reason := galera.missing():
             needs.missing(self, reason)
         self.cluster = galera.Galera(provider_options=QUICK)
         self.addCleanup(self.cluster.close)
@@ -75,26 +75,20 @@ class TestCluster(test_base.BaseTestCase):
         self.seed = random.randrange(2**32)
 
     def test_under_load(self) -> None:
-        with self.step("several syncs"):
-            self.several_syncs()
-        with self.step("a stale read"):
-            self.a_stale_read()
-        with self.step("an override begins and ends"):
-            self.an_override_begins_and_ends()
-        with self.step("a limit is changed on another node"):
-            self.a_limit_is_changed_on_another_node()
-        with self.step("capacity is claimed"):
-            self.capacity_is_claimed()
-        with self.step("pods are selected"):
-            self.pods_are_selected()
-        with self.step("a total limit is switched"):
-            self.a_total_limit_is_switched()
-        with self.step("a sync was killed"):
-            self.a_sync_was_killed()
-        with self.step("a sync was killed on the same node"):
-            self.a_sync_was_killed_on_the_same_node()
-        with self.step("the naive implementation is detected"):
-            self.naive_is_detected()
+        for step in (
+            self.several_syncs,
+            self.a_stale_read,
+            self.an_override_begins_and_ends,
+            self.a_limit_is_changed_on_another_node,
+            self.capacity_is_claimed,
+            self.pods_are_selected,
+            self.a_total_limit_is_switched,
+            self.a_sync_was_killed,
+            self.a_sync_was_killed_on_the_same_node,
+            self.naive_is_detected,
+        ):
+            with self.step(step.__name__):
+                step()
         with self.step("all nodes are up"), self.ledger() as ledger:
             projects = cluster_faults.HOT * 20 + cluster_faults.SPREAD
             cluster_faults.load(self.cluster, ledger, lambda _: time.sleep(1.0), projects, seed=self.seed)
@@ -109,8 +103,8 @@ class TestCluster(test_base.BaseTestCase):
             calm = {"retry_seconds": 1.0, "pause_seconds": PAUSE_SECONDS}
             cluster_faults.load(self.cluster, ledger, act, seed=self.seed, **calm)
             self.assertGreater(ledger.assert_right().errors["DatabaseUnavailable"], 0)
-        with self.step("a node without a quorum is unreachable"), self.ledger() as ledger:
-            self.a_node_without_a_quorum(ledger)
+        with self.step("a node without a quorum is unreachable"), self.ledger():
+            self.a_node_without_a_quorum()
         with self.step("a node stands still"), self.ledger() as ledger:
             impatient = {"statement_timeout_seconds": 3, "retry_seconds": 2.0, "connect_timeout_seconds": 1}
             impatient["pause_seconds"] = PAUSE_SECONDS
@@ -125,53 +119,58 @@ class TestCluster(test_base.BaseTestCase):
         except Exception as error:
             raise AssertionError(f"{name} (seed {self.seed}): {error}") from error
 
-    @contextlib.contextmanager
-    def ledger(self, *, with_capacity: bool = False) -> Iterator[Ledger]:
-        with cluster_faults.create_ledger(self.cluster, "ledger", with_capacity=with_capacity) as ledger:
-            yield ledger
+    def ledger(self, *, with_capacity: bool = False) -> Ledger:
+        return cluster_faults.create_ledger(self.cluster, "ledger", with_capacity=with_capacity)
+
+    def engines(self, name: str, model: EnforcementModel | None = None, **changes: Any) -> list[QuotaEngine]:
+        """Return an engine for each node, on a new ledger. ``model``: with limits in the ledger."""
+        urls = cluster_faults.create_database(self.cluster, name)
+        fixtures.create_schema(urls[0])
+        limits = DatabaseLimitDriver(model, InitialLimits()) if model else None
+        return [fixtures.open_engine(self, url, limits, **changes) for url in urls]
+
+    def end_connections(self, engines: Sequence[QuotaEngine]) -> None:
+        """Before a race, whose processes open connections of their own."""
+        for engine in engines:
+            engine.close()
+        cluster_faults.wait_until_replicated(self.cluster)
 
     def several_syncs(self) -> None:
         """Run one sync on each node concurrently: GET_LOCK on one node does not block the others."""
-        cluster_faults.create_database(self.cluster, "synced")
+        urls = cluster_faults.create_database(self.cluster, "synced")
         start = _FORK.Barrier(3)
-        urls = [cluster_faults.url_of(node, "synced") for node in self.cluster.nodes]
         processes = [_FORK.Process(target=_sync, args=(url, start)) for url in urls]
         for process in processes:
             process.start()
         for process in processes:
             process.join(60)
         self.assertEqual([0, 0, 0], [process.exitcode for process in processes])
-        engine = fixtures.make_engine(urls[1])
+        engine = fixtures.open_engine(self, urls[1])
         engine.commit(base.ADMIN, engine.reserve(base.ADMIN, {"gpu": 1}))
         self.assertEqual([], engine.audit(base.ADMIN))
-        engine.close()
 
     def a_sync_was_killed(self) -> None:
         """The claim of a killed sync is reported, and not overridden from another node."""
-        with sa.create_engine(self.cluster.nodes[0].url, isolation_level="AUTOCOMMIT").connect() as admin:
+        with session(self.cluster.nodes[0].url) as admin:
             admin.exec_driver_sql("CREATE DATABASE killed")
             admin.exec_driver_sql("CREATE TABLE killed.cyborg_quota_sync (id INTEGER PRIMARY KEY)")
             cluster_faults.wait_until_replicated(self.cluster)
-            database = Database(fixtures.settings(cluster_faults.url_of(self.cluster.nodes[1], "killed")))
+            database = fixtures.open_database(self, self.cluster.nodes[1].url_of("killed"))
             with mock.patch.object(mariadb, "SCHEMA_LOCK_SECONDS", 0.3):
                 error = self.assertRaises(exceptions.DatabaseUnavailable, schema.sync, database)
             self.assertIn("drop it if none does", str(error))
             admin.exec_driver_sql("DROP TABLE killed.cyborg_quota_sync")
             self.assertEqual((None, schema.head()), schema.sync(database))
-            database.close()
 
     def a_sync_was_killed_on_the_same_node(self) -> None:
         """The next sync on the same node takes over the claim."""
-        cluster_faults.create_database(self.cluster, "taken_over")
-        url = cluster_faults.url_of(self.cluster.nodes[1], "taken_over")
-        with sa.create_engine(url, isolation_level="AUTOCOMMIT").connect() as connection:
+        url = cluster_faults.create_database(self.cluster, "taken_over")[1]
+        with session(url) as connection:
             node = connection.exec_driver_sql("SHOW STATUS LIKE 'wsrep_gcomm_uuid'").one()[1]
             self.assertTrue(node)
             connection.exec_driver_sql(f"CREATE TABLE cyborg_quota_sync (id INTEGER PRIMARY KEY) COMMENT='{node}'")
-        database = Database(fixtures.settings(url))
         with mock.patch.object(mariadb, "SCHEMA_LOCK_SECONDS", 5):
-            self.assertEqual((None, schema.head()), schema.sync(database))
-        database.close()
+            self.assertEqual((None, schema.head()), schema.sync(fixtures.open_database(self, url)))
         self.assertNotIn("cyborg_quota_sync", sa.inspect(sa.create_engine(url)).get_table_names())
 
     def a_stale_read(self) -> None:
@@ -179,7 +178,7 @@ class TestCluster(test_base.BaseTestCase):
         reservation.
         """
         with self.ledger() as ledger:
-            engines = [ledger.make_engine(cluster_faults.url_of(node, "ledger")) for node in self.cluster.nodes]
+            engines = [ledger.make_engine(node.url_of("ledger")) for node in self.cluster.nodes]
             for engine in engines:
                 engine.get_usages(base.ADMIN)
             for turn in range(25):
@@ -207,12 +206,8 @@ class TestCluster(test_base.BaseTestCase):
 
     def an_override_begins_and_ends(self) -> None:
         """Reserves on all nodes race with the beginning and the end of an override: one of the two limits applies."""
-        cluster_faults.create_database(self.cluster, "spans")
-        urls = [cluster_faults.url_of(node, "spans") for node in self.cluster.nodes]
-        database = Database(fixtures.settings(urls[0]))
-        fixtures.create_schema(urls[0])
-        limits = DatabaseLimitDriver(Flat(), InitialLimits())
-        engines = [fixtures.make_engine(url, limits) for url in urls]
+        engines = self.engines("spans", Flat())
+        database = fixtures.open_database(self, self.cluster.nodes[0].url_of("spans"))
         raised, lowered, admitted = override_races.race_with_overrides(
             self, engines * 2, database, lambda: cluster_faults.wait_until_replicated(self.cluster)
         )
@@ -221,14 +216,10 @@ class TestCluster(test_base.BaseTestCase):
             usage = engines[0].get_usages(base.ADMIN, project_id)["gpu"]
             self.assertEqual((override_races.LIMIT, held), (usage.limit, usage.reserved))
         self.assertEqual([], engines[0].audit(base.ADMIN))
-        engines[0].close()
 
     def a_limit_is_changed_on_another_node(self) -> None:
         """No charge is granted by a limit that was lowered on another node, nor refused by one that was raised."""
-        cluster_faults.create_database(self.cluster, "lowered")
-        urls = [cluster_faults.url_of(node, "lowered") for node in self.cluster.nodes]
-        fixtures.create_schema(urls[0])
-        engines = [fixtures.make_engine(url, DatabaseLimitDriver(Flat(), InitialLimits())) for url in urls]
+        engines = self.engines("lowered", Flat())
         context, granted = base.Context("p"), []
 
         def is_granted(engine: QuotaEngine) -> bool:
@@ -245,15 +236,10 @@ class TestCluster(test_base.BaseTestCase):
             granted.append([is_granted(engine) for engine in engines])
         self.assertEqual([[turn % 2 == 0] * 3 for turn in range(59)], granted[:-1])
         self.assertIn(True, granted[-1])  # the control
-        for engine in engines:
-            engine.close()
 
     def capacity_is_claimed(self) -> None:
         """Eight processes on three nodes claim 1 to 5 of a provider with 100: see tests/race/test_provider_races.py."""
-        cluster_faults.create_database(self.cluster, "capacity")
-        urls = [cluster_faults.url_of(node, "capacity") for node in self.cluster.nodes]
-        fixtures.create_schema(urls[0])
-        engines = [fixtures.make_engine(url, **PATIENT) for url in urls]
+        engines = self.engines("capacity", **PATIENT)
         settle = functools.partial(cluster_faults.wait_until_replicated, self.cluster)
         for name in provider_races.RACES:
             with self.step(name):
@@ -269,23 +255,17 @@ class TestCluster(test_base.BaseTestCase):
         settle()
         self.assertEqual([], history_replay.differences(engines[0]))
         with self.step("naive code"):
-            provider_races.detect_naive_code(self, engines, urls[0], settle)
-        for engine in engines:
-            engine.close()
+            provider_races.detect_naive_code(self, engines, self.cluster.nodes[0].url_of("capacity"), settle)
 
     def pods_are_selected(self) -> None:
         """Eight processes on three nodes select pods for 1,000 tenants, also when one pod becomes full; then they claim
         until both pods are full.
         """
-        cluster_faults.create_database(self.cluster, "pods")
-        urls = [cluster_faults.url_of(node, "pods") for node in self.cluster.nodes]
-        fixtures.create_schema(urls[0])
-        engines = [fixtures.make_engine(url, **PATIENT) for url in urls]
+        engines = self.engines("pods", **PATIENT)
         pod_claim_races.add_pods(engines[0])
         for engine in engines:
             pod_races.prefer_random_pods(engine)
-            engine.close()  # the processes open connections of their own
-        cluster_faults.wait_until_replicated(self.cluster)
+        self.end_connections(engines)
         numbers = range(pod_races.PROCESSES)
         # Two processes, on two nodes, select for each tenant.
         select = functools.partial(pod_races.select_for_all, tenants=pod_races.TENANTS, share=4)
@@ -322,8 +302,7 @@ class TestCluster(test_base.BaseTestCase):
             engines[0].pods.change(base.ADMIN, "p2", state="available")
 
     def pods_are_filled(self, engines: Sequence[QuotaEngine]) -> None:
-        for engine in engines:
-            engine.close()
+        self.end_connections(engines)
         numbers = range(pod_races.PROCESSES)
         claimed = race(*(functools.partial(pod_claim_races.fill, engines[number % 3], number) for number in numbers))
         cluster_faults.wait_until_replicated(self.cluster)
@@ -331,21 +310,14 @@ class TestCluster(test_base.BaseTestCase):
         self.assertEqual((4 * pod_claim_races.TOTAL,) * 2, (sum(claimed), used), claimed)
         self.assertEqual([], engines[0].audit(base.ADMIN))
         self.assertEqual(pod_races.TENANTS, len(engines[0].pods.list_bindings(base.ADMIN)))
-        engines[0].close()
 
     def limits_per_pod_are_reached(self) -> None:
         """Eight processes on three nodes claim until the limits of two pods refuse them; not one claim is too many."""
-        cluster_faults.create_database(self.cluster, "pod_limits")
-        urls = [cluster_faults.url_of(node, "pod_limits") for node in self.cluster.nodes]
-        fixtures.create_schema(urls[0])
-        limits = DatabaseLimitDriver(StrictHierarchy(), InitialLimits())
-        engines = [fixtures.make_engine(url, limits, **PATIENT) for url in urls]
+        engines = self.engines("pod_limits", StrictHierarchy(), **PATIENT)
         pod_limit_races.add_pods(engines[0])
         pod_limit_races.set_limits(engines[0])
-        engines[0].close()
-        cluster_faults.wait_until_replicated(self.cluster)
-        jobs = [functools.partial(pod_limit_races.fill, engines[number % 3], number) for number in range(8)]
-        claimed = race(*jobs)
+        self.end_connections(engines)
+        claimed = race(*(functools.partial(pod_limit_races.fill, engines[number % 3], number) for number in range(8)))
         cluster_faults.wait_until_replicated(self.cluster)
         self.assertEqual(sum(pod_limit_races.LIMITS.values()), sum(claimed), claimed)
         for pod, limit in pod_limit_races.LIMITS.items():
@@ -353,35 +325,24 @@ class TestCluster(test_base.BaseTestCase):
             fits = engines[0].headroom(base.ADMIN, "child", pod=pod)["gpu"].fits
             self.assertEqual((limit, 0), (usage.usage.limit, fits))
         self.assertEqual([], [*engines[0].audit(base.ADMIN), *engines[0].capacity.audit(base.ADMIN)])
-        for engine in engines:
-            engine.close()
 
     def a_total_limit_is_switched(self) -> None:
         """On one node, while processes on all nodes reserve and settle: see tests/race/test_total_limit_races.py."""
-        cluster_faults.create_database(self.cluster, "totals")
-        urls = [cluster_faults.url_of(node, "totals") for node in self.cluster.nodes]
-        fixtures.create_schema(urls[0])
-        limits = DatabaseLimitDriver(Flat(), InitialLimits())
-        engines = [fixtures.make_engine(url, limits, **PATIENT) for url in urls]
+        engines = self.engines("totals", Flat(), **PATIENT)
         engines[0].limits.set_limits(base.ADMIN, {"gpu": -1})
         for project_id in total_races.ROOTS:
             engines[0].reserve(base.Context(project_id), {"gpu": 1})
-        for engine in engines:
-            engine.close()  # the processes open connections of their own
-        cluster_faults.wait_until_replicated(self.cluster)
+        self.end_connections(engines)
         total_races.switch_while_processes_reserve(self, engines[0], engines * 2)
         cluster_faults.wait_until_replicated(self.cluster)
         self.assertEqual([], engines[1].audit(base.ADMIN))
-        with sa.create_engine(urls[1], poolclass=sa.NullPool).connect() as connection:
+        with session(self.cluster.nodes[1].url_of("totals")) as connection:
             self.assertEqual([], invariants.find_violations(connection))
-        engines[1].close()
 
-    def a_node_without_a_quorum(self, ledger: Ledger) -> None:
+    def a_node_without_a_quorum(self) -> None:
         """It answers each statement with an error: for a client, that is an outage. So is its ping."""
         node = self.cluster.nodes[-1]
-        url = cluster_faults.url_of(node, str(sa.make_url(ledger.url).database))
-        limits = fixtures.DictLimits()
-        connected, fresh = (fixtures.make_engine(url, limits, retry_seconds=0.2) for _ in range(2))
+        connected, fresh = (fixtures.open_engine(self, node.url_of("ledger"), retry_seconds=0.2) for _ in range(2))
         context = base.Context("p1")
         connected.rollback(context, connected.reserve(context, {"gpu": 1}))
         node.isolate(True)
@@ -411,7 +372,7 @@ class TestCluster(test_base.BaseTestCase):
             between = once(6)
 
             def job(number: int, _is_over: object) -> None:
-                url = cluster_faults.url_of(self.cluster.nodes[number % 3], "ledger")
+                url = self.cluster.nodes[number % 3].url_of("ledger")
                 self.assertTrue(NaiveLedger(url, "p", ledger.journal).reserve_after_read(limit, between))
 
             Crew(job, 6).stop()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -45,7 +45,7 @@ class Step(NamedTuple):
     change: Callable[[], object]
 
 
-class CrashTestCase(test_limits.LimitsTestCase):
+class CrashTestCase(test_limits.LimitsTestCase, kill_points.KillTestCase):
     """The projects a and b, and c below a, which holds 2 gpu."""
 
     def setUp(self) -> None:
@@ -97,53 +97,45 @@ class CrashTestCase(test_limits.LimitsTestCase):
         if "new" in dict(self.admin.list_projects(base.ADMIN)):
             self.admin.remove_project(base.ADMIN, "new")
 
+    def content(self) -> Any:
+        """The limits, overrides and tree."""
+        return self.admin.export_limits(base.ADMIN)
+
     def state(self) -> tuple[Any, int]:
-        """The limits, overrides and tree; and the number of entries of the history."""
+        """The content, and the number of entries of the history."""
         with self.sql.connect() as connection:
             entries = connection.execute(sa.text("SELECT COUNT(*) FROM changes")).scalar_one()
-        return self.admin.export_limits(base.ADMIN), entries
+        return self.content(), entries
 
-    def make(self, change: Callable[[], object], at: int | None = None) -> list[bool] | None:
-        """Make the change in a process that is killed after its write or COMMIT ``at``: see kill_points.run."""
-        if self.backend == "sqlite":  # which allows no open connection during a fork
-            self.engine.close()
+    def engine_of_process(self) -> QuotaEngine:
+        return self.engine  # which the steps use
+
+    def kills_of(self, step: Step) -> Iterator[kill_points.Kill]:
+        """The kills of its change, in a process that is connected. ``before`` is the state before each."""
+
+        def restore() -> None:
+            step.restore()
+            self.before = self.state()
 
         def connect_and_change(_engine: QuotaEngine) -> None:
             self.admin.list_limits(base.ADMIN)
-            change()
+            step.change()
 
-        return kill_points.run(lambda: self.engine, connect_and_change, at)
-
-    def find_difference(self, restore: Callable[[], object], change: Callable[[], object]) -> list[Any]:
-        """Kill a wrong implementation at each point, until the history does not explain the state that it left."""
-        points: list[int | None] = [None]
-        for at in points:
-            restore()
-            ends = self.make(change, at)
-            kill_points.add(points, ends)
-            if found := self.differences():
-                return found
-        return []
+        return self.kills(restore, connect_and_change)
 
 
 class TestKilledChanges(CrashTestCase):
     def test_a_change_and_its_history_are_both_stored_or_neither(self) -> None:
         for name, step in self.steps().items():
             outcomes = set()
-            content = None
-            points: list[int | None] = [None]
-            for at in points:
-                if content is None:
-                    step.restore()
-                    before, content = self.state(), hooks.tables(self.sql)
-                ends, is_made = self.make(step.change, at), False
-                kill_points.add(points, ends)
-                if hooks.tables(self.sql) != content:  # otherwise the next one is killed on the same content
-                    after, content = self.state(), None
-                    is_made = after[0] != before[0]
-                    self.assertEqual(is_made, after[1] > before[1], (name, at))
-                    self.assertEqual([], self.differences(), (name, at))
-                outcomes.add((ends is None, is_made))
+            for kill in self.kills_of(step):
+                is_made = False
+                if kill.has_effect:
+                    content, entries = self.state()
+                    is_made = content != self.before[0]
+                    self.assertEqual(is_made, entries > self.before[1], (name, kill))
+                    self.assertEqual([], self.differences(), (name, kill))
+                outcomes.add((kill.is_killed, is_made))
             self.assertEqual({(True, False), (True, True), (False, True)}, outcomes, name)
         self.assert_invariants()
         self.assertEqual([], self.engine.audit(base.ADMIN))
@@ -152,13 +144,19 @@ class TestKilledChanges(CrashTestCase):
         """Writes the history in the transaction after that of the change: one of the kills leaves a difference."""
         waiting: list[Any] = []
         record = change_log.record
+        step = self.steps()["set"]
 
         def change() -> None:
-            with mock.patch.object(change_log, "record", lambda *args, **_kwargs: waiting.append(args)):
-                self.admin.set_limit(base.ADMIN, "gpu", 5, "b")
-            hooks.database_of(self.engine).write(lambda connection: record(connection, *waiting[0][1:]))
+            with mock.patch.object(change_log, "record", lambda _connection, *recorded: waiting.append(recorded)):
+                step.change()
 
-        self.assertNotEqual([], self.find_difference(lambda: self.admin.set_limit(base.ADMIN, "gpu", 20, "b"), change))
+            def write(connection: sa.Connection) -> None:
+                change_log.serialize(connection)
+                record(connection, *waiting[0])
+
+            hooks.database_of(self.engine).write(write)
+
+        self.assertTrue(any(self.differences() for _ in self.kills_of(Step(step.restore, change))))
 
 
 class TestKilledTotals(CrashTestCase):
@@ -175,26 +173,18 @@ class TestKilledTotals(CrashTestCase):
         }
         for name, step in calls.items():
             outcomes = set()
-            content = None
-            points: list[int | None] = [None]
-            for at in points:
-                if content is None:
-                    step.restore()
-                    content = hooks.tables(self.sql)
-                ends = self.make(step.change, at)
-                kill_points.add(points, ends)
+            for kill in self.kills_of(step):
                 outcomes.add(tuple(limits.list_total_limits(base.ADMIN)))
-                if hooks.tables(self.sql) == content:
-                    continue  # the next one is killed on the same content
-                content = None
+                if not kill.has_effect:
+                    continue
                 self.assert_invariants()
-                self.assertEqual([], self.engine.audit(base.ADMIN), (name, at))
-                self.assertEqual([], history_replay.differences(self.engine), (name, at))
+                self.assertEqual([], self.engine.audit(base.ADMIN), (name, kill))
+                self.assertEqual([], self.differences(), (name, kill))
                 with contextlib.suppress(exceptions.QuotaError):  # "there is no total limit": the first call removed it
                     step.change()
                 self.assert_invariants()
                 self.assertEqual(
-                    [TotalLimit("gpu", 9, 5)] if name == "set" else [], limits.list_total_limits(base.ADMIN), at
+                    [TotalLimit("gpu", 9, 5)] if name == "set" else [], limits.list_total_limits(base.ADMIN), kill
                 )
             self.assertEqual({(), (TotalLimit("gpu", 9, 5),)}, outcomes, name)
 
@@ -211,18 +201,12 @@ class TestKilledTotals(CrashTestCase):
             connection.exec_driver_sql("BEGIN")  # a statement after which the process can be killed
             count(connection, resources)
 
-        found: list[Any] = []
-        points: list[int | None] = [None]
-        for at in points:
-            self.unset_total()
+        def change() -> None:
             with mock.patch.object(charges, "count_totals", naive):
-                ends = self.make(lambda: self.engine.limits.set_total_limits(base.ADMIN, {"gpu": 9}), at)
-            kill_points.add(points, ends)
-            found = self.engine.audit(base.ADMIN)
-            self.engine.heal(base.ADMIN)
-            if found:
-                break
-        self.assertNotEqual([], found)
+                self.engine.limits.set_total_limits(base.ADMIN, {"gpu": 9})
+
+        self.assertTrue(any(self.engine.audit(base.ADMIN) for _ in self.kills_of(Step(self.unset_total, change))))
+        self.engine.heal(base.ADMIN)
         self.assert_invariants()
 
 
@@ -254,30 +238,5 @@ class TestKilledCapacityChanges(TestKilledChanges):
             "remove": Step(lambda: have("n2"), lambda: capacity.remove_provider(context, "n2")),
         }
 
-    def state(self) -> tuple[Any, int]:
-        """The providers and inventories; and the number of entries of the history."""
-        with self.sql.connect() as connection:
-            entries = connection.execute(sa.text("SELECT COUNT(*) FROM changes")).scalar_one()
-        return (self.capacity.list_providers(base.ADMIN), self.capacity.list_inventories(base.ADMIN)), entries
-
-    def test_naive_is_detected(self) -> None:
-        waiting: list[Any] = []
-        record = change_log.record
-
-        def keep(_connection: Any, *recorded: Any) -> None:
-            waiting.append(recorded)
-
-        def change() -> None:
-            with mock.patch.object(change_log, "record", keep):
-                self.capacity.set_inventories(base.ADMIN, "n1", {"gpu": Inventory(7)})
-
-            def write(connection: sa.Connection) -> None:
-                change_log.serialize(connection)
-                record(connection, *waiting[0])
-
-            hooks.database_of(self.engine).write(write)
-
-        def restore() -> None:
-            self.capacity.set_inventories(base.ADMIN, "n1", {"gpu": Inventory(8)})
-
-        self.assertNotEqual([], self.find_difference(restore, change))
+    def content(self) -> Any:
+        return self.capacity.list_providers(base.ADMIN), self.capacity.list_inventories(base.ADMIN)

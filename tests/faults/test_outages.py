@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The database is killed, drops its connections, has no connection left, or a full disk.
+"""The database is killed, drops its connections, or has no connection left.
 
-(Suspended: test_unresponsive_peers.py.)
+(Suspended: test_unresponsive_peers.py. With a full disk: test_full_disk.py.)
 """
 
 from __future__ import annotations
@@ -11,21 +11,19 @@ import os
 import pathlib
 import random
 import signal
-import subprocess
 import tempfile
-import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import sqlalchemy as sa
 import testscenarios
 
 from cyborg_quota import exceptions
-from tests import base, fixtures, hooks, needs, servers
+from tests import base, fixtures, hooks, servers
 from tests.faults import ledger_check, outages
 from tests.faults.load import Ledger
 from tests.faults.naive import NaiveLedger
 from tests.servers import machine
+from tests.servers.base import session
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
@@ -49,7 +47,7 @@ class OwnServerTestCase(base.BackendTestCase):
     def suspend_wal_writer(self, server: servers.Server) -> None:
         """Suspend the process of PostgreSQL that flushes the log of asynchronous commits, until the server ends."""
         query = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'"
-        with sa.create_engine(server.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool).connect() as connection:
+        with session(server.url) as connection:
             # (It is started after the server accepts connections.)
             machine.wait_until(lambda: connection.exec_driver_sql(query).first() is not None, 30.0)
             pid = connection.exec_driver_sql(query).scalar_one()
@@ -57,11 +55,7 @@ class OwnServerTestCase(base.BackendTestCase):
         self.addCleanup(server.resume)  # a suspended process does not stop
 
     def ledger_on(self, server: servers.Server) -> Ledger:
-        with sa.create_engine(server.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool).connect() as connection:
-            connection.exec_driver_sql("DROP DATABASE IF EXISTS ledger")
-            connection.exec_driver_sql("CREATE DATABASE ledger")
-        url = sa.make_url(server.url).set(database="ledger").render_as_string(hide_password=False)
-        return self.useFixture(Ledger(url))
+        return self.useFixture(Ledger(server.create_database("ledger")))
 
 
 class TestKilled(OwnServerTestCase):
@@ -89,7 +83,7 @@ class TestKilled(OwnServerTestCase):
         # (On a disk: in memory, MariaDB writes its log immediately, whatever its settings.)
         server = self.start(durable=True, **self.FORGETFUL[self.backend])
         ledger = self.ledger_on(server)
-        with sa.create_engine(server.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool).connect() as connection:
+        with session(server.url) as connection:
             connection.exec_driver_sql(self.FLUSH[self.backend])
         if self.backend == "postgresql":
             self.suspend_wal_writer(server)
@@ -119,14 +113,12 @@ class TestDropped(base.BackendTestCase):
         """Answering before the COMMIT loses answered calls."""
         context = base.Context("p")
         self.ledger.engine.rollback(context, self.ledger.engine.reserve(context, {"gpu": 1}))
-        sql = sa.create_engine(self.ledger.url, isolation_level="AUTOCOMMIT", pool_size=1)
-        self.addCleanup(sql.dispose)
-        backend = sql.dialect.name
 
         def drop(connection: sa.Connection) -> None:
             """Drop this connection, and wait until the server has forgotten it."""
-            number = connection.exec_driver_sql(OWN_ID[backend]).scalar_one()
-            with sql.connect() as killer:
+            with session(self.ledger.url) as killer:
+                backend = killer.dialect.name
+                number = connection.exec_driver_sql(OWN_ID[backend]).scalar_one()
                 others = outages._OTHERS[backend]
                 self.assertIn(number, killer.exec_driver_sql(others).scalars().all())
                 killer.exec_driver_sql(outages._KILL[backend].format(number))
@@ -180,57 +172,3 @@ class TestServerIsFull(OwnServerTestCase):
             self.assertRaises(exceptions.DatabaseUnavailable, engine.reserve, base.ADMIN, {"gpu": 1})
         engine.reserve(base.ADMIN, {"gpu": 1})
         self.assertEqual(2, engine.get_usages(base.ADMIN)["gpu"].reserved)
-
-
-@contextlib.contextmanager
-def small_disk(path: pathlib.Path, megabytes: int) -> Iterator[None]:
-    """Mount a file system of that size on ``path``. Only root can do this."""
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(path)], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", str(path)], check=True)
-
-
-class TestDiskFull(OwnServerTestCase):
-    """No answered call is lost, none is half done, and everything works again when there is space.
-
-    For the servers: test_full_disk.py.
-    """
-
-    scenarios = fixtures.SCENARIOS[:1]
-
-    def setUp(self) -> None:
-        super().setUp()
-        if os.geteuid() != 0:
-            needs.missing(self, "only root can mount a small disk")
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.disk = pathlib.Path(directory.name)
-        stack = contextlib.ExitStack()
-        self.addCleanup(stack.close)
-        try:
-            url = self.place(stack)
-        except subprocess.CalledProcessError:
-            needs.missing(self, "no file system can be mounted here")
-        self.ledger = self.useFixture(Ledger(url, {"gpu": 10**6, "fpga": 10**6}))
-
-    def place(self, stack: contextlib.ExitStack) -> str:
-        stack.enter_context(small_disk(self.disk, 8))
-        return f"sqlite:///{self.disk}/ledger.sqlite"
-
-    def test_full_and_freed(self) -> None:
-        ledger = self.ledger
-        context = base.Context("p")
-        ledger.engine.release(context, ledger.engine.reserve(context, {"gpu": 1}))
-        filler = self.disk / "filler"
-        with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
-            while True:
-                file.write(b"x" * 4096)
-        answers = outages.reserve_until_refused(ledger, most=5000)
-        self.assertIsInstance(answers, exceptions.DatabaseUnavailable, answers)
-        filler.unlink()
-        with ledger.crew(2, 0):
-            time.sleep(0.3)
-        report = ledger.assert_right()
-        self.assertGreater(report.errors["DatabaseUnavailable"], 0)

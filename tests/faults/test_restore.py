@@ -15,7 +15,7 @@ from cyborg_quota.cyborg.bind_tracker import BindTracker, Caller
 from cyborg_quota.cyborg.reconciler import Reconciler
 from cyborg_quota.engine import attachment
 from cyborg_quota.types.capacity import Inventory
-from tests import base, fixtures, invariants, needs
+from tests import base, fixtures, needs
 from tests.faults import backups
 from tests.functional import test_limits
 from tests.functional.test_reconciler import Cloud
@@ -26,8 +26,7 @@ load_tests = testscenarios.load_tests_apply_scenarios
 class RestoreTestCase(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
-        reason = backups.missing_program(self.backend)
-        if reason is not None:
+        if reason := backups.missing_program(self.backend):
             needs.missing(self, reason)
         self.path = pathlib.Path(self.useFixture(fixtures_.TempDir()).path) / "backup"
 
@@ -218,5 +217,4 @@ class TestCyborg(RestoreTestCase):
         reconciler.heal(report)
         self.assertEqual([], list(reconciler.find().differences))
         self.assertEqual((3, 0), self.figures())
-        with self.sql.connect() as connection:
-            invariants.assert_hold(connection)
+        self.assert_invariants()

@@ -13,9 +13,9 @@ from PIL import Image
 from playwright.sync_api import Page, expect
 from testtools.content import text_content
 
-from tests import installing, needs
 from tests.horizon import stack
 from tests.integration import catalog
+from tests.servers import sharing
 
 TIMEOUT_MILLISECONDS: Final = 30_000
 WIDTHS: Final = (1300, 390)
@@ -35,10 +35,7 @@ class PanelsTestCase(base.BaseTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        try:
-            self.stack = stack.running()
-        except installing.NotAvailable as reason:
-            needs.missing(self, f"no Horizon: {reason}")
+        self.stack = sharing.need(self, "Horizon", stack.running)
         self.stack.reset()
         expect.set_options(timeout=TIMEOUT_MILLISECONDS)
         self.useFixture(catalog.OnlyAccelerator(self.stack.keystone, f"{self.stack.api.url}/v2"))

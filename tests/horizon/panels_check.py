@@ -58,15 +58,16 @@ class TestLimits(unittest.TestCase):
                 self.assertEqual({"gpu": 22}, self.changed(kind, now, gpu="22"))
 
     def test_a_resource_that_disappears(self) -> None:
+        """Its change is refused, and so is a form without any change."""
         self.assertEqual({"gpu": 22}, self.changed(forms.SetLimitsForm, {"gpu": 20}, gpu="22"))
-        form = self.send(forms.SetLimitsForm, {"fpga": 2}, gpu="22")
-        self.assertFalse(form.is_valid())
-        self.assertIn("There is no resource gpu any more. Nothing was set.", str(form.errors))
-
-    def test_without_a_change(self) -> None:
-        form = self.send(forms.SetLimitsForm, {"fpga": 3, "gpu": None})
-        self.assertFalse(form.is_valid())
-        self.assertIn("No limit was changed.", str(form.errors))
+        gone = "There is no resource gpu any more. Nothing was set."
+        for now, changes, words in (
+            ({"fpga": 2}, {"gpu": "22"}, gone),
+            ({"fpga": 3, "gpu": None}, {}, "No limit was changed."),
+        ):
+            form = self.send(forms.SetLimitsForm, now, **changes)
+            self.assertFalse(form.is_valid())
+            self.assertIn(words, str(form.errors))
 
     def test_an_empty_limit(self) -> None:
         form = self.send(forms.SetLimitsForm, {"fpga": 2, "gpu": 20}, gpu="")

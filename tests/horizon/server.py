@@ -3,20 +3,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import pathlib
 import secrets
-import subprocess
-import urllib.request
 
 import fixtures as fx
 
+from tests.cyborgs.service import Service, answers
+from tests.cyborgs.starting import ProgramStarter
 from tests.horizon import environment
 from tests.integration.server import Keystone
 from tests.servers import machine
-
-START_TIMEOUT_SECONDS = 90.0
 
 
 class Horizon(fx.Fixture):
@@ -29,10 +25,9 @@ class Horizon(fx.Fixture):
 
     @property
     def log(self) -> str:
-        return (self._directory / "log").read_text()
+        return self._service.output()
 
     def _setUp(self) -> None:
-        self._directory = pathlib.Path(self.useFixture(fx.TempDir()).path)
         port = machine.free_port()
         self.url = f"http://127.0.0.1:{port}"
         command = [str(self._python), str(pathlib.Path(__file__).with_name("serve.py")), str(port)]
@@ -41,24 +36,11 @@ class Horizon(fx.Fixture):
             "CYBORG_QUOTA_HORIZON_KEYSTONE": self._keystone.url,
             "CYBORG_QUOTA_HORIZON_SECRET": secrets.token_hex(32),
         }
-        with (self._directory / "log").open("wb") as log:
-            process = subprocess.Popen(
-                machine.ends_with_parent(command),
-                cwd=self._directory,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, **variables},
-            )
-        self.addCleanup(process.wait)
-        self.addCleanup(process.terminate)
-        machine.wait_until(lambda: self._answers() or process.poll() is not None, START_TIMEOUT_SECONDS)
-        assert process.poll() is None and self._answers(), self.log[-3000:]
+        directory = pathlib.Path(self.useFixture(fx.TempDir()).path)
 
-    def _answers(self) -> bool:
-        with (
-            contextlib.suppress(OSError),
-            urllib.request.urlopen(f"{self.url}/auth/login/", timeout=30) as response,
-        ):
-            return bool(response.status == 200)
-        return False
+        def is_ready(_log: str) -> bool:
+            return answers(self.url, "/auth/login/")
+
+        self._service = Service("horizon", command, directory, is_ready, variables, starter=ProgramStarter())
+        self.addCleanup(self._service.stop)
+        self._service.start()

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import os
 import pathlib
 import shutil
 import tempfile
@@ -26,6 +24,7 @@ from tests.integration import rest_api
 from tests.integration import server as keystones
 from tests.integration.server import Keystone
 from tests.servers import machine
+from tests.servers.sharing import once_per_process
 
 PROJECTS = {"physics": (None, 30), "atlas": ("physics", 20), "cms": ("physics", 10), "biology": (None, 5)}
 """The parent of each project, and its limit of gpu."""
@@ -84,7 +83,6 @@ class Stack(fx.Fixture):
         self.projects: dict[str, str] = {}
         for name, (parent, _limit) in PROJECTS.items():
             project_id = self.keystone.create("project", name=name, domain_id="default")
-            self.addCleanup(self.keystone.admin.delete, f"/projects/{project_id}")
             parent_id = None if parent is None else self.projects[parent]
             self.engine.limits.add_project(base.ADMIN, project_id, parent_id)
             self.projects[name] = project_id
@@ -103,36 +101,29 @@ class Stack(fx.Fixture):
             admin.cancel_overrides(base.ADMIN, [one.id for one in overrides])
 
     def _make_user(self, name: str, project: str, role: str) -> User:
-        user = User(name, uuid.uuid4().hex)
-        user_id = self.keystone.create("user", name=user.name, password=user.password, domain_id="default")
-        self.addCleanup(self.keystone.admin.delete, f"/users/{user_id}")
-        self.keystone.grant(user_id, self.projects[project], role)
-        return user
+        return User(*self.keystone.create_user(f"projects/{self.projects[project]}", role, name=name))
 
     def attach(self, project: str, **amounts: int) -> None:
         """Charge a project as the conductor of Cyborg does it for an attach. Raises OverQuota."""
         context = base.Context(self.projects[project])
-        with cyborg_quota.attachment(self.engine, context, amounts, consumer=str(uuid.uuid4())):
+        with cyborg_quota.engine(self.engine, context, amounts, consumer=str(uuid.uuid4())):
             pass
 
 
-@functools.cache
-def of_this_process(_pid: int) -> Stack | NotAvailable:
-    """Return the stack that this process's tests share, or the error."""
+@once_per_process
+def _of_this_process() -> Stack:
     try:
-        python, program = environment.ensure(), doc_pages.chromium()
-        made = Stack(keystones.running("flat"), python, program)
-    except (NotAvailable, doc_pages.NotAvailable) as reason:
-        return NotAvailable(str(reason))
+        program = doc_pages.chromium()
+    except doc_pages.NotAvailable as reason:
+        raise NotAvailable(str(reason)) from reason
+    made = Stack(keystones.running("flat"), environment.ensure(), program)
     made.setUp()
     fixtures.at_exit(made.cleanUp)
     return made
 
 
 def running() -> Stack:
-    """The stack. Raises NotAvailable."""
-    found = of_this_process(os.getpid())
-    if isinstance(found, NotAvailable):
-        raise found
+    """The stack that this process's tests share. Raises NotAvailable."""
+    found = _of_this_process()
     keystones.running("flat")
     return found

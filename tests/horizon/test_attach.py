@@ -5,21 +5,19 @@ from __future__ import annotations
 
 import uuid
 
-from tests import installing, needs
 from tests.cyborgs import keystone
 from tests.horizon import base, stack, test_panels
+from tests.servers import sharing
 
 
 class TestAttach(keystone.KeystoneTestCase):
     def test_a_project_reaches_its_limit(self) -> None:
         """Bob attaches through Cyborg's API, up to the limit; the panel, which asks the same endpoint, shows it."""
-        try:
-            services = stack.running()
-        except installing.NotAvailable as reason:
-            needs.missing(self, f"no Horizon: {reason}")
+        services = sharing.need(self, "Horizon", stack.running)
         bob, atlas = services.bob, services.projects["atlas"]
         self.set_limit(2, project_id=atlas)
-        client = self.client_with(self.keystone.log_in(bob.name, bob.password, atlas), atlas)
+        session = self.keystone.session(bob.name, bob.password, project_id=atlas)
+        client = self.client_with(str(session.get_token()), atlas)
         arqs = client.created(self.profile, 3)
         page = base.log_in(self, services, bob, test_panels.PROJECT)
         self.assertIn("fpga 0 of 2 in use; 2 fit", base.text(page))

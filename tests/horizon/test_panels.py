@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from cyborg_quota import Inventory, exceptions
 from cyborg_quota.types.capacity import ResourceUse
@@ -74,6 +74,20 @@ class TestAdmin(PanelsTestCase):
         self.go(page, f"{ADMIN}/project/{self.stack.projects[name]}")
         self.open_tab(page, tab)
 
+    def submit(self, page: Page, button: str, done: str | None = None, **fields: str) -> Locator:
+        """Fill in the form that is shown, and press the button; ``done`` is the message of success.
+
+        Returns the form, which is still shown after an error.
+        """
+        form = page.locator("#quota_form")
+        for label, value in fields.items():
+            form.get_by_label(label).fill(value)
+        self.check(page, part="#quota_form")
+        form.get_by_role("button", name=button).click()
+        if done is not None:
+            page.get_by_text(done).wait_for()
+        return form
+
     def test_filter_and_pages(self) -> None:
         page = self.log_in(self.stack.alice, ADMIN, ("API_RESULT_PAGE_SIZE", "4"), is_new=True)  # (it keeps the filter)
         names = self.names(page)
@@ -108,12 +122,7 @@ class TestAdmin(PanelsTestCase):
         page = self.log_in(self.stack.alice, ADMIN)
         self.check(page, "projects")
         page.locator("#projects tbody tr", has_text="biology").get_by_role("link", name="Set Limits").click()
-        form = page.locator("#quota_form")
-        form.get_by_label("gpu").fill("7")
-        form.get_by_label("Reason").fill("two more cards")
-        self.check(page, part="#quota_form")
-        form.get_by_role("button", name="Set Limits").click()
-        page.get_by_text("The limits were set.").wait_for()
+        self.submit(page, "Set Limits", "The limits were set.", gpu="7", Reason="two more cards")
         self.assertIn("gpu 0 of 7 in use; 7 fit", self.text(page))
         self.see_refusals(page)
         self.see_the_history(page)
@@ -123,23 +132,19 @@ class TestAdmin(PanelsTestCase):
         """The reasons of the service, in the form, which keeps what was typed; and a limit that needs force."""
         self.open_project(page, "cms")
         page.get_by_role("link", name="Set Limits").click()
-        form = page.locator("#quota_form")
         for value, words in (
             ("25", "the limits in gpu of the children of physics would sum up to 45; the limit of physics is 30"),
             ("3", "gpu: 3 is less than 8 in use and 0 reserved"),
             ("many", "Enter a whole number"),
             ("10", "No limit was changed"),
         ):
-            form.get_by_label("gpu").fill(value)
-            form.get_by_role("button", name="Set Limits").click()
+            form = self.submit(page, "Set Limits", gpu=value)
             expect(form).to_contain_text(words)
             self.assertEqual(value, form.get_by_label("gpu").input_value())
             if value == "25":
                 self.check(page, "refusal", part="#quota_form")
-        form.get_by_label("gpu").fill("3")
         form.get_by_text("Permit limits below").click()
-        form.get_by_role("button", name="Set Limits").click()
-        page.get_by_text("The limits were set.").wait_for()
+        self.submit(page, "Set Limits", "The limits were set.", gpu="3")
         self.assertIn("gpu 8 of 3 in use (over the limit); 0 fit", self.text(page))
         self.check(page)
 
@@ -152,10 +157,7 @@ class TestAdmin(PanelsTestCase):
         self.go(page, ADMIN)
         row = page.locator("#projects tbody tr", has_text="biology")
         row.get_by_role("link", name="Return to Defaults").click()
-        form = page.locator("#quota_form")
-        form.get_by_label("Reason").fill("the end")
-        form.get_by_role("button", name="Return to Defaults").click()
-        page.get_by_text("The limits were removed.").wait_for()
+        self.submit(page, "Return to Defaults", "The limits were removed.", Reason="the end")
         self.open_tab(page, "Usage")  # (Horizon shows the last tab)
         self.assertIn("gpu 0 of 0 in use", self.text(page))
         limits = self.stack.engine.limits.list_limits(ledger.ADMIN, self.stack.projects["biology"])
@@ -167,15 +169,10 @@ class TestAdmin(PanelsTestCase):
         row.get_by_role("link", name="Add Override").click()
         form = page.locator("#quota_form")
         form.get_by_label("Resource").select_option("gpu")
-        form.get_by_label("Limit").fill("9")
-        form.get_by_label("Until").fill("2001-01-31T08:00")
-        form.get_by_role("button", name="Add Override").click()
+        self.submit(page, "Add Override", Limit="9", Until="2001-01-31T08:00")
         expect(form.locator(".alert-danger")).to_contain_text("An override must end in the future")
-        form.get_by_label("Until").fill("2099-01-31T08:00")
-        form.get_by_label("Reason").fill("a campaign")
-        self.check(page, part="#quota_form")
-        form.get_by_role("button", name="Add Override").click()
-        page.get_by_text("The override was added.").wait_for()
+        done = "The override was added."
+        self.submit(page, "Add Override", done, Until="2099-01-31T08:00", Reason="a campaign")
         self.assertIn("gpu 0 of 9 in use; 9 fit", self.text(page))
         self.open_tab(page, "Overrides")
         self.assertRegex(self.text(page), r"gpu 9 .* Jan\. 31, 2099, 8 a\.m\. a campaign")
@@ -183,10 +180,7 @@ class TestAdmin(PanelsTestCase):
         self.see_the_own_limit(page)
         self.open_tab(page, "Overrides")
         page.get_by_role("link", name="Cancel Override").click()
-        form.get_by_label("Reason").fill("it ended early")
-        self.check(page, part="#quota_form")
-        form.get_by_role("button", name="Cancel Override").click()
-        page.get_by_text("The override was cancelled.").wait_for()
+        self.submit(page, "Cancel Override", "The override was cancelled.", Reason="it ended early")
         [entry] = self.stack.engine.limits.history(ledger.ADMIN, self.stack.projects["biology"], limit=1)
         self.assertEqual("it ended early", entry.reason)
         self.open_tab(page, "Usage")
@@ -199,12 +193,10 @@ class TestAdmin(PanelsTestCase):
         form = page.locator("#quota_form")
         self.assertEqual("5", form.get_by_label("gpu").input_value())
         expect(form).to_contain_text("gpu (an override is in effect: 9)")
-        form.get_by_label("gpu").fill("9")
         # Meanwhile, a resource gets a limit that has none in this form.
-        self.stack.engine.limits.set_limit(ledger.ADMIN, "fpga", 3, self.stack.projects["biology"])
-        form.get_by_role("button", name="Set Limits").click()
-        page.get_by_text("The limits were set.").wait_for()
         administration, biology = self.stack.engine.limits, self.stack.projects["biology"]
+        administration.set_limit(ledger.ADMIN, "fpga", 3, biology)
+        self.submit(page, "Set Limits", "The limits were set.", gpu="9")
         entries = administration.history(ledger.ADMIN, biology, limit=2)
         self.assertEqual([("gpu", 5, 9), ("fpga", None, 3)], [(one.resource, one.before, one.after) for one in entries])
         administration.set_limit(ledger.ADMIN, "gpu", 5, biology)
@@ -231,10 +223,7 @@ class TestAdmin(PanelsTestCase):
             self.assertEqual(0, page.get_by_role("link", name=name).count(), name)
         self.open_tab(page, "Defaults")
         page.get_by_role("link", name="Set Default Limits").click()
-        form = page.locator("#quota_form")
-        form.get_by_label("fpga").fill("4")
-        form.get_by_role("button", name="Set Default Limits").click()
-        page.get_by_text("The default limits were set.").wait_for()
+        self.submit(page, "Set Default Limits", "The default limits were set.", fpga="4")
         self.assertEqual(4, self.stack.engine.limits.default_limits(ledger.Context("p"))["fpga"])
         self.make_capacity_and_pod()
         self.go(page, ADMIN)

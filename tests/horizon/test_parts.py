@@ -9,18 +9,16 @@ import subprocess
 
 from oslotest import base
 
-from tests import installing, needs
+from tests import installing
 from tests.horizon import environment
+from tests.servers import sharing
 
 CHECK = pathlib.Path(__file__).with_name("panels_check.py")
 
 
 class TestParts(base.BaseTestCase):
     def test_panels_check(self) -> None:
-        try:
-            python = environment.ensure()
-        except installing.NotAvailable as reason:
-            needs.missing(self, f"no Horizon: {reason}")
+        python = sharing.need(self, "Horizon", environment.ensure)
         variables = {"DJANGO_SETTINGS_MODULE": environment.SETTINGS_MODULE, "PYTHONPATH": str(installing.TOP)}
         environ = {**os.environ, **variables}
         command = [str(python), str(CHECK)]

@@ -22,6 +22,7 @@ from tests.installing import STEP_TIMEOUT_SECONDS, NotAvailable
 DIRECTORY = installing.TOP / ".venv-keystone"
 REQUIREMENTS = ("keystone==30.0.0", "waitress==3.0.2")
 REGION = "RegionOne"
+CONFIG_NAME = "keystone.conf"
 
 CONFIG = """\
 [DEFAULT]
@@ -54,7 +55,7 @@ class Environment:
 
 def write_config(workdir: pathlib.Path, model: str) -> pathlib.Path:
     """A keystone.conf for the data in ``workdir``."""
-    path = workdir / "keystone.conf"
+    path = workdir / CONFIG_NAME
     path.write_text(CONFIG.format(workdir=workdir, model=model))
     return path
 

@@ -10,11 +10,9 @@ from typing import Any
 import fixtures as fx
 import yaml
 from keystoneauth1.adapter import Adapter
-from keystoneauth1.identity.v3 import Password
-from keystoneauth1.session import Session
 
 from tests.cyborgs import environment
-from tests.cyborgs.service import Service, WebSettings, web_service
+from tests.cyborgs.service import Service, WebSettings, start_all, web_service
 from tests.cyborgs.starting import Starter
 from tests.integration.server import Keystone
 from tests.servers import machine
@@ -33,9 +31,8 @@ CLOUD = "pods"
 class Region:
     """One region: its ``name`` in the catalog, its Placement, and what an operator and Nova do there."""
 
-    def __init__(self, name: str, url: str, placement: Service, admin: Adapter) -> None:
+    def __init__(self, name: str, placement: Service, admin: Adapter) -> None:
         self.name = name
-        self.url = url
         self.placement = placement
         self._admin = admin
 
@@ -76,10 +73,7 @@ class Regions(fx.Fixture):
         catalog_id = self._keystone.create("service", type="placement", name=f"placement-{uuid.uuid4().hex[:8]}")
         for number in range(self._count):
             self.regions.append(self._make(number, catalog_id, workdir / f"region{number}", programs, starter))
-        for region in self.regions:
-            region.placement.launch()
-        for region in self.regions:
-            region.placement.wait()
+        start_all(*(region.placement for region in self.regions))
         self._write_clouds(workdir / "clouds.yaml")
 
     def _make(
@@ -97,16 +91,9 @@ class Regions(fx.Fixture):
             "placement", "placement.wsgi.api:application", port, PLACEMENT_THREADS, settings=settings, starter=starter
         )
         self.addCleanup(placement.kill)
-        auth = Password(
-            keystone.url,
-            username="admin",
-            password=keystone.password,
-            user_domain_id="default",
-            project_name="admin",
-            project_domain_id="default",
-        )
-        admin = Adapter(Session(auth), endpoint_override=url, default_microversion="1.38", service_type="placement")
-        return Region(name, url, placement, admin)
+        session = keystone.session("admin", keystone.password, project_name="admin", project_domain_id="default")
+        admin = Adapter(session, endpoint_override=url, default_microversion="1.38", service_type="placement")
+        return Region(name, placement, admin)
 
     def _write_clouds(self, path: pathlib.Path) -> None:
         auth = {

@@ -3,22 +3,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import pathlib
 import shutil
 import sys
-import urllib.request
 from collections.abc import Mapping
 
 import fixtures as fx
 
 from tests import fixtures, installing
-from tests.cyborgs.service import Service
+from tests.cyborgs.service import Service, answers
 from tests.cyborgs.starting import ProgramStarter
 from tests.integration import environment
 from tests.integration.server import Keystone
 from tests.servers import machine
+from tests.servers.sharing import once_per_process
 
 CONFIG = installing.TOP / "etc/wsgi/cyborg-quota-api-gunicorn.py"
 PREFIX = "cyborg-quota-rest-api-"
@@ -68,20 +66,18 @@ class RestAPI(fx.Fixture):
             assert old in text, old
             text = text.replace(old, new)
         (directory / "gunicorn.py").write_text(text)
-        program = str(pathlib.Path(sys.executable).with_name("gunicorn"))
-        command = machine.ends_with_parent([program, "--config", str(directory / "gunicorn.py")])
-        self._service = Service("api", command, directory, lambda _log: self._answers(), starter=ProgramStarter())
+        command = [str(pathlib.Path(sys.executable).with_name("gunicorn")), "--config", str(directory / "gunicorn.py")]
+
+        def is_ready(_log: str) -> bool:
+            return answers(self.url, "/healthcheck")
+
+        self._service = Service("api", command, directory, is_ready, starter=ProgramStarter())
         self.addCleanup(self._service.stop)
         self._service.start()
 
-    def _answers(self) -> bool:
-        with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/healthcheck", timeout=10) as response:
-            return bool(response.status == 200)
-        return False
 
-
-@functools.cache
-def running(ledger_url: str, keystone: Keystone, _pid: int) -> RestAPI:
+@once_per_process
+def running(ledger_url: str, keystone: Keystone) -> RestAPI:
     """Return the API that the tests of this process share: its imports take longer than a test. It has one worker."""
     directory, lock = machine.private_directory(PREFIX, environment.DIRECTORY)
     api = RestAPI(ledger_url, keystone, {"workers = 2": "workers = 1"}, directory)

@@ -5,11 +5,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 import pathlib
 import shutil
-import signal
-import socket
 import sqlite3
 import uuid
 from typing import Any
@@ -19,13 +16,14 @@ from keystoneauth1.identity.v3 import Password
 from keystoneauth1.session import Session
 
 from tests import fixtures
-from tests.cyborgs.starting import Process, ProcessSettings, Starter
+from tests.cyborgs.service import Service, ServiceError, answers
+from tests.cyborgs.starting import Starter
 from tests.installing import NotAvailable
 from tests.integration import environment
 from tests.integration.environment import REGION
 from tests.servers import machine
+from tests.servers.sharing import once_per_process
 
-START_TIMEOUT_SECONDS = 60.0
 CALL_TIMEOUT_SECONDS = 30.0
 PREFIX = "cyborg-quota-keystone-"
 PROGRAM = pathlib.Path(__file__).with_name("serve_keystone.py")
@@ -65,63 +63,40 @@ class Keystone:
     """
 
     def __init__(self, threads: int = 4) -> None:
-        self._threads = threads
-        self._environment = environment.ensure()
-        self.port = machine.free_port()
-        self.url = f"http://127.0.0.1:{self.port}/v3"
+        found = environment.ensure()
+        port = machine.free_port()
+        self.url = f"http://127.0.0.1:{port}/v3"
         self.workdir, self._lock = machine.private_directory(PREFIX, environment.DIRECTORY)
-        shutil.copytree(self._environment.template, self.workdir, dirs_exist_ok=True)
+        shutil.copytree(found.template, self.workdir, dirs_exist_ok=True)
         with sqlite3.connect(self.workdir / "keystone.sqlite") as database:
             database.execute("UPDATE endpoint SET url = ?", [self.url])
         database.close()
         self.model = ""
-        self.password = self._environment.password
-        templates = {PROGRAM.name: MODULES}
-        self._starter = Starter(self._environment.python, self.workdir, templates=templates)
-        self._process: Process | None = None
-        self.admin = self._log_in()
+        self.password = found.password
+        self._starter = Starter(found.python, self.workdir, templates={PROGRAM.name: MODULES})
+        command = [str(PROGRAM), str(port), str(threads)]
+        environ = {"OS_KEYSTONE_CONFIG_FILES": str(self.workdir / environment.CONFIG_NAME)}
+        self.service = Service(
+            "serve", command, self.workdir, lambda _log: answers(self.url, "/v3"), environ, starter=self._starter
+        )
+        admin = self.session("admin", self.password, system_scope="all")
+        self.admin = Adapter(admin, service_type="identity", endpoint_override=self.url)
 
     def start(self, model: str) -> None:
         """Make sure that it runs with this enforcement model; if it does, nothing happens."""
-        if self._process is not None and self._process.poll() is None and self.model == model:
+        if self.service.running and self.model == model:
             return
         self.stop()
         self.model = model
-        config = environment.write_config(self.workdir, model)
-        log = self.workdir / "serve.log"
-        environ = {**os.environ, "OS_KEYSTONE_CONFIG_FILES": str(config)}
-        command = [str(PROGRAM), str(self.port), str(self._threads)]
-        self._process = self._starter.start(command, ProcessSettings(log, log, environ, self.workdir))
-        machine.wait_until(self._is_up, START_TIMEOUT_SECONDS)
-        if not self._is_up():
-            raise NotAvailable((self.workdir / "serve.log").read_text()[-2000:])
-
-    def _is_up(self) -> bool:
-        assert self._process is not None
-        if self._process.poll() is not None:
-            raise NotAvailable((self.workdir / "serve.log").read_text()[-2000:])
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+        environment.write_config(self.workdir, model)
+        try:
+            self.service.start()
+        except ServiceError as error:
+            raise NotAvailable(str(error)) from error
 
     def stop(self) -> None:
         """End it; its data stays."""
-        if self._process is not None:
-            if self._process.poll() is None:
-                os.kill(self._process.pid, signal.SIGKILL)
-                self._process.wait()
-            self._process = None
-
-    def hang(self) -> None:
-        """Suspend it: it keeps its port and its connections, and does not answer."""
-        assert self._process is not None
-        pid = self._process.pid
-        os.kill(pid, signal.SIGSTOP)
-        machine.wait_until(lambda: machine.stopped(pid), 10.0)
-
-    def resume(self) -> None:
-        """Resume it after hang()."""
-        assert self._process is not None
-        os.kill(self._process.pid, signal.SIGCONT)
+        self.service.kill()
 
     def close(self) -> None:
         self.stop()
@@ -129,16 +104,10 @@ class Keystone:
         shutil.rmtree(self.workdir, ignore_errors=True)
         self._lock.close()
 
-    def _log_in(self) -> Adapter:
-        auth = Password(
-            self.url,
-            username="admin",
-            password=self._environment.password,
-            user_domain_id="default",
-            system_scope="all",
-        )
-        session = Session(auth, timeout=CALL_TIMEOUT_SECONDS)
-        return Adapter(session, service_type="identity", endpoint_override=self.url)
+    def session(self, name: str, password: str, **scope: str) -> Session:
+        """A session of a user of the default domain. ``scope``: project_id, domain_id or system_scope."""
+        auth = Password(self.url, username=name, password=password, user_domain_id="default", **scope)
+        return Session(auth, timeout=CALL_TIMEOUT_SECONDS)
 
     @property
     def authtoken(self) -> str:
@@ -160,34 +129,21 @@ class Keystone:
         )
         return service_id, endpoint_id
 
-    def create_user(self, *, system_role: str | None = None, project_id: str | None = None) -> tuple[str, str]:
-        """Make a user with this role on the system, or with the role member in a project; returns name and password."""
-        name, password = f"quota-{uuid.uuid4().hex[:8]}", uuid.uuid4().hex
+    def create_user(self, scope: str, *roles: str, name: str | None = None) -> tuple[str, str]:
+        """Make a user of the default domain with these roles; returns name and password.
+
+        :param scope: ``system``, ``projects/ID`` or ``domains/ID``.
+        """
+        name, password = name or f"quota-{uuid.uuid4().hex[:8]}", uuid.uuid4().hex
         user_id = self.create("user", name=name, password=password, domain_id="default")
-        if system_role is not None:
-            self.admin.put(f"/system/users/{user_id}/roles/{self._role_id(system_role)}")
-        if project_id is not None:
-            self.grant(user_id, project_id, "member")
+        for role in roles:
+            self.admin.put(f"/{scope}/users/{user_id}/roles/{self._role_ids[role]}")
         return name, password
 
     def create_token(self, project_id: str, role: str) -> str:
         """A token of a new user with this role in the project."""
-        name, password = f"quota-{uuid.uuid4().hex[:8]}", uuid.uuid4().hex
-        user_id = self.create("user", name=name, password=password, domain_id="default")
-        self.grant(user_id, project_id, role)
-        return self.log_in(name, password, project_id)
-
-    def log_in(self, name: str, password: str, project_id: str) -> str:
-        """A token of a user of the default domain for a project."""
-        auth = Password(self.url, username=name, password=password, user_domain_id="default", project_id=project_id)
-        return str(Session(auth, timeout=CALL_TIMEOUT_SECONDS).get_token())
-
-    def grant(self, user_id: str, project_id: str, role: str) -> None:
-        """Give a user a role in a project."""
-        self.admin.put(f"/projects/{project_id}/users/{user_id}/roles/{self._role_id(role)}")
-
-    def _role_id(self, name: str) -> str:
-        return self._role_ids[name]
+        user = self.create_user(f"projects/{project_id}", role)
+        return str(self.session(*user, project_id=project_id).get_token())
 
     @functools.cached_property
     def _role_ids(self) -> dict[str, str]:
@@ -201,8 +157,8 @@ class Keystone:
         return People(
             domain_id,
             projects,
-            reader=self.create_user(system_role="reader"),
-            member_of_the_first=self.create_user(project_id=projects[0]),
+            reader=self.create_user("system", "reader"),
+            member_of_the_first=self.create_user(f"projects/{projects[0]}", "member"),
         )
 
     def register(self, service_id: str, resource: str, limit: int) -> None:
@@ -230,21 +186,15 @@ class Keystone:
             self.admin.post("/limits", json={"limits": [{**wanted, "resource_limit": limit}]})
 
 
-@functools.cache
-def of_this_process(_pid: int) -> Keystone | NotAvailable:
-    """Return the Keystone that this process's tests share, or the error: a failed installation is not repeated."""
-    try:
-        made = Keystone()
-    except NotAvailable as reason:
-        return reason
+@once_per_process
+def _of_this_process() -> Keystone:
+    made = Keystone()
     fixtures.at_exit(made.close)
     return made
 
 
 def running(model: str) -> Keystone:
-    """A Keystone that runs, with this enforcement model. Raises NotAvailable."""
-    found = of_this_process(os.getpid())
-    if isinstance(found, NotAvailable):
-        raise found
+    """The Keystone that this process's tests share, with this enforcement model. Raises NotAvailable."""
+    found = _of_this_process()
     found.start(model)
     return found

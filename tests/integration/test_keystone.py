@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import json
 import pathlib
 import time
 import uuid
@@ -20,9 +17,10 @@ from cyborg_quota import QuotaEngine, exceptions
 from cyborg_quota.cli import main
 from cyborg_quota.limits.sources.cache import PAUSE_SECONDS, Cache
 from cyborg_quota.types import Over
-from tests import base, fixtures, installing, keystones, needs
+from tests import base, fixtures, keystones
+from tests.cli import base as cli
 from tests.integration import server as servers
-from tests.servers import machine
+from tests.servers import machine, sharing
 
 TTL, STALE = 60.0, 600.0
 OUTAGE_SECONDS = 60.0
@@ -36,6 +34,10 @@ class Clock:
 
     def monotonic(self) -> float:
         return self.now
+
+
+def described(overs: Iterable[Over]) -> list[tuple[str, str, int | None]]:
+    return [(over.project_id, over.scope, over.limit) for over in overs]
 
 
 class KeystoneTestCase(base.LedgerTestCase):
@@ -53,10 +55,7 @@ class KeystoneTestCase(base.LedgerTestCase):
         self.log = self.useFixture(fx.FakeLogger())
         self.clock = Clock()
         self.useFixture(fx.MonkeyPatch("cyborg_quota.limits.sources.keystone.time", self.clock))
-        try:
-            self.keystone = servers.running(self.model)
-        except installing.NotAvailable as reason:
-            needs.missing(self, f"no Keystone: {reason}")
+        self.keystone = sharing.need(self, "Keystone", servers.running, self.model)
         self.service, self.endpoint = self.keystone.create_service()
         people = self.keystone.people
         self.dom, (self.p1, self.p2, self.p3), self.user = people.domain_id, people.project_ids, people.reader
@@ -87,10 +86,7 @@ class KeystoneTestCase(base.LedgerTestCase):
     def blocking(self, project_id: str, gpus: int = 1) -> list[tuple[str, str, int | None]]:
         """Return (project, scope, limit) of everything that refuses a reserve."""
         error = self.assertRaises(exceptions.OverQuota, self.reserve, project_id, gpus)
-        return self.described(error.overs)
-
-    def described(self, overs: Iterable[Over]) -> list[tuple[str, str, int | None]]:
-        return [(over.project_id, over.scope, over.limit) for over in overs]
+        return described(error.overs)
 
     def later(self, seconds: float) -> None:
         """Let this much time pass for the cached limits."""
@@ -111,33 +107,19 @@ class KeystoneTestCase(base.LedgerTestCase):
 
 
 class TestFlat(KeystoneTestCase):
-    def test_the_registered_limit_then_the_projects_own(self) -> None:
-        self.keystone.set_limit(self.service, "gpu", 2, project_id=self.p2)
-        self.reserve(self.p1, 10)
-        self.assertEqual([(self.p1, "project", 10)], self.blocking(self.p1))
-        self.reserve(self.p2, 2)
-        self.assertEqual([(self.p2, "project", 2)], self.blocking(self.p2))
-        self.assertEqual(2, self.quotas.get_usages(base.Context(self.p2))["gpu"].limit)
-
     def test_limits_change_while_it_runs(self) -> None:
-        self.reserve(self.p1, 1)
-        self.keystone.set_limit(self.service, "gpu", 1, project_id=self.p1)
-        self.later(TTL)
-        self.assertEqual([(self.p1, "project", 1)], self.blocking(self.p1))
-
-        self.keystone.set_limit(self.service, "gpu", -1, project_id=self.p1)
-        self.later(TTL)
-        self.reserve(self.p1, 1000)
-
-        self.keystone.set_limit(self.service, "gpu", 0, project_id=self.p1)
-        self.later(TTL)
-        self.assertEqual([(self.p1, "project", 0)], self.blocking(self.p1))
-
-    def test_the_registered_limit_changes_while_it_runs(self) -> None:
+        """First the registered one, then that of the project."""
         self.reserve(self.p1, 4)
         self.keystone.register(self.service, "gpu", 3)
         self.later(TTL)
         self.assertEqual([(self.p1, "project", 3)], self.blocking(self.p1))
+        for limit in (1, -1, 0):
+            self.keystone.set_limit(self.service, "gpu", limit, project_id=self.p1)
+            self.later(TTL)
+            if limit == -1:
+                self.reserve(self.p1, 1000)
+            else:
+                self.assertEqual([(self.p1, "project", limit)], self.blocking(self.p1))
 
     def test_a_resource_is_registered_while_it_runs(self) -> None:
         reserve = self.quotas.reserve, base.Context(self.p1), {"fpga": 1}
@@ -169,21 +151,14 @@ class TestFlat(KeystoneTestCase):
             f"endpoint_id = {self.endpoint}\n"
         )
 
-        status, out, err = self.command(conf, "show", self.p2, "-f", "json")
-        self.assertEqual((0, ""), (status, err))
-        self.assertEqual([(self.p2, "gpu", 7)], [(x["project_id"], x["resource"], x["limit"]) for x in json.loads(out)])
+        named = ("--config-file", str(conf))
+        ended = cli.run_program(main.main, *named, "show", self.p2, "-f", "json")
+        self.assertEqual((0, ""), (ended.status, ended.err))
+        self.assertEqual([(self.p2, "gpu", 7)], [(x["project_id"], x["resource"], x["limit"]) for x in ended.json])
 
-        status, out, err = self.command(conf, "set", "gpu=9", self.p2)
-        self.assertEqual((1, ""), (status, out))
-        self.assertIn("in Keystone (openstack registered limit set, openstack limit set)", err)
-        self.assertEqual(1, err.count("\n"), err)
-
-    @staticmethod
-    def command(conf: pathlib.Path, *argv: str) -> tuple[int, str, str]:
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            status = main.main(["--config-file", str(conf), *argv])
-        return status, out.getvalue(), err.getvalue()
+        ended = cli.run_program(main.main, *named, "set", "gpu=9", self.p2)
+        self.assertEqual((1, "", 1), (ended.status, ended.out, ended.err.count("\n")), ended.err)
+        self.assertIn("in Keystone (openstack registered limit set, openstack limit set)", ended.err)
 
     def test_the_service_by_its_name(self) -> None:
         name = self.keystone.admin.get(f"/services/{self.service}").json()["service"]["name"]
@@ -234,7 +209,7 @@ class TestTwoLevels(KeystoneTestCase):
         self.assertEqual([(self.dom, "subtree", 8)], self.blocking(self.p2))
         self.assertEqual([(self.p1, "project", 5)], self.blocking(self.p1))  # (of equal ones, the nearest)
         found = self.quotas.check(base.ADMIN, {"gpu": 1}, self.p1)
-        self.assertEqual({(self.p1, "project", 5), (self.dom, "subtree", 8)}, set(self.described(found)))
+        self.assertEqual({(self.p1, "project", 5), (self.dom, "subtree", 8)}, set(described(found)))
         seen: list[Over] = self.quotas.check(base.Context(self.p2), {"gpu": 1})
         self.assertEqual([(self.dom, 8, None)], [(over.project_id, over.limit, over.used) for over in seen])
 
@@ -349,8 +324,8 @@ class TestHungKeystone(KeystoneTestCase):
     def test_hung(self) -> None:
         """One request waits for the timeout. During the pause after it, no call waits."""
         self.eventually(lambda: self.reserve(self.p1))
-        self.addCleanup(self.keystone.resume)
-        self.keystone.hang()
+        self.addCleanup(self.keystone.service.resume)
+        self.keystone.service.pause()
         self.later(TTL)
         with mock.patch.object(Cache, "_note_outage", autospec=True, side_effect=Cache._note_outage) as failed:
             for _ in range(6):
@@ -358,7 +333,7 @@ class TestHungKeystone(KeystoneTestCase):
             self.assertEqual(1, failed.call_count)
         self.assertIn("does not respond in time", self.log.output)
 
-        self.keystone.resume()
+        self.keystone.service.resume()
         self.keystone.set_limit(self.service, "gpu", 7, project_id=self.p1)
 
         def is_new() -> bool:

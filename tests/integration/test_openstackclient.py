@@ -67,10 +67,12 @@ class TestCommands(test_rest_api.PersonasTestCase):
 
     def new_user(self, name: str, project_id: str, role: str) -> None:
         """A user with this role in the project, who can run commands."""
-        user, password = self.keystone.create_user()
-        [found] = self.keystone.admin.get("/users", params={"name": user}).json()["users"]
-        self.keystone.grant(found["id"], project_id, role)
-        self.people[name] = variables(self.keystone, user, password, project_id)
+        user = self.keystone.create_user(f"projects/{project_id}", role)
+        self.people[name] = variables(self.keystone, *user, project_id)
+
+    @property
+    def name_of_project(self) -> str:
+        return str(self.keystone.admin.get(f"/projects/{self.project}").json()["project"]["name"])
 
     def run_as(self, who: str, *arguments: str, status: int = 0) -> str:
         """Run ``openstack accelerator quota``; returns what it prints: on an error, on stderr."""
@@ -83,7 +85,7 @@ class TestCommands(test_rest_api.PersonasTestCase):
         return json.loads(self.run_as(who, *arguments, "-f", "json", status=status))
 
     def test_an_admin(self) -> None:
-        name = self.keystone.admin.get(f"/projects/{self.project}").json()["project"]["name"]
+        name = self.name_of_project
         self.run_as("alice", "set", "gpu=12", "fpga=0", name, "--reason", "two cards")
         self.assertEqual(
             [{"Resource": "fpga", "Limit": 0}, {"Resource": "gpu", "Limit": 12}],
@@ -139,8 +141,8 @@ class TestCommands(test_rest_api.PersonasTestCase):
         self.new_user("rita", self.project, "reader")
         [_, row] = self.json_as("rita", "show", "--usage")
         self.assertEqual(("gpu", 10, 3, 7), (row["Resource"], row["Limit"], row["In Use"], row["Fits"]))
-        name = self.keystone.admin.get(f"/projects/{self.project}").json()["project"]["name"]
-        self.assertEqual("True", self.run_as("rita", "check", "gpu=7", name, "-f", "value", "-c", "granted").strip())
+        amount = ("check", "gpu=7", self.name_of_project)
+        self.assertEqual("True", self.run_as("rita", *amount, "-f", "value", "-c", "granted").strip())
         answer = self.json_as("rita", "check", "gpu=8", status=1)
         self.assertEqual((False, 10), (answer["granted"], answer["violations"][0]["limit"]))
         self.assertEqual([self.project] * 2, [row["Project ID"] for row in self.json_as("rita", "list", "--tree")])

@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 import logging
-import os
-import signal
 from typing import Any
 
 import fixtures as fx
 
-from tests import installing, needs
 from tests.cli import base
 from tests.integration import regions
 from tests.integration import server as servers
+from tests.servers import sharing
 
 PODS = ("north", "south")
 LIMITS_SECONDS = (3, 15, 60)
@@ -27,11 +25,9 @@ class PodRegionsTest(base.CliTestCase):
         self.patch(logging.getLogger("keystoneauth.discover"), "disabled", True)
         # Those of openstacksdk would be printed to stderr.
         self.useFixture(fx.WarningsFilter([{"action": "ignore", "category": PendingDeprecationWarning}]))
-        try:
-            self.keystone = servers.running("flat")
-            self.regions = self.useFixture(regions.Regions(self.keystone, len(PODS))).regions
-        except installing.NotAvailable as reason:
-            needs.missing(self, f"no Keystone or Placement: {reason}")
+        self.keystone = sharing.need(self, "Keystone", servers.running, "flat")
+        found = regions.Regions(self.keystone, len(PODS))
+        self.regions = sharing.need(self, "Placement", self.useFixture, found).regions
         for pod, region in zip(PODS, self.regions, strict=True):
             self.good("pod", "create", pod, "--threshold", "75", "--endpoint", f"{regions.CLOUD}/{region.name}")
 
@@ -61,8 +57,7 @@ class PodRegionsTest(base.CliTestCase):
 
         # One does not answer: its process is suspended, and keeps its port.
         north.allocate(node, "PGPU", 2)
-        pid = south.placement.pid
-        os.kill(pid, signal.SIGSTOP)
+        south.placement.pause()
         for limit_seconds in LIMITS_SECONDS:
             found = self.collect(limit_seconds, status=1)
             self.assertEqual((8, 0, f"It did not answer within {limit_seconds} seconds."), found["south"])

@@ -6,14 +6,14 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from keystoneauth1.identity.v3 import Password
 from keystoneauth1.session import Session
 
 import cyborg_quota
-from tests import base, installing, needs
+from tests import base
 from tests.api import server as api_server
 from tests.integration import rest_api
 from tests.integration import server as servers
+from tests.servers import sharing
 
 
 class PersonasTestCase(base.LedgerTestCase):
@@ -21,13 +21,10 @@ class PersonasTestCase(base.LedgerTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        try:
-            self.keystone = servers.running("flat")
-        except installing.NotAvailable as reason:
-            needs.missing(self, f"no Keystone: {reason}")
+        self.keystone = sharing.need(self, "Keystone", servers.running, "flat")
         self.parent, self.project, self.elsewhere = (self.new_project(name) for name in ("parent", "project", "other"))
         self.prepare_ledger()
-        self.api = rest_api.running(self.url, self.keystone, os.getpid())
+        self.api = rest_api.running(self.url, self.keystone)
 
     def new_project(self, name: str) -> str:
         return self.keystone.create("project", name=f"{name}-{os.urandom(4).hex()}", domain_id="default")
@@ -45,13 +42,8 @@ class PersonasTestCase(base.LedgerTestCase):
 
     def user(self, project_id: str, role: str) -> Session:
         """A session of a new user with this role in the project."""
-        name, password = self.keystone.create_user()
-        users = self.keystone.admin.get("/users", params={"name": name}).json()["users"]
-        self.keystone.grant(users[0]["id"], project_id, role)
-        auth = Password(
-            self.keystone.url, username=name, password=password, user_domain_id="default", project_id=project_id
-        )
-        return Session(auth)
+        user = self.keystone.create_user(f"projects/{project_id}", role)
+        return self.keystone.session(*user, project_id=project_id)
 
     def ask(self, session: Session, path: str, method: str = "GET", *, is_failing: bool = False, **options: Any) -> Any:
         answer = session.request(f"{self.api.url}{path}", method, raise_exc=False, **options)
@@ -115,15 +107,9 @@ class TestPersonas(PersonasTestCase):
             self.assertEqual("cyborg_quota.unauthorized", answer.json()["errors"][0]["code"])
 
     def check_token_of_a_domain(self) -> None:
-        name, password = self.keystone.create_user()
-        [user] = self.keystone.admin.get("/users", params={"name": name}).json()["users"]
-        role_id = self.keystone._role_id("admin")
-        self.keystone.admin.put(f"/domains/default/users/{user['id']}/roles/{role_id}")
-        auth = Password(
-            self.keystone.url, username=name, password=password, user_domain_id="default", domain_id="default"
-        )
-        self.assertEqual(404, self.ask(Session(auth), f"/v2/quotas/{self.project}").status_code)
-        self.assertEqual(403, self.ask(Session(auth), "/v2/quotas").status_code)
+        session = self.keystone.session(*self.keystone.create_user("domains/default", "admin"), domain_id="default")
+        for path, status in ((f"/v2/quotas/{self.project}", 404), ("/v2/quotas", 403)):
+            self.assertEqual(status, self.ask(session, path).status_code)
 
     def check_without_keystone(self) -> None:
         session = self.user(self.project, "reader")

@@ -168,10 +168,11 @@ class TestReads(oslotest.base.BaseTestCase):
 
     def test_a_scrape_waits_two_seconds_for_keystone(self) -> None:
         """Keystone accepts connections and does not answer."""
-        silent = self.useFixture(SilentServer())
+        silent = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(silent.close)
         conf = keystones.settings(
             oslo_limit__auth_type="password",
-            oslo_limit__auth_url=f"http://127.0.0.1:{silent.port}/v3",
+            oslo_limit__auth_url=f"http://127.0.0.1:{silent.getsockname()[1]}/v3",
             metrics__project_names=True,
             metrics__projects=["*"],
         )
@@ -184,14 +185,3 @@ class TestReads(oslotest.base.BaseTestCase):
         self.assertNotIn("project_info", text)
         self.assertGreater(elapsed, exporter.NAMES_TIMEOUT_SECONDS - 0.1)
         self.assertLess(elapsed, exporter.NAMES_TIMEOUT_SECONDS + 2)
-
-
-class SilentServer(fx.Fixture):
-    """A socket that accepts connections in the kernel, and never answers."""
-
-    port: int
-
-    def _setUp(self) -> None:
-        listener = socket.create_server(("127.0.0.1", 0))
-        self.addCleanup(listener.close)
-        self.port = listener.getsockname()[1]

@@ -21,6 +21,8 @@ from cyborg_quota.conf import opts
 from cyborg_quota.types.capacity import RETRY_SECONDS
 from tests import needs
 from tests.cli import base as cli
+from tests.cyborgs.service import Service
+from tests.cyborgs.starting import ProgramStarter
 from tests.servers import machine
 from tests.servers.prometheus import RULES, Prometheus, promtool
 
@@ -109,10 +111,9 @@ class TestServer(cli.CliTestCase):
         """Start gunicorn with the shipped file, at the address of the test."""
         command = [sys.executable, "-m", "gunicorn", "--config", str(ETC / "wsgi/cyborg-quota-metrics-gunicorn.py")]
         command += ["--bind", self.ledger, "--env", f"OS_CYBORG_QUOTA_CONFIG_FILES={self.conf}"]
-        with (self.directory / "gunicorn.log").open("wb") as log:
-            process = subprocess.Popen(machine.ends_with_parent(command), stdout=log, stderr=log)
-        self.addCleanup(process.wait)
-        self.addCleanup(process.terminate)
+        service = Service("gunicorn", command, self.directory, bool, starter=ProgramStarter())
+        self.addCleanup(service.stop)
+        service.launch()
 
     def make_ledger(self) -> None:
         self.good("set", "--default", "gpu=10", "fpga=-1")

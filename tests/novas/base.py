@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Iterator
 
 import sqlalchemy as sa
 from oslo_config import cfg
@@ -14,10 +12,11 @@ from oslotest import base
 import cyborg_quota
 from cyborg_quota.conf import loading
 from tests import base as ledger_base
-from tests import fixtures, installing, invariants, needs
-from tests.cyborgs.service import ServiceError
+from tests import fixtures, invariants
+from tests.cyborgs import quota
 from tests.novas.cloud import Cloud
 from tests.servers import machine
+from tests.servers.sharing import need, once_per_process
 
 VARIABLE = "CYBORG_QUOTA_TEST_NOVA"
 AGREE_SECONDS = 60.0
@@ -25,19 +24,12 @@ OPTIONS = "bind_expire = 30"
 """No reconciliation: the charges must be correct without one."""
 
 
-@functools.cache
-def of_this_process(_pid: int) -> Cloud | installing.NotAvailable | ServiceError:
-    """Return the cloud that this process's tests share, or the reason why there is none."""
-    try:
-        made = Cloud(OPTIONS)
-    except installing.NotAvailable as reason:
-        return reason
+@once_per_process
+def of_this_process() -> Cloud:
+    """Return the cloud that this process's tests share. Raises NotAvailable, ServiceError."""
+    made = Cloud(OPTIONS)
     fixtures.at_exit(made.close)
-    try:
-        made.start()
-    except (installing.NotAvailable, ServiceError) as reason:
-        made.close()
-        return reason
+    made.start()
     return made
 
 
@@ -60,26 +52,15 @@ class Ledger:
 
     def problems(self, *, arqs: bool = True) -> list[str]:
         """The differences between the counters and Cyborg's bound ARQs. ``arqs``: include other ARQs that are left."""
-        return [*self._problems(), *(self._unbound() if arqs else [])]
-
-    def _unbound(self) -> Iterator[str]:
-        for arq in self._cloud.records.arqs().values():
-            if arq.state != "Bound":
-                yield f"ARQ {arq.uuid} is {arq.state}"
-
-    def _problems(self) -> Iterator[str]:
-        charged = {
-            usage.project_id: usage.usage.used
-            for usage in self.engine.list_usages(ledger_base.ADMIN)
-            if usage.resource == "fpga" and usage.usage.used
-        }
-        bound = self._cloud.records.bound()
+        found = self._cloud.records.arqs().values() if arqs else ()
+        problems = [f"ARQ {arq.uuid} is {arq.state}" for arq in found if arq.state != "Bound"]
+        charged, bound = quota.charged(self.engine), self._cloud.records.bound()
         if charged != bound:
-            yield f"charged {charged}, bound {bound}"
-        for row in self.engine.list_reservations(ledger_base.ADMIN, state="reserved"):
-            yield f"reserved for ARQ {row.consumer}"
+            problems.append(f"charged {charged}, bound {bound}")
+        reserved = self.engine.list_reservations(ledger_base.ADMIN, state="reserved")
+        problems += [f"reserved for ARQ {row.consumer}" for row in reserved]
         with self._sql.connect() as connection:
-            yield from map(str, invariants.find_violations(connection))
+            return problems + invariants.find_violations(connection)
 
     def wait_until_equal(self, *, arqs: bool = True) -> list[str]:
         """Wait until there is no difference; returns those that remain."""
@@ -99,10 +80,7 @@ class NovaTestCase(base.BaseTestCase):
         super().setUp()
         if not os.environ.get(VARIABLE):
             self.skipTest(f"a whole cloud takes minutes: tox -e nova, or {VARIABLE}=1")
-        try:
-            self.cloud = self._cloud()
-        except installing.NotAvailable as reason:
-            needs.missing(self, f"no Nova: {reason}")
+        self.cloud = need(self, "Nova", of_this_process)
         self.ledger = Ledger(self.cloud)
         self.addCleanup(self.ledger.close)
         self.user = self.cloud.create_user()
@@ -110,13 +88,6 @@ class NovaTestCase(base.BaseTestCase):
         self.ledger.set_limit(self.project_id, self.limit)
         self.one_device, self.two_devices = self.cloud.flavors
         self.addCleanup(self.delete_all)
-
-    @staticmethod
-    def _cloud() -> Cloud:
-        found = of_this_process(os.getpid())
-        if isinstance(found, Exception):
-            raise found
-        return found
 
     def delete_all(self) -> None:
         """Free the hosts' devices for the next test."""

@@ -16,9 +16,8 @@ from cyborg_quota.db import schema
 from cyborg_quota.db.database import Database
 from tests import fixtures
 from tests.cyborgs import quota
-from tests.cyborgs.client import call
 from tests.cyborgs.records import Records
-from tests.cyborgs.service import Service, ServiceError
+from tests.cyborgs.service import Service, ServiceError, WebSettings, start_all, web_service
 from tests.cyborgs.starting import Starter
 from tests.installing import NotAvailable
 from tests.integration.server import Keystone
@@ -38,7 +37,6 @@ WEB = {
     "cyborg": ("cyborg_quota.cyborg.wsgi:application", 8),
 }
 """{service: its WSGI application, and its number of threads}"""
-SERVE = str(pathlib.Path(quota.__file__).with_name("serve.py"))
 COMPUTE = str(pathlib.Path(__file__).with_name("compute.py"))
 START_SECONDS = 120.0
 
@@ -88,9 +86,9 @@ class Cloud:
 
     def _web(self, name: str, application: str, threads: int) -> Service:
         arguments = self._files("cyborg") if name == "cyborg" else []
-        command = [str(self.programs / "python"), SERVE, application, str(self._ports[name]), str(threads), *arguments]
-        url = self.urls[name]
-        return Service(name, command, self.workdir, lambda _output: _serves(url), self._environ(), starter=self.starter)
+        settings = WebSettings(self.programs, self.workdir, self._environ(), ready=range(500))
+        port = self._ports[name]
+        return web_service(name, application, port, threads, arguments, settings=settings, starter=self.starter)
 
     def _files(self, *names: str) -> list[str]:
         return [f"--config-file={self.workdir / name}.conf" for name in names if name]
@@ -114,9 +112,9 @@ class Cloud:
             self.bus.wait()
         except ServerError as error:
             raise NotAvailable(str(error)) from error
-        self._start(*self.web.values(), self.scheduler, self.nova_conductor, self.conductor)
+        start_all(*self.web.values(), self.scheduler, self.nova_conductor, self.conductor)
         self.admin.call("network", "GET", "/v2.0/networks")  # a new Neutron cannot list ports before its first query
-        self._start(*self.computes.values())
+        start_all(*self.computes.values())
         discover = self._command("discover", "nova-manage", *self._files("nova"), "cell_v2", "discover_hosts")
         discover.launch()
         for host, agent in self.agents.items():
@@ -139,10 +137,7 @@ class Cloud:
         """Make the user of the services, and the catalogue; returns the user's password."""
         keystone = self.keystone
         project_id = keystone.create("project", name=configuration.PROJECT, domain_id="default")
-        password = os.urandom(8).hex()
-        user_id = keystone.create("user", name=configuration.USER, password=password, domain_id="default")
-        for role in ("admin", "service"):
-            keystone.grant(user_id, project_id, role)
+        _, password = keystone.create_user(f"projects/{project_id}", "admin", "service", name=configuration.USER)
         paths = {"nova": "/v2.1", "cyborg": "/v2"}
         for name, kind in configuration.TYPES.items():
             service_id = keystone.create("service", type=kind, name=name)
@@ -190,13 +185,6 @@ class Cloud:
     def _run(self, name: str, program: str, *arguments: str) -> None:
         self._command(name, program, *arguments).finish()
 
-    @staticmethod
-    def _start(*services: Service) -> None:
-        for service in services:
-            service.launch()
-        for service in services:
-            service.wait()
-
     def _make_image(self) -> None:
         """Make an image that no guest reads."""
         described = {"name": "image", "disk_format": "raw", "container_format": "bare", "visibility": "public"}
@@ -221,7 +209,7 @@ class Cloud:
         """Make a user with the role member in a project of its own."""
         name = f"project-{os.urandom(4).hex()}"
         project_id = self.keystone.create("project", name=name, domain_id="default")
-        user, password = self.keystone.create_user(project_id=project_id)
+        user, password = self.keystone.create_user(f"projects/{project_id}", "member")
         return User(self, user, password, name, project_id)
 
     def wait_for_state(self, host: str, state: str) -> None:
@@ -257,9 +245,3 @@ class Cloud:
         self.keystone.close()
         shutil.rmtree(self.workdir, ignore_errors=True)
         self._lock.close()
-
-
-def _serves(url: str) -> bool:
-    with contextlib.suppress(OSError):
-        return call(url, "GET", "/").status < 500
-    return False

@@ -16,9 +16,6 @@ KEPT = 4
 """The maximum number of servers per user."""
 PAUSE_SECONDS = 0.5
 
-Outcomes = collections.Counter[tuple[str, str]]
-"""{(call, HTTP status or the name of the error): count}"""
-
 
 class Load:
     """One user, in a thread of its own. ``flavors``: with one device and with two."""
@@ -28,7 +25,8 @@ class Load:
         self._flavors = flavors
         self._image_id = image_id
         self._rng = random.Random(seed)
-        self.outcomes: Outcomes = collections.Counter()
+        self.outcomes: collections.Counter[tuple[str, str]] = collections.Counter()
+        """{(call, HTTP status or the name of the error): count}"""
 
     def work(self, stop: threading.Event) -> None:
         """Run until stopped; the call in progress is completed."""

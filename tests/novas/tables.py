@@ -7,14 +7,13 @@ A dump belongs to the environment with which it was made: another environment ha
 from __future__ import annotations
 
 import pathlib
-import subprocess
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 import sqlalchemy as sa
 
-from tests.servers import machine
+from tests.faults import backups
 
-TIMEOUT_SECONDS = 120.0
 CELLS = "UPDATE cell_mappings SET database_connection = :url, transport_url = :bus WHERE name = :name"
 
 
@@ -23,9 +22,7 @@ def keep(databases: Mapping[str, str], directory: pathlib.Path) -> None:
     half = directory.with_suffix(".half")
     half.mkdir(parents=True, exist_ok=True)
     for name, url in databases.items():
-        command = [machine.find("mariadb-dump"), "--no-defaults", *_login(url)]
-        with (half / f"{name}.sql").open("wb") as out:
-            subprocess.run(command, check=True, stdout=out, env=_environ(url), timeout=TIMEOUT_SECONDS)
+        backups.dump(url, half / f"{name}.sql")
     half.rename(directory)
 
 
@@ -33,13 +30,8 @@ def restore(databases: Mapping[str, str], directory: pathlib.Path) -> bool:
     """Load the files, concurrently. Returns False if there are none."""
     if not directory.exists():
         return False
-    running = []
-    for name, url in databases.items():
-        command = [machine.find("mariadb"), "--no-defaults", *_login(url)]
-        with (directory / f"{name}.sql").open("rb") as text:
-            running.append(subprocess.Popen(command, stdin=text, env=_environ(url)))
-    statuses = [process.wait(TIMEOUT_SECONDS) for process in running]
-    assert not any(statuses), statuses
+    with ThreadPoolExecutor(len(databases)) as pool:
+        list(pool.map(lambda name: backups.load(databases[name], directory / f"{name}.sql"), databases))
     return True
 
 
@@ -49,12 +41,3 @@ def point_cells(api: str, cells: Mapping[str, str], bus: str) -> None:
         for name, url in cells.items():
             values = {"url": url, "bus": "none:///" if name == "cell0" else bus, "name": name}
             connection.execute(sa.text(CELLS), values)
-
-
-def _login(url: str) -> list[str]:
-    where = sa.make_url(url)
-    return [f"--host={where.host}", f"--port={where.port}", f"--user={where.username}", str(where.database)]
-
-
-def _environ(url: str) -> dict[str, str]:
-    return {"MYSQL_PWD": str(sa.make_url(url).password), "PATH": machine.search_path()}

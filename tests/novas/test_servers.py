@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 
 from keystoneauth1 import exceptions as ksa_exceptions
 
@@ -26,22 +28,15 @@ class TestLimit(base.NovaTestCase):
         self.assert_charged(3)
 
     def test_two_devices_each(self) -> None:
-        """All of a server's devices are charged or none, so that a smaller server can use the remaining quota."""
-        self.active(self.two_devices)
-        [refused] = self.user.create_servers(self.two_devices)
-        self.assertEqual("ERROR", self.user.wait(refused))
-        self.assert_charged(2)
-        self.active(self.one_device)
-        self.assert_charged(3)
+        """All of a server's devices are charged or none, so that a smaller server can use the remaining quota.
 
-    def test_message_of_a_refusal(self) -> None:
-        """Cyborg's answer contains the sentence, but Nova 34 keeps only its status.
-
-        The conductor's log names the server, and the user can read limit and use.
+        Cyborg's answer contains the sentence of the refusal, but Nova 34 keeps only its status. The conductor's log
+        names the server, and the user can read limit and use.
         """
         self.active(self.two_devices)
         [refused] = self.user.create_servers(self.two_devices)
         self.assertEqual("ERROR", self.user.wait(refused))
+        self.assert_charged(2)
         shown = self.user.openstack("server", "show", "-f", "json", refused)
         fault = shown["fault"]["message"]
         self.assertIn("Invalid response from Cyborg: <Response [403]>", fault)
@@ -56,6 +51,8 @@ class TestLimit(base.NovaTestCase):
         detail = self.user.call("accelerator", "GET", f"/v2/quotas/{self.project_id}/detail")["quota"]["fpga"]
         expected = {"limit": 3, "in_use": 2, "reserved": 0, "fits": 1, "bound_by": None}
         self.assertEqual(expected, detail)
+        self.active(self.one_device)
+        self.assert_charged(3)
 
 
 class TestLifecycle(base.NovaTestCase):
@@ -110,17 +107,23 @@ class TestDeadHost(base.NovaTestCase):
     def host_of(self, server: str) -> str:
         return str(self.cloud.admin.show(server)["OS-EXT-SRV-ATTR:host"])
 
-    def test_evacuate(self) -> None:
-        """The old devices are released; the new ones are charged to the project whose token Nova used, the admin's.
-
-        So Cyborg hides them from the server's own project, whose delete leaves them bound, and they stay charged.
-        """
-        [server] = self.active(self.two_devices)
+    @contextlib.contextmanager
+    def evacuated(self, flavor: str) -> Iterator[str]:
+        """A server whose host is dead while the block runs, and which runs on the other host."""
+        [server] = self.active(flavor)
         host = self.host_of(server)
         with self.cloud.dead(host):
             self.cloud.admin.act(server, "evacuate", {})
             machine.wait_until(lambda: self.host_of(server) != host, 60.0)
             self.assertEqual("SHUTOFF", self.user.wait(server))  # as of API version 2.95
+            yield server
+
+    def test_evacuate(self) -> None:
+        """The old devices are released; the new ones are charged to the project whose token Nova used, the admin's.
+
+        So Cyborg hides them from the server's own project, whose delete leaves them bound, and they stay charged.
+        """
+        with self.evacuated(self.two_devices) as server:
             self.assert_charged(0)
             self.assertEqual({self.cloud.admin_project_id: 2}, self.cloud.records.bound())
         self.user.delete(server)
@@ -133,12 +136,7 @@ class TestDeadHost(base.NovaTestCase):
         self.assertEqual({}, self.cloud.records.bound())
 
     def test_evacuated_and_deleted_by_the_admin(self) -> None:
-        [server] = self.active(self.one_device)
-        host = self.host_of(server)
-        with self.cloud.dead(host):
-            self.cloud.admin.act(server, "evacuate", {})
-            machine.wait_until(lambda: self.host_of(server) != host, 60.0)
-            self.assertEqual("SHUTOFF", self.user.wait(server))
+        with self.evacuated(self.one_device) as server:
             self.assertEqual({self.cloud.admin_project_id: 1}, self.cloud.records.bound())
             self.cloud.admin.delete(server)
             machine.wait_until(lambda: server not in self.user.servers(), 60.0)

@@ -10,8 +10,6 @@ import tempfile
 from typing import TYPE_CHECKING, Any
 
 from keystoneauth1.adapter import Adapter
-from keystoneauth1.identity.v3 import Password
-from keystoneauth1.session import Session
 
 from tests.cyborgs.starting import ProcessSettings
 from tests.novas.configuration import REGION
@@ -46,15 +44,8 @@ class User:
             "OS_REGION_NAME": REGION,
             "OS_COMPUTE_API_VERSION": COMPUTE_VERSION,
         }
-        auth = Password(
-            cloud.keystone.url,
-            username=name,
-            password=password,
-            project_name=project,
-            user_domain_id="default",
-            project_domain_id="default",
-        )
-        self._session = Session(auth, timeout=CALL_SECONDS)
+        self._session = cloud.keystone.session(name, password, project_name=project, project_domain_id="default")
+        self._session.timeout = CALL_SECONDS
 
     # --- the command ---
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import socket
 import urllib.parse
 
 import fixtures as fx
@@ -72,13 +71,6 @@ class SecretsTestCase(base.CliTestCase):
         output = ended.out + ended.err
         self.assertEqual([], pieces_in(output + self.new_log()), output)
         return ended.status
-
-
-def closed_port() -> int:
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        port: int = closed.getsockname()[1]
-        return port
 
 
 QUICK = "[quota]\nretry_seconds = 0\nconnect_timeout = 1\n"

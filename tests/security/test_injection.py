@@ -7,7 +7,6 @@ import json
 import logging
 import pathlib
 import unicodedata
-from collections.abc import Iterator
 from typing import Any
 
 import fixtures as fx
@@ -36,6 +35,7 @@ CONTROLS = (
     "a\tb",
     "a\bb", "a\x7fb", "a\u2028b", "a\u2029b", "a\x85b", "a\x0bb", "a\x0cb", "\ud800", "a\udfffb",
 )  # fmt: skip
+ARGUMENTS = [text for text in CONTROLS if "\0" not in text]
 TURNING = ("a\u202eb", "a\u2066b", "a\u200fb", "a\u061cb")
 """Characters that reverse the direction of the following text: a terminal shows the rest of the line reversed."""
 
@@ -142,11 +142,8 @@ class TestCommandLine(cli.CliTestCase):
             self.assertNotIn(unicodedata.category(char), ("Cc", "Cs", "Zl", "Zp"), ascii(text))
             self.assertNotIn(char, "".join(TURNING).replace("a", "").replace("b", ""))
 
-    def hostile(self) -> Iterator[str]:
-        yield from (name for name in CONTROLS if "\0" not in name)
-
     def test_arguments(self) -> None:
-        for name in self.hostile():
+        for name in ARGUMENTS:
             for argv in (
                 ("reserve", "--project", name, "gpu=1"),
                 ("reserve", "--project", "p", "--consumer", name, "gpu=1"),
@@ -163,7 +160,7 @@ class TestCommandLine(cli.CliTestCase):
 
     def test_files(self) -> None:
         header = b"time,event,consumer,project,resource,amount\n"
-        for name in self.hostile():
+        for name in ARGUMENTS:
             data = name.encode("utf-8", "surrogatepass")
             for file, text, argv in (
                 ("t.csv", header + b"0,reserve," + data + b",p,gpu,1\n", ("replay",)),
@@ -191,8 +188,7 @@ class TestCommandLine(cli.CliTestCase):
             ):
                 driver = "\n[limits]\ndriver = database" if "enforcement_model" in option else ""
                 self.configure(f"{option} = {name}{driver}")
-                output = self.call("list", "--usage").err
-                self.shown_safely(output)
+                self.shown_safely(self.call("list", "--usage").err)
 
     def test_tables_of_database_content(self) -> None:
         """Written by hand, or by a release that accepted it: it changes neither the table nor the terminal's state."""

@@ -9,13 +9,13 @@ import pathlib
 import re
 import time
 import zlib
-from collections.abc import Iterator
 
 import sqlalchemy as sa
 import testscenarios
 
 from tests import fixtures, hooks
 from tests.security.secrets import BARE, PASSWORD, QUICK, WORDS, SecretsTestCase, pieces_in
+from tests.servers import machine
 
 load_tests = testscenarios.load_tests_apply_scenarios
 
@@ -27,12 +27,12 @@ class ServersTestCase(SecretsTestCase):
         super().setUp()
         admin = sa.make_url(str(fixtures.admin_url(self.backend)))
         self.user = f"u{os.getpid()}"
-        self.sql(f"CREATE USER {self.quoted(self.user)} {self.identified()}")
-        self.addCleanup(self.sql, f"DROP USER {self.quoted(self.user)}")
         name = sa.make_url(self.url).database
         if self.backend == "mariadb":
-            self.sql(f"GRANT ALL ON {name}.* TO {self.quoted(self.user)}")
+            self.create_user(f"'{self.user}'@'127.0.0.1'", "IDENTIFIED BY")
+            self.sql(f"GRANT ALL ON {name}.* TO '{self.user}'@'127.0.0.1'")
         else:
+            self.create_user(self.user, "LOGIN PASSWORD")
             self.sql(f"ALTER DATABASE {name} OWNER TO {self.user}")
             self.addCleanup(self.sql, f"ALTER DATABASE {name} OWNER TO {admin.username}")
             self.change_owner(self.user)
@@ -54,11 +54,9 @@ class ServersTestCase(SecretsTestCase):
         ):
             cursor.execute(statement)
 
-    def quoted(self, user: str) -> str:
-        return f"'{user}'@'127.0.0.1'" if self.backend == "mariadb" else user
-
-    def identified(self) -> str:
-        return f"IDENTIFIED BY '{PASSWORD}'" if self.backend == "mariadb" else f"LOGIN PASSWORD '{PASSWORD}'"
+    def create_user(self, name: str, how: str) -> None:
+        self.sql(f"CREATE USER {name} {how} '{PASSWORD}'")
+        self.addCleanup(self.sql, f"DROP USER {name}")
 
     def connect(self, url: sa.URL) -> None:
         text = url.render_as_string(hide_password=False).replace("$", "$$")
@@ -116,7 +114,7 @@ class TestProcesses(ServersTestCase):
         seen: set[int] = set()
         deadline = time.monotonic() + 60
         while len(seen) < 2 and time.monotonic() < deadline:
-            for pid in _family(process.pid):
+            for pid in (process.pid, *machine.descendants(process.pid)):
                 line = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
                 self.assertEqual([], pieces_in(line), line)
                 if line:
@@ -131,14 +129,3 @@ class TestProcesses(ServersTestCase):
 def _streams(picture: bytes) -> list[int]:
     """Return where the compressed texts of a PNG may begin."""
     return [found.start() for found in re.finditer(b"\x78[\x01\x5e\x9c\xda]", picture)][:1]
-
-
-def _family(pid: int) -> Iterator[int]:
-    yield pid
-    for task in pathlib.Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = task.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == pid:
-            yield from _family(int(task.parent.name))

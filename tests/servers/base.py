@@ -12,7 +12,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, ClassVar, TypeVar
 
@@ -27,6 +27,14 @@ STOP_TIMEOUT_SECONDS = 30.0
 _ERROR_WORDS = ("ERROR", "FATAL", "error:")
 
 T = TypeVar("T", bound="Startable")
+
+
+@contextlib.contextmanager
+def session(url: str) -> Iterator[sqlalchemy.Connection]:
+    """A connection in autocommit mode, which is closed after the block."""
+    engine = sqlalchemy.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sqlalchemy.pool.NullPool)
+    with engine.connect() as connection:
+        yield connection
 
 
 class Startable(abc.ABC):
@@ -164,13 +172,20 @@ class Server(Startable):
 
     def _answers(self) -> bool:
         """Return whether it answers a query."""
-        engine = sqlalchemy.create_engine(self.url, poolclass=sqlalchemy.pool.NullPool)
-        try:
-            with engine.connect() as connection:
-                connection.execute(sqlalchemy.text("SELECT 1"))
-        except sqlalchemy.exc.DBAPIError:
-            return False
-        return True
+        with contextlib.suppress(sqlalchemy.exc.DBAPIError), session(self.url) as connection:
+            return connection.exec_driver_sql("SELECT 1").scalar() == 1
+        return False
+
+    def create_database(self, name: str) -> str:
+        """Make an empty database, in the place of an existing one; returns its URL."""
+        with session(self.url) as connection:
+            connection.exec_driver_sql(f"DROP DATABASE IF EXISTS {name}")
+            connection.exec_driver_sql(f"CREATE DATABASE {name}")
+        return self.url_of(name)
+
+    def url_of(self, database: str) -> str:
+        """Return the URL of a database."""
+        return sqlalchemy.make_url(self.url).set(database=database).render_as_string(hide_password=False)
 
     def stop(self) -> None:
         """Shut down properly; the data stays. Does nothing if it does not run."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import sqlalchemy
 
 from tests.servers import machine
-from tests.servers.base import ADMIN, Startable
+from tests.servers.base import ADMIN, Startable, session
 from tests.servers.mariadb import MariaDB
 
 LIBRARIES = (
@@ -104,8 +104,7 @@ class Node(MariaDB):
 
     def _status(self) -> dict[str, str]:
         """Return its status variables; empty if it does not answer."""
-        engine = sqlalchemy.create_engine(self.url, poolclass=sqlalchemy.pool.NullPool)
-        with contextlib.suppress(sqlalchemy.exc.DBAPIError), engine.connect() as connection:
+        with contextlib.suppress(sqlalchemy.exc.DBAPIError), session(self.url) as connection:
             return dict(connection.exec_driver_sql("SHOW STATUS LIKE 'wsrep_%%'").all())
         return {}
 

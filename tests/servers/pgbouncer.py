@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -63,25 +64,12 @@ class PgBouncer(Server):
         """Sends a single statement: in statement mode there are no transactions."""
         import psycopg2  # a dependency only of the tests that use PostgreSQL
 
-        server = self._server_url
-        try:
-            connection = psycopg2.connect(
-                host="127.0.0.1",
-                port=self.port,
-                dbname=server.database,
-                user=server.username,
-                password=server.password,
-            )
-        except psycopg2.OperationalError:
-            return False
-        connection.autocommit = True
-        try:
+        address = self.url.replace("+psycopg2", "")
+        with contextlib.suppress(psycopg2.Error), contextlib.closing(psycopg2.connect(address)) as connection:
+            connection.autocommit = True
             connection.cursor().execute("SELECT 1")
-        except psycopg2.Error:
-            return False
-        finally:
-            connection.close()
-        return True
+            return True
+        return False
 
     def _command(self, data: Path) -> list[str]:
         return [machine.find("pgbouncer"), str(data.parent / "pgbouncer.ini")]

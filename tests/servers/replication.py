@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import abc
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 
-import sqlalchemy
-
 from tests.servers import machine
-from tests.servers.base import ADMIN, Server, Startable
+from tests.servers.base import ADMIN, Server, Startable, session
 from tests.servers.mariadb import MariaDB
 from tests.servers.postgresql import PostgreSQL
 
 CATCH_UP_TIMEOUT_SECONDS = 30.0
 _NO_TIMEOUT_MILLISECONDS = 2**31
-
-
-@contextlib.contextmanager
-def session(server: Server) -> Iterator[sqlalchemy.Connection]:
-    """Return a connection of the administrator, in autocommit mode."""
-    engine = sqlalchemy.create_engine(server.url, isolation_level="AUTOCOMMIT", poolclass=sqlalchemy.pool.NullPool)
-    with engine.connect() as connection:
-        yield connection
 
 
 class Pair(Startable):
@@ -37,16 +25,31 @@ class Pair(Startable):
 
     def __init__(self, *, synchronous: bool = True) -> None:
         self.synchronous = synchronous
-        self.retired: list[Server] = []
+        self.primary = self._make_primary()
+        self._made = [self.primary]
 
     def start(self) -> None:
         self.primary.start()
+        self.add_replica()
+
+    def close(self) -> None:
+        for server in reversed(self._made):
+            server.close()
+
+    def add_replica(self) -> None:
+        """Make a new replica of the present primary, from scratch."""
+        self.replica = self._make_replica()
+        self._made.append(self.replica)
         self.replica.start()
         self._connect_replica()
 
-    def close(self) -> None:
-        for server in (self.replica, self.primary, *self.retired):
-            server.close()
+    @abc.abstractmethod
+    def _make_primary(self) -> Server:
+        """Return a server that is not started yet."""
+
+    @abc.abstractmethod
+    def _make_replica(self) -> Server:
+        """Return one for the present primary, with its password."""
 
     @property
     @abc.abstractmethod
@@ -68,14 +71,6 @@ class Pair(Startable):
     @abc.abstractmethod
     def demote(self) -> None:
         """Make the running primary refuse changes, as before a planned change of roles. Its sessions stay open."""
-
-    @abc.abstractmethod
-    def add_replica(self) -> None:
-        """Make a new replica of the present primary, from scratch."""
-
-    def _swap(self) -> None:
-        self.retired.append(self.primary)
-        self.primary = self.replica
 
 
 class PostgreSQLStandby(PostgreSQL):
@@ -106,10 +101,13 @@ class PostgreSQLStandby(PostgreSQL):
 
 
 class PostgreSQLPair(Pair):
-    def __init__(self, *, synchronous: bool = True) -> None:
-        super().__init__(synchronous=synchronous)
-        self.primary: PostgreSQL = PostgreSQL()
-        self.replica: PostgreSQL = PostgreSQLStandby(self.primary)
+    primary: PostgreSQL
+
+    def _make_primary(self) -> PostgreSQL:
+        return PostgreSQL()
+
+    def _make_replica(self) -> PostgreSQL:
+        return PostgreSQLStandby(self.primary)
 
     @property
     def url(self) -> str:
@@ -120,7 +118,7 @@ class PostgreSQLPair(Pair):
         )
 
     def _connect_replica(self) -> None:
-        with session(self.primary) as connection:
+        with session(self.primary.url) as connection:
             if self.synchronous:
                 connection.exec_driver_sql("ALTER SYSTEM SET synchronous_standby_names = '*'")
                 connection.exec_driver_sql("SELECT pg_reload_conf()")
@@ -135,26 +133,21 @@ class PostgreSQLPair(Pair):
                 raise machine.ServerError("postgresql: the standby does not follow the primary")
 
     def wait_caught_up(self) -> None:
-        with session(self.primary) as connection:
+        with session(self.primary.url) as connection:
             position = connection.exec_driver_sql("SELECT pg_current_wal_lsn()").scalar()
-        with session(self.replica) as connection:
+        with session(self.replica.url) as connection:
             shows = f"SELECT pg_last_wal_replay_lsn() >= '{position}'"
             machine.wait_until(lambda: connection.exec_driver_sql(shows).scalar() is True, CATCH_UP_TIMEOUT_SECONDS)
 
     def promote(self) -> None:
-        with session(self.replica) as connection:
+        with session(self.replica.url) as connection:
             assert connection.exec_driver_sql("SELECT pg_promote(true, 30)").scalar() is True
-        self._swap()
+        self.primary = self.replica
 
     def demote(self) -> None:
-        with session(self.primary) as connection:
+        with session(self.primary.url) as connection:
             connection.exec_driver_sql("ALTER SYSTEM SET default_transaction_read_only = on")
             connection.exec_driver_sql("SELECT pg_reload_conf()")
-
-    def add_replica(self) -> None:
-        self.replica = PostgreSQLStandby(self.primary)
-        self.replica.start()
-        self._connect_replica()
 
 
 _SEMI_SYNC = {
@@ -165,38 +158,32 @@ _SEMI_SYNC = {
 }
 
 
-def _mariadb(number: int, *, synchronous: bool) -> MariaDB:
-    settings = {"server_id": str(number), "log_bin": "binlog", "log_slave_updates": "ON", "binlog_format": "ROW"}
-    if number > 1:
-        settings["read_only"] = "ON"
-    return MariaDB(settings=settings | (_SEMI_SYNC if synchronous else {}))
-
-
 class MariaDBPair(Pair):
-    def __init__(self, *, synchronous: bool = True) -> None:
-        super().__init__(synchronous=synchronous)
-        self.primary: MariaDB = _mariadb(1, synchronous=synchronous)
-        self.replica: MariaDB = _mariadb(2, synchronous=synchronous)
-        self.replica.password = self.primary.password
+    def _make(self, number: int, **settings: str) -> MariaDB:
+        settings |= {"server_id": str(number), "log_bin": "binlog", "log_slave_updates": "ON", "binlog_format": "ROW"}
+        return MariaDB(settings=settings | (_SEMI_SYNC if self.synchronous else {}))
+
+    def _make_primary(self) -> MariaDB:
+        return self._make(1)
+
+    def _make_replica(self) -> MariaDB:
+        made = self._make(1 + len(self._made), read_only="ON")
+        made.password = self.primary.password
+        return made
 
     @property
     def url(self) -> str:
         return self.primary.url
 
     def start(self) -> None:
-        for server in (self.primary, self.replica):
-            server.prepare()
-        for server in (self.primary, self.replica):
-            server.launch()
-        for server in (self.primary, self.replica):
-            server.wait()
-        with session(self.primary) as connection:
+        self.primary.start()
+        with session(self.primary.url) as connection:
             connection.exec_driver_sql("RESET MASTER")
-        self._connect_replica()
+        self.add_replica()
 
     def _connect_replica(self) -> None:
-        with session(self.replica) as connection:
-            # The log of the primary also contains what its own first start has written.
+        with session(self.replica.url) as connection:
+            # Its log also contains what its own first start has written, as that of the primary did.
             connection.exec_driver_sql("RESET MASTER")
             connection.exec_driver_sql("SET GLOBAL gtid_slave_pos = ''")
             connection.exec_driver_sql(
@@ -205,7 +192,7 @@ class MariaDBPair(Pair):
                 " MASTER_USE_GTID = slave_pos, MASTER_CONNECT_RETRY = 1"
             )
             connection.exec_driver_sql("START SLAVE")
-        with session(self.primary) as connection:
+        with session(self.primary.url) as connection:
             if self.synchronous:
                 # (From its start on, the statements of its init file would wait for a replica.)
                 connection.exec_driver_sql("SET GLOBAL rpl_semi_sync_master_enabled = ON")
@@ -222,13 +209,13 @@ class MariaDBPair(Pair):
         self.wait_caught_up()
 
     def wait_caught_up(self) -> None:
-        with session(self.primary) as connection:
+        with session(self.primary.url) as connection:
             position = connection.exec_driver_sql("SELECT @@gtid_binlog_pos").scalar()
-        with session(self.replica) as connection:
+        with session(self.replica.url) as connection:
             assert connection.exec_driver_sql(f"SELECT MASTER_GTID_WAIT('{position}', 30)").scalar() == 0
 
     def promote(self) -> None:
-        with session(self.replica) as connection:
+        with session(self.replica.url) as connection:
             connection.exec_driver_sql("STOP SLAVE IO_THREAD")
             status = connection.exec_driver_sql("SHOW SLAVE STATUS").mappings().one()
             # Changes that it has received and not applied yet were answered by the old primary.
@@ -237,17 +224,11 @@ class MariaDBPair(Pair):
             connection.exec_driver_sql("STOP SLAVE")
             connection.exec_driver_sql("RESET SLAVE ALL")
             connection.exec_driver_sql("SET GLOBAL read_only = OFF")
-        self._swap()
+        self.primary = self.replica
 
     def demote(self) -> None:
-        with session(self.primary) as connection:
+        with session(self.primary.url) as connection:
             connection.exec_driver_sql("SET GLOBAL read_only = ON")
-
-    def add_replica(self) -> None:
-        self.replica = _mariadb(2 + len(self.retired), synchronous=self.synchronous)
-        self.replica.password = self.primary.password
-        self.replica.start()
-        self._connect_replica()
 
 
 PAIRS: dict[str, type[Pair]] = {"mariadb": MariaDBPair, "postgresql": PostgreSQLPair}

@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import sys
 from typing import Any
+from unittest import mock
 
 import fixtures as fx
+import oslo_messaging
 from oslo_config import cfg
+from oslo_messaging.notify import _impl_test
 from oslotest import base
 from pycadf import cadftaxonomy
 
-from cyborg_quota import conf as quota_conf
 from cyborg_quota import factory, validation
-from cyborg_quota.db import schema
-from cyborg_quota.db.database import Database
 from cyborg_quota.limits import cadf
 from cyborg_quota.types import Author, RecordedChange, RecordedChanges
 from tests import fixtures
@@ -22,29 +22,7 @@ from tests import fixtures
 AUTHOR = Author("os:alice", "operators", "req-1", "workshop")
 
 
-class CadfTestCase(base.BaseTestCase):
-    def make_conf(self, transport: str = "fake://", driver: str = "test") -> cfg.ConfigOpts:
-        import oslo_messaging
-        from oslo_messaging.notify import _impl_test
-
-        conf = cfg.ConfigOpts()
-        quota_conf.register_opts(conf)
-        conf([], project="cyborg_quota", default_config_files=[])
-        oslo_messaging.get_notification_transport(conf)  # registers its options
-        conf.set_override("notifications", True, "notices")
-        conf.set_override("driver", [driver], "oslo_messaging_notifications")
-        conf.set_override("transport_url", transport, "oslo_messaging_notifications")
-        _impl_test.reset()
-        return conf
-
-    @staticmethod
-    def sent() -> list[dict[str, Any]]:
-        from oslo_messaging.notify import _impl_test
-
-        return [message for _, message, *_ in _impl_test.NOTIFICATIONS]
-
-
-class TestEvents(CadfTestCase):
+class TestEvents(base.BaseTestCase):
     def test_each_kind(self) -> None:
         changes = [
             RecordedChange("set limit", "p", "gpu", None, 5),
@@ -89,17 +67,27 @@ class TestEvents(CadfTestCase):
         self.assertEqual(100, len(cadf.events(RecordedChanges(7, AUTHOR, "import", changes[:100]))))
 
 
-class TestSending(CadfTestCase):
-    def make_engine(self, conf: cfg.ConfigOpts) -> Any:
+class TestSending(base.BaseTestCase):
+    def make_conf(self, transport: str = "fake://", driver: str = "test", **options: object) -> cfg.ConfigOpts:
+        """A configuration with an empty ledger."""
         url = f"sqlite:///{self.useFixture(fx.TempDir()).path}/ledger.sqlite"
-        database = Database(fixtures.settings(url))
-        schema.sync(database)
-        database.close()
-        conf.set_override("connection", url, "database")
-        conf.set_override("driver", "database", "limits")
+        fixtures.create_schema(url)
+        defaults = {"notices__notifications": True, "database__connection": url, "limits__driver": "database"}
+        conf = fixtures.configuration(**{**defaults, **options})
+        oslo_messaging.get_notification_transport(conf)  # registers its options
+        conf.set_override("driver", [driver], "oslo_messaging_notifications")
+        conf.set_override("transport_url", transport, "oslo_messaging_notifications")
+        _impl_test.reset()
+        return conf
+
+    def make_engine(self, conf: cfg.ConfigOpts) -> Any:
         engine = factory.make_engine(conf)
         self.addCleanup(engine.close)
         return engine
+
+    @staticmethod
+    def sent() -> list[dict[str, Any]]:
+        return [message for _, message, *_ in _impl_test.NOTIFICATIONS]
 
     def test_a_change_is_sent_after_its_commit(self) -> None:
         admin = self.make_engine(self.make_conf()).limits
@@ -111,8 +99,7 @@ class TestSending(CadfTestCase):
         self.assertEqual(1, len(self.sent()))
 
     def test_nothing_is_sent_unless_configured(self) -> None:
-        conf = self.make_conf()
-        conf.set_override("notifications", False, "notices")
+        conf = self.make_conf(notices__notifications=False)
         self.assertIsNone(cadf.make_sender(conf))
         self.make_engine(conf).limits.set_limit(validation.admin_context(), "gpu", 5)
         self.assertEqual([], self.sent())
@@ -129,31 +116,9 @@ class TestSending(CadfTestCase):
 
     def test_without_pycadf(self) -> None:
         log = self.useFixture(fx.FakeLogger())
-        modules = dict.fromkeys([name for name in sys.modules if name.partition(".")[0] == "pycadf"])
-        modules["pycadf"] = None
-        self.useFixture(_Modules(modules))
+        loaded = [name for name in sys.modules if name.partition(".")[0] == "pycadf"]
         admin = self.make_engine(self.make_conf()).limits
-        for limit in (5, 6):
-            admin.set_limit(validation.admin_context(), "gpu", limit)
+        with mock.patch.dict(sys.modules, dict.fromkeys(["pycadf", *loaded])):
+            for limit in (5, 6):
+                admin.set_limit(validation.admin_context(), "gpu", limit)
         self.assertEqual(1, log.output.count("needs pycadf"))
-
-
-class _Modules(fx.Fixture):
-    """Make these modules impossible to import."""
-
-    def __init__(self, modules: dict[str, None]) -> None:
-        super().__init__()
-        self._modules = modules
-
-    def _setUp(self) -> None:
-        saved = {name: sys.modules.get(name) for name in self._modules}
-        sys.modules.update(self._modules)  # type: ignore[arg-type]
-
-        def restore() -> None:
-            for name, module in saved.items():
-                if module is None:
-                    sys.modules.pop(name, None)
-                else:
-                    sys.modules[name] = module
-
-        self.addCleanup(restore)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
 from collections.abc import Callable
 
@@ -102,36 +103,28 @@ class ConfigCheckTest(base.BaseTestCase):
 class OsloPolicyTest(base.BaseTestCase):
     """The programs of oslo.policy find our rules and our enforcer by their entry points."""
 
-    def run_program(self, program: Callable[[list[str]], None]) -> forked.Ended:
-        """Run the function of an entry point of oslo.policy, in a process of its own: it uses a global object."""
+    def test_each_program(self) -> None:
+        """In a process of its own: it uses a global object."""
+        directory = pathlib.Path(self.useFixture(fx.TempDir()).path)
+        rules, conf = directory / "policy.yaml", directory / "cyborg_quota.conf"
+        conf.write_text(f"[oslo_policy]\npolicy_file = {rules}\n")
 
-        def run() -> None:
+        def run(program: Callable[[list[str]], None]) -> None:
             cfg.CONF.reset()
-            program(["--namespace", "cyborg_quota", "--config-file", str(self.conf)])
+            program(["--namespace", "cyborg_quota", "--config-file", str(conf)])
 
-        return forked.run(run)
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.directory = pathlib.Path(self.useFixture(fx.TempDir()).path)
-        self.rules = self.directory / "policy.yaml"
-        self.conf = self.directory / "cyborg_quota.conf"
-        self.conf.write_text(f"[oslo_policy]\npolicy_file = {self.rules}\n")
-
-    def test_the_enforcer(self) -> None:
-        self.rules.write_text('"cyborg_quota:limit:set": "role:quota_manager"\n"old:rule": "role:a"\n')
-        found = self.run_program(generator.generate_policy)
-        self.assertEqual(0, found.status, found.err)
-        self.assertIn('"cyborg_quota:limit:set": "role:quota_manager"', found.out)
-
-    def test_redundant_rules(self) -> None:
-        self.rules.write_text(f'"cyborg_quota:limit:set": "{policy.DEFAULT}"\n')
-        found = self.run_program(generator.list_redundant)
-        self.assertEqual(0, found.status, found.err)
-        self.assertIn("cyborg_quota:limit:set", found.out)
-
-    def test_a_file_with_an_unknown_rule(self) -> None:
-        self.rules.write_text('"cyborg_quota:limit:sett": "role:a"\n')
-        found = self.run_program(generator.validate_policy)
-        self.assertEqual(1, found.status, found.err + found.out)
-        self.assertIn("cyborg_quota:limit:sett", found.out + found.err)
+        own = '"cyborg_quota:limit:set": "role:quota_manager"'
+        for program, text, status, printed in (
+            (generator.generate_policy, f'{own}\n"old:rule": "role:a"\n', 0, own),
+            (
+                generator.list_redundant,
+                f'"cyborg_quota:limit:set": "{policy.DEFAULT}"\n',
+                0,
+                "cyborg_quota:limit:set",
+            ),
+            (generator.validate_policy, '"cyborg_quota:limit:sett": "role:a"\n', 1, "cyborg_quota:limit:sett"),
+        ):
+            rules.write_text(text)
+            found = forked.run(functools.partial(run, program))
+            self.assertEqual(status, found.status, found.err + found.out)
+            self.assertIn(printed, found.out if status == 0 else found.out + found.err)

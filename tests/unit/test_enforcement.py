@@ -78,12 +78,6 @@ class TestRedact(base.BaseTestCase):
     def seen(self, violations: list[Over]) -> list[str]:
         return [over.project_id for over in enforcement.redact(violations, ["p", "mid", "a"])]
 
-
-class TestOverQuota(base.BaseTestCase):
-    """The error that contains them."""
-
-    OVERS = (Over("p", "gpu", "project", 5, 1, 4, 1), Over("p", "fpga", "project", 0, 2, 0, 0))
-
     def test_not_changed_by_its_reader(self) -> None:
-        over = copy.copy(OverQuota(self.OVERS).overs[0])
+        over = copy.copy(OverQuota([Over("p", "gpu", "project", 5, 1, 4, 1)]).overs[0])
         self.assertRaises(AttributeError, setattr, over, "limit", 9)

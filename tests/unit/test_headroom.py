@@ -43,9 +43,12 @@ def number_of(bundle: dict[str, int], headrooms: dict[str, Headroom]) -> Bundles
 class TestBundles(base.BaseTestCase):
     def test_how_many(self) -> None:
         headrooms = {"gpu": Headroom(5, "p"), "fpga": Headroom(2, "p"), "tpu": Headroom(None)}
-        self.assertEqual(Bundles(2, "fpga"), number_of({"gpu": 2, "fpga": 1}, headrooms))
-        self.assertEqual(Bundles(1, "gpu"), number_of({"gpu": 3, "fpga": 1, "tpu": 7}, headrooms))
-        self.assertEqual(Bundles(0, "gpu"), number_of({"gpu": 6}, headrooms))
+        for bundle, expected in (
+            ({"gpu": 2, "fpga": 1}, Bundles(2, "fpga")),
+            ({"gpu": 3, "fpga": 1, "tpu": 7}, Bundles(1, "gpu")),
+            ({"gpu": 6}, Bundles(0, "gpu")),
+        ):
+            self.assertEqual(expected, number_of(bundle, headrooms))
         self.assertEqual(headrooms["fpga"], number_of({"gpu": 2, "fpga": 1}, headrooms).headroom)
 
     def test_without_a_limit(self) -> None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from concurrent import futures
 from typing import Any
 
 import fixtures as fx
@@ -188,41 +188,29 @@ class TestThreads(CacheTestCase):
         super().setUp()
         self.entered = threading.Event()
         self.go_on = threading.Event()
+        self.pool = futures.ThreadPoolExecutor(8)
+        self.addCleanup(self.pool.shutdown)
         self.addCleanup(self.go_on.set)
 
-    def held(self) -> Any:
-        self.entered.set()
-        assert self.go_on.wait(30)
-        return self.source()
+    def ask(self, count: int = 1) -> list[futures.Future[Any]]:
+        """Threads that ask for one key; the source answers the first of them when ``go_on`` is set."""
 
-    def start(self, *jobs: Callable[[], Any]) -> tuple[list[threading.Thread], list[Any]]:
-        results: list[Any] = []
+        def held() -> Any:
+            self.entered.set()
+            assert self.go_on.wait(30)
+            return self.source()
 
-        def run(job: Callable[[], Any]) -> None:
-            try:
-                results.append(job())
-            except exceptions.QuotaError as error:
-                results.append(error)
-
-        threads = [threading.Thread(target=run, args=(job,), daemon=True) for job in jobs]
-        for thread in threads:
-            thread.start()
-        return threads, results
-
-    def join(self, threads: list[threading.Thread]) -> None:
-        for thread in threads:
-            thread.join(30)
-            self.assertFalse(thread.is_alive())
+        asked = [self.pool.submit(self.cache.get, "k", held) for _ in range(count)]
+        self.assertTrue(self.entered.wait(30))
+        return asked
 
     def test_without_an_answer_the_others_wait(self) -> None:
         """Also for an answer instead of one that is minutes old: the limit may have been changed since."""
         for value in ("first", "second"):
             self.value = value
-            threads, results = self.start(*[lambda: self.cache.get("k", self.held)] * 8)
-            self.assertTrue(self.entered.wait(30))
+            asked = self.ask(8)
             self.go_on.set()
-            self.join(threads)
-            self.assertEqual([value] * 8, results)
+            self.assertEqual([value] * 8, [one.result(30) for one in asked])
             self.entered.clear()
             self.go_on.clear()
             self.now += TTL + PATIENCE
@@ -232,51 +220,34 @@ class TestThreads(CacheTestCase):
         self.get()
         self.now += TTL
         self.value = "second"
-        threads, results = self.start(lambda: self.cache.get("k", self.held))
-        self.assertTrue(self.entered.wait(30))
-
+        [asked] = self.ask()
         self.assertEqual(("first", 1), (self.get(), self.asked))
-
+        self.assertEqual("second", self.get("another key"))
         self.go_on.set()
-        self.join(threads)
-        self.assertEqual((["second"], "second", 2), (results, self.get(), self.asked))
-
-    def test_other_keys_are_not_delayed(self) -> None:
-        threads, _ = self.start(lambda: self.cache.get("k", self.held))
-        self.assertTrue(self.entered.wait(30))
-        self.assertEqual("first", self.get("other"))
-        self.go_on.set()
-        self.join(threads)
+        self.assertEqual(("second", "second", 3), (asked.result(30), self.get(), self.asked))
 
     def test_a_failure_is_raised_in_all_waiting_threads(self) -> None:
         self.make_unavailable()
-        threads, results = self.start(*[lambda: self.cache.get("k", self.held)] * 8)
-        self.assertTrue(self.entered.wait(30))
+        asked = self.ask(8)
         self.go_on.set()
-        self.join(threads)
-        self.assertEqual((["it is away"] * 8, 1), ([result.reason for result in results], self.asked))
+        self.assertEqual(["it is away"] * 8, [getattr(one.exception(30), "reason", None) for one in asked])
+        self.assertEqual(1, self.asked)
 
     def test_in_an_outage_one_thread_tries_and_none_waits(self) -> None:
         self.let_it_age()
         self.get()
         self.now += caches.PAUSE_SECONDS
-        threads, results = self.start(lambda: self.cache.get("k", self.held))
-        self.assertTrue(self.entered.wait(30))
-
+        [asked] = self.ask()
         self.assertEqual("first", self.get())
         self.assertRaises(exceptions.LimitsUnavailable, self.get, "other")
         self.assertEqual(2, self.asked)
 
         self.error = None
         self.go_on.set()
-        self.join(threads)
-        self.assertEqual((["first"], "first"), (results, self.get("other")))
+        self.assertEqual(("first", "first"), (asked.result(30), self.get("other")))
 
     def test_waiting_ends(self) -> None:
         self.cache = self.make_cache(timeout_seconds=0.01)
-        threads, _ = self.start(lambda: self.cache.get("k", self.held))
-        self.assertTrue(self.entered.wait(30))
+        self.ask()
         error = self.assertRaises(exceptions.LimitsUnavailable, self.get)
         self.assertIn("another thread", error.reason)
-        self.go_on.set()
-        self.join(threads)

@@ -95,8 +95,8 @@ class TestTwoLevels(DriverTestCase):
         self.keystone.model = "strict_two_level"
 
     def test_the_parent_is_the_domain(self) -> None:
-        self.assertEqual(("dom", "other"), (self.driver.parent_of("p1"), self.driver.parent_of("q1")))
-        self.assertEqual((None, None), (self.driver.parent_of("dom"), self.driver.parent_of("gone")))
+        for project_id, parent_id in (("p1", "dom"), ("q1", "other"), ("dom", None), ("gone", None)):
+            self.assertEqual(parent_id, self.driver.parent_of(project_id))
 
     def test_an_unknown_project_is_an_error(self) -> None:
         error = self.assertRaises(exceptions.InvalidName, self.constraints, "gone")
@@ -119,17 +119,15 @@ class TestTwoLevels(DriverTestCase):
 
 class TestMissing(DriverTestCase):
     def test_refused_with_the_command_that_registers_it(self) -> None:
-        error = self.assertRaises(exceptions.LimitNotSet, self.constraints, "p1", resources=("gpu.A100",))
-        self.assertEqual("gpu.A100", error.resource)
-        self.assertIn(
-            "openstack registered limit create --service service-1 --region RegionOne --default-limit N gpu.A100",
-            str(error),
-        )
-
-    def test_the_service_is_named_if_its_name_is_known(self) -> None:
-        self.driver = self.make_driver(service_name="cyborg", names={"gpu": "accelerator_gpu"})
-        error = self.assertRaises(exceptions.LimitNotSet, self.constraints)
-        self.assertIn("--service cyborg --region RegionOne --default-limit N accelerator_gpu", str(error))
+        named = self.make_driver(service_name="cyborg", names={"gpu.A100": "accelerator_gpu"})
+        for driver, arguments in (
+            (self.driver, "--service service-1 --region RegionOne --default-limit N gpu.A100"),
+            (named, "--service cyborg --region RegionOne --default-limit N accelerator_gpu"),
+        ):
+            self.driver = driver
+            error = self.assertRaises(exceptions.LimitNotSet, self.constraints, "p1", resources=("gpu.A100",))
+            self.assertEqual("gpu.A100", error.resource)
+            self.assertIn(f"openstack registered limit create {arguments}", str(error))
 
     def test_unlimited(self) -> None:
         self.driver = self.make_driver(refuses_missing=False)
@@ -155,14 +153,11 @@ class TestNamesAndRegions(DriverTestCase):
         )
         self.assertEqual({("p2", "gpu"): 6}, self.shown("p2"))
 
-    def test_another_regions_limits_do_not_count(self) -> None:
-        self.keystone.register("gpu", 99, "RegionTwo")
-        self.keystone.set_limit("p1", "gpu", 98, "RegionTwo")
-        self.assertEqual([Constraint("p1", "gpu", 10)], self.constraints())
-
-    def test_limits_of_no_region_count_where_the_region_has_none(self) -> None:
-        self.keystone.register("gpu", 99, None)
-        self.keystone.set_limit("p1", "gpu", 98, None)
+    def test_limits_of_another_region_or_of_none(self) -> None:
+        """Those of no region count where the region has none."""
+        for region in ("RegionTwo", None):
+            self.keystone.register("gpu", 99, region)
+            self.keystone.set_limit("p1", "gpu", 98, region)
         self.assertEqual([Constraint("p1", "gpu", 10)], self.constraints())
 
         del self.keystone.registered["gpu", keystones.REGION]
@@ -207,8 +202,7 @@ class TestService(DriverTestCase):
         self.now += 10
         self.assertIn("0 endpoints with type accelerator, interface public, region RegionOne", self.unavailable())
 
-    def test_an_endpoint_that_is_not_there(self) -> None:
-        self.keystone.endpoints.clear()
+        self.driver = self.make_driver()
         self.assertIn("no endpoint endpoint-1 ([oslo_limit] endpoint_id)", self.unavailable())
 
 
@@ -244,15 +238,12 @@ class TestCosts(DriverTestCase):
         self.assertEqual((3, 10, 8), (limits["p7", "gpu"], limits["p8", "gpu"], limits["dom", "gpu"]))
         self.assertEqual(4, len(self.keystone.paths))
 
-    def test_one_project_is_not_a_list_of_all(self) -> None:
-        self.keystone.set_limit("p1", "gpu", 3)
-        self.assertEqual({("p1", "gpu"): 3}, self.shown("p1"))
-        self.assertNotIn("/limits?service_id=service-1", self.keystone.paths)
-
-    def test_one_domain(self) -> None:
+    def test_one_project_or_domain_is_not_a_list_of_all(self) -> None:
         self.keystone.model = "strict_two_level"
-        self.keystone.set_limit("dom", "gpu", 8)
-        self.assertEqual({("dom", "gpu"): 8}, self.shown("dom"))
+        for holder, limit in (("p1", 3), ("dom", 8)):
+            self.keystone.set_limit(holder, "gpu", limit)
+            self.assertEqual({(holder, "gpu"): limit}, self.shown(holder))
+        self.assertNotIn("/limits?service_id=service-1", self.keystone.paths)
 
     def test_nothing_to_look_up(self) -> None:
         self.assertEqual([], self.constraints(resources=()))
@@ -260,8 +251,8 @@ class TestCosts(DriverTestCase):
 
 
 class TestFaults(DriverTestCase):
-    def test_errors_of_keystoneauth(self) -> None:
-        for error, words in (
+    def test_errors_of_keystoneauth_and_responses_of_keystone(self) -> None:
+        for instead, words in (
             (ksa.ConnectTimeout("x"), "does not respond in time"),
             (ksa.ConnectFailure("x"), "cannot be reached"),
             (ksa.connection.SSLError("x"), "the TLS connection to Keystone"),
@@ -271,13 +262,6 @@ class TestFaults(DriverTestCase):
             (ksa.DiscoveryFailure("x"), "the API versions of Keystone"),
             (ksa.ServiceUnavailable("x"), "returned status 503"),
             (ksa.UnknownConnectionError("x", None), "UnknownConnectionError"),
-        ):
-            self.keystone.instead[""] = error
-            self.now += 10
-            self.assertIn(words, self.unavailable())
-
-    def test_responses_of_keystone(self) -> None:
-        for answer, words in (
             (Response(401, {}), "does not authenticate the user of [oslo_limit]"),
             (Response(403, {}), "may not read /endpoints/endpoint-1 in Keystone. It needs the role reader"),
             (Response(500, {}), "returned status 500"),
@@ -286,7 +270,7 @@ class TestFaults(DriverTestCase):
             (Response(200, {"hello": "world"}), "not from Keystone's API"),
             (Response(200, {"endpoint": []}), "not from Keystone's API"),
         ):
-            self.keystone.instead[""] = answer
+            self.keystone.instead[""] = instead
             self.now += 10
             self.assertIn(words, self.unavailable())
 
@@ -323,26 +307,24 @@ class TestManyPaths(DriverTestCase):
         self.keystone.set_limit("p1", "gpu", 3)
         self.keystone.set_limit("dom", "gpu", 8)
 
-    def assert_same(self, *paths: tuple[str, ...]) -> None:
-        states = [PathState(path, {}, {}, {}) for path in paths]
+    def test_both_models(self) -> None:
         resources = ["fpga", "gpu", "tpu"]
-        single = [limits for state in states for limits in self.driver.bounds([state], resources)]
-        self.assertEqual([{"tpu": path[0]} for path in paths], [each.missing for each in single])
-        driver = self.make_driver()
-        before = len(self.keystone.paths)
-        many = driver.bounds(states, resources)
-        asked = [path.partition("?")[0] for path in self.keystone.paths[before:]]
-        self.assertEqual([each.missing for each in single], [each.missing for each in many])
-        self.assertEqual([set(each.constraints) for each in single], [set(each.constraints) for each in many])
-        self.assertNotIn("/projects", "".join(asked))
-        self.assertEqual(1, asked.count("/limits"), asked)
-
-    def test_flat(self) -> None:
-        self.assert_same(("p1", "dom"), ("p2", "dom"), ("q1",))
-
-    def test_two_levels(self) -> None:
-        self.keystone.model = "strict_two_level"
-        self.assert_same(("p1", "dom"), ("p2", "dom"), ("q1", "other"), ("dom",), ("other",))
+        for model, *paths in (
+            ("flat", ("p1", "dom"), ("p2", "dom"), ("q1",)),
+            ("strict_two_level", ("p1", "dom"), ("p2", "dom"), ("q1", "other"), ("dom",), ("other",)),
+        ):
+            self.keystone.model = model
+            states = [PathState(path, {}, {}, {}) for path in paths]
+            driver = self.make_driver()
+            single = [limits for state in states for limits in driver.bounds([state], resources)]
+            self.assertEqual([{"tpu": path[0]} for path in paths], [each.missing for each in single])
+            self.keystone.paths.clear()
+            many = self.make_driver().bounds(states, resources)
+            asked = [path.partition("?")[0] for path in self.keystone.paths]
+            self.assertEqual([each.missing for each in single], [each.missing for each in many])
+            self.assertEqual([set(each.constraints) for each in single], [set(each.constraints) for each in many])
+            self.assertNotIn("/projects", "".join(asked))
+            self.assertEqual(1, asked.count("/limits"), asked)
 
     def test_a_deleted_project_does_not_prevent_a_short_list(self) -> None:
         """What it held is still in the ledger; a reserve is refused."""

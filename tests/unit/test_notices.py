@@ -14,21 +14,18 @@ from cyborg_quota.types import Notice
 
 
 class TestText(base.BaseTestCase):
-    def test_a_project_that_holds_its_limit_is_at_the_limit(self) -> None:
-        for now in (80, 95, 100):
-            text = str(Notice("p", "gpu", 10, 10, 0, now))
-            self.assertEqual("project p, resource gpu: at the limit (held 10, limit 10)", text)
-
-    def test_the_other_levels(self) -> None:
+    def test_each_level(self) -> None:
         for held, now, text in (
+            (10, 80, "at the limit"),
+            (10, 95, "at the limit"),
+            (10, 100, "at the limit"),
             (9, 80, "at 80 % of the limit"),
             (11, OVER, "over the limit"),
             (1, 0, "below every threshold"),
         ):
-            self.assertIn(f": {text} (held {held}", str(Notice("p", "gpu", 10, held, 95, now)))
+            expected = f"project p, resource gpu: {text} (held {held}, limit 10)"
+            self.assertEqual(expected, str(Notice("p", "gpu", 10, held, 95, now)))
 
-
-class TestLeastLimit(base.BaseTestCase):
     def test_a_small_limit_has_no_thresholds_but_can_be_exceeded(self) -> None:
         for held, limit, expected in (
             (1, 1, 0),
@@ -40,9 +37,7 @@ class TestLeastLimit(base.BaseTestCase):
             (9, -1, 0),
         ):
             self.assertEqual(expected, level(held, limit, [80, 95], least_limit=3), (held, limit))
-
-    def test_without_it_1_of_1_is_a_crossing(self) -> None:
-        self.assertEqual(95, level(1, 1, [80, 95]))
+        self.assertEqual(95, level(1, 1, [80, 95]), "by default, 1 of 1 is a crossing")
 
 
 class TestSummary(base.BaseTestCase):
@@ -72,18 +67,12 @@ class TestSummary(base.BaseTestCase):
             line,
         )
 
-    def test_a_fall_of_many_is_no_warning(self) -> None:
-        notifications.notify_all([Notice(f"p{number}", "gpu", 10, 1, 95, 0) for number in range(20)], None)
-        self.assertEqual(["INFO"], [line.split()[0] for line in self.log.output.splitlines()])
-        self.assertIn("20 below every threshold", self.log.output)
-
-    def test_rises_are_not_hidden_among_falls(self) -> None:
-        notices = [Notice(f"p{number}", "gpu", 10, 1, 95, 0) for number in range(20)] + [
-            Notice("p", "gpu", 10, 8, 0, 80)
-        ]
-        notifications.notify_all(notices, None)
-        self.assertEqual(["INFO", "WARNING"], [line.split()[0] for line in self.log.output.splitlines()])
-        self.assertIn("project p, resource gpu: at 80 %", self.log.output)
+    def test_a_fall_of_many_is_no_warning_and_hides_no_rise(self) -> None:
+        falls = [Notice(f"p{number}", "gpu", 10, 1, 95, 0) for number in range(20)]
+        notifications.notify_all([*falls, Notice("p", "gpu", 10, 8, 0, 80)], None)
+        fall, rise = self.log.output.splitlines()
+        self.assertRegex(fall, "^INFO .*20 below every threshold")
+        self.assertRegex(rise, "^WARNING .*project p, resource gpu: at 80 %")
 
     def test_debug_has_every_notice(self) -> None:
         self.log = self.useFixture(fx.FakeLogger(level=logging.DEBUG, format="%(levelname)s %(message)s"))

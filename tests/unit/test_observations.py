@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
+import fixtures as fx
 from oslotest import base
 
 from cyborg_quota import exceptions
@@ -127,9 +128,7 @@ class RowCounter:
 class TestObservations(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
-        patch = mock.patch.object(reconciler, "_PAGE_ROWS", PAGE)
-        patch.start()
-        self.addCleanup(patch.stop)
+        self.useFixture(fx.MockPatchObject(reconciler, "_PAGE_ROWS", PAGE))
 
     def test_equal_to_a_comparison_in_memory(self) -> None:
         for seed in range(20):
@@ -149,17 +148,10 @@ class TestObservations(base.BaseTestCase):
         ledger = Ledger([(COMMITTED, f"ghost {number}", "p1", "gpu", "east") for number in range(count)])
         records = Records([(f"arq {number}", "p1", "gpu") for number in range(count)])
         rows = RowCounter()
-        patches = [
-            mock.patch.object(module, kind.__name__, rows.counted(kind))
-            for module, kind in (
-                (sys.modules[__name__], Reservation),
-                (sys.modules[__name__], Record),
-                (diff, Difference),
-            )
-        ]
+        this = sys.modules[__name__]
         with contextlib.ExitStack() as stack:
-            for patch in patches:
-                stack.enter_context(patch)
+            for module, kind in ((this, Reservation), (this, Record), (diff, Difference)):
+                stack.enter_context(mock.patch.object(module, kind.__name__, rows.counted(kind)))
             stack.enter_context(mock.patch.object(reconciler, "_MOST_DIFFERENCES", MOST))
             report = reconciler.Reconciler(
                 ledger,  # type: ignore[arg-type]

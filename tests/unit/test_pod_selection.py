@@ -33,22 +33,22 @@ def request(amounts: Mapping[str, int] | None = None) -> PodRequest:
 
 
 class TestIdleCapacity(base.BaseTestCase):
-    def weigh(self, one: Candidate, **amounts: int) -> float:
-        return IdleCapacity().weigh(one, request(amounts or None))
-
     def test_the_smallest_free_share_of_what_is_requested(self) -> None:
-        pod = candidate(1, gpu=HALF, fpga=EMPTY, nic=ResourceUse(10, 9))
-        self.assertEqual(
-            [0.5, 1.0, 0.5], [self.weigh(pod, gpu=1), self.weigh(pod, fpga=1), self.weigh(pod, gpu=1, fpga=1)]
-        )
-        self.assertAlmostEqual(0.1, self.weigh(pod), msg="of all resources")
-
-    def test_what_has_nothing(self) -> None:
         """A pod that was never measured is all free; a measured one without the resource has nothing free."""
-        self.assertEqual(1.0, self.weigh(Candidate(1, Pod("p1"), None), gpu=1))
-        self.assertEqual([0.0, 0.0], [self.weigh(candidate(1)), self.weigh(candidate(1), gpu=1)])
-        self.assertEqual(0.5, self.weigh(candidate(1, gpu=HALF, fpga=ResourceUse(0, 0))))
-        self.assertEqual(0.0, self.weigh(candidate(1, gpu=HALF, fpga=ResourceUse(0, 0)), gpu=1, fpga=1))
+        pod = candidate(1, gpu=HALF, fpga=EMPTY, nic=ResourceUse(10, 9))
+        half = candidate(1, gpu=HALF, fpga=ResourceUse(0, 0))
+        for one, amounts, weight in (
+            (pod, {"gpu": 1}, 0.5),
+            (pod, {"fpga": 1}, 1.0),
+            (pod, {"gpu": 1, "fpga": 1}, 0.5),
+            (pod, None, 0.1),  # of all resources
+            (Candidate(1, Pod("p1"), None), {"gpu": 1}, 1.0),
+            (candidate(1), None, 0.0),
+            (candidate(1), {"gpu": 1}, 0.0),
+            (half, None, 0.5),
+            (half, {"gpu": 1, "fpga": 1}, 0.0),
+        ):
+            self.assertAlmostEqual(weight, IdleCapacity().weigh(one, request(amounts)))
 
     def test_the_pod_with_the_larger_share_is_first(self) -> None:
         pods = [candidate(1, gpu=ResourceUse(100, 60)), candidate(2, gpu=HALF), candidate(3, gpu=ResourceUse(9, 6))]
@@ -56,9 +56,7 @@ class TestIdleCapacity(base.BaseTestCase):
         self.assertEqual([2, 1, 3], [one.id for one in idle.ranked(pods, request({"gpu": 1}))])
 
 
-class TestFilters(base.BaseTestCase):
-    """Which pods each filter passes: one in zone a, with the tag x=1, full; one without zone and tags, half full."""
-
+class TestStates(base.BaseTestCase):
     def test_a_pod_that_is_not_available_is_never_ranked(self) -> None:
         states: tuple[PodState, ...] = ("available", "maintenance", "disabled")
         pods = [Candidate(number, Pod(f"p{number}", state=state), None) for number, state in enumerate(states)]

@@ -39,21 +39,30 @@ def compare(
 class TestCompare(plain.BaseTestCase):
     """The comparison, without a ledger."""
 
-    def problems(self, charges: dict[str, list[Reservation]], *attached: Record, in_flight: str = "") -> list[str]:
-        report = compare(charges, {in_flight}, attached, ("gpu", "gpu.A100"))
+    def problems(self, charges: dict[str, list[Reservation]], *attached: Record) -> list[str]:
+        report = compare(charges, (), attached, ("gpu", "gpu.A100"))
         return [difference.problem for difference in report.differences]
 
     def test_kinds(self) -> None:
         bound = Record("a", "p1", "i", {"gpu": 1, "gpu.A100": 1})
+        not_counted = Record("a", "p1", "i", {})
         both = [charge("1", "p1", "gpu", 1), charge("2", "p1", "gpu.A100", 1)]
-        self.assertEqual([], self.problems({"a": both}, bound))
-        self.assertEqual(["not charged"], self.problems({}, bound))
-        self.assertEqual(["not attached"], self.problems({"a": both}))
-        self.assertEqual(["wrong amount"], self.problems({"a": both[:1]}, bound))
-        self.assertEqual(["wrong amount"], self.problems({"a": [*both, charge("3", "p1", "fpga", 1)]}, bound))
-        self.assertEqual(["wrong amount"], self.problems({"a": [charge("1", "p1", "gpu", 2), both[1]]}, bound))
-        self.assertEqual(["wrong project"], self.problems({"a": [charge("1", "p2", "gpu", 1)]}, bound))
-        self.assertEqual(["wrong project"], self.problems({"a": [*both, charge("3", "p2", "gpu", 1)]}, bound))
+        # An ARQ from before Cyborg stored projects cannot be charged.
+        of_nobody = Record("a", None, "i", {"gpu": 1})
+        for charges, attached, problems in (
+            (both, [bound], []),
+            ([], [bound], ["not charged"]),
+            (both, [], ["not attached"]),
+            (both[:1], [bound], ["wrong amount"]),
+            ([*both, charge("3", "p1", "fpga", 1)], [bound], ["wrong amount"]),
+            ([charge("1", "p1", "gpu", 2), both[1]], [bound], ["wrong amount"]),
+            ([charge("1", "p2", "gpu", 1)], [bound], ["wrong project"]),
+            ([*both, charge("3", "p2", "gpu", 1)], [bound], ["wrong project"]),
+            ([], [not_counted], []),
+            (both[:1], [not_counted], ["wrong amount"]),
+            ([], [of_nobody], []),
+        ):
+            self.assertEqual(problems, self.problems({"a": charges} if charges else {}, *attached))
 
     def test_not_committed(self) -> None:
         """Bound, and its reservation is still in flight; a reservation of another source or project is not compared."""
@@ -75,11 +84,6 @@ class TestCompare(plain.BaseTestCase):
             self.assertEqual(problems, [one.problem for one in report.differences])
             self.assertEqual((0, False), (report.missing, report.is_empty))
 
-    def test_not_counted(self) -> None:
-        bound = Record("a", "p1", "i", {})
-        self.assertEqual([], self.problems({}, bound))
-        self.assertEqual(["wrong amount"], self.problems({"a": [charge("1", "p1", "gpu", 1)]}, bound))
-
     def test_by_a_removed_rule(self) -> None:
         """No rule has its resource any more. If Cyborg does not know the ARQ, any charge may be right."""
         old = charge("1", "p1", "vgpu", 1)
@@ -90,10 +94,6 @@ class TestCompare(plain.BaseTestCase):
         self.assertEqual([], self.problems({"b": [old]}))
         [ghost] = compare({"b": [old, new]}, (), (), ("gpu",)).differences
         self.assertEqual(("not attached", (new,)), (ghost.problem, ghost.charges))
-
-    def test_no_project(self) -> None:
-        """An ARQ from before Cyborg stored projects cannot be charged."""
-        self.assertEqual([], self.problems({}, Record("a", None, "i", {"gpu": 1})))
 
     def test_compared(self) -> None:
         bound = [Record(arq, "p1", "i", {"gpu": 1}) for arq in "abc"]

@@ -6,6 +6,8 @@ from __future__ import annotations
 import dataclasses
 import io
 import types
+from collections.abc import Callable
+from typing import Any
 
 from oslotest import base
 
@@ -15,37 +17,32 @@ from tests.unit.test_reconcile_diff import charge
 
 
 class TestStatus(base.BaseTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.command = Reconcile.__new__(Reconcile)
+    def result(self, report: Callable[..., None], *arguments: Any) -> tuple[int, str]:
+        """The exit status, and what a method of the command prints."""
+        command = Reconcile.__new__(Reconcile)
+        command.status, command.app = 0, types.SimpleNamespace(NAME="cyborg-quota", stderr=io.StringIO())
+        report(command, *arguments)
+        return command.status, command.app.stderr.getvalue()
 
-    def reset(self) -> Reconcile:
-        self.command.status = 0
-        self.command.app = types.SimpleNamespace(NAME="cyborg-quota", stderr=io.StringIO())
-        return self.command
-
-    def result(self) -> tuple[int, str]:
-        return self.command.status, self.command.app.stderr.getvalue()
+    def report_others(self, report: Report) -> tuple[int, str]:
+        return self.result(Reconcile._report_others, report)
 
     def report_failed(self, differences: list[Difference], repaired: list[Difference]) -> tuple[int, str]:
-        self.reset()._report_failed(Report(9, differences), repaired)
-        return self.result()
+        return self.result(Reconcile._report_failed, Report(9, differences), repaired)
 
     def test_more_than_are_listed(self) -> None:
         """Differences that a run cannot repair, and those that it leaves to the next one."""
         lost = Difference("not attached", "a", (charge("1", "p1", "gpu", 1),), None)
-        self.reset()._report_others(Report(1, [lost]))
-        self.assertEqual((0, ""), self.result())
-        self.reset()._report_others(Report(1, [], unclaimed=2))
-        self.assertEqual(0, self.result()[0])
-        self.assertIn("2 more ARQs are charged correctly, but without a source", self.result()[1])
-        self.reset()._report_others(Report(9, [lost], omitted={"lost": 3}))
+        self.assertEqual((0, ""), self.report_others(Report(1, [lost])))
+        status, text = self.report_others(Report(1, [], unclaimed=2))
+        self.assertEqual(0, status)
+        self.assertIn("2 more ARQs are charged correctly, but without a source", text)
         rest = (
             "cyborg-quota: 3 further differences are not listed. Run the command again when those above are repaired.\n"
         )
-        self.assertEqual((1, rest), self.result())
-        self.reset()._report_others(Report(9, [dataclasses.replace(lost, is_own=False)], omitted={"foreign": 4}))
-        status, text = self.result()
+        self.assertEqual((1, rest), self.report_others(Report(9, [lost], omitted={"lost": 3})))
+        foreign = dataclasses.replace(lost, is_own=False)
+        status, text = self.report_others(Report(9, [foreign], omitted={"foreign": 4}))
         self.assertEqual((1, 2), (status, text.count("\n")))
         self.assertIn("cyborg-quota: 5 of these ARQs have charges without a source", text)
 
@@ -55,7 +52,5 @@ class TestStatus(base.BaseTestCase):
         others = dataclasses.replace(failed, arq="d", is_own=False)
         self.assertEqual((0, ""), self.report_failed([done, others], [done]))
         only_released = dataclasses.replace(half, problem="released, not charged")
-        status, text = self.report_failed([done, failed, half, others], [done, only_released])
-        self.assertEqual(
-            (1, "cyborg-quota: 2 differences were not repaired; the log has the reasons.\n"), (status, text)
-        )
+        expected = 1, "cyborg-quota: 2 differences were not repaired; the log has the reasons.\n"
+        self.assertEqual(expected, self.report_failed([done, failed, half, others], [done, only_released]))

@@ -42,23 +42,23 @@ class TestRules(base.BaseTestCase):
 
 
 class TestResourceMap(base.BaseTestCase):
-    def test_a_model_and_its_family(self) -> None:
-        rules = resource_map("PGPU: gpu", "PGPU CUSTOM_A100: gpu.A100")
-        self.assertEqual({"gpu": 1, "gpu.A100": 1}, rules.deltas(group("PGPU", CUSTOM_A100="required")))
-        for other in (group("PGPU"), group("PGPU", CUSTOM_A100="forbidden"), group("PGPU", CUSTOM_V100="required")):
-            self.assertEqual({"gpu": 1}, rules.deltas(other))
-
-    def test_every_trait_is_needed(self) -> None:
-        rules = resource_map("PGPU A B: gpu.A100", "PGPU: gpu")
-        self.assertEqual({"gpu": 1}, rules.deltas(group("PGPU", A="required")))
-        self.assertEqual({"gpu.A100": 1, "gpu": 1}, rules.deltas(group("PGPU", A="required", B="required")))
-
-    def test_wildcards(self) -> None:
-        rules = resource_map("CUSTOM_*: gpu", "*GPU CUSTOM_*_A100: gpu.A100")
-        self.assertEqual({"gpu": 1}, rules.deltas(group("CUSTOM_ANY")))
-        self.assertEqual({"gpu.A100": 1}, rules.deltas(group("VGPU", CUSTOM_NVIDIA_A100="required")))
-
-    def test_case_counts(self) -> None:
+    def test_models_traits_and_wildcards(self) -> None:
+        """A model and its family are both charged; every trait of a rule is needed."""
+        models = ("PGPU: gpu", "PGPU CUSTOM_A100: gpu.A100")
+        traits = ("PGPU A B: gpu.A100", "PGPU: gpu")
+        wildcards = ("CUSTOM_*: gpu", "*GPU CUSTOM_*_A100: gpu.A100")
+        both = {"gpu": 1, "gpu.A100": 1}
+        for rules, requested, deltas in (
+            (models, group("PGPU", CUSTOM_A100="required"), both),
+            (models, group("PGPU"), {"gpu": 1}),
+            (models, group("PGPU", CUSTOM_A100="forbidden"), {"gpu": 1}),
+            (models, group("PGPU", CUSTOM_V100="required"), {"gpu": 1}),
+            (traits, group("PGPU", A="required"), {"gpu": 1}),
+            (traits, group("PGPU", A="required", B="required"), both),
+            (wildcards, group("CUSTOM_ANY"), {"gpu": 1}),
+            (wildcards, group("VGPU", CUSTOM_NVIDIA_A100="required"), {"gpu.A100": 1}),
+        ):
+            self.assertEqual(deltas, resource_map(*rules).deltas(requested))
         self.assertRaises(ClassNotCounted, resource_map("fpga: fpga").deltas, group("FPGA"))
 
     def test_no_rule(self) -> None:
@@ -81,9 +81,8 @@ class TestResourceMap(base.BaseTestCase):
     def test_several_classes(self) -> None:
         """The accelerator's own class determines it if it is known, otherwise the first one, as in Cyborg."""
         rules, both = resource_map("FPGA: fpga", "PGPU: gpu"), group("FPGA", "PGPU")
-        self.assertEqual({"gpu": 1}, rules.deltas(both, "PGPU"))
-        self.assertEqual({"fpga": 1}, rules.deltas(both))
-        self.assertEqual({"fpga": 1}, rules.deltas(both, "VGPU"))
+        for of_device, resource in (("PGPU", "gpu"), (None, "fpga"), ("VGPU", "fpga")):
+            self.assertEqual({resource: 1}, rules.deltas(both, of_device))
 
     def test_resources(self) -> None:
         self.assertEqual({"fpga", "gpu"}, resource_map("A: fpga", "B: gpu", "C: ssd").resources)
@@ -100,9 +99,10 @@ class TestResourceMap(base.BaseTestCase):
 
     def test_requests_of(self) -> None:
         """As many as Cyborg makes: one for each unit, and two for a Xilinx FPGA."""
-        self.assertEqual(3, resource_rules.requests_of({"resources:FPGA": "2", "resources:PGPU": "1", "accel:x": "9"}))
-        self.assertEqual(4, resource_rules.requests_of({"resources:FPGA": "2", "trait:CUSTOM_FPGA_XILINX": "required"}))
-        self.assertEqual(
-            2, resource_rules.requests_of({"resources:FPGA": "2", "trait:CUSTOM_FPGA_XILINX": "forbidden"})
-        )
-        self.assertEqual(0, resource_rules.requests_of({"trait:CUSTOM_A": "required"}))
+        for requested, count in (
+            ({"resources:FPGA": "2", "resources:PGPU": "1", "accel:x": "9"}, 3),
+            ({"resources:FPGA": "2", "trait:CUSTOM_FPGA_XILINX": "required"}, 4),
+            ({"resources:FPGA": "2", "trait:CUSTOM_FPGA_XILINX": "forbidden"}, 2),
+            ({"trait:CUSTOM_A": "required"}, 0),
+        ):
+            self.assertEqual(count, resource_rules.requests_of(requested))

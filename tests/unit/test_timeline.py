@@ -79,8 +79,6 @@ class TestEveryViolationIsFound(unittest.TestCase):
                 for problem in model.problems(limits, changed, GPU)
             }
             found = {problem.split(" (from ")[0] for problem in problems(model, timeline, changed, GPU)}
-            self.assertEqual(bool(expected), bool(found), seed)
-            self.assertLessEqual(found, expected, seed)
             self.assertEqual(expected, found, seed)
             refused += bool(found)
         self.assertTrue(100 < refused < 300, refused)

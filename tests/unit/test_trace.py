@@ -49,14 +49,11 @@ class ReaderTest(TraceCase):
         self.assertEqual([expected, expected], [list(trace), list(trace)])
         self.assertEqual((3, hashlib.sha256(self.path.read_bytes()).hexdigest()), (trace.lines, trace.digest))
 
-    def test_other_line_ends(self) -> None:
-        trace = self.trace(b"0,reserve,c,p,gpu,1", header=b"\xef\xbb\xbf" + HEADER.replace(b"\n", b"\r\n"))
-        self.assertEqual(["gpu"], [event.resource for event in trace])
-        self.assertEqual(2, trace.lines)
-
-    def test_a_trace_without_events(self) -> None:
-        self.assertEqual([], list(self.trace()))
-        self.assertEqual([], list(self.trace(header=HEADER.rstrip())))
+    def test_other_line_ends_and_a_trace_without_events(self) -> None:
+        with_mark = b"\xef\xbb\xbf" + HEADER.replace(b"\n", b"\r\n")
+        for header, lines in ((with_mark, [b"0,reserve,c,p,gpu,1"]), (HEADER, []), (HEADER.rstrip(), [])):
+            trace = self.trace(*lines, header=header)
+            self.assertEqual((["gpu"] * len(lines), 1 + len(lines)), ([one.resource for one in trace], trace.lines))
 
     def test_the_header_is_required(self) -> None:
         for header in (b"", b"\n", b"0,reserve,c,p,gpu,1\n", HEADER.upper(), b"time,event\n", b"\0"):

@@ -38,18 +38,17 @@ class TestUnits(base.BaseTestCase):
         self.assertEqual([1, 2, 4, 6, 8, 10, 12, 14, 16], passing(range(-5, 40), 1, 16, 2))
 
     def test_the_violated_rule_is_named(self) -> None:
-        def rule(amount: int) -> str:
-            return str(units.violated_unit(amount, min_unit=5, max_unit=1000, step_size=10))
-
-        self.assertEqual("min_unit is 5: the smallest amount that can be claimed", rule(4))
-        self.assertEqual("max_unit is 1000: the largest amount that can be claimed is 1000", rule(1010))
-        self.assertEqual("step_size is 10: the next amounts that can be claimed are 5 and 10", rule(6))
-
-    def test_the_largest_amount_is_named(self) -> None:
-        """Neither the next multiple of the step nor max_unit itself can be claimed."""
-        for amount, limit in ((17, "step_size is 4"), (19, "max_unit is 17")):
-            rule = units.violated_unit(amount, min_unit=1, max_unit=17, step_size=4)
-            self.assertEqual(f"{limit}: the largest amount that can be claimed is 16", rule)
+        """And the largest amount: with the last two, not the next multiple of the step, nor max_unit itself."""
+        disk, others = (5, 1000, 10), (1, 17, 4)
+        for amount, (min_unit, max_unit, step_size), expected in (
+            (4, disk, "min_unit is 5: the smallest amount that can be claimed"),
+            (1010, disk, "max_unit is 1000: the largest amount that can be claimed is 1000"),
+            (6, disk, "step_size is 10: the next amounts that can be claimed are 5 and 10"),
+            (17, others, "step_size is 4: the largest amount that can be claimed is 16"),
+            (19, others, "max_unit is 17: the largest amount that can be claimed is 16"),
+        ):
+            rule = units.violated_unit(amount, min_unit=min_unit, max_unit=max_unit, step_size=step_size)
+            self.assertEqual(expected, rule)
 
     @given(st.integers(-5, 50), SMALL, st.integers(1, 40), SMALL)
     def test_the_largest_permitted_amount(self, at_most: int, min_unit: int, max_unit: int, step_size: int) -> None:
