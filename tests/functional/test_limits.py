@@ -19,9 +19,9 @@ UNLIMITED = -1
 class LimitsTestCase(base.LedgerTestCase):
     policy: type[EnforcementModel] = StrictHierarchy
 
-    def make_limited(self, *, statement_timeout_seconds: int = 8, **changes: Any) -> QuotaEngine:
-        limits = DatabaseLimitDriver(self.policy(), InitialLimits(), **changes)
-        how: Any = {"statement_timeout_seconds": statement_timeout_seconds, "resources": ("fpga", "gpu")}
+    def make_limited(self, *, missing_is_unlimited: bool = False, **changes: Any) -> QuotaEngine:
+        limits = DatabaseLimitDriver(self.policy(), InitialLimits(), missing_is_unlimited=missing_is_unlimited)
+        how: Any = {"statement_timeout_seconds": 8, "resources": ("fpga", "gpu"), **changes}
         return fixtures.open_engine(self, self.url, limits, **how)
 
     def setUp(self) -> None:

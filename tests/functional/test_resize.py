@@ -98,7 +98,7 @@ class TestResize(ResizeTestCase):
         self.resize(gpu=3)
         self.assertEqual((4, 0), self.figures())
         self.refuse(exceptions.OverQuota, self.resize, gpu=4)
-        self.execute("UPDATE quota_usages SET used = 1, subtree = 1 WHERE resource = 'gpu'")
+        self.execute("UPDATE quota_usages SET used = 0, subtree = 0 WHERE resource = 'gpu'")
         self.resize(gpu=2)
         self.assertEqual((3, 0), self.figures(), "a counter that has drifted")
 

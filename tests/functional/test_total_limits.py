@@ -211,8 +211,14 @@ class TestFence(TotalTestCase):
         self.set_total(11)
         self.assertEqual(TotalLimit("gpu", 11, 7), self.total())
         self.totals.unset_total_limits(ADMIN, ["gpu"])
-        remove = lambda: self.execute(f"DELETE FROM quota_usages WHERE project_id = '{TOTAL}'")  # noqa: E731
-        with hooks.Meanwhile(History, "change", remove):
+        change = History.change
+
+        def removed_first(*arguments: Any, **more: Any) -> Any:
+            with mock.patch.object(History, "change", change):
+                self.execute(f"DELETE FROM quota_usages WHERE project_id = '{TOTAL}'")
+                return change(*arguments, **more)
+
+        with mock.patch.object(History, "change", removed_first):
             self.assertRaises(exceptions.DatabaseUnavailable, self.set_total, 12)
         self.set_total(12)
         self.assertEqual(TotalLimit("gpu", 12, 7), self.total())

@@ -18,7 +18,7 @@ from cyborg_quota.types import RecordedChanges
 from tests import base, history_replay
 from tests.functional import test_limits
 from tests.race import test_races
-from tests.race.workers import Signal, race, race_beside, race_in_turns
+from tests.race.workers import PATIENT, Signal, race, race_beside, race_in_turns
 
 PROCESSES = 8
 ROOM = 3
@@ -187,6 +187,9 @@ class TestHistory(LimitRaceTestCase):
 
     policy = Flat
     CHANGES = 15
+
+    def make_limited(self, **changes: Any) -> QuotaEngine:
+        return super().make_limited(**{**PATIENT, **changes})
 
     def change(self, seed: int) -> None:
         chance = random.Random(seed)

@@ -158,10 +158,11 @@ class TestInterleavings(ResizeRaceTestCase):
             (transfer, give_back, both, {0, 2}),
         ):
             for _, *answers in self.interleaved(interrupted, act):
-                self.assertEqual(expected, sorted(answers))
                 self.assertIn(self.held("p1"), held)
-                if act is give_back:
-                    self.assertEqual(2, self.held("p1") + self.held("p2"))
+                if act is give_back:  # (it may find nothing to give back)
+                    self.assertEqual(("ok", 2), (answers[0], self.held("p1") + self.held("p2")))
+                else:
+                    self.assertEqual(expected, sorted(answers))
 
     def test_a_fold_does_not_take_a_row_that_gets_a_name(self) -> None:
         """Folding reads rows without a consumer, and deletes them; a commit with a name may run in between."""
