@@ -122,7 +122,7 @@ class TestEnforcement(TotalTestCase):
         self.assertRaises(exceptions.InvalidRequest, self.totals.unset_total_limits, ADMIN, "gpu")
         self.assertEqual([], self.totals.list_total_limits(ADMIN))
         engine = fixtures.open_engine(self, self.url, NoopLimitDriver())
-        self.assertRaises(exceptions.LimitsReadOnly, engine.limits.set, ADMIN, {"gpu": 1})
+        self.assertRaises(exceptions.LimitsReadOnly, engine.limits.set_total_limits, ADMIN, {"gpu": 1})
         self.assertEqual([], engine.limits.list_total_limits(ADMIN))
 
     def test_one_statement_of_the_expirer_reads_all_paths(self) -> None:
