@@ -17,12 +17,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import fixtures as fx
+import jsonschema
 import yaml
 from keystoneauth1 import session, token_endpoint
 from openstack import exceptions as sdk
 from osc_lib import exceptions
 
-from cyborg_quota.api import call, openapi
+from cyborg_quota.api import call, openapi, schemas
+from cyborg_quota.api.operations import OPERATIONS
 from cyborg_quota.osc import quota
 from cyborg_quota.osc.base import _title
 from cyborg_quota.surface import arguments, table
@@ -223,6 +225,8 @@ class TestEverySurface(OscTestCase):
 
     def compare(self, words: str, shown: Any, on_host: Any, answer: Any) -> None:
         operation = table.operations()[words]
+        [call_of] = [one for one in OPERATIONS if (one.method, one.path) == operation.route[:2]]
+        jsonschema.validate(answer, {**schemas.ref(call_of.answer), "components": {"schemas": schemas.COMPONENTS}})
         columns = [one for one in operation.columns if one.schema is not None and one.cell is not None]
         records = answer[operation.route.member]
         if not operation.is_list:
