@@ -254,7 +254,7 @@ class Shell(app.App):
         command = factory(self, self.options, cmd_name=name)
         try:
             parser = errors.raise_errors(command.get_parser(f"{self.NAME} {name}"))
-            return int(command.run(parser.parse_args(rest)))
+            return int(command.run(parser.parse_intermixed_args(rest)))
         except cliff_help.HelpExit:
             return 0
         except exceptions.LimitRefused as error:

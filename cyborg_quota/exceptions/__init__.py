@@ -482,6 +482,8 @@ class PodNotAvailable(
 class NoPodFits(QuotaError, conflict="no_pod_fits"):
     """The project has no pod for this zone and these tags, and no pod passes the filters. Nothing was changed."""
 
+    next_step = "See `pod list` and `pod usage list`."
+
     def __init__(self, zone: str | None, affinity: Mapping[str, str]) -> None:
         self.zone, self.affinity = zone, dict(affinity)
         where = "any zone" if zone is None else f"zone {safe_repr(zone)}"

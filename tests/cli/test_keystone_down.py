@@ -43,7 +43,7 @@ class KeystoneDownTest(base.CliTestCase):
 
     def unknown(self, *argv: str) -> base.Ended:
         """Run a command that succeeds with a warning of one line; returns how it ended."""
-        ended = self.call("list", "--usage", *argv)
+        ended = self.call(*argv)
         self.assertEqual(0, ended.status, ended.err)
         self.assertRegex(
             ended.err, r"\AWARNING: The limits are unknown: Keystone at http://127.0.0.1:\d+/v3 [^\n]*\n\Z"
@@ -52,19 +52,19 @@ class KeystoneDownTest(base.CliTestCase):
         return ended
 
     def test_usage_list_shows_usage_without_limits(self) -> None:
-        rows = [tuple(row.values()) for row in self.unknown("-f", "json").json]
+        rows = [tuple(row.values()) for row in self.unknown("list", "--usage", "-f", "json").json]
         self.assertEqual(
             [("p1", "gpu", None, 2, 0, None, None, None), ("p2", "gpu", None, 0, 3, None, None, None)], rows
         )
-        rows = [tuple(row.values()) for row in self.unknown("--project", "p1", "-f", "json").json]
+        rows = [tuple(row.values()) for row in self.unknown("show", "--usage", "p1", "-f", "json").json]
         self.assertEqual(
             [("p1", "fpga", None, 0, 0, None, None, None), ("p1", "gpu", None, 2, 0, None, None, None)], rows
         )
 
     def test_usage_list_as_a_table(self) -> None:
         line = "| p1         | gpu      | unknown |    2 |        0 | unknown   | unknown | unknown  |"
-        self.assertIn(line, self.unknown().out)
-        self.assertIn(line, self.unknown("--project", "p1").out)
+        self.assertIn(line, self.unknown("list", "--usage").out)
+        self.assertIn(line, self.unknown("show", "--usage", "p1").out)
 
     def test_commands_that_need_a_limit_fail(self) -> None:
         self.assertIn("Limits have been unavailable", self.refused(1, "check", "gpu=1", "p1"))

@@ -89,13 +89,14 @@ class ShellTest(base.CliTestCase):
             factory, _, _ = shell.command_manager.find_command(name.split())
             actions = factory(shell, None, cmd_name=name).get_parser(name)._actions
             options = [action for action in actions if action.option_strings]
+            required = [f"{action.option_strings[-1]}=p" for action in options if action.required]
             for action in (*options, *[action for action in actions if not action.option_strings][:1]):
                 key = (action.dest, action.type or tuple(action.choices or ()))
                 if key in tested or not key[1]:
                     continue
                 tested.add(key)
-                bad = f"{action.option_strings[-1]}=~bad~" if action.option_strings else "~bad~"
-                line = self.misused(*name.split(), bad)
+                bad = [f"{action.option_strings[-1]}=~bad~"] if action.option_strings else [*required, "~bad~"]
+                line = self.misused(*name.split(), *bad)
                 self.assertIn("'~bad~'", line)
                 self.assertNotRegex(line, r"invalid \w+ value")
         self.assertGreater(len(tested), 20)
