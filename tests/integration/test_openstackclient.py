@@ -99,19 +99,21 @@ class TestCommands(test_rest_api.PersonasTestCase):
         refused = self.run_as("alice", "set", "gpu=2", name, status=1)
         self.assertIn("gpu: 2 is less than 3 in use and 0 reserved", refused)
         self.assertRegex(refused, r"\(HTTP 409, req-[0-9a-f-]+\)")
-        self.run_as("alice", "set", "gpu=2", "--force", name)
+        self.run_as("alice", "set", "--force", "gpu=2", name)
         self.run_as("alice", "set", "gpu=9", name, "--until", "2999-01-31T08:00:00Z")
         rows = self.json_as("alice", "history", "list", "--limit", "2", "--project", name)
         self.assertEqual([("gpu", 9), ("gpu", 2)], [(row["Resource"], row["After"]) for row in rows])
         self.assertEqual("2999-01-31T08:00:00Z", rows[0]["Until"])
-        self.run_as("alice", "override", "delete", rows[0]["Override ID"], "--project", name)
+        [override] = self.json_as("alice", "override", "list", "--project", name)
+        self.assertEqual(("gpu", 9), (override["Resource"], override["Limit"]))
+        self.run_as("alice", "override", "delete", override["ID"], "--project", name)
         self.run_as("alice", "delete", name)
         self.assertEqual([0, 0], [row["Limit"] for row in self.json_as("alice", "show", name)])
         self.assertIn("No Project found", self.run_as("alice", "show", "no-such-project", status=1))
 
     def test_limits_in_pods_and_totals(self) -> None:
         self.engine.pods.add(base.ADMIN, "north")
-        self.run_as("alice", "set", "gpu=4", "--pod", "north", self.project)
+        self.run_as("alice", "set", "--pod", "north", "gpu=4", self.project)
         self.assertEqual(
             [{"Resource": "gpu", "Limit": 4}], self.json_as("alice", "show", "--pod", "north", self.project)
         )
@@ -160,7 +162,7 @@ class TestCommands(test_rest_api.PersonasTestCase):
         for arguments, words in (
             (("set", "gpu=many", "p"), "gpu=many"),
             (("set", "gpu", "p"), "name one project only"),
-            (("set", "gpu=1", "--from", "2999-01-01", self.project), "--until"),
+            (("set", "gpu=1", self.project, "--from", "2999-01-01"), "--until"),
             (("history", "list", "--limit", "0"), "write an integer from 1"),
         ):
             self.assertIn(words, self.run_as("alice", *arguments, status=1 if words == "--until" else 2))

@@ -158,7 +158,7 @@ class TestUnknown(ProjectNamesTestCase):
             self.assertIn("'atlsa'", self.refused(1, *argv, "atlsa"))
         self.assertIn("no domain", self.refused(1, "show", "--usage", "p", "--project-domain", "nowhere"))
         for text in ("..", "../users", "a?b=c", "x" * 255, uuid.uuid4().hex):
-            self.assertIn("Keystone has no project", self.refused(1, "set", "gpu=1", text))
+            self.assertIn("Keystone has no project", self.refused(1, "project", "set", "--no-parent", text))
         self.assertIn("Invalid project_id", self.refused(2, "set", "gpu=1", " "))
 
     def test_force(self) -> None:
