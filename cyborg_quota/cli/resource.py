@@ -53,7 +53,7 @@ def _source(options: Any, *, is_set: bool) -> str:
     return {
         "noop": "none: [limits] driver is noop",
         "config": "[limits] limits" if is_set else "none: not in [limits] limits",
-        "database": "limit set --default" if is_set else f"not set: [limits] missing = {options.missing}",
+        "database": "set --default" if is_set else f"not set: [limits] missing = {options.missing}",
         "keystone": "registered limits in Keystone",
     }.get(options.driver, f"[limits] driver {options.driver}")
 

@@ -29,7 +29,7 @@ class ResourceListTest(base.CliTestCase):
         self.call("set", "--default", "gpu=-1")
         self.call("set", "fpga=5", "p")
         self.assertEqual(
-            [["fpga", "", None, "not set: [limits] missing = refuse"], [*gpu, -1, "limit set --default"]],
+            [["fpga", "", None, "not set: [limits] missing = refuse"], [*gpu, -1, "set --default"]],
             self.rows("driver = database"),
         )
 
