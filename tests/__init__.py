@@ -11,9 +11,6 @@ import re
 import sys
 import unittest
 
-import testscenarios
-import testtools
-
 # oslotest reads these. Without them, the logs of all libraries go to the terminal, from DEBUG on.
 os.environ.setdefault("OS_LOG_CAPTURE", "1")
 os.environ.setdefault("OS_DEBUG", "1")
@@ -35,6 +32,9 @@ def load_tests(loader: unittest.TestLoader, _tests: unittest.TestSuite, pattern:
     A test of the ledger becomes one for each of the ``scenarios`` of its class, which are usually the databases. (In
     other folders, a module says so itself, by ``load_tests``.)
     """
+    import testscenarios  # (a Python without packages makes the environments: python -m tests.cyborgs.environment)
+    import testtools
+
     if (modules := _modules_of(sys.argv)) is None:
         suite = loader.discover(str(pathlib.Path(__file__).parent), pattern or "test*.py")
     else:
