@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""limit import and export: limits and the project tree as a YAML file."""
+"""limits import and export: limits and the project tree as a YAML file."""
 
 from __future__ import annotations
 
