@@ -35,6 +35,8 @@ class Run(command.Command):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         self.operation.add_to(parser)
+        # Otherwise, all operands must stand in one place: not set gpu=4 --pod north PROJECT.
+        parser.parse_args = parser.parse_intermixed_args  # type: ignore[method-assign]
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:

@@ -113,7 +113,7 @@ class TestCommands(test_rest_api.PersonasTestCase):
 
     def test_limits_in_pods_and_totals(self) -> None:
         self.engine.pods.add(base.ADMIN, "north")
-        self.run_as("alice", "set", "--pod", "north", "gpu=4", self.project)
+        self.run_as("alice", "set", "gpu=4", "--pod", "north", self.project)
         self.assertEqual(
             [{"Resource": "gpu", "Limit": 4}], self.json_as("alice", "show", "--pod", "north", self.project)
         )
