@@ -160,6 +160,7 @@ _CHANGE: Final = (
     Column("after", value=lambda one: _value(one.after, one.before), schema=_OPTIONAL),
     Column("from", formats.timestamp, lambda one: one.starts_at, nullable(TIME), "start"),
     Column("until", formats.timestamp, schema=nullable(TIME)),
+    Column("override_id", None, schema=_OPTIONAL),
     *columns("reason", "user_project_id", "request_id", cell=formats.Optional, schema=_OPTIONAL),
 )
 

@@ -96,7 +96,7 @@ class TestCommands(OscTestCase):
     def test_what_exceeds_a_limit(self) -> None:
         self.assertEqual([], self.rows(quota.ListQuota, "--over"))
         self.engine.limits.set_limit(base.ADMIN, "gpu", 1, "detector")
-        self.engine.limits.totals.set(base.ADMIN, {"gpu": 3})
+        self.engine.limits.set_total_limits(base.ADMIN, {"gpu": 3})
         rows = self.rows(quota.ListQuota, "--over")
         self.assertEqual([("detector", "gpu", 1, 2, 2), (None, "gpu", 3, 0, 9)], sorted(rows, key=str))
 
