@@ -106,7 +106,7 @@ class Calls:
         """Make an override; its span is in seconds from now, by the clock of the database."""
         now = self.limited._driver._database.read(overrides.now)
         span = [now + datetime.timedelta(seconds=seconds) for seconds in (start, end)]
-        return self.limited.administration.set_overrides(base.ADMIN, {"gpu": limit}, "p", span[1], start=span[0])[0].id
+        return self.limited.limits.set_overrides(base.ADMIN, {"gpu": limit}, "p", span[1], start=span[0])[0].id
 
 
 def at(seconds: float) -> datetime.datetime:
