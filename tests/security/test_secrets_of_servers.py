@@ -80,7 +80,7 @@ class TestServers(ServersTestCase):
         self.assertEqual(0, self.assert_hidden("--debug", "reserve", "--project", "p", "gpu=1").status)
         self.assertEqual(1, self.assert_hidden("--debug", "reserve", "--project", "p", "gpu=1").status)
         for form in ("json", "yaml", "csv", "table", "value"):
-            for command in (("list", "--usage"), ("reservation", "list"), ("db", "version"), ("audit")):
+            for command in (("list", "--usage"), ("reservation", "list"), ("db", "version"), ("audit",)):
                 self.assertEqual(0, self.assert_hidden("--debug", *command, "-f", form).status)
         self.assertEqual(0, self.assert_hidden_by_the_expirer("--debug"))
         self.assertEqual([], pieces_in(repr(hooks.tables(sa.create_engine(self.url, poolclass=sa.NullPool)))))
