@@ -19,7 +19,7 @@ class AttachFailed(Exception):
 
 class TestAttachment(base.LedgerTestCase):
     def attachment(self, **named: object) -> object:
-        return cyborg_quota.engine(self.quotas, self.context, {"gpu": 2, "fpga": 1}, **{"consumer": "arq", **named})
+        return cyborg_quota.attachment(self.quotas, self.context, {"gpu": 2, "fpga": 1}, **{"consumer": "arq", **named})
 
     def assert_charged(self, used: int, reserved: int) -> None:
         self.assertEqual((2 * used, 2 * reserved), self.figures())
@@ -131,7 +131,7 @@ class TestAttachment(base.LedgerTestCase):
         self.assert_charged(0, 1)
 
     def test_expire_and_project(self) -> None:
-        with cyborg_quota.engine(
+        with cyborg_quota.attachment(
             self.quotas, base.ADMIN, {"gpu": 1}, consumer="arq", expire=60, project_id="p1"
         ) as uuids:
             (row,) = self.quotas.list_reservations(base.ADMIN, reservations=uuids)

@@ -106,7 +106,7 @@ class Stack(fx.Fixture):
     def attach(self, project: str, **amounts: int) -> None:
         """Charge a project as the conductor of Cyborg does it for an attach. Raises OverQuota."""
         context = base.Context(self.projects[project])
-        with cyborg_quota.engine(self.engine, context, amounts, consumer=str(uuid.uuid4())):
+        with cyborg_quota.attachment(self.engine, context, amounts, consumer=str(uuid.uuid4())):
             pass
 
 

@@ -403,7 +403,7 @@ class TestOtherProject(EveryCallTestCase):
             words = []
             for project_id in (VICTIM, NOBODY):
                 with contextlib.ExitStack() as stack:
-                    block = cyborg_quota.engine(
+                    block = cyborg_quota.attachment(
                         self.engine, context, {"gpu": 1}, consumer="flying", project_id=project_id
                     )
                     words.append(str(self.assertRaises(exceptions.NotAuthorized, stack.enter_context, block)))
