@@ -111,7 +111,7 @@ class TestWsgiServers(quota.QuotaTestCase):
         self.assertEqual((4, 0), self.figures())
         self.assertEqual(202, client.bind([sixth], instance, self.rp).status)
         self.assertEqual((5, 0), self.figures())
-        output = self.command("usage", "list", "--project", self.project_id, "-f", "csv")
+        output = self.command("show", "--usage", self.project_id, "-f", "csv")
         self.assertIn(f'"{self.project_id}","fpga",5,5,0,0', output.out)
         self.assert_agree()
 
