@@ -113,9 +113,9 @@ def _check_ratio(resource: str, value: object, total: int) -> decimal.Decimal:
         ratio = decimal.Decimal(value)
     except (decimal.InvalidOperation, ValueError):
         raise refuse("it must be a decimal number, as in 1.5") from None
-    if not ratio.is_finite() or not 0 < ratio <= _MAX_RATIO:
+    if not ratio.is_finite() or not 0 < ratio <= _MAX_RATIO or not (exact := ratio.normalize(_CONTEXT)):
         raise refuse(f"it must be above 0 and at most {_MAX_RATIO}")
-    exponent = ratio.normalize(_CONTEXT).as_tuple().exponent
+    exponent = exact.as_tuple().exponent
     if not isinstance(exponent, int) or -exponent > MAX_RATIO_PLACES:
         raise refuse(f"it must have at most {MAX_RATIO_PLACES} decimal places")
     if total * ratio > MAX_CAPACITY:

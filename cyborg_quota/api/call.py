@@ -8,7 +8,7 @@ import datetime
 import decimal
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from cyborg_quota import validation
 from cyborg_quota.api.schemas import COMPONENTS
@@ -52,6 +52,7 @@ class Call:
     url: str
     parent_id: str | None = None
     notice: str | None = None
+    is_host: ClassVar[bool] = False
 
     @property
     def project_id(self) -> str:
@@ -92,10 +93,16 @@ class Call:
         return min(int(self.query.get("limit", MAX_ENTRIES)), MAX_ENTRIES)
 
     def page(
-        self, name: str, found: Sequence[Item], render_item: Callable[[Item], Json], marker: Callable[[Item], str]
+        self,
+        name: str,
+        found: Sequence[Item],
+        render_item: Callable[[Item], Json],
+        marker: Callable[[Item], str],
+        *,
+        most: int | None = None,
     ) -> Json:
-        """A page of a list. ``found`` has one entry more than the limit if there is a next page."""
-        items = found[: self.limit]
+        """A page of a list, with at most ``most`` entries (None: the limit). ``found`` has one more for a next page."""
+        items = found[: most or self.limit]
         answer: Json = {name: [render_item(item) for item in items]}
         if len(found) > len(items):
             query = {**self.query, "limit": self.limit, "marker": marker(items[-1])}

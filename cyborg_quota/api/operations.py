@@ -164,16 +164,6 @@ _BY_HAND: Final = (
         query={**schemas.HISTORY_FILTERS, **schemas.PAGE},
     ),
     Operation(
-        "GET",
-        f"{_PROJECT}/overrides",
-        "list_quota_overrides",
-        "List the overrides of a project that have not ended.",
-        policy.GET,
-        overrides.list_overrides,
-        answer="Overrides",
-        errors=(409,),
-    ),
-    Operation(
         "POST",
         f"{_PROJECT}/overrides",
         "set_quota_override",
@@ -241,7 +231,8 @@ _BY_HAND: Final = (
         "POST",
         "/v2/quota_preview",
         "preview_limits",
-        "Tell what setting limits would change, and why it would be refused. Nothing is written.",
+        "Tell what setting limits would change, and why the enforcement model would refuse it. Nothing is written. (A "
+        "limit below what the project holds also needs force.)",
         policy.PREVIEW,
         quotas.preview,
         body="Preview",
@@ -300,7 +291,7 @@ def _generated(of: surface.Operation, route: Route) -> Operation:
     in_path = re.findall(r"\{(\w+)\}", route.path)
     sent = [one for one in surface.flat(of.arguments) if one.rest and one.name not in in_path]
     name = of.words.replace(" ", "_")
-    component = "".join(map(str.capitalize, of.words.split()))
+    component = _component(of)
     has_query = route.method in ("GET", "DELETE")
     if not has_query:
         schemas.COMPONENTS[component] = _body((str(one.rest), one) for one in sent)
@@ -347,13 +338,18 @@ def _answer(of: surface.Operation, route: Route) -> str | None:
     record = str(route.record)
     fields = {one.member: one.schema for one in of.columns if one.schema is not None}
     schemas.COMPONENTS.setdefault(record, schemas.object_of(fields))
-    if of.is_list:
-        schemas.COMPONENTS[f"{record}List"] = schemas.list_of(
-            route.member, schemas.ref(record), paged=route.marker is not None
-        )
-        return f"{record}List"
-    schemas.COMPONENTS[f"{record}Answer"] = schemas.object_of({route.member: schemas.ref(record)})
-    return f"{record}Answer"
+    name = f"{_component(of)}Answer"
+    one = schemas.ref(record)
+    has_pages = route.marker is not None
+    schemas.COMPONENTS[name] = (
+        schemas.list_of(route.member, one, paged=has_pages) if of.is_list else schemas.object_of({route.member: one})
+    )
+    return name
+
+
+def _component(of: surface.Operation) -> str:
+    """The first part of the names of the schemas of an operation."""
+    return "".join(map(str.capitalize, of.words.split()))
 
 
 def _handle(of: surface.Operation, route: Route, call: Call) -> Any:
@@ -362,6 +358,9 @@ def _handle(of: surface.Operation, route: Route, call: Call) -> Any:
         values = {one.name: _value(one, call) for one in surface.flat(of.arguments) if one.rest is not None}
     except argparse.ArgumentTypeError as error:
         raise Refused(400, f"Invalid value: {error}.") from None
+    for either in of.arguments:
+        if isinstance(either, surface.OneOf) and sum(_is_given(one, call) for one in either.arguments) > 1:
+            raise Refused(400, f"Give only one of {', '.join(str(one.rest) for one in either.arguments if one.rest)}.")
     absent = {one.name: one.collect(one.default) for one in surface.flat(of.arguments) if one.name not in values}
     absent.pop(arguments.PROJECT_DOMAIN.name, None)
     if route.marker is not None:
@@ -376,13 +375,23 @@ def _handle(of: surface.Operation, route: Route, call: Call) -> Any:
     return {route.member: [render(one) for one in records] if of.is_list else render(records)}
 
 
-def _value(argument: surface.Argument, call: Call) -> Any:
-    """The value of an argument: from the path, the query or the body."""
+def _given(argument: surface.Argument, call: Call) -> Any:
+    """What the path, the query or the body has for an argument; None: nothing."""
     found: Any = call.path.get(argument.name)
     if found is None:
         found = call.query if call.body is None else call.body
         for part in str(argument.rest).split("."):
             found = found.get(part) if isinstance(found, Mapping) else None
+    return found
+
+
+def _is_given(argument: surface.Argument, call: Call) -> bool:
+    return argument.rest is not None and _given(argument, call) not in (None, argument.default)
+
+
+def _value(argument: surface.Argument, call: Call) -> Any:
+    """The value of an argument."""
+    found = _given(argument, call)
     return argument.collect(argument.default) if found is None else argument.load(found)
 
 

@@ -217,8 +217,11 @@ COMPONENTS: Final[dict[str, Schema]] = {
                     {
                         "limit": _nullable(ref("Limit")),
                         "in_use": _COUNT,
-                        "subtree": _described(_COUNT, "What the project and its descendants have in use and reserved."),
-                    }
+                        "subtree": _described(
+                            _COUNT, "What the project and its descendants have in use and reserved; for an admin."
+                        ),
+                    },
+                    optional=("subtree",),
                 ),
                 "The state of each resource.",
             ),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from cliff import command, lister, show
 from oslo_config import cfg
@@ -132,6 +132,8 @@ class Run(Command):
 
     operation: ClassVar[Operation]
     parsed: argparse.Namespace
+
+    is_host: Final = True
 
     @property
     def elevated(self) -> Context:

@@ -245,6 +245,8 @@ class Shell(app.App):
                 factory, name, rest = self.command_manager.find_command(["help", *words])
             else:
                 factory, name, rest = self.command_manager.find_command(argv)
+                if name == "help":
+                    self._check_command(rest)
         except ValueError:
             similar = ", ".join(self.get_fuzzy_matches(argv[0])) or "none"
             former = [now for words, now in _FORMER.items() if argv[: words.count(" ") + 1] == words.split()]

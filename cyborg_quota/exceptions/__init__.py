@@ -454,14 +454,14 @@ class PodNotFound(NotFound, text="Pod {pod!r} was not found."):
 
 
 @dataclasses.dataclass(eq=False, repr=False)
-class PodExists(QuotaError, text="A pod with the name {pod!r} exists."):
+class PodExists(QuotaError, conflict="pod_exists", text="A pod with the name {pod!r} exists."):
     """Another pod has the same name. Nothing was changed."""
 
     pod: str
 
 
 @dataclasses.dataclass(eq=False, repr=False)
-class PodInUse(QuotaError, text="Pod {pod!r} cannot be removed: {reason}."):
+class PodInUse(QuotaError, conflict="pod_in_use", text="Pod {pod!r} cannot be removed: {reason}."):
     """A pod cannot be removed: projects are bound to it, or providers belong to it. Nothing was changed."""
 
     pod: str
@@ -471,6 +471,7 @@ class PodInUse(QuotaError, text="Pod {pod!r} cannot be removed: {reason}."):
 @dataclasses.dataclass(eq=False, repr=False)
 class PodNotAvailable(
     QuotaError,
+    conflict="pod_not_available",
     text="Pod {pod!r} takes no bindings and no claims: its state is {state} (see `pod set --state available`).",
 ):
     """The pod takes neither bindings nor claims that name it, because of its state. Nothing was changed."""
@@ -514,14 +515,16 @@ class ProviderNotFound(NotFound, text="Provider {provider!r} was not found; see 
 
 
 @dataclasses.dataclass(eq=False, repr=False)
-class ProviderExists(QuotaError, text="A provider with the name or UUID {provider!r} exists."):
+class ProviderExists(
+    QuotaError, conflict="provider_exists", text="A provider with the name or UUID {provider!r} exists."
+):
     """Another provider has the same name or UUID. Nothing was changed."""
 
     provider: str
 
 
 @dataclasses.dataclass(eq=False, repr=False)
-class ProviderInUse(QuotaError, text="{what} cannot be {change}: {reason}."):
+class ProviderInUse(QuotaError, conflict="provider_in_use", text="{what} cannot be {change}: {reason}."):
     """A provider, or one of its inventories, has claims or children, and cannot be removed. Nothing was changed.
 
     ``resource`` None: the provider has children. ``change``: what was refused.
@@ -543,6 +546,7 @@ class ProviderInUse(QuotaError, text="{what} cannot be {change}: {reason}."):
 @dataclasses.dataclass(eq=False, repr=False)
 class ProviderConflict(
     QuotaError,
+    conflict="provider_conflict",
     text="Provider {provider!r} has generation {generation}, not {expected}: it was changed concurrently. "
     "Read its inventories and try again.",
 ):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Mapping
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final
 
 from cyborg_quota import exceptions, policy, validation
@@ -67,8 +67,13 @@ def preview(
     """The changes that setting these limits would make, and the error that would refuse them. ``span``: of overrides.
 
     Without a span, it is the dry run of an import of a document that has these limits only, at the project's place in
-    the tree.
+    the tree. Raises InvalidRequest for what cannot be combined.
     """
+    if (total and (project_id or pod or span)) or (pod and (span or project_id is None)) or (span and not project_id):
+        raise exceptions.InvalidRequest(
+            "A total has no project, pod and span of time; a limit in a pod needs a project, and has no span; a span "
+            "needs a project."
+        )
     if total:
         return caller.engine.limits.preview_total_limits(caller.elevated, limits), None
     interface = caller.engine.limits
@@ -113,8 +118,20 @@ _OVERRIDE: Final = (
 )
 
 
+def read_overrides(caller: Any, **given: Any) -> tuple[list[LimitOverride], datetime.datetime | None]:
+    """The overrides that have not ended, and the time. For users of the REST API, another limit driver has none."""
+    try:
+        found: tuple[list[LimitOverride], datetime.datetime | None]
+        found = caller.engine.limits.list_overrides(caller.elevated, **given)
+        return found
+    except exceptions.LimitsReadOnly:
+        if caller.is_host:
+            raise
+        return [], None
+
+
 def _overrides(caller: Any, **given: Any) -> Table:
-    overrides, now = caller.engine.limits.list_overrides(caller.elevated, **given)
+    overrides, now = read_overrides(caller, **given)
 
     def is_active(one: LimitOverride) -> bool:
         return now is not None and one.starts_at <= now
@@ -242,13 +259,14 @@ OPERATIONS: Final = (
         ),
         _OVERRIDE,
         words="override list",
-        route=Route("GET", f"{_QUOTA}/overrides", policy.GET, "overrides", "Override"),
+        route=Route("GET", f"{_QUOTA}/overrides", policy.GET, "overrides", "Override", attrgetter("id"), errors=(409,)),
     ),
     Operation(
-        """Cancel overrides. All of them are cancelled, or none.
+        """Cancel overrides.
 
-        The limits that are set without --until apply again. The project keeps what it
-        holds.
+        On the host, all of them are cancelled, or none; through the REST API, one after
+        the other. The limits that are set without --until apply again. The project
+        keeps what it holds.
         """,
         "cyborg-quota override delete 42-0 --reason 'workshop is over'",
         _cancel,

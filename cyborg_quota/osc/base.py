@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
+from osc_lib import exceptions
 from osc_lib.command import command
 
 from cyborg_quota.osc.client import QuotaClient, project_id, quoted
@@ -121,13 +122,18 @@ def _call(client: QuotaClient, operation: Operation, route: Route, given: dict[s
     several = [given.pop(name) if isinstance(given[name], list) else [given.pop(name)] for name in in_path]
     limit = given.pop("limit", None)
     query, body = _request(operation, route, given)
-    answer = None
+    answer, failures = None, []
     for values in itertools.product(*several):
         path = route.path.format(**{name: quoted(value) for name, value in zip(in_path, values, strict=True)})
         path = path.removeprefix("/v2")
         if operation.is_list and route.method == "GET" and route.member is not None:
             return client.pages(route.member, path, limit, **query)
-        answer = client.call(route.method, path, body, **query)
+        try:
+            answer = client.call(route.method, path, body, **query)
+        except exceptions.CommandError as error:
+            failures.append(str(error))
+    if failures:
+        raise exceptions.CommandError(" ".join(failures))
     return answer and route.member and answer[route.member]
 
 

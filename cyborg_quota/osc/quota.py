@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import datetime
 import functools
+import itertools
+import urllib.parse
 from collections.abc import Iterator, Mapping
 from operator import itemgetter
 from typing import Any, Final
@@ -77,9 +79,11 @@ def _list(
         raise exceptions.CommandError("--pod cannot be combined with --usage, --over and --tree.")
     if not tree and (owner["project"] is not None or owner["project_domain"] is not None):
         raise exceptions.CommandError("A project needs --tree.")
+    if over and marker is not None:
+        raise exceptions.CommandError("--marker cannot be combined with --over.")
     columns = _SUBTREE if over else _NODES if tree else _USAGE if usage else _LIMITS
     if over:
-        rows: Any = run.client.pages("over", "/quota_over", limit, marker=marker)
+        rows: Any = itertools.islice(run.client.call("GET", "/quota_over")["over"], limit)
     elif tree:
         nodes = run.client.pages("tree", f"{run.client.path(**owner)}/tree", limit, marker=marker)
         rows = (row for node in nodes for row in (_resources(node) if node["quota"] else [node]))
@@ -200,11 +204,13 @@ def _set(
     path = _path(run, project_id, project_domain, pod, **scope)
     if not limits:
         raise exceptions.CommandError("Give a limit, as in gpu=20.")
+    if scope["default"] and force:
+        raise exceptions.CommandError("--force cannot be combined with --default.")
     span = _given(start=start and start.isoformat(), until=until and until.isoformat())
     if span and (until is None or pod is not None or force or path.startswith("/quota_")):
         raise exceptions.CommandError("--from needs --until, which needs a project, and neither --pod nor --force.")
     if dry_run:
-        owner = path.rpartition("/")[2] if path.startswith("/quotas/") else None
+        owner = urllib.parse.unquote(path.rpartition("/")[2]) if path.startswith("/quotas/") else None
         wanted = _given(quota=limits, project_id=owner, total=scope["total"] or None, pod=pod, **span)
         answer = run.client.call("POST", "/quota_preview", wanted)
         run.status = int(bool(answer["problems"]))
@@ -282,7 +288,8 @@ UnsetQuota = generate(
             help="Resource whose limit is removed (repeat option to remove several).",
         ),
         *_SCOPE,
-        *OWN_PROJECT,
+        Argument("project", metavar="<project>", nargs="?", help="Project (name or ID)."),
+        _DOMAIN,
     ),
 )
 

@@ -315,7 +315,7 @@ OPERATIONS: Final = (
                 dest="in_pod",
                 rest="pod",
                 metavar="POD",
-                help="end all bindings to this pod, and print their number",
+                help="end all bindings to this pod (on the host, prints their number)",
             ),
         ),
         words="pod binding delete",

@@ -6,8 +6,9 @@ from __future__ import annotations
 from typing import Any
 
 from cyborg_quota import policy
-from cyborg_quota.api.call import Call, Json, render
+from cyborg_quota.api.call import Call, Json, moment, render
 from cyborg_quota.api.errors import Refused, project_not_found
+from cyborg_quota.types import COMMITTED, Reservation
 
 
 def list_reservations(call: Call) -> Json:
@@ -28,7 +29,12 @@ def list_reservations(call: Call) -> Json:
     if marker is not None and not call.engine.list_reservations(call.elevated, project_id, reservations=[marker]):
         raise Refused(400, "The marker is not a reservation of this list.")
     found = call.engine.list_reservations(call.elevated, project_id, limit=call.limit + 1, after=marker, **filters)
-    return call.page("reservations", found, lambda one: render("Reservation", one), lambda one: one.uuid)
+    return call.page("reservations", found, _render, lambda one: one.uuid)
+
+
+def _render(one: Reservation) -> Json:
+    """A reservation. A committed one does not expire."""
+    return render("Reservation", one, expire=None if one.state == COMMITTED else moment(one.expire))
 
 
 def _require_project(call: Call, project_id: str) -> None:

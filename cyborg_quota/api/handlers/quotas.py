@@ -11,6 +11,7 @@ from cyborg_quota.api.call import Call, Json, render
 from cyborg_quota.api.errors import Refused
 from cyborg_quota.api.handlers.history import parse_time
 from cyborg_quota.limits import operations
+from cyborg_quota.limits.api import MAX_LISTED_PROJECTS
 from cyborg_quota.types import TOTAL, UNLIMITED, Headroom, Over, Usage, UsageRecord
 from cyborg_quota.types.limits import Holding
 
@@ -23,16 +24,18 @@ _DEFAULTS_UNKNOWN: Final = (
 def list_quotas(call: Call) -> Json:
     """GET /v2/quotas: the projects that hold something or have limits, under every limit driver."""
     limits = call.engine.limits
+    by_project: dict[str, list[Holding]]
     if "pod" in call.query:
         return _list_quotas_in_pod(call, call.query["pod"])
+    most = min(call.limit, MAX_LISTED_PROJECTS - 1)
     if "project_id" in call.query:
-        project_ids = [call.query["project_id"]]
+        project_ids, by_project = [call.query["project_id"]], {}
     else:
-        project_ids = limits.list_holders(call.elevated, call.marker or "", call.limit + 1)
-    by_project: dict[str, list[Holding]] = {}
+        project_ids = limits.list_holders(call.elevated, call.marker or "", most + 1)
+        by_project = {project_id: [] for project_id in project_ids}  # (it may give back all meanwhile)
     for holding in limits.list_holdings(call.elevated, project_ids):
         by_project.setdefault(holding.key.project_id, []).append(holding)
-    return call.page("quotas", list(by_project.items()), _project_quota, lambda one: one[0])
+    return call.page("quotas", list(by_project.items()), _project_quota, lambda one: one[0], most=most)
 
 
 def _project_quota(project: tuple[str, list[Holding]]) -> Json:
@@ -91,7 +94,10 @@ def preview(call: Call) -> Json:
         call, body["quota"], body.get("project_id"), body.get("pod"), span, total=body.get("total", False)
     )
     return {
-        "changes": [render("PlannedChange", one) for one in changes],
+        "changes": [
+            render("PlannedChange", one, project_id=None if one.project_id == TOTAL else one.project_id)
+            for one in changes
+        ],
         "problems": [] if refusal is None else list(refusal.problems),
     }
 
