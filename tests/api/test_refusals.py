@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
-from cyborg_quota import exceptions
+import jsonschema
+
+from cyborg_quota import Inventory, exceptions
+from cyborg_quota.api import schemas
+from cyborg_quota.api.handlers import quotas
 from cyborg_quota.types import MAX_AMOUNT, TOTAL
 from tests import base
 from tests.api import server
@@ -89,3 +94,74 @@ class TestCheckAgreesWithReserve(RefusalTestCase):
         detail = self.ask("/v2/quotas/elsewhere/detail", "eve@elsewhere:reader").json["quota"]["fpga"]
         self.assertEqual({"limit": None, "in_use": 0, "reserved": 0, "fits": 0, "bound_by": None}, detail)
         self.assertIsNone(self.ask("/v2/quotas/elsewhere").json["quota"]["fpga"])
+
+
+class TestConflicts(RefusalTestCase):
+    """What contradicts what is stored is a conflict (409) with a code; what contradicts itself is invalid (400)."""
+
+    def answer(self, method: str, path: str, body: Any = None, token: str = server.ADMIN) -> tuple[int, str]:
+        response = self.ask(f"/v2/{path}", token, method, **({} if body is None else {"json": body}))
+        code = response.json["errors"][0]["code"] if response.status_int >= 400 else ""
+        return response.status_int, code.removeprefix("cyborg_quota.")
+
+    def test_pods_and_providers(self) -> None:
+        self.engine.pods.add(base.ADMIN, "p1")
+        self.engine.pods.add(base.ADMIN, "p2")
+        self.engine.pods.change(base.ADMIN, "p2", state="disabled")
+        self.engine.capacity.add_provider(base.ADMIN, "n1", pod="p1")
+        self.engine.capacity.set_inventories(base.ADMIN, "n1", {"gpu": Inventory(8)})
+        self.quotas.reserve(base.Context("higgs"), {"gpu": 1}, consumer="at n1", provider="n1")
+        one = "quota_providers/n1"
+        for code, method, path, body in (
+            ("pod_exists", "POST", "quota_pods", {"name": "p1", "weight": 3}),
+            ("pod_in_use", "DELETE", "quota_pods/p1", None),
+            ("pod_not_available", "PUT", "quota_pod_bindings", {"pod": "p2", "project_id": "higgs"}),
+            ("provider_exists", "POST", "quota_providers", {"name": "n1"}),
+            ("provider_in_use", "DELETE", one, None),
+            ("provider_in_use", "DELETE", f"{one}/inventories/gpu", None),
+            ("provider_in_use", "PUT", one, {"pod": "p2"}),
+            ("provider_conflict", "PUT", f"{one}/inventories", {"totals": {"gpu": 9}, "generation": 0}),
+        ):
+            self.assertEqual((409, code), self.answer(method, path, body), (method, path))
+        for method, path, body in (
+            ("PUT", "quota_pods/p1", {"endpoint": "c", "no_endpoint": True}),
+            ("PUT", one, {"pod": "p2", "no_pod": True}),
+            ("POST", "quota_preview", {"quota": {"gpu": 1}, "total": True, "project_id": "higgs"}),
+            ("POST", "quota_preview", {"quota": {"gpu": 1}, "pod": "p1"}),
+            ("POST", "quota_preview", {"quota": {"gpu": 1}, "pod": "p1", "project_id": "higgs", "until": "2999-01-01"}),
+            ("POST", "quota_preview", {"quota": {"gpu": 1}, "until": "2999-01-01"}),
+        ):
+            self.assertEqual((400, "bad_request"), self.answer(method, path, body), body)
+
+    def test_what_answers_say(self) -> None:
+        preview = self.ask("/v2/quota_preview", server.ADMIN, "POST", json={"quota": {"gpu": 50}, "total": True}).json
+        self.assertEqual(
+            [("gpu", None, 50)], [(one["resource"], one["project_id"], one["after"]) for one in preview["changes"]]
+        )
+        [held] = self.ask("/v2/quota_reservations?state=committed&project_id=detector", server.ADMIN).json[
+            "reservations"
+        ]
+        self.assertIsNone(held["expire"])
+        schema = {**schemas.ref("Tree"), "components": {"schemas": schemas.COMPONENTS}}
+        jsonschema.validate(self.ask("/v2/quotas/detector/tree", LEAF).json, schema)
+
+    def test_every_project_is_on_a_page(self) -> None:
+        self.patch(quotas, "MAX_LISTED_PROJECTS", 3)
+        found: list[str] = []
+        path: str | None = "/v2/quotas"
+        while path:
+            answer = self.ask(path, server.ADMIN).json
+            found += [one["project_id"] for one in answer["quotas"]]
+            path = f"/v2/quotas?marker={found[-1]}" if "quotas_links" in answer else None
+        self.assertEqual(sorted(server.TREE), found)
+
+    def test_pages_of_overrides(self) -> None:
+        for limit in (21, 22, 23):
+            self.engine.limits.set_overrides(base.ADMIN, {"gpu": limit}, "higgs", datetime.datetime(2999, 1, 1))
+        answer = self.ask("/v2/quotas/higgs/overrides?limit=2", server.ADMIN).json
+        marker = answer["overrides"][-1]["id"]
+        rest = self.ask(f"/v2/quotas/higgs/overrides?marker={marker}", server.ADMIN).json
+        self.assertEqual([21, 22, 23], [one["limit"] for one in (*answer["overrides"], *rest["overrides"])])
+        self.assertEqual(
+            (["next"], False), ([one["rel"] for one in answer["overrides_links"]], "overrides_links" in rest)
+        )

@@ -60,6 +60,7 @@ class ShellTest(base.CliTestCase):
         self.assertIn("is no command", self.refused(2, "--bogus", "list", "--usage"))
         for argv in (["foo"], ["limit", "set"], ["inventory", "steal"], ["-x"]):
             self.assertIn("is no command", self.refused(2, *argv, "--help"))
+        self.assertIn("is no command", self.refused(2, "help", "steal"))
         self.assertIn("pod binding delete", self.call("pod", "binding", "--help").out)
         self.misused("list", "--usage", "--bogus")
 

@@ -109,7 +109,7 @@ class TestCheckInventory(base.BaseTestCase):
             {"allocation_ratio": 0}, {"allocation_ratio": -1}, {"allocation_ratio": 1.5}, {"allocation_ratio": "x"},
             {"allocation_ratio": "NaN"}, {"allocation_ratio": "Infinity"}, {"allocation_ratio": "1.00001"},
             {"allocation_ratio": None}, {"allocation_ratio": "1e30"}, {"allocation_ratio": True},
-            {"allocation_ratio": "1_0"}, {"allocation_ratio": "\u0663"},
+            {"allocation_ratio": "1_0"}, {"allocation_ratio": "1e-999999999"}, {"allocation_ratio": "\u0663"},
         )  # fmt: skip
         for change in changes:
             inventory = Inventory(**{"total": 8, **change})
