@@ -15,7 +15,7 @@ import jsonschema
 
 from cyborg_quota.api import schemas
 from cyborg_quota.api.errors import Refused
-from cyborg_quota.api.schemas import Schema
+from cyborg_quota.surface.operations import Schema
 
 MAX_BODY_BYTES: Final = 114_688
 """The maximum size of a body: the default of oslo.middleware's [oslo_middleware] max_request_body_size."""

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
+from cyborg_quota.surface.operations import BOOLEAN, COUNT, INTEGER, NAME, TEXT, TIME, Schema, described, nullable
 from cyborg_quota.types import (
     MAX_AMOUNT,
     MAX_LIMIT,
@@ -15,8 +16,6 @@ from cyborg_quota.types import (
     UNLIMITED,
 )
 
-Schema = dict[str, Any]
-
 MAX_RESOURCES: Final = 1000
 """The maximum number of resources in one request."""
 
@@ -24,14 +23,6 @@ MAX_RESOURCES: Final = 1000
 def ref(name: str) -> Schema:
     """A reference to a schema of COMPONENTS."""
     return {"$ref": f"#/components/schemas/{name}"}
-
-
-def _described(schema: Schema, description: str) -> Schema:
-    return {**schema, "description": description}
-
-
-def _nullable(schema: Schema) -> Schema:
-    return {"oneOf": [schema, {"type": "null"}]}
 
 
 def object_of(properties: Mapping[str, Schema], optional: tuple[str, ...] = ()) -> Schema:
@@ -65,10 +56,6 @@ def list_of(name: str, item: Schema, *, paged: bool = True) -> Schema:
     return object_of(properties, optional=(f"{name}_links",))
 
 
-_INTEGER: Final[Schema] = {"type": "integer"}
-_COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
-_TEXT: Final[Schema] = {"type": "string"}
-_BOOLEAN: Final[Schema] = {"type": "boolean"}
 _LIMIT: Final[Schema] = {
     "type": "integer",
     "minimum": UNLIMITED,
@@ -82,26 +69,24 @@ _REASON: Final[Schema] = {
     "maxLength": MAX_REASON_CHARS,
     "description": "Why the limits are changed: one line, for the history.",
 }
-_NAME: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": MAX_NAME_CHARS}
-_TIME: Final[Schema] = {"type": "string", "format": "date-time", "maxLength": 64}
-_POD: Final = _described(_NAME, "The pod, if the call names one.")
-_BOUND_POD: Final = _described(
-    _nullable(_NAME), "The pod of a limit per pod; null for one over all pods. Present if the call names a pod."
+_POD: Final = described(NAME, "The pod, if the call names one.")
+_BOUND_POD: Final = described(
+    nullable(NAME), "The pod of a limit per pod; null for one over all pods. Present if the call names a pod."
 )
 _SET_LIMITS: Final = _requested(ref("Limit"), "New limits; the limits of other resources stay.")
 
 COMPONENTS: Final[dict[str, Schema]] = {
     "Limit": _LIMIT,
     "Limits": _by_resource(
-        _nullable(ref("Limit")), "The limit of each resource; null if no limit is set and nothing may be reserved."
+        nullable(ref("Limit")), "The limit of each resource; null if no limit is set and nothing may be reserved."
     ),
-    "Quota": _described(
+    "Quota": described(
         object_of({"quota": ref("Limits"), "pod": _POD}, optional=("pod",)),
         "The limits of a project. If the call names a pod: those in this pod, without the resources that have none.",
     ),
-    "Bound": _described(
+    "Bound": described(
         object_of(
-            {"project_id": _nullable(_NAME), "scope": _TEXT, "limit": _nullable(_INTEGER), "pod": _BOUND_POD},
+            {"project_id": nullable(NAME), "scope": TEXT, "limit": nullable(INTEGER), "pod": _BOUND_POD},
             optional=("pod",),
         ),
         "What determines ``fits``, if that is not the limit of the project itself (if the call names a pod: its limit "
@@ -111,17 +96,17 @@ COMPONENTS: Final[dict[str, Schema]] = {
     ),
     "Detail": object_of(
         {
-            "limit": _nullable(ref("Limit")),
-            "in_use": _COUNT,
-            "reserved": _COUNT,
-            "fits": _described(
+            "limit": nullable(ref("Limit")),
+            "in_use": COUNT,
+            "reserved": COUNT,
+            "fits": described(
                 {"type": "integer", "minimum": UNLIMITED},
                 f"The largest amount that can be reserved now; {UNLIMITED} means unlimited.",
             ),
-            "bound_by": _nullable(ref("Bound")),
+            "bound_by": nullable(ref("Bound")),
         }
     ),
-    "QuotaDetail": _described(
+    "QuotaDetail": described(
         object_of(
             {"quota": _by_resource(ref("Detail"), "The state of each resource."), "pod": _POD}, optional=("pod",)
         ),
@@ -133,8 +118,8 @@ COMPONENTS: Final[dict[str, Schema]] = {
                 {**_LIMIT, "type": ["integer", "null"]},
                 "New limits; the limits of other resources stay. null removes a limit.",
             ),
-            "pod": _described(_NAME, "Set limits in this pod, which apply in addition to those over all pods."),
-            "force": _described(_BOOLEAN, "Permit limits below the usage of the project, which is not changed."),
+            "pod": described(NAME, "Set limits in this pod, which apply in addition to those over all pods."),
+            "force": described(BOOLEAN, "Permit limits below the usage of the project, which is not changed."),
             "reason": _REASON,
         },
         optional=("pod", "force", "reason"),
@@ -146,7 +131,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
                 object_of(
                     {
                         "limit": ref("TotalLimit"),
-                        "held": _described(_COUNT, "What all projects have in use and reserved."),
+                        "held": described(COUNT, "What all projects have in use and reserved."),
                     }
                 ),
                 "The total limit of each resource that has one.",
@@ -156,7 +141,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
     "SetTotals": object_of(
         {
             "quota": _requested(ref("TotalLimit"), "New total limits; those of other resources stay."),
-            "force": _described(_BOOLEAN, "Permit limits below the usage of all projects, which is not changed."),
+            "force": described(BOOLEAN, "Permit limits below the usage of all projects, which is not changed."),
             "reason": _REASON,
         },
         optional=("force", "reason"),
@@ -173,52 +158,52 @@ COMPONENTS: Final[dict[str, Schema]] = {
     "Preview": object_of(
         {
             "quota": _SET_LIMITS,
-            "project_id": _described(_NAME, "The project. Without it: the defaults, or the totals."),
-            "total": _described(_BOOLEAN, "The limits over all projects."),
-            "pod": _described(_NAME, "The limits of the project in this pod."),
-            "start": _described(_TIME, "With until: when the limits begin to apply. Default: now."),
-            "until": _described(_TIME, "The limits are overrides, which apply until this time."),
+            "project_id": described(NAME, "The project. Without it: the defaults, or the totals."),
+            "total": described(BOOLEAN, "The limits over all projects."),
+            "pod": described(NAME, "The limits of the project in this pod."),
+            "start": described(TIME, "With until: when the limits begin to apply. Default: now."),
+            "until": described(TIME, "The limits are overrides, which apply until this time."),
         },
         optional=("project_id", "total", "pod", "start", "until"),
     ),
     "PlannedChange": object_of(
         {
-            "action": _TEXT,
-            "project_id": _nullable(_TEXT),
-            "resource": _nullable(_TEXT),
+            "action": TEXT,
+            "project_id": nullable(TEXT),
+            "resource": nullable(TEXT),
             "before": {"type": ["integer", "string", "null"]},
             "after": {"type": ["integer", "string", "null"]},
-            "pod": _nullable(_TEXT),
+            "pod": nullable(TEXT),
         }
     ),
     "PlannedChanges": object_of(
         {
             "changes": {"type": "array", "items": ref("PlannedChange")},
-            "problems": _described({"type": "array", "items": _TEXT}, "The reasons for which they would be refused."),
+            "problems": described({"type": "array", "items": TEXT}, "The reasons for which they would be refused."),
         }
     ),
     "Over": object_of(
         {
-            "project_id": _described(_nullable(_NAME), "null for the limit over all projects."),
-            "resource": _NAME,
-            "limit": _nullable(ref("Limit")),
-            "in_use": _COUNT,
-            "subtree": _COUNT,
+            "project_id": described(nullable(NAME), "null for the limit over all projects."),
+            "resource": NAME,
+            "limit": nullable(ref("Limit")),
+            "in_use": COUNT,
+            "subtree": COUNT,
         }
     ),
     "OverList": list_of("over", ref("Over"), paged=False),
     "Node": object_of(
         {
-            "project_id": _NAME,
-            "parent_id": _described(_nullable(_NAME), "null for a root. Missing if the caller may not see the parent."),
-            "depth": _described(_COUNT, "0 for the requested project, 1 for its children."),
+            "project_id": NAME,
+            "parent_id": described(nullable(NAME), "null for a root. Missing if the caller may not see the parent."),
+            "depth": described(COUNT, "0 for the requested project, 1 for its children."),
             "quota": _by_resource(
                 object_of(
                     {
-                        "limit": _nullable(ref("Limit")),
-                        "in_use": _COUNT,
-                        "subtree": _described(
-                            _COUNT, "What the project and its descendants have in use and reserved; for an admin."
+                        "limit": nullable(ref("Limit")),
+                        "in_use": COUNT,
+                        "subtree": described(
+                            COUNT, "What the project and its descendants have in use and reserved; for an admin."
                         ),
                     },
                     optional=("subtree",),
@@ -231,20 +216,20 @@ COMPONENTS: Final[dict[str, Schema]] = {
     "Tree": list_of("tree", ref("Node")),
     "Place": object_of(
         {
-            "parent_id": _described(_nullable(_NAME), "The new parent; null: none, it becomes a root."),
+            "parent_id": described(nullable(NAME), "The new parent; null: none, it becomes a root."),
             "reason": _REASON,
         },
         optional=("reason",),
     ),
     "Override": object_of(
         {
-            "id": _TEXT,
-            "project_id": _NAME,
-            "resource": _NAME,
+            "id": TEXT,
+            "project_id": NAME,
+            "resource": NAME,
             "limit": ref("Limit"),
-            "start": _TIME,
-            "until": _TIME,
-            "reason": _nullable(_TEXT),
+            "start": TIME,
+            "until": TIME,
+            "reason": nullable(TEXT),
         }
     ),
     "Overrides": list_of("overrides", ref("Override"), paged=False),
@@ -253,8 +238,8 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "override": object_of(
                 {
                     "quota": _requested(ref("Limit"), "The limits that apply between start and until."),
-                    "start": _described(_TIME, "Without it, the limits apply at once. Without an offset: UTC."),
-                    "until": _described(_TIME, "The time until which they apply. Without an offset: UTC."),
+                    "start": described(TIME, "Without it, the limits apply at once. Without an offset: UTC."),
+                    "until": described(TIME, "The time until which they apply. Without an offset: UTC."),
                 },
                 optional=("start",),
             ),
@@ -264,59 +249,59 @@ COMPONENTS: Final[dict[str, Schema]] = {
     ),
     "Change": object_of(
         {
-            "id": _TEXT,
-            "at": _nullable(_TIME),
-            "action": _TEXT,
-            "operation": _nullable(_TEXT),
-            "project_id": _nullable(_TEXT),
-            "resource": _nullable(_TEXT),
-            "pod": _described(
-                _nullable(_TEXT),
+            "id": TEXT,
+            "at": nullable(TIME),
+            "action": TEXT,
+            "operation": nullable(TEXT),
+            "project_id": nullable(TEXT),
+            "resource": nullable(TEXT),
+            "pod": described(
+                nullable(TEXT),
                 "The pod of a limit per pod; empty if the caller may not see its name; null: the limit is over all "
                 "pods.",
             ),
             "before": {"type": ["integer", "string", "null"]},
             "after": {"type": ["integer", "string", "null"]},
-            "override_id": _nullable(_TEXT),
-            "start": _nullable(_TIME),
-            "until": _nullable(_TIME),
-            "reason": _nullable(_TEXT),
-            "user_id": _described(_nullable(_TEXT), "Who made the change; null unless the caller is an admin."),
-            "user_project_id": _described(
-                _nullable(_TEXT), "The project of this user's token; null unless the caller is an admin."
+            "override_id": nullable(TEXT),
+            "start": nullable(TIME),
+            "until": nullable(TIME),
+            "reason": nullable(TEXT),
+            "user_id": described(nullable(TEXT), "Who made the change; null unless the caller is an admin."),
+            "user_project_id": described(
+                nullable(TEXT), "The project of this user's token; null unless the caller is an admin."
             ),
-            "request_id": _nullable(_TEXT),
+            "request_id": nullable(TEXT),
         }
     ),
     "History": list_of("history", ref("Change")),
     "Check": object_of(
         {
             "check": _requested(_AMOUNT, "The amounts that would be reserved together."),
-            "pod": _described(_NAME, "Consider also the limits in this pod."),
+            "pod": described(NAME, "Consider also the limits in this pod."),
         },
         optional=("pod",),
     ),
     "Violation": object_of(
         {
-            "project_id": _described(_nullable(_NAME), "null for the limit over all projects (scope ``total``)."),
-            "resource": _NAME,
-            "scope": _described(
+            "project_id": described(nullable(NAME), "null for the limit over all projects (scope ``total``)."),
+            "resource": NAME,
+            "scope": described(
                 {"enum": ["project", "subtree", "total", "counter"]},
                 "``counter``: ``limit`` is the largest number that can be counted.",
             ),
-            "limit": _described(_nullable(_INTEGER), "null if no limit is set."),
+            "limit": described(nullable(INTEGER), "null if no limit is set."),
             "requested": _AMOUNT,
-            "in_use": _described(_nullable(_COUNT), "null if the caller may not see it."),
-            "reserved": _nullable(_COUNT),
-            "subtree": _nullable(_COUNT),
+            "in_use": described(nullable(COUNT), "null if the caller may not see it."),
+            "reserved": nullable(COUNT),
+            "subtree": nullable(COUNT),
             "pod": _BOUND_POD,
         },
         optional=("pod",),
     ),
     "CheckResult": object_of(
         {
-            "granted": _BOOLEAN,
-            "violations": _described(
+            "granted": BOOLEAN,
+            "violations": described(
                 {"type": "array", "items": ref("Violation")},
                 "For each resource of which less fits than requested, what determines what fits; for an admin, every "
                 "limit that would refuse the request.",
@@ -325,44 +310,44 @@ COMPONENTS: Final[dict[str, Schema]] = {
     ),
     "ProjectQuota": object_of(
         {
-            "project_id": _NAME,
+            "project_id": NAME,
             "quota": _by_resource(ref("Limit"), "The limits that were set for this project, or for it in the pod."),
-            "overrides": _described(_COUNT, "The number of its overrides that have not ended."),
+            "overrides": described(COUNT, "The number of its overrides that have not ended."),
             "usage": _by_resource(
-                object_of({"in_use": _COUNT, "reserved": _COUNT}), "What the project itself holds of each resource."
+                object_of({"in_use": COUNT, "reserved": COUNT}), "What the project itself holds of each resource."
             ),
         }
     ),
     "ProjectQuotas": list_of("quotas", ref("ProjectQuota")),
     "Reservation": object_of(
         {
-            "uuid": _TEXT,
-            "project_id": _NAME,
-            "resource": _NAME,
-            "amount": _INTEGER,
+            "uuid": TEXT,
+            "project_id": NAME,
+            "resource": NAME,
+            "amount": INTEGER,
             "state": {"enum": list(STATES)},
-            "consumer": _nullable(_TEXT),
-            "group": _nullable(_TEXT),
-            "expire": _nullable(_TIME),
-            "created_at": _nullable(_TIME),
-            "ended_at": _nullable(_TIME),
+            "consumer": nullable(TEXT),
+            "group": nullable(TEXT),
+            "expire": nullable(TIME),
+            "created_at": nullable(TIME),
+            "ended_at": nullable(TIME),
         }
     ),
     "Reservations": list_of("reservations", ref("Reservation")),
-    "Link": object_of({"rel": {"const": "next"}, "href": _TEXT}),
+    "Link": object_of({"rel": {"const": "next"}, "href": TEXT}),
     "Errors": object_of(
         {
             "errors": {
                 "type": "array",
                 "items": object_of(
                     {
-                        "status": _INTEGER,
-                        "code": _TEXT,
-                        "title": _TEXT,
-                        "detail": _TEXT,
-                        "request_id": _TEXT,
-                        "max_version": _TEXT,
-                        "min_version": _TEXT,
+                        "status": INTEGER,
+                        "code": TEXT,
+                        "title": TEXT,
+                        "detail": TEXT,
+                        "request_id": TEXT,
+                        "max_version": TEXT,
+                        "min_version": TEXT,
                     },
                     optional=("request_id", "max_version", "min_version"),
                 ),
@@ -380,15 +365,15 @@ PAGE: Final[dict[str, Schema]] = {
     },
     "marker": {"type": "string", "minLength": 1, "maxLength": MAX_NAME_CHARS, "description": "Start after this entry."},
 }
-PROJECT: Final[dict[str, Schema]] = {"project_id": _described(_NAME, "Only this project.")}
+PROJECT: Final[dict[str, Schema]] = {"project_id": described(NAME, "Only this project.")}
 POD: Final[dict[str, Schema]] = {
-    "pod": _described(_NAME, "Only in this pod. It needs the policy rule cyborg_quota:pod:see.")
+    "pod": described(NAME, "Only in this pod. It needs the policy rule cyborg_quota:pod:see.")
 }
 RESERVATION_FILTERS: Final[dict[str, Schema]] = {
     **PROJECT,
     "state": {"type": "string", "enum": list(STATES)},
-    "resource": _NAME,
-    "consumer": _NAME,
-    "group": _NAME,
+    "resource": NAME,
+    "consumer": NAME,
+    "group": NAME,
 }
-HISTORY_FILTERS: Final[dict[str, Schema]] = {"since": _described(_TIME, "Only changes since this time.")}
+HISTORY_FILTERS: Final[dict[str, Schema]] = {"since": described(TIME, "Only changes since this time.")}

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, Final
 
 from cyborg_quota import exceptions, policy
 from cyborg_quota.surface import arguments, formats, paging
+from cyborg_quota.surface.arguments import at_least_zero
 from cyborg_quota.surface.operations import (
     BOOLEAN,
     COUNT,
@@ -24,7 +24,6 @@ from cyborg_quota.surface.operations import (
     described,
     nullable,
 )
-from cyborg_quota.types import MAX_AMOUNT
 from cyborg_quota.types.capacity import Inventory, InventoryRecord, Provider
 
 _PROVIDER_COLUMNS: Final = (
@@ -66,7 +65,6 @@ _PROVIDERS: Final = "/v2/quota_providers"
 _CAPACITY: Final = "/v2/quota_capacity"
 _ONE: Final = f"{_PROVIDERS}/{{provider}}"
 _OF_ONE: Final = f"{_ONE}/inventories"
-_amount: Final = functools.partial(arguments.integer, least=0, most=MAX_AMOUNT)
 
 
 def _set_provider(
@@ -235,17 +233,29 @@ OPERATIONS: Final = (
             arguments.pairs(
                 "totals", "totals", "RESOURCE=TOTAL", "the total, as in gpu=8", schema=arguments.by_resource(COUNT)
             ),
-            Argument("--reserved", type=_amount, default=0, metavar="N", help="set aside (default: 0)"),
-            Argument("--min-unit", type=_amount, default=1, metavar="N", help="the smallest claim (default: 1)"),
-            Argument("--max-unit", type=_amount, metavar="N", help="the largest claim (default: the total)"),
-            Argument("--step-size", type=_amount, default=1, metavar="N", help="the step of claims (default: 1)"),
+            Argument("--reserved", type=at_least_zero, default=0, metavar="N", help="set aside (default: 0)"),
+            Argument(
+                "--min-unit",
+                type=at_least_zero,
+                default=1,
+                metavar="N",
+                help="the smallest claim (default: 1)",
+            ),
+            Argument("--max-unit", type=at_least_zero, metavar="N", help="the largest claim (default: the total)"),
+            Argument(
+                "--step-size",
+                type=at_least_zero,
+                default=1,
+                metavar="N",
+                help="the step of claims (default: 1)",
+            ),
             Argument(
                 "--allocation-ratio",
                 default="1",
                 metavar="RATIO",
                 help="the capacity is (total - reserved) * RATIO, rounded down (default: 1)",
             ),
-            Argument("--generation", type=_amount, metavar="N", help="the generation in `inventory list`"),
+            Argument("--generation", type=at_least_zero, metavar="N", help="the generation in `inventory list`"),
             arguments.CAPACITY_REASON,
         ),
         INVENTORY_COLUMNS,

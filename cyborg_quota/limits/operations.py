@@ -139,7 +139,11 @@ def _overrides(caller: Any, **given: Any) -> Table:
     return Table((*_OVERRIDE[:-1], Column("is_active", value=is_active), _OVERRIDE[-1]), overrides)
 
 
-def _cancel(caller: Any, override_id: list[str], reason: str | None, **_project: Any) -> None:
+def _cancel(caller: Any, override_id: list[str], project_id: str | None, reason: str | None) -> None:
+    if project_id is not None:
+        unknown = set(override_id).difference(one.id for one in read_overrides(caller, project_id=project_id)[0])
+        if unknown:
+            raise exceptions.OverrideNotFound(min(unknown))
     caller.engine.limits.cancel_overrides(caller.context, override_id, reason=reason)
 
 
@@ -271,12 +275,14 @@ OPERATIONS: Final = (
         "cyborg-quota override delete 42-0 --reason 'workshop is over'",
         _cancel,
         (
-            Argument("override_id", nargs="+", metavar="ID", help="the id, as in `override list`"),
+            Argument(
+                "override_id", nargs="+", load=lambda one: [one], metavar="ID", help="the id, as in `override list`"
+            ),
             *arguments.project(),
             arguments.REASON,
         ),
         words="override delete",
-        route=Route("DELETE", f"{_QUOTA}/overrides/{{override_id}}", policy.RULE, status=204),
+        route=Route("DELETE", f"{_QUOTA}/overrides/{{override_id}}", policy.RULE, status=204, errors=(409,)),
     ),
     Operation(
         """Show who changed what, when and why; newest first.

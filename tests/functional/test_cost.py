@@ -117,7 +117,7 @@ REST: dict[str, tuple[str, str, str, Any]] = {
     "get_quota_tree": (READER, "GET", f"{QUOTA}/tree", None),
     "get_quota_tree, of the parent": (PARENT, "GET", "/v2/quotas/mid0/tree?limit=5", None),
     "get_quota_history": (READER, "GET", f"{QUOTA}/history?limit=5", None),
-    "list_quota_overrides": (READER, "GET", f"{QUOTA}/overrides", None),
+    "override_list": (READER, "GET", f"{QUOTA}/overrides", None),
     "check_quota": (READER, "POST", f"{QUOTA}/check", {"check": {"gpu": 2}}),
     "list_quota_reservations": (READER, "GET", "/v2/quota_reservations?limit=5", None),
     "list_quota_reservations, of a child": (PARENT, "GET", "/v2/quota_reservations?project_id=p7&limit=5", None),
@@ -129,14 +129,14 @@ REST: dict[str, tuple[str, str, str, Any]] = {
         f"{QUOTA}/overrides",
         {"override": {**SETS, "until": "2999-01-01T00:00:00Z"}},
     ),
-    "cancel_quota_override": (PARENT, "DELETE", f"{QUOTA}/overrides/OVERRIDE", None),
+    "override_delete": (PARENT, "DELETE", f"{QUOTA}/overrides/OVERRIDE", None),
     "delete_quota": (PARENT, "DELETE", QUOTA, None),
 }
 """The calls of the REST API that a user of a project or of its parent may make: token, method, path and body."""
 
 OF_SIBLINGS = {
     *("set_limit", "unset_limit", "set_limits", "set_overrides", "cancel_overrides"),
-    *("set_quota", "delete_quota", "set_quota_override", "cancel_quota_override"),
+    *("set_quota", "delete_quota", "set_quota_override", "override_delete"),
     *("list_children", "get_quota_tree, of the parent"),
 }
 """The calls of the administrator of a parent, which read the children of this own project: a change of a limit, because

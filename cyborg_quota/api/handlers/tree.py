@@ -83,11 +83,6 @@ def _nodes(rows: Iterable[TreeRow]) -> list[Json]:
     return nodes
 
 
-def remove(call: Call) -> None:
-    """DELETE /v2/quotas/{project_id}/tree"""
-    call.engine.limits.remove_project(call.elevated, call.project_id, reason=call.query.get("reason"))
-
-
 def place(call: Call) -> Json:
     """PUT /v2/quotas/{project_id}/tree"""
     operations.place(call, call.project_id, call.body["parent_id"], call.body.get("reason"))
