@@ -93,7 +93,7 @@ def _set_inventories(
 
 def _list_inventories(caller: Any, after: list[str] | None, **given: Any) -> list[InventoryRecord]:
     found: list[InventoryRecord] = caller.engine.capacity.list_inventories(
-        caller.elevated, after=paging.position(after), **given
+        caller.elevated, after=paging.position(after, None), **given
     )
     return found
 

@@ -246,6 +246,8 @@ def _show(
         return Table(COLUMNS, [_limit_row(run.conf.limits.driver, one) for one in rows])
     if project_id is None:
         raise BadUsage("Name a project, or give --default or --total.")
+    if pod == "":
+        raise BadUsage("--pod needs the name of a pod.")
     if ancestors and pod is not None:
         raise BadUsage("--pod cannot be combined with --ancestors.")
     if ancestors:

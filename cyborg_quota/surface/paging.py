@@ -56,13 +56,13 @@ def paging(owner: str = "project", metavar: str = "ID") -> tuple[Argument, ...]:
     return LIMIT, option, RESOURCE
 
 
-def position(after: list[str] | None) -> tuple[str | None, str | None] | None:
-    """The argument ``after`` of a call that returns a page. Raises InvalidRequest."""
+def position(after: list[str] | None, default: str | None = DEFAULT_MARKER) -> tuple[str | None, str | None] | None:
+    """The argument ``after`` of a call that returns a page. ``default``: names no owner. Raises InvalidRequest."""
     if after is None:
         return None
     if len(after) > 2:
         raise InvalidRequest(_TOO_MANY)
-    return None if after[0] == DEFAULT_MARKER else after[0], after[1] if len(after) == 2 else None
+    return None if after[0] == default else after[0], after[1] if len(after) == 2 else None
 
 
 def page(

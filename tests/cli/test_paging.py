@@ -151,4 +151,6 @@ class PagingTest(base.CliTestCase):
             self.assertIn("no such row", self.refused(2, *command, "--marker", "zz"))
         self.assertIn("--marker takes", self.refused(2, "list", "--usage", "--marker", "a", "gpu", "x"))
         self.assertIn("--marker takes", self.refused(2, "project", "list", "--marker", "a", "gpu"))
+        self.assertIn("no such row", self.refused(2, "inventory", "list", "--marker", "(default)"))
+        self.assertIn("--pod needs", self.refused(2, "show", "top", "--pod", ""))
         self.misused("list", "--tree", "--depth=-1")
