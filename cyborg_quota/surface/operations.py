@@ -181,7 +181,7 @@ class Table(NamedTuple):
 
 
 class Route(NamedTuple):
-    """The call of the REST API: ``GET``, ``/v2/quota_pods/{name}``, and the policy rule.
+    """The call of the REST API: ``GET``, ``/v2/quota_providers/{provider}``, and the policy rule.
 
     ``record``: the name of the schema of a record. ``member`` is that of the answer which has the record or the
     records. ``marker`` gives the text that names a record
