@@ -64,7 +64,10 @@ Reserve = base.generate(
             *arguments.project(required=True),
             *arguments.CONSUMER_AND_GROUP,
             Argument(
-                "--expire", type=int, metavar="SECONDS", help="the lifetime (default: [quota] reservation_expire)"
+                "--expire",
+                type=arguments.lifetime,
+                metavar="SECONDS",
+                help="the lifetime (default: [quota] reservation_expire)",
             ),
             Argument(
                 "--source",
@@ -148,7 +151,7 @@ Extend = base.generate(
             *arguments.SELECTION,
             Argument(
                 "--expire",
-                type=int,
+                type=arguments.lifetime,
                 metavar="SECONDS",
                 help="the lifetime from now (default: [quota] reservation_expire)",
             ),

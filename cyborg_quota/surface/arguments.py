@@ -31,6 +31,7 @@ def integer(text: str, least: int, most: int) -> int:
 
 positive: Final = functools.partial(integer, least=1, most=MAX_AMOUNT)
 at_least_zero: Final = functools.partial(integer, least=0, most=MAX_AMOUNT)
+lifetime: Final = functools.partial(integer, least=1, most=MAX_EXPIRE_SECONDS)
 
 
 def amount(text: str) -> tuple[str, int]:

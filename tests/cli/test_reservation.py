@@ -105,7 +105,9 @@ class ReservationTest(base.CliTestCase):
         self.assertLess(before, after)
         self.good("extend", "--project", "p1", "--consumer", "c")
         self.assertLess(after, self.good("reservation", "show", uuid)["expire"])
-        self.assertIn("Invalid reservation expiration", self.refused(2, "extend", uuid, "--expire", "-5"))
+        for expire in ("soon", "-5", "0"):
+            error = self.refused(2, "extend", uuid, "--expire", expire)
+            self.assertIn(f"Argument --expire: '{expire}': write an integer from 1 to 3153600000.", error)
 
     def test_a_committed_reservation_has_no_expiry(self) -> None:
         uuid = self.reserve("--consumer", "c", "gpu=1")
