@@ -115,15 +115,10 @@ def _usage_row(record: UsageRecord) -> tuple[Any, ...]:
     limit, available = formats.Limit(usage.limit), formats.Available(usage.available)
     if usage.limit is None:
         limit = available = formats.Unknown(None)
-    elif headroom is not None and _is_missing(record.project_id, headroom):
+    elif record.lacks_limit:
         limit, available = formats.Limit(None), formats.Optional(None)
     amounts = limit, usage.used, usage.reserved, available
     return record.project_id, *pod, record.resource, *amounts, *_fits_columns(headroom)
-
-
-def _is_missing(project_id: str, headroom: Headroom) -> bool:
-    """Whether nothing fits because the project has no limit."""
-    return headroom.bound_by == project_id and headroom.scope == "project" and headroom.limit is None
 
 
 def _fits_columns(headroom: Headroom | None) -> tuple[Any, Any]:

@@ -297,6 +297,13 @@ class UsageRecord:
     headroom: Headroom | None = None
     pod: str | None = None
 
+    @property
+    def lacks_limit(self) -> bool:
+        """Whether nothing can be reserved because the project has no limit. A limit in a pod does not replace it."""
+        bound = self.headroom or Headroom(0)
+        is_own = bound.scope == "project" and bound.bound_by == self.project_id
+        return self.pod is None and is_own and bound.limit is None
+
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Over:

@@ -170,6 +170,10 @@ class LimitTest(LimitTestCase):
         self.assertEqual(
             ("gpu", "p1", 4, "share"), tuple(entry[name] for name in ("resource", "pod", "after", "reason"))
         )
+        self.done("unset", "--default", "--resource", "gpu")
+        for listed in (("list", "--usage", "--pod", "p1"), ("show", "--usage", *of_p)):
+            self.assertEqual([{**usage, "fits": 0}], self.good(*listed), "without a limit over all pods")
+        self.done("set", "--default", "gpu=10")
         self.check_audit_and_orphans()
         self.assertIn("pods:", self.call("limits", "export").out)
         self.done("unset", *of_p, "--resource", "gpu")

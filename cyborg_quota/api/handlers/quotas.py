@@ -123,9 +123,7 @@ def get_detail(call: Call) -> Json:
 
 def limit_of(record: UsageRecord) -> int | None:
     """The limit of a project; None if none is set and nothing may be reserved."""
-    bound = record.headroom or Headroom(0)
-    is_missing = bound.scope == "project" and bound.bound_by == record.project_id and bound.limit is None
-    return None if is_missing else record.usage.limit
+    return None if record.lacks_limit else record.usage.limit
 
 
 def _detail(record: UsageRecord) -> Json:
@@ -137,7 +135,7 @@ def _detail(record: UsageRecord) -> Json:
         if record.pod is not None:
             bound["pod"] = headroom.pod
     return {
-        "limit": limit_of(record) if record.pod is None else usage.limit,
+        "limit": limit_of(record),
         "in_use": usage.used,
         "reserved": usage.reserved,
         "fits": UNLIMITED if headroom.fits is None else headroom.fits,
