@@ -183,7 +183,7 @@ class QuotaEngine(Queries):
         if names_pod and not self._authority.allows(context, SEE_PODS, project_id):
             raise exceptions.NotAuthorized("naming the pod of a claim")
         ttl = validation.expire_microseconds(expire, self._expire_seconds)
-        named = None if group is None else validation.check_name("group", group)
+        named = validation.check_group(group)
         try:
             uuids = self._driver.reserver.charge(
                 ReserveRequest(project_id, checked, named, ttl, sees_all=validation.is_admin(context))
@@ -235,7 +235,7 @@ class QuotaEngine(Queries):
         for claim in checked:
             if claim.provider == ANY:
                 raise exceptions.InvalidClaim("What is attached is at one provider: name it.")
-        named = validation.optional_name("group", group)
+        named = validation.check_group(group)
         return self._driver.reserver.adopt(ReserveRequest(project_id, checked, named, None, True, COMMITTED))
 
     # --- commit, rollback, release, extend ---
@@ -324,23 +324,28 @@ class QuotaEngine(Queries):
         amounts: Mapping[str, int],
         project_id: str | None = None,
         *,
-        consumer: str,
+        consumer: str | None = None,
+        reservation: str | None = None,
         expected: Mapping[str, int] | None = None,
     ) -> None:
         """Set new amounts ({resource: positive integer}) of what a consumer holds, all or none. The UUIDs stay.
+
+        ``reservation``: the UUID of one reservation, instead of the consumer.
 
         A growth must fit within all limits and, with a provider, its capacity; a reduction ignores limits. An amount
         that is held already does not change, so that the call can be repeated. ``expected``: the amounts before, of
         some of these resources; if others are held, raises AmountChanged. Other errors: those of ``commit`` and, for a
         growth, those of ``reserve``; ResourceNotHeld, InvalidDelta.
         """
-        project_id = validation.project_of(context, project_id)
+        selection = validation.holder(context, project_id, consumer=consumer, reservation=reservation)
         checked, before = validation.check_amounts(amounts, expected, self._resources)
-        name, is_admin = validation.check_name("consumer", consumer), validation.is_admin(context)
+        request = ResizeRequest(selection, checked, before, sees_all=validation.is_admin(context))
         try:
-            self._driver.amender.resize(ResizeRequest(project_id, name, checked, before, is_admin))
+            self._driver.amender.resize(request)
         except exceptions.OverQuota as error:
-            raise exceptions.OverQuota(self._authority.visible(context, project_id, error.overs)) from None
+            raise exceptions.OverQuota(
+                self._authority.visible(context, str(selection.project_id), error.overs)
+            ) from None
 
     @admin_call
     def transfer(self, context: Context, to_project: str, project_id: str | None = None, *, consumer: str) -> None:

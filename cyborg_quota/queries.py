@@ -183,7 +183,7 @@ class Queries(Subject):
             ReservationFilter(
                 project_id=validation.project_of(context, project_id),
                 consumer=validation.optional_name("consumer", consumer),
-                group=validation.optional_name("group", group),
+                group=validation.check_group(group),
             )
         )
 
@@ -238,7 +238,7 @@ class Queries(Subject):
                 state=state,
                 uuids=uuids,
                 consumer=validation.optional_name("consumer", consumer),
-                group=validation.optional_name("group", group),
+                group=validation.check_group(group),
                 resource=validation.optional_name("resource", resource),
                 limit=validation.row_limit(limit),
                 after=validation.optional_name("after", after),

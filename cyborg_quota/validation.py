@@ -101,6 +101,16 @@ def check_name(field: str, value: object) -> str:
     return _plain(value)
 
 
+def check_group(group: str | None) -> str | None:
+    """The name of a group, or None: a path, as ``cluster/vm-1``, each part of which is a name. Raises InvalidName."""
+    if group is None:
+        return None
+    name = check_name("group", group)
+    if "/" in name and any(not part or part != part.strip() for part in name.split("/")):
+        raise exceptions.InvalidName("group", name, "each part of a path must be a name, as in cluster/vm-1")
+    return name
+
+
 def check_names(field: str, names: object) -> list[str]:
     """Return the names. Raises InvalidName if it is no collection of names."""
     error = exceptions.InvalidName(field, names, "it must be a list of names")
@@ -303,10 +313,10 @@ def check_claims(claims: Iterable[Claim], known: Mapping[str, Any]) -> list[Clai
         if not isinstance(claim, Claim):
             raise exceptions.InvalidClaim(f"A claim must be a Claim(consumer, deltas), not {type(claim).__name__}.")
         deltas = check_deltas(claim.deltas, known)
-        named = ((field, getattr(claim, field)) for field in ("consumer", "group", "provider", "source"))
+        named = ((field, getattr(claim, field)) for field in ("consumer", "provider", "source"))
         names = {field: check_name(field, name) for field, name in named if name is not None}
         pod = None if claim.pod is None else _check_pod(claim.pod, claim.provider)
-        checked.append(Claim(names.pop("consumer", None), deltas, pod=pod, **names))
+        checked.append(Claim(names.pop("consumer", None), deltas, check_group(claim.group), pod=pod, **names))
     if not checked:
         raise exceptions.InvalidClaim("There is nothing to reserve: no claim was given.")
     if len(checked) > 1:
@@ -403,7 +413,7 @@ def selection(
         return Selection(
             project_of(context, project_id),
             consumer=optional_name("consumer", consumer),
-            group=optional_name("group", group),
+            group=check_group(group),
         )
     uuids = _listed(reservations, exceptions.InvalidSelection(_NO_LIST_OF_UUIDS))
     if not uuids:
@@ -414,6 +424,14 @@ def selection(
             raise exceptions.ReservationNotFound(uuid)
     selected_project = None if project_id is None and is_admin(context) else project_of(context, project_id)
     return Selection(selected_project, uuids=uuids)
+
+
+def holder(context: Context, project_id: str | None, *, consumer: str | None, reservation: str | None) -> Selection:
+    """The reservations of a consumer, or the one with this UUID. Raises InvalidSelection."""
+    if (consumer is None) == (reservation is None):
+        raise exceptions.InvalidSelection("Name either the consumer or the reservation.")
+    uuids = None if reservation is None else [reservation]
+    return selection(context, uuids, project_id, consumer=consumer, group=None)
 
 
 def uuid_list(reservations: Iterable[str]) -> list[str]:

@@ -11,7 +11,7 @@ from cyborg_quota.cli import base
 from cyborg_quota.cli.errors import BadUsage
 from cyborg_quota.ledger.operations import COLUMNS, PROVIDER
 from cyborg_quota.surface import arguments, formats
-from cyborg_quota.surface.operations import Argument, Column, Operation, Table, cells
+from cyborg_quota.surface.operations import Argument, Column, OneOf, Operation, Table, cells
 from cyborg_quota.types import SELECT_TEXT, PodChoice
 
 _HOLDER: Final = Argument("--consumer", required=True, metavar="NAME", help="the consumer that holds the resources")
@@ -160,10 +160,11 @@ Extend = base.generate(
 )
 
 
-def _resize(run: base.Run, project_id: str, consumer: str, amounts: Any, expect: Any) -> list[Reservation]:
+def _resize(run: base.Run, amounts: Any, expect: Any, **holder: Any) -> list[Reservation]:
     expected = arguments.once_each(expect, "expected amounts") or None
-    run.engine.resize(run.context, amounts, project_id, consumer=consumer, expected=expected)
-    return _live(run.engine.get_reservations(run.context, project_id, consumer=consumer))
+    run.engine.resize(run.context, amounts, expected=expected, **holder)
+    uuid = holder.pop("reservation")
+    return _live(run.engine.list_reservations(run.context, reservations=uuid and [uuid], **holder))
 
 
 def _live(reservations: Iterable[Reservation]) -> list[Reservation]:
@@ -174,15 +175,18 @@ Resize = base.generate(
     Operation(
         """Set new amounts of what a consumer holds, and print its reservations.
 
-        The reservations keep their UUIDs and states. A growth must fit within the
+        With --reservation, of one reservation. They keep their UUIDs and states. A growth must fit within the
         limits and the capacity; a reduction ignores limits. The command may be
         repeated. With --expect, nothing changes if the consumer holds other amounts.
         """,
         "cyborg-quota resize --project P --consumer VOLUME-UUID gpu=4 --expect gpu=2",
         _resize,
         (
-            *arguments.project(required=True),
-            _HOLDER,
+            *arguments.project(),
+            OneOf(
+                Argument("--consumer", metavar="NAME", help="the consumer that holds the resources; needs --project"),
+                Argument("--reservation", metavar="UUID", help="the UUID of the reservation"),
+            ),
             Argument(
                 "--expect",
                 action="append",

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from cyborg_quota import exceptions
 from cyborg_quota.db import clock, dialects, paging, resource_providers
 from cyborg_quota.db.models import reservation_changes, reservations
-from cyborg_quota.db.reservations import IS_LIVE_CLAIM, IS_OVERDUE, ROW_COLUMNS
+from cyborg_quota.db.reservations import IS_LIVE_CLAIM, IS_OVERDUE, ROW_COLUMNS, in_group
 from cyborg_quota.types import COMMITTED, RELEASED, RESERVED, Reservation, ReservationFilter, Row, State
 from cyborg_quota.types.capacity import Allocation
 
@@ -255,13 +255,14 @@ def list_by_consumer(
 def list_reservations(connection: sa.Connection, wanted: ReservationFilter) -> list[Reservation]:
     """The reservations that match, oldest first. Raises ReservationNotFound."""
     conditions = paging.given(
-        (_row.project_id, wanted.project_id),
+        (_row.project_id, wanted.project_id if wanted.group is None else None),
         (_row.state, wanted.state),
         (_row.consumer_id, wanted.consumer),
-        (_row.group_id, wanted.group),
         (_row.resource, wanted.resource),
     )
     query = _RESERVATIONS.where(*conditions).order_by(_row.id)
+    if wanted.group is not None:
+        query = query.where(sa.or_(*in_group(wanted.group, wanted.project_id)))
     if wanted.uuids is not None:
         query = query.where(_row.uuid.in_(sorted(wanted.uuids)))
     if wanted.after is not None:

@@ -35,6 +35,11 @@ def _name(chars: int = MAX_NAME_CHARS) -> Any:
     )
 
 
+def _path() -> Any:
+    """A name that is also sorted by bytes: what is below a path is one range of the index."""
+    return _name().with_variant(sa.String(MAX_NAME_CHARS, collation="C"), "postgresql")
+
+
 def _moment() -> Any:
     return sa.DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
 
@@ -85,7 +90,8 @@ reservations = sa.Table(
     sa.Column("expire", _moment()),
     sa.Column("state", sa.String(16), nullable=False),
     sa.Column("consumer_id", _name()),
-    sa.Column("group_id", _name()),
+    # A path, such as ``cluster/vm-1``.
+    sa.Column("group_id", _path()),
     # 1 while reserved or committed, then NULL: a unique key ignores NULLs, so that it constrains only the live rows,
     # also on MariaDB, which has no partial indexes.
     sa.Column("live", sa.SmallInteger),

@@ -235,17 +235,26 @@ class ReservationNotFound(NotFound, ReservationError, text="Reservation {uuid!r}
         return error
 
 
+def _holder(consumer: str | None, uuid: str | None) -> str:
+    return f"Consumer {safe_repr(consumer)}" if uuid is None else f"Reservation {safe_repr(uuid)}"
+
+
 @dataclasses.dataclass(eq=False, repr=False)
 class ResourceNotHeld(
     ReservationNotFound,
-    text="Consumer {consumer!r} of project {project_id!r} holds no {resource!r}. Reserve it for another consumer.",
+    text="{holder} of project {project_id!r} holds no {resource!r}. Reserve it for another consumer.",
 ):
-    """The consumer holds other resources, but not this one. ``uuid`` is None."""
+    """The consumer, or the reservation ``uuid``, holds other resources, but not this one."""
 
-    uuid: str | None = dataclasses.field(default=None, init=False)
+    uuid: str | None = dataclasses.field(default=None, kw_only=True)
     project_id: str
-    consumer: str
+    consumer: str | None
     resource: str
+
+    @property
+    def holder(self) -> str:
+        """What holds other resources, for the message."""
+        return _holder(self.consumer, self.uuid)
 
 
 class ReservationCommitted(ReservationError, text="Reservation {uuid!r} was committed; release it instead."):
@@ -275,7 +284,7 @@ class ReservationConflict(
     ``held`` and ``requested`` map resources to deltas. ``provider``, ``pod``: the requested one, if only that differs.
     """
 
-    consumer: str
+    consumer: str | None
     held: Mapping[str, int]
     requested: Mapping[str, int]
     provider: str | None = dataclasses.field(default=None, kw_only=True)
@@ -291,12 +300,22 @@ class ReservationConflict(
         return f"which differs from the request ({amounts(self.requested)})"
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class AmountChanged(
     ReservationConflict,
-    text="Consumer {consumer!r} holds {held}, which differs from the expected amounts ({requested}). "
-    "Nothing was changed.",
+    text="{holder} holds {held}, which differs from the expected amounts ({requested}). Nothing was changed.",
 ):
-    """The consumer does not hold the expected amounts. Nothing was changed. ``held`` and ``requested`` are amounts."""
+    """The consumer, or the reservation ``uuid``, does not hold the expected amounts. Nothing was changed.
+
+    ``held`` and ``requested`` are amounts.
+    """
+
+    uuid: str | None = dataclasses.field(default=None, kw_only=True)
+
+    @property
+    def holder(self) -> str:
+        """What holds other amounts, for the message."""
+        return _holder(self.consumer, self.uuid)
 
 
 @dataclasses.dataclass(eq=False, repr=False)

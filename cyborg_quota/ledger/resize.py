@@ -28,7 +28,18 @@ from cyborg_quota.ledger.enforcers import Enforcers, Refused
 from cyborg_quota.ledger.paths import PathCache
 from cyborg_quota.ledger.project_limits import Charge, ProjectEnforcer
 from cyborg_quota.ledger.settle import Settler, repeat
-from cyborg_quota.types import EXPIRED, LIVE_STATES, ResizeRequest, ResourceKey, Row, TransferRequest, UsageKey, summed
+from cyborg_quota.ledger.transitions import Call
+from cyborg_quota.types import (
+    EXPIRED,
+    LIVE_STATES,
+    ResizeRequest,
+    ResourceKey,
+    Row,
+    Selection,
+    TransferRequest,
+    UsageKey,
+    summed,
+)
 
 
 class ReservationChanged(Exception):
@@ -41,7 +52,7 @@ class _ReceiverHolds(Exception):
 
 @dataclasses.dataclass(eq=False)
 class Amender:
-    """Resizes and transfers the live reservations of a consumer."""
+    """Resizes live reservations, and transfers those of a consumer."""
 
     _database: Database
     _paths: PathCache
@@ -61,7 +72,7 @@ class Amender:
 
     def _attempt_resize(self, request: ResizeRequest, uuids: Mapping[str, str], *, is_retry: bool) -> bool:
         """Attempt once to resize. ``uuids``: those of the records of the changes, by resource. False: retry."""
-        rows = self._read_rows(request.project_id, request.consumer, uuids.values() if is_retry else ())
+        rows = self._read_rows("resize", request.selection, uuids.values() if is_retry else ())
         if rows is None:
             return True
         rows = _select(rows, request)
@@ -80,7 +91,8 @@ class Amender:
 
     def _attempt_transfer(self, request: TransferRequest, uuids: dict[str, str], *, is_retry: bool) -> bool:
         """Attempt once to transfer. ``uuids``: as of a resize. False: what was read has changed, retry."""
-        rows = self._read_rows(request.sender, request.consumer, uuids.values() if is_retry else ())
+        selection = Selection(request.sender, consumer=request.consumer)
+        rows = self._read_rows("transfer", selection, uuids.values() if is_retry else ())
         if rows is None:
             return True
         live = [row for row in rows if row.state in LIVE_STATES]
@@ -93,8 +105,8 @@ class Amender:
             uuids.setdefault(row.resource, reservations.new_uuid())
         return self._write_transfer(request, live, uuids)
 
-    def _read_rows(self, project_id: str, consumer: str, uuids: Iterable[str]) -> list[Row] | None:
-        """The rows of a consumer in its current attempt, as a call by consumer selects them, in order of id.
+    def _read_rows(self, call: Call, selection: Selection, uuids: Iterable[str]) -> list[Row] | None:
+        """The rows that the call selects. Raises ReservationNotFound.
 
         None: an earlier attempt of the call that made ``uuids`` was committed, although its answer was lost.
         """
@@ -103,8 +115,7 @@ class Amender:
             if uuids and reservations.is_any_change_recorded(connection, list(uuids)):
                 self._database.dialect.ensure_durable(connection)
                 return None
-            rows = reservations.by_holder(connection, project_id, "consumer_id", consumer, self._settler.grace)
-            return transitions.current_attempt(rows)
+            return self._settler.read_rows(connection, call, selection)
 
         return self._database.read_synced(work)
 
@@ -120,7 +131,8 @@ class Amender:
 
     def _write_resize(self, request: ResizeRequest, rows: Sequence[Row], uuids: Mapping[str, str]) -> bool:
         growth = {row: request.amounts[row.resource] - row.delta for row in rows}
-        charge, added = self._charge(request.project_id, growth)
+        project_id = rows[0].project_id
+        charge, added = self._charge(project_id, growth)
         postings = usages.merge(added, self._database.dialect.lock_order)
         changes = [
             Amendment(row, uuids[row.resource], row.project_id, row.usage_id, request.amounts[row.resource])
@@ -142,7 +154,7 @@ class Amender:
             try:
                 is_current = self._projects.explain_refusal(charge)
             except exceptions.OverQuota as error:
-                raise self._projects.redact(request.project_id, error, sees_all=request.sees_all) from None
+                raise self._projects.redact(project_id, error, sees_all=request.sees_all) from None
             for enforcer in self._enforcers if is_current and isinstance(refusal, Refused) else ():
                 enforcer.explain_resize(request, rows)
             return False
@@ -248,13 +260,13 @@ class Amender:
 
 
 def _select(rows: Sequence[Row], request: ResizeRequest) -> list[Row]:
-    """The rows of the resources to resize, in order of id. Raises ReservationNotFound, ResourceNotHeld."""
-    if not rows:
-        raise exceptions.ReservationNotFound.of_holder(request.project_id, request.consumer)
+    """The rows of the resources to resize, in order of id. Raises ResourceNotHeld."""
     held = {row.resource for row in rows}
     for resource in request.amounts:
         if resource not in held:
-            raise exceptions.ResourceNotHeld(request.project_id, request.consumer, resource)
+            raise exceptions.ResourceNotHeld(
+                rows[0].project_id, request.selection.consumer, resource, uuid=request.uuid
+            )
     return [row for row in rows if row.resource in request.amounts]
 
 
@@ -265,4 +277,4 @@ def _check_held(rows: Iterable[Row], request: ResizeRequest) -> None:
     """
     held = {row.resource: row.delta for row in rows}
     if any(held[resource] not in (amount, request.amounts[resource]) for resource, amount in request.expected.items()):
-        raise exceptions.AmountChanged(request.consumer, held, request.expected)
+        raise exceptions.AmountChanged(request.selection.consumer, held, request.expected, uuid=request.uuid)

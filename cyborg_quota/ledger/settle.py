@@ -41,7 +41,7 @@ _MAX_CACHED_ROWS: Final = 20_000
 """The maximum number of cached rows. When it is exceeded, the cache is cleared."""
 
 _SETTLES_RESERVED: Final = frozenset({"commit", "rollback", "release"})
-_FAILS_ON_UNKNOWN_NAME: Final = frozenset({"commit", "rollback", "extend"})
+_FAILS_ON_UNKNOWN_NAME: Final = frozenset({"commit", "rollback", "extend", "resize"})
 
 
 class ReservationCache:
@@ -148,11 +148,11 @@ class Settler:
         """
         by_name = selection.uuids is None or consumer is not None
         is_synced = by_name and self._database.sync_with_cluster(connection)
-        rows = self._read_rows(connection, call, selection)
+        rows = self.read_rows(connection, call, selection)
         plan = transitions.decide(call, rows)
         is_no_change = plan.error is not None or not plan.moves
         if is_no_change and not is_synced and self._database.sync_with_cluster(connection):
-            rows = self._read_rows(connection, call, selection)
+            rows = self.read_rows(connection, call, selection)
             plan = transitions.decide(call, rows)
         if consumer is not None and plan.error is None:
             self._name(connection, rows, consumer)
@@ -254,7 +254,11 @@ class Settler:
             "run: cyborg-quota heal"
         )
 
-    def _read_rows(self, connection: Connection, call: Call, selection: Selection) -> list[Row]:
+    def read_rows(self, connection: Connection, call: Call, selection: Selection) -> list[Row]:
+        """The rows that the call selects, those of the current attempt if by name. Raises ReservationNotFound.
+
+        Only a release and a transfer accept a name that holds nothing.
+        """
         rows = self._select_rows(connection, selection)
         if not self._is_complete(rows, selection) and self._database.sync_with_cluster(connection):
             rows = self._select_rows(connection, selection)
@@ -275,11 +279,7 @@ class Settler:
         assert selection.project_id is not None, "only UUIDs are unique across projects"
         return transitions.current_attempt(
             reservations.by_holder(
-                connection,
-                selection.project_id,
-                "group_id" if selection.consumer is None else "consumer_id",
-                str(selection.consumer or selection.group),
-                self.grace,
+                connection, selection.project_id, consumer=selection.consumer, group=selection.group, grace=self.grace
             )
         )
 

@@ -69,10 +69,10 @@ def stored(row: Any) -> Candidate:
 def pods_of_group(connection: sa.Connection, project_id: str, group: str) -> list[str]:
     """The pods in which a group of the project holds something, the one of its oldest live reservation first.
 
-    SELECT pod FROM reservations WHERE project_id = :project AND group_id = :group AND provider_id IS NOT NULL
-    AND live = 1 AND pod IS NOT NULL GROUP BY pod ORDER BY min(id)
+    SELECT pod FROM reservations WHERE <in_group> AND provider_id IS NOT NULL AND live = 1 AND pod IS NOT NULL
+    GROUP BY pod ORDER BY min(id)
     """
-    of_group = _held.project_id == project_id, _held.group_id == group, _held.pod.is_not(None)
+    of_group = sa.or_(*reservations.in_group(group, project_id)), _held.pod.is_not(None)
     query = sa.select(_held.pod).where(*of_group, reservations.IS_LIVE_CLAIM)
     query = query.group_by(_held.pod).order_by(sa.func.min(_held.id))
     return list(connection.execute(query).scalars())

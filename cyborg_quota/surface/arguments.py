@@ -200,7 +200,7 @@ def moment(text: str) -> datetime.datetime:
 
 CONSUMER_AND_GROUP: Final = (
     Argument("--consumer", metavar="NAME", help="the consumer that holds the resources: an ARQ's UUID"),
-    Argument("--group", metavar="NAME", help="the group of the consumers: an instance's UUID"),
+    Argument("--group", metavar="NAME", help="their group, with all groups below it: an instance's UUID, or a path"),
 )
 SELECTION: Final = (
     Argument("reservations", nargs="*", metavar="UUID", help="the UUIDs of reservations"),

@@ -178,11 +178,15 @@ class ReserveRequest(NamedTuple):
 class ResizeRequest(NamedTuple):
     """The arguments of a resize. ``expected``: the amounts that must be held, by resource; may be empty."""
 
-    project_id: str
-    consumer: str
+    selection: Selection
     amounts: Mapping[str, int]
     expected: Mapping[str, int]
     sees_all: bool
+
+    @property
+    def uuid(self) -> str | None:
+        """The UUID of the reservation; None: a consumer is resized."""
+        return self.selection.uuids[0] if self.selection.uuids else None
 
 
 class TransferRequest(NamedTuple):

@@ -47,6 +47,11 @@ class ReservationTest(base.CliTestCase):
         self.assertEqual([uuid, 3, "committed"], [row[name] for name in ("uuid", "delta", "state")])
         self.assertIn("holds gpu=3", self.refused(1, "resize", *who, "gpu=4", "--expect", "gpu=1"))
         self.assertIn("at least 1", self.refused(2, "resize", *who, "gpu=0"))
+        (row,) = self.good("resize", "--reservation", uuid, "gpu=2")
+        self.assertEqual([uuid, "volume", 2], [row[name] for name in ("uuid", "consumer", "delta")])
+        self.assertIn("either the consumer or the reservation", self.refused(2, "resize", "--project", "p1", "gpu=4"))
+        self.misused("resize", *who, "--reservation", uuid, "gpu=4")
+        self.assertIn("names a project", self.refused(2, "resize", "--consumer", "volume", "gpu=4"))
         for _ in range(2):
             (row,) = self.good("transfer", *who, "--to-project", "p2")
             self.assertEqual([uuid, "p2", "volume"], [row[name] for name in ("uuid", "project_id", "consumer")])

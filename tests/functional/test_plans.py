@@ -133,6 +133,8 @@ def _reads_one_holder(node: dict[str, Any]) -> bool:
     condition = node.get("Index Cond", "")
     if node.get("Scan Direction") == "Backward" and condition == "(id IS NOT NULL)":
         return True  # max(id), which is stored where a reservation ends: reads only the last entry of the index
+    if re.search(r"\(group_id\)::text >= .* \(group_id\)::text < ", condition.replace("((", "(")):
+        return True  # the groups below one
     return bool(HOLDER_COLUMNS & set(re.findall(r"(\w+)(?:\)::text)? =", condition)))
 
 
@@ -145,6 +147,8 @@ class TestPredicate(base.base.BaseTestCase):
             ("(usage_id = 7)", False),
             ("(((project_id)::text = 'p'::text) AND ((consumer_id)::text = 'c'::text))", True),
             ("(id = ANY (ids))", True),
+            ("(((project_id)::text = 'p'::text) AND ((group_id)::text >= 'g/'::text))", False),
+            ("(((group_id)::text >= 'g/'::text) AND ((group_id)::text < 'g0'::text))", True),
         ):
             node = {"Node Type": "Index Scan", "Index Name": "an_index", "Index Cond": condition}
             self.assertIs(expected, _reads_one_holder(node), condition)

@@ -151,7 +151,7 @@ class TestResize(ResizeTestCase):
         self.refuse(exceptions.InvalidDelta, self.resize, expected={"gpu": 0}, gpu=1)
         self.refuse(exceptions.UnknownResource, self.quotas.resize, self.context, {"tpu": 1}, consumer="c")
         self.refuse(exceptions.InvalidClaim, self.quotas.resize, self.context, {}, consumer="c")
-        self.refuse(exceptions.InvalidName, self.quotas.resize, self.context, {"gpu": 1}, consumer=None)
+        self.refuse(exceptions.InvalidSelection, self.quotas.resize, self.context, {"gpu": 1}, consumer=None)
         self.hold("most", gpu=2**31 - 2)
         self.refuse(exceptions.UsageOverflow, self.resize, gpu=2**31 - 1)
 

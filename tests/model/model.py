@@ -270,7 +270,8 @@ class Model:
         """Return the rows that a call by name selects: the latest of each claim, without those of previous attempts."""
         newest: dict[tuple[object, str], Row] = {}
         for row in self.rows:
-            if row.project == project and (row.consumer == consumer if group is None else row.group == group):
+            is_held = row.consumer == consumer if group is None else f"{row.group}/".startswith(f"{group}/")
+            if row.project == project and is_held:
                 newest[row.consumer if row.consumer is not None else id(row), row.resource] = row
         if not newest:
             return []

@@ -149,8 +149,8 @@ def statement_by_statement() -> Iterator[tuple[str, Run]]:
     yield "insert 1", lambda c: reservations.insert(c, new_rows(1))
     yield "insert 2", lambda c: reservations.insert(c, new_rows(2))
     yield "by uuids", lambda c: reservations.by_uuids(c, ["u1", "u2", "u3"], "p1", 0)
-    yield "by consumer", lambda c: reservations.by_holder(c, "p1", "consumer_id", "c1", 0)
-    yield "by group", lambda c: reservations.by_holder(c, "p1", "group_id", "g1", 0)
+    yield "by consumer", lambda c: reservations.by_holder(c, "p1", consumer="c1", grace=0)
+    yield "by group", lambda c: reservations.by_holder(c, "p1", group="g1", grace=0)
     yield "move to committed", lambda c: reservations.move(c, [1, 2], RESERVED, COMMITTED, 0)
     yield "move to rolled back", lambda c: reservations.move(c, [1], RESERVED, ROLLED_BACK, 0)
 

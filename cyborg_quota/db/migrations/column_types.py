@@ -26,6 +26,11 @@ def name(chars: int = 255) -> Any:
     )
 
 
+def path(chars: int = 255) -> Any:
+    """A name that is also sorted by bytes."""
+    return name(chars).with_variant(sa.String(chars, collation="C"), "postgresql")
+
+
 def moment() -> Any:
     """A time in UTC, with microseconds."""
     return sa.DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")

@@ -79,13 +79,15 @@ WHERE reservations.uuid IN (%(b_0)s, %(b_1)s, %(b_2)s, %(b_3)s)
 -- by consumer
 SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, coalesce(reservations.generation, 0) AS coalesce_1, reservations.pod, reservations.ended_after 
 FROM reservations 
-WHERE reservations.project_id = %(b_project)s AND reservations.consumer_id = %(b_name)s
+WHERE reservations.project_id = %(project_id_1)s AND reservations.consumer_id = %(consumer_id_1)s
 ;
 
 -- by group
 SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, coalesce(reservations.generation, 0) AS coalesce_1, reservations.pod, reservations.ended_after 
 FROM reservations 
-WHERE reservations.project_id = %(b_project)s AND reservations.group_id = %(b_name)s
+WHERE reservations.project_id = %(project_id_1)s AND reservations.group_id = %(group_id_1)s UNION ALL SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= (UTC_TIMESTAMP(6) + INTERVAL -%(b_grace)s MICROSECOND)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, coalesce(reservations.generation, 0) AS coalesce_1, reservations.pod, reservations.ended_after 
+FROM reservations 
+WHERE reservations.project_id = %(project_id_1)s AND reservations.group_id >= %(group_id_2)s AND reservations.group_id < %(group_id_3)s
 ;
 
 -- move to committed

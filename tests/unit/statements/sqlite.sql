@@ -31,7 +31,9 @@ WHERE reservations.project_id = ? AND reservations.consumer_id = ?
 -- by group
 SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, coalesce(reservations.generation, 0) AS coalesce_1, reservations.pod, reservations.ended_after 
 FROM reservations 
-WHERE reservations.project_id = ? AND reservations.group_id = ?
+WHERE reservations.project_id = ? AND reservations.group_id = ? UNION ALL SELECT reservations.id, reservations.uuid, reservations.usage_id, reservations.project_id, reservations.resource, reservations.delta, reservations.state, CASE WHEN (reservations.state = 'reserved' AND reservations.expire <= cyborg_quota_utc_after(-?)) THEN 1 ELSE 0 END AS overdue, reservations.consumer_id, reservations.provider_id, coalesce(reservations.generation, 0) AS coalesce_1, reservations.pod, reservations.ended_after 
+FROM reservations 
+WHERE reservations.project_id = ? AND reservations.group_id >= ? AND reservations.group_id < ?
 ;
 
 -- move to committed

@@ -58,7 +58,7 @@ sa.Table(
     sa.Column("expire", column_types.moment()),
     sa.Column("state", sa.String(16), nullable=False),
     sa.Column("consumer_id", column_types.name()),
-    sa.Column("group_id", column_types.name()),
+    sa.Column("group_id", column_types.path()),
     sa.Column("live", sa.SmallInteger),
     sa.Column("claim_ordinal", sa.SmallInteger),
     sa.Column("ended_after", sa.Integer),

@@ -1,0 +1,418 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The proposal "DELIMITER, the Quota Management Library", with its example of Trove, call for call, and its figures.
+
+Its words, and ours: ``define_resource`` sets the total limit and the default limit of a resource;
+``update_resource_limits`` the limit of a user, who is a project here; ``reserve_resource(name, user, size, parent)`` is
+``reserve``, with a group below that of the parent; ``provision_resource(id, uuid)`` is ``commit(known_as=)``;
+``update_resource`` is ``resize``, and ``release_resource`` is ``release``.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from cyborg_quota import ANY, Claim, QuotaEngine, exceptions
+from tests import base, clouds, fixtures
+from tests.base import ADMIN
+from tests.faults import kill_points
+from tests.functional.test_limits import LimitsTestCase
+from tests.race.test_races import RaceTestCase
+from tests.race.workers import race_in_turns
+
+INSTANCE, CLUSTER, STORAGE, MEMORY = "databaseInstance", "databaseCluster", "storage", "memory"
+GB_PER_TB = 1024
+NODES = range(1, 5)
+ACROSS = ("cluster", "cluster/vm-1", "cluster/vm-2", "cluster/vm-10", "cluster/vm-1/disk", "cluster/vm-1/disk/snapshot")
+BESIDE = (
+    "cluster-1",
+    "cluster.x",
+    "cluster 1",
+    "cluster!",
+    "cluster0",
+    "cluster:",
+    "Cluster/vm-1",
+    "clusterß",
+    "cluste",
+)
+"""Groups that are not below ``cluster``. In ASCII, some of them come before ``cluster/``, and some after it."""
+
+
+class TestTrove(LimitsTestCase):
+    """Memory and storage are counted in GB."""
+
+    def make_limited(self, **changes: Any) -> QuotaEngine:
+        return super().make_limited(**{**changes, "resources": (INSTANCE, CLUSTER, STORAGE, MEMORY)})
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.define_resource(INSTANCE, 2000, 25)
+        self.update_resource_limits(INSTANCE, "amrith", 2)
+        self.define_resource(CLUSTER, 300, 4)
+        self.update_resource_limits(CLUSTER, "amrith", 1)
+        self.define_resource(STORAGE, -1, 20 * GB_PER_TB)
+        self.define_resource(MEMORY, -1, 10)
+
+    def define_resource(self, name: str, most: int, user_most: int) -> None:
+        if most != -1:
+            self.admin.set_total_limits(ADMIN, {name: most})
+        self.admin.set_limit(ADMIN, name, user_most)
+
+    def update_resource_limits(self, name: str, user: str, user_most: int) -> None:
+        self.admin.set_limit(ADMIN, name, user_most, user)
+
+    def reserve_resource(self, name: str, user: str, size: int, group: str) -> str:
+        (uuid,) = self.quotas.reserve(base.Context(user), {name: size}, group=group)
+        return uuid
+
+    def provision_resource(self, uuid: str, name: str) -> None:
+        self.quotas.commit(base.Context("john"), [uuid], known_as=name)
+
+    def held(self, user: str = "john") -> list[int]:
+        """What the user holds: instances, clusters, storage and memory."""
+        usages = self.engine.get_usages(ADMIN, user)
+        return [usages[name].used + usages[name].reserved for name in (INSTANCE, CLUSTER, STORAGE, MEMORY)]
+
+    def walk(self) -> dict[str, str]:
+        """Reserve a cluster of 4 nodes with 1 TB and 1 GB each. Returns the UUIDs of reservations by name."""
+        uuids = {"cluster": self.reserve_resource(CLUSTER, "john", 1, "cluster")}
+        for node in NODES:
+            uuids[f"instance-{node}"] = self.reserve_resource(INSTANCE, "john", 1, f"cluster/instance-{node}")
+        for node in NODES:
+            uuids[f"cinder-{node}"] = self.reserve_resource(STORAGE, "john", 1024, f"cluster/instance-{node}/cinder")
+        for node in NODES:
+            self.reserve_resource(MEMORY, "john", 1, f"cluster/instance-{node}")
+        return uuids
+
+    def test_call_for_call(self) -> None:
+        john, uuids = base.Context("john"), self.walk()
+        self.assertEqual([4, 1, 4096, 4], self.held())
+        for node in NODES:
+            self.provision_resource(uuids[f"cinder-{node}"], f"cinder-{node}-uuid")
+            self.provision_resource(uuids[f"instance-{node}"], f"instance-{node}-uuid")
+        self.provision_resource(uuids["cluster"], "cluster-uuid")
+        self.quotas.commit(john, group="cluster")  # the memory
+        self.assertEqual({"committed"}, {row.state for row in self.engine.list_reservations(ADMIN, "john")})
+        # "the third 1TB volume is being resized to 2TB", by its name or by its id
+        self.quotas.resize(john, {STORAGE: 2048}, consumer="cinder-3-uuid")
+        self.assertEqual([4, 1, 5120, 4], self.held())
+        self.quotas.resize(john, {STORAGE: 3072}, reservation=uuids["cinder-3"])
+        self.assertEqual([4, 1, 6144, 4], self.held())
+        # "release_resource(cinder-4-id), and release_resource(cinder-4-uuid) are therefore identical"
+        self.quotas.release(john, [uuids["cinder-4"]])
+        self.quotas.release(john, consumer="cinder-4-uuid")
+        self.assertEqual([4, 1, 5120, 4], self.held())
+        self.quotas.release(john, group="cluster/instance-1")
+        self.assertEqual([3, 1, 4096, 3], self.held(), "an instance is released with its volume and its memory")
+        # "Finally ... This would release the cluster and all dependent resources in a single operation."
+        self.quotas.release(john, group="cluster")
+        self.assertEqual([0, 0, 0, 0], self.held())
+        self.assertFalse([row for row in self.engine.list_reservations(ADMIN, "john") if row.ended_at is None])
+
+    def test_an_error_at_any_point(self) -> None:
+        """ "in the event of an error, the service need merely call release_resource() on the highest level"."""
+        john, uuids = base.Context("john"), self.walk()
+        self.provision_resource(uuids["instance-1"], "instance-1-uuid")
+        self.provision_resource(uuids["cinder-1"], "cinder-1-uuid")
+        self.quotas.release(john, group="cluster")
+        self.assertEqual([0, 0, 0, 0], self.held())
+        states = {row.state for row in self.engine.list_reservations(ADMIN, "john", group="cluster/instance-1")}
+        self.assertEqual({"released", "rolled_back"}, states)
+        self.walk()
+        self.quotas.rollback(john, group="cluster")
+        self.assertEqual([0, 0, 0, 0], self.held())
+
+    def test_the_limits(self) -> None:
+        self.walk()
+        storage = {STORAGE: 16 * GB_PER_TB + 1}
+        error = self.assertRaises(exceptions.OverQuota, self.quotas.reserve, base.Context("john"), storage)
+        self.assertEqual([("john", STORAGE, 20480)], [(one.project_id, one.resource, one.limit) for one in error.overs])
+        for node in (1, 2):
+            self.reserve_resource(INSTANCE, "amrith", 1, f"his/{node}")
+        error = self.assertRaises(exceptions.OverQuota, self.reserve_resource, INSTANCE, "amrith", 1, "his/3")
+        self.assertEqual([2], [one.limit for one in error.overs])
+        # "No more than 2000 database instances in total": the 6 of john and amrith, and those of 77 users with 25
+        for user in range(79):
+            self.reserve_resource(INSTANCE, f"user{user}", 25, "all")
+        for size, is_admitted in ((20, False), (19, True), (1, False)):
+            call = functools.partial(self.reserve_resource, INSTANCE, "last", size, "all")
+            if is_admitted:
+                call()
+            else:
+                error = self.assertRaises(exceptions.OverQuota, call)
+                self.assertEqual([("total", 2000)], [(one.scope, one.limit) for one in error.overs])
+
+    def test_a_resize_beyond_the_limit(self) -> None:
+        """ "this is an increase of 1TB and verify that this is within the quotas allowed for the user"."""
+        uuids = self.walk()
+        resize = functools.partial(self.quotas.resize, base.Context("john"), reservation=uuids["cinder-3"])
+        error = self.assertRaises(exceptions.OverQuota, resize, {STORAGE: 18 * GB_PER_TB})
+        self.assertEqual([17 * GB_PER_TB], [one.requested for one in error.overs])
+        resize({STORAGE: 17 * GB_PER_TB})
+        self.assertEqual(20 * GB_PER_TB, self.held()[2])
+
+
+class GroupTestCase(base.LedgerTestCase):
+    def hold(self, *groups: str, state: str = "committed", **named: Any) -> None:
+        """Reserve 1 gpu for the consumer of each group, which has the name of the group."""
+        for group in groups:
+            self.quotas.reserve(self.context, {"gpu": 1}, consumer=f"of {group}", group=group, **named)
+            if state == "committed":
+                self.quotas.commit(self.context, consumer=f"of {group}")
+
+    def live(self) -> set[str]:
+        """The groups that hold something."""
+        return {str(row.group) for row in self.engine.get_reservations(self.context) if row.ended_at is None}
+
+
+class TestNestedGroups(GroupTestCase):
+    def test_what_is_below_a_group(self) -> None:
+        below = {
+            "cluster": set(ACROSS),
+            "cluster/vm-1": {"cluster/vm-1", "cluster/vm-1/disk", "cluster/vm-1/disk/snapshot"},
+            "cluster/vm-1/disk": {"cluster/vm-1/disk", "cluster/vm-1/disk/snapshot"},
+            "cluster/vm-10": {"cluster/vm-10"},
+            "cluster-1": {"cluster-1"},
+            "cluster/vm": set(),
+        }
+        for group, expected in below.items():
+            self.hold(*ACROSS, *BESIDE)
+            listed = self.engine.get_reservations(self.context, group=group)
+            self.assertEqual(expected, {row.group for row in listed if row.ended_at is None}, group)
+            listed = self.engine.list_reservations(ADMIN, "p1", group=group, state="committed")
+            self.assertEqual(expected, {row.group for row in listed}, group)
+            self.quotas.release(self.context, group=group)
+            self.assertEqual({*ACROSS, *BESIDE} - expected, self.live(), group)
+            self.quotas.release(base.Context("p2"), group=group)
+        if self.backend == "postgresql":
+            query = "SELECT collation_name FROM information_schema.columns WHERE column_name = 'group_id'"
+            self.assertEqual(["C"], [name for (name,) in self.fetch(query)], "others do not sort by bytes")
+
+    def test_each_call(self) -> None:
+        for call, ended in (("commit", "committed"), ("rollback", "rolled_back"), ("release", "rolled_back")):
+            self.hold("a/b", "a/b/c", "a/d", state="reserved")
+            getattr(self.quotas, call)(self.context, group="a/b")
+            rows = {row.group: row.state for row in self.engine.get_reservations(self.context)}
+            self.assertEqual({"a/b": ended, "a/b/c": ended, "a/d": "reserved"}, rows, call)
+            self.quotas.release(self.context, group="a")
+            self.assertEqual(set(), self.live())
+        self.hold("a/b", "a/d", state="reserved")
+        before = {row.group: row.expire for row in self.engine.get_reservations(self.context) if row.ended_at is None}
+        self.quotas.extend(self.context, expire=10**6, group="a")
+        after = {row.group: row.expire for row in self.engine.get_reservations(self.context) if row.ended_at is None}
+        self.assertTrue(all(before[group] < after[group] for group in before), (before, after))  # type: ignore[operator]
+
+    def test_all_or_nothing(self) -> None:
+        self.hold("a", "a/b/c", state="reserved")
+        self.hold("a/b")
+        error = self.assertRaises(exceptions.ReservationCommitted, self.quotas.rollback, self.context, group="a")
+        self.assertEqual("of a/b", self.engine.list_reservations(ADMIN, reservations=[str(error.uuid)])[0].consumer)
+        self.assertEqual((1, 2), self.figures())
+        self.hold("x/1", "x/2", state="reserved")
+        self.quotas.rollback(self.context, consumer="of x/2")
+        self.assertRaises(exceptions.ReservationRolledBack, self.quotas.commit, self.context, group="x")
+        self.assertEqual((1, 3), self.figures())
+
+    def test_a_repeated_reserve_with_another_group(self) -> None:
+        """A consumer is charged once; its first group stays."""
+        first = self.quotas.reserve(self.context, {"gpu": 1}, consumer="c", group="cluster/vm-1")
+        for group in ("cluster/vm-2", "cluster", None):
+            self.assertEqual(first, self.quotas.reserve(self.context, {"gpu": 1}, consumer="c", group=group))
+            error = self.assertRaises(
+                exceptions.ReservationConflict, self.quotas.reserve, self.context, {"gpu": 2}, consumer="c", group=group
+            )
+            self.assertEqual({"gpu": 1}, error.held)
+        self.quotas.release(self.context, group="cluster/vm-2")
+        self.assertEqual({"cluster/vm-1"}, self.live())
+
+    def test_a_path_that_is_none(self) -> None:
+        self.hold("a")
+        longest = "/".join("x" * 51 for _ in range(5))[:255]
+        self.engine.reserve(self.context, {"gpu": 1}, group=longest)
+        for group in ("/", "/a", "a/", "a//b", "a/ b", "a /b", "a/b/", longest + "x", "", "a/\n"):
+            for call in (
+                functools.partial(self.engine.reserve, self.context, {"gpu": 1}),
+                functools.partial(self.engine.adopt, ADMIN, [Claim(None, {"gpu": 1})], "p1"),
+                functools.partial(self.engine.commit, self.context),
+                functools.partial(self.engine.rollback, self.context),
+                functools.partial(self.engine.release, self.context),
+                functools.partial(self.engine.extend, self.context),
+                functools.partial(self.engine.get_reservations, self.context),
+                functools.partial(self.engine.list_reservations, ADMIN),
+            ):
+                error = self.assertRaises(exceptions.InvalidName, call, group=group)
+                self.assertEqual(("group", group), (error.field, error.value))
+            claim = Claim("c", {"gpu": 1}, group)
+            self.assertRaises(exceptions.InvalidName, self.engine.reserve_many, self.context, [claim])
+        self.assertEqual({"a", longest}, self.live())
+
+    def test_claims_below_a_group_go_to_its_pod(self) -> None:
+        for pod in ("pod1", "pod2"):
+            self.engine.pods.add(ADMIN, pod)
+            self.add_provider(f"node of {pod}", pod=pod, gpu=9)
+        self.hold("cluster/vm-1", provider="node of pod2")
+        self.hold("cluster", provider=ANY, pod="select")
+        self.assertEqual({("pod2", 2)}, set(self.fetch("SELECT pod, COUNT(*) FROM reservations GROUP BY pod")))
+
+    def test_capacity_is_given_back(self) -> None:
+        self.add_provider("node", gpu=9)
+        self.hold("a", "a/b", "a/b/c", provider="node")
+        self.quotas.release(self.context, group="a/b")
+        self.assertEqual([1], [one.used for one in self.engine.capacity.list_inventories(ADMIN)])
+
+    def test_only_rows_of_the_group_are_read(self) -> None:
+        """Not those of other groups of the project, nor those of the same group of other projects."""
+        self.hold(*ACROSS, state="reserved")
+        database = fixtures.open_database(self, self.url)
+        calls = {
+            "list": functools.partial(self.engine.get_reservations, self.context, group="cluster/vm-1"),
+            "extend": functools.partial(self.engine.extend, self.context, group="cluster/vm-1"),
+        }
+        found = []
+        for first, last in ((0, 200), (200, 4000)):
+            rows = [
+                {**clouds._ended(1, turn), "uuid": f"{turn} {kind}", "project_id": project, "group_id": group}
+                for turn in range(first, last)
+                for kind, (project, group) in enumerate(
+                    [("p1", f"cluster/vm-{turn + 2}"), ("p1", f"a{turn}"), ("p1", f"z/{turn}"), ("p2", "cluster/vm-1")]
+                )
+            ]
+            with self.sql.begin() as connection:
+                clouds._insert(connection, clouds.models.reservations, rows)
+            clouds._renew_statistics(self.sql, "reservations")
+            counts = {}
+            for name, call in calls.items():
+                with clouds.captured() as statements:
+                    call()
+                queries = [query for query in clouds.queries(statements) if "group_id" in query[0]]
+                self.assertEqual(1, len(queries), statements)
+                counts[name] = database.read(lambda connection: clouds.rows_read(connection, *queries[0]))  # noqa: B023
+            found.append(counts)
+        for name in calls:
+            self.assertLessEqual(found[1][name], found[0][name] + 100, found)
+        explain = "EXPLAIN QUERY PLAN" if self.backend == "sqlite" else "EXPLAIN"
+        statement, parameters = queries[0]
+        plan = database.read(lambda connection: connection.exec_driver_sql(f"{explain} {statement}", parameters).all())
+        self.assertIn("ix_reservations_group", str(plan))
+
+
+class TestResizeByUuid(GroupTestCase):
+    def test_one_reservation(self) -> None:
+        """Also one without a consumer, and by an admin who names no project."""
+        (uuid,) = self.quotas.reserve(self.context, {"gpu": 1})
+        fpga, gpu = self.quotas.reserve(self.context, {"fpga": 1, "gpu": 1}, consumer="c")
+        self.quotas.commit(self.context, [uuid])
+        self.quotas.resize(self.context, {"gpu": 3}, reservation=uuid)
+        self.quotas.resize(ADMIN, {"gpu": 4}, reservation=gpu, expected={"gpu": 1})
+        self.assertEqual((3, 4), self.figures())
+        self.quotas.resize(ADMIN, {"gpu": 4}, reservation=gpu, expected={"gpu": 1})  # a repeat
+        self.quotas.commit(self.context, [fpga, gpu])
+        self.quotas.release(self.context, [uuid, fpga, gpu])
+        self.assertEqual((0, 0), self.figures())
+        error = self.assertRaises(
+            exceptions.ReservationReleased, self.quotas.resize, ADMIN, {"gpu": 5}, reservation=uuid
+        )
+        self.assertEqual(uuid, error.uuid)
+
+    def test_what_is_refused(self) -> None:
+        (uuid,) = self.quotas.reserve(self.context, {"gpu": 1}, consumer="c")
+        error = self.assertRaises(
+            exceptions.ResourceNotHeld, self.quotas.resize, self.context, {"fpga": 1}, reservation=uuid
+        )
+        self.assertIn(f"Reservation '{uuid}' of project 'p1' holds no 'fpga'", str(error))
+        for context, named in ((base.Context("p2"), uuid), (self.context, "nothing"), (ADMIN, "nothing")):
+            error = self.assertRaises(
+                exceptions.ReservationNotFound, self.quotas.resize, context, {"gpu": 2}, reservation=named
+            )
+            self.assertEqual(f"Reservation '{named}' was not found.", str(error))
+        error = self.assertRaises(
+            exceptions.AmountChanged, self.quotas.resize, ADMIN, {"gpu": 3}, reservation=uuid, expected={"gpu": 2}
+        )
+        self.assertIn(f"Reservation '{uuid}' holds gpu=1", str(error))
+        for holder in ({}, {"consumer": "c", "reservation": uuid}):
+            self.assertRaises(exceptions.InvalidSelection, self.quotas.resize, ADMIN, {"gpu": 2}, **holder)
+        self.limits.own["p1", "gpu"] = 2
+        error = self.assertRaises(exceptions.OverQuota, self.quotas.resize, ADMIN, {"gpu": 3}, reservation=uuid)
+        self.assertEqual([("p1", 2)], [(one.project_id, one.requested) for one in error.overs])
+        self.make_overdue(uuid)
+        self.assertRaises(exceptions.ReservationExpired, self.quotas.resize, ADMIN, {"gpu": 2}, reservation=uuid)
+        self.assertEqual((0, 0), self.figures())
+
+
+class TestRaces(RaceTestCase):
+    """Calls on a group, on what is below it, and on single reservations."""
+
+    TURNS = 12
+
+    def begin(self, turn: int) -> None:
+        for group in ACROSS:
+            name = f"{turn}{group}"
+            self.engine.reserve(self.context, {"gpu": 1, "fpga": 1}, consumer=f"of {name}", group=name, provider="node")
+
+    def group(self, call: str, turn: int, group: str = "cluster") -> str:
+        return self.answer(functools.partial(getattr(self.engine, call), self.context, group=f"{turn}{group}"))
+
+    def test_releases_of_overlapping_groups(self) -> None:
+        self.add_provider("node", gpu=99, fpga=99)
+        self.engine.close()
+        jobs = [
+            ("release", "cluster"),
+            ("rollback", "cluster/vm-1"),
+            ("release", "cluster/vm-1/disk"),
+            ("release", "cluster"),
+        ]
+        turns = [
+            [functools.partial(self.group, call, turn, group) for call, group in jobs] for turn in range(self.TURNS)
+        ]
+        answers = race_in_turns(turns, self.begin)
+        self.assertEqual([["ok"] * len(jobs)] * self.TURNS, answers)
+        self.assertEqual((0, 0), self.figures())
+        self.assert_invariants()
+
+    def test_a_commit_of_all_beside_a_rollback_of_some(self) -> None:
+        """All is committed or nothing is: the rollback is before the commit, or is refused."""
+        self.add_provider("node", gpu=99, fpga=99)
+        self.engine.close()
+        jobs = [("commit", "cluster"), ("rollback", "cluster/vm-1"), ("commit", "cluster")]
+        turns = [
+            [functools.partial(self.group, call, turn, group) for call, group in jobs] for turn in range(self.TURNS)
+        ]
+        answers = race_in_turns(turns, self.begin)
+        for turn, (first, rolled_back, second) in enumerate(answers):
+            rows = self.engine.get_reservations(self.context, group=f"{turn}cluster")
+            states = {row.state for row in rows}
+            if rolled_back == "ok":
+                self.assertEqual({"ReservationRolledBack"}, {first, second})
+                self.assertEqual({"reserved", "rolled_back"}, states)
+            else:
+                self.assertEqual(("ok", "ReservationCommitted", "ok"), (first, rolled_back, second))
+                self.assertEqual({"committed"}, states)
+        self.assert_invariants()
+
+
+class TestCrash(kill_points.KillTestCase):
+    """A process is killed in and after each write of a release of a group: all below it is released, or nothing."""
+
+    def begin(self) -> None:
+        self.engine.release(self.context, group="cluster")
+        for group in ACROSS:
+            self.engine.reserve(self.context, {"gpu": 1}, consumer=f"of {group}", group=group, provider="node")
+        self.engine.commit(self.context, group="cluster/vm-1")
+
+    def release(self, engine: QuotaEngine) -> None:
+        engine.release(self.context, group="cluster")
+
+    def test_a_release(self) -> None:
+        self.add_provider("node", gpu=9)
+        held = set()
+        for kill in self.kills(self.begin, self.release, first=[0]):
+            held.add(self.figures())
+            self.assertIn(self.figures(), ((3, 3), (0, 0)), kill)
+            if kill.has_effect:
+                self.assert_invariants()
+        self.assertEqual({(3, 3), (0, 0)}, held)
+
+    def test_naive_is_detected(self) -> None:
+        self.add_provider("node", gpu=9)
+        kills = self.kills(self.begin, self.release, is_naive=True)
+        self.assertTrue(any(self.figures() not in ((3, 3), (0, 0)) for _ in kills))
