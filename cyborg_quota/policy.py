@@ -2,7 +2,7 @@
 """The oslo.policy rules: who may set the limit of a project and see pods, and who may make each call of the REST API.
 
 [oslo_policy] names the policy file. The personas are those of Cyborg 17: reader, manager, admin and service. Of these
-rules, only RULE, SEE_PODS and FITS_RULE also apply to programs that call the engine without the REST API.
+rules, only RULE, ADD_CHILD, SEE_PODS and FITS_RULE also apply to programs that call the engine without the REST API.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ PROJECT_MANAGER: Final = "cyborg_quota:project_manager_api"
 PARENT_MANAGER: Final = "cyborg_quota:parent_manager_api"
 SERVICE: Final = "cyborg_quota:service_api"
 GET: Final = "cyborg_quota:quota:get"
-CHILDREN: Final = "cyborg_quota:quota:children"
+DESCENDANTS: Final = "cyborg_quota:quota:descendants"
 LIST: Final = "cyborg_quota:quota:list"
 OVER: Final = "cyborg_quota:quota:over"
 PREVIEW: Final = "cyborg_quota:limit:preview"
 DEFAULTS: Final = "cyborg_quota:default:set"
 TOTALS: Final = "cyborg_quota:total:set"
 PLACE: Final = "cyborg_quota:project:place"
+ADD_CHILD: Final = "cyborg_quota:project:add_child"
 RESERVATIONS: Final = "cyborg_quota:reservation:list"
 ALL_RESERVATIONS: Final = "cyborg_quota:reservation:list_all"
 CAPACITY: Final = "cyborg_quota:capacity:list"
@@ -71,9 +72,9 @@ _CALLS: Final[dict[str, tuple[str, str, tuple[tuple[str, str], ...]]]] = {
             ("POST", f"{_PROJECT}/check"),
         ),
     ),
-    CHILDREN: (
+    DESCENDANTS: (
         f"{_ADMIN_OR_SERVICE} or rule:{PROJECT_MANAGER}",
-        "See the direct children of a project in its tree (their descendants are shown to an admin only).",
+        "See all projects below a project in its tree, with their limits and usage.",
         (("GET", f"{_PROJECT}/tree"),),
     ),
     LIST: (_ADMIN_OR_SERVICE, "List the projects that have limits of their own.", (("GET", "/v2/quotas"),)),
@@ -133,6 +134,12 @@ _OF_PROGRAMS: Final[dict[str, tuple[str, str, tuple[tuple[str, str], ...]]]] = {
             ("POST", f"{_PROJECT}/overrides"),
             ("DELETE", f"{_PROJECT}/overrides/{{override_id}}"),
         ),
+    ),
+    ADD_CHILD: (
+        "is_admin:True or (role:manager and project_id:%(project_id)s)",
+        "Add a new project below a project: one that is not in the tree, and never had a usage or a limit. "
+        "project_id is the parent.",
+        (("POST", f"{_PROJECT}/children"),),
     ),
     FITS_RULE: (
         "is_admin:True",

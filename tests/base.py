@@ -43,7 +43,7 @@ ADMIN = Context(project_id="admin-project", is_admin=True)
 
 
 class BackendTestCase(base.BaseTestCase):
-    """A test that runs on each database; in other folders than functional, model and race, if its module has
+    """A test that runs on each database; in other folders than those of tests/__init__.py, if its module has
 
     load_tests = testscenarios.load_tests_apply_scenarios
     """

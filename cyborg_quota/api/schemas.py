@@ -202,11 +202,17 @@ COMPONENTS: Final[dict[str, Schema]] = {
                     {
                         "limit": nullable(ref("Limit")),
                         "in_use": COUNT,
+                        "hierarchical_usage": described(
+                            COUNT,
+                            "What the descendants have in use and reserved. Missing if the caller may not see them.",
+                        ),
                         "subtree": described(
-                            COUNT, "What the project and its descendants have in use and reserved; for an admin."
+                            COUNT,
+                            "What the project and its descendants have in use and reserved. Missing if the caller may "
+                            "not see the descendants.",
                         ),
                     },
-                    optional=("subtree",),
+                    optional=("hierarchical_usage", "subtree"),
                 ),
                 "The state of each resource.",
             ),

@@ -2,7 +2,7 @@
 """Names of projects on the command line: resolved with Keystone, if [oslo_limit] has credentials for it.
 
 Commands only declare their arguments (see arguments.py). base.py calls ``resolve`` before a command runs, so that
-take_action finds ids in ``project_id``, ``parent_id`` and ``to_project``.
+take_action finds ids in the arguments of _NAMED.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from oslo_log import log as logging
 from cyborg_quota import exceptions, validation
 from cyborg_quota.cli import output
 from cyborg_quota.cli.errors import BadUsage
-from cyborg_quota.surface import formats
+from cyborg_quota.surface import arguments, formats
 from cyborg_quota.types import RecordedChange
 
 if TYPE_CHECKING:
@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-RESOLVED: Final = ("project_domain", "force_project")
+RESOLVED: Final = (arguments.PROJECT_DOMAIN.name, arguments.FORCE_PROJECT.name)
 """Arguments that ``resolve`` uses, and the command does not get."""
+
+_NAMED: Final = ("project_id", "parent_id", "child_id", "to_project")
 
 ID_COLUMN: Final = "project_id"
 NAME_COLUMN: Final = "project_name"
@@ -53,19 +55,19 @@ def require_directory(shell: Shell, what: str) -> ProjectDirectory:
 
 
 def resolve(shell: Shell, parsed: argparse.Namespace) -> None:
-    """Replace the names in ``project_id``, ``parent_id`` and ``to_project`` by ids.
+    """Replace the names in the arguments of _NAMED by ids.
 
     Raises UnknownProject, AmbiguousProject, BadUsage.
     """
     domain = getattr(parsed, "project_domain", None)
-    given = [name for name in ("project_id", "parent_id", "to_project") if getattr(parsed, name, None) is not None]
+    given = [name for name in _NAMED if getattr(parsed, name, None) is not None]
     if domain is not None:
         if not given:
             raise BadUsage("--project-domain needs a project.")
         require_directory(shell, "--project-domain")
     for name in given:
         text = validation.check_name("project_id", getattr(parsed, name))
-        checked = name == "project_id" and "force_project" in parsed
+        checked = name in ("project_id", "child_id") and "force_project" in parsed
         if not (checked and parsed.force_project):
             text = _resolve(shell, text, domain, checked=checked)
         setattr(parsed, name, text)

@@ -28,6 +28,7 @@ _TREE_FIGURES: Final = (
     Column("resource"),
     Column("limit", formats.Limit),
     Column("used"),
+    Column("hierarchical_usage"),
     Column("subtree_used", value=lambda row: row.subtree),
     Column(
         "available",
@@ -187,8 +188,9 @@ List = base.generate(
         projects.
 
         With --tree, show the project tree, or the subtree of one project, with limits
-        and usage. used is what the project itself has attached. subtree_used is what
-        the project and all its descendants have attached or reserved. available is the
+        and usage. used is what the project itself has attached. hierarchical_usage is
+        what its descendants have attached or reserved, and subtree_used is that
+        together with what the project itself has attached or reserved. available is the
         project's own limit minus subtree_used.
 
         With --pod, list the limits in this pod, or without a name in all pods; with

@@ -17,11 +17,12 @@ Three rules preserve invariant I9 (concepts.rst) while the tree changes during c
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
 
+from cyborg_quota import exceptions
 from cyborg_quota.db import clock, dialects, paging
 from cyborg_quota.db.dialects import Dialect
 from cyborg_quota.db.errors import ConcurrentChange
@@ -228,6 +229,39 @@ def subtree_edges(connection: sa.Connection, project_id: str) -> dict[str, str |
     query = sa.select(subtree.union(below))  # (UNION ends also in a cycle that was made by hand)
     found: dict[str, str | None] = {row.project_id: row.parent_id for row in connection.execute(query)}
     return {**found, project_id: parent_of(connection, project_id)}
+
+
+def subtree_page(connection: sa.Connection, top: str, count: int, after: str | None) -> dict[str, str | None]:
+    """Of ``subtree_edges``, those to the first ``count`` projects after ``after``, and to ``after`` and its ancestors.
+
+    The order is that of ``walk``: parents before their children, siblings sorted. The result may have more. One
+    statement for each level reads at most ``count`` projects. Raises MarkerNotFound.
+    """
+    above = edges_above(connection, [after or top])
+    path = [after or top]
+    while path[-1] != top:
+        parent_id = above.get(path[-1])
+        if parent_id is None:
+            raise exceptions.MarkerNotFound((after, None))
+        path.append(parent_id)
+    path.reverse()
+    found = {name: above.get(name) for name in path}
+    level: list[str] = []
+    depth = 0
+    while parents := [*path[depth : depth + 1], *level]:
+        depth += 1
+        rows = connection.execute(_children_of(parents, path[depth] if depth < len(path) else "", count)).all()
+        level = [row.project_id for row in rows if row.project_id not in found]  # (a cycle that was made by hand ends)
+        found.update((row.project_id, row.parent_id) for row in rows)
+    return found
+
+
+def _children_of(parents: Sequence[str], after: str, count: int) -> sa.Select[Any]:
+    """The first children of these projects, in this order; of the first project, those after ``after``."""
+    edge = projects.c
+    position = sa.case({project_id: index for index, project_id in enumerate(parents)}, value=edge.parent_id)
+    is_after = sa.or_(edge.parent_id != parents[0], edge.project_id > after)
+    return _EDGES.where(edge.parent_id.in_(parents), is_after).order_by(position, edge.project_id).limit(count)
 
 
 def parent_of(connection: sa.Connection, project_id: str) -> str | None:

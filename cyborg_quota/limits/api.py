@@ -51,7 +51,7 @@ BATCH_PROJECTS: Final = 500
 class Limits(Subject):
     """Limits and projects, and the history. All calls need an admin's context, except history and default_limits.
 
-    Policy may permit other contexts set_limit, set_limits, unset_limit, set_overrides and cancel_overrides.
+    Policy may permit other contexts add_project, set_limit, set_limits, unset_limit, set_overrides, cancel_overrides.
 
     If ``[limits] driver`` is not ``database``, the calls raise LimitsReadOnly, except those that say so,
     ``list_limits``, ``list_projects``, ``import_projects``, ``is_known_project``, ``list_holders``, ``list_holdings``,
@@ -116,15 +116,20 @@ class Limits(Subject):
         named = validation.check_name("project_id", project_id)
         return self._database.read(lambda connection: projects.list_children(connection, named, last, limit or 0))
 
-    @admin_call
     def add_project(
         self, context: Context, project_id: str, parent_id: str | None = None, *, reason: str | None = None
     ) -> None:
         """Add a project to the tree, under a known parent or (None) as a root.
 
-        The project may already have usage. Raises ProjectRefused, LimitRefused.
+        The project may already have usage. The policy rule cyborg_quota:project:add_child decides who, besides an
+        admin, may add one below a parent: such a user can only add a project that is_known_project does not know, and
+        so neither takes nor finds a project of others. Raises NotAuthorized, ProjectRefused, LimitRefused.
         """
-        self._set_parent(context, project_id, parent_id, reason, is_new=True)
+        parent_id = validation.optional_name("parent_id", parent_id)
+        is_admin = validation.is_admin(context)
+        if not is_admin and (parent_id is None or not self._authority.permits(policy.ADD_CHILD, context, parent_id)):
+            raise exceptions.NotAuthorized("add_project", f"a context that {policy.ADD_CHILD} allows")
+        self._set_parent(context, project_id, parent_id, reason, is_new=True, is_unknown=not is_admin)
 
     @admin_call
     def move_project(
@@ -134,12 +139,12 @@ class Limits(Subject):
         self._set_parent(context, project_id, parent_id, reason, is_new=False)
 
     def _set_parent(
-        self, context: Context, project_id: str, parent_id: str | None, reason: str | None, *, is_new: bool
+        self, context: Context, project_id: str, parent_id: str | None, reason: str | None, **is_new: bool
     ) -> None:
         project_id = validation.check_name("project_id", project_id)
         parent_id = validation.optional_name("parent_id", parent_id)
         self._require_own_tree()
-        self._changes.set_parent(project_id, parent_id, self._author(context, reason), is_new=is_new)
+        self._changes.set_parent(project_id, parent_id, self._author(context, reason), **is_new)
 
     @admin_call
     def remove_project(self, context: Context, project_id: str, *, reason: str | None = None) -> None:
@@ -446,8 +451,12 @@ class Limits(Subject):
             return limit_tree.rows(tree, state.counters, nodes, self.limit_if_missing)
 
         def read(connection: Connection) -> list[TreeRow]:
-            """The cost of a subtree does not depend on the projects outside of it."""
-            tree = LimitTree({}, {}, projects.subtree_edges(connection, top), initial_limits)
+            """The cost of a page does not depend on the size of the cloud or of the subtree."""
+            if count is None:
+                edges = projects.subtree_edges(connection, top)
+            else:
+                edges = projects.subtree_page(connection, top, count, last)
+            tree = LimitTree({}, {}, edges, initial_limits)
             counters: dict[UsageKey, Counters] = {}
             nodes = limit_tree.page(tree, [top], count, last)
             for some in chunks([name for _, name in nodes], path_state.MAX_PROJECTS):

@@ -235,11 +235,19 @@ class LimitChanges:
 
     # --- projects ---
 
-    def set_parent(self, project_id: str, parent_id: str | None, author: Author, *, is_new: bool) -> None:
-        """Add a project to the tree (``is_new``), or move it. Raises ProjectRefused, LimitRefused."""
+    def set_parent(
+        self, project_id: str, parent_id: str | None, author: Author, *, is_new: bool, is_unknown: bool = False
+    ) -> None:
+        """Add a project to the tree (``is_new``), or move it. Raises ProjectRefused, LimitRefused.
+
+        ``is_unknown``: refuse a project that has or had anything here.
+        """
 
         def check(connection: Connection) -> None:
-            tree = LimitTree(*tables.read_limits(connection), self._limits.initial_limits)
+            if is_unknown and tables.is_known(connection, project_id):
+                raise exceptions.ProjectRefused(project_id, "is not new; only an admin can place it")
+            related = [project_id] if parent_id is None else [project_id, parent_id]
+            tree = LimitTree(*tables.read_family(connection, *related), self._limits.initial_limits)
             for name in (parent_id, None if is_new else project_id):
                 if name is not None and name not in tree.parents:
                     raise exceptions.ProjectRefused(name, "is not known; add it first")
@@ -252,7 +260,7 @@ class LimitChanges:
                 raise exceptions.ProjectRefused(
                     project_id, f"would make a tree of {levels} levels; at most {MAX_DEPTH} are possible"
                 )
-            self._refuse(Timeline(tree, *overrides.read(connection)), [change])
+            self._refuse(Timeline(tree, *overrides.read(connection, tree.projects)), [change])
 
         self._tree.place({project_id: parent_id}, author, check)
 

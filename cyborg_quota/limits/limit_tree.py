@@ -160,5 +160,7 @@ def rows(
             limit = tree.limit(name, resource)
             limit = limit_if_missing if limit is None else limit
             now = counters.get(UsageKey(name, resource), Counters())
-            found.append(TreeRow(name, tree.parents.get(name), depth, resource, limit, now.used, now.subtree))
+            found.append(
+                TreeRow(name, tree.parents.get(name), depth, resource, limit, now.used, now.subtree, now.reserved)
+            )
     return found

@@ -56,9 +56,10 @@ class Flat(EnforcementModel):
 
 
 class StrictHierarchy(EnforcementModel):
-    """No overbooking, so that each project can use all of its limit (source: CERN, nested quota models, 2017).
+    """No overbooking of the limits of children (source: CERN, nested quota models, 2017).
 
-    The sum of the limits of the children must not exceed the limit of their parent, whichever limit is changed.
+    The sum of the limits of the children must not exceed the limit of their parent, whichever limit is changed. What
+    the parent itself holds is not in the sum: a parent with the limit 10 that holds 5 leaves 5 to its children.
 
     An unlimited child of a limited parent would be overbooking, and is refused. Usage is not checked: a limit may be
     set below the present usage; then nothing more can be reserved.

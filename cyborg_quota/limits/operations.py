@@ -44,6 +44,11 @@ def place(caller: Any, project_id: str, parent_id: str | None, reason: str | Non
     change(caller.elevated, project_id, parent_id, reason=reason)
 
 
+def _add(caller: Any, child_id: str, project_id: str, reason: str | None) -> tuple[str, str]:
+    caller.engine.limits.add_project(caller.context, child_id, project_id, reason=reason)
+    return child_id, project_id
+
+
 def delete_limits(caller: Any, project_id: str, pod: str | None, reason: str | None) -> None:
     """Remove all limits of a project, or those in one pod."""
     limits = caller.engine.limits
@@ -191,6 +196,11 @@ def _history(caller: Any, project_id: str | None, user: str | None, **given: Any
     return found
 
 
+_EDGE: Final = (
+    Column("project_id", value=itemgetter(0), schema=NAME),
+    Column("parent_id", formats.Optional, itemgetter(1), nullable(NAME)),
+)
+
 OPERATIONS: Final = (
     Operation(
         """List every known project with its parent.
@@ -201,12 +211,32 @@ OPERATIONS: Final = (
         "cyborg-quota project list -f csv",
         lambda caller, **given: caller.engine.limits.list_projects(caller.elevated, **given),
         (paging.LIMIT, paging.marker("ID", "start after this project, the last row of the previous page")),
-        (
-            Column("project_id", value=itemgetter(0), schema=NAME),
-            Column("parent_id", formats.Optional, itemgetter(1), nullable(NAME)),
-        ),
+        _EDGE,
         words="project list",
         route=Route("GET", "/v2/quota_projects", policy.LIST, "projects", "Project", itemgetter(0), errors=(409,)),
+    ),
+    Operation(
+        """Add a new project below another one, such as a customer of it.
+
+        Until a limit is set for it, [limits] child_initial_limit applies. Through the
+        REST API, a manager of the parent may do this with a project that is not in the
+        tree, and never had a usage or a limit; only an admin may place another one.
+        """,
+        "cyborg-quota project create customer --parent sme",
+        _add,
+        (
+            Argument("child_id", metavar="PROJECT", rest="project_id", schema=NAME, help=arguments.PROJECT_HELP),
+            arguments.PROJECT_DOMAIN,
+            arguments.FORCE_PROJECT,
+            Argument(
+                "--parent", dest="project_id", metavar="PROJECT", required=True, help="the parent, which must be known"
+            ),
+            arguments.REASON,
+        ),
+        _EDGE,
+        is_list=False,
+        words="project create",
+        route=Route("POST", f"{_QUOTA}/children", policy.ADD_CHILD, "project", "Project", status=201, errors=(409,)),
     ),
     Operation(
         """Add a project to the tree, or move it, with its descendants and all their usage.

@@ -17,7 +17,7 @@ from cyborg_quota.osc.client import QuotaClient, project_id, quoted
 from cyborg_quota.surface import arguments, paging
 from cyborg_quota.surface.operations import Argument, Arguments, Column, Columns, OneOf, Operation, Route, flat
 
-_PROJECTS = ("project_id", "parent_id")
+_PROJECTS = ("project_id", "parent_id", "child_id")
 """The values that name projects: by their ids, or by their names in Keystone."""
 
 

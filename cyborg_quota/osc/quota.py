@@ -45,7 +45,11 @@ _USAGE: Final = (*_LIMITS, *entries(in_use="In Use", reserved="Reserved"))
 _DETAILS: Final = (*_USAGE, *entries(fits="Fits"), Column("Bound By", _bound, itemgetter("bound_by")))
 _TOTALS: Final = (*_LIMITS, *entries(held="Held"))
 _SUBTREE: Final = (*_LIMITS, *entries(in_use="In Use", subtree="Subtree"))
-_NODES: Final = (*entries(depth="Depth", project_id="Project ID", parent_id="Parent ID"), *_SUBTREE)
+_TREE: Final = (
+    *_LIMITS,
+    *entries(in_use="In Use", hierarchical_usage="Hierarchical Usage", subtree="Subtree"),
+)
+_NODES: Final = (*entries(depth="Depth", project_id="Project ID", parent_id="Parent ID"), *_TREE)
 _CHANGES: Final = entries(
     action="Change", project_id="Project ID", resource="Resource", before="Before", after="After", pod="Pod"
 )

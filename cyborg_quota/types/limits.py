@@ -14,6 +14,7 @@ from cyborg_quota.types import MAX_REASON_CHARS, UNLIMITED, Author, HistoryEntry
 class TreeRow:
     """A project in the tree and its figures for one resource. ``available`` is limit - subtree.
 
+    ``hierarchical_usage`` is what its descendants hold, without the project itself (source: CERN, nested quota models).
     ``limit`` is None if no limit applies and a reserve is therefore refused. ``available`` is None if ``limit`` is
     None or UNLIMITED.
 
@@ -27,6 +28,11 @@ class TreeRow:
     limit: int | None
     used: int
     subtree: int
+    reserved: int = 0
+
+    @property
+    def hierarchical_usage(self) -> int:
+        return self.subtree - self.used - self.reserved
 
     @property
     def available(self) -> int | None:

@@ -81,8 +81,8 @@ class TestCommands(OscTestCase):
         self.assertEqual(["detector", "elsewhere", "higgs"], sorted({row[0] for row in listed}))
         self.assertIn(("detector", *detail[1][:4]), listed)
         nodes = self.rows(quota.ListQuota, "--tree", "higgs")
-        self.assertIn((0, "higgs", "physics", "gpu", 20, 5, 8), nodes)
-        self.assertIn((1, "detector", "higgs", "gpu", 2, 2, 2), nodes)
+        self.assertIn((0, "higgs", "physics", "gpu", 20, 5, 2, 8), nodes)
+        self.assertIn((1, "detector", "higgs", "gpu", 2, 2, 0, 2), nodes)
 
     def test_what_all_projects_hold_with_each_limit_driver(self) -> None:
         self.conf.set_override("limits", {"gpu": "7"}, "limits")
@@ -155,7 +155,7 @@ class TestHistory(OscTestCase):
 BY_HAND = {"check", "delete", "list", "set", "show", "unset"}
 """The commands of the client that are not generated."""
 STEPS: tuple[tuple[str, tuple[str, ...], str, int], ...] = (
-    ("project set", ("muon", "--parent", "physics"), "", 0),
+    ("project create", ("muon", "--parent", "physics"), "", 0),
     ("project set", ("muon", "--no-parent"), "", 0),
     ("project list", (), "/v2/quota_projects", 6),
     ("project delete", ("muon",), "", 0),

@@ -15,7 +15,17 @@ from tests.cli import base
 DATABASE = "[limits]\ndriver = database\n"
 CHANGE = ["change", "resource", "before", "after"]
 DRIFT = ["project_id", "resource", "pod", "recorded_reserved", "expected_reserved"]
-TREE = ["project_id", "parent_id", "depth", "resource", "limit", "used", "subtree_used", "available"]
+TREE = [
+    "project_id",
+    "parent_id",
+    "depth",
+    "resource",
+    "limit",
+    "used",
+    "hierarchical_usage",
+    "subtree_used",
+    "available",
+]
 
 
 class LimitTestCase(base.CliTestCase):
@@ -231,10 +241,10 @@ class LimitTest(LimitTestCase):
         self.make_tree()
         self.assertEqual(
             [
-                ["project_id", "resource", "limit", "used", "subtree_used", "available"],
-                ["atlas", "gpu", "100", "0", "25", "75"],
-                ["  physics", "gpu", "30", "25", "25", "5"],
-                ["    higgs", "gpu", "10", "0", "0", "10"],
+                ["project_id", "resource", "limit", "used", "hierarchical_usage", "subtree_used", "available"],
+                ["atlas", "gpu", "100", "0", "25", "25", "75"],
+                ["  physics", "gpu", "30", "25", "0", "25", "5"],
+                ["    higgs", "gpu", "10", "0", "0", "0", "10"],
             ],
             table(self.call("list", "--tree").out),
         )
@@ -249,9 +259,9 @@ class LimitTest(LimitTestCase):
         self.assertEqual([TREE] * 3, [list(row) for row in rows])
         self.assertEqual(
             [
-                ("atlas", None, 0, "gpu", 100, 0, 25, 75),
-                ("physics", "atlas", 1, "gpu", 30, 25, 25, 5),
-                ("higgs", "physics", 2, "gpu", 10, 0, 0, 10),
+                ("atlas", None, 0, "gpu", 100, 0, 25, 25, 75),
+                ("physics", "atlas", 1, "gpu", 30, 25, 0, 25, 5),
+                ("higgs", "physics", 2, "gpu", 10, 0, 0, 0, 10),
             ],
             [tuple(row.values()) for row in rows],
         )
@@ -269,7 +279,7 @@ class LimitTest(LimitTestCase):
             (node,) = self.good("list", "--tree")
             self.assertEqual((limit, None), (node["limit"], node["available"]))
             row = table(self.call("list", "--tree").out)[1]
-            self.assertEqual(["p", "gpu", shown[0], "0", "1", shown[1]], row)
+            self.assertEqual(["p", "gpu", shown[0], "0", "0", "1", shown[1]], row)
             (usage,) = self.good("list", "--usage")
             self.assertEqual((limit, None), (usage["limit"], usage["available"]))
 
@@ -296,7 +306,7 @@ class LimitTest(LimitTestCase):
         self.assertEqual("physics", table(self.call("list", "--over").out)[1][0])
         self.done("set", "--total", "gpu=5")
         ended = self.call("list", "--over")
-        self.assertEqual((1, ["(total)", "gpu", "5", "0", "25", "-20"]), (ended.status, table(ended.out)[1]))
+        self.assertEqual((1, ["(total)", "gpu", "5", "0", "25", "25", "-20"]), (ended.status, table(ended.out)[1]))
         ended = self.call("list", "--over", "--marker", "(total)", "-f", "value", "-c", "project_id")
         self.assertEqual("physics\n", ended.out)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import itertools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -85,11 +86,13 @@ OWN: dict[str, Call] = {
     "get_detail": lambda engine: engine.get_detail(P7),
     "get_parent": lambda engine: engine.limits.get_parent(base.ADMIN, "p7"),
     "get_parent, unknown": lambda engine: engine.limits.get_parent(base.ADMIN, "nothing"),
+    "tree, of the parent": lambda engine: engine.limits.tree(base.ADMIN, "mid0", limit=5),
     "list_children": lambda engine: engine.limits.list_children(base.ADMIN, "mid0", count=5),
     "default_limits": lambda engine: engine.limits.default_limits(P7),
     "list_defaults": lambda engine: engine.limits.list_defaults(base.ADMIN),
     "list_overrides": lambda engine: engine.limits.list_overrides(base.ADMIN, "p7"),
     "history": lambda engine: engine.limits.history(P7, limit=5),
+    "add_project": lambda engine: engine.limits.add_project(base.ADMIN, f"new{next(NUMBERS)}", "sme"),
     "set_limit": lambda engine: engine.limits.set_limit(base.ADMIN, "gpu", 1, "p7"),
     "unset_limit": lambda engine: engine.limits.unset_limit(base.ADMIN, "gpu", "p7"),
     "set_limits": lambda engine: engine.limits.set_limits(base.ADMIN, {"gpu": 1}, "p7"),
@@ -106,6 +109,7 @@ IN_POD: dict[str, Call] = {
     "get_detail": lambda engine: engine.get_detail(base.ADMIN, "p7", pod="pod1"),
 }
 
+NUMBERS = itertools.count()
 READER, MANAGER, PARENT = "rita@p7:reader,member", "max@p7:manager,member,reader", "pia@mid0:manager,member,reader"
 QUOTA = "/v2/quotas/p7"
 SETS = {"quota": {"gpu": 1}}
@@ -131,13 +135,14 @@ REST: dict[str, tuple[str, str, str, Any]] = {
     ),
     "override_delete": (PARENT, "DELETE", f"{QUOTA}/overrides/OVERRIDE", None),
     "delete_quota": (PARENT, "DELETE", QUOTA, None),
+    "project_create": ("sue@sme:manager,member,reader", "POST", "/v2/quotas/sme/children", {"project_id": "NEW"}),
 }
 """The calls of the REST API that a user of a project or of its parent may make: token, method, path and body."""
 
 OF_SIBLINGS = {
     *("set_limit", "unset_limit", "set_limits", "set_overrides", "cancel_overrides"),
     *("set_quota", "delete_quota", "set_quota_override", "override_delete"),
-    *("list_children", "get_quota_tree, of the parent"),
+    *("tree, of the parent", "list_children", "get_quota_tree, of the parent"),
 }
 """The calls of the administrator of a parent, which read the children of this own project: a change of a limit, because
 the enforcement model compares the sum of their limits with that of the parent; and a page of the children, sorted."""
@@ -151,6 +156,8 @@ class TestCost(test_limits.LimitsTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.admin.set_limits(base.ADMIN, {"gpu": 1, "fpga": 5})
+        self.admin.add_project(base.ADMIN, "sme")
+        self.admin.set_limits(base.ADMIN, {"gpu": -1, "fpga": -1}, "sme")
 
     def make_limited(self, **changes: Any) -> QuotaEngine:
         limits = DatabaseLimitDriver(self.policy(), InitialLimits(child=None))
@@ -163,6 +170,8 @@ class TestCost(test_limits.LimitsTestCase):
         application = self.make_application()
 
         def ask(token: str, method: str, path: str, body: Any) -> None:
+            if path.endswith("/children"):
+                body = {"project_id": f"new{next(NUMBERS)}"}
             if "OVERRIDE" in path:
                 [*_, newest], _ = engine.limits.list_overrides(base.ADMIN, "p7")
                 path = path.replace("OVERRIDE", newest.id)
@@ -263,7 +272,7 @@ class TestCost(test_limits.LimitsTestCase):
         own = {call for call, given in test_every_call.OWN.items() if given is not None}
         others = test_every_call.OF_OWN_PROJECT | test_every_call.BY_RULE_AND_ID
         self.assertLessEqual(own | test_every_call.BY_RULE.keys() | others, set(map(name_of, OWN)))
-        of_tenants = {one.name for one in OPERATIONS if one.rule in (None, policy.GET, policy.RULE)}
+        of_tenants = {one.name for one in OPERATIONS if one.rule in (None, policy.GET, policy.RULE, policy.ADD_CHILD)}
         self.assertEqual(of_tenants, set(map(name_of, REST)))
         application = self.make_application()
         for one in OPERATIONS:

@@ -74,6 +74,7 @@ ADMINS: dict[str, dict[str, Any]] = {
     "transfer": {"to_project": NOBODY, "consumer": "flying", "project_id": VICTIM},
 }
 BY_RULE: dict[str, dict[str, Any]] = {
+    "add_project": {"project_id": "new", "parent_id": VICTIM},
     "set_limit": {"resource": "gpu", "limit": 5, "project_id": VICTIM},
     "unset_limit": {"resource": "gpu", "project_id": VICTIM},
     "set_limits": {"limits": {"gpu": 5}, "project_id": VICTIM},
@@ -81,7 +82,6 @@ BY_RULE: dict[str, dict[str, Any]] = {
 }
 ADMINISTRATION: dict[str, dict[str, Any]] = {
     "list_projects": {},
-    "add_project": {"project_id": "new"},
     "move_project": {"project_id": VICTIM, "parent_id": None},
     "remove_project": {"project_id": "empty"},
     "import_projects": {"parents": {VICTIM: None}},

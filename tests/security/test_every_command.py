@@ -42,6 +42,7 @@ OF_ONE: dict[str, tuple[str, ...]] = {
     "unset": ("--resource", "gpu", OTHER),
     "delete": (OTHER,),
     "pod binding list": ("--project", OTHER),
+    "project create": ("newest", "--parent", OTHER),
     "project set": ("new", "--no-parent"),
     "project set --no-parent": (OTHER,),
     "project delete": ("empty",),

@@ -269,6 +269,13 @@ class TestExamples(base.BaseTestCase):
         self.assertEqual("", found.stderr)
         return found.stdout
 
+    def install(self, name: str, entry_points: str) -> None:
+        """Install a package that has these entry points, and the module of EXAMPLES with this name."""
+        information = self.directory / f"{name}-1.dist-info"
+        information.mkdir()
+        (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+        (information / "entry_points.txt").write_text(entry_points)
+
     def test_embed(self) -> None:
         output = self.run_python(str(EXAMPLES / "embed.py"))
         self.assertEqual("attach here\nUsage(limit=-1, used=1, reserved=0)\n", output)
@@ -305,10 +312,7 @@ class TestExamples(base.BaseTestCase):
 
     def test_limit_driver(self) -> None:
         """It is found by its entry point, with the name that its package would give it."""
-        information = self.directory / "file_limits-1.dist-info"
-        information.mkdir()
-        (information / "METADATA").write_text("Metadata-Version: 2.1\nName: file-limits\nVersion: 1\n")
-        (information / "entry_points.txt").write_text("[cyborg_quota.limits]\nfile = file_limits:FileLimitDriver\n")
+        self.install("file_limits", "[cyborg_quota.limits]\nfile = file_limits:FileLimitDriver\n")
         limits = self.directory / "limits.json"
         limits.write_text('{"film": {"gpu": 1, "fpga": 0}}')
         program = (
@@ -325,6 +329,20 @@ class TestExamples(base.BaseTestCase):
         self.assertEqual(line, output.splitlines()[0])
         self.assertIn("resource fpga: limit 0, used 0, reserved 0, requested 1", output.splitlines()[1])
         self.assertIn(line, PAGES["doc/source/contributor/limit-drivers.rst"])
+
+    def test_enforcement_model(self) -> None:
+        """CERN's rules run with the model, found by the entry point that the page shows."""
+        page = PAGES["doc/source/contributor/enforcement-models.rst"]
+        [entry] = re.findall(r"(?m)^   cyborg_quota\.policies =\n       (.*)$", page)
+        self.install("overbooking", f"[cyborg_quota.policies]\n{entry}\n")
+        program = (
+            "import test_overbooking, unittest\n"
+            "suite = unittest.defaultTestLoader.loadTestsFromModule(test_overbooking)\n"
+            "result = suite.run(unittest.TestResult())\n"
+            "print(result.testsRun, result.failures, result.errors, result.skipped)"
+        )
+        self.assertEqual("9 [] [] []\n", self.run_python("-c", program))
+        self.assertLessEqual(len((EXAMPLES / "overbooking.py").read_text().splitlines()), 22)
 
     def test_an_operation(self) -> None:
         """It is a command, a call of the REST API, and a command of OpenStackClient."""
@@ -344,13 +362,10 @@ class TestExamples(base.BaseTestCase):
 
     def test_pod_plugins(self) -> None:
         """They are found by the entry points that the page shows, and used in a selection."""
-        information = self.directory / "pod_plugins-1.dist-info"
-        information.mkdir()
-        (information / "METADATA").write_text("Metadata-Version: 2.1\nName: pod-plugins\nVersion: 1\n")
         page = PAGES["doc/source/pods.rst"]
         entries = re.findall(r"(?m)^   (cyborg_quota\.pod_\w+) =\n       (\w+ = pod_plugins:\w+)$", page)
         self.assertEqual(2, len(entries))
-        (information / "entry_points.txt").write_text("".join(f"[{group}]\n{entry}\n" for group, entry in entries))
+        self.install("pod_plugins", "".join(f"[{group}]\n{entry}\n" for group, entry in entries))
         options = dict(re.findall(r"(?m)^   (filters|weighers) = (.*)$", page))
         program = (
             "import cyborg_quota; from oslo_config import cfg\n"

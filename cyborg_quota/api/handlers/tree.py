@@ -17,10 +17,17 @@ from cyborg_quota.types.limits import TreeRow
 def get_tree(call: Call) -> Json:
     """GET /v2/quotas/{project_id}/tree
 
-    An admin gets the whole subtree. Others get the project, and its direct children if the policy allows it: the cost
-    for them does not depend on the size of the cloud. So does an admin if another service or a file stores the limits.
+    The project and, if the policy allows it, all projects below it; its direct children if another service or a file
+    stores the limits.
     """
-    nodes = _subtree(call) if call.is_admin else _project_and_children(call)
+    if call.allows(policy.DESCENDANTS, call.project_id, call.parent_id):
+        nodes = _subtree(call)
+    else:
+        nodes = [] if call.marker else [_node(call)]
+    for node in nodes[:1]:
+        # The id of the parent is another project's (I8).
+        if node["project_id"] == call.project_id and call.parent_id is None and not call.is_admin:
+            node.pop("parent_id", None)
     return call.page("tree", nodes, lambda node: node, lambda node: str(node["project_id"]))
 
 
@@ -37,28 +44,24 @@ def _subtree(call: Call) -> list[Json]:
 
 def _project_and_children(call: Call) -> list[Json]:
     marker = call.marker or ""
-    nodes = [] if marker else [_node(call, call.project_id, 0)]
-    if call.allows(policy.CHILDREN, call.project_id, call.parent_id):
-        count = call.limit + 1 - len(nodes)
-        # If the first page contains the project alone, the project is the marker of the second page.
-        after = "" if marker == call.project_id else marker
-        children = call.engine.limits.list_children(call.elevated, call.project_id, after, count)
-        nodes += [_node(call, project_id, 1) for project_id in children]
-    return nodes
+    nodes = [] if marker else [_node_of_ledger(call, call.project_id, 0)]
+    # If the first page contains the project alone, the project is the marker of the second page.
+    after = "" if marker == call.project_id else marker
+    children = call.engine.limits.list_children(call.elevated, call.project_id, after, call.limit + 1 - len(nodes))
+    return nodes + [_node_of_ledger(call, project_id, 1) for project_id in children]
 
 
-def _node(call: Call, project_id: str, depth: int) -> Json:
+def _node(call: Call) -> Json:
+    """The project alone, without what its descendants hold (I8)."""
     try:
-        path = call.engine.limits.path(call.elevated, project_id)
+        path = call.engine.limits.path(call.elevated, call.project_id)
     except exceptions.LimitsReadOnly:
-        return _node_of_ledger(call, project_id, depth)
-    [node] = _nodes(row for row in path if row.project_id == project_id) or [{"project_id": project_id, "quota": {}}]
-    node["depth"] = depth
-    # The id of the parent, and what the descendants hold, are other projects' (I8).
-    if depth == 0 and call.parent_id is None:
-        node.pop("parent_id", None)
+        return _node_of_ledger(call, call.project_id, 0)
+    nodes = _nodes(row for row in path if row.project_id == call.project_id)
+    [node] = nodes or [{"project_id": call.project_id, "quota": {}}]
+    node["depth"] = 0
     for figures in node["quota"].values():
-        del figures["subtree"]
+        del figures["subtree"], figures["hierarchical_usage"]
     return node
 
 
@@ -78,9 +81,18 @@ def _nodes(rows: Iterable[TreeRow]) -> list[Json]:
     nodes = []
     for project_id, group in itertools.groupby(rows, key=lambda row: row.project_id):
         own = list(group)
-        quota = {row.resource: {"limit": row.limit, "in_use": row.used, "subtree": row.subtree} for row in own}
+        quota = {row.resource: _figures(row) for row in own}
         nodes.append({"project_id": project_id, "parent_id": own[0].parent_id, "depth": own[0].depth, "quota": quota})
     return nodes
+
+
+def _figures(row: TreeRow) -> Json:
+    return {
+        "limit": row.limit,
+        "in_use": row.used,
+        "hierarchical_usage": row.hierarchical_usage,
+        "subtree": row.subtree,
+    }
 
 
 def place(call: Call) -> Json:
