@@ -13,7 +13,7 @@ from oslo_config import cfg
 
 from cyborg_quota import exceptions
 from cyborg_quota.cli import output, projects
-from cyborg_quota.cli.errors import DONE, REFUSED, one_line
+from cyborg_quota.cli.errors import DONE, REFUSED, print_line
 from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.surface.operations import Arguments, Operation, add_to
 from cyborg_quota.validation import Context
@@ -76,7 +76,7 @@ class Command(command.Command):
 
     def print_message(self, text: str) -> None:
         """Print a line beside the output, to stderr."""
-        print(f"{self.app.NAME}: {one_line(text)}", file=self.app.stderr)
+        print_line(self.app.NAME, text)
 
     def get_epilog(self) -> str:
         # cliff's implementation would search all installed distributions for the one that provides the command.

@@ -6,8 +6,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import logging
+import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Final, NoReturn
 
@@ -27,9 +30,12 @@ __all__ = [
     "Located",
     "exit_status",
     "one_line",
+    "print_line",
     "printable",
     "run_program",
 ]
+
+LOG = logging.getLogger(__name__)
 
 DONE: Final = 0
 REFUSED: Final = 1
@@ -66,18 +72,47 @@ def one_line(text: str) -> str:
     return printable(" ".join(line.strip() for line in text.splitlines() if line.strip()))
 
 
-def run_program(prog: str, work: Callable[[], int]) -> int:
-    """Run a program that is not one of cliff's: print an error of ``work`` on one line; returns the exit status."""
+def run_program(
+    prog: str,
+    work: Callable[[], int],
+    *,
+    debug: bool = False,
+    next_step: Callable[[Exception], str] = lambda _error: "",
+) -> int:
+    """Run ``work``, and print its error on one line to stderr; returns the exit status.
+
+    ``debug``: print its traceback too. ``next_step``: what follows the text of an error.
+    """
     try:
         return work()
-    except SystemExit as exit_request:
+    except SystemExit as exit_request:  # argparse has printed the help or the version
         return exit_request.code if isinstance(exit_request.code, int) else BAD_USAGE
     except KeyboardInterrupt:
         return INTERRUPTED
+    except BrokenPipeError:
+        return _discard_stdout()
     except (exceptions.QuotaError, cfg.Error) as error:
         text = loading.safe_message(error) if isinstance(error, cfg.Error) else str(error)
-        print(f"{prog}: {one_line(text)}", file=sys.stderr)
+        print_line(prog, text + next_step(error), debug=debug)
         return exit_status(error)
+    except Exception as error:
+        LOG.debug("Unexpected error:", exc_info=True)
+        print_line(prog, f"Internal error: {error!r}. (Run with --debug for the traceback.)", debug=debug)
+        return REFUSED
+
+
+def print_line(prog: str, text: str, *, debug: bool = False) -> None:
+    """Print a text on one line to stderr. ``debug``: after the traceback of the exception that is handled."""
+    if debug:
+        traceback.print_exc(file=sys.stderr)
+    print(f"{prog}: {one_line(text)}", file=sys.stderr)
+
+
+def _discard_stdout() -> int:
+    """Redirect stdout to /dev/null after a broken pipe, so that Python's flush at exit raises no second error."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return BROKEN_PIPE
 
 
 def raise_errors(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

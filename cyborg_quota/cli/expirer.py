@@ -26,7 +26,7 @@ from oslo_log import log as logging
 import cyborg_quota
 from cyborg_quota import QuotaEngine, exceptions, validation
 from cyborg_quota.cli import errors, notifications, pod
-from cyborg_quota.cli.errors import DONE, REFUSED, one_line, run_program
+from cyborg_quota.cli.errors import DONE, run_program
 from cyborg_quota.conf import loading
 from cyborg_quota.metrics import setup as metrics
 from cyborg_quota.types.capacity import COLLECT_SECONDS, RETRY_SECONDS, CapacityNotice
@@ -235,13 +235,7 @@ def _serve(conf: cfg.ConfigOpts) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the service, or its jobs once; returns the exit status."""
-    try:
-        return run_program(PROG, lambda: _run(sys.argv[1:] if argv is None else argv))
-    except Exception as error:
-        LOG.debug("Unexpected error:", exc_info=True)
-        text = one_line(repr(error))
-        print(f"{PROG}: Internal error: {text}. (Run with --debug for the traceback.)", file=sys.stderr)
-        return REFUSED
+    return run_program(PROG, lambda: _run(sys.argv[1:] if argv is None else argv))
 
 
 def _run(argv: Sequence[str]) -> int:

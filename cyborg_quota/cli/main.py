@@ -11,7 +11,6 @@ import logging
 import os
 import pwd
 import sys
-import traceback
 from collections.abc import Iterator, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final
@@ -23,7 +22,7 @@ from oslo_config import cfg
 import cyborg_quota
 from cyborg_quota import QuotaEngine, exceptions, validation
 from cyborg_quota.cli import base, errors
-from cyborg_quota.cli.errors import BAD_USAGE, BROKEN_PIPE, INTERRUPTED, REFUSED, exit_status, one_line
+from cyborg_quota.cli.errors import BadUsage, run_program
 from cyborg_quota.conf import loading, plugins
 from cyborg_quota.limits.sources import keystone_projects
 from cyborg_quota.surface import table
@@ -213,31 +212,20 @@ class Shell(app.App):
         return keystone_projects.make_directory(self.conf)
 
     def run(self, argv: Sequence[str]) -> int:
-        debug = "--debug" in argv
         try:
-            self.options, remainder = self.parser.parse_known_args(list(argv))
-            with self._logging():
-                return self._dispatch(remainder)
-        except SystemExit as exit_request:  # argparse has printed the help or the version
-            return exit_request.code if isinstance(exit_request.code, int) else BAD_USAGE
-        except KeyboardInterrupt:
-            return INTERRUPTED
-        except BrokenPipeError:
-            return _discard_stdout()
-        except (exceptions.QuotaError, cfg.Error) as error:
-            self._print_error(str(error) + _next_step(error), debug)
-            return exit_status(error)
-        except Exception as error:
-            self._print_error(f"Internal error: {error!r}. (Run with --debug for the traceback.)", debug)
-            return REFUSED
+            return run_program(self.NAME, lambda: self._run(argv), debug="--debug" in argv, next_step=_next_step)
         finally:
             if "engine" in self.__dict__:
                 self.engine.close()
 
+    def _run(self, argv: Sequence[str]) -> int:
+        self.options, remainder = self.parser.parse_known_args(list(argv))
+        with self._logging():
+            return self._dispatch(remainder)
+
     def _dispatch(self, argv: list[str]) -> int:
         if not argv and not self.options.deferred_help:
-            self._print_error("A command is missing. Run with --help for a list.", False)
-            return BAD_USAGE
+            raise BadUsage("A command is missing. Run with --help for a list.")
         try:
             if self.options.deferred_help:
                 self._check_command(argv)
@@ -251,8 +239,7 @@ class Shell(app.App):
             similar = ", ".join(self.get_fuzzy_matches(argv[0])) or "none"
             former = [now for words, now in _FORMER.items() if argv[: words.count(" ") + 1] == words.split()]
             hint = f"It is `{former[0]}` now." if former else f"Similar commands: {similar}."
-            self._print_error(f"{' '.join(argv)!a} is no command. {hint} Run with --help for a list.", False)
-            return BAD_USAGE
+            raise BadUsage(f"{' '.join(argv)!a} is no command. {hint} Run with --help for a list.") from None
         command = factory(self, self.options, cmd_name=name)
         try:
             parser = errors.raise_errors(command.get_parser(f"{self.NAME} {name}"))
@@ -296,11 +283,6 @@ class Shell(app.App):
             root.removeHandler(handler)
             root.setLevel(previous_level)
 
-    def _print_error(self, text: str, debug: bool) -> None:
-        if debug:
-            traceback.print_exc(file=self.stderr)
-        print(f"{self.NAME}: {one_line(text)}", file=self.stderr)
-
 
 def _next_step(error: Exception) -> str:
     """The command that helps after an error whose text also reaches those who have no command line."""
@@ -318,13 +300,6 @@ def _os_user() -> str:
         user = str(os.getuid())
     sudo_user = os.environ.get("SUDO_USER", "") if os.getuid() == 0 else ""
     return f"os:{user} (sudo: {sudo_user})" if sudo_user else f"os:{user}"
-
-
-def _discard_stdout() -> int:
-    """Redirect stdout to /dev/null after a broken pipe, so that Python's flush at exit raises no second error."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return BROKEN_PIPE
 
 
 def main(argv: Sequence[str] | None = None) -> int:

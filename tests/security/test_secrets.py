@@ -266,13 +266,13 @@ class TestTheSearch(SecretsTestCase):
 
     def test_a_program_that_prints_it(self) -> None:
         self.write(f"{QUICK}[database]\nconnection = mysql+pymysql://root:{QUOTED}@127.0.0.1:{free_port()}/db\n")
-        print_error = main.Shell._print_error
+        next_step = main._next_step
 
-        def print_secret(shell: main.Shell, text: str, debug: bool) -> None:
-            print_error(shell, f"{text} ({shell.conf.database.connection})", debug)
+        def print_secret(error: Exception) -> str:
+            return f"{next_step(error)} (mysql+pymysql://root:{QUOTED}@127.0.0.1)"
 
         self.assert_hidden("list", "--usage")
-        with fx.MonkeyPatch("cyborg_quota.cli.main.Shell._print_error", print_secret):
+        with fx.MonkeyPatch("cyborg_quota.cli.main._next_step", print_secret):
             self.assertRaises(AssertionError, self.assert_hidden, "list", "--usage")
 
     def test_a_program_that_logs_it(self) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import types
@@ -20,9 +21,10 @@ class TestStatus(base.BaseTestCase):
     def result(self, report: Callable[..., None], *arguments: Any) -> tuple[int, str]:
         """The exit status, and what a method of the command prints."""
         command = Reconcile.__new__(Reconcile)
-        command.status, command.app = 0, types.SimpleNamespace(NAME="cyborg-quota", stderr=io.StringIO())
-        report(command, *arguments)
-        return command.status, command.app.stderr.getvalue()
+        command.status, command.app = 0, types.SimpleNamespace(NAME="cyborg-quota")  # type: ignore[assignment]
+        with contextlib.redirect_stderr(io.StringIO()) as printed:
+            report(command, *arguments)
+        return command.status, printed.getvalue()
 
     def report_others(self, report: Report) -> tuple[int, str]:
         return self.result(Reconcile._report_others, report)
