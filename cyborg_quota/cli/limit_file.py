@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Sequence
 from typing import Any, Final
 
 from cyborg_quota import exceptions
 from cyborg_quota.cli import base, output, projects
 from cyborg_quota.cli.errors import BadUsage, Located
 from cyborg_quota.surface import arguments, formats
-from cyborg_quota.surface.operations import Argument, Column, Operation, Table
+from cyborg_quota.surface.operations import Argument, Column, Operation
 from cyborg_quota.types import TOTAL, RecordedChange
 
 
@@ -35,31 +36,20 @@ def _import(
     *,
     file: str,
     reason: str | None,
-    against: str | None,
-    since: int | None,
-    chart: str | None,
     dry_run: bool,
     force: bool,
-) -> Table:
-    if against is None and (since or chart):
-        raise BadUsage("--since and --chart need --against.")
-    if against is not None and not dry_run:
-        raise BadUsage("--against needs --dry-run: an import is not simulated.")
+) -> Sequence[RecordedChange]:
     try:
         content = read_document(file)
         _check_projects(run, content, dry_run=dry_run, force=force)
-        changes = run.engine.limits.import_limits(run.context, content, dry_run=dry_run, reason=reason)
+        return run.engine.limits.import_limits(run.context, content, dry_run=dry_run, reason=reason)
     except exceptions.InvalidDocument as error:
         raise Located(ascii("stdin" if file == "-" else file), error) from None
     except exceptions.LimitRefused as error:
         if not dry_run:
             raise
-        run.refusal, run.notice, changes = error, None, error.changes
-    if against is None:
-        return Table(COLUMNS, changes)
-    from cyborg_quota.cli import simulate
-
-    return Table(simulate.COLUMNS, simulate.outcomes(run, content, file, against=against, since=since, chart=chart)[0])
+        run.refusal, run.notice = error, None
+        return error.changes
 
 
 def _check_projects(run: base.Run, content: object, *, dry_run: bool, force: bool) -> None:
@@ -98,8 +88,7 @@ Import = base.generate(
         the file does not mention stay unchanged. Each project is moved to its
         position in the file (at the top level it has no parent); a limit of null is
         removed. If the changes are refused, the error has the first ten reasons;
-        `cyborg-quota -v limits import` logs the others. With --dry-run and --against,
-        prints the table of `simulate`.
+        `cyborg-quota -v limits import` logs the others.
         """,
         "cyborg-quota limits import limits.yaml --dry-run",
         _import,
@@ -108,14 +97,6 @@ Import = base.generate(
             Argument("--dry-run", action="store_true", help="write nothing; print what would change or be refused"),
             arguments.REASON,
             Argument("--force", action="store_true", help="do not ask Keystone whether the projects of the file exist"),
-            Argument(
-                "--against",
-                metavar="TRACE|ledger",
-                help="with --dry-run: print, instead of the changes, which claims they would have "
-                "refused (see `simulate`)",
-            ),
-            arguments.SINCE,
-            arguments.CHART,
         ),
         COLUMNS,
     )

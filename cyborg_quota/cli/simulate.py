@@ -34,10 +34,8 @@ COLUMNS: Final = (
 _PROGRESS_EVENTS: Final = 1000
 
 
-def outcomes(
-    run: base.Run, content: object, file: str, *, against: str, since: int | None, chart: str | None
-) -> tuple[list[Outcome], list[str]]:
-    """Simulate a document of limits. Returns the records of COLUMNS, and the reasons why the new limits are refused.
+def _outcomes(run: base.Run, file: str, against: str, since: int | None, chart: str | None) -> list[Outcome]:
+    """Simulate a document of limits, and set the refusal by the enforcement model.
 
     Raises InvalidDocument, UnknownResource, BadUsage, TraceError, and Located for an event that is impossible.
     """
@@ -49,7 +47,7 @@ def outcomes(
         charts.require(chart)
     from cyborg_quota.replay.traces import Trace
 
-    before, after, problems = _limit_sets(run, content)
+    before, after, problems = _limit_sets(run, read_document(file))
     with contextlib.ExitStack() as stack:
         path, span = against, None
         if against == LEDGER:
@@ -71,7 +69,9 @@ def outcomes(
         run.print_message("Limits per pod are not applied: an event of a trace names no pod.")
     if chart is not None:
         _draw(chart, file, against, comparison)
-    return found, problems
+    if problems:
+        run.refusal = exceptions.LimitRefused(problems)
+    return found
 
 
 def present_limits(run: base.Run) -> LimitSet:
@@ -187,12 +187,9 @@ def _draw(chart: str, file: str, against: str, comparison: Comparison) -> None:
 
 def _simulate(run: base.Run, file: str, **given: Any) -> list[Outcome]:
     try:
-        found, problems = outcomes(run, read_document(file), file, **given)
+        return _outcomes(run, file, **given)
     except exceptions.InvalidDocument as error:
         raise Located(ascii("stdin" if file == "-" else file), error) from None
-    if problems:
-        run.refusal = exceptions.LimitRefused(problems)
-    return found
 
 
 Simulate = base.generate(

@@ -203,14 +203,6 @@ class RowsTest(SimulateCase):
         self.assertEqual(["p", "gpu", 0, 2, 6, -1, 3, "p"], list(row.values()))
         self.assertEqual([row], self.simulate({"defaults": {"gpu": 3}}, "ledger", "--since", "1h"))
 
-    def test_the_dry_run_of_an_import(self) -> None:
-        argv = ("limits", "import", self.limits({"defaults": {"gpu": 3}}), "--against", EXAMPLE)
-        rows = self.good(*argv, "--dry-run")
-        self.assertEqual(COLUMNS, list(rows[0]))
-        self.assertEqual([], self.good("list") or [])
-        self.assertIn("--against needs --dry-run", self.refused(2, *argv))
-        self.assertIn("need --against", self.refused(2, "limits", "import", argv[2], "--since", "1d"))
-
 
 class OverridesTest(SimulateCase):
     """Overrides apply at the times of the ledger's events: three claims, 10, 5 and 1 hours ago."""
@@ -319,10 +311,9 @@ class OverridesTest(SimulateCase):
         self.configure("[limits]\ndriver = database\nenforcement_model = strict_hierarchy")
         self.assertEqual(0, self.call("project", "set", "child", "--parent", "p").status)
         content = {"projects": [{"id": "p", "children": [{"id": "child", "overrides": [self.override(11, 1, 2)]}]}]}
-        for argv in (("simulate",), ("limits", "import", "--dry-run")):
-            ended = self.call(*argv, self.limits(content), "--against", "ledger", "-f", "json")
-            self.assertEqual((1, 0), (ended.status, ended.json[0]["refused_after"]), ended.err)
-            self.assertIn("Not allowed: the limits in gpu of the children of p would sum up to 11", ended.err)
+        ended = self.call("simulate", self.limits(content), "--against", "ledger", "-f", "json")
+        self.assertEqual((1, 0), (ended.status, ended.json[0]["refused_after"]), ended.err)
+        self.assertIn("Not allowed: the limits in gpu of the children of p would sum up to 11", ended.err)
 
 
 class BadInputTest(SimulateCase):
