@@ -94,11 +94,8 @@ class Checks(upgradecheck.UpgradeCommands):
         # The limit driver registers its options when it is made. Its errors are reported by the check "limits".
         with contextlib.suppress(exceptions.QuotaError, cfg.Error), self._engine():
             pass
-        found = check.find(self._conf)
-        if found.unknown:
-            return Result(FAILURE, "; ".join([*found.unknown, *found.deprecated]))
-        deprecated = "; ".join(found.deprecated)
-        return Result(WARNING, deprecated) if deprecated else Result(SUCCESS, "every option is read")
+        unknown = "; ".join(check.find(self._conf))
+        return Result(FAILURE, unknown) if unknown else Result(SUCCESS, "every option is read")
 
     def _database(self) -> Result:
         from cyborg_quota.db import schema

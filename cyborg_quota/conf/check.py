@@ -6,7 +6,6 @@ A misspelled ``[limits] drivr = database`` would leave the default driver in for
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import glob
 import importlib.metadata
@@ -40,37 +39,25 @@ _SIMILARITY: Final = 0.8
 _MAX_NAMED: Final = 5
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Findings:
-    """Sentences without a full stop. They contain names only: a value may be a password."""
-
-    unknown: list[str]
-    deprecated: list[str]
-
-
-def find(conf: cfg.ConfigOpts, environment: Mapping[str, str] = os.environ) -> Findings:
+def find(conf: cfg.ConfigOpts, environment: Mapping[str, str] = os.environ) -> list[str]:
     """Compare the files and the environment that ``conf`` was read from with the options that exist.
 
     The options are those of NAMESPACES, and those that are registered on ``conf`` (by a limit driver of another
-    package, for example).
+    package, for example). Returns sentences without a full stop. They contain names only: a value may be a password.
     """
-    known, deprecated = _options()
-    unknown_found, deprecated_found = [], []
-    for place, group, name in (*_in_files(conf), *_in_environment(environment, known)):
-        # (A deprecated name can also be one that is registered: oslo.config lists both.)
-        if group.startswith(_UNCHECKED) or name in known.get(group, ()) or _is_registered(conf, group, name):
-            continue
-        if name in deprecated.get(group, {}):
-            deprecated_found.append(f"[{group}] {name} in {place} is now {deprecated[group][name]}")
-        else:
-            unknown_found.append(f"[{group}] {name} in {place} is no option{_hint(group, name, known)}")
-    return Findings(_shortened(unknown_found), _shortened(deprecated_found))
+    known = _options()
+    found = [
+        f"[{group}] {name} in {place} is no option{_hint(group, name, known)}"
+        for place, group, name in (*_in_files(conf), *_in_environment(environment, known))
+        if not (group.startswith(_UNCHECKED) or name in known.get(group, ()) or _is_registered(conf, group, name))
+    ]
+    more = [f"and {len(found) - _MAX_NAMED} more"] if len(found) > _MAX_NAMED else []
+    return [*found[:_MAX_NAMED], *more]
 
 
-def _options() -> tuple[dict[str, set[str]], dict[str, dict[str, str]]]:
-    """The names of all options by group, and the deprecated names with what replaces them."""
+def _options() -> dict[str, set[str]]:
+    """The names of all options by group, with the deprecated ones (oslo.config logs a warning when it reads these)."""
     known: dict[str, set[str]] = {group: set(names) for group, names in _UNLISTED.items()}
-    deprecated: dict[str, dict[str, str]] = {}
     for point in importlib.metadata.entry_points(group="oslo.config.opts"):
         if point.name not in NAMESPACES:
             continue
@@ -79,9 +66,8 @@ def _options() -> tuple[dict[str, set[str]], dict[str, dict[str, str]]]:
             for option in options:
                 known.setdefault(group_name, set()).update((option.name, option.dest))
                 for old in option.deprecated_opts:
-                    names = deprecated.setdefault(_group(old.group or group_name), {})
-                    names[str(old.name or option.name)] = f"[{group_name}] {option.name}"
-    return known, deprecated
+                    known.setdefault(_group(old.group or group_name), set()).add(old.name or option.name)
+    return known
 
 
 def _in_files(conf: cfg.ConfigOpts) -> Iterator[tuple[str, str, str]]:
@@ -127,9 +113,3 @@ def _hint(group: str, name: str, known: Mapping[str, set[str]]) -> str:
 
 def _group(name: str) -> str:
     return name if name == "DEFAULT" else name.lower()
-
-
-def _shortened(sentences: list[str]) -> list[str]:
-    if len(sentences) <= _MAX_NAMED:
-        return sentences
-    return [*sentences[:_MAX_NAMED], f"and {len(sentences) - _MAX_NAMED} more"]

@@ -155,8 +155,6 @@ class TestWithoutCyborg(cli_base.CliTestCase):
         self.configure("[limits]\ndrivr = database")
         expected = f"[limits] drivr in {self.conf} is no option (did you mean driver?)"
         self.assertEqual((FAILURE, expected), self.check()["configuration"])
-        self.configure("[oslo_limit]\nuser_name = quota")
-        self.assertEqual(WARNING, self.check()["configuration"][0])
 
     def run_sql(self, url: str, statement: str) -> None:
         with sa.create_engine(url, poolclass=sa.NullPool).begin() as connection:
