@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import argparse
-import csv
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Any, Final, TextIO
 
 from cliff import columns
-from cliff.formatters import base
+from cliff.formatters import base, commaseparated
 from stevedore import extension
 
 from cyborg_quota.cli.errors import BadUsage, printable
@@ -48,11 +47,8 @@ def known_columns() -> Iterator[None]:
         raise BadUsage(str(error)) from None
 
 
-class _CSV(base.SingleFormatter, base.ListFormatter):
+class _CSV(commaseparated.CSVLister, base.SingleFormatter):
     """Prints one object as CSV with one row; cliff has CSV only for lists."""
-
-    def add_argument_group(self, parser: argparse.ArgumentParser) -> None:
-        """Add nothing: this format has no options."""
 
     def emit_one(
         self,
@@ -62,17 +58,6 @@ class _CSV(base.SingleFormatter, base.ListFormatter):
         parsed_args: argparse.Namespace,
     ) -> None:
         self.emit_list(column_names, [data], stdout, parsed_args)
-
-    def emit_list(
-        self,
-        column_names: Sequence[str],
-        data: Iterable[Sequence[Any]],
-        stdout: TextIO,
-        parsed_args: argparse.Namespace,
-    ) -> None:
-        writer = csv.writer(stdout, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
-        writer.writerow(column_names)
-        writer.writerows(data)
 
 
 def with_csv(plugins: Any) -> Any:
