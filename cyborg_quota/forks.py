@@ -32,5 +32,4 @@ def _renew_all() -> None:
         renewable.renew_after_fork()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_all)
+os.register_at_fork(after_in_child=_renew_all)

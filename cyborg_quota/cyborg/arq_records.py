@@ -18,7 +18,8 @@ from oslo_log import log as logging
 
 from cyborg_quota import exceptions
 from cyborg_quota.conf.resource_rules import ClassNotCounted, ResourceMap, classes_of, requests_of
-from cyborg_quota.cyborg.diff import Record, in_pages
+from cyborg_quota.cyborg.diff import Record
+from cyborg_quota.types import in_pages
 
 LOG = logging.getLogger(__name__)
 

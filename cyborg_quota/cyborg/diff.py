@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Literal, TypeVar
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Literal
 
-from cyborg_quota.types import Reservation
+from cyborg_quota.types import Reservation, grouped, summed
 
-Row = TypeVar("Row")
-Marker = TypeVar("Marker")
 Kind = Literal["lost", "changed", "foreign"]
 """The kind of a difference.
 
@@ -215,29 +213,16 @@ def _problem(held: Sequence[Reservation], attached: Record | None) -> Problem | 
 
 
 def _sums(charges: Iterable[Reservation]) -> dict[tuple[str, str], int]:
-    sums: dict[tuple[str, str], int] = {}
-    for charge in charges:
-        key = charge.project_id, charge.resource
-        sums[key] = sums.get(key, 0) + charge.delta
-    return sums
+    return summed(((charge.project_id, charge.resource), charge.delta) for charge in charges)
 
 
 def format_amounts(amounts: Mapping[tuple[str, str], int]) -> str:
     """Format amounts as ``p1 gpu=1 gpu.A100=1``, or as ``nothing``."""
-    by_project: dict[str, list[str]] = {}
-    for (project_id, resource), amount in sorted(amounts.items()):
-        by_project.setdefault(project_id, []).append(f"{resource}={amount}")
-    return ", ".join(" ".join([project_id, *parts]) for project_id, parts in by_project.items()) or "nothing"
-
-
-def in_pages(
-    read: Callable[[Marker | None], Sequence[Row]], rows: int, marker_of: Callable[[Row], Marker]
-) -> Iterator[Row]:
-    """All rows of a list that is read in pages of ``rows`` rows. ``read``: the page after a marker; None: the first."""
-    after: Marker | None = None
-    while True:
-        page = read(after)
-        yield from page
-        if len(page) < rows:
-            return
-        after = marker_of(page[-1])
+    by_project = grouped(sorted(amounts.items()), lambda item: item[0][0])
+    return (
+        ", ".join(
+            " ".join([project_id, *(f"{key[1]}={amount}" for key, amount in items)])
+            for project_id, items in by_project.items()
+        )
+        or "nothing"
+    )

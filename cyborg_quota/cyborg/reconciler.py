@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from oslo_log import log as logging
 
 from cyborg_quota import Claim, QuotaEngine, exceptions, validation
-from cyborg_quota.cyborg.diff import Difference, Observation, Record, Report, compare, format_amounts, in_pages
-from cyborg_quota.types import RESERVED, Reservation
+from cyborg_quota.cyborg.diff import Difference, Observation, Record, Report, compare, format_amounts
+from cyborg_quota.types import RESERVED, Reservation, in_pages
 
 if TYPE_CHECKING:
     from cyborg_quota.cyborg.arq_records import Records

@@ -220,10 +220,6 @@ def code_of(error: BaseException) -> object:
 
 def _driver_error(error: BaseException) -> BaseException:
     """The DBAPI exception that oslo.db's and SQLAlchemy's exceptions wrap."""
-    depth = 0
-    while depth < 5:  # there are two levels of wrappers; the bound ends an unexpected cycle
-        inner = getattr(error, "inner_exception", None) or getattr(error, "orig", None)
-        if not isinstance(inner, BaseException):
-            break
-        error, depth = inner, depth + 1
+    while isinstance(inner := getattr(error, "inner_exception", None) or getattr(error, "orig", None), BaseException):
+        error = inner
     return error

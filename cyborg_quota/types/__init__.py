@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 K = TypeVar("K")
@@ -26,6 +26,17 @@ def summed(amounts: Iterable[tuple[K, int]]) -> dict[K, int]:
     for key, amount in amounts:
         sums[key] = sums.get(key, 0) + amount
     return sums
+
+
+def in_pages(read: Callable[[K | None], Sequence[T]], rows: int, marker_of: Callable[[T], K]) -> Iterator[T]:
+    """All rows of a list that is read in pages of ``rows`` rows. ``read``: the page after a marker; None: the first."""
+    after: K | None = None
+    while True:
+        page = read(after)
+        yield from page
+        if len(page) < rows:
+            return
+        after = marker_of(page[-1])
 
 
 UNLIMITED: Final = -1

@@ -18,6 +18,7 @@ from oslo_log import log as logging
 
 from cyborg_quota import exceptions, units, validation
 from cyborg_quota.spool import Spool
+from cyborg_quota.types import in_pages
 from cyborg_quota.types.capacity import Allocation, Inventory, InventoryRecord, Provider
 from cyborg_quota.validation import Context
 
@@ -374,13 +375,11 @@ class _Claims:
 
 def _allocations(capacity: Capacity, context: Context) -> Iterator[Allocation]:
     """All claims, by provider, read in pages."""
-    marker: str | None = None
-    while True:
-        page = capacity.list_allocations(context, limit=PAGE_ROWS, after=marker)
-        yield from page
-        if len(page) < PAGE_ROWS:
-            return
-        marker = page[-1].reservation
+    return in_pages(
+        lambda marker: capacity.list_allocations(context, limit=PAGE_ROWS, after=marker),
+        PAGE_ROWS,
+        lambda one: one.reservation,
+    )
 
 
 def _is_equal(record: InventoryRecord | None, wanted: Inventory) -> bool:
