@@ -62,13 +62,3 @@ class OverrideTest(test_limits.LimitTestCase):
         self.assertIn("--until", self.refused(2, "set", "gpu=1", "p", "--from", "2999-01-01"))
         self.assertIn("2026-12-01T08:00Z", self.misused("set", "gpu=1", "p", "--until", "noon"))
         self.misused("override", "delete")
-
-    def test_in_the_file(self) -> None:
-        file = self.directory / "limits.yaml"
-        file.write_text(
-            "projects:\n- id: p\n  limits: {gpu: 7}\n  overrides:\n"
-            "  - {resource: gpu, limit: 40, from: 2998-12-01T08:00Z, until: 2999-12-05T18:00Z, reason: workshop}\n"
-        )
-        self.assertEqual(3, len(self.call("limits", "import", str(file), "-f", "json").json))
-        self.assertIsNone(self.good("limits", "import", str(file)) or None)
-        self.assertIn("workshop", self.call("limits", "export").out)

@@ -210,11 +210,6 @@ class ChartTest(ReplayCase):
         self.assertEqual([], self.good("list", "--usage"))
         self.assertEqual([], self.good("list", "--usage"))
 
-    def test_a_file_that_cannot_be_written(self) -> None:
-        for path in ("chart.jpg", str(self.directory / "none/chart.png")):
-            self.useFixture(fx.MonkeyPatch("importlib.util.find_spec", lambda _name: True))
-            self.assertIn("--chart", self.refused(2, "replay", EXAMPLE, "--chart", path))
-
     def test_the_chart_is_a_png(self) -> None:
         """matplotlib is part of the test extra, so this test is not skipped."""
         path = self.directory / "chart.png"

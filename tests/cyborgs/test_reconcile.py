@@ -187,27 +187,6 @@ class TestConcurrentChanges(ReconcileTestCase):
         self.assertEqual([next_arq], found)
 
 
-class TestShare(ReconcileTestCase):
-    def test_force(self) -> None:
-        """Ten changes need no --force; eleven of eleven exceed the ten percent of reconcile_share."""
-        arqs = self.bound(11)
-        self.forget(*arqs)
-        result = self.reconcile("--heal")
-        self.assertEqual((1, ""), (result.status, result.out))
-        self.assertEqual(
-            "cyborg-quota: 11 of 11 accelerators would change, more than [cyborg] reconcile_share = 10 percent; "
-            "nothing was changed. If the list is right (a first installation charges all that is attached), run: "
-            "cyborg-quota reconcile --heal --force\n",
-            result.err,
-        )
-        self.assertEqual((0, 0), self.figures())
-        self.charge(arqs[0])
-        self.assertEqual(0, self.reconcile("--heal").status)
-        self.forget(*arqs)
-        self.assertEqual(0, self.reconcile("--heal", "--force").status)
-        self.assert_agree()
-
-
 class TestSeveralClasses(quota.QuotaTestCase):
     """A group with several resource classes is charged by the class of the bound device."""
 

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from cyborg_quota import Claim, exceptions
 from cyborg_quota.db.connect import CachedConnection
 from cyborg_quota.db.dialects.postgresql import PostgreSQL
-from tests import base, fixtures, hooks, trees
+from tests import base, fixtures, hooks
 
 SINGLE_STATEMENT = r"^(EXECUTE|SELECT WHERE) cyborg_quota_"
 
@@ -109,15 +109,6 @@ class TestRefused(SingleStatementTestCase):
         with mock.patch.object(self.database, "_run_once", side_effect=KeyError("multi-statement transaction")):
             self.assertRaises(KeyError, self.engine.commit, self.context, uuids)
         self.assertEqual(["reserved"], self.states(*uuids))
-
-    def test_the_project_has_moved(self) -> None:
-        uuids = self.quotas.reserve(self.context, {"gpu": 2})
-        self.plant({"top": None})
-        self.engine.reserve(base.Context("top"), {"gpu": 1})
-        trees.move(hooks.database_of(self.make_engine()), "p1", "top")
-        self.quotas.rollback(self.context, uuids)
-        self.quotas.reserve(self.context, {"gpu": 3})
-        self.assertEqual({"p1": 3, "top": 4}, self.subtrees())
 
 
 class TestPrepared(SingleStatementTestCase):

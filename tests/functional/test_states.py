@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import testscenarios
 
 from cyborg_quota import exceptions
@@ -16,7 +19,7 @@ COMMITTED = exceptions.ReservationCommitted
 NOT_FOUND = exceptions.ReservationNotFound
 
 # call: {state before: (result, state after)}
-TABLE = {
+TABLE: dict[str, dict[str, tuple[type[Exception] | None, str]]] = {
     "commit": {
         "reserved": (OK, "committed"),
         "overdue": (EXPIRED, "expired"),
@@ -49,6 +52,22 @@ TABLE = {
         "expired": (EXPIRED, "expired"),
         "released": (RELEASED, "released"),
     },
+    "commit as": {
+        "reserved": (OK, "committed"),
+        "overdue": (EXPIRED, "expired"),
+        "committed": (OK, "committed"),
+        "rolled_back": (ROLLED_BACK, "rolled_back"),
+        "expired": (EXPIRED, "expired"),
+        "released": (RELEASED, "released"),
+    },
+    "resize": {
+        "reserved": (OK, "reserved"),
+        "overdue": (EXPIRED, "expired"),
+        "committed": (OK, "committed"),
+        "rolled_back": (ROLLED_BACK, "rolled_back"),
+        "expired": (EXPIRED, "expired"),
+        "released": (RELEASED, "released"),
+    },
     "expire": {
         "reserved": (OK, "reserved"),
         "overdue": (OK, "expired"),
@@ -58,6 +77,14 @@ TABLE = {
         "released": (OK, "released"),
     },
 }
+TABLE["transfer"] = TABLE["resize"]
+SELECTED: dict[str, tuple[str, ...]] = {
+    "expire": ("all",),
+    "commit as": ("uuid",),
+    "resize": ("consumer",),
+    "transfer": ("consumer",),
+}
+"""How the calls name a reservation that cannot name it by UUID, by consumer and by group."""
 COUNTERS = {
     "reserved": (0, 2),
     "committed": (2, 0),
@@ -90,7 +117,7 @@ class TestCalls(StateTestCase):
         [
             (f"{call},{name}", {"call": call, "by": name})
             for call in TABLE
-            for name in (("all",) if call == "expire" else ("uuid", "consumer", "group"))
+            for name in SELECTED.get(call, ("uuid", "consumer", "group"))
         ],
         [(state, {"state": state}) for state in TABLE["commit"]],
     )
@@ -103,19 +130,24 @@ class TestCalls(StateTestCase):
         if self.call == "expire":
             self.assertEqual(int(self.state == "overdue"), self.quotas.expire(base.ADMIN))
         else:
-            method = getattr(self.quotas, self.call)
+            calls: dict[str, Callable[..., object]] = {
+                "commit as": functools.partial(self.quotas.commit, self.context, known_as="c"),
+                "resize": functools.partial(self.quotas.resize, self.context, {"gpu": 2}),
+                "transfer": functools.partial(self.quotas.transfer, base.ADMIN, "p2", "p1"),
+            }
+            method = calls.get(self.call) or functools.partial(getattr(self.quotas, self.call), self.context)
             named = {
                 "uuid": {"reservations": [uuid]},
                 "consumer": {"consumer": "c"},
                 "group": {"group": "g"},
             }[self.by]
             if answer is None:
-                self.assertIsNone(method(self.context, **named))
+                self.assertIsNone(method(**named))
             else:
-                self.assertEqual(uuid, self.assertRaises(answer, method, self.context, **named).uuid)
+                self.assertEqual(uuid, self.assertRaises(answer, method, **named).uuid)
 
         self.assertEqual([after], self.states(uuid))
-        self.assertEqual(COUNTERS.get(after, (0, 0)), self.figures())
+        self.assertEqual(COUNTERS.get(after, (0, 0)), self.figures("p2" if self.call == "transfer" else "p1"))
 
 
 class TestUnknown(base.LedgerTestCase):

@@ -19,7 +19,7 @@ from cyborg_quota.db import charges, usages
 from cyborg_quota.ledger.history import History
 from cyborg_quota.limits.sources.config import NoopLimitDriver
 from cyborg_quota.types import TOTAL, Notice, ResourceKey, TotalLimit, UsageKey
-from tests import base, clouds, fixtures, history_replay, hooks
+from tests import base, clouds, fixtures, history_replay
 from tests.base import ADMIN
 from tests.functional import test_limits
 
@@ -124,20 +124,6 @@ class TestEnforcement(TotalTestCase):
         engine = fixtures.open_engine(self, self.url, NoopLimitDriver())
         self.assertRaises(exceptions.LimitsReadOnly, engine.limits.set_total_limits, ADMIN, {"gpu": 1})
         self.assertEqual([], engine.limits.list_total_limits(ADMIN))
-
-    def test_one_statement_of_the_expirer_reads_all_paths(self) -> None:
-        """Also those of roots that a total counts."""
-        self.set_total(10)
-        uuids = [self.quotas.reserve(base.Context(name), {"gpu": 1})[0] for name in ("a", "b", "c", "child")]
-        self.hold("b", 3)
-        self.make_overdue(*uuids)
-        engine = self.make_limited()
-        engine.get_usages(ADMIN)
-        with hooks.recorded_statements(engine) as sent:
-            self.assertEqual(4, engine.expire(ADMIN))
-        self.assertEqual(1, len([text for text in sent if "RECURSIVE" in text]))
-        self.assert_invariants()
-        self.assertEqual(3, self.total().held)
 
 
 class TestFence(TotalTestCase):
