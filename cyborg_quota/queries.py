@@ -19,6 +19,7 @@ from cyborg_quota.types import (
     State,
     Usage,
     UsageRecord,
+    grouped,
 )
 from cyborg_quota.validation import Context
 
@@ -158,9 +159,8 @@ class Queries(Subject):
         self, records: Sequence[UsageRecord], pod: str | None, *, allow_unknown_limits: bool
     ) -> list[UsageRecord]:
         """The records with their headrooms, and with the usage and the limits of the same moment."""
-        wanted: dict[str, list[str]] = {}
-        for record in records:
-            wanted.setdefault(record.project_id, []).append(record.resource)
+        by_project = grouped(records, lambda record: record.project_id)
+        wanted = {project_id: [record.resource for record in some] for project_id, some in by_project.items()}
         try:
             found = self._driver.headroom.read_many(wanted, self.resources, pod)
             details = {(one.project_id, one.resource): one for one in found}

@@ -20,6 +20,7 @@ from cyborg_quota import Claim, QuotaEngine, exceptions, forks, validation
 from cyborg_quota.conf.resource_rules import ClassNotCounted
 from cyborg_quota.cyborg.ledger_guard import LedgerGuard, LedgerNotCalled
 from cyborg_quota.engine import LOST, roll_back_rest
+from cyborg_quota.types import grouped
 
 T = TypeVar("T")
 
@@ -203,15 +204,12 @@ class BindTracker:
         calls have one project. In an administrator's call with several, a refusal of one project rolls back the
         reservations of the projects before it.
         """
-        together: dict[Caller, list[Claim]] = {}
-        for caller, claim in binds:
-            together.setdefault(caller, []).append(claim)
         made: dict[str, BindReservation] = {}
         try:
-            for caller, claims in together.items():
-                counted = [claim for claim in claims if claim.deltas]
+            for caller, some in grouped(binds, lambda bind: bind[0]).items():
+                counted = [claim for _, claim in some if claim.deltas]
                 uuids = iter(self.call(self.engine.reserve_many, caller, counted, self.ttl) if counted else ())
-                for claim in claims:
+                for _, claim in some:
                     reservation = BindReservation(self, caller, claim, [next(uuids) for _ in claim.deltas])
                     made[str(claim.consumer)] = reservation
         except BaseException:

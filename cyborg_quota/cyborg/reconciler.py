@@ -14,14 +14,14 @@ import heapq
 import itertools
 import operator
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from oslo_log import log as logging
 
 from cyborg_quota import Claim, QuotaEngine, exceptions, validation
 from cyborg_quota.cyborg.diff import Difference, Observation, Record, Report, compare, format_amounts
-from cyborg_quota.types import RESERVED, Reservation, in_pages
+from cyborg_quota.types import RESERVED, Reservation, grouped, in_pages
 
 if TYPE_CHECKING:
     from cyborg_quota.cyborg.arq_records import Records
@@ -107,18 +107,14 @@ class Reconciler:
 
     def find_lately(self) -> Report:
         """As ``find``, for the ARQs that changed lately, and those with a reservation of this source in flight."""
-        arqs: dict[str, set[str]] = {}
-        for record in self.records.changed_lately(_LATELY_SECONDS + self.grace_seconds):
-            if record.project_id is not None:
-                arqs.setdefault(record.project_id, set()).add(record.arq)
+        changed = self.records.changed_lately(_LATELY_SECONDS + self.grace_seconds)
         in_flight = in_pages(
             lambda after: self.engine.list_reservations(_ADMIN, state=RESERVED, limit=_PAGE_ROWS, after=after),
             _PAGE_ROWS,
             lambda row: row.uuid,
         )
-        for row in in_flight:
-            if row.consumer is not None and row.source == self.source:
-                arqs.setdefault(row.project_id, set()).add(row.consumer)
+        arqs = [(record.project_id, record.arq) for record in changed if record.project_id is not None]
+        arqs += [(row.project_id, row.consumer) for row in in_flight if row.consumer and row.source == self.source]
         return self._find(lambda: observations_of(self.engine, self.records, arqs))
 
     def _find(self, observe: Callable[[], Iterable[Observation]]) -> Report:
@@ -195,10 +191,8 @@ class Reconciler:
         A bind that runs now settles its reservation itself.
         """
         for start in range(0, len(repaired), _PAGE_ROWS):
-            arqs: dict[str, set[str]] = {}
-            for one in repaired[start : start + _PAGE_ROWS]:
-                for project_id, _ in (*one.before, *one.after):
-                    arqs.setdefault(project_id, set()).add(one.arq)
+            some = repaired[start : start + _PAGE_ROWS]
+            arqs = [(project_id, one.arq) for one in some for project_id, _ in (*one.before, *one.after)]
             report = self._compare(observations_of(self.engine, self.records, arqs))
             self._repair_all([one for one in report.differences if one.is_own and one.problem != "not committed"], [])
 
@@ -317,12 +311,13 @@ def observations(engine: QuotaEngine, records: Records) -> Iterator[Observation]
     return _join(reservations, records.all())
 
 
-def observations_of(
-    engine: QuotaEngine, records: Records, arqs: Mapping[str, Collection[str]]
-) -> Iterator[Observation]:
-    """As ``observations``, for these ARQs, by project. Charges to other projects are not seen."""
-    rows = [row for project, some in arqs.items() for row in engine.list_by_consumer(_ADMIN, project, consumers=some)]
-    found = records.of({arq for some in arqs.values() for arq in some})
+def observations_of(engine: QuotaEngine, records: Records, arqs: Iterable[tuple[str, str]]) -> Iterator[Observation]:
+    """As ``observations``, for these (project, ARQ). Charges to other projects are not seen."""
+    by_project = {project: {arq for _, arq in some} for project, some in grouped(arqs, _key).items()}
+    rows = [
+        row for project, some in by_project.items() for row in engine.list_by_consumer(_ADMIN, project, consumers=some)
+    ]
+    found = records.of(set().union(*by_project.values()))
     return _join(sorted(rows, key=lambda row: str(row.consumer)), [found[arq] for arq in sorted(found)])
 
 

@@ -40,6 +40,7 @@ from cyborg_quota.types import (
     ResourceKey,
     TotalLimit,
     UsageKey,
+    grouped,
 )
 
 MAX_LEVELS: Final = 64
@@ -361,9 +362,7 @@ def _shown(value: object) -> str:
 def write(tree: LimitTree, live: Collection[LimitOverride] = (), totals: Collection[TotalLimit] = ()) -> dict[str, Any]:
     """The document of everything that is set, and of the whole tree. ``live``: the overrides that have not ended."""
     limits: dict[str, dict[str, int]] = {}
-    spans: dict[str, list[dict[str, Any]]] = {}
-    for one in live:
-        spans.setdefault(one.project_id, []).append(_written(one))
+    spans = {name: list(map(_written, some)) for name, some in grouped(live, lambda one: one.project_id).items()}
     pods: dict[str, dict[str, dict[str, int]]] = {}
     for (project_id, pod, resource), limit in sorted(
         ((key.project_id, key.pod, key.resource), limit) for key, limit in tree.project_limits.items()
@@ -398,9 +397,7 @@ def apply(tree: LimitTree, document: Document) -> tuple[LimitTree, list[Recorded
     changes = []
     for resource, limit in document.defaults.items():
         changes += put(after.defaults, resource, limit, None, ResourceKey(resource))
-    by_project: dict[str, list[tuple[UsageKey, int | None]]] = {}
-    for key, limit in document.project_limits.items():
-        by_project.setdefault(key.project_id, []).append((key, limit))
+    by_project = grouped(document.project_limits.items(), lambda item: item[0].project_id)
     for project_id, parent_id in document.parents.items():
         if project_id not in after.parents or after.parents[project_id] != parent_id:
             changes.append(RecordedChange.of_parent(project_id, after.parents, parent_id))
