@@ -60,8 +60,10 @@ class LedgerTestCase(BackendTestCase):
     """A test with an empty ledger.
 
     ``url`` is its database, and ``limits`` can be set. ``quotas`` is an engine that checks I1, I2 and I9 after each
-    call.
+    call. ``settings``: of each engine; see fixtures.make_engine.
     """
+
+    settings: Mapping[str, Any] = {}
 
     def setUp(self) -> None:
         super().setUp()
@@ -73,7 +75,7 @@ class LedgerTestCase(BackendTestCase):
         self.sql = fixtures.plain_engine(self.url)
 
     def make_engine(self, **changes: object) -> QuotaEngine:
-        return fixtures.open_engine(self, self.url, self.limits, **changes)
+        return fixtures.open_engine(self, self.url, self.limits, **{**self.settings, **changes})
 
     def assert_invariants(self) -> None:
         with self.sql.connect() as connection:

@@ -20,7 +20,6 @@ from cyborg_quota.api.operations import OPERATIONS
 from cyborg_quota.db import models
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.sources.config import ConfigLimitDriver
-from cyborg_quota.limits.sources.database import DatabaseLimitDriver
 from tests import base, clouds, fixtures
 from tests.api import server
 from tests.functional import test_limits
@@ -153,15 +152,13 @@ def name_of(row: str) -> str:
 
 
 class TestCost(test_limits.LimitsTestCase):
+    initial = InitialLimits(child=None)
+
     def setUp(self) -> None:
         super().setUp()
         self.admin.set_limits(base.ADMIN, {"gpu": 1, "fpga": 5})
         self.admin.add_project(base.ADMIN, "sme")
         self.admin.set_limits(base.ADMIN, {"gpu": -1, "fpga": -1}, "sme")
-
-    def make_limited(self, **changes: Any) -> QuotaEngine:
-        limits = DatabaseLimitDriver(self.policy(), InitialLimits(child=None))
-        return fixtures.open_engine(self, self.url, limits, resources=("fpga", "gpu"), **changes)
 
     def read(self) -> dict[str, list[int]]:
         """Return the rows that each query of each call reads, in an engine with empty caches."""

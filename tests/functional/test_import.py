@@ -10,7 +10,7 @@ from typing import Any
 
 import fixtures as fx
 
-from cyborg_quota import QuotaEngine, exceptions
+from cyborg_quota import exceptions
 from cyborg_quota.db import projects
 from cyborg_quota.limits import document
 from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree
@@ -153,13 +153,7 @@ class TestImport(ImportTestCase):
 
 class TestImportedMoves(ImportTestCase):
     policy = Flat
-
-    def make_limited(self, **changes: Any) -> QuotaEngine:
-        """Children get the default too: these tests check usage and not limits."""
-        engine = super().make_limited(**changes)
-        driver: Any = engine._driver
-        driver.limit_driver.initial_limits = InitialLimits(child=None)
-        return engine
+    initial = InitialLimits(child=None)  # these tests check usage and not limits
 
     def test_any_tree_into_any_other(self) -> None:
         """Projects with usage and reservations in flight move from tree to tree; other engines have old caches."""

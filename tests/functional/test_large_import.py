@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cyborg_quota import QuotaEngine, exceptions
+from cyborg_quota import exceptions
 from cyborg_quota.limits import changes as limit_changes
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.models import Flat
@@ -18,18 +18,13 @@ ROWS_A_STATEMENT = 512
 
 class LargeImportTestCase(test_limits.LimitsTestCase):
     policy = Flat
+    initial = InitialLimits(child=None)
     projects = PROJECTS
 
     def setUp(self) -> None:
         super().setUp()
         self.admin.set_limits(base.ADMIN, {"fpga": 10**6, "gpu": 10**6})
         clouds.add_projects(self.sql, 0, self.projects)
-
-    def make_limited(self, **changes: Any) -> QuotaEngine:
-        engine = super().make_limited(**changes)
-        driver: Any = engine._driver
-        driver.limit_driver.initial_limits = InitialLimits(child=None)
-        return engine
 
     def rotate(self, turns: int, **changes: Any) -> int:
         """Import the moves; returns the number of projects moved."""

@@ -18,9 +18,10 @@ UNLIMITED = -1
 
 class LimitsTestCase(base.LedgerTestCase):
     policy: type[EnforcementModel] = StrictHierarchy
+    initial = InitialLimits()
 
     def make_limited(self, *, missing_is_unlimited: bool = False, **changes: Any) -> QuotaEngine:
-        limits = DatabaseLimitDriver(self.policy(), InitialLimits(), missing_is_unlimited=missing_is_unlimited)
+        limits = DatabaseLimitDriver(self.policy(), self.initial, missing_is_unlimited=missing_is_unlimited)
         how: Any = {"statement_timeout_seconds": 8, "resources": ("fpga", "gpu"), **changes}
         return fixtures.open_engine(self, self.url, limits, **how)
 

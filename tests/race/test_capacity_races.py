@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import random
 
-from cyborg_quota import ANY, Claim, Inventory, QuotaEngine, exceptions
+from cyborg_quota import ANY, Claim, Inventory, exceptions
 from tests import base
 from tests.base import ADMIN
 from tests.race.test_provider_races import CAPACITY, PROCESSES, claim_all
@@ -17,6 +17,8 @@ from tests.race.workers import PATIENT, race, race_in_turns
 
 
 class CapacityRaceTestCase(base.LedgerTestCase):
+    settings = PATIENT
+
     def setUp(self) -> None:
         super().setUp()
         self.capacity = self.engine.capacity
@@ -24,9 +26,6 @@ class CapacityRaceTestCase(base.LedgerTestCase):
         # Forked processes find the statements compiled and the modules imported.
         self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}, provider=ANY))
         self.engine.close()
-
-    def make_engine(self, **changes: object) -> QuotaEngine:
-        return super().make_engine(**{**PATIENT, **changes})
 
     def add(self, name: str, total: int) -> None:
         self.add_provider(name, gpu=total)

@@ -37,6 +37,8 @@ def fill(engine: QuotaEngine, number: int) -> int:
 
 
 class TestClaims(base.LedgerTestCase):
+    settings = PATIENT
+
     def setUp(self) -> None:
         super().setUp()
         self.pods = self.engine.pods
@@ -44,9 +46,6 @@ class TestClaims(base.LedgerTestCase):
         # Forked processes find the statements compiled and the modules imported.
         self.engine.release(base.Context("warm"), self.claim("warm", 1))
         self.engine.close()
-
-    def make_engine(self, **changes: object) -> QuotaEngine:
-        return super().make_engine(**{**PATIENT, **changes})
 
     def claim(self, project_id: str, amount: int) -> list[str]:
         return claim_one(self.engine, project_id, amount)

@@ -301,15 +301,14 @@ def detect_naive_code(test: Any, engines: Engines, url: str, settle: Callable[[]
 
 
 class ProviderRaceTestCase(base.LedgerTestCase):
+    settings = PATIENT
+
     def setUp(self) -> None:
         super().setUp()
         # Forked processes find the statements compiled and the modules imported.
         add(self.engine, "warm")
         self.engine.release(self.context, self.engine.reserve(self.context, {"gpu": 1}, provider=ANY))
         self.engine.capacity.remove_provider(ADMIN, "warm")
-
-    def make_engine(self, **changes: object) -> QuotaEngine:
-        return super().make_engine(**{**PATIENT, **changes})
 
 
 class TestOneProvider(ProviderRaceTestCase):

@@ -25,13 +25,12 @@ LIMIT = 100
 
 
 class RaceTestCase(base.LedgerTestCase):
+    settings = PATIENT
+
     def setUp(self) -> None:
         super().setUp()
         self.engine.get_usages(self.context)  # fills the caches of the children
         self.engine.close()
-
-    def make_engine(self, **changes: object) -> QuotaEngine:
-        return super().make_engine(**{**PATIENT, **changes})
 
     def answer(self, call: Callable[[], Any]) -> str:
         """Return ``ok``, or the name of the call's error."""

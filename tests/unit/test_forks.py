@@ -217,12 +217,17 @@ class TestState(base.BaseTestCase):
             return status_of_child(evaluate)
 
     def test_of_the_bind_tracker(self) -> None:
-        """The child must not extend the binds of the parent."""
-        charger = bind_tracker.BindTracker(mock.Mock(), bind_expire_seconds=60)
+        """The child must not extend the binds of the parent, and finds out itself whether the ledger answers."""
+        charger = bind_tracker.BindTracker(mock.Mock(**{"ping.return_value": False}), bind_expire_seconds=60)
         flight = mock.Mock()
         charger.running.add(flight)
-        self.assertEqual(0, self.fork_while_held(charger.guard._lock, lambda: not charger.running))
-        self.assertEqual({flight}, charger.running)
+        charger.guard.reaches()
+
+        def is_new() -> bool:
+            return not charger.running and not charger.guard.is_open and charger.release("a1", "p1")
+
+        self.assertEqual(0, self.fork_while_held(charger.guard._lock, is_new))
+        self.assertEqual(({flight}, True), (charger.running, charger.guard.is_open))
 
     def test_of_the_socket_watchdog(self) -> None:
         watcher = postgresql._Watcher(60.0)

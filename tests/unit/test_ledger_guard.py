@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from unittest import mock
 
@@ -181,25 +180,3 @@ class TestSlots(GuardTestCase):
             error = self.assertRaises(LedgerNotCalled, tracker.call, engine.release)
         self.assertIn("this request has already waited", str(error))
         self.assertEqual(1, engine.release.call_count)
-
-
-class TestFork(base.BaseTestCase):
-    def test_a_child_has_its_own(self) -> None:
-        """It was forked while the parent's lock was held, and its breaker open."""
-        engine = mock.Mock(**{"ping.return_value": False})
-        charger = bind_tracker.BindTracker(engine, bind_expire_seconds=60)
-        self.assertRaises(exceptions.DatabaseUnreachable, charger.guard.call, mock.Mock(side_effect=UNREACHABLE))
-        engine.release.side_effect = UNREACHABLE
-        self.assertFalse(charger.release("a1", "p1"))
-        with charger.guard._lock:
-            pid = os.fork()
-            if pid == 0:
-                status = 1
-                try:
-                    engine.release.side_effect = None
-                    status = 0 if not charger.guard.is_open and charger.release("a2", "p1") else 2
-                finally:
-                    os._exit(status)
-            _, status = os.waitpid(pid, 0)
-        self.assertEqual(0, os.waitstatus_to_exitcode(status))
-        self.assertTrue(charger.guard.is_open)
