@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime
 import itertools
+import operator
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -94,7 +95,7 @@ class TestCurrentAttempt(base.BaseTestCase):
             st.integers(0, 99),
         ),
         max_size=8,
-        unique_by=lambda item: (item.state in LIVE_STATES and item.consumer) or item.id,
+        unique_by=(operator.attrgetter("id"), lambda item: (item.state in LIVE_STATES and item.consumer) or item.id),
     )
 
     @given(STORED)
