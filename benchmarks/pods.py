@@ -41,7 +41,7 @@ def make_cloud(backend: str) -> str:
     now = sa.func.current_timestamp()
     rows = []
     for number in range(PROJECTS):
-        key = BindingKey.of(f"p{number}", None, {})
+        key = BindingKey.of(f"p{number}", {})
         values = {"project_id": key.project_id, "affinity_hash": key.parameters["b_hash"], "pod": f"pod{number % PODS}"}
         rows.append({**values, "availability_zone": "", "resource_affinity": "{}", "reason": "first", "current": 1})
     bindings = sa.table("pod_bindings", *(sa.column(name) for name in (*rows[0], "starts_at")))

@@ -45,6 +45,7 @@ _REFUSED_CATEGORIES: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
 
 _UUID_CHARS: Final = 36
 MAX_TAGS: Final = 32
+MAX_EXTRA_SPECS: Final = 256
 _FIRST_YEAR: Final = 1970
 _LAST_YEAR: Final = 9998
 
@@ -342,7 +343,7 @@ def _check_pod(pod: object, provider: str | None) -> str | PodChoice:
             "A claim in a pod is at any provider of the pod: set the provider to ANY (`--provider any`)."
         )
     if isinstance(pod, PodChoice):
-        return PodChoice(optional_name("availability_zone", pod.zone), check_affinity(pod.affinity))
+        return PodChoice(optional_name("availability_zone", pod.zone), check_extra_specs(pod.affinity))
     return SELECT if pod == SELECT_TEXT else check_name("pod", pod)
 
 
@@ -361,7 +362,7 @@ def pod_name(name: object) -> str:
 
 
 def check_affinity(affinity: object) -> dict[str, str]:
-    """The tags of a pod or of a request, by name; None: no tags. Raises InvalidPod, InvalidName."""
+    """The tags of a pod, by name; None: no tags. Raises InvalidPod, InvalidName."""
     if affinity is None:
         return {}
     if not isinstance(affinity, Mapping) or len(affinity) > MAX_TAGS:
@@ -373,6 +374,22 @@ def check_affinity(affinity: object) -> dict[str, str]:
         if "," in key or "," in value:
             raise exceptions.InvalidPod("affinity", f"{key}={value}", "a tag must not contain a comma")
     return checked
+
+
+def check_extra_specs(specs: object) -> dict[str, str]:
+    """The extra specs of a request, by key, as of a flavor; None: none. Raises InvalidPod.
+
+    Only those that some pod has as a tag are compared: the others may be what no tag is, such as "0,1".
+    """
+    if specs is None:
+        return {}
+    rule = f"it must map at most {MAX_EXTRA_SPECS} keys to strings, of at most {MAX_NAME_CHARS} characters each"
+    if not isinstance(specs, Mapping) or len(specs) > MAX_EXTRA_SPECS:
+        raise exceptions.InvalidPod("affinity", specs, rule)
+    for text in (text for pair in specs.items() for text in pair):
+        if not isinstance(text, str) or len(text) > MAX_NAME_CHARS:
+            raise exceptions.InvalidPod("affinity", text, rule)
+    return {_plain(key): _plain(value) for key, value in specs.items()}
 
 
 def check_amounts(

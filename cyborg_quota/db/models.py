@@ -356,6 +356,8 @@ pods = sa.Table(
     # The percentage of the capacity at which the pod counts as full.
     sa.Column("threshold", sa.SmallInteger, nullable=False),
     sa.Column("endpoint", _name()),
+    # The name of its region in the service catalog.
+    sa.Column("region", _name()),
     # Increased by each change and by each new binding, which it serializes; see pods.py.
     sa.Column("generation", sa.Integer, nullable=False),
     # The resources whose threshold was reached when it was reported last, as a JSON list. NULL: none.
@@ -378,13 +380,13 @@ pod_usages = sa.Table(
     **_MYSQL_TABLE,
 )
 
-# The pod of a project for one zone and one set of tags. Ended rows are the history.
+# The pod of a project in one zone, for one set of tags. Ended rows are the history.
 pod_bindings = sa.Table(
     "pod_bindings",
     metadata,
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
     sa.Column("project_id", _name(), nullable=False),
-    # '' where there is none.
+    # The zone of the pod. '' where it has none.
     sa.Column("availability_zone", _name(), nullable=False),
     # The tags, as JSON with sorted keys, and its SHA-256 in hexadecimal, which fits into a key.
     sa.Column("resource_affinity", sa.Text, nullable=False),
@@ -395,7 +397,12 @@ pod_bindings = sa.Table(
     sa.Column("reason", sa.String(16), nullable=False),
     # 1 while it is the current one, then NULL, which a unique key ignores.
     sa.Column("current", sa.SmallInteger),
+    # 1 while it is current, if the project had no other binding for these tags when it was made, and of those that
+    # replace it; otherwise NULL. Of requests that choose pods in different zones at the same time, one makes the first
+    # binding, and the others see it: those that name no zone join it.
+    sa.Column("is_first", sa.SmallInteger),
     sa.UniqueConstraint("project_id", "availability_zone", "affinity_hash", "current", name="current"),
+    sa.UniqueConstraint("project_id", "affinity_hash", "is_first", name="is_first"),
     sa.Index("ix_pod_bindings_pod", "pod", "current"),
     sqlite_autoincrement=True,
     **_MYSQL_TABLE,

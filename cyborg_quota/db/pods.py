@@ -13,7 +13,9 @@ from cyborg_quota.db.models import pod_bindings, pods
 
 _pod = pods.c
 _binding = pod_bindings.c
-END_BINDINGS = sa.update(pod_bindings).where(_binding.current == 1).values(current=None, ends_at=clock.utc_now())
+END_BINDINGS = (
+    sa.update(pod_bindings).where(_binding.current == 1).values(current=None, is_first=None, ends_at=clock.utc_now())
+)
 """Ends current bindings of projects to pods."""
 
 

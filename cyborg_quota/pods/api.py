@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import functools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -56,8 +57,8 @@ _MAX_PASSING: Final = 1000
 class Pods(Subject):
     """Pods, and which pod serves which project. All calls but ``select`` need an admin's context.
 
-    A project is bound to one pod for each zone and each set of tags, until that pod is full, in maintenance or
-    disabled. Tags are strings by name, such as {"purpose": "CAD"}. Shared by threads.
+    A project is bound to one pod in each zone for each set of tags, until that pod is full, in maintenance or disabled.
+    Tags are strings by name, such as {"purpose": "CAD"}. Shared by threads.
     """
 
     def __init__(self, enforcer: PodEnforcer, *common: Any) -> None:
@@ -82,18 +83,22 @@ class Pods(Subject):
         weight: int = 0,
         threshold: int = 100,
         endpoint: str | None = None,
+        region: str | None = None,
     ) -> Pod:
         """Add an available pod without measurement, and return it.
 
         ``weight``: pods with a higher weight are preferred. ``threshold``: the pod counts as full when this percentage
         of its capacity is in use. ``endpoint``: CLOUD or CLOUD/REGION of clouds.yaml, whose Placement measures it;
-        None: its use is that of the inventories of its providers. Raises PodExists, InvalidName, InvalidPod.
+        None: its use is that of the inventories of its providers. ``region``: the name of its region in the service
+        catalog. Raises PodExists, InvalidName, InvalidPod.
         """
         validation.admin_only(context, "add_pod")
         pod = Pod(
             name=validation.pod_name(name),
             availability_zone=validation.optional_name("availability_zone", zone),
-            **_checked(resource_affinity=affinity, weight=weight, threshold=threshold, endpoint=endpoint),
+            **_checked(
+                resource_affinity=affinity, weight=weight, threshold=threshold, endpoint=endpoint, region=region
+            ),
         )
         try:
             self._record(context, "add pod", lambda connection: (None, tables.insert(connection, pod)))
@@ -143,6 +148,7 @@ class Pods(Subject):
         weight: int = _UNCHANGED,
         threshold: int = _UNCHANGED,
         endpoint: str | None = _UNCHANGED,
+        region: str | None = _UNCHANGED,
     ) -> Pod:
         """Change the given values of a pod, and return it. Its zone and its name cannot change.
 
@@ -152,11 +158,16 @@ class Pods(Subject):
         """
         validation.admin_only(context, "change_pod")
         changes = _checked(
-            state=state, resource_affinity=affinity, weight=weight, threshold=threshold, endpoint=endpoint
+            state=state,
+            resource_affinity=affinity,
+            weight=weight,
+            threshold=threshold,
+            endpoint=endpoint,
+            region=region,
         )
         if not changes:
             raise exceptions.InvalidRequest(
-                "Nothing to change: give a state, tags, a weight, a threshold or an endpoint."
+                "Nothing to change: give a state, tags, a weight, a threshold, an endpoint or a region."
             )
         name = validation.check_name("pod", name)
 
@@ -201,38 +212,44 @@ class Pods(Subject):
     ) -> Binding:
         """The binding of the project for this zone and these tags. It is created or moved if needed.
 
-        It moves only if its pod is not available, or was full when it was measured last, and another pod passes the
-        filters. ``request`` ({resource: amount}): only these resources decide whether a pod is full; None: all of its
-        resources. Concurrent calls for one project return the same pod. Unless the policy rule cyborg_quota:pod:see
-        allows the context to see it, the name of the pod is None. Raises NoPodFits, InvalidName, UnknownResource,
-        InvalidDelta.
+        Without a zone, it is the oldest one of these tags, in whatever zone. ``affinity``: tags, or all extra specs of
+        a flavor; keys that no pod has as a tag are ignored. The binding moves only if its pod is not available, or was
+        full when it was measured last, and another pod passes the filters. ``request`` ({resource: amount}): only these
+        resources decide whether a pod is full; None: all of its resources. Concurrent calls for one project return the
+        same pod. Unless the policy rule cyborg_quota:pod:see allows the context to see it, the name, the endpoint and
+        the region of the pod are None. Raises NoPodFits, InvalidName, InvalidPod, UnknownResource, InvalidDelta.
         """
         project_id = validation.project_of(context, project_id)
         wanted = PodRequest(
             validation.optional_name("availability_zone", zone),
-            validation.check_affinity(affinity),
+            validation.check_extra_specs(affinity),
             None if request is None else validation.check_deltas(request, self._resources),
         )
-        key = BindingKey.of(project_id, wanted.zone, wanted.affinity)
         # (The version is read only where a pod was full before: it would make the usual selection slower.)
-        version = bool(self._passing)
-        current = self._database.read_synced(
-            lambda connection: tables.find_current(connection, key, with_version=version),
-            lambda connection: tables.find_current_in_single_statement(connection, key, with_version=version),
-        )
-        if current is not None and not self._must_move(current, wanted):
-            binding = current.binding
-        else:
-            binding = self._bind(key, lambda connection: self._rebind(connection, key, wanted))
+        key, version = BindingKey.of(project_id, {}), bool(self._passing)
+        query = tables.CurrentQuery(key, wanted.affinity, with_version=version)
+        found = self._database.read_synced(query.read, query.read_in_single_statement)
+        current = pod_claims.in_zone(found, self._selection.zone(wanted.zone))
+        binding = self._present(current, wanted) if current else None
+        if binding is None:
+            binding = self._bind(project_id, lambda connection: self._rebind(connection, project_id, wanted))
         if self._authority.allows(context, SEE_PODS, project_id):
             return binding
-        return dataclasses.replace(binding, pod=None)
+        return dataclasses.replace(binding, pod=None, endpoint=None, region=None)
 
-    def _must_move(self, current: StoredBinding, request: PodRequest) -> bool:
-        """Whether its pod does not serve the request, and another one passes the filters."""
-        if pod_claims.reason_to_move(current, request) is None:
-            return False
-        ids = self._passing.get((current.version, request.key))
+    def _present(self, current: Sequence[StoredBinding], request: PodRequest) -> Binding | None:
+        """The binding whose pod serves the request; or else, if no other pod passes the filters, the one that stays."""
+        request = dataclasses.replace(request, affinity=current[0].binding.resource_affinity)
+        reasons = [pod_claims.reason_to_move(one, request) for one in current]
+        if None in reasons:
+            return current[reasons.index(None)].binding
+        if self._passing_ids(current[0].version, request) - {one.pod_id for one in current}:
+            return None
+        return current[reasons.index("full") if "full" in reasons else 0].binding
+
+    def _passing_ids(self, version: tables.PodsVersion | None, request: PodRequest) -> frozenset[int]:
+        """The ids of the pods that pass the filters."""
+        ids = self._passing.get((version, request.key))
         if ids is None:
             # (In this order: what changes between the two makes the version outdated.)
             version, candidates = self._database.read_synced(
@@ -242,9 +259,9 @@ class Pods(Subject):
             if len(self._passing) >= _MAX_PASSING:
                 self._passing.clear()
             self._passing[version, request.key] = ids
-        return bool(ids - {current.pod_id})
+        return ids
 
-    def _bind(self, key: BindingKey, work: Callable[[Connection], Binding]) -> Binding:
+    def _bind(self, project_id: str, work: Callable[[Connection], Binding]) -> Binding:
         def decide(connection: Connection) -> Binding:
             try:
                 return work(connection)
@@ -253,21 +270,24 @@ class Pods(Subject):
                 raise ConcurrentChange from None
 
         binding = self._database.write(decide)
-        LOG.debug("Project %s is bound to pod %s (%s)", key.project_id, binding.pod, binding.reason)
+        LOG.debug("Project %s is bound to pod %s (%s)", project_id, binding.pod, binding.reason)
         return binding
 
-    def _rebind(self, connection: Connection, key: BindingKey, request: PodRequest) -> Binding:
+    def _rebind(self, connection: Connection, project_id: str, request: PodRequest) -> Binding:
         """Take the first option of a claim; if there is none, a present binding stays."""
-        options = pod_claims.options_of_request(connection, key, request, self._selection)
-        _, changes = next(options, ("", ()))
+        (tags,) = tables.compared(connection, [request.affinity])
+        request = dataclasses.replace(request, affinity=tags)
+        options = pod_claims.options_of_request(connection, project_id, request, self._selection)
+        pod, changes = next(options, (None, ()))
         # Do not try the next option in this transaction: those that do not lock pods in the order of their ids may wait
         # for each other.
         if not pod_claims.change_bindings(connection, changes, self._selection):
             raise ConcurrentChange
-        current = tables.find_current(connection, key)
-        if current is None:
-            raise exceptions.NoPodFits(request.zone, request.affinity)
-        return current.binding
+        found = tables.find_current(connection, BindingKey.of(project_id, tags))
+        for one in pod_claims.in_zone(found, self._selection.zone(request.zone)):
+            if pod in (None, one.binding.pod):
+                return one.binding
+        raise exceptions.NoPodFits(request.zone, request.affinity) if pod is None else ConcurrentChange
 
     def list_bindings(
         self,
@@ -309,27 +329,31 @@ class Pods(Subject):
         zone: str | None = None,
         affinity: Mapping[str, str] | None = None,
     ) -> Binding:
-        """Bind a project to this pod for a zone and tags, even if a filter would exclude the pod.
+        """Bind a project to this pod for tags, even if a filter would exclude the pod.
 
-        What the project holds stays where it is. Raises PodNotFound, PodNotAvailable.
+        ``zone``: that of the pod; its binding in other zones stays. None: it ends there. What the project holds stays
+        where it is. Raises PodNotFound, PodNotAvailable, InvalidPod (it is in another zone).
         """
         validation.admin_only(context, "move_binding")
-        key, pod = _key(project_id, zone, affinity), validation.check_name("pod", pod)
+        pod = validation.check_name("pod", pod)
+        project_id, zone, specs = _checked_key(project_id, zone, affinity)
 
         def work(connection: Connection) -> Binding:
             stored = tables.lock(connection, pod)
             if stored.pod.state != "available":
                 raise exceptions.PodNotAvailable(pod, stored.pod.state)
-            current = tables.find_current(connection, key)
-            if current is None or current.binding.pod != pod:
-                ended_id = None if current is None else current.id
-                if not tables.replace_binding(connection, key, ended_id, pod, "operator"):
+            (tags,) = tables.compared(connection, [specs])
+            if zone not in (None, stored.pod.availability_zone):
+                raise exceptions.InvalidPod("zone", zone, f"the zone of {pod} is {stored.pod.availability_zone}")
+            key, others = BindingKey.of(project_id, tags), () if zone is None else None
+            current = pod_claims.in_zone(tables.find_current(connection, key), zone)
+            if [one.binding.pod for one in current] != [pod]:
+                if not tables.replace_bindings(connection, key, current, stored.pod, "operator", others=others):
                     raise ConcurrentChange
-                current = tables.find_current(connection, key)
-            assert current is not None, "inserted in this transaction"
-            return current.binding
+                current = pod_claims.in_zone(tables.find_current(connection, key), zone)
+            return current[0].binding
 
-        return self._bind(key, work)
+        return self._bind(project_id, work)
 
     def end_binding(
         self,
@@ -338,15 +362,18 @@ class Pods(Subject):
         zone: str | None = None,
         affinity: Mapping[str, str] | None = None,
     ) -> None:
-        """End the current binding of a project; its next selection creates another. Raises BindingNotFound."""
+        """End the current binding of a project for these tags, in one zone or (None) in all that it has.
+
+        Its next selection creates another. ``affinity``: as ``list_bindings`` has it. Raises BindingNotFound.
+        """
         validation.admin_only(context, "end_binding")
-        key = _key(project_id, zone, affinity)
+        project_id, zone, tags = _checked_key(project_id, zone, affinity)
 
         def work(connection: Connection) -> None:
-            current = tables.find_current(connection, key)
-            if current is None:
-                raise exceptions.BindingNotFound(key.project_id)
-            if not tables.end_binding(connection, current.id):
+            current = pod_claims.in_zone(tables.find_current(connection, BindingKey.of(project_id, tags)), zone)
+            if not current:
+                raise exceptions.BindingNotFound(project_id)
+            if not all(tables.end_binding(connection, one.id) for one in current):
                 raise ConcurrentChange
 
         self._database.write(work)
@@ -547,6 +574,7 @@ _CHECKS: Final[dict[str, Callable[[Any], object]]] = {
     "weight": lambda value: _check_integer("weight", value, -MAX_AMOUNT, MAX_AMOUNT),
     "threshold": lambda value: _check_integer("threshold", value, 1, 100),
     "endpoint": _check_endpoint,
+    "region": functools.partial(validation.optional_name, "region"),
 }
 
 
@@ -566,6 +594,7 @@ def _values(pod: Pod | None) -> Value:
         "weight": pod.weight,
         "threshold": pod.threshold,
         "endpoint": pod.endpoint,
+        "region": pod.region,
     }
 
 
@@ -575,9 +604,11 @@ def _notice(stored: Candidate, resource: str, is_reached: bool) -> PodNotice:
     return PodNotice(stored.pod.name, resource, use.capacity, use.used, *levels)
 
 
-def _key(project_id: str, zone: str | None, affinity: Mapping[str, str] | None) -> BindingKey:
-    return BindingKey.of(
+def _checked_key(
+    project_id: str, zone: str | None, affinity: Mapping[str, str] | None
+) -> tuple[str, str | None, dict[str, str]]:
+    return (
         validation.check_name("project_id", project_id),
         validation.optional_name("availability_zone", zone),
-        validation.check_affinity(affinity),
+        validation.check_extra_specs(affinity),
     )

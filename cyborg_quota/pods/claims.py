@@ -12,6 +12,9 @@ A claim that selects its pod tries, in this order:
 3. The pods that pass the filters, the best first. The binding then moves in the transaction of the claim.
 4. The pod to which the project is bound, if it is available, although it was above its threshold. The binding stays,
    as after a selection for which no other pod passes the filters.
+
+A request without a zone uses the bindings of all zones, the oldest first. What moves is the binding in the zone of the
+new pod, or else the oldest one.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import contextlib
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import ClassVar, Final, NamedTuple, cast
 
 from oslo_config import cfg
@@ -38,22 +41,23 @@ from cyborg_quota.pods import tables
 from cyborg_quota.pods.selection import PodRequest, PodSelection, is_full
 from cyborg_quota.pods.tables import BindingKey, StoredBinding
 from cyborg_quota.types import ANY, PodChoice, ReserveRequest, ResourceKey, Row
-from cyborg_quota.types.capacity import Reason, ResourceUse
+from cyborg_quota.types.capacity import Pod, Reason, ResourceUse
 
 _PODS_ONE_BY_ONE: Final = 2
 """After this number of pods that do not fit, one query finds all pods with a provider that fits."""
 
 
 class BindingChange(NamedTuple):
-    """A binding that a claim creates. ``ended_id``: the present binding, which ends; None: there is none.
+    """A binding that a claim creates. ``ended``: the present one that ends, if any. ``others``: see replace_bindings.
 
     ``request``: what the pod was selected for.
     """
 
     key: BindingKey
-    ended_id: int | None
+    ended: Sequence[StoredBinding]
+    others: Collection[int] | None
     pod_id: int
-    pod: str
+    pod: Pod
     reason: Reason
     request: PodRequest
 
@@ -123,7 +127,7 @@ class PodEnforcer(Enforcer):
             self._database.sync_with_cluster(connection)  # a binding must not move because of an outdated read
             if named := [item for item in pending if item.claim.provider not in (None, ANY)]:
                 self._capacity.place_named(connection, named)
-            for unit in divide(connection, pending):
+            for unit in divide(connection, pending, self.selection):
                 self._place(connection, unit, pending)
 
         if any(item.claim.pod is not None for item in pending):
@@ -213,20 +217,21 @@ class PodEnforcer(Enforcer):
             raise conflict(item.claim, held, pod=item.claim.pod)
 
 
-def divide(connection: Connection, pending: Iterable[PendingClaim]) -> list[PodUnit]:
+def divide(connection: Connection, pending: Iterable[PendingClaim], selection: PodSelection) -> list[PodUnit]:
     """Divide the claims of a call that have a pod into units.
 
     Claims of one group go to one pod: that in which the group holds something; or else that of a claim of this call
     that names its provider (which is placed already) or its pod; or else, if they choose by different tags, that of the
-    first one. Claims with equal choices share a binding, and thus a pod; groups that hold something in several pods do
-    not share one.
+    first one. Claims with equal choices share a binding, and thus a pod; so do one that names no zone and the first one
+    of equal tags that names one. Groups that hold something in several pods do not share one.
     """
     pending = list(pending)
     named = _named_pods(pending)
-    units: dict[str | BindingKey | tuple[str | None, ...], PodUnit] = {}
+    chosen = _choices(connection, pending, selection)
+    units: dict[str | tuple[str | BindingKey | None, ...], PodUnit] = {}
     targets: dict[str, PodChoice | tuple[str, ...]] = {}
     for item in pending:
-        target: str | PodChoice | tuple[str, ...] | None = item.claim.pod
+        target: str | PodChoice | tuple[str, ...] | None = chosen.get(id(item), item.claim.pod)
         if target is None:
             continue
         if isinstance(target, PodChoice) and item.group is not None:
@@ -234,9 +239,9 @@ def divide(connection: Connection, pending: Iterable[PendingClaim]) -> list[PodU
                 held = tables.pods_of_group(connection, item.project_id, item.group)
                 targets[item.group] = tuple(held) or named.get(item.group) or target
             target = targets[item.group]
-        key: str | BindingKey | tuple[str | None, ...]
+        key: str | tuple[str | BindingKey | None, ...]
         if isinstance(target, PodChoice):
-            key = _key(item.project_id, target)
+            key = (BindingKey.of(item.project_id, target.affinity), selection.zone(target.zone))
         elif isinstance(target, tuple) and len(target) > 1:  # each group may go to another of its pods
             key = (item.project_id, item.group)
         else:
@@ -257,8 +262,21 @@ def _named_pods(pending: Iterable[PendingClaim]) -> dict[str, tuple[str]]:
     return pods
 
 
-def _key(project_id: str, choice: PodChoice) -> BindingKey:
-    return BindingKey.of(project_id, choice.zone, choice.affinity)
+def _choices(connection: Connection, pending: Iterable[PendingClaim], selection: PodSelection) -> dict[int, PodChoice]:
+    """The choices of claims, by the identity of the claim: with the tags that are compared, and a zone if there is one.
+
+    A claim that names no zone has that of the first claim with equal tags.
+    """
+    chosen = {id(item): item.claim.pod for item in pending if isinstance(item.claim.pod, PodChoice)}
+    affinities = tables.compared(connection, [choice.affinity for choice in chosen.values()])
+    zones: dict[str, str] = {}
+    for choice, affinity in zip(chosen.values(), affinities, strict=True):
+        if (zone := selection.zone(choice.zone)) is not None:
+            zones.setdefault(tables.affinity_text(affinity), zone)
+    return {
+        one: PodChoice(choice.zone or zones.get(tables.affinity_text(affinity)), affinity)
+        for (one, choice), affinity in zip(chosen.items(), affinities, strict=True)
+    }
 
 
 def options(connection: Connection, unit: PodUnit, selection: PodSelection) -> Iterator[PodOption]:
@@ -271,27 +289,32 @@ def options(connection: Connection, unit: PodUnit, selection: PodSelection) -> I
         yield from ((pod, ()) for pod in target)
     else:
         request = PodRequest(target.zone, target.affinity, unit.amounts)
-        yield from options_of_request(connection, _key(unit.claims[0].project_id, target), request, selection)
+        yield from options_of_request(connection, unit.claims[0].project_id, request, selection)
 
 
 def options_of_request(
-    connection: Connection, key: BindingKey, request: PodRequest, selection: PodSelection
+    connection: Connection, project_id: str, request: PodRequest, selection: PodSelection
 ) -> Iterator[PodOption]:
     """The pods for a binding, as above. None: there is no binding, and no pod passes the filters."""
-    current = tables.find_current(connection, key)
-    reason: Reason | None = "first"
-    if current is not None:
-        reason = reason_to_move(current, request)
-        if reason is None:
-            yield str(current.binding.pod), ()
+    key, zone = BindingKey.of(project_id, request.affinity), selection.zone(request.zone)
+    bound = in_zone(tables.find_current(connection, key), zone)
+    reasons = {one.id: reason_to_move(one, request) for one in bound}
+    yield from ((str(one.binding.pod), ()) for one in bound if reasons[one.id] is None)
     candidates = tables.list_pods(connection)
     for candidate in selection.ranked(candidates, request):
-        if current is None or candidate.id != current.pod_id:
-            ended_id = None if current is None else current.id
-            change = BindingChange(key, ended_id, candidate.id, candidate.pod.name, reason or "claim", request)
+        if all(candidate.id != one.pod_id for one in bound):
+            of_pod = candidate.pod.availability_zone
+            ended = [one for one in bound if one.binding.availability_zone == of_pod] or bound[:1]
+            reason = (reasons[ended[0].id] or "claim") if ended else "first"
+            others = {one.id for one in bound if one not in ended} if zone is None else None
+            change = BindingChange(key, ended, others, candidate.id, candidate.pod, reason, request)
             yield candidate.pod.name, (change,)
-    if current is not None and reason == "full":
-        yield str(current.binding.pod), ()
+    yield from ((str(one.binding.pod), ()) for one in bound if reasons[one.id] == "full")
+
+
+def in_zone(bound: Iterable[StoredBinding], zone: str | None) -> list[StoredBinding]:
+    """Those in this zone; None: in any."""
+    return [one for one in bound if zone in (None, one.binding.availability_zone)]
 
 
 def reason_to_move(current: StoredBinding, request: PodRequest) -> Reason | None:
@@ -312,8 +335,8 @@ def change_bindings(connection: Connection, changes: Sequence[BindingChange], se
         if not hold(connection, pod_id, requests, selection):
             return False
     return all(
-        tables.replace_binding(connection, change.key, change.ended_id, change.pod, change.reason)
-        for change in sorted(changes)
+        tables.replace_bindings(connection, change.key, change.ended, change.pod, change.reason, others=change.others)
+        for change in sorted(changes, key=lambda change: change.key)
     )
 
 

@@ -7,7 +7,7 @@ import functools
 from operator import itemgetter
 from typing import Any, Final
 
-from cyborg_quota import exceptions, policy
+from cyborg_quota import exceptions, policy, validation
 from cyborg_quota.surface import arguments, formats, paging
 from cyborg_quota.surface.arguments import affinity, tags_text
 from cyborg_quota.surface.operations import (
@@ -39,6 +39,7 @@ _POD: Final = (
         "threshold", schema=described(COUNT, "The percentage of its capacity from which on the pod counts as full.")
     ),
     Column("endpoint", formats.Optional, schema=nullable(TEXT)),
+    Column("region", formats.Optional, schema=nullable(NAME)),
 )
 _NAME: Final = Argument("name", metavar="POD", help="the name of the pod")
 _TAGS_IN_QUERY: Final[dict[str, Any]] = {"schema": TEXT, "load": lambda text: arguments.tags([arguments.tag(text)])}
@@ -46,6 +47,8 @@ _PATH: Final = "/v2/quota_pods"
 _BINDINGS: Final = "/v2/quota_pod_bindings"
 _INTEGER: Final = functools.partial(arguments.integer, least=-MAX_AMOUNT, most=MAX_AMOUNT)
 _PERCENT: Final = functools.partial(arguments.integer, least=1, most=100)
+_REGION: Final = "the name of its region in the service catalog"
+_EXTRA_SPECS: Final = {"type": "object", "maxProperties": validation.MAX_EXTRA_SPECS, "additionalProperties": TEXT}
 _ENDPOINT: Final = "CLOUD or CLOUD/REGION of clouds.yaml, to measure it by its Placement"
 
 
@@ -127,15 +130,12 @@ _HISTORY: Final = (
     ),
 )
 """The columns of (id, Binding)."""
-_SELECTED: Final = (_PROJECT._replace(cell=None), *_BINDING)
+_SELECTED: Final = (_PROJECT._replace(cell=None), *_BINDING, *_POD[-2:])
+_TAGS: Final = "a tag that the pod must have; may be repeated (default: a pod without tags)"
 
 
-def _key(*, rest: bool = True) -> tuple[Argument, ...]:
-    zone, tags = ("select.availability_zone", "select.affinity") if rest else ("availability_zone", "affinity")
-    return (
-        Argument("--zone", rest=zone, metavar="ZONE", help="the availability zone (default: any)"),
-        affinity("a tag that the pod must have; may be repeated (default: a pod without tags)", rest=tags),
-    )
+def _zone(text: str, rest: str = "availability_zone") -> Argument:
+    return Argument("--zone", rest=rest, metavar="ZONE", help=text)
 
 
 def _select(caller: Any, project_id: str, zone: str | None, affinity: Any, deltas: Any) -> Binding:
@@ -172,6 +172,7 @@ OPERATIONS: Final = (
                 help="the percentage of its capacity at which it counts as full (default: 100)",
             ),
             Argument("--endpoint", metavar="CLOUD", help=_ENDPOINT),
+            Argument("--region", metavar="REGION", help=_REGION),
         ),
         _POD,
         is_list=False,
@@ -219,6 +220,7 @@ OPERATIONS: Final = (
                 Argument("--endpoint", metavar="CLOUD", help=_ENDPOINT),
                 Argument("--no-endpoint", action="store_true", help="measure it by the inventories of its providers"),
             ),
+            Argument("--region", metavar="REGION", help=_REGION),
         ),
         _POD,
         is_list=False,
@@ -251,6 +253,8 @@ OPERATIONS: Final = (
     Operation(
         """Print the pod of a project; bind the project to a pod if needed.
 
+        Without a zone, it is the pod of the oldest binding with these tags. Of all
+        extra specs of a flavor, those are compared that some pod has as a tag.
         The present binding stays unless its pod is full, in maintenance or disabled,
         and another pod passes the filters ([pods] filters). Amounts say which
         resources are needed: without them, a pod counts as full if any of its
@@ -260,7 +264,8 @@ OPERATIONS: Final = (
         _select,
         (
             *arguments.project(required=True, rest="select.project_id"),
-            *_key(),
+            _zone("the availability zone (default: any)", "select.availability_zone"),
+            affinity(_TAGS, rest="select.affinity", schema=_EXTRA_SPECS),
             arguments.amounts("the amount of a resource that is needed, as in gpu=2", nargs="*", rest="select.quota"),
         ),
         _SELECTED,
@@ -290,7 +295,8 @@ OPERATIONS: Final = (
         (
             Argument("name", rest="pod", metavar="POD", help="the name of the pod"),
             *arguments.project(required=True),
-            *_key(rest=False),
+            _zone("that of the pod; bindings in other zones stay (default: they end)"),
+            affinity(_TAGS),
         ),
         _SELECTED,
         is_list=False,
@@ -308,8 +314,8 @@ OPERATIONS: Final = (
         _end,
         (
             *arguments.project(),
-            *_key(rest=False)[:1],
-            affinity("a tag that the pod must have; may be repeated (default: a pod without tags)", **_TAGS_IN_QUERY),
+            _zone("only the binding in this zone (default: in each zone)"),
+            affinity(_TAGS, **_TAGS_IN_QUERY),
             Argument(
                 "--pod",
                 dest="in_pod",

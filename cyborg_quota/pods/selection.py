@@ -17,7 +17,7 @@ from cyborg_quota.types.capacity import Candidate, ResourceUse
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PodRequest:
-    """What a project needs. ``amounts`` None: of unknown resources."""
+    """What a project needs. ``affinity``: tags that some pod has. ``amounts`` None: of unknown resources."""
 
     zone: str | None
     affinity: Mapping[str, str]
@@ -131,6 +131,10 @@ class PodSelection:
 
     filters: Sequence[PodFilter] = (AvailabilityZone(), ResourceAffinity(), Capacity())
     weighers: Sequence[tuple[PodWeigher, float]] = ((Weight(), 1000.0), (CreationTime(), 1.0))
+
+    def zone(self, named: str | None) -> str | None:
+        """The zone of the bindings for a request that names this one: None, if the filters compare no zones."""
+        return named if any(isinstance(one, AvailabilityZone) for one in self.filters) else None
 
     def passes(self, candidate: Candidate, request: PodRequest) -> bool:
         """Whether the pod is available and passes every filter."""

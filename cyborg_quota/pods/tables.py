@@ -8,17 +8,19 @@ The state of a pod and the creation of its bindings are serialized by the pod's 
 A row count of 0 means that the pod is not available any more, or was removed. A transaction that creates a binding
 runs this statement first, so that no binding is created after the switch to maintenance has been answered.
 
-A binding says which pod serves a project, for each zone and set of tags. ``current`` is 1 for the current binding and
-NULL for an ended one, which is kept, so that a unique key permits one current binding for each project, zone and set of
-tags.
+A binding says which pod serves a project, in each zone and for each set of tags. ``current`` is 1 for the current
+binding and NULL for an ended one, which is kept, so that a unique key permits one current binding for each project,
+zone of the pod and set of tags. Another unique key permits one first binding of all zones.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
+import functools
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
@@ -35,7 +37,7 @@ _usage = pod_usages.c
 _binding = pod_bindings.c
 COLUMNS: Final = (
     _pod.id.label("pod_id"), _pod.name, _pod.availability_zone, _pod.resource_affinity, _pod.state, _pod.weight,
-    _pod.threshold, _pod.endpoint, _usage.usage,
+    _pod.threshold, _pod.endpoint, _pod.region, _usage.usage,
 )  # fmt: skip
 WITH_USAGE: Final = pods.outerjoin(pod_usages, _usage.pod_id == _pod.id)
 _counted, _held = maintenance.USAGE, maintenance.RESERVATION
@@ -62,6 +64,7 @@ def stored(row: Any) -> Candidate:
         weight=row.weight,
         threshold=row.threshold,
         endpoint=row.endpoint,
+        region=row.region,
     )
     return Candidate(row.pod_id, pod, usage_of(row.usage))
 
@@ -83,6 +86,18 @@ def affinity_text(affinity: Mapping[str, str]) -> str:
     return json.dumps(dict(affinity), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
+def compared(connection: sa.Connection, requests: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+    """The extra specs of each request whose key is that of a tag of some pod, whatever its state and value."""
+    texts = connection.scalars(sa.select(_pod.resource_affinity).distinct()).all() if any(requests) else ()
+    return [only_tags(texts, specs) for specs in requests]
+
+
+def only_tags(texts: Iterable[str], specs: Mapping[str, str]) -> dict[str, str]:
+    """Those of the extra specs whose key is in one of these stored texts of tags."""
+    known = {key for text in texts for key in json.loads(text)}
+    return {key: value for key, value in specs.items() if key in known}
+
+
 def insert(connection: sa.Connection, pod: Pod) -> Pod:
     """Insert a pod, and return it. Raises DBDuplicateEntry if its name exists."""
     connection.execute(sa.insert(pods).values(created_at=clock.utc_now(), generation=0, name=pod.name, **_values(pod)))
@@ -97,6 +112,7 @@ def _values(pod: Pod) -> dict[str, Any]:
         "weight": pod.weight,
         "threshold": pod.threshold,
         "endpoint": pod.endpoint,
+        "region": pod.region,
     }
 
 
@@ -293,26 +309,25 @@ def usage_of(text: str | None) -> dict[str, ResourceUse] | None:
 
 
 class BindingKey(NamedTuple):
-    """What a binding is for. ``zone`` is '' where there is none; ``affinity`` is the stored text of the tags."""
+    """Whose bindings, and for which tags (their stored text). There is one in each zone of pods, at the most."""
 
     project_id: str
-    zone: str
     affinity: str
 
     @classmethod
-    def of(cls, project_id: str, zone: str | None, affinity: Mapping[str, str]) -> BindingKey:
-        return cls(project_id, zone or "", affinity_text(affinity))
+    def of(cls, project_id: str, affinity: Mapping[str, str]) -> BindingKey:
+        return cls(project_id, affinity_text(affinity))
 
     @property
     def parameters(self) -> dict[str, Any]:
-        digest = hashlib.sha256(self.affinity.encode()).hexdigest()
-        return {"b_project": self.project_id, "b_zone": self.zone, "b_hash": digest}
+        return {"b_project": self.project_id, "b_hash": hashlib.sha256(self.affinity.encode()).hexdigest()}
 
 
 class StoredBinding(NamedTuple):
     """A current binding, with its id, and with the id, state, threshold and last measurement of its pod.
 
-    ``usage`` None: the pod was never measured. ``version``: that of all pods; None: it was not read.
+    ``usage`` None: the pod was never measured. ``is_first``: see the table. ``version``: that of all pods; None: it was
+    not read.
     """
 
     id: int
@@ -321,6 +336,7 @@ class StoredBinding(NamedTuple):
     state: PodState
     threshold: int
     usage: Mapping[str, ResourceUse] | None
+    is_first: int | None = None
     version: PodsVersion | None = None
 
 
@@ -334,49 +350,78 @@ _BINDING_COLUMNS: Final = (
     _binding.ends_at,
     _binding.reason,
 )
-_IS_OF_KEY: Final = sa.and_(
-    _binding.project_id == sa.bindparam("b_project"),
-    _binding.availability_zone == sa.bindparam("b_zone"),
-    _binding.affinity_hash == sa.bindparam("b_hash"),
-    _binding.current == sa.literal_column("1"),
+_IS_CURRENT: Final = sa.and_(
+    _binding.project_id == sa.bindparam("b_project"), _binding.current == sa.literal_column("1")
 )
 _CURRENT_COLUMNS: Final = (
     *_BINDING_COLUMNS,
     _pod.id.label("pod_id"),
     _pod.state,
     _pod.threshold,
+    _pod.endpoint,
+    _pod.region,
+    _binding.is_first,
     pod_usages.c.usage,
 )
 _WITH_POD: Final = WITH_USAGE.join(pod_bindings, _binding.pod == _pod.name)
-_FIND_CURRENT: Final = {
-    False: Statement(sa.select(*_CURRENT_COLUMNS).select_from(_WITH_POD).where(_IS_OF_KEY)),
-    True: Statement(
-        sa.select(*_CURRENT_COLUMNS, *VERSION.c)
-        .select_from(_WITH_POD.join(VERSION, VERSION.c.version_newest >= _pod.id))  # (always true)
-        .where(_IS_OF_KEY)
-    ),
-}
 
 
-def find_current(connection: sa.Connection, key: BindingKey, *, with_version: bool = False) -> StoredBinding | None:
-    """The current binding for this key, with its pod and, if wanted, the version of all"""
-    row = _FIND_CURRENT[with_version](connection, key.parameters).first()
-    return None if row is None else _stored_binding(row, with_version=with_version)
+_TAGS: Final = sa.select(_any_pod.c.resource_affinity.label("known_tags")).distinct().subquery("tags")
 
 
-def find_current_in_single_statement(
-    connection: sa.Connection, key: BindingKey, *, with_version: bool
-) -> StoredBinding | None:
-    """As ``find_current``, but as a transaction of its own. Also returns None if the dialect does not support this."""
-    query = _FIND_CURRENT[with_version]
-    rows = dialects.of(connection).read_in_single_statement(connection, query, key.parameters)
-    return _stored_binding(rows[0], with_version=with_version) if rows else None
+@functools.cache
+def _find_current(*, with_tags: bool, with_version: bool) -> Statement:
+    """The current bindings of a project. ``with_tags``: whatever their tags are, each with those of all pods."""
+    columns, source, is_wanted = _CURRENT_COLUMNS, _WITH_POD, _IS_CURRENT
+    if with_tags:
+        columns, source = (*columns, *_TAGS.c), source.join(_TAGS, _TAGS.c.known_tags.is_not(None))  # (always true)
+    else:
+        is_wanted = sa.and_(is_wanted, _binding.affinity_hash == sa.bindparam("b_hash"))
+    if with_version:
+        columns, source = (*columns, *VERSION.c), source.join(VERSION, VERSION.c.version_newest >= _pod.id)  # (as well)
+    return Statement(sa.select(*columns).select_from(source).where(is_wanted).order_by(_binding.id))
+
+
+def find_current(connection: sa.Connection, key: BindingKey) -> list[StoredBinding]:
+    """The current bindings for this key, the oldest first, with their pods."""
+    return CurrentQuery(key, {}, with_version=False).read(connection)
+
+
+class CurrentQuery(NamedTuple):
+    """Finds the current bindings for a request, whose extra specs need not all be tags, by one statement.
+
+    ``specs``: if not empty, instead of the tags of ``key``. ``with_version``: also read the version of all pods.
+    """
+
+    key: BindingKey
+    specs: Mapping[str, str]
+    with_version: bool
+
+    @property
+    def _statement(self) -> Statement:
+        return _find_current(with_tags=bool(self.specs), with_version=self.with_version)
+
+    def read(self, connection: sa.Connection) -> list[StoredBinding]:
+        """The bindings, the oldest first, with their pods."""
+        return self._found(self._statement(connection, self.key.parameters).all())
+
+    def read_in_single_statement(self, connection: sa.Connection) -> list[StoredBinding] | None:
+        """As ``read``, but as a transaction of its own. None: nothing was found, or the dialect does not do this."""
+        read = dialects.of(connection).read_in_single_statement
+        return self._found(read(connection, self._statement, self.key.parameters) or ()) or None
+
+    def _found(self, rows: Sequence[Any]) -> list[StoredBinding]:
+        if self.specs:
+            wanted = affinity_text(only_tags({row.known_tags for row in rows}, self.specs))
+            rows = list({row.id: row for row in rows if row.binding_affinity == wanted}.values())
+        return [_stored_binding(row, with_version=self.with_version) for row in rows]
 
 
 def _stored_binding(row: Any, *, with_version: bool) -> StoredBinding:
     version = version_of(row) if with_version else None
     usage = usage_of(row.usage)
-    return StoredBinding(row.id, _binding_of(row), row.pod_id, row.state, row.threshold, usage, version)
+    binding = dataclasses.replace(_binding_of(row), endpoint=row.endpoint, region=row.region)
+    return StoredBinding(row.id, binding, row.pod_id, row.state, row.threshold, usage, row.is_first, version)
 
 
 def end_binding(connection: sa.Connection, binding_id: int) -> bool:
@@ -384,27 +429,43 @@ def end_binding(connection: sa.Connection, binding_id: int) -> bool:
     return connection.execute(names.END_BINDINGS.where(_binding.id == binding_id)).rowcount == 1
 
 
-def insert_binding(connection: sa.Connection, key: BindingKey, pod: str, reason: Reason) -> None:
-    """Insert the current binding of a key. Raises DBDuplicateEntry if there is one."""
+def insert_binding(connection: sa.Connection, key: BindingKey, pod: Pod, reason: Reason, *, is_first: bool) -> None:
+    """Insert the current binding of a key in the zone of the pod. Raises DBDuplicateEntry if there is one."""
     connection.execute(
         sa.insert(pod_bindings).values(
             project_id=key.project_id,
-            availability_zone=key.zone,
+            availability_zone=pod.availability_zone or "",
             resource_affinity=key.affinity,
             affinity_hash=key.parameters["b_hash"],
-            pod=pod,
+            pod=pod.name,
             starts_at=clock.utc_now(),
             reason=reason,
             current=1,
+            is_first=1 if is_first else None,
         )
     )
 
 
-def replace_binding(connection: sa.Connection, key: BindingKey, ended_id: int | None, pod: str, reason: Reason) -> bool:
-    """End the binding with this id, if any, and insert the next one. False: it has ended already; roll back."""
-    if ended_id is not None and not end_binding(connection, ended_id):
+def replace_bindings(
+    connection: sa.Connection,
+    key: BindingKey,
+    ended: Sequence[StoredBinding],
+    pod: Pod,
+    reason: Reason,
+    *,
+    others: Collection[int] | None,
+) -> bool:
+    """End these bindings of a key, and insert the next one. Raises DBDuplicateEntry if there is one.
+
+    ``others``: the ids of those in other zones, which a request without a zone would join; None: it names its zone.
+    False: there are others, or one has ended already; roll back.
+    """
+    if not all(end_binding(connection, one.id) for one in ended):
         return False
-    insert_binding(connection, key, pod, reason)
+    rest = {one.id for one in find_current(connection, key)}
+    if others is not None and rest != set(others):
+        return False
+    insert_binding(connection, key, pod, reason, is_first=not rest or any(one.is_first for one in ended))
     return True
 
 

@@ -278,6 +278,7 @@ class Pod:
     ``resource_affinity``: its tags, such as {"purpose": "CAD"}. ``weight``: pods with a higher weight are preferred.
     ``threshold``: the pod counts as full when this percentage of its capacity is in use. ``endpoint``: where the pod is
     measured, CLOUD or CLOUD/REGION of clouds.yaml; None: its capacity and use are those of its providers' inventories.
+    ``region``: the name of its region in the service catalog.
     """
 
     name: str
@@ -287,6 +288,7 @@ class Pod:
     weight: int = 0
     threshold: int = 100
     endpoint: str | None = None
+    region: str | None = None
 
 
 class Candidate(NamedTuple):
@@ -327,10 +329,11 @@ class CollectedPod:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Binding:
-    """The pod of a project for one zone and one set of tags.
+    """The pod of a project in one zone, for one set of tags.
 
-    ``ends_at`` None: it is the current one. ``pod`` None: the context may not see names of pods. Times are in UTC,
-    without zone.
+    ``availability_zone``: that of the pod. ``ends_at`` None: it is the current one. ``pod`` None: the context may not
+    see names of pods. ``endpoint`` and ``region``: those of the pod, of a binding that was selected or set; None in a
+    list. Times are in UTC, without zone.
     """
 
     project_id: str
@@ -340,6 +343,8 @@ class Binding:
     starts_at: datetime.datetime
     ends_at: datetime.datetime | None
     reason: Reason
+    endpoint: str | None = None
+    region: str | None = None
 
 
 ReadEndpoint = Callable[[str, Callable[[int], object]], Mapping[str, ResourceUse]]

@@ -7,7 +7,7 @@ import fixtures as fx
 
 from tests.cli import base
 
-COLUMNS = ["name", "availability_zone", "affinity", "state", "weight", "threshold", "endpoint"]
+COLUMNS = ["name", "availability_zone", "affinity", "state", "weight", "threshold", "endpoint", "region"]
 HISTORY_COLUMNS = ["id", "project_id", "pod", "zone", "affinity", "starts_at", "ends_at", "reason"]
 USAGE_COLUMNS = ["pod", "resource", "capacity", "used", "measured_at", "age_seconds"]
 
@@ -15,8 +15,8 @@ USAGE_COLUMNS = ["pod", "resource", "capacity", "used", "measured_at", "age_seco
 class PodTest(base.CliTestCase):
     def test_pods(self) -> None:
         options = ("--zone", "z", "--affinity", "b=2", "--affinity", "a=1", "--weight", "3", "--threshold", "90")
-        added = self.good("pod", "create", "p1", *options, "--endpoint", "cloud1")
-        self.assertEqual(["p1", "z", "a=1,b=2", "available", 3, 90, "cloud1"], [added[name] for name in COLUMNS])
+        added = self.good("pod", "create", "p1", *options, "--endpoint", "cloud1", "--region", "r1")
+        self.assertEqual(["p1", "z", "a=1,b=2", "available", 3, 90, "cloud1", "r1"], [added[name] for name in COLUMNS])
         self.assertEqual([added], self.good("pod", "list"))
         changed = self.good("pod", "set", "p1", "--state", "disabled", "--no-affinity", "--no-endpoint")
         self.assertEqual(
@@ -37,7 +37,7 @@ class PodTest(base.CliTestCase):
         for name in ("p1", "p2"):
             self.good("pod", "create", name)
         selected = self.good("pod", "select", "--project", "film", "gpu=2")
-        self.assertEqual(["pod", "zone", "affinity", "starts_at", "reason"], list(selected))
+        self.assertEqual(["pod", "zone", "affinity", "starts_at", "reason", "endpoint", "region"], list(selected))
         self.assertEqual(("p1", None, "", "first"), tuple(selected[n] for n in ("pod", "zone", "affinity", "reason")))
         self.assertEqual("operator", self.good("pod", "binding", "set", "p2", "--project", "film")["reason"])
         history = self.good("pod", "binding", "list", "--history")

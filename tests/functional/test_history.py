@@ -209,6 +209,7 @@ class TestCapacityEntries(HistoryTestCase):
             "weight": 0,
             "threshold": 100,
             "endpoint": None,
+            "region": None,
         }
         drained, enabled = {**new, "state": "maintenance"}, {**new, "weight": 3}
         expected = [

@@ -299,7 +299,7 @@ class TestNamedPod(PodClaimTestCase):
             ({"pod": ""}, exceptions.InvalidName),
             ({"pod": 7}, exceptions.InvalidName),
             ({"pod": PodChoice("")}, exceptions.InvalidName),
-            ({"pod": PodChoice(affinity={"a=b": "c"})}, exceptions.InvalidPod),
+            ({"pod": PodChoice(affinity={"a": 1})}, exceptions.InvalidPod),  # type: ignore[dict-item]
             ({"pod": PodChoice(affinity="CAD")}, exceptions.InvalidPod),  # type: ignore[arg-type]
             ({"amount": -1}, exceptions.InvalidDelta),
         ):

@@ -146,8 +146,9 @@ class TestStatements(RuleTestCase):
             self.add(f"p{number}", 9)
         self.select()
         self.assertEqual(1, len(self.sent(self.select)))
-        for number in range(3):
-            self.fill(f"p{number}")
+        self.add("tagged", 9, affinity={"x": "1"})
+        for pod in ("p0", "p1", "p2", "tagged"):
+            self.fill(pod)
         self.assertEqual(["SELECT"] * 3, [statement.split()[0] for statement in self.sent(self.select)])
         for tags in ({}, {"x": "1"}):
             self.pods.move_binding(ADMIN, "tenant1", "p0", affinity=tags)

@@ -2,9 +2,10 @@
 """Random histories of pods, selections and claims, compared with a plain model, on each database.
 
 A project is never bound to a pod that the filters refuse at that moment, a binding moves only for a reason, and each
-project has at most one current binding for a zone and a set of tags. A claim goes to the pod of its group, else to the
-bound pod, else to the best one that fits, else to the bound pod although it is full; a refused claim changes no
-binding. C1 to C5 hold.
+project has at most one current binding for a zone of the pod and a set of tags. A request without a zone uses the
+oldest one that serves it, and makes one only if there is none. A tag that no pod has is ignored. A claim goes to the
+pod of its group, else to the bound pod, else to the best one that fits, else to the bound pod although it is full; a
+refused claim changes no binding. C1 to C5 hold.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ NAMES = st.sampled_from(["p1", "p2", "p3", "p4"])
 PROJECTS = st.sampled_from(["film", "lab"])
 ZONES = st.sampled_from([None, "a", "b"])
 TAGS = st.sampled_from([{}, {}, {"x": "1"}, {"x": "1", "y": "2"}])
+SPECS = st.sampled_from([{}, {}, {"x": "1"}, {"x": "1", "y": "2"}, {"y": "2"}, {"hw:cpu_policy": "shared", "x": "1"}])
 REQUESTS = st.sampled_from([None, {"gpu": 1}, {"gpu": 2, "fpga": 1}])
 USAGES = st.dictionaries(st.sampled_from(["gpu", "fpga"]), st.builds(ResourceUse, st.just(10), st.integers(0, 11)))
 GROUPS = st.sampled_from([None, "vm", "vm"])
@@ -95,7 +97,7 @@ class PodHistories(stateful.RuleBasedStateMachine):
         self.claims: list[ModelClaim] = []
         self.consumers = 0
         self.known: dict[str, ModelPod] = {}
-        self.bindings: dict[Any, str] = {}
+        self.bindings: dict[Any, str] = {}  # by project, zone of the pod, and tags; the oldest first
         self.moves = self.added = 0
 
     def teardown(self) -> None:
@@ -153,61 +155,86 @@ class PodHistories(stateful.RuleBasedStateMachine):
             self.pods.remove(base.ADMIN, name)
             del self.known[name]
 
-    @stateful.rule(project=PROJECTS, zone=ZONES, tags=TAGS, request=REQUESTS)
-    def select(self, project: str, zone: str | None, tags: dict[str, str], request: dict[str, int] | None) -> None:
-        key = (project, zone, tuple(sorted(tags.items())))
-        before = self.bindings.get(key)
+    def compared(self, specs: dict[str, str]) -> dict[str, str]:
+        known = {key for pod in self.known.values() for key in pod.tags}
+        return {key: value for key, value in specs.items() if key in known}
+
+    def bound(self, project: str, zone: str | None, tags: dict[str, str]) -> list[str]:
+        """The pods of the bindings that a request may use, the oldest first."""
+        text = tuple(sorted(tags.items()))
+        return [
+            pod
+            for (owner, in_zone, of), pod in self.bindings.items()
+            if (owner, of) == (project, text) and zone in (None, in_zone)
+        ]
+
+    def bind(self, project: str, zone: str | None, tags: dict[str, str], name: str) -> None:
+        """Bind to a pod that no binding of the request has: in its zone, or the oldest binding moves."""
+        text = tuple(sorted(tags.items()))
+        new = (project, self.known[name].zone, text)
+        bound = self.bound(project, zone, tags)
+        if new not in self.bindings and bound:
+            del self.bindings[project, self.known[bound[0]].zone, text]
+        self.bindings.pop(new, None)
+        self.bindings[new] = name
+        self.moves += 1
+
+    def best_first(self, zone: str | None, tags: dict[str, str], request: dict[str, int] | None) -> list[str]:
+        """The pods that pass the filters."""
         fitting = {name for name, pod in self.known.items() if pod.serves(zone, tags, request)}
-        call = lambda: self.pods.select(base.ADMIN, zone, tags, request, project)  # noqa: E731
-        if before is None and not fitting:
+        return sorted(fitting, key=lambda one: (-self.known[one].weight, self.known[one].order))
+
+    @stateful.rule(project=PROJECTS, zone=ZONES, specs=SPECS, request=REQUESTS)
+    def select(self, project: str, zone: str | None, specs: dict[str, str], request: dict[str, int] | None) -> None:
+        tags = self.compared(specs)
+        bound = self.bound(project, zone, tags)
+        available = [name for name in bound if self.known[name].state == "available"]
+        serving = [name for name in available if self.known[name].has_room(request)]
+        others = [name for name in self.best_first(zone, tags, request) if name not in bound]
+        call = lambda: self.pods.select(base.ADMIN, zone, specs, request, project)  # noqa: E731
+        if not bound and not others:
             self.expect(exceptions.NoPodFits, call)
             return
         chosen = call().pod
-        assert chosen is not None
-        present = None if before is None else self.known[before]
-        if present is not None and present.state == "available" and present.has_room(request):
-            assert chosen == before, "it moved without a reason"
-        elif fitting - {before}:
-            best = min(fitting - {before}, key=lambda one: (-self.known[one].weight, self.known[one].order))
-            assert chosen == best, f"{chosen} instead of {best}"
-        else:
-            assert chosen == before, "no other pod fits"
-        self.moves += chosen != before
-        self.bindings[key] = chosen
+        expected = (serving or others or available or bound)[0]
+        assert chosen == expected, f"{chosen} instead of {expected}"
+        if not serving and others:
+            self.bind(project, zone, tags, expected)
 
-    @stateful.rule(project=PROJECTS, zone=ZONES, tags=TAGS, name=NAMES)
-    def move(self, project: str, zone: str | None, tags: dict[str, str], name: str) -> None:
-        pod = self.known.get(name)
+    @stateful.rule(project=PROJECTS, zone=ZONES, specs=SPECS, name=NAMES)
+    def move(self, project: str, zone: str | None, specs: dict[str, str], name: str) -> None:
+        tags, pod = self.compared(specs), self.known.get(name)
+        call = lambda: self.pods.move_binding(base.ADMIN, project, name, zone, specs)  # noqa: E731
         if pod is None or pod.state != "available":
-            error = exceptions.PodNotFound if pod is None else exceptions.PodNotAvailable
-            self.expect(error, lambda: self.pods.move_binding(base.ADMIN, project, name, zone, tags))
+            self.expect(exceptions.PodNotFound if pod is None else exceptions.PodNotAvailable, call)
             return
-        self.pods.move_binding(base.ADMIN, project, name, zone, tags)
-        key = (project, zone, tuple(sorted(tags.items())))
-        self.moves += self.bindings.get(key) != name
-        self.bindings[key] = name
+        if zone not in (None, pod.zone):
+            self.expect(exceptions.InvalidPod, call)
+            return
+        call()
+        bound = self.bound(project, zone, tags)
+        if bound != [name]:
+            for other in bound:
+                del self.bindings[project, self.known[other].zone, tuple(sorted(tags.items()))]
+            self.bind(project, zone, tags, name)
 
-    @stateful.rule(project=PROJECTS, zone=ZONES, tags=TAGS, amount=st.integers(1, 4), group=GROUPS)
-    def claim(self, project: str, zone: str | None, tags: dict[str, str], amount: int, group: str | None) -> None:
-        key = (project, zone, tuple(sorted(tags.items())))
-        request = {"gpu": amount}
-        before = self.bindings.get(key)
+    @stateful.rule(project=PROJECTS, zone=ZONES, specs=SPECS, amount=st.integers(1, 4), group=GROUPS)
+    def claim(self, project: str, zone: str | None, specs: dict[str, str], amount: int, group: str | None) -> None:
+        tags, request = self.compared(specs), {"gpu": amount}
+        bound = self.bound(project, zone, tags)
         of_group = [one for one in self.claims if group is not None and (one.project, one.group) == (project, group)]
         held = [one.pod for one in of_group]
         options = list(dict.fromkeys(held))
+        others: list[str] = []
         if not held:
-            if before is not None and self.known[before].state == "available" and self.known[before].has_room(request):
-                options.append(before)
-            fitting = {name for name, pod in self.known.items() if pod.serves(zone, tags, request)} - {before}
-            options += sorted(fitting, key=lambda one: (-self.known[one].weight, self.known[one].order))
-            if before is not None and self.known[before].state == "available":
-                options.append(before)  # although it is full
+            available = [name for name in bound if self.known[name].state == "available"]
+            others = [name for name in self.best_first(zone, tags, request) if name not in bound]
+            # (Last: although it is full.)
+            options = [*[name for name in available if self.known[name].has_room(request)], *others, *available]
         chosen = next((name for name in options if self.free(name) >= amount), None)
-        if self.take(project, amount, group, chosen, pod=PodChoice(zone, tags)) and not held:
+        if self.take(project, amount, group, chosen, pod=PodChoice(zone, specs)) and chosen in others:
             assert chosen is not None
-            assert chosen == before or self.known[chosen].serves(zone, tags, request), "the filters refuse it"
-            self.moves += chosen != before
-            self.bindings[key] = chosen
+            self.bind(project, zone, tags, chosen)
 
     @stateful.rule(project=PROJECTS, name=NAMES, amount=st.integers(1, 4), group=GROUPS)
     def claim_in_named_pod(self, project: str, name: str, amount: int, group: str | None) -> None:
@@ -247,12 +274,12 @@ class PodHistories(stateful.RuleBasedStateMachine):
         return True
 
     @stateful.precondition(lambda self: self.claims)
-    @stateful.rule(data=st.data(), zone=ZONES, tags=TAGS)
-    def repeat_a_claim(self, data: Any, zone: str | None, tags: dict[str, str]) -> None:
+    @stateful.rule(data=st.data(), zone=ZONES, specs=SPECS)
+    def repeat_a_claim(self, data: Any, zone: str | None, specs: dict[str, str]) -> None:
         """It returns its first rows, wherever a new claim would go, and changes no binding."""
         claim = data.draw(st.sampled_from(self.claims))
         arguments: Any = {"project_id": claim.project, "consumer": claim.consumer, "provider": ANY}
-        for pod in (PodChoice(zone, tags), claim.pod):
+        for pod in (PodChoice(zone, specs), claim.pod):
             again = self.quotas.reserve(base.ADMIN, {"gpu": claim.amount}, **arguments, pod=pod)
             assert again == [claim.uuid]
 

@@ -7,14 +7,16 @@ import functools
 import random
 from typing import Any
 
-from cyborg_quota import QuotaEngine
+from cyborg_quota import ANY, QuotaEngine
+from cyborg_quota.pods import claims as pod_claims
 from cyborg_quota.pods import selection as pod_selection
 from cyborg_quota.pods import tables
 from cyborg_quota.pods import tables as pods
+from cyborg_quota.types import PodChoice
 from cyborg_quota.types.capacity import Candidate, ResourceUse
 from tests import base, hooks
 from tests.base import ADMIN
-from tests.race.workers import race
+from tests.race.workers import once, race
 
 PROCESSES = 8
 TENANTS = 1000
@@ -23,6 +25,7 @@ RACED = 40
 MOVED = 20
 """The number of tenants whose bindings move."""
 PODS = 5
+SPECS = {"purpose": "CAD", "hw:cpu_policy": "dedicated"}
 
 
 class _Random(pod_selection.PodWeigher):
@@ -110,3 +113,82 @@ class TestSelect(base.LedgerTestCase):
         self.useFixture(hooks.Meanwhile(tables, "insert_binding", drain))
         self.assertEqual("pod0", self.pods.select(ADMIN, project_id="p").pod)
         self.assertEqual("maintenance", self.pods.show(ADMIN, "pod0").state)
+
+
+class TestZones(base.LedgerTestCase):
+    """Requests without a zone prefer pods in different zones: one of them makes the binding, and all join it (P1)."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.pods = self.engine.pods
+        for number in range(PODS):
+            self.pods.add(ADMIN, f"pod{number}", zone=f"az{number}", affinity={"purpose": "CAD"})
+            self.add_provider(f"node{number}", pod=f"pod{number}", gpu=TENANTS)
+        prefer_random_pods(self.engine)
+        self.select("warm", None)  # forked processes find the statements compiled
+        self.claim("warm", None)
+        self.engine.close()
+
+    def select(self, project_id: str, zone: str | None) -> str | None:
+        return self.pods.select(ADMIN, zone, SPECS, project_id=project_id).pod
+
+    def claim(self, project_id: str, zone: str | None) -> str | None:
+        pod = PodChoice(zone, SPECS)
+        uuids = self.engine.reserve(ADMIN, {"gpu": 1}, project_id=project_id, provider=ANY, pod=pod)
+        (row,) = self.engine.list_reservations(ADMIN, reservations=uuids)
+        return str(row.provider).replace("node", "pod")
+
+    def of_each_tenant(self, number: int, *zones: str | None) -> list[str | None]:
+        """The pods that a process gets: half of them select, the others claim."""
+        random.seed(number)
+        call = (self.select, self.claim)[number // 2 % 2]
+        return [call(f"tenant{one}", zones[number % len(zones)]) for one in range(MOVED)]
+
+    def race(self, *zones: str | None) -> list[list[str | None]]:
+        """The pods that each process gets, by tenant."""
+        if self.backend != "sqlite":  # (there, a selection reads in the one transaction that may write)
+            wait = once(PROCESSES)  # all have found no binding before any of them makes one
+            self.useFixture(hooks.Meanwhile(pod_claims, "change_bindings", wait))
+        self.engine.close()
+        jobs = [functools.partial(self.of_each_tenant, number, *zones) for number in range(PROCESSES)]
+        return [list(found) for found in zip(*race(*jobs), strict=True)]
+
+    def bound(self, tenant: int) -> list[tuple[str | None, str | None]]:
+        """The zones and pods of the current bindings of a tenant, the oldest first."""
+        found = self.pods.list_bindings(ADMIN, f"tenant{tenant}")
+        return [(one.availability_zone, one.pod) for _, one in found]
+
+    def test_without_a_zone(self) -> None:
+        answers = self.race(None)
+        for tenant, found in enumerate(answers):
+            ((_, pod),) = self.bound(tenant)
+            self.assertEqual({pod}, set(found))
+        self.assertGreater(len({found[0] for found in answers}), 1, "they prefer different pods")
+        history = self.pods.list_bindings(ADMIN, history=True)
+        self.assertEqual(MOVED + 1, len(history), "no binding has moved")
+        self.assert_invariants()
+
+    def test_with_and_without_a_zone(self) -> None:
+        """Requests with the zone get its pod; the others get one pod, that of the first binding in whatever zone."""
+        for tenant, found in enumerate(self.race(None, "az3")):
+            current = self.bound(tenant)
+            self.assertEqual({"pod3"}, set(found[1::2]))
+            self.assertEqual({current[0][1]}, set(found[::2]))
+            self.assertEqual({pod for _, pod in current}, set(found))
+            self.assertEqual(len(current), len(set(found)))
+        self.assert_invariants()
+
+    def test_without_the_key_two_bindings_are_made(self) -> None:
+        """The control: look for a binding in whatever zone, and insert one if there is none."""
+        if self.backend == "sqlite":
+            self.skipTest("SQLite has one writer: the second one finds the binding of the first one")
+        insert = tables.insert_binding
+        self.patch(tables, "insert_binding", lambda *what, **_: insert(*what, is_first=False))
+        self.pods.change(ADMIN, "pod1", weight=1)
+        self.engine.pods._selection = pod_selection.PodSelection()
+        other = self.make_engine()
+        other.pods._selection = pod_selection.PodSelection(weighers=[(pod_selection.CreationTime(), 1.0)])
+        meanwhile = functools.partial(other.pods.select, ADMIN, None, SPECS, project_id="tenant0")
+        self.useFixture(hooks.Meanwhile(tables, "insert_binding", meanwhile))
+        self.assertEqual("pod1", self.select("tenant0", None))
+        self.assertEqual([("az0", "pod0"), ("az1", "pod1")], sorted(self.bound(0)))  # type: ignore[type-var]
