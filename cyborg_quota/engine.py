@@ -56,7 +56,7 @@ Expire = int | datetime.timedelta | datetime.datetime | None
 class Place(TypedDict, total=False):
     """Where a claim takes capacity, as ``reserve`` gets it."""
 
-    provider: str | None
+    provider: str | Mapping[str, str] | None
     pod: str | PodChoice | None
 
 
@@ -145,15 +145,16 @@ class QuotaEngine(Queries):
         *,
         consumer: str | None = None,
         group: str | None = None,
-        provider: str | None = None,
+        provider: str | Mapping[str, str] | None = None,
         pod: str | PodChoice | None = None,
     ) -> list[str]:
         """Reserve ``deltas`` ({resource: amount of at least 1}) if all limits permit it.
 
         With a ``provider`` (a UUID, a name, or ANY), the reservation also takes capacity of that provider, all of it
-        from one provider. A repeated call with ANY returns the first reservations. With provider ANY and a ``pod``
-        (SELECT, another PodChoice, or a name, which needs the policy rule cyborg_quota:pod:see), the provider is one of
-        that pod; SELECT binds the project to another pod if the claim does not fit in the present one.
+        from one provider; with {resource: provider}, from several. A repeated call with ANY returns the first
+        reservations. With provider ANY and a ``pod`` (SELECT, another PodChoice, or a name, which needs the policy rule
+        cyborg_quota:pod:see), the provider is one of that pod; SELECT binds the project to another pod if the claim
+        does not fit in the present one.
 
         ``expire`` is the expiry: seconds, a timedelta or a datetime (naive means UTC). With a ``consumer``, the call is
         idempotent: a repeated call with the same deltas returns the same reservations. Returns the UUIDs of the
@@ -478,7 +479,7 @@ def attachment(
         roll_back_rest(engine, context, uuids, project_id)
         if place.get("provider") == ANY:
             rows = engine.get_reservations(context, project_id, consumer=consumer)
-            chosen = next((row.provider for row in rows if row.uuid in uuids and row.provider), None)
+            chosen = {row.resource: row.provider for row in rows if row.uuid in uuids and row.provider}
             place = {"provider": chosen} if chosen else place
         uuids = reserve(**place)
         engine.commit(context, uuids, project_id)

@@ -314,10 +314,12 @@ def check_claims(claims: Iterable[Claim], known: Mapping[str, Any]) -> list[Clai
         if not isinstance(claim, Claim):
             raise exceptions.InvalidClaim(f"A claim must be a Claim(consumer, deltas), not {type(claim).__name__}.")
         deltas = check_deltas(claim.deltas, known)
-        named = ((field, getattr(claim, field)) for field in ("consumer", "provider", "source"))
+        named = ((field, getattr(claim, field)) for field in ("consumer", "source"))
         names = {field: check_name(field, name) for field, name in named if name is not None}
+        provider = None if claim.provider is None else _check_provider(claim.provider, deltas)
         pod = None if claim.pod is None else _check_pod(claim.pod, claim.provider)
-        checked.append(Claim(names.pop("consumer", None), deltas, check_group(claim.group), pod=pod, **names))
+        group = check_group(claim.group)
+        checked.append(Claim(names.pop("consumer", None), deltas, group, provider=provider, pod=pod, **names))
     if not checked:
         raise exceptions.InvalidClaim("There is nothing to reserve: no claim was given.")
     if len(checked) > 1:
@@ -337,7 +339,21 @@ def _check_together(claims: Sequence[Claim]) -> None:
             raise exceptions.InvalidDelta(resource, total, "the sum of the claims is too large")
 
 
-def _check_pod(pod: object, provider: str | None) -> str | PodChoice:
+def _check_provider(provider: object, deltas: Mapping[str, int]) -> str | dict[str, str]:
+    """One provider, or {resource: provider}. Raises InvalidClaim, InvalidName."""
+    if not isinstance(provider, Mapping):
+        return check_name("provider", provider)
+    for resource in provider.keys() - deltas.keys():
+        raise exceptions.InvalidClaim(f"The claim names a provider of {text_of(resource)}, but no amount of it.")
+    for resource in sorted(deltas.keys() - provider.keys()):
+        raise exceptions.InvalidClaim(f"The claim names a provider of other resources, but none of {resource}.")
+    checked = {resource: check_name("provider", provider[resource]) for resource in deltas}
+    if ANY in checked.values():
+        raise exceptions.InvalidClaim("A claim names a provider of each resource, or ANY for the whole claim.")
+    return checked
+
+
+def _check_pod(pod: object, provider: object) -> str | PodChoice:
     if provider != ANY:
         raise exceptions.InvalidClaim(
             "A claim in a pod is at any provider of the pod: set the provider to ANY (`--provider any`)."

@@ -83,7 +83,7 @@ def _read(connection: Connection) -> State:
     uuids = {}
     for provider in resource_providers.list_providers(connection):
         uuids[provider.name] = provider.uuid
-        values = {name: getattr(provider, name) for name in ("name", "parent", "can_host", "pod")}
+        values = {name: getattr(provider, name) for name in ("name", "parent", "can_host", "pod", "served_by")}
         state["provider", None, None, None, provider.uuid] = values
     for record in inventories.read(connection).values():
         names = ("total", "reserved", "min_unit", "max_unit", "step_size")

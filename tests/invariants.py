@@ -29,7 +29,7 @@ QUERIES = {
         "id, usage_id, project_id, resource, delta, state, deleted, live, deleted_at, consumer_id, provider_id",
     ),
     "inventories": ("inventories", "provider_id, resource, capacity, used, free, used_elsewhere"),
-    "allocations": ("allocations", "provider_id, resource, used"),
+    "allocations": ("allocations", "resource_provider_id, resource_class, used"),
     "providers": ("resource_providers WHERE pod IS NOT NULL", "id, pod"),
     "edges": ("projects", "project_id, parent_id"),
 }
@@ -175,7 +175,7 @@ def _check_capacity(inventories: Sequence[Any], rows: Sequence[Any], allocations
             sums[row.provider_id, row.resource] += row.delta
     allocated: collections.Counter[tuple[int, str]] = collections.Counter()
     for row in allocations:
-        allocated[row.provider_id, row.resource] += row.used
+        allocated[row.resource_provider_id, row.resource_class] += row.used
     faults = [] if allocated == sums else [f"the view allocations has {allocated}, should have {sums}"]
     for inventory in inventories:
         key = (inventory.provider_id, inventory.resource)

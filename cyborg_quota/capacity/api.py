@@ -148,6 +148,50 @@ class Capacity(Subject):
         name, author = validation.check_name("provider", provider), validation.author_of(context, reason)
         return self._set_provider(name, author, can_host=bool(can_host))
 
+    @admin_call
+    def set_served(
+        self,
+        context: Context,
+        provider: str,
+        *,
+        add: Collection[str] = (),
+        remove: Collection[str] = (),
+        reason: str | None = None,
+    ) -> Provider:
+        """Let a shared pool serve these providers (``add``), and no longer those (``remove``); return the pool.
+
+        A claim with ANY then takes from the pool what the provider that it chooses has no inventory of. A provider is
+        served by one pool, of its own pod. Raises ProviderNotFound, InvalidRequest (it is no shared pool),
+        ProviderInUse (another pool serves a provider, or it is in another pod).
+        """
+        name, author = validation.check_name("provider", provider), validation.author_of(context, reason)
+        added, removed = validation.check_names("provider", add), validation.check_names("provider", remove)
+
+        def work(connection: Connection) -> tuple[Provider, list[RecordedChange]]:
+            pool_id, pool = self._lock(connection, name, None)
+            if pool.can_host:
+                raise exceptions.InvalidRequest(f"Provider {pool.name} is no shared pool: see `provider set --shared`.")
+            changes = []
+            for served in dict.fromkeys((*added, *removed)):
+                served_id, before = self._lock(connection, served, None)
+                if served not in added and before.served_by != pool.name:
+                    continue
+                if served in added and before.served_by not in (None, pool.name):
+                    reason = f"{before.served_by} serves it"
+                elif served in added and (before.pod != pool.pod or served_id == pool_id):
+                    reason = "it is in another pod, or the pool itself"
+                else:
+                    reason = ""
+                if reason:
+                    raise exceptions.ProviderInUse(before.name, None, reason, change=f"served by {pool.name}")
+                resource_providers.set_served_by(connection, served_id, pool_id if served in added else None)
+                after = self._find(connection, before.uuid).provider
+                values = _provider_values(before), _provider_values(after)
+                changes.append(_provider_change("set provider", before, *values))
+            return self._find(connection, pool.uuid).provider, changes
+
+        return self._change(author, work)
+
     def _set_provider(self, name: str, author: Author, **values: Any) -> Provider:
         def work(connection: Connection) -> tuple[Provider, list[RecordedChange]]:
             if values.get("pod") is not None:
@@ -155,6 +199,10 @@ class Capacity(Subject):
             provider_id, before = self._lock(connection, name, None)
             changed = dataclasses.replace(before, **values)
             if changed != before:
+                is_associated = before.served_by is not None or resource_providers.serves(connection, provider_id)
+                if is_associated and (changed.pod != before.pod or changed.can_host):
+                    reason = "it serves another provider, or is served: see `provider set --stop-serving`"
+                    raise exceptions.ProviderInUse(before.name, None, reason, change="changed")
                 if "pod" in values and not inventory_rows.lock_unused(connection, provider_id):
                     reason, change = f"it has claims; {_HOW_TO_LIST % before.name}", "moved to another pod"
                     raise exceptions.ProviderInUse(before.name, None, reason, change=change)
@@ -173,13 +221,20 @@ class Capacity(Subject):
 
     @admin_call
     def remove_provider(self, context: Context, provider: str, *, reason: str | None = None) -> None:
-        """Remove a provider and its inventories. Raises ProviderNotFound, ProviderInUse (it has claims or children)."""
+        """Remove a provider and its inventories.
+
+        Raises ProviderNotFound, ProviderInUse (it has claims or children, or serves others).
+        """
         name = validation.check_name("provider", provider)
 
         def work(connection: Connection) -> tuple[None, list[RecordedChange]]:
             provider_id, present = self._lock(connection, name, None)
             if resource_providers.has_children(connection, provider_id):
                 raise exceptions.ProviderInUse(present.name, None, "other providers are nested in it")
+            if resource_providers.serves(connection, provider_id):
+                raise exceptions.ProviderInUse(
+                    present.name, None, "it serves others (see `provider set --stop-serving`)"
+                )
             removed = _remove_inventories(connection, provider_id, present)
             resource_providers.delete(connection, provider_id)
             return None, [*removed, _provider_change("remove provider", present, _provider_values(present), None)]
@@ -460,6 +515,7 @@ def _provider_values(provider: Provider) -> Value:
         "parent": provider.parent,
         "can_host": provider.can_host,
         "pod": provider.pod,
+        "served_by": provider.served_by,
     }
 
 

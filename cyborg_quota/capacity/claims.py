@@ -23,7 +23,7 @@ from oslo_log import log as logging
 from cyborg_quota import exceptions, units
 from cyborg_quota.capacity import tables
 from cyborg_quota.capacity.selection import BestFit, ProviderSelection
-from cyborg_quota.capacity.tables import Candidate
+from cyborg_quota.capacity.tables import Candidate, Share
 from cyborg_quota.conf import plugins
 from cyborg_quota.db import inventories, resource_providers
 from cyborg_quota.db.database import Connection, Database
@@ -92,8 +92,8 @@ class CapacityEnforcer(Enforcer):
         call are placed one after the other, so that a set of claims with ANY that would fit in another arrangement may
         be refused. Raises ProviderNotFound.
         """
-        named = [item for item in _named(pending) if item.provider_id is None]
-        found = self._cache.provider_ids({str(item.claim.provider) for item in named})
+        named = [item for item in _named(pending) if not item.provider_ids]
+        found = self._cache.provider_ids(_names(named))
         places = None if found is None else self._cache.places(_keys(named, found))
         if found is not None and places is not None:
             _choose_named(named, found, places)
@@ -111,7 +111,7 @@ class CapacityEnforcer(Enforcer):
 
     def _ids_of(self, connection: Connection, named: Iterable[PendingClaim]) -> dict[str, int]:
         """The ids of the providers that these claims name. Raises ProviderNotFound."""
-        found = find_providers(self._database, connection, {str(item.claim.provider) for item in named})
+        found = find_providers(self._database, connection, _names(named))
         return {name: stored.id for name, stored in found.items()}
 
     def place(
@@ -137,7 +137,7 @@ class CapacityEnforcer(Enforcer):
                     item.tried.clear()
                 return True
             for item in claims:
-                item.choose(None, None, {})
+                item.choose({}, {})
         return False
 
     def _place_equal(
@@ -148,35 +148,61 @@ class CapacityEnforcer(Enforcer):
         tried: Collection[int],
         pod: str | None,
     ) -> bool:
-        """Place claims of equal amounts: each takes the best provider that is left. False: not all of them fit."""
-        amounts = claims[0].claim.deltas
-        limit = _CANDIDATES + len(claims) + len(tried)
+        """Place claims of equal amounts: each takes the best provider that is left. False: not all of them fit.
+
+        Those that fit at no single provider take from one and from the shared pool that serves it.
+        """
         waiting = list(reversed(claims))
+        self._place_beside(connection, waiting, taken, tried, pod=pod)
+        for share in tables.find_shares(connection, claims[0].claim.deltas, pod) if waiting else ():
+            self._place_beside(connection, waiting, taken, tried, pod=pod, share=share)
+        return not waiting
+
+    def _place_beside(
+        self,
+        connection: Connection,
+        waiting: list[PendingClaim],
+        taken: Taken,
+        tried: Collection[int],
+        *,
+        pod: str | None,
+        share: Share | None = None,
+    ) -> None:
+        """Place as many claims as fit, the last one first, and remove them. ``share``: what they take from a pool."""
+        limit = _CANDIDATES + len(waiting) + len(tried)
         while waiting:
-            avoided = taken.full_pods(waiting[-1])
-            found = tables.find_candidates(connection, amounts, self._selection.order, limit, pod, avoided=avoided)
+            amounts, avoided = waiting[-1].claim.deltas, taken.full_pods(waiting[-1])
+            if share is not None and (
+                share.pool_id in tried or share.pod in avoided or not _fits(taken.left(share.pool), amounts)
+            ):
+                return
+            order = self._selection.order
+            found = tables.find_candidates(connection, amounts, order, limit, pod, avoided=avoided, share=share)
             heap: list[tuple[int, float, Candidate]] = []
             for one in found:
                 if one.provider_id not in tried:
-                    self._push(heap, taken.left(one), amounts)
+                    self._push(heap, taken.left(one), one, amounts)
             while waiting and heap and taken.full_pods(waiting[-1]) == avoided:
                 _, _, chosen = heapq.heappop(heap)
-                item, provider_id = waiting.pop(), chosen.provider_id
-                places = {InventoryKey(provider_id, name): chosen.inventory_ids[name] for name in amounts}
-                item.choose(provider_id, chosen.pod, places)
+                if not _fits(taken.left(chosen), amounts):  # another provider has taken from the pool
+                    continue
+                item = waiting.pop()
+                keys = {name: chosen.key(name) for name in amounts}
+                places = {key: Place(chosen.inventory_ids[name], chosen.pod) for name, key in keys.items()}
+                item.choose({name: key.provider_id for name, key in keys.items()}, places)
                 taken.add(item)
-                left = {name: free - amounts[name] for name, free in chosen.free.items()}
-                self._push(heap, chosen._replace(free=left), amounts)
+                self._push(heap, taken.left(chosen), chosen, amounts)
             if waiting and not heap:  # claims of other amounts use up those that were read, or no more exist
                 if len(found) < limit:
-                    return False
+                    return
                 limit *= 2
-        return True
 
-    def _push(self, heap: list[tuple[int, float, Candidate]], left: Candidate, amounts: Mapping[str, int]) -> None:
-        """Add a candidate that still fits the amounts."""
-        if all(left.free[resource] >= amount for resource, amount in amounts.items()):
-            heapq.heappush(heap, (self._selection.rank(left, amounts), random.random(), left))
+    def _push(
+        self, heap: list[tuple[int, float, Candidate]], left: Candidate, one: Candidate, amounts: Mapping[str, int]
+    ) -> None:
+        """Add a candidate if what is left there still fits the amounts."""
+        if _fits(left, amounts):
+            heapq.heappush(heap, (self._selection.rank(left, amounts), random.random(), one))
 
     # --- In the transaction ---
 
@@ -240,13 +266,15 @@ class CapacityEnforcer(Enforcer):
         if not isinstance(refusal, Refused):
             return False
         named = _named(pending)
-        self._cache.forget([str(item.claim.provider) for item in named])
+        self._cache.forget(_names(named))
         takers = [item for item in pending if refusal.inventory_id in item.inventory_ids.values()]
         if not takers:
             return False
         if all(item.claim.provider == ANY for item in takers):
             for item in takers:
-                item.tried.add(item.provider_id or 0)
+                item.tried.update(
+                    key.provider_id for key, taken in item.inventory_ids.items() if taken == refusal.inventory_id
+                )
             return True
         chosen = {key: inventory_id for item in pending for key, inventory_id in item.inventory_ids.items()}
         places = self._database.read_synced(lambda connection: inventories.places_of(connection, chosen))
@@ -277,7 +305,7 @@ class CapacityEnforcer(Enforcer):
     def _violations(self, connection: Connection, named: Sequence[PendingClaim]) -> list[CapacityOver]:
         """The reasons why claims with a named provider do not fit; each once."""
         found = self._ids_of(connection, named)
-        amounts = [(str(item.claim.provider), *one) for item in named for one in item.claim.deltas.items()]
+        amounts = [(item.named[one[0]], *one) for item in named for one in item.claim.deltas.items()]
         totals: Counter[InventoryKey] = Counter()
         for name, resource, amount in amounts:
             totals[InventoryKey(found[name], resource)] += amount
@@ -312,12 +340,16 @@ class CapacityEnforcer(Enforcer):
         return tables.sums(connection), {}
 
     def confirm(self, item: PendingClaim, held: Sequence[Row]) -> None:
-        """The consumer must hold at the provider that the claim names, or at any for ANY."""
-        if item.claim.provider is None:
+        """The consumer must hold at the providers that the claim names, or at any for ANY."""
+        provider = item.claim.provider
+        if provider is None:
             return
-        providers = {row.provider_id for row in held}
-        if None in providers if item.claim.provider == ANY else providers != {item.provider_id}:
-            raise conflict(item.claim, held, provider=str(item.claim.provider))
+        providers = {row.resource: row.provider_id for row in held}
+        if None in providers.values() if provider == ANY else providers != item.provider_ids:
+            text = (
+                provider if isinstance(provider, str) else ", ".join(f"{one}={name}" for one, name in provider.items())
+            )
+            raise conflict(item.claim, held, provider=text)
 
 
 class ProviderCache:
@@ -379,12 +411,11 @@ class Taken:
         for key in item.inventory_ids:
             amount = item.claim.deltas[key.resource]
             self._at_providers[key] += amount
-            self._in_pods[key.resource, item.counted_pod] += amount
+            self._in_pods[key.resource, item.pods[key.resource]] += amount
 
     def left(self, candidate: Candidate) -> Candidate:
         """The candidate with what is left there."""
-        keys = {resource: InventoryKey(candidate.provider_id, resource) for resource in candidate.free}
-        left = {resource: free - self._at_providers[keys[resource]] for resource, free in candidate.free.items()}
+        left = {name: free - self._at_providers[candidate.key(name)] for name, free in candidate.free.items()}
         return candidate._replace(free=left)
 
     def full_pods(self, item: PendingClaim) -> set[str]:
@@ -409,18 +440,23 @@ def find_providers(database: Database, connection: Connection, names: set[str]) 
 
 def _named(pending: Iterable[PendingClaim]) -> list[PendingClaim]:
     """The claims that name a provider."""
-    return [item for item in pending if item.claim.provider not in (None, ANY)]
+    return [item for item in pending if item.named]
+
+
+def _names(named: Iterable[PendingClaim]) -> set[str]:
+    """The providers that claims name."""
+    return {name for item in named for name in item.named.values()}
 
 
 def _anywhere(pending: Iterable[PendingClaim]) -> list[PendingClaim]:
     """The claims at any provider, in any pod or in none, that are not placed yet."""
-    waiting = [item for item in pending if item.claim.provider == ANY and item.provider_id is None]
+    waiting = [item for item in pending if item.claim.provider == ANY and not item.provider_ids]
     return [item for item in waiting if item.claim.pod is None]
 
 
 def _keys(named: Iterable[PendingClaim], found: Mapping[str, int]) -> list[InventoryKey]:
     """The inventories of claims that name a provider. ``found``: the ids of the providers."""
-    return [InventoryKey(found[str(item.claim.provider)], resource) for item in named for resource in item.claim.deltas]
+    return [InventoryKey(found[name], resource) for item in named for resource, name in item.named.items()]
 
 
 def _choose_named(
@@ -428,10 +464,12 @@ def _choose_named(
 ) -> None:
     """Choose the inventories of claims that name a provider; a claim of which one does not exist stays incomplete."""
     for item in named:
-        provider_id = found[str(item.claim.provider)]
         existing = {key: places[key] for key in _keys([item], found) if key in places}
-        pod = next((place.pod for place in existing.values()), None)
-        item.choose(provider_id, pod, {key: place.inventory_id for key, place in existing.items()})
+        item.choose({resource: found[name] for resource, name in item.named.items()}, existing)
+
+
+def _fits(left: Candidate, amounts: Mapping[str, int]) -> bool:
+    return all(free >= amounts[resource] for resource, free in left.free.items())
 
 
 def _refusal(claim: Claim) -> str:

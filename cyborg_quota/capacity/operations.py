@@ -31,6 +31,7 @@ _PROVIDER_COLUMNS: Final = (
     Column("parent", formats.Optional, schema=nullable(NAME)),
     Column("can_host", schema=BOOLEAN),
     Column("pod", formats.Optional, schema=nullable(NAME)),
+    Column("served_by", formats.Optional, schema=nullable(NAME)),
     Column("generation", schema=COUNT),
 )
 INVENTORY_COLUMNS: Final = (
@@ -61,6 +62,12 @@ _REPORT_COLUMNS: Final = (
 
 _PROVIDER: Final = Argument("provider", metavar="PROVIDER", help="the provider's name or UUID")
 _OF_PROVIDER: Final = Argument("--provider", metavar="PROVIDER", help="only of this provider: a name or UUID")
+
+
+def _served(name: str, text: str) -> Argument:
+    return Argument(name, action="append", metavar="PROVIDER", help=text, schema={"type": "array", "items": NAME})
+
+
 _PROVIDERS: Final = "/v2/quota_providers"
 _CAPACITY: Final = "/v2/quota_capacity"
 _ONE: Final = f"{_PROVIDERS}/{{provider}}"
@@ -68,14 +75,27 @@ _OF_ONE: Final = f"{_ONE}/inventories"
 
 
 def _set_provider(
-    caller: Any, provider: str, pod: str | None, *, no_pod: bool, can_host: bool | None, reason: str | None
+    caller: Any,
+    provider: str,
+    pod: str | None,
+    *,
+    no_pod: bool,
+    can_host: bool | None,
+    serves: list[str] | None,
+    stop_serving: list[str] | None,
+    reason: str | None,
 ) -> Provider:
-    has_pod, capacity = no_pod or pod is not None, caller.engine.capacity
-    if has_pod == (can_host is not None):
-        raise exceptions.InvalidRequest("Change either the pod of the provider, or whether it is shared.")
+    has_pod, has_served, capacity = no_pod or pod is not None, bool(serves or stop_serving), caller.engine.capacity
+    if has_pod + has_served + (can_host is not None) != 1:
+        raise exceptions.InvalidRequest(
+            "Change either the pod of the provider, or whether it is shared, or which providers it serves."
+        )
     changed: Provider
     if has_pod:
         changed = capacity.set_pod(caller.elevated, provider, pod, reason=reason)
+    elif has_served:
+        given = {"add": serves or (), "remove": stop_serving or ()}
+        changed = capacity.set_served(caller.elevated, provider, **given, reason=reason)
     else:
         changed = capacity.set_can_host(caller.elevated, provider, can_host=bool(can_host), reason=reason)
     return changed
@@ -171,12 +191,14 @@ OPERATIONS: Final = (
         route=Route("GET", _ONE, policy.CAPACITY, "provider", "Provider", errors=(404,)),
     ),
     Operation(
-        """Put a provider into a pod, or make it a shared pool.
+        """Put a provider into a pod, make it a shared pool, or say which providers a pool serves.
 
         A provider that has claims stays in its pod. --provider any does not choose a
-        shared pool; claims that a provider has when it becomes one stay there.
+        shared pool; claims that a provider has when it becomes one stay there. But it
+        takes from the pool what a provider that the pool serves has no inventory of.
+        A provider is served by one pool, of its own pod.
         """,
-        "cyborg-quota provider set node1 --pod pod1",
+        "cyborg-quota provider set node1 --pod pod1\n  cyborg-quota provider set pool1 --serves node1 --serves node2",
         _set_provider,
         (
             _PROVIDER,
@@ -201,6 +223,8 @@ OPERATIONS: Final = (
                     help="no shared pool",
                 ),
             ),
+            _served("--serves", "a provider that this shared pool serves; may be repeated"),
+            _served("--stop-serving", "a provider that it serves no longer; may be repeated"),
             arguments.CAPACITY_REASON,
         ),
         _PROVIDER_COLUMNS,

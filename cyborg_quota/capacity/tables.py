@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from cyborg_quota.db import clock, dialects, paging, reservations
 from cyborg_quota.db import resource_providers as providers
 from cyborg_quota.db.inventories import ELSEWHERE, fits_units
-from cyborg_quota.db.models import inventories, resource_notices, resource_providers
+from cyborg_quota.db.models import inventories, provider_associations, resource_notices, resource_providers
 from cyborg_quota.db.prepared import Statement
 from cyborg_quota.types import InventoryKey, ResourceKey
 from cyborg_quota.types.capacity import CapacityDrift, CapacityNotice, FreeInventories, ResourceUse
@@ -28,6 +28,7 @@ from cyborg_quota.types.capacity import CapacityDrift, CapacityNotice, FreeInven
 _row = inventories.c
 _provider = resource_providers.c
 _notice = resource_notices.c
+_association = provider_associations.c
 _COUNT = sa.func.count().label("number")
 
 _INDEXES: Final = ("ix_inventories_free", "ix_inventories_provider")
@@ -43,12 +44,43 @@ _STARTS: Final = 2**20
 
 
 class Candidate(NamedTuple):
-    """A provider that fits a claim: its id, by resource the id of the inventory and what is free there, its pod."""
+    """A provider that fits a claim: its id, by resource the id of the inventory and what is free there, its pod.
+
+    ``pool_id``: the shared pool from which the resources of ``shared`` are taken; None: all are from the provider.
+    """
 
     provider_id: int
     inventory_ids: dict[str, int]
     free: dict[str, int]
     pod: str | None = None
+    pool_id: int | None = None
+    shared: Collection[str] = ()
+
+    def key(self, resource: str) -> InventoryKey:
+        """The inventory from which a resource is taken."""
+        pool_id = self.pool_id if resource in self.shared else None
+        return InventoryKey(self.provider_id if pool_id is None else pool_id, resource)
+
+
+class Share(NamedTuple):
+    """What a shared pool gives to the providers that it serves and that have no inventory of these resources.
+
+    By resource, the id of the inventory of the pool, and what is free there.
+    """
+
+    pool_id: int
+    pod: str | None
+    inventory_ids: dict[str, int]
+    free: dict[str, int]
+
+    @property
+    def pool(self) -> Candidate:
+        """The pool itself, with these resources alone."""
+        return Candidate(self.pool_id, self.inventory_ids, self.free, self.pod)
+
+    def rest(self, amounts: Mapping[str, int]) -> dict[str, int]:
+        """What the providers themselves must have."""
+        return {resource: amount for resource, amount in amounts.items() if resource not in self.free}
 
 
 def _largest_first(amounts: Mapping[str, int]) -> list[str]:
@@ -107,17 +139,19 @@ def fitting(size: int) -> tuple[list[Any], Any, list[sa.ColumnElement[bool]]]:
 
 @functools.lru_cache(maxsize=64)
 def _statement(
-    dialect: dialects.Dialect, size: int, order: Order, *, in_pod: bool, avoided: int, is_equal: bool
+    dialect: dialects.Dialect, size: int, order: Order, *, in_pod: bool, avoided: int, is_equal: bool, lacking: int
 ) -> Statement:
     """The query of ``find_candidates`` for this number of resources.
 
     ``in_pod``: only providers of the pod with the name ``b_pod``. ``avoided``: none of the pods with the names
     ``b_avoided_0``, ``b_avoided_1``, ... ``is_equal``: only those with ``b_free`` units, from a random provider on.
+    ``lacking`` not 0: only those that the pool ``b_pool`` serves, without this number of resources.
     """
     tables, source, conditions = fitting(size)
     first = tables[0]
     # The last table: most providers may lack the second resource.
     conditions.append(providers.hosts(tables[-1].c.provider_id, in_pod=in_pod, avoided=avoided))
+    conditions += _is_served(first.c.provider_id, lacking) if lacking else []
     indexes = _INDEXES[:1] if size == 1 and order != "provider" else _INDEXES
     if is_equal:
         least, greatest = (sa.select(of(_row.provider_id)).scalar_subquery() for of in (sa.func.min, sa.func.max))
@@ -158,18 +192,23 @@ def find_candidates(
     pod: str | None = None,
     *,
     avoided: Collection[str] = (),
+    share: Share | None = None,
 ) -> list[Candidate]:
     """Up to ``limit`` providers that can host and fit all ``amounts``, in ``order`` of the first resource.
 
     Where more have as much free as the first one, a second query returns random ones of them. ``pod``: only those of
     this pod; None: all. ``avoided``: none of these pods. The index on (resource, free) serves the first resource, and
-    the unique key of the inventories the others.
+    the unique key of the inventories the others. ``share``: only providers that take the rest from there.
     """
-    parameters = {"b_limit": limit, "b_pod": pod, **amount_arguments(amounts)}
+    if share is not None:
+        amounts = share.rest(amounts)
+        if not amounts:
+            return [share.pool]
+    parameters = {"b_limit": limit, "b_pod": pod, **amount_arguments(amounts), **_share_arguments(share)}
     parameters.update({f"b_avoided_{index}": name for index, name in enumerate(sorted(avoided))})
 
     def read(bounds: Mapping[str, int]) -> dict[int, Candidate]:
-        how = {"in_pod": pod is not None, "is_equal": bool(bounds)}
+        how = {"in_pod": pod is not None, "is_equal": bool(bounds), "lacking": 0 if share is None else len(share.free)}
         statement = _statement(dialects.of(connection), len(amounts), order, avoided=len(avoided), **how)
         found: dict[int, Candidate] = {}
         for row in statement(connection, {**parameters, **bounds}):
@@ -181,7 +220,90 @@ def find_candidates(
     free = {one.free[_largest_first(amounts)[0]] for one in found.values()}
     if order != "provider" and len(found) == limit and len(free) == 1:
         found = {**read({"b_free": free.pop(), "b_start": random.randrange(_STARTS)}), **found}
-    return list(found.values())[:limit]
+    chosen = list(found.values())[:limit]
+    if share is None:
+        return chosen
+    return [
+        Candidate(
+            one.provider_id,
+            one.inventory_ids | share.inventory_ids,
+            one.free | share.free,
+            one.pod,
+            share.pool_id,
+            share.free.keys(),
+        )
+        for one in chosen
+    ]
+
+
+# --- Shared pools ---
+
+
+def _is_served(provider_id: Any, lacking: int) -> list[sa.ColumnElement[bool]]:
+    """Whether the pool ``b_pool`` serves a provider, which has no inventory of ``b_lacking_0``, ``b_lacking_1``, ..."""
+    other = inventories.alias("lacking")
+    names = [sa.bindparam(f"b_lacking_{index}", type_=_row.resource.type) for index in range(lacking)]
+    is_of_pool = _association.provider_id == sa.bindparam("b_pool", type_=sa.Integer)
+    return [
+        sa.exists().where(_association.served_id == provider_id, is_of_pool),
+        ~sa.exists().where(other.c.provider_id == provider_id, other.c.resource.in_(names)),
+    ]
+
+
+def _share_arguments(share: Share | None) -> dict[str, Any]:
+    if share is None:
+        return {}
+    return {"b_pool": share.pool_id, **{f"b_lacking_{index}": name for index, name in enumerate(sorted(share.free))}}
+
+
+_MOST_SHARED: Final = 30
+"""The most resources of one claim that pools may have."""
+
+
+def find_shares(connection: sa.Connection, amounts: Mapping[str, int], pod: str | None = None) -> list[Share]:
+    """What shared pools give to a claim: for each pool, and for each set of resources that some of its providers lack.
+
+    The smallest sets first, so that providers take from a pool what they must. ``pod``: only in this pod.
+    """
+    serving = connection.scalars(sa.select(_association.provider_id).distinct()).all()
+    if not serving:
+        return []
+    fitting = wanted(len(amounts))
+    of_pool = sa.select(_row.provider_id, _provider.pod, _row.resource, _row.id, _row.free)
+    of_pool = of_pool.select_from(
+        fitting.join(inventories, fits_wanted(_row, fitting)).join(resource_providers, _provider.id == _row.provider_id)
+    ).where(_row.provider_id.in_(serving))
+    pools: dict[int, Share] = {}
+    for row in connection.execute(of_pool.where(*paging.given((_provider.pod, pod))), amount_arguments(amounts)):
+        share = pools.setdefault(row.provider_id, Share(row.provider_id, row.pod, {}, {}))
+        share.inventory_ids[row.resource], share.free[row.resource] = row.id, row.free
+    if not pools:
+        return []
+    # Of each provider that is served, the resources that it has, as the sum of powers of two.
+    names = sorted({name for share in pools.values() for name in share.free})[:_MOST_SHARED]
+    bits = sa.case(
+        *((_row.resource == name, sa.literal_column(str(2**bit))) for bit, name in enumerate(names)), else_=0
+    )
+    its_own = sa.and_(_row.provider_id == _association.served_id, _row.resource.in_(names))
+    of_served = (
+        sa.select(_association.provider_id, sa.func.sum(bits).label("own"))
+        .select_from(
+            provider_associations.join(resource_providers, _provider.id == _association.served_id).outerjoin(
+                inventories, its_own
+            )
+        )
+        .where(_provider.can_host == 1, _association.provider_id.in_(sorted(pools)))
+        .group_by(_association.provider_id, _association.served_id)
+        .subquery("of_served")
+    )
+    shares = []
+    for pool_id, own in connection.execute(sa.select(of_served.c.provider_id, of_served.c.own).distinct()):
+        pool = pools[pool_id]
+        lacking = [name for bit, name in enumerate(names) if not int(own) >> bit & 1]
+        if lacking and pool.free.keys() >= set(lacking):
+            ids, free = ({name: of[name] for name in lacking} for of in (pool.inventory_ids, pool.free))
+            shares.append(pool._replace(inventory_ids=ids, free=free))
+    return sorted(shares, key=lambda share: (len(share.free), sorted(share.free), share.pool_id))
 
 
 # --- What is free ---
@@ -192,13 +314,24 @@ def read_free(
 ) -> dict[str, dict[str | None, list[FreeInventories]]]:
     """The inventories that have something free, by resource and pod (None: in none).
 
-    Of one provider, or of all that can host (None); ``pod``: only those of this pod.
+    Of one provider, or (None) of all that can host, and of the pools that serve one of these, if it has no inventory of
+    the resource. ``pod``: only those of this pod.
 
     SELECT resource, pod, free, min_unit, max_unit, step_size, count(*) FROM inventories JOIN resource_providers
-    WHERE resource IN (...) AND free > 0 AND can_host = 1 GROUP BY resource, pod, free, min_unit, max_unit, step_size
+    WHERE resource IN (...) AND free > 0 AND (can_host = 1 OR EXISTS (...))
+    GROUP BY resource, pod, free, min_unit, max_unit, step_size
     """
+    served, its_own = resource_providers.alias("served"), inventories.alias("its_own")
+    has_own = sa.exists().where(its_own.c.provider_id == served.c.id, its_own.c.resource == _row.resource)
+    is_shared = sa.exists().where(
+        _association.provider_id == _row.provider_id,
+        served.c.id == _association.served_id,
+        served.c.can_host == 1,
+        ~has_own.correlate(served, inventories),
+    )
+    which = sa.or_(_provider.can_host == 1, is_shared) if provider_id is None else _row.provider_id == provider_id
     columns = (_row.resource, _provider.pod, _row.free, _row.min_unit, _row.max_unit, _row.step_size)
-    conditions = [_row.resource.in_(sorted(resources)), _row.free > 0, *_which(_row, provider_id, pod)]
+    conditions = [_row.resource.in_(sorted(resources)), _row.free > 0, which, *paging.given((_provider.pod, pod))]
     source = inventories.join(resource_providers, _provider.id == _row.provider_id)
     query = sa.select(*columns, _COUNT).select_from(source).where(*conditions).group_by(*columns)
     found: dict[str, dict[str | None, list[FreeInventories]]] = {resource: {} for resource in resources}
@@ -207,15 +340,34 @@ def read_free(
     return found
 
 
-def _which(row: Any, provider_id: int | None, pod: str | None) -> list[sa.ColumnElement[bool]]:
-    conditions = [_provider.can_host == 1] if provider_id is None else [row.provider_id == provider_id]
-    return conditions if pod is None else [*conditions, _provider.pod == pod]
-
-
 def count_bundles(
     connection: sa.Connection, bundle: Mapping[str, int], provider_id: int | None, pod: str | None = None
 ) -> dict[str | None, int]:
-    """How many bundles fit, each of them at one provider, by pod. ``provider_id``, ``pod``: as in ``read``.
+    """How many bundles fit, each of them at one provider, by pod. ``provider_id``, ``pod``: as in ``read_free``.
+
+    Those that fit at a provider and the pool that serves it are counted in the order in which ANY chooses them.
+    """
+    found = _count_own(connection, bundle, provider_id, pod)
+    left: dict[InventoryKey, int] = {}
+    for share in find_shares(connection, bundle, pod) if provider_id is None else ():
+        keys = {InventoryKey(share.pool_id, resource): bundle[resource] for resource in share.free}
+        left = {**{key: share.free[key.resource] for key in keys}, **left}
+        number = min(left[key] // amount for key, amount in keys.items())
+        if rest := share.rest(bundle):
+            number = min(number, sum(_count_own(connection, rest, None, pod, share).values()))
+        left.update({key: left[key] - number * amount for key, amount in keys.items()})
+        found[share.pod] = found.get(share.pod, 0) + number
+    return found
+
+
+def _count_own(
+    connection: sa.Connection,
+    bundle: Mapping[str, int],
+    provider_id: int | None,
+    pod: str | None,
+    share: Share | None = None,
+) -> dict[str | None, int]:
+    """How many bundles fit at providers by their own inventories, by pod.
 
     SELECT pod, sum(bundles) FROM (
         SELECT provider_id, min(free / amount) AS bundles FROM wanted JOIN inventories ON <it fits the amount>
@@ -228,14 +380,16 @@ def count_bundles(
     bundles = sa.func.min((_row.free - _row.free % amount) // amount).label("bundles")
     query = sa.select(_row.provider_id, bundles).select_from(amounts.join(inventories, fits_wanted(_row, amounts)))
     query = query.where(*paging.given((_row.provider_id, provider_id)))
+    query = query.where(*([] if share is None else _is_served(_row.provider_id, len(share.free))))
     at_provider = query.group_by(_row.provider_id).having(sa.func.count() == len(bundle)).subquery("at_provider")
     by_pod = (
         sa.select(_provider.pod, sa.func.sum(at_provider.c.bundles))
         .select_from(at_provider.join(resource_providers, _provider.id == at_provider.c.provider_id))
-        .where(*_which(at_provider.c, provider_id, pod))
+        .where(*paging.given((_provider.can_host, 1 if provider_id is None else None), (_provider.pod, pod)))
         .group_by(_provider.pod)
     )
-    return {in_pod: int(number) for in_pod, number in connection.execute(by_pod, amount_arguments(bundle))}
+    parameters = {**amount_arguments(bundle), **_share_arguments(share)}
+    return {in_pod: int(number) for in_pod, number in connection.execute(by_pod, parameters)}
 
 
 _FREE_OR_0 = sa.case((_row.free > 0, _row.free), else_=sa.literal_column("0"))
@@ -333,8 +487,8 @@ def recount(connection: sa.Connection, key: InventoryKey) -> tuple[int, int] | N
 
 
 def pods_that_fit(connection: sa.Connection, amounts: Mapping[str, int]) -> set[str]:
-    """The pods with a provider that can host and fits all ``amounts``."""
-    rows = _pods_statement(len(amounts))(connection, amount_arguments(amounts))
+    """The pods with a provider that can host and fits all ``amounts``, or with a pool that may add what it lacks."""
+    rows = [*_pods_statement(len(amounts))(connection, amount_arguments(amounts)), *find_shares(connection, amounts)]
     return {row.pod for row in rows if row.pod is not None}
 
 

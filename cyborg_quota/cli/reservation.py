@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from cyborg_quota import Claim, Reservation
@@ -29,16 +29,30 @@ def _reserve(
     **given: Any,
 ) -> Table:
     chosen = _pod(given.pop("pod"), zone, affinity)
-    claim = Claim(deltas=deltas, pod=chosen, **given)
+    claim = Claim(deltas=deltas, pod=chosen, provider=_provider(given.pop("provider") or [], deltas), **given)
     uuids = run.engine.reserve_many(run.context, [claim], expire, project_id, group=group)
     reservations = run.engine.list_reservations(run.context, reservations=uuids)
     if claim.provider is None:
         return Table(COLUMNS, reservations)
     if chosen is None:
         return Table((*COLUMNS, PROVIDER), reservations)
-    used = run.engine.capacity.show_provider(run.context, str(reservations[0].provider))  # the same one for all
-    names = Column("provider", value=lambda _: used.name), Column("pod", formats.Optional, lambda _: used.pod)
-    return Table((*COLUMNS, *names), reservations)
+    used = {
+        name: run.engine.capacity.show_provider(run.context, name)
+        for name in {str(reservation.provider) for reservation in reservations}
+    }
+    pod = Column("pod", formats.Optional, lambda one: used[one.provider].pod)
+    return Table((*COLUMNS, PROVIDER, pod), reservations)
+
+
+def _provider(names: list[str], deltas: Mapping[str, int]) -> str | dict[str, str] | None:
+    """The provider of the claim, or of each resource. Raises BadUsage."""
+    pairs = [name.partition("=") for name in names]
+    if len(names) == 1 and pairs[0][0] not in deltas:  # (a name may contain "=")
+        return names[0]
+    by_resource = {resource: name for resource, _, name in pairs}
+    if not all(name for _, _, name in pairs) or len(by_resource) < len(names):
+        raise BadUsage("Give --provider once, or as RESOURCE=PROVIDER for each resource.")
+    return by_resource or None
 
 
 def _pod(name: str | None, zone: str | None, affinity: Any) -> str | PodChoice | None:
@@ -76,8 +90,10 @@ Reserve = base.generate(
             ),
             Argument(
                 "--provider",
+                action="append",
                 metavar="PROVIDER",
-                help="take capacity of this provider (a name or UUID), or of `any` one that fits; prints the provider",
+                help="take capacity of this provider (a name or UUID), or of `any` one that fits; RESOURCE=PROVIDER, "
+                "repeated: of one for each resource; prints the providers",
             ),
             Argument(
                 "--pod",

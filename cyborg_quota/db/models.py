@@ -281,7 +281,7 @@ resource_providers = sa.Table(
     sa.Column("name", _name(), nullable=False),
     # Compared and increased by each change of the provider or of its inventories; a claim does not change it.
     sa.Column("generation", sa.Integer, nullable=False),
-    # 0: a shared pool, which is claimed by its name only.
+    # 0: a shared pool, which is claimed by its name, or with ANY for a provider that it serves.
     sa.Column("can_host", sa.SmallInteger, nullable=False),
     sa.Column("parent_id", sa.Integer),
     sa.Column("pod", _name()),
@@ -290,6 +290,16 @@ resource_providers = sa.Table(
     sa.Index("ix_resource_providers_parent", "parent_id"),
     # An id that is used again would give the ended reservations of one provider to another.
     sqlite_autoincrement=True,
+    **_MYSQL_TABLE,
+)
+
+# The shared pool that serves a provider: what the provider has no inventory of, claims with ANY take from the pool.
+provider_associations = sa.Table(
+    "provider_associations",
+    metadata,
+    sa.Column("served_id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("provider_id", sa.Integer, nullable=False),
+    sa.Index("ix_provider_associations_provider", "provider_id"),
     **_MYSQL_TABLE,
 )
 
@@ -409,12 +419,13 @@ pod_bindings = sa.Table(
 )
 
 _CREATE_VIEW: Any = sa.DDL(  # type: ignore[no-untyped-call]
-    "CREATE VIEW allocations AS SELECT provider_id, consumer_id, resource, delta AS used"
+    "CREATE VIEW allocations AS"
+    " SELECT id, provider_id AS resource_provider_id, consumer_id, resource AS resource_class, delta AS used"
     " FROM reservations WHERE provider_id IS NOT NULL AND live = 1"
 )
 _DROP_VIEW: Any = sa.DDL("DROP VIEW IF EXISTS allocations")  # type: ignore[no-untyped-call]
 
-# The table ``allocations`` of the specification: the live reservations that name a provider. PostgreSQL does not drop a
+# The table ``allocations`` of the specification: the live reservations that take capacity. PostgreSQL does not drop a
 # table that a view reads: the view is created and dropped with the table.
 sa.event.listen(reservations, "after_create", _CREATE_VIEW)
 sa.event.listen(reservations, "before_drop", _DROP_VIEW)

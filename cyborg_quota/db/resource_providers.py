@@ -16,16 +16,23 @@ from typing import Any, Final, NamedTuple
 import sqlalchemy as sa
 
 from cyborg_quota.db import clock, paging
-from cyborg_quota.db.models import resource_providers
+from cyborg_quota.db.models import provider_associations, resource_providers
 from cyborg_quota.db.prepared import ListStatement, any_of
 from cyborg_quota.types.capacity import Provider
 
 _row = resource_providers.c
 _parent = resource_providers.alias("parent")
+_pool = resource_providers.alias("pool")
+_association = provider_associations.c
 _COLUMNS: Final = (
-    _row.id, _row.uuid, _row.name, _row.generation, _row.can_host, _parent.c.name.label("parent"), _row.pod
+    _row.id, _row.uuid, _row.name, _row.generation, _row.can_host, _parent.c.name.label("parent"), _row.pod,
+    _pool.c.name.label("served_by"),
 )  # fmt: skip
-_WITH_PARENT = resource_providers.outerjoin(_parent, _parent.c.id == _row.parent_id)
+_WITH_PARENT = (
+    resource_providers.outerjoin(_parent, _parent.c.id == _row.parent_id)
+    .outerjoin(provider_associations, _association.served_id == _row.id)
+    .outerjoin(_pool, _pool.c.id == _association.provider_id)
+)
 
 
 class StoredProvider(NamedTuple):
@@ -43,6 +50,7 @@ class StoredProvider(NamedTuple):
             can_host=bool(row.can_host),
             parent=row.parent,
             pod=row.pod,
+            served_by=row.served_by,
         )
         return cls(row.id, provider)
 
@@ -121,8 +129,22 @@ def has_children(connection: sa.Connection, provider_id: int) -> bool:
     return connection.execute(query).first() is not None
 
 
+def set_served_by(connection: sa.Connection, provider_id: int, pool_id: int | None) -> None:
+    """Set the shared pool that serves a provider, which the transaction has locked."""
+    connection.execute(sa.delete(provider_associations).where(_association.served_id == provider_id))
+    if pool_id is not None:
+        connection.execute(sa.insert(provider_associations).values(served_id=provider_id, provider_id=pool_id))
+
+
+def serves(connection: sa.Connection, provider_id: int) -> bool:
+    """Whether the provider serves others. The transaction must have locked it, so that none is added."""
+    query = sa.select(sa.literal(1)).where(_association.provider_id == provider_id).limit(1)
+    return connection.execute(query).first() is not None
+
+
 def delete(connection: sa.Connection, provider_id: int) -> None:
     """Delete a provider, which the transaction has locked, and which has neither inventories nor children."""
+    set_served_by(connection, provider_id, None)
     connection.execute(sa.delete(resource_providers).where(_row.id == provider_id))
 
 

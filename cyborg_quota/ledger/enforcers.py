@@ -16,7 +16,7 @@ from typing import ClassVar, Final, NamedTuple
 
 from cyborg_quota import exceptions
 from cyborg_quota.db.database import Connection, Database
-from cyborg_quota.db.inventories import InventoryClaim
+from cyborg_quota.db.inventories import InventoryClaim, Place
 from cyborg_quota.db.path_state import PathState, ProjectPath
 from cyborg_quota.db.reservations import NewReservation
 from cyborg_quota.ledger import enforcement, transitions
@@ -25,6 +25,7 @@ from cyborg_quota.ledger.history import History
 from cyborg_quota.ledger.limit_source import LimitDriver, PathLimits
 from cyborg_quota.ledger.transitions import CountersOf
 from cyborg_quota.types import (
+    ANY,
     RESERVED,
     UNLIMITED,
     Claim,
@@ -145,7 +146,7 @@ class PendingClaim:
 
     ``group``: that of the claim, or else that of the call. ``is_limited`` False: it is adopted. ``reserved``: the UUIDs
     of reservations of the same consumer that existed before and are not committed. What the enforcers have chosen in
-    the present attempt: ``provider_id``, the pod in which that provider is (``counted_pod``), the ids of the
+    the present attempt: by resource the ids of the providers and the pods in which they are, the ids of the
     inventories, and what else changes with the claim (``changes``). ``blocked``: why it is refused, whatever is chosen.
     ``tried``: providers that ANY does not choose again. ``room``: what limits per pod permitted when one had refused a
     claim of the call (``refusal``), by resource and pod. What is missing is not limited.
@@ -159,17 +160,27 @@ class PendingClaim:
     is_charged: bool = False
     blocked: exceptions.OverQuota | None = None
     reserved: tuple[str, ...] = ()
-    provider_id: int | None = None
-    counted_pod: str | None = None
+    provider_ids: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    pods: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
     inventory_ids: Mapping[InventoryKey, int] = dataclasses.field(default_factory=dict)
     changes: tuple[object, ...] = ()
     tried: set[int] = dataclasses.field(default_factory=set)
     room: Mapping[ResourceKey, int] = dataclasses.field(default_factory=dict)
     refusal: exceptions.OverQuota | None = None
 
-    def choose(self, provider_id: int | None, pod: str | None, inventory_ids: Mapping[InventoryKey, int]) -> None:
-        """What the claim takes in this attempt. ``provider_id`` None: nothing yet."""
-        self.provider_id, self.counted_pod, self.inventory_ids, self.changes = provider_id, pod, inventory_ids, ()
+    def choose(self, provider_ids: Mapping[str, int], places: Mapping[InventoryKey, Place]) -> None:
+        """What the claim takes in this attempt, by resource; nothing yet, if there are no providers."""
+        self.provider_ids, self.changes = provider_ids, ()
+        self.pods = {key.resource: place.pod for key, place in places.items()}
+        self.inventory_ids = {key: place.inventory_id for key, place in places.items()}
+
+    @property
+    def named(self) -> Mapping[str, str]:
+        """The providers that the claim names, by resource: all, or (with ANY, or without a provider) none."""
+        provider = self.claim.provider
+        if provider is None or provider == ANY:
+            return {}
+        return dict.fromkeys(self.claim.deltas, provider) if isinstance(provider, str) else provider
 
     @property
     def is_complete(self) -> bool:
@@ -287,7 +298,7 @@ class Enforcers:
             if one.field is not None and any(getattr(item.claim, one.field) is not None for item in pending)
         ]
         for item in pending if deciding else ():
-            item.choose(None, None, {})
+            item.choose({}, {})
         for enforcer in deciding:
             enforcer.prepare(pending)
         return deciding
@@ -301,8 +312,8 @@ class Enforcers:
         """What the claims add, by counter. ``is_chosen`` False: no pod is chosen yet, so none of its counters."""
         amounts: dict[ResourceKey, int] = {}
         for item in pending:
-            pod = item.counted_pod if is_chosen else None
             for resource, delta in item.claim.deltas.items():
+                pod = item.pods.get(resource) if is_chosen else None
                 for key in self.counters_of(resource, pod):
                     amounts[key] = amounts.get(key, 0) + delta
         return amounts
@@ -323,8 +334,8 @@ def new_rows(request: ReserveRequest, path: ProjectPath, pending: Sequence[Pendi
             ttl_microseconds=request.ttl_microseconds,
             claim_ordinal=None if item.claim.consumer is None else ordinals[resource],
             source=item.claim.source,
-            provider_id=None if item.claim.provider is None else item.provider_id,
-            pod=item.counted_pod,
+            provider_id=item.provider_ids.get(resource),
+            pod=item.pods.get(resource),
         )
         for item in pending
         for ordinals in [{resource: number for number, resource in enumerate(sorted(item.claim.deltas), 1)}]

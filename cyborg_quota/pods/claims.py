@@ -125,7 +125,7 @@ class PodEnforcer(Enforcer):
 
         def work(connection: Connection) -> None:
             self._database.sync_with_cluster(connection)  # a binding must not move because of an outdated read
-            if named := [item for item in pending if item.claim.provider not in (None, ANY)]:
+            if named := [item for item in pending if item.named]:
                 self._capacity.place_named(connection, named)
             for unit in divide(connection, pending, self.selection):
                 self._place(connection, unit, pending)
@@ -149,7 +149,7 @@ class PodEnforcer(Enforcer):
                 return
 
     def inventory_claims(self, pending: Sequence[PendingClaim]) -> Sequence[InventoryClaim] | None:
-        return () if all(item.counted_pod is None for item in pending) else None
+        return () if all(pod is None for item in pending for pod in item.pods.values()) else None
 
     def charge(self, connection: Connection, pending: Sequence[PendingClaim]) -> None:
         """Change the bindings."""
@@ -175,7 +175,7 @@ class PodEnforcer(Enforcer):
             for item in pending
             if item.claim.provider == ANY
             and not isinstance(item.claim.pod, str)
-            and any((resource, item.counted_pod) in exceeded for resource in item.claim.deltas)
+            and any(counted in exceeded for counted in item.pods.items())
         ]
         if not movable or any(pod is None for _, pod in exceeded):
             return False
@@ -255,8 +255,8 @@ def _named_pods(pending: Iterable[PendingClaim]) -> dict[str, tuple[str]]:
     pods: dict[str, tuple[str]] = {}
     for item in pending:
         pod = item.claim.pod
-        if pod is None and item.claim.provider != ANY:
-            pod = item.counted_pod
+        if pod is None and item.named:
+            pod = next((one for one in item.pods.values() if one is not None), None)
         if item.group is not None and isinstance(pod, str):
             pods.setdefault(item.group, (pod,))
     return pods

@@ -159,8 +159,8 @@ class Claim:
     ``source`` names the program that makes the reservations, where several programs share a database (two Cyborgs).
     It is stored with the reservations and does not affect the counters. None: no source is stored.
 
-    ``provider`` is the UUID or the name of the provider whose capacity the claim takes, or ANY: one provider that fits
-    the whole claim. None: the claim takes quota only.
+    ``provider`` is the UUID or the name of the provider whose capacity the claim takes, or one for each resource, by
+    resource, or ANY: one provider that fits the whole claim. None: the claim takes quota only.
 
     ``pod``, only with the provider ANY: a provider of this pod. SELECT or another PodChoice: of the pod of the project.
     None: of any pod or none.
@@ -170,7 +170,7 @@ class Claim:
     deltas: Mapping[str, int]
     group: str | None = None
     source: str | None = None
-    provider: str | None = None
+    provider: str | Mapping[str, str] | None = None
     pod: str | PodChoice | None = None
 
 

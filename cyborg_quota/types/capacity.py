@@ -17,7 +17,8 @@ class Provider:
     """A provider of resources: a node, a device of a node, or a shared pool.
 
     ``generation`` changes with each change of the provider or of its inventories, and not with claims. ``can_host``
-    False: a shared pool, which ANY does not choose. ``parent`` is the name of the provider that contains this one.
+    False: a shared pool, which ANY does not choose for itself. ``parent`` is the name of the provider that contains
+    this one, ``served_by`` that of the shared pool from which claims with ANY take what this one has no inventory of.
     """
 
     uuid: str
@@ -26,6 +27,7 @@ class Provider:
     can_host: bool = True
     parent: str | None = None
     pod: str | None = None
+    served_by: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -20,6 +20,32 @@ class CapacityTest(base.CliTestCase):
         found: list[Any] = self.good("inventory", "list")
         return found
 
+    def test_a_shared_pool(self) -> None:
+        self.good("inventory", "set", "n1", "gpu=8")
+        self.good("provider", "create", "pool", "--shared")
+        self.good("inventory", "set", "pool", "fpga=8")
+        reserve = ("reserve", "--project", "p", "gpu=1", "fpga=2")
+        both = ("--provider", "gpu=n1", "--provider", "fpga=pool")
+        expected = {"gpu": "n1", "fpga": "pool"}
+        self.assertEqual(expected, {row["resource"]: row["provider"] for row in self.good(*reserve, *both)})
+        for options, text in (
+            (("--provider", "n1", "--provider", "pool"), "RESOURCE=PROVIDER for each resource"),
+            (("--provider", "gpu=n1", "--provider", "gpu=pool"), "RESOURCE=PROVIDER for each resource"),
+            (("--provider", "gpu=n1"), "none of fpga"),
+            ((*both, "--provider", "fpgas=pool"), "fpgas"),
+        ):
+            self.assertIn(text, self.refused(2, *reserve, *options))
+        self.assertIn("'gpus=n1' was not found", self.refused(1, *reserve, "--provider", "gpus=n1"))
+        self.assertIn("no single provider", self.refused(1, *reserve, "--provider", "any"))
+        self.good("provider", "set", "pool", "--serves", "n1")
+        self.assertEqual("pool", self.good("provider", "show", "n1")["served_by"])
+        rows = self.good(*reserve, "--provider", "any")
+        self.assertEqual(expected, {row["resource"]: row["provider"] for row in rows})
+        self.good("provider", "set", "pool", "--stop-serving", "n1")
+        self.assertIn("no single provider", self.refused(1, *reserve, "--provider", "any"))
+        self.assertIn("which providers it serves", self.refused(2, "provider", "set", "pool"))
+        self.assertIn("is no shared pool", self.refused(2, "provider", "set", "n1", "--serves", "pool"))
+
     def test_providers(self) -> None:
         given = str(uuid.uuid4())
         options = ("--uuid", given, "--parent", "n1", "--pod", "east", "--shared")
@@ -29,7 +55,16 @@ class CapacityTest(base.CliTestCase):
         self.assertIsNone(self.good("provider", "set", "n2", "--no-pod")["pod"])
         self.good("provider", "set", "n2", "--pod", "east")
         self.assertEqual(
-            {"name": "n2", "uuid": given, "parent": "n1", "can_host": False, "pod": "east", "generation": 0}, shown
+            {
+                "name": "n2",
+                "uuid": given,
+                "parent": "n1",
+                "can_host": False,
+                "pod": "east",
+                "served_by": None,
+                "generation": 0,
+            },
+            shown,
         )
         self.assertEqual({**shown, "generation": 2}, self.good("provider", "show", given))
         self.assertTrue(self.good("provider", "set", "n2", "--no-shared")["can_host"])

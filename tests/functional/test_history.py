@@ -167,7 +167,7 @@ class TestCapacityEntries(HistoryTestCase):
         self.assert_replayed()
         uuid = self.capacity.show_provider(base.ADMIN, "n2").uuid
         self.capacity.remove_provider(ALICE, "n2", reason="sold")
-        provider = {"name": "n2", "parent": "n1", "can_host": False, "pod": None}
+        provider = {"name": "n2", "parent": "n1", "can_host": False, "pod": None, "served_by": None}
         in_pod = {**provider, "pod": "east"}
         units = {"min_unit": 1, "step_size": 1}
         gpu = {"total": 4, "reserved": 1, "max_unit": 4, **units, "allocation_ratio": "1.5"}

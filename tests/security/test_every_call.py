@@ -121,6 +121,7 @@ CAPACITY: dict[str, dict[str, Any]] = {
     "require_pods": {"names": ["pod1"]},
     "set_pod": {"provider": "n1", "pod": "pod1"},
     "set_can_host": {"provider": "n1", "can_host": False},
+    "set_served": {"provider": "n1", "add": ["n2"]},
     "notices": {},
     "audit": {},
     "heal": {},

@@ -240,6 +240,15 @@ sa.Table(
     **column_types.TABLE,
 )
 sa.Table(
+    "provider_associations",
+    _metadata,
+    sa.Column("served_id", sa.Integer, nullable=False, autoincrement=False),
+    sa.Column("provider_id", sa.Integer, nullable=False),
+    sa.PrimaryKeyConstraint("served_id", name="pk_provider_associations"),
+    sa.Index("ix_provider_associations_provider", "provider_id"),
+    **column_types.TABLE,
+)
+sa.Table(
     "resource_notices",
     _metadata,
     sa.Column("resource", column_types.name(), nullable=False),
@@ -315,7 +324,8 @@ def upgrade() -> None:
     connection = op.get_bind()
     _metadata.create_all(connection, checkfirst=False)
     op.execute(
-        "CREATE VIEW allocations AS SELECT provider_id, consumer_id, resource, delta AS used"
+        "CREATE VIEW allocations AS"
+        " SELECT id, provider_id AS resource_provider_id, consumer_id, resource AS resource_class, delta AS used"
         " FROM reservations WHERE provider_id IS NOT NULL AND live = 1"
     )
     dialects.of(connection).create_functions(connection)

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that claim at a node and at the shared pool that serves it, in one claim, until one of them is full."""
+
+from __future__ import annotations
+
+import functools
+import uuid
+from typing import Any
+
+from cyborg_quota import ANY, QuotaEngine
+from cyborg_quota.db import inventories
+from tests import base
+from tests.base import ADMIN
+from tests.race.test_provider_races import CAPACITY, PROCESSES, claim_until_full, context_of
+from tests.race.workers import PATIENT, race
+
+BOTH = {"gpu": "n1", "fpga": "pool"}
+
+
+class TestSharedPool(base.LedgerTestCase):
+    """Two nodes have gpu, and the pool has fpga, of which each claim takes as many."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.capacity = self.engine.capacity
+        for name in ("n1", "n2"):
+            self.add_provider(name, gpu=CAPACITY)
+        self.add_provider("pool", can_host=False, fpga=CAPACITY + CAPACITY // 2)
+        self.capacity.set_served(ADMIN, "pool", add=["n1", "n2"])
+        for provider in (BOTH, ANY):  # forked processes find the statements compiled
+            self.engine.release(context_of(0), self.claim(0, provider, 1))
+        self.engine.close()
+
+    def make_engine(self, **changes: object) -> QuotaEngine:
+        return super().make_engine(**{**PATIENT, **changes})
+
+    def claim(self, number: int, provider: Any, amount: int) -> list[str]:
+        """Claim for another project in each process."""
+        deltas = {"gpu": amount, "fpga": amount}
+        consumer = str(uuid.uuid4())
+        return self.engine.reserve(context_of(number), deltas, consumer=consumer, provider=provider)
+
+    def fill(self, number: int, provider: Any) -> int:
+        return claim_until_full(number, functools.partial(self.claim, number, provider))
+
+    def used(self) -> dict[str, int]:
+        return {record.provider: record.used for record in self.capacity.list_inventories(ADMIN)}
+
+    def test_named_providers(self) -> None:
+        claimed = race(*(functools.partial(self.fill, number, BOTH) for number in range(PROCESSES)))
+        self.assertEqual(CAPACITY, sum(claimed), claimed)
+        self.assertEqual({"n1": CAPACITY, "n2": 0, "pool": CAPACITY}, self.used())
+        self.assert_invariants()
+
+    def test_any(self) -> None:
+        """No claim is refused while a node and the pool have room: the pool is filled to the last one."""
+        claimed = race(*(functools.partial(self.fill, number, ANY) for number in range(PROCESSES)))
+        self.assertEqual(CAPACITY + CAPACITY // 2, sum(claimed), claimed)
+        used = self.used()
+        self.assertEqual((sum(claimed), sum(claimed)), (used["pool"], used["n1"] + used["n2"]))
+        self.assert_invariants()
+
+    def test_while_the_association_ends(self) -> None:
+        """Claims are granted or refused as a whole, and each is at one node and the pool."""
+
+        def change() -> int:
+            for _ in range(10):
+                self.capacity.set_served(ADMIN, "pool", remove=["n1"])
+                self.capacity.set_served(ADMIN, "pool", add=["n1"])
+            return 0
+
+        race(change, *(functools.partial(self.fill, number, ANY) for number in range(3)))
+        self.assertEqual([], self.capacity.audit(ADMIN))
+        used = self.used()
+        self.assertEqual(used["pool"], used["n1"] + used["n2"])
+        self.assert_invariants()
+
+    def test_without_the_condition_the_pool_is_exceeded(self) -> None:
+        """The control: compare what is free with a read, and take without a condition."""
+        if self.backend == "sqlite":
+            self.skipTest("SQLite has one writer")
+        self.claim(0, BOTH, CAPACITY)
+        self.claim(0, {"gpu": "n2", "fpga": "pool"}, CAPACITY // 2 - 1)
+        claimer = self.engine._driver.subjects["capacity"]
+        changes_of = claimer.inventory_claims
+
+        def charge(connection: Any, pending: Any) -> None:
+            free = {record.provider: record.free for record in inventories.read(connection).values()}
+            assert free["pool"] == 1
+            self.make_engine().reserve(context_of(1), {"fpga": 1}, provider="pool")
+            for change in changes_of(pending):
+                inventories.adopt(connection, change)
+
+        self.patch(claimer, "inventory_claims", lambda _pending: None)  # (statement by statement)
+        self.patch(claimer, "charge", charge)
+        self.claim(2, {"gpu": "n2", "fpga": "pool"}, 1)
+        self.assertEqual(CAPACITY + CAPACITY // 2 + 1, self.used()["pool"])
