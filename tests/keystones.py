@@ -131,12 +131,20 @@ class FakeKeystone:
             if last not in self.projects:
                 return Response(404, {"error": {}})
             domain_id = self.projects[last]
-            return Response(200, {"project": {"id": last, "domain_id": domain_id, "is_domain": domain_id is None}})
+            found = {"id": last, "domain_id": domain_id, "is_domain": domain_id is None}
+            if "parents_as_ids" in params:
+                found["parents"] = self._parents(last)
+            return Response(200, {"project": found})
         if last:
             found = [endpoint for endpoint in self.endpoints if endpoint["id"] == last]
             return Response(200, {"endpoint": found[0]}) if found else Response(404, {})
         rows = [row for row in self._rows(first) if all(row.get(name) == value for name, value in params.items())]
         return Response(200, {first: rows, "links": {"next": None}})
+
+    def _parents(self, project_id: str) -> dict[str, Any] | None:
+        """The ancestors, nested: {parent: {its parent: {domain: None}}}."""
+        parent_id = self.parents.get(project_id, self.projects[project_id])
+        return None if parent_id is None else {parent_id: self._parents(parent_id)}
 
     def _page(self, params: Mapping[str, str]) -> Response:
         """A page of the projects, or of the domains, sorted by id."""
@@ -151,7 +159,8 @@ class FakeKeystone:
             if (domain_id is None) == (params.get("is_domain") == "true")
         ]
         if self.has_pages:
-            rows = [row for row in rows if str(row["id"]) > params.get("marker", "")][: int(params["limit"])]
+            rows = [row for row in rows if str(row["id"]) > params.get("marker", "")]
+            rows = rows[: int(params.get("limit", len(rows)))]
         most = len(rows) if self.list_limit is None else self.list_limit
         body = {"projects": rows[:most], "links": {"next": None}}
         return Response(200, {**body, "truncated": True} if len(rows) > most else body)

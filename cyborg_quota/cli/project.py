@@ -15,6 +15,7 @@ from cyborg_quota.types import RecordedChange
 
 
 def _import(run: base.Run, source: str, *, dry_run: bool, reason: str | None) -> list[RecordedChange]:
+    run.engine.limits.require_own_tree()
     projects.require_keystone(run.app, f"--from {source}")
     with base.progress_bar(None, "projects read") as progress:
         parents = keystone_projects.read_parents(run.conf, progress)

@@ -111,12 +111,14 @@ OPTIONS: dict[str, list[cfg.Opt]] = {
         ),
         cfg.StrOpt(
             "enforcement_model",
-            default="strict_hierarchy",
-            help="The enforcement model: which limits may be set in the project tree, and which usage they limit "
-            "(driver database). A name in the entry points cyborg_quota.policies. strict_hierarchy: the sum of the "
-            "limits of the children must not exceed the limit of the parent. strict_two_level: two levels; no limit "
-            "of a child exceeds that of its parent, but their sum may (overbooking). flat: each project is limited "
-            "alone.",
+            sample_default="strict_hierarchy",
+            help="The enforcement model: which limits may be set in the project tree, and which usage they limit. With "
+            "the driver database, a name in the entry points cyborg_quota.policies, by default strict_hierarchy. "
+            "strict_hierarchy: the sum of the limits of the children must not exceed the limit of the parent. "
+            "strict_two_level: two levels; no limit of a child exceeds that of its parent, but their sum may "
+            "(overbooking). flat: each project is limited alone. With the driver keystone, by default the model of "
+            "Keystone; strict_hierarchy: Keystone's model is flat, and each limit of a project limits it together with "
+            "its descendants, in the tree of Keystone's projects.",
         ),
         cfg.StrOpt(
             "child_initial_limit",

@@ -366,8 +366,7 @@ class TreeReadOnly(QuotaError, conflict="limits_read_only"):
     def __init__(self, source: str) -> None:
         self.source = source
         super().__init__(
-            f"The project tree is kept in {source.title()}, because [limits] driver is {source}: change it there, and "
-            f"run `cyborg-quota project import --from {source}` if it is to be changed here at once."
+            f"The project tree is kept in {source.title()}, because [limits] driver is {source}: change it there."
         )
 
 

@@ -127,20 +127,18 @@ class HeadroomReader:
 
     def _state(self, project_id: str, pod: str | None = None) -> PathState:
         """``pod``: as in path_state.read."""
-        parent_id = self._limits.parent_of(project_id)
+        reported = self._limits.path_of(project_id)
 
         def work(connection: Connection) -> PathState:
-            """The state that a reserve would meet: it moves the project first, if the source of limits says so."""
+            """The state that a reserve would meet: it changes the tree first, if the source of limits says so."""
             state = path_state.read(connection, project_id, pod=pod)
-            if parent_id is None or _has_parent(state, parent_id):
+            if reported is None or state.project_ids == list(reported):
                 return state
-            parent = path_state.read(connection, parent_id, pod=pod)
-            counted_by = path_state.read_path(connection, project_id, []).project_ids
-            return _moved(state, parent, counted_by)
+            return _moved(reported, path_state.read_many(connection, sorted(reported), pod))
 
         def single_statement(connection: Connection) -> PathState | None:
             state = path_state.read_in_single_statement(connection, project_id, pod)
-            return state if state is None or parent_id is None or _has_parent(state, parent_id) else None
+            return state if state is None or reported is None or state.project_ids == list(reported) else None
 
         return self._database.read(work, single_statement)
 
@@ -236,30 +234,25 @@ class HeadroomReader:
             yield Rooms(state, limits, known, counters_of, pod=pod)
 
 
-def _has_parent(state: PathState, parent_id: str) -> bool:
-    return list(state.project_ids[1:2]) == [parent_id]
+def _moved(path: Sequence[str], stored: Sequence[PathState]) -> PathState:
+    """The state after each project of ``path`` was moved below the next one, with what else lies below it.
 
-
-def _moved(state: PathState, parent: PathState, counted_by: Sequence[str]) -> PathState:
-    """The state after a move of the project, with what it holds, to another parent.
-
-    ``counted_by``: the project and its present ancestors, whose counters include its own.
+    ``stored``: the present states of these projects, which share their counters.
     """
-    project_id = state.project_ids[0]
-    counters: dict[UsageKey, Counters] = {**state.counters, **parent.counters}
-    held = {key: now.subtree for key, now in state.counters.items() if key.project_id == project_id}
-    for owner in parent.project_ids:
-        if owner not in counted_by:
-            for own, amount in held.items():
-                key = own._replace(project_id=owner)
-                now = counters.get(key, Counters())
-                counters[key] = dataclasses.replace(now, subtree=now.subtree + amount)
-    return dataclasses.replace(
-        state,
-        project_ids=[project_id, *parent.project_ids],
-        counters=counters,
-        project_limits={**state.project_limits, **parent.project_limits},
-    )
+    counters = dict(stored[0].counters)
+    above = {one.project_ids[0]: next((name for name in one.project_ids[1:] if name in path), None) for one in stored}
+    for counted in {key.resource_key for key in counters if key.project_id in path}:
+        keys = {name: UsageKey(name, *counted) for name in path}
+        subtrees = {name: counters.get(key, Counters()).subtree for name, key in keys.items()}
+        apart = {
+            name: amount - sum(subtrees[one] for one in path if above[one] == name) for name, amount in subtrees.items()
+        }
+        total = 0
+        for name, key in keys.items():
+            total += apart[name]
+            if total != subtrees[name]:
+                counters[key] = dataclasses.replace(counters.get(key, Counters()), subtree=total)
+    return dataclasses.replace(stored[0], project_ids=list(path), counters=counters)
 
 
 LOG = logging.getLogger(__name__)

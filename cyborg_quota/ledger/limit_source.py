@@ -50,7 +50,7 @@ class LimitDriver(abc.ABC):
     """Whether ``bounds`` depends on the states alone, so that its result can be kept with them."""
 
     tree_source: ClassVar[str | None] = None
-    """What keeps the project tree instead of the commands of cyborg_quota (see ``parent_of``), in lower case."""
+    """What keeps the project tree instead of the commands of cyborg_quota (see ``path_of``), in lower case."""
 
     limit_if_missing: int | None = UNLIMITED
     """What is shown where no limit applies: UNLIMITED, or None if a reserve is then refused."""
@@ -82,8 +82,8 @@ class LimitDriver(abc.ABC):
             found |= {one.key: one.limit for one in limits.constraints if one.key in found and one.project_id == leaf}
         return found
 
-    def parent_of(self, project_id: str) -> str | None:
-        """The parent of the project according to the source of this driver; None if it does not define one."""
+    def path_of(self, project_id: str) -> Sequence[str] | None:
+        """The project and its ancestors, leaf first, according to ``tree_source``; None if it does not define them."""
         return None
 
     def defaults(self) -> Mapping[str, int] | None:

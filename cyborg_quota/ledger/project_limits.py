@@ -64,23 +64,23 @@ class ProjectEnforcer(Enforcer):
     _database: Database
     _paths: PathCache
     _limits: LimitDriver
-    _follow: Callable[[str, str, str], None]
-    """Moves a project below the parent that the source reports: (project_id, parent_id, source)."""
+    _follow: Callable[[Sequence[str], str], None]
+    """Gives a project the ancestors that the source reports: (path, source)."""
 
     def counters_of(self, resource: str, pod: str | None) -> Iterable[ResourceKey]:  # noqa: ARG002
         return (ResourceKey(resource),)
 
     def read(self, project_id: str, amounts: Mapping[ResourceKey, int], *, is_limited: bool) -> Charge:
-        """What to charge. If the source of limits reports another parent, the project is moved first.
+        """What to charge. If the source of limits reports other ancestors, the tree is changed first.
 
         Calls that no limit can refuse (adoptions, and what only shrinks) do not read that source, so that an outage of
         it does not affect them.
         """
         is_limited = is_limited and any(amount > 0 for amount in amounts.values())
         if is_limited and self._limits.tree_source is not None:
-            parent_id = self._limits.parent_of(project_id)
-            if parent_id is not None:
-                self._follow(project_id, parent_id, self._limits.tree_source)
+            reported = self._limits.path_of(project_id)
+            if reported is not None:
+                self._follow(reported, self._limits.tree_source)
         charge = Charge(project_id, amounts, self._paths.get(project_id, sorted(amounts)))
         if is_limited:
             charge.constraints = self._constraints(charge)

@@ -143,17 +143,18 @@ class Limits(Subject):
     ) -> None:
         project_id = validation.check_name("project_id", project_id)
         parent_id = validation.optional_name("parent_id", parent_id)
-        self._require_own_tree()
+        self.require_own_tree()
         self._changes.set_parent(project_id, parent_id, self._author(context, reason), **is_new)
 
     @admin_call
     def remove_project(self, context: Context, project_id: str, *, reason: str | None = None) -> None:
         """Remove a project and its limits. Raises ProjectRefused if it has usage or children."""
         project_id = validation.check_name("project_id", project_id)
-        self._require_own_tree()
+        self.require_own_tree()
         self._changes.remove(project_id, self._author(context, reason))
 
-    def _require_own_tree(self) -> None:
+    def require_own_tree(self) -> None:
+        """Raise TreeReadOnly if the limit driver takes the project tree from another source."""
         if self._source.tree_source is not None:
             raise exceptions.TreeReadOnly(self._source.tree_source)
 
@@ -196,11 +197,13 @@ class Limits(Subject):
     ) -> list[RecordedChange]:
         """Give each of these projects the parent that another source of the tree reports (None: make it a root).
 
-        Other projects keep their parents. Works with all limit drivers. Runs in batches, one transaction each: call it
-        again after an interruption. ``progress`` is called with the size of each batch. ``dry_run`` writes nothing.
-        Returns the changes. Raises InvalidName, ProjectRefused, and LimitRefused if the driver is database and its
-        enforcement model does not allow the limits at the new places; all of them before the first write.
+        Other projects keep their parents. Works with all limit drivers, except those for which TreeReadOnly is raised.
+        Runs in batches, one transaction each: call it again after an interruption. ``progress`` is called with the size
+        of each batch. ``dry_run`` writes nothing. Returns the changes. Raises InvalidName, ProjectRefused, and
+        LimitRefused if the driver is database and its enforcement model does not allow the limits at the new places;
+        all of them before the first write.
         """
+        self.require_own_tree()
         if not isinstance(parents, Mapping):
             raise exceptions.InvalidRequest(f"Parents must map projects to parents, not be a {type(parents).__name__}.")
         wanted = {

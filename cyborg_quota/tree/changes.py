@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from oslo_log import log as logging
 
-from cyborg_quota.db import change_log, charges, projects
+from cyborg_quota.db import change_log, projects
 from cyborg_quota.db.database import Connection, Database
 from cyborg_quota.ledger.history import History
 from cyborg_quota.ledger.paths import PathCache, until_stable
@@ -51,26 +51,22 @@ class Tree:
         until_stable(lambda: self._history.change(self._database, work))
         self.paths.forget_all()
 
-    def follow(self, project_id: str, parent_id: str, source: str) -> None:
-        """Move a project below the parent that the source of the tree reports, which replaces any other edge.
+    def follow(self, path: Sequence[str], source: str) -> None:
+        """Give a project the ancestors that the source of the tree reports, which replace any others.
 
-        The history has the previous parent.
+        ``path``: the project and its ancestors, up to the root. The history has the previous parents.
         """
-        path = self._database.read(lambda connection: self.paths.read(connection, project_id, []))
-        if path.project_ids[1:2] == (parent_id,):
+        stored = self._database.read(lambda connection: self.paths.read(connection, path[0], []))
+        if stored.project_ids == tuple(path):
             return
-        if path.project_ids[1:]:
-            LOG.warning(
-                "Project %s is moved below %s, as %s reports; it was below %s.",
-                project_id,
-                parent_id,
-                source,
-                path.project_ids[1],
-            )
-        wanted: dict[str, str | None] = {project_id: parent_id}
-        edges = self._database.read(lambda connection: projects.edges_above(connection, [parent_id]))
-        if project_id in charges.ancestors(parent_id, edges):
-            wanted[parent_id] = None
+        edges = self._database.read(lambda connection: projects.edges_above(connection, path))
+        wanted = dict(zip(path, [*path[1:], None], strict=True))
+        for name, parent_id in wanted.items():
+            if edges.get(name) not in (None, parent_id):
+                place = "becomes a root" if parent_id is None else f"is moved below {parent_id}"
+                LOG.warning("Project %s %s, as %s reports; it was below %s.", name, place, source, edges[name])
+        # (An unknown root is added with its first child.)
+        wanted = {name: parent_id for name, parent_id in wanted.items() if parent_id is not None or name in edges}
         self.place(wanted, Author(user_id=source), operation=source)
 
 

@@ -118,8 +118,8 @@ class TestEntries(HistoryTestCase):
         """As Keystone's driver adds them while reserving; then another source gives one of them another parent."""
         follow: Any = self.engine._driver.reserver._projects._follow
         for project_id in ("p1", "p2"):
-            follow(project_id, "domain", "keystone")
-            follow(project_id, "domain", "keystone")
+            follow([project_id, "domain"], "keystone")
+            follow([project_id, "domain"], "keystone")
         self.assert_replayed()
         entry = self.admin.history(base.ADMIN, "p1")[0]
         self.assertEqual(("keystone", "keystone", "domain"), (entry.user_id, entry.operation, entry.after))

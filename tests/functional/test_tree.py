@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from concurrent import futures
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import projects
+from cyborg_quota.db import charges, projects
 from cyborg_quota.tree import changes as tree_changes
 from tests import base, fixtures, trees
 
@@ -53,13 +54,13 @@ class TestTreeFromLimitDriver(base.LedgerTestCase):
         super().setUp()
         self.parents = {"p1": "domain", "p2": "domain"}
         self.asked: list[str] = []
-        self.limits.parent_of = self.parent_of  # type: ignore[method-assign]
+        self.limits.path_of = self.path_of  # type: ignore[method-assign]
         self.limits.tree_source = "keystone"  # type: ignore[misc]
         self.limits.subtree_limits["domain", "gpu"] = 3
 
-    def parent_of(self, project_id: str) -> str | None:
+    def path_of(self, project_id: str) -> Sequence[str] | None:
         self.asked.append(project_id)
-        return self.parents.get(project_id)
+        return [project_id, *charges.ancestors(project_id, self.parents)] if project_id in self.parents else None
 
     def test_a_charge_puts_the_project_there_first(self) -> None:
         """With its usage. Calls that no limit can refuse do not read limits."""
@@ -72,13 +73,20 @@ class TestTreeFromLimitDriver(base.LedgerTestCase):
         self.assertEqual({"p1": 2, "p2": 1, "domain": 3}, self.subtrees())
         error = self.assertRaises(exceptions.OverQuota, self.quotas.reserve, self.context, {"gpu": 1})
         self.assertEqual(["domain"], [over.project_id for over in error.overs])
-        # The source says nothing of a domain below another project: the tree is not written again at every charge.
-        self.plant({"above": None, "domain": "above"})
+        # The tree is not written again at every charge.
         before = self.fetch("SELECT project_id, generation FROM projects ORDER BY 1")
         self.quotas.release(self.context, consumer="c")
         self.quotas.reserve(self.context, {"gpu": 1})
         self.assertEqual(before, self.fetch("SELECT project_id, generation FROM projects ORDER BY 1"))
-        self.assertEqual(3, self.subtrees()["above"])
+
+    def test_a_root_that_lies_below_another_project_becomes_a_root_again(self) -> None:
+        self.quotas.reserve(self.context, {"gpu": 1})
+        self.plant({"above": None, "domain": "above"})
+        for _ in range(2):
+            self.quotas.reserve(self.context, {"gpu": 1})
+        self.assertEqual({"p1": 3, "domain": 3, "above": 0}, self.subtrees())
+        moved = [entry for entry in self.engine.limits.history(base.ADMIN, "domain") if entry.before]
+        self.assertEqual([("above", None)], [(entry.before, entry.after) for entry in moved])
 
     def test_an_edge_that_contradicts_is_replaced(self) -> None:
         """With a log line; the history has the previous parent."""

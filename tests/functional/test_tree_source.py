@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 from unittest import mock
 
@@ -28,8 +29,8 @@ class DomainLimits(fixtures.DictLimits):
         super().__init__()
         self.domains = dict(domains)
 
-    def parent_of(self, project_id: str) -> str | None:
-        return self.domains.get(project_id)
+    def path_of(self, project_id: str) -> Sequence[str] | None:
+        return (project_id, self.domains[project_id]) if project_id in self.domains else None
 
 
 class TreeSourceTestCase(base.LedgerTestCase):
@@ -85,11 +86,58 @@ class TestSwitch(TreeSourceTestCase):
             lambda: administration.add_project(base.ADMIN, "p3", "dom"),
             lambda: administration.move_project(base.ADMIN, "p1", None),
             lambda: administration.remove_project(base.ADMIN, "p1"),
+            lambda: administration.import_projects(base.ADMIN, {"p1": None}),
+            lambda: administration.import_projects(base.ADMIN, {"p1": None}, dry_run=True),
         ):
             error = self.assertRaises(exceptions.TreeReadOnly, edit)
             self.assertEqual("keystone", error.source)
             self.assertIn("The project tree is kept in Keystone, because [limits] driver is keystone", str(error))
         self.assertEqual({"p1": "dom", "p2": "dom"}, self.edges())
+
+
+class PathLimits(fixtures.DictLimits):
+    """Limits of subtrees, of a source that knows the paths ``paths``, by project."""
+
+    tree_source: ClassVar[str | None] = "keystone"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.paths: dict[str, Sequence[str]] = {}
+
+    def path_of(self, project_id: str) -> Sequence[str] | None:
+        return self.paths.get(project_id)
+
+
+class TestReportedPaths(base.LedgerTestCase):
+    """Whatever tree the ledger has, a source that reports another path is right, before and after the first reserve."""
+
+    def test_random_trees(self) -> None:
+        chance = random.Random(30)
+        names = [f"r{number}" for number in range(7)]
+        source = PathLimits()
+        own_tree = fixtures.open_engine(self, self.url, NoopLimitDriver()).limits
+        quotas: QuotaEngine = fixtures.Checked(fixtures.open_engine(self, self.url, source), self.url)  # type: ignore[assignment]
+        for name in names:
+            quotas.adopt(base.ADMIN, [base.claim(name, gpu=chance.randint(1, 9))], name)
+        for _ in range(12):
+            chance.shuffle(names)
+            edges = {name: chance.choice([None, *names[:index]]) for index, name in enumerate(names)}
+            own_tree.import_projects(base.ADMIN, edges)
+            path = chance.sample(names, chance.randint(1, 5))
+            source.paths = {path[0]: path}
+            source.subtree_limits = {(name, "gpu"): chance.randint(20, 60) for name in path}
+            before = self.subtrees()
+            room = quotas.headroom(base.ADMIN, path[0])["gpu"]
+            overs = quotas.check(base.ADMIN, {"gpu": room.fits + 1}, path[0])
+            self.assertEqual(before, self.subtrees(), "nothing is written")
+            error = self.assertRaises(
+                exceptions.OverQuota, quotas.reserve, base.ADMIN, {"gpu": room.fits + 1}, project_id=path[0]
+            )
+            self.assertEqual(overs, [dataclasses.replace(one, fits=room.fits) for one in error.overs])
+            if room.fits:
+                uuids = quotas.reserve(base.ADMIN, {"gpu": room.fits}, project_id=path[0])
+                quotas.rollback(base.ADMIN, uuids)
+            self.assertEqual(room, quotas.headroom(base.ADMIN, path[0])["gpu"])
 
 
 class TestImport(TreeSourceTestCase):

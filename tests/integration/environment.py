@@ -27,6 +27,7 @@ CONFIG_NAME = "keystone.conf"
 CONFIG = """\
 [DEFAULT]
 log_file = {workdir}/keystone.log
+max_project_tree_depth = 9
 [database]
 connection = sqlite:///{workdir}/keystone.sqlite
 [fernet_tokens]

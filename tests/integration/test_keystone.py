@@ -7,7 +7,7 @@ import pathlib
 import time
 import uuid
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 import fixtures as fx
@@ -47,6 +47,9 @@ class KeystoneTestCase(base.LedgerTestCase):
     """
 
     model = "flat"
+    """That of Keystone."""
+    enforcement_model: str | None = None
+    """[limits] enforcement_model"""
     timeout_seconds = 30.0
     """Long, so that a busy machine is not taken for an outage, after which old limits would be used."""
 
@@ -68,6 +71,7 @@ class KeystoneTestCase(base.LedgerTestCase):
             "database__connection": self.url,
             "quota__resources": ["gpu", "fpga"],
             "oslo_limit__timeout": self.timeout_seconds,
+            "limits__enforcement_model": self.enforcement_model,
             "limits__keystone_cache_ttl": TTL,
             "limits__keystone_stale_seconds": STALE,
             "oslo_limit__auth_type": "password",
@@ -274,6 +278,197 @@ class TestSwitchOfDriver(KeystoneTestCase):
         self.reserve(new, 1)
         self.assertEqual({self.p1: self.dom, new: self.dom}, self.edges())
         self.assertEqual([(self.dom, "subtree", 4)], self.blocking(new, 1))
+
+
+class HierarchyTestCase(KeystoneTestCase):
+    """The tree of projects that CERN's document has, in the domain ``dom``; ``tree`` has their IDs by name."""
+
+    enforcement_model = "strict_hierarchy"
+    PARENTS: ClassVar[dict[str, str | None]] = {
+        "atlas": None,
+        "physics": "atlas",
+        "operations": "atlas",
+        "higgs": "physics",
+        "simulation": "physics",
+    }
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.tree: dict[str, str] = {}
+        for name, parent in self.PARENTS.items():
+            self.create(name, parent)
+
+    def create(self, name: str, parent: str | None) -> str:
+        above = {} if parent is None else {"parent_id": self.tree[parent]}
+        named = f"{name}-{uuid.uuid4().hex}"
+        self.tree[name] = project_id = self.keystone.create("project", name=named, domain_id=self.dom, **above)
+        # Its descendants are deleted before it. (With trees, Keystone does not start with the model strict_two_level.)
+        self.addCleanup(self.keystone.admin.delete, f"/projects/{project_id}", raise_exc=False)
+        return project_id
+
+    @property
+    def names(self) -> dict[str, str]:
+        """By ID."""
+        return {project_id: name for name, project_id in self.tree.items()} | {self.dom: "dom"}
+
+    def set_limits(self, **limits: int) -> None:
+        for name, limit in limits.items():
+            self.keystone.set_limit(self.service, "gpu", limit, project_id=self.tree[name])
+        self.later(TTL)
+
+    def refused(self, name: str, gpus: int = 1) -> list[tuple[str, int | None]]:
+        """Return (project, limit) of all that refuses a reserve, by names; the check before it says the same."""
+        names = self.names
+        checked = self.quotas.check(base.ADMIN, {"gpu": gpus}, self.tree[name])
+        error = self.assertRaises(
+            exceptions.OverQuota, self.quotas.reserve, base.ADMIN, {"gpu": gpus}, project_id=self.tree[name]
+        )
+        self.assertEqual(described(checked), described(error.overs))
+        return sorted((names[project_id], limit) for project_id, _, limit in described(error.overs))
+
+    def fits(self, name: str) -> tuple[int, str | None]:
+        """Return the headroom, and the name of the project whose limit binds; all calls say the same (H1)."""
+        names = self.names
+        found = self.quotas.headroom(base.ADMIN, self.tree[name])["gpu"]
+        (detail,) = (one for one in self.quotas.get_detail(base.ADMIN, self.tree[name]) if one.resource == "gpu")
+        self.assertEqual(found, detail.headroom)
+        self.assertEqual([], self.quotas.check(base.ADMIN, {"gpu": found.fits}, self.tree[name]) if found.fits else [])
+        self.assertNotEqual([], self.quotas.check(base.ADMIN, {"gpu": found.fits + 1}, self.tree[name]))
+        return found.fits, names[str(found.bound_by)]
+
+    def edges(self) -> dict[str, str | None]:
+        """Return the parent of each project of the ledger that has one, by names."""
+        names = self.names
+        listed = self.quotas.limits.list_projects(base.ADMIN)
+        return {names.get(one, one): names.get(above, above) for one, above in listed if above is not None}
+
+    def held(self) -> dict[str, int]:
+        """Return what each project and its descendants hold, by names, without zeros."""
+        names = self.names
+        return {names.get(project_id, project_id): held for project_id, held in self.subtrees().items() if held}
+
+
+class TestHierarchy(HierarchyTestCase):
+    def test_the_limit_of_an_ancestor_refuses_and_is_named(self) -> None:
+        """The first calls of all know the limits of the ancestors, before the ledger has the tree."""
+        self.set_limits(physics=2, higgs=5)
+        self.assertEqual((2, "physics"), self.fits("higgs"))
+        self.assertEqual({}, self.edges())
+        self.assertEqual([("physics", 2)], self.refused("higgs", 3))
+        self.assertEqual({"higgs": "physics", "physics": "atlas", "atlas": "dom"}, self.edges())
+        self.reserve(self.tree["higgs"], 2)
+        self.assertEqual({"higgs": 2, "physics": 2, "atlas": 2, "dom": 2}, self.held())
+        self.assertEqual((0, "physics"), self.fits("simulation"))
+        self.assertEqual([("physics", 2)], self.refused("simulation"))
+        self.assertEqual((8, "atlas"), self.fits("operations"), "the registered limit, 10")
+        (seen,) = self.quotas.check(base.Context(self.tree["simulation"]), {"gpu": 1})
+        self.assertEqual((self.tree["physics"], 2, None), (seen.project_id, seen.limit, seen.used))
+        self.assertEqual(5, self.quotas.get_usages(base.ADMIN, self.tree["higgs"])["gpu"].limit)
+
+    def test_a_domain_is_limited_if_a_limit_is_set_for_it(self) -> None:
+        self.keystone.register(self.service, "gpu", 1)
+        self.set_limits(atlas=20, physics=20, higgs=20)
+        self.reserve(self.tree["higgs"], 5)
+        self.keystone.set_limit(self.service, "gpu", 6, domain_id=self.dom)
+        self.later(TTL)
+        self.assertEqual((1, "dom"), self.fits("higgs"))
+        self.assertEqual([("dom", 6)], self.refused("higgs", 2))
+
+    def test_a_new_child_counts_at_its_first_reserve(self) -> None:
+        self.set_limits(physics=4)
+        self.reserve(self.tree["higgs"], 3)
+        self.create("susy", "higgs")
+        self.assertEqual((1, "physics"), self.fits("susy"))
+        self.reserve(self.tree["susy"])
+        self.assertEqual({"susy": 1, "higgs": 4, "physics": 4, "atlas": 4, "dom": 4}, self.held())
+        self.assertEqual([("physics", 4)], self.refused("susy"))
+        (added,) = self.quotas.limits.history(base.ADMIN, self.tree["susy"])
+        self.assertEqual(("add project", self.tree["higgs"], "keystone"), (added.action, added.after, added.user_id))
+
+    def test_a_project_is_created_again_elsewhere(self) -> None:
+        """Keystone permits no change of the parent. What the deleted project held counts until it is released."""
+        self.set_limits(physics=4, operations=2)
+        self.reserve(self.tree["higgs"], 3)
+        moved = {"project": {"parent_id": self.tree["operations"]}}
+        answer = self.keystone.admin.patch(f"/projects/{self.tree['higgs']}", json=moved, raise_exc=False)
+        self.assertEqual(403, answer.status_code)
+        deleted = self.tree["higgs"]
+        self.keystone.admin.delete(f"/projects/{deleted}")
+        self.create("higgs", "operations")
+        self.later(TTL)
+        self.assertEqual((2, "operations"), self.fits("higgs"))
+        self.reserve(self.tree["higgs"], 2)
+        self.assertEqual([("operations", 2)], self.refused("higgs"))
+        self.assertEqual((1, "physics"), self.fits("simulation"))
+        error = self.assertRaises(exceptions.InvalidName, self.reserve, deleted)
+        self.assertIn("Keystone does not know it", str(error))
+        self.quotas.release(
+            base.Context(deleted), [row.uuid for row in self.quotas.list_reservations(base.ADMIN, deleted)]
+        )
+        self.assertEqual((4, "physics"), self.fits("simulation"))
+        self.assertEqual({"higgs": 2, "operations": 2, "atlas": 2, "dom": 2}, self.held())
+
+    def test_the_tree_of_the_commands_gives_way(self) -> None:
+        """What the projects hold moves with them."""
+        engine = self.make_quotas(
+            limits__driver="database", limits__enforcement_model="flat", limits__missing="unlimited"
+        )
+        self.addCleanup(engine.close)
+        physics, higgs, atlas = (self.tree[name] for name in ("physics", "higgs", "atlas"))
+        # Upside down: physics is below higgs, and atlas below physics.
+        for name, parent in ((higgs, None), (physics, higgs), (atlas, physics)):
+            engine.limits.set_limit(base.ADMIN, "gpu", 100, name)
+            engine.limits.add_project(base.ADMIN, name, parent)
+        for name, gpus in ((higgs, 1), (physics, 2), (atlas, 4)):
+            engine.reserve(base.ADMIN, {"gpu": gpus}, project_id=name)
+        self.assertEqual({"higgs": 7, "physics": 6, "atlas": 4}, self.held())
+        self.set_limits(physics=4)
+        self.assertEqual((1, "physics"), self.fits("higgs"))
+        self.assertEqual({"higgs": 7, "physics": 6, "atlas": 4}, self.held(), "a read changes nothing")
+        self.reserve(higgs)
+        self.assertEqual({"higgs": 2, "physics": 4, "atlas": 8, "dom": 8}, self.held())
+        self.assertEqual({"higgs": "physics", "physics": "atlas", "atlas": "dom"}, self.edges())
+        self.assertIn(
+            f"Project {physics} is moved below {atlas}, as keystone reports; it was below {higgs}", self.log.output
+        )
+
+    def test_eight_levels(self) -> None:
+        names = [f"level{number}" for number in range(1, 10)]
+        for name, parent in zip(names, [None, *names], strict=False):
+            self.create(name, parent)
+        self.set_limits(level1=3)
+        self.assertEqual((3, "level1"), self.fits("level8"))
+        self.reserve(self.tree["level8"], 3)
+        self.assertEqual({"dom": 3} | dict.fromkeys(names[:8], 3), self.held())
+        self.assertEqual([("level1", 3)], self.refused("level8"))
+        error = self.assertRaises(exceptions.ProjectRefused, self.reserve, self.tree["level9"])
+        self.assertIn("lies at level 9 of 8 in Keystone", str(error))
+
+    def test_a_list_of_all_projects(self) -> None:
+        """The limits that each project has alone, also of a root of the ledger that is no domain."""
+        self.set_limits(physics=2, atlas=20)
+        self.reserve(self.tree["higgs"])
+        self.quotas.adopt(base.ADMIN, [base.claim("c", gpu=1)], self.tree["operations"])
+        names = self.names
+        shown = {names[one.project_id]: one.usage.limit for one in self.quotas.list_usages(base.ADMIN)}
+        self.assertEqual({"higgs": 10, "physics": 2, "atlas": 20, "dom": -1, "operations": 10}, shown)
+
+
+class TestHierarchyOutage(HierarchyTestCase):
+    def test_stopped(self) -> None:
+        """The limits of the ancestors are used as long as any other answer."""
+        self.set_limits(physics=4)
+        self.reserve(self.tree["higgs"])
+        self.addCleanup(self.keystone.start, self.model)
+        self.keystone.stop()
+        self.later(TTL)
+        self.reserve(self.tree["higgs"])
+        self.assertEqual([("physics", 4)], self.refused("higgs", 3))
+        self.assertRaises(exceptions.LimitsUnavailable, self.reserve, self.tree["simulation"])
+        self.later(STALE)
+        self.assertRaises(exceptions.LimitsUnavailable, self.reserve, self.tree["higgs"])
+        self.quotas.release(base.ADMIN, [row.uuid for row in self.quotas.list_reservations(base.ADMIN)])
+        self.assertEqual({}, self.held())
 
 
 class TestOutage(KeystoneTestCase):

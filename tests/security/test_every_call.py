@@ -259,7 +259,8 @@ class TestTheTable(EveryCallTestCase):
     def test_every_method_has_a_row(self) -> None:
         parts = {name for name in vars(self.engine) if not name.startswith("_")}
         self.assertEqual(public(QuotaEngine) | parts - {"subjects"}, OWN.keys() | ADMINS.keys())
-        others = OF_OWN_PROJECT | BY_RULE_AND_ID | {"limit_if_missing"}  # (the last one shows no project's data)
+        # (The last two show no project's data.)
+        others = OF_OWN_PROJECT | BY_RULE_AND_ID | {"limit_if_missing", "require_own_tree"}
         self.assertEqual(public(Limits), BY_RULE.keys() | ADMINISTRATION.keys() | others)
         self.assertEqual(public(Capacity), CAPACITY.keys())
         self.assertEqual(public(Pods), PODS.keys() | {"select"})

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from cyborg_quota import exceptions, policy
 from cyborg_quota.limits import testing
 from tests import base, fixtures
 from tests.functional import test_limits, test_policy
+from tests.integration import test_keystone
 
 
 class TestNineRules(testing.NestedQuotaRules, test_limits.LimitsTestCase):
@@ -95,3 +96,64 @@ class TestPages(test_limits.LimitsTestCase):
             self.assertEqual(whole, found, size)
         for after in ("z", "nothing"):
             self.assertRaises(exceptions.MarkerNotFound, self.admin.tree, base.ADMIN, "top", limit=1, after=after)
+
+
+class TestLimitsFromKeystone(test_keystone.HierarchyTestCase):
+    """Limits are stored in Keystone, which has the project tree too (requirement "Limits would be stored in Keystone").
+
+    The limit of Physics is what its children use; ATLAS uses nothing itself. The usage before the example follows from
+    the document's figures after it: Web 30, Operations 60, ATLAS 80.
+    """
+
+    PARENTS: ClassVar[dict[str, str | None]] = {
+        "atlas": None,
+        "physics": "atlas",
+        "operations": "atlas",
+        "higgs": "physics",
+        "simulation": "physics",
+        "workflow": "operations",
+        "web": "operations",
+    }
+    LIMITS: ClassVar[dict[str, int]] = {
+        **{"atlas": 100, "physics": 20, "operations": 80},
+        **{"higgs": 15, "simulation": 10, "workflow": 50, "web": 30},
+    }
+    USED: ClassVar[dict[str, int]] = {"higgs": 10, "simulation": 10, "workflow": 30, "web": 5}
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.keystone.register(self.service, "gpu", 0)  # child projects are initially created with a limit of 0
+        self.set_limits(**self.LIMITS)
+        for name, gpus in self.USED.items():
+            context = base.Context(self.tree[name])
+            self.quotas.commit(context, self.quotas.reserve(context, {"gpu": gpus}))
+
+    def test_creating_a_resource_requires_room_at_all_levels(self) -> None:
+        # "No additional resources could be created in Simulation since Used(Simulation)>=Limit(Simulation)", also if
+        # its limit is lowered to 5, below the 10 used.
+        self.assertIn(("simulation", 10), self.refused("simulation"))
+        self.set_limits(simulation=5)
+        self.assertEqual([("physics", 20), ("simulation", 5)], self.refused("simulation"))
+        # "No additional resources could be created in Higgs as HierarchicalUsage(Physics)>=Limit(Physics). The error
+        # message for this case would need to indicate the quota limit is in Physics."
+        self.assertEqual((0, "physics"), self.fits("higgs"))
+        self.assertEqual([("physics", 20)], self.refused("higgs"))
+        with self.assertRaisesRegex(exceptions.OverQuota, f"project {self.tree['physics']}, resource gpu: limit 20 "):
+            self.reserve(self.tree["higgs"])
+        # "Up to 25 new resources could be created in Web".
+        self.assertEqual((25, "web"), self.fits("web"))
+        self.assertEqual([("web", 30)], self.refused("web", 26))
+        self.reserve(self.tree["web"], 25)
+        held = self.held()
+        self.assertEqual((30, 60, 80), (held["web"], held["operations"], held["atlas"]))
+
+    def test_resources_at_any_level_of_the_tree(self) -> None:
+        self.reserve(self.tree["operations"], 40)
+        self.assertEqual((5, "operations"), self.fits("web"))
+        self.reserve(self.tree["atlas"], 5)
+        self.assertEqual((100, "atlas"), (self.held()["atlas"], self.refused("atlas")[0][0]))
+
+    def test_a_new_child_has_the_limit_0(self) -> None:
+        self.create("susy", "physics")
+        self.assertEqual((0, "susy"), self.fits("susy"))
+        self.assertEqual([("physics", 20), ("susy", 0)], self.refused("susy"))

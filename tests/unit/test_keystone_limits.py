@@ -11,7 +11,7 @@ from oslotest import base
 
 from cyborg_quota import UNLIMITED, Constraint, exceptions
 from cyborg_quota.db.path_state import PathState
-from cyborg_quota.limits.sources.cache import Cache
+from cyborg_quota.limits.sources.cache import PAUSE_SECONDS, Cache
 from cyborg_quota.limits.sources.keystone import KeystoneLimitDriver
 from cyborg_quota.limits.sources.keystone_client import KeystoneClient
 from tests import keystones
@@ -69,7 +69,7 @@ class TestConstraints(DriverTestCase):
         for path, limit in ((("p1", "dom"), 3), (("p2",), -1), (("q1",), 0), (("gone",), 10)):
             expected = [Constraint(path[0], "gpu", limit), Constraint(path[0], "nic", 0)]
             self.assertEqual(expected, self.constraints(*path, resources=("gpu", "nic")))
-        self.assertIsNone(self.driver.parent_of("p1"))
+        self.assertIsNone(self.driver.path_of("p1"))
 
     def test_two_levels(self) -> None:
         """The domain bounds its subtree, if it is the last project of the path."""
@@ -95,8 +95,10 @@ class TestTwoLevels(DriverTestCase):
         self.keystone.model = "strict_two_level"
 
     def test_the_parent_is_the_domain(self) -> None:
-        for project_id, parent_id in (("p1", "dom"), ("q1", "other"), ("dom", None), ("gone", None)):
-            self.assertEqual(parent_id, self.driver.parent_of(project_id))
+        self.keystone.parents = {"p2": "p1"}
+        for project_id, above in (("p1", ["dom"]), ("p2", ["dom"]), ("q1", ["other"]), ("dom", [])):
+            self.assertEqual([project_id, *above], self.driver.path_of(project_id))
+        self.assertIsNone(self.driver.path_of("gone"))
 
     def test_an_unknown_project_is_an_error(self) -> None:
         error = self.assertRaises(exceptions.InvalidName, self.constraints, "gone")
@@ -105,16 +107,104 @@ class TestTwoLevels(DriverTestCase):
         self.assertEqual(1, "".join(self.keystone.paths).count("/projects/gone"), "that, too, is an answer")
 
     def test_the_model_may_change(self) -> None:
-        self.assertEqual("dom", self.driver.parent_of("p1"))
+        self.assertEqual(["p1", "dom"], self.driver.path_of("p1"))
         self.keystone.model = "flat"
         self.now += TTL
-        self.assertIsNone(self.driver.parent_of("p1"))
+        self.assertIsNone(self.driver.path_of("p1"))
         self.assertEqual([Constraint("p1", "gpu", 10)], self.constraints("p1", "dom"))
 
     def test_a_model_of_the_future(self) -> None:
         self.keystone.model = "three_level"
         error = self.assertRaises(exceptions.ConfigurationError, self.constraints)
         self.assertIn("'three_level'", str(error))
+
+
+class TestHierarchy(DriverTestCase):
+    """atlas > physics > higgs in the domain dom, in a Keystone whose own model is flat."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.keystone.projects |= dict.fromkeys(("atlas", "physics", "higgs"), "dom")
+        self.keystone.parents = {"physics": "atlas", "higgs": "physics"}
+        self.driver = self.make_driver(model="strict_hierarchy")
+
+    def test_the_path(self) -> None:
+        for path in (["higgs", "physics", "atlas", "dom"], ["atlas", "dom"], ["dom"]):
+            self.assertEqual(path, self.driver.path_of(path[0]))
+        self.assertIsNone(self.driver.path_of("gone"))
+
+    def test_every_ancestor_bounds_its_subtree(self) -> None:
+        """A domain only if a limit is set for it. The limits of ancestors that the ledger does not have yet wait."""
+        for project_id, limit in (("atlas", 20), ("physics", 2), ("q1", -1)):
+            self.keystone.set_limit(project_id, "gpu", limit)
+        for path, limits in (
+            (("higgs", "physics", "atlas", "dom"), (10, 2, 20, UNLIMITED)),
+            (("higgs", "physics"), (10, 2)),
+            (("higgs",), (10,)),
+            (("q1", "other"), (-1, UNLIMITED)),
+            (("dom",), (UNLIMITED,)),
+        ):
+            expected = [Constraint(*one, "subtree") for one in zip(path, ("gpu",) * 4, limits, strict=False)]
+            self.assertEqual(expected, self.constraints(*path), path)
+        self.keystone.set_limit("dom", "gpu", 1)
+        self.now += TTL
+        self.assertEqual(1, self.constraints("atlas", "dom")[-1].limit)
+
+    def test_a_project_that_keystone_does_not_know(self) -> None:
+        self.assertRaises(exceptions.InvalidName, self.constraints, "gone")
+
+    def test_the_greatest_depth(self) -> None:
+        self.keystone.projects |= {f"level{number}": "dom" for number in range(1, 10)}
+        self.keystone.parents = {f"level{number}": f"level{number - 1}" for number in range(2, 10)}
+        self.assertEqual(9, len(self.driver.path_of("level8") or ()))
+        error = self.assertRaises(exceptions.ProjectRefused, self.driver.path_of, "level9")
+        self.assertEqual("Project 'level9' lies at level 9 of 8 in Keystone.", str(error))
+
+    def test_the_models(self) -> None:
+        """That of the driver must go with that of Keystone."""
+        for model, of_keystone, is_allowed in (
+            ("strict_hierarchy", "flat", True),
+            ("strict_hierarchy", "strict_two_level", False),
+            ("strict_two_level", "strict_two_level", True),
+            ("strict_two_level", "flat", False),
+            ("flat", "flat", True),
+            ("flat", "strict_two_level", False),
+        ):
+            self.keystone.model, self.driver = of_keystone, self.make_driver(model=model)
+            if is_allowed:
+                self.assertEqual(10, self.constraints("higgs")[0].limit)
+            else:
+                error = self.assertRaises(exceptions.ConfigurationError, self.constraints, "higgs")
+                self.assertIn(f"Keystone's enforcement model is '{of_keystone}'", str(error))
+
+    def test_the_configuration(self) -> None:
+        for model in (None, "flat", "strict_two_level", "strict_hierarchy"):
+            KeystoneLimitDriver.from_conf(keystones.settings(limits__enforcement_model=model))
+        settings = keystones.settings(limits__enforcement_model="file")
+        error = self.assertRaises(exceptions.ConfigurationError, KeystoneLimitDriver.from_conf, settings)
+        self.assertIn("[limits] enforcement_model = file: the limit driver keystone supports flat, ", str(error))
+
+    def test_few_requests(self) -> None:
+        """One for the path, and one for the limits of each project in it; those of the ancestors serve all children."""
+        self.driver.path_of("higgs")
+        self.constraints("higgs", "physics", "atlas", "dom")
+        self.assertEqual(4 + 4, len(self.keystone.paths))
+        self.keystone.projects["simulation"], self.keystone.parents["simulation"] = "dom", "physics"
+        self.driver.path_of("simulation")
+        self.constraints("simulation", "physics", "atlas", "dom")
+        self.assertEqual(8 + 2, len(self.keystone.paths))
+
+    def test_an_outage(self) -> None:
+        """The path and all its limits are as old as any other answer may be."""
+        path = "higgs", "physics", "atlas", "dom"
+        self.keystone.set_limit("physics", "gpu", 2)
+        expected = self.constraints(*path)
+        self.keystone.instead[""] = ksa.ConnectFailure("x")
+        self.now += TTL + STALE - 1
+        self.assertEqual((list(path), expected), (self.driver.path_of("higgs"), self.constraints(*path)))
+        self.now += 1 + PAUSE_SECONDS
+        self.assertRaises(exceptions.LimitsUnavailable, self.driver.path_of, "higgs")
+        self.assertRaises(exceptions.LimitsUnavailable, self.constraints, *path)
 
 
 class TestMissing(DriverTestCase):
@@ -222,10 +312,10 @@ class TestCosts(DriverTestCase):
 
     def test_two_levels(self) -> None:
         self.keystone.model = "strict_two_level"
-        self.driver.parent_of("p1")
+        self.driver.path_of("p1")
         self.constraints("p1", "dom")
         self.assertEqual(6, len(self.keystone.paths))
-        self.driver.parent_of("p2")
+        self.driver.path_of("p2")
         self.constraints("p2", "dom")
         self.assertEqual(8, len(self.keystone.paths))
 
@@ -325,6 +415,25 @@ class TestManyPaths(DriverTestCase):
             self.assertEqual([set(each.constraints) for each in single], [set(each.constraints) for each in many])
             self.assertNotIn("/projects", "".join(asked))
             self.assertEqual(1, asked.count("/limits"), asked)
+
+    def test_hierarchy(self) -> None:
+        """Also of what is a root in the ledger: a domain, or a project that has not been charged by this model yet."""
+        self.keystone.projects |= dict.fromkeys(("atlas", "physics", "higgs"), "dom")
+        self.keystone.parents = {"physics": "atlas", "higgs": "physics"}
+        self.keystone.set_limit("physics", "gpu", 2)
+        paths = (["higgs", "physics", "atlas", "dom"], ["physics", "atlas", "dom"], ["q1"], ["dom"], ["other"])
+        states = [PathState(path, {}, {}, {}) for path in paths]
+        driver = self.make_driver(model="strict_hierarchy")
+        single = [limits for state in states for limits in driver.bounds([state], ["fpga", "gpu"])]
+        self.keystone.paths.clear()
+        many = self.make_driver(model="strict_hierarchy").bounds(states, ["fpga", "gpu"])
+        self.assertEqual([set(each.constraints) for each in single], [set(each.constraints) for each in many])
+        self.assertEqual(
+            ["/limits", "/projects"],
+            sorted(
+                path.partition("?")[0] for path in self.keystone.paths if path.startswith(("/limits?", "/projects"))
+            ),
+        )
 
     def test_a_deleted_project_does_not_prevent_a_short_list(self) -> None:
         """What it held is still in the ledger; a reserve is refused."""

@@ -79,7 +79,7 @@ class TestSilentServer(base.BaseTestCase):
                 options = {"oslo_limit__timeout": 0.2, "oslo_limit__auth_type": auth_type}
                 driver = KeystoneLimitDriver.from_conf(keystones.settings(oslo_limit__auth_url=url, **options))
                 began = time.monotonic()
-                error = self.assertRaises(exceptions.LimitsUnavailable, driver.parent_of, "p1")
+                error = self.assertRaises(exceptions.LimitsUnavailable, driver.path_of, "p1")
                 self.assertLess(time.monotonic() - began, 5.0)
                 self.assertIn("does not respond in time", error.reason)
                 self.assertNotIn(PASSWORD, str(error) + log.output)

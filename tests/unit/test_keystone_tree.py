@@ -32,8 +32,8 @@ class TestReadParents(base.BaseTestCase):
         )
         self.useFixture(fx.MonkeyPatch("cyborg_quota.limits.sources.keystone_client._PAGE_SIZE", 2))
 
-    def parents(self, driver: str = "database") -> dict[str, str | None]:
-        return keystone_projects.read_parents(keystones.settings(limits__driver=driver), self.read.append)
+    def parents(self) -> dict[str, str | None]:
+        return keystone_projects.read_parents(keystones.settings(limits__driver="database"), self.read.append)
 
     def test_pages(self) -> None:
         self.assertEqual(TREE, self.parents())
@@ -57,12 +57,6 @@ class TestReadParents(base.BaseTestCase):
         self.keystone.list_limit = 3
         error = self.assertRaises(exceptions.ProjectLookupFailed, self.parents)
         self.assertIn("Keystone truncates its list of projects; raise list_limit", str(error))
-
-    def test_two_levels(self) -> None:
-        """As the limit driver places them: each project is below its domain."""
-        self.keystone.model = "strict_two_level"
-        self.assertEqual({**TREE, "p2": "dom", "p3": "dom"}, self.parents("keystone"))
-        self.assertEqual(TREE, self.parents("database"))
 
     def test_errors(self) -> None:
         for answer, message in (

@@ -41,8 +41,9 @@ class DatabaseLimitDriver(base.LimitDriver):
 
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts) -> DatabaseLimitDriver:
+        model = conf.limits.enforcement_model or "strict_hierarchy"
         return cls(
-            plugins.load("cyborg_quota.policies", "[limits] enforcement_model", conf.limits.enforcement_model)(),
+            plugins.load("cyborg_quota.policies", "[limits] enforcement_model", model)(),
             InitialLimits.parse(conf.limits.child_initial_limit, conf.limits.root_initial_limit),
             missing_is_unlimited=conf.limits.missing == "unlimited",
         )

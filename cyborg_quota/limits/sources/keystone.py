@@ -6,12 +6,13 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypeVar
 
 from oslo_config import cfg
 
 from cyborg_quota import exceptions
 from cyborg_quota.ledger import limit_source as base
+from cyborg_quota.limits.limit_tree import MAX_DEPTH
 from cyborg_quota.limits.sources.cache import Cache
 from cyborg_quota.types import UNLIMITED, Constraint, Scope
 
@@ -23,6 +24,10 @@ T = TypeVar("T")
 
 FLAT: Final = "flat"
 STRICT_TWO_LEVEL: Final = "strict_two_level"
+STRICT_HIERARCHY: Final = "strict_hierarchy"
+
+_IN_KEYSTONE: Final = {FLAT: FLAT, STRICT_TWO_LEVEL: STRICT_TWO_LEVEL, STRICT_HIERARCHY: FLAT}
+"""The model that Keystone must have for each model of the driver. (Its strict_two_level forbids deeper trees.)"""
 
 _MAX_SINGLE_REQUESTS: Final = 2
 """For more projects than this, one request for all limits is cheaper than a request for each project."""
@@ -43,12 +48,25 @@ def make_client(conf: cfg.ConfigOpts, needs: str, within_seconds: float | None =
     return keystone_client.KeystoneClient(conf, connect)
 
 
-_Level = tuple[str, Scope, "Limits"]
-"""A project or a domain, the scope of its limits, and those that are set for it."""
+class _Level(NamedTuple):
+    """A project or a domain, the scope of its limits, those that are set for it, and whether it has the defaults."""
+
+    owner: str
+    scope: Scope
+    limits: Limits
+    has_defaults: bool = True
+
+    def constraint(self, resource: str, name: str, default: RegisteredLimit) -> Constraint:
+        limit = self.limits.get((name, default.region_id), default.default if self.has_defaults else UNLIMITED)
+        return Constraint(self.owner, resource, limit, self.scope)
 
 
 class KeystoneLimitDriver(base.LimitDriver):
-    """Enforces Keystone's registered limits, project limits and domain limits; model flat or strict_two_level.
+    """Enforces Keystone's registered limits, project limits and domain limits.
+
+    The enforcement model is that of Keystone (flat or strict_two_level), or strict_hierarchy: each project is limited
+    with its descendants, in the tree of Keystone's projects. A domain is the root of its projects; it is limited only
+    if a limit is set for it.
 
     A change of a limit in Keystone takes effect after at most ``[limits] keystone_cache_ttl`` seconds. While Keystone
     is unavailable, cached limits are used for up to ``[limits] keystone_stale_seconds`` longer; after that, each
@@ -68,12 +86,15 @@ class KeystoneLimitDriver(base.LimitDriver):
         names: Mapping[str, str] | None = None,
         refuses_missing: bool = True,
         service_name: str | None = None,
+        model: str | None = None,
     ) -> None:
+        """``model``: None is that of Keystone."""
         self._client = client
         self._cache = cache
         self._names = dict(names or {})
         self.limit_if_missing = None if refuses_missing else UNLIMITED
         self._service_name = service_name
+        self._wanted_model = model
 
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts) -> KeystoneLimitDriver:
@@ -82,6 +103,11 @@ class KeystoneLimitDriver(base.LimitDriver):
 
         keystone_client.check_endpoint(conf)
         options = conf.limits
+        if options.enforcement_model not in (None, *_IN_KEYSTONE):
+            raise exceptions.ConfigurationError(
+                f"[limits] enforcement_model = {options.enforcement_model}: the limit driver keystone supports "
+                f"{', '.join(_IN_KEYSTONE)}."
+            )
         cache = Cache(
             ttl_seconds=options.keystone_cache_ttl,
             stale_seconds=options.keystone_stale_seconds,
@@ -95,6 +121,7 @@ class KeystoneLimitDriver(base.LimitDriver):
             names=options.keystone_names,
             refuses_missing=options.missing == "refuse",
             service_name=next(filter(None, named), None),
+            model=options.enforcement_model,
         )
 
     def _read(self, request: Callable[..., T], *words: Hashable) -> T:
@@ -110,26 +137,37 @@ class KeystoneLimitDriver(base.LimitDriver):
         names = {resource: self._names.get(resource, resource) for resource in resources}
         return {resource: (name, registered[name]) for resource, name in names.items() if name in registered}
 
-    def _is_two_level(self) -> bool:
-        """Whether the enforcement model is strict_two_level, not flat. Raises ConfigurationError for other models."""
-        model = self._read(self._client.model)
-        if model not in (FLAT, STRICT_TWO_LEVEL):
+    def _model(self) -> str:
+        """The enforcement model. Raises ConfigurationError if it is not that of Keystone, and does not go with it."""
+        of_keystone = self._read(self._client.model)
+        model = self._wanted_model or of_keystone
+        if _IN_KEYSTONE.get(model) != of_keystone:
             raise exceptions.ConfigurationError(
-                f"Keystone's enforcement model is {model!r}; the limit driver keystone supports only {FLAT} and "
-                f"{STRICT_TWO_LEVEL}."
+                f"Keystone's enforcement model is {of_keystone!r}; the limit driver keystone supports only {FLAT} "
+                f"(also with [limits] enforcement_model = {STRICT_HIERARCHY}) and {STRICT_TWO_LEVEL}."
             )
-        return model == STRICT_TWO_LEVEL
+        return model
 
-    def parent_of(self, project_id: str) -> str | None:
-        """With strict_two_level, the domain of the project. None with flat, and for projects unknown to Keystone."""
-        project = self._read(self._client.project, project_id) if self._is_two_level() else None
-        return None if project is None else project.domain_id
+    def path_of(self, project_id: str) -> Sequence[str] | None:
+        """The project, its ancestors in the model, and its domain. None with flat, and for unknown projects.
+
+        Raises ProjectRefused for a project at a level of more than MAX_DEPTH below its domain.
+        """
+        model = self._model()
+        path = None if model == FLAT else self._read(self._client.path, project_id)
+        if path is None:
+            return None
+        if model == STRICT_TWO_LEVEL:
+            return [project_id, *path[1:][-1:]]
+        if len(path) > MAX_DEPTH + 1:
+            raise exceptions.ProjectRefused(project_id, f"lies at level {len(path) - 1} of {MAX_DEPTH} in Keystone")
+        return path
 
     def bounds(self, states: Sequence[PathState], resources: Collection[str]) -> list[base.PathLimits]:
-        """See LimitDriver. For many projects, in a few requests, and with the domains that the ledger has stored.
+        """See LimitDriver. For many projects, in a few requests, and with the tree that the ledger has stored.
 
-        A project that Keystone has moved to another domain since its last charge is then limited by its previous
-        domain, and one that Keystone has deleted has the default limits. Otherwise, a deleted one lacks all limits.
+        A project whose next charge changes the tree is then limited by its stored ancestors, and one that Keystone has
+        deleted has the default limits. Otherwise, a deleted one lacks all limits.
         """
         defaults = self._registered(resources)
         missing = [resource for resource in resources if resource not in defaults and self.limit_if_missing is None]
@@ -144,37 +182,39 @@ class KeystoneLimitDriver(base.LimitDriver):
                 found.append(base.PathLimits([], dict.fromkeys(resources, project_id), error or unknown))
                 continue
             constraints = [
-                Constraint(owner, resource, limits.get((name, default.region_id), default.default), scope)
-                for owner, scope, limits in levels
-                for resource, (name, default) in defaults.items()
+                level.constraint(resource, *named) for level in levels for resource, named in defaults.items()
             ]
             found.append(base.PathLimits(constraints, dict.fromkeys(missing, project_id), error))
         return found
 
     def _levels(self, path: Sequence[str], *, is_listed: bool) -> list[_Level] | None:
-        """The project of the path, and its domain under strict_two_level. None: Keystone does not know the project.
+        """What limits the project of the path: with the model flat, itself. None: Keystone does not know it.
 
-        ``is_listed``: from the limits of all projects. The domain is then the stored parent; a root is a domain.
+        ``is_listed``: from the limits of all projects, and with the tree that the ledger has stored. Under
+        strict_two_level, a root is then a domain.
         """
+        model = self._model()
 
-        def level(owner: str, scope: Scope) -> _Level:
-            holder = () if is_listed else ("project_id" if scope == "project" else "domain_id", owner)
-            return owner, scope, self._read(self._client.limits, self._service(), *holder).get(owner, {})
+        def level(owner: str, *, is_domain: bool = False) -> _Level:
+            holder = () if is_listed else ("domain_id" if is_domain else "project_id", owner)
+            limits = self._read(self._client.limits, self._service(), *holder).get(owner, {})
+            scope: Scope = "subtree" if is_domain or model == STRICT_HIERARCHY else "project"
+            return _Level(owner, scope, limits, has_defaults=not is_domain or model == STRICT_TWO_LEVEL)
 
-        domain_id: str | None
-        if not self._is_two_level():
-            return [level(path[0], "project")]
-        if is_listed:
-            domain_id = path[1] if path[1:] else None
-        else:
-            project = self._read(self._client.project, path[0])
-            if project is None:
+        if model == FLAT:
+            return [level(path[0])]
+        tree: Sequence[str] | None
+        domains: Collection[str]
+        if not is_listed:
+            tree = self.path_of(path[0])
+            if tree is None:
                 return None
-            domain_id = project.domain_id
-        if domain_id is None:
-            return [level(path[0], "subtree")]
-        above = [level(domain_id, "subtree")] if domain_id in path else []
-        return [level(path[0], "project"), *above]
+            domains = tree[-1:]
+        elif model == STRICT_HIERARCHY:
+            tree, domains = path, self._read(self._client.domains)
+        else:
+            tree, domains = path[:2], path[:2][-1:]
+        return [level(owner, is_domain=owner in domains) for owner in tree if owner in path]
 
     def _how_to_register(self, resource: str) -> str:
         service, name = self._service(), self._names.get(resource, resource)

@@ -311,6 +311,25 @@ class KeystoneClient:
         body = self._get(f"/projects/{project_id}") if _ID.fullmatch(project_id) else None
         return None if body is None else _project(body["project"])
 
+    @_reading("the parents of a project")
+    def path(self, project_id: str) -> list[str] | None:
+        """A project, its ancestors, and its domain; of a domain, its ID alone. None if Keystone does not know it."""
+        query = {"parents_as_ids": ""}
+        body = self._get(f"/projects/{project_id}", query) if _ID.fullmatch(project_id) else None
+        if body is None:
+            return None
+        path, above = [project_id], body["project"]["parents"]  # {parent: {its parent: {domain: None}}}
+        while above:
+            (parent_id,) = above
+            path.append(parent_id)
+            above = above[parent_id]
+        return path
+
+    @_reading("domains")
+    def domains(self) -> frozenset[str]:
+        """The IDs of all domains. One request."""
+        return frozenset(entry["id"] for entry in self._list("projects", is_domain="true"))
+
     @_reading("projects")
     def named(self, name: str, **query: str) -> list[Project]:
         """The projects, or domains (``is_domain``), with this name. Keystone answers 400 to what cannot be a name."""

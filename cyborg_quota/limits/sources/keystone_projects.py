@@ -35,15 +35,13 @@ def _lookup() -> Iterator[None]:
 def read_parents(conf: cfg.ConfigOpts, progress: Callable[[int], None]) -> dict[str, str | None]:
     """The parent of each project of Keystone; None for a domain. [oslo_limit] has the credentials.
 
-    With the limit driver keystone and the enforcement model strict_two_level, the parent is the domain. Raises
-    ConfigurationError, ProjectLookupFailed.
+    Raises ConfigurationError, ProjectLookupFailed.
     """
     client = keystone.make_client(conf, "The projects of Keystone need")
     parents: dict[str, str | None] = {}
     with _lookup():
-        is_two_level = conf.limits.driver == "keystone" and client.model() == keystone.STRICT_TWO_LEVEL
         for page in client.pages():
-            parents.update((one.project_id, one.domain_id if is_two_level else one.parent_id) for one in page)
+            parents.update((one.project_id, one.parent_id) for one in page)
             progress(len(page))
     return parents
 
