@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import sqlite3
+import time
+import uuid
 from typing import Any, ClassVar
 
 from cyborg_quota import exceptions, policy
 from cyborg_quota.limits import testing
-from tests import base, fixtures
+from tests import base, fixtures, invariants, trees
 from tests.functional import test_limits, test_policy
-from tests.integration import test_keystone
+from tests.integration import test_keystone, test_project_names
 
 
 class TestNineRules(testing.NestedQuotaRules, test_limits.LimitsTestCase):
@@ -157,3 +162,88 @@ class TestLimitsFromKeystone(test_keystone.HierarchyTestCase):
         self.create("susy", "physics")
         self.assertEqual((0, "susy"), self.fits("susy"))
         self.assertEqual([("physics", 20), ("susy", 0)], self.refused("susy"))
+
+
+class TestImportFromKeystone(test_project_names.ProjectNamesTestCase):
+    """ "Currently, we have around 3,400 projects in the CERN cloud": limits are kept here, and the tree is Keystone's.
+
+    "Typically around 50 child projects for each parent", and "up to 400 child projects per parent".
+    """
+
+    scenarios = fixtures.SCENARIOS
+    SECONDS = 30.0
+    COMMAND = ("project", "import", "--from", "keystone")
+
+    def make_projects(self) -> dict[str, str]:
+        """Add the projects to Keystone's tables, which takes minutes by its API. Return their parents."""
+        personal, *experiments = [uuid.uuid4().hex for _ in range(5)]
+        parents = dict.fromkeys([personal, *experiments], self.dom)
+        parents |= {uuid.uuid4().hex: personal for _ in range(400)}
+        groups = {uuid.uuid4().hex: experiments[number % 4] for number in range(59)}
+        parents |= groups
+        names = itertools.cycle(groups)
+        parents |= {uuid.uuid4().hex: next(names) for _ in range(3400 - len(parents))}
+        with contextlib.closing(sqlite3.connect(self.keystone.workdir / "keystone.sqlite", timeout=60)) as database:
+            columns = "id, name, extra, enabled, is_domain, domain_id, parent_id"
+            rows = [(name, name, "{}", True, False, self.dom, above) for name, above in parents.items()]
+            database.executemany(f"INSERT INTO project ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+            database.commit()
+        self.addCleanup(self.remove_projects)
+        return parents
+
+    def remove_projects(self) -> None:
+        with contextlib.closing(sqlite3.connect(self.keystone.workdir / "keystone.sqlite", timeout=60)) as database:
+            database.execute("DELETE FROM project WHERE domain_id = ?", [self.dom])
+            database.commit()
+
+    def changes(self, *argv: str) -> dict[str, tuple[str, str | None, str | None]]:
+        """Return the changes of these projects that the command prints."""
+        rows = {row["project_id"]: row for row in self.good(*self.COMMAND, *argv)}
+        return {name: (row["action"], row["before"], row["after"]) for name, row in rows.items() if name in self.wanted}
+
+    def edges(self) -> dict[str, str | None]:
+        rows = {row["project_id"]: row["parent_id"] for row in self.good("project", "list")}
+        return {name: rows[name] for name in self.wanted if name in rows}
+
+    def test_3400_projects(self) -> None:
+        parents = self.make_projects()
+        self.wanted = {**parents, self.physics: self.dom, self.atlas: self.dom}
+        holder, elsewhere = list(parents)[-2:]
+        self.silent("set", "--default", "gpu=5")
+        self.good("reserve", "--project", holder, "gpu=2")
+        self.silent("project", "set", "team", "--force", "--no-parent")
+        self.silent("project", "set", elsewhere, "--parent", "team")
+        expected = {name: ("add project", None, above) for name, above in self.wanted.items()}
+        expected[holder] = ("move project", None, parents[holder])
+        expected[elsewhere] = ("move project", "team", parents[elsewhere])
+
+        self.assertEqual(expected, self.changes("--dry-run"))
+        self.assertEqual({holder: None, elsewhere: "team"}, self.edges())
+        began = time.monotonic()
+        self.assertEqual(expected, self.changes("--reason", "one tree"))
+        self.assertLess(time.monotonic() - began, self.SECONDS)
+        self.assertEqual(self.wanted, self.edges())
+        self.assertEqual({}, self.changes())
+        [entry, *_] = self.good("history", "list", "--project", elsewhere)
+        self.assertEqual(("team", parents[elsewhere]), (entry["before"], entry["after"]), entry)
+        self.assertEqual("one tree", entry["reason"])
+        with fixtures.plain_engine(self.url).connect() as connection:
+            invariants.assert_hold(connection)
+            held = trees.subtrees(connection, "gpu")
+        self.assertEqual((2, 2), (held[parents[holder]], held[self.dom]))
+
+        new = self.create("susy", parent_id=holder)
+        self.wanted[new] = holder
+        self.assertEqual({new: ("add project", None, holder)}, self.changes())
+        self.assertEqual({}, self.changes())
+
+    def test_refused_if_the_tree_is_that_of_keystone(self) -> None:
+        """By one line, before Keystone is read."""
+        self.driver = "keystone"
+        self.write_config(self.keystone.people.reader, "endpoint_id = cyborgs\n")
+        self.addCleanup(self.keystone.start, "flat")
+        self.keystone.stop()
+        for options in ((), ("--dry-run",)):
+            line = self.refused(1, *self.COMMAND, *options)
+            reason = "The project tree is kept in Keystone, because [limits] driver is keystone: change it there."
+            self.assertEqual(f"cyborg-quota: {reason}\n", line)
