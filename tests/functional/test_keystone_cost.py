@@ -20,7 +20,7 @@ SMALL, LARGE = 50, 600
 DOMAIN = "domain"
 OTHERS = {
     *("set_limit", "unset_limit", "set_limits", "set_overrides", "cancel_overrides", "list_overrides"),
-    *("path", "tree", "default_limits", "list_defaults", "list_children", "list_reservations"),
+    *("path", "tree", "default_limits", "list_defaults", "list_children", "list_reservations", "add_project"),
 }
 """Calls that this driver refuses, and those of other tables than those of projects and usage."""
 
@@ -41,10 +41,12 @@ class Keystone(keystones.FakeKeystone):
 
 
 class TestKeystoneCost(base.LedgerTestCase):
+    model = "strict_two_level"
+
     def setUp(self) -> None:
         super().setUp()
         self.keystone = Keystone()
-        self.keystone.model = "strict_two_level"
+        self.keystone.model = {"strict_hierarchy": "flat"}.get(self.model, self.model)
         for resource, limit in (("gpu", 1), ("fpga", 5), ("gpu.A100", 1)):
             self.keystone.register(resource, limit)
         self.keystone.projects = {DOMAIN: None, "p7": DOMAIN}
@@ -57,7 +59,7 @@ class TestKeystoneCost(base.LedgerTestCase):
         """An engine with empty caches."""
         cache = Cache(ttl_seconds=60.0, stale_seconds=600.0, timeout_seconds=5.0, clock=lambda: 0.0)
         client = KeystoneClient(keystones.settings(), self.keystone.connect)  # type: ignore[arg-type]
-        return fixtures.open_engine(self, self.url, KeystoneLimitDriver(client, cache))
+        return fixtures.open_engine(self, self.url, KeystoneLimitDriver(client, cache, model=self.model))
 
     def add(self, first: int, last: int) -> None:
         """Add siblings below the domain, and other domains with one project each; each has a limit in Keystone."""
@@ -112,3 +114,7 @@ class TestKeystoneCost(base.LedgerTestCase):
         ((_, _, entries), (rows, _, more_entries)) = grown["list_usages"]
         self.assertGreater(sum(rows), LARGE)
         self.assertGreater(more_entries, entries)
+
+
+class TestHierarchyCost(TestKeystoneCost):
+    model = "strict_hierarchy"

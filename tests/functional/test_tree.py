@@ -105,15 +105,31 @@ class TestTreeFromLimitDriver(base.LedgerTestCase):
         error = self.assertRaises(exceptions.OverQuota, self.quotas.reserve, self.context, {"gpu": 2})
         self.assertEqual(["domain"], [over.project_id for over in error.overs])
 
+    def reserve_at_once(self, *project_ids: str) -> None:
+        """One GPU in each project, unless a limit refuses it."""
+
+        def reserve(project_id: str) -> None:
+            with contextlib.suppress(exceptions.OverQuota):
+                self.quotas.reserve(base.Context(project_id), {"gpu": 1})
+
+        with futures.ThreadPoolExecutor(8) as pool:
+            for call in [pool.submit(reserve, project_id) for project_id in project_ids]:
+                call.result()
+
     def test_a_new_project_does_not_escape_the_limit_of_its_parent(self) -> None:
         """Not even if many of its first reserves run at once."""
         self.quotas.reserve(base.Context("p2"), {"gpu": 2})
-
-        def reserve() -> None:
-            with contextlib.suppress(exceptions.OverQuota):
-                self.quotas.reserve(self.context, {"gpu": 1})
-
-        with futures.ThreadPoolExecutor(8) as pool:
-            for call in [pool.submit(reserve) for _ in range(16)]:
-                call.result()
+        self.reserve_at_once(*["p1"] * 16)
         self.assertEqual({"p1": 1, "p2": 2, "domain": 3}, self.subtrees())
+
+    def test_new_projects_of_new_parents_do_not_escape_the_limit_above_them(self) -> None:
+        """The first reserves of all run at once, and each puts its ancestors into the tree."""
+        leaves = [f"leaf{number}" for number in range(16)]
+        self.parents = {leaf: f"team{number % 4}" for number, leaf in enumerate(leaves)}
+        self.parents |= {f"team{number}": "atlas" for number in range(4)} | {"atlas": "domain"}
+        self.reserve_at_once(*leaves)
+        held = self.subtrees()
+        self.assertEqual((3, 3), (held["atlas"], held["domain"]))
+        self.assertEqual(3, sum(held.get(leaf, 0) for leaf in leaves))
+        edges = self.engine.limits.list_projects(base.ADMIN)
+        self.assertEqual(self.parents, {name: parent for name, parent in edges if parent is not None})
