@@ -69,6 +69,10 @@ _REASON: Final[Schema] = {
     "maxLength": MAX_REASON_CHARS,
     "description": "Why the limits are changed: one line, for the history.",
 }
+_WARNINGS: Final = described(
+    {"type": "array", "items": TEXT},
+    "A sentence for each resource that was set, if the limits add up to more than exists; for an admin.",
+)
 _POD: Final = described(NAME, "The pod, if the call names one.")
 _BOUND_POD: Final = described(
     nullable(NAME), "The pod of a limit per pod; null for one over all pods. Present if the call names a pod."
@@ -81,7 +85,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
         nullable(ref("Limit")), "The limit of each resource; null if no limit is set and nothing may be reserved."
     ),
     "Quota": described(
-        object_of({"quota": ref("Limits"), "pod": _POD}, optional=("pod",)),
+        object_of({"quota": ref("Limits"), "pod": _POD, "warnings": _WARNINGS}, optional=("pod", "warnings")),
         "The limits of a project. If the call names a pod: those in this pod, without the resources that have none.",
     ),
     "Bound": described(
@@ -135,8 +139,10 @@ COMPONENTS: Final[dict[str, Schema]] = {
                     }
                 ),
                 "The total limit of each resource that has one.",
-            )
-        }
+            ),
+            "warnings": _WARNINGS,
+        },
+        optional=("warnings",),
     ),
     "SetTotals": object_of(
         {

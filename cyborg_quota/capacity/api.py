@@ -408,12 +408,16 @@ class Capacity(Subject):
         )
 
     @admin_call
-    def report(self, context: Context) -> list[ResourceReport]:
+    def report(self, context: Context, resources: Collection[str] | None = None) -> list[ResourceReport]:
         """For each resource: what exists, what is claimed or used elsewhere, and what is promised. Sorted by resource.
 
-        Reads all inventories, usage rows and limits. Raises LimitsUnavailable.
+        Reads all inventories, usage rows and limits. ``resources``: only these; and only those that have an inventory,
+        without which no limits are read. Raises LimitsUnavailable.
         """
-        return report.read(self._untimed, self._enforcer.parts.limits, sorted(self._resources))
+        limits = self._enforcer.parts.limits
+        if resources is None:
+            return report.read(self._untimed, limits, sorted(self._resources))
+        return report.read(self._untimed, limits, resources, has_inventory=True)
 
     # --- notices, audit and repair ---
 

@@ -18,13 +18,21 @@ from cyborg_quota.types.capacity import InventoryRecord, NotServed, ResourceRepo
 _EMPTY: Final = Counters()
 
 
-def read(untimed: Database, limits: LimitDriver, resources: Collection[str]) -> list[ResourceReport]:
+def read(
+    untimed: Database, limits: LimitDriver, resources: Collection[str], *, has_inventory: bool = False
+) -> list[ResourceReport]:
     """The reports of all resources with an inventory, and of those of ``resources`` that limits promise; sorted.
 
+    ``has_inventory``: only those of ``resources`` that have an inventory.
     Reads all inventories, usage rows and limits; its cost grows with the size of the cloud. ``untimed``: the database
     without a statement timeout. Raises LimitsUnavailable.
     """
     records = list(untimed.read(inventories.read).values())
+    if has_inventory:
+        records = [one for one in records if one.resource in resources]
+        resources = ()
+        if not records:
+            return []
     states = untimed.read(lambda connection: _tops(connection, limits))
     names = sorted({record.resource for record in records}.union(resources))
     promised = limits.limits(states, names)

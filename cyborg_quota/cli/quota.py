@@ -345,6 +345,9 @@ def _set(
         run.engine.limits.set_limits(run.context, limits, project_id, pod=pod, reason=reason)
     if run.notice is not None:
         run.notice += projects.remedy(remedy)
+    if until is None and pod is None:
+        for line in operations.beyond_capacity(run, limits):
+            run.print_message(line)
     return []
 
 
@@ -367,6 +370,9 @@ Set = base.generate(
 
         With --pod, the limits apply to what the project holds in this pod, in addition
         to the limits over all pods. What it holds there already counts.
+
+        A limit may be above what exists: a line on stderr then says what the limits add
+        up to, if there are providers (see `capacity show`).
         """,
         "cyborg-quota set --default gpu=10\n"
         "  cyborg-quota set gpu=20 fpga=-1 P\n"

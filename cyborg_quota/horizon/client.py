@@ -90,10 +90,11 @@ class QuotaClient:
         answer = self.call("GET", path, ids, params=query)
         return list(answer[name]), bool(answer.get(f"{name}_links"))
 
-    def change(self, method: str, path: str, ids: Mapping[str, str], **changes: Any) -> None:
-        """Change limits. What is empty or false is not sent."""
+    def change(self, method: str, path: str, ids: Mapping[str, str], **changes: Any) -> list[str]:
+        """Change limits; returns the warnings. What is empty or false is not sent."""
         given = {name: value for name, value in changes.items() if value}
-        self.call(method, path, ids, **{"params" if method == "DELETE" else "json": given})
+        answer = self.call(method, path, ids, **{"params" if method == "DELETE" else "json": given})
+        return list((answer or {}).get("warnings", ()))
 
     def call(self, method: str, path: str, ids: Mapping[str, str] | None = None, **options: Any) -> Any:
         """Make a call; returns the answer. ``options``: as for a request of keystoneauth."""

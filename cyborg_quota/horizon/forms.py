@@ -37,7 +37,7 @@ class _QuotaForm(forms.SelfHandlingForm):
     def handle(self, request: Any, data: dict[str, Any]) -> bool:
         """Make the call. Returns whether the service accepted it; if not, the form shows why."""
         try:
-            client.of(request).change(
+            warnings = client.of(request).change(
                 self.method, self.path, self.initial["ids"], reason=data["reason"], **self.body(data)
             )
         except rows.QuotaUnauthorized:
@@ -46,6 +46,8 @@ class _QuotaForm(forms.SelfHandlingForm):
             self.api_error(client.with_names(request, error.detail))
             return False
         messages.success(request, self.done)
+        for warning in warnings:
+            messages.warning(request, warning)
         return True
 
 

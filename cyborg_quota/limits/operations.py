@@ -24,7 +24,7 @@ from cyborg_quota.surface.operations import (
     columns,
     nullable,
 )
-from cyborg_quota.types import SUBJECTS, HistoryEntry, LimitOverride, RecordedChange
+from cyborg_quota.types import SUBJECTS, UNLIMITED, HistoryEntry, LimitOverride, RecordedChange
 
 _QUOTA: Final = "/v2/quotas/{project_id}"
 _PROJECT: Final = (
@@ -58,6 +58,25 @@ def delete_limits(caller: Any, project_id: str, pod: str | None, reason: str | N
         own = {one.resource for one in limits.list_limits(caller.elevated, project_id) if one.is_own}
         own.update(caller.engine.resources)
     limits.set_limits(caller.context, dict.fromkeys(own), project_id, pod=pod, reason=reason)
+
+
+def beyond_capacity(caller: Any, resources: Iterable[str]) -> list[str]:
+    """A sentence for each of these resources of which the limits promise more than exists, if its capacity is known.
+
+    For an admin only: they tell what all projects may have.
+    """
+    capacity = caller.engine.subjects.get("capacity")
+    if capacity is None or not validation.is_admin(caller.context):
+        return []
+    return [
+        f"{one.resource}: the limits {_sum(one.promised)}; {one.capacity} exist"
+        for one in capacity.report(caller.elevated, list(resources))
+        if not 0 <= one.promised <= one.capacity
+    ]
+
+
+def _sum(promised: int) -> str:
+    return "are unlimited" if promised == UNLIMITED else f"add up to {promised}"
 
 
 def preview(

@@ -226,7 +226,9 @@ def _set(
         override = {"quota": limits, **span}
         run.client.call("POST", f"{path}/overrides", _given(override=override, reason=reason))
     else:
-        run.client.call("PUT", path, _given(quota=limits, force=force or None, reason=reason, pod=pod))
+        answer = run.client.call("PUT", path, _given(quota=limits, force=force or None, reason=reason, pod=pod))
+        for warning in answer.get("warnings", ()):
+            run.log.warning(warning)
     return []
 
 

@@ -31,7 +31,6 @@ from cyborg_quota.surface import arguments, table
 from cyborg_quota.types import capacity
 from tests import base
 from tests.api import server
-from tests.api.test_application import deploy_engine
 from tests.cli import base as cli
 
 
@@ -83,15 +82,6 @@ class TestCommands(OscTestCase):
         nodes = self.rows(quota.ListQuota, "--tree", "higgs")
         self.assertIn((0, "higgs", "physics", "gpu", 20, 5, 2, 8), nodes)
         self.assertIn((1, "detector", "higgs", "gpu", 2, 2, 0, 2), nodes)
-
-    def test_what_all_projects_hold_with_each_limit_driver(self) -> None:
-        self.conf.set_override("limits", {"gpu": "7"}, "limits")
-        held = {"detector": (2, 0), "elsewhere": (1, 0), "higgs": (5, 1)}
-        for driver in ("noop", "config", "database"):
-            self.conf.set_override("driver", driver, "limits")
-            self.application = server.make_application(self.conf, deploy_engine(self))
-            rows = self.rows(quota.ListQuota, "--usage", "--resource", "gpu")
-            self.assertEqual(held, {row[0]: row[3:] for row in rows if any(row[3:])}, driver)
 
     def test_what_exceeds_a_limit(self) -> None:
         self.assertEqual([], self.rows(quota.ListQuota, "--over"))

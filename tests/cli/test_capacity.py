@@ -222,10 +222,10 @@ class ReportTest(base.CliTestCase):
         for name, total in (("n1", 8), ("n2", 4)):
             self.good("provider", "create", name)
             self.good("inventory", "set", name, f"gpu={total}", "--reserved", "1")
-        self.good("set", "--default", "gpu=0")
+        self.call("set", "--default", "gpu=0")
         for project, parent, limit in (("a", None, 20), ("a1", "a", 15), ("b", None, 10), ("c", None, 8)):
             self.call("project", "set", project, *(("--no-parent",) if parent is None else ("--parent", parent)))
-            self.good("set", f"gpu={limit}", project)
+            self.call("set", f"gpu={limit}", project)
         self.good("reserve", "--project", "a1", "--provider", "n1", "gpu=3")
         self.good("reserve", "--project", "b", "gpu=2")
 
@@ -248,7 +248,7 @@ class ReportTest(base.CliTestCase):
 
     def test_a_total_limit_bounds_what_is_promised(self) -> None:
         """5 of the total of 14 are held, so that no project may still get more than 9, of which 7 are free."""
-        self.good("set", "--total", "gpu=14")
+        self.call("set", "--total", "gpu=14")
         (gpu,) = self.report()
         self.assertEqual((14, 1.4, 3), tuple(gpu[name] for name in ("promised", "oversubscription", "not_served")))
         rows = self.good("capacity", "show", "--projects")
@@ -256,9 +256,9 @@ class ReportTest(base.CliTestCase):
             [("a", 9, 2), ("b", 8, 1), ("c", 8, 1)],
             [tuple(row[name] for name in ("project_id", "remaining", "missing")) for row in rows],
         )
-        self.good("set", "--total", "gpu=50")
+        self.call("set", "--total", "gpu=50")
         self.assertEqual(38, self.report()[0]["promised"])
-        self.good("set", "gpu=-1", "a")
+        self.call("set", "gpu=-1", "a")
         self.assertEqual(50, self.report()[0]["promised"])
 
     def test_an_overfull_provider(self) -> None:
@@ -274,8 +274,8 @@ class ReportTest(base.CliTestCase):
         self.assertEqual(43, self.report()[0]["promised"])
 
     def test_unlimited_and_without_capacity(self) -> None:
-        self.good("set", "--default", "fpga=0")
-        self.good("set", "gpu=-1", "fpga=3", "a")
+        self.call("set", "--default", "fpga=0")
+        self.call("set", "gpu=-1", "fpga=3", "a")
         fpga, gpu = self.report()
         self.assertEqual(("fpga", 0, 3, None, 1), tuple(
             fpga[name] for name in ("resource", "capacity", "promised", "oversubscription", "not_served")

@@ -11,9 +11,11 @@ from typing import Any, ClassVar
 from unittest import mock
 
 import fixtures as fx
+from falcon import testing
 
 import cyborg_quota
 from cyborg_quota import QuotaEngine, exceptions
+from cyborg_quota.api import deploy
 from cyborg_quota.cli import main
 from cyborg_quota.limits.sources.cache import PAUSE_SECONDS, Cache
 from cyborg_quota.types import Over
@@ -80,7 +82,8 @@ class KeystoneTestCase(base.LedgerTestCase):
             "oslo_limit__password": password,
             "oslo_limit__endpoint_id": self.endpoint,
         }
-        engine = cyborg_quota.make_engine(keystones.settings(**{**options, **changes}))
+        self.conf = keystones.settings(**{**options, **changes})
+        engine = cyborg_quota.make_engine(self.conf)
         self.addCleanup(engine.close)
         return engine
 
@@ -124,6 +127,16 @@ class TestFlat(KeystoneTestCase):
                 self.reserve(self.p1, 1000)
             else:
                 self.assertEqual([(self.p1, "project", limit)], self.blocking(self.p1))
+
+    def test_an_admin_sees_the_consumption_of_all_projects(self) -> None:
+        """Cyborg's specification: Alice."""
+        self.reserve(self.p1, 4)
+        self.reserve(self.p2, 1)
+        application = deploy.make_bare_application(self.conf, self.quotas)
+        headers = {"X-Identity-Status": "Confirmed", "X-Roles": "admin", "X-User-Id": "alice", "X-Project-Id": "cloud"}
+        found = testing.TestClient(application).simulate_get("/v2/quotas", headers=headers).json["quotas"]
+        usage = {one["project_id"]: one["usage"]["gpu"] for one in found}
+        self.assertEqual({self.p1: {"in_use": 0, "reserved": 4}, self.p2: {"in_use": 0, "reserved": 1}}, usage)
 
     def test_a_resource_is_registered_while_it_runs(self) -> None:
         reserve = self.quotas.reserve, base.Context(self.p1), {"fpga": 1}

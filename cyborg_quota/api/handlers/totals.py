@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from cyborg_quota.api.call import Call, Json
 from cyborg_quota.api.errors import Refused
+from cyborg_quota.api.handlers.quotas import with_warnings
 
 
 def get_totals(call: Call) -> Json:
@@ -19,7 +20,7 @@ def set_totals(call: Call) -> Json:
     if not call.body.get("force", False):
         _refuse_below_usage(call, limits)
     call.engine.limits.set_total_limits(call.elevated, limits, reason=call.body.get("reason"))
-    return get_totals(call)
+    return with_warnings(call, get_totals(call))
 
 
 def _refuse_below_usage(call: Call, limits: dict[str, int]) -> None:
