@@ -354,7 +354,8 @@ def _check_provider(provider: object, deltas: Mapping[str, int]) -> str | dict[s
 
 
 def _check_pod(pod: object, provider: object) -> str | PodChoice:
-    if provider != ANY:
+    is_choice = isinstance(pod, PodChoice) or pod == SELECT_TEXT
+    if provider != ANY and (provider is not None or is_choice):
         raise exceptions.InvalidClaim(
             "A claim in a pod is at any provider of the pod: set the provider to ANY (`--provider any`)."
         )
@@ -399,12 +400,13 @@ def check_extra_specs(specs: object) -> dict[str, str]:
     """
     if specs is None:
         return {}
-    rule = f"it must map at most {MAX_EXTRA_SPECS} keys to strings, of at most {MAX_NAME_CHARS} characters each"
-    if not isinstance(specs, Mapping) or len(specs) > MAX_EXTRA_SPECS:
+    if not (
+        isinstance(specs, Mapping)
+        and len(specs) <= MAX_EXTRA_SPECS
+        and all(isinstance(text, str) and len(text) <= MAX_NAME_CHARS for pair in specs.items() for text in pair)
+    ):
+        rule = f"it must map at most {MAX_EXTRA_SPECS} keys to strings, of at most {MAX_NAME_CHARS} characters each"
         raise exceptions.InvalidPod("affinity", specs, rule)
-    for text in (text for pair in specs.items() for text in pair):
-        if not isinstance(text, str) or len(text) > MAX_NAME_CHARS:
-            raise exceptions.InvalidPod("affinity", text, rule)
     return {_plain(key): _plain(value) for key, value in specs.items()}
 
 

@@ -26,7 +26,7 @@ QUERIES = {
     "limits": (f"project_limits WHERE project_id = '{TOTAL}'", "resource"),
     "rows": (
         "reservations",
-        "id, usage_id, project_id, resource, delta, state, deleted, live, deleted_at, consumer_id, provider_id",
+        "id, usage_id, project_id, resource, delta, state, deleted, live, deleted_at, consumer_id, provider_id, pod",
     ),
     "inventories": ("inventories", "provider_id, resource, capacity, used, free, used_elsewhere"),
     "allocations": ("allocations", "resource_provider_id, resource_class, used"),
@@ -127,13 +127,14 @@ def _check_counters(
 ) -> list[str]:
     """Check I1, I2 and I9: each counter against a sum computed here, also those of each pod.
 
-    ``pods``: the pods of providers.
+    ``pods``: the pods of providers. A claim without a provider may name its pod.
     """
     reserved: collections.Counter[Key] = collections.Counter()
     used: collections.Counter[Key] = collections.Counter()
     subtree: collections.Counter[Key] = collections.Counter()
     for row in rows:
-        for pod in {"", pods.get(row.provider_id, "")}:
+        own = row.pod or "" if row.provider_id is None else pods.get(row.provider_id, "")
+        for pod in {"", own}:
             key = (row.project_id, row.resource, pod)
             if row.state == "reserved":
                 reserved[key] += row.delta

@@ -176,13 +176,9 @@ class Capacity(Subject):
                 served_id, before = self._lock(connection, served, None)
                 if served not in added and before.served_by != pool.name:
                     continue
-                if served in added and before.served_by not in (None, pool.name):
-                    reason = f"{before.served_by} serves it"
-                elif served in added and (before.pod != pool.pod or served_id == pool_id):
-                    reason = "it is in another pod, or the pool itself"
-                else:
-                    reason = ""
-                if reason:
+                is_free = before.served_by in (None, pool.name) and before.pod == pool.pod and served_id != pool_id
+                if served in added and not is_free:
+                    reason = f"{before.served_by or 'another pod'} has it, or it is the pool itself"
                     raise exceptions.ProviderInUse(before.name, None, reason, change=f"served by {pool.name}")
                 resource_providers.set_served_by(connection, served_id, pool_id if served in added else None)
                 after = self._find(connection, before.uuid).provider

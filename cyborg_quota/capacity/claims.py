@@ -50,7 +50,7 @@ _MAX_CACHED_SECONDS: Final = 60.0
 class CapacityEnforcer(Enforcer):
     """Finds providers and takes their capacity."""
 
-    field: ClassVar[str | None] = "provider"
+    fields: ClassVar[tuple[str, ...]] = ("provider",)
 
     def __init__(self, parts: Parts, selection: ProviderSelection | None) -> None:
         self.parts: Final = parts
@@ -176,8 +176,9 @@ class CapacityEnforcer(Enforcer):
                 share.pool_id in tried or share.pod in avoided or not _fits(taken.left(share.pool), amounts)
             ):
                 return
-            order = self._selection.order
-            found = tables.find_candidates(connection, amounts, order, limit, pod, avoided=avoided, share=share)
+            found = tables.find_candidates(
+                connection, amounts, self._selection.order, limit, pod, avoided=avoided, share=share
+            )
             heap: list[tuple[int, float, Candidate]] = []
             for one in found:
                 if one.provider_id not in tried:

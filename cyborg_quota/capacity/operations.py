@@ -90,14 +90,13 @@ def _set_provider(
         raise exceptions.InvalidRequest(
             "Change either the pod of the provider, or whether it is shared, or which providers it serves."
         )
-    changed: Provider
+    given: dict[str, Any] = {"can_host": can_host}
+    change = capacity.set_can_host
     if has_pod:
-        changed = capacity.set_pod(caller.elevated, provider, pod, reason=reason)
+        change, given = capacity.set_pod, {"pod": pod}
     elif has_served:
-        given = {"add": serves or (), "remove": stop_serving or ()}
-        changed = capacity.set_served(caller.elevated, provider, **given, reason=reason)
-    else:
-        changed = capacity.set_can_host(caller.elevated, provider, can_host=bool(can_host), reason=reason)
+        change, given = capacity.set_served, {"add": serves or (), "remove": stop_serving or ()}
+    changed: Provider = change(caller.elevated, provider, **given, reason=reason)
     return changed
 
 

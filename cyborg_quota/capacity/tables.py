@@ -46,20 +46,19 @@ _STARTS: Final = 2**20
 class Candidate(NamedTuple):
     """A provider that fits a claim: its id, by resource the id of the inventory and what is free there, its pod.
 
-    ``pool_id``: the shared pool from which the resources of ``shared`` are taken; None: all are from the provider.
+    ``pool_id``: the shared pool from which the resources of ``shared`` are taken.
     """
 
     provider_id: int
     inventory_ids: dict[str, int]
     free: dict[str, int]
     pod: str | None = None
-    pool_id: int | None = None
+    pool_id: int = 0
     shared: Collection[str] = ()
 
     def key(self, resource: str) -> InventoryKey:
         """The inventory from which a resource is taken."""
-        pool_id = self.pool_id if resource in self.shared else None
-        return InventoryKey(self.provider_id if pool_id is None else pool_id, resource)
+        return InventoryKey(self.pool_id if resource in self.shared else self.provider_id, resource)
 
 
 class Share(NamedTuple):
@@ -77,6 +76,11 @@ class Share(NamedTuple):
     def pool(self) -> Candidate:
         """The pool itself, with these resources alone."""
         return Candidate(self.pool_id, self.inventory_ids, self.free, self.pod)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The parameters of ``_is_served``."""
+        return {"b_pool": self.pool_id, **{f"b_lacking_{index}": name for index, name in enumerate(sorted(self.free))}}
 
     def rest(self, amounts: Mapping[str, int]) -> dict[str, int]:
         """What the providers themselves must have."""
@@ -204,7 +208,7 @@ def find_candidates(
         amounts = share.rest(amounts)
         if not amounts:
             return [share.pool]
-    parameters = {"b_limit": limit, "b_pod": pod, **amount_arguments(amounts), **_share_arguments(share)}
+    parameters = {"b_limit": limit, "b_pod": pod, **amount_arguments(amounts), **(share.arguments if share else {})}
     parameters.update({f"b_avoided_{index}": name for index, name in enumerate(sorted(avoided))})
 
     def read(bounds: Mapping[str, int]) -> dict[int, Candidate]:
@@ -243,17 +247,12 @@ def _is_served(provider_id: Any, lacking: int) -> list[sa.ColumnElement[bool]]:
     """Whether the pool ``b_pool`` serves a provider, which has no inventory of ``b_lacking_0``, ``b_lacking_1``, ..."""
     other = inventories.alias("lacking")
     names = [sa.bindparam(f"b_lacking_{index}", type_=_row.resource.type) for index in range(lacking)]
-    is_of_pool = _association.provider_id == sa.bindparam("b_pool", type_=sa.Integer)
     return [
-        sa.exists().where(_association.served_id == provider_id, is_of_pool),
+        sa.exists().where(
+            _association.served_id == provider_id, _association.provider_id == sa.bindparam("b_pool", type_=sa.Integer)
+        ),
         ~sa.exists().where(other.c.provider_id == provider_id, other.c.resource.in_(names)),
     ]
-
-
-def _share_arguments(share: Share | None) -> dict[str, Any]:
-    if share is None:
-        return {}
-    return {"b_pool": share.pool_id, **{f"b_lacking_{index}": name for index, name in enumerate(sorted(share.free))}}
 
 
 _MOST_SHARED: Final = 30
@@ -388,7 +387,7 @@ def _count_own(
         .where(*paging.given((_provider.can_host, 1 if provider_id is None else None), (_provider.pod, pod)))
         .group_by(_provider.pod)
     )
-    parameters = {**amount_arguments(bundle), **_share_arguments(share)}
+    parameters = {**amount_arguments(bundle), **(share.arguments if share else {})}
     return {in_pod: int(number) for in_pod, number in connection.execute(by_pod, parameters)}
 
 

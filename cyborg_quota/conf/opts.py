@@ -356,6 +356,11 @@ OPTIONS: dict[str, list[cfg.Opt]] = {
             "it after a first `cyborg-quota capacity import`. A device whose provider and host are not imported is "
             "charged to the quota only.",
         ),
+        cfg.StrOpt(
+            "pod",
+            help="The name of the pod to which this Cyborg belongs, if there are several: a bind counts in this pod, "
+            "whose limits apply, and which must be available. With claim_capacity, the pod is that of the provider.",
+        ),
         cfg.MultiStrOpt(
             "config_file",
             default=[],

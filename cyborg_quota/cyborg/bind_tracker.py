@@ -59,6 +59,8 @@ class Caller:
 
     project_id: str
     is_admin: ClassVar[bool] = False
+    names_pods: ClassVar[bool] = True
+    """A bind counts in the pod of its Cyborg ([cyborg] pod)."""
 
 
 class BindReservation:
@@ -260,6 +262,8 @@ def public_message(error: exceptions.QuotaError) -> str:
     """
     if isinstance(error, exceptions.OverCapacity):
         return "The provider of the accelerator has no capacity left for it."  # the message names a host
+    if isinstance(error, exceptions.PodNotFound | exceptions.PodNotAvailable):
+        return "This deployment attaches no accelerators at present."
     if isinstance(error, ClassNotCounted):
         return f"Accelerators of resource class {error.resource_class} are not counted in this cloud; ask its operator."
     if isinstance(error, exceptions.LimitNotSet):

@@ -76,5 +76,6 @@ def reconciler(
         grace_seconds=conf.cyborg.reconcile_grace if grace_seconds is None else grace_seconds,
         share=conf.cyborg.reconcile_share,
         source=resource_rules.source(conf),
+        pod=conf.cyborg.pod,
         wait=wait,
     )

@@ -18,6 +18,8 @@ _REFUSED: Final = (
     exceptions.OverQuota,
     exceptions.LimitNotSet,
     exceptions.OverCapacity,
+    exceptions.PodNotAvailable,
+    exceptions.PodNotFound,
     ClassNotCounted,
 )
 ANSWERED: Final = (exception.Forbidden, exception.Conflict, exception.ServiceUnavailable)

@@ -91,6 +91,7 @@ class Reconciler:
     :param resources: the resources that accelerators are charged as. Charges of other resources are ignored, unless
         their consumer is a bound ARQ.
     :param source: only charges with this source are compared and changed; see Claim.source.
+    :param pod: the pod in which attached accelerators count; see Claim.pod.
     """
 
     engine: QuotaEngine
@@ -99,6 +100,7 @@ class Reconciler:
     grace_seconds: float
     share: int
     source: str | None = None
+    pod: str | None = None
     wait: Callable[[float], object] = time.sleep
 
     def find(self) -> Report:
@@ -241,7 +243,7 @@ class Reconciler:
                 is_released = True
             attached = [one.attached for one in batch if one.attached is not None and one.after]
             if attached:
-                adopt(self.engine, attached, self.source)  # commits what is only reserved
+                adopt(self.engine, attached, self.source, self.pod)  # commits what is only reserved
         except (*_OVERTAKEN, exceptions.DatabaseError) as error:
             if len(batch) > 1 and not isinstance(error, exceptions.DatabaseUnavailable):
                 return [done for difference in batch for done in self._repair([difference], failures)]
@@ -271,7 +273,7 @@ def _batches(differences: Iterable[Difference]) -> Iterator[list[Difference]]:
             yield batch
 
 
-def adopt(engine: QuotaEngine, attached: Sequence[Record], source: str | None) -> None:
+def adopt(engine: QuotaEngine, attached: Sequence[Record], source: str | None, pod: str | None = None) -> None:
     """Charge ARQs of one project, and the capacity of their providers.
 
     Where the provider is not imported with all resources of an ARQ, only the quota is charged. Raises what
@@ -284,7 +286,10 @@ def adopt(engine: QuotaEngine, attached: Sequence[Record], source: str | None) -
             arq.deltas or {},
             group=arq.instance,
             source=source,
-            provider=find_provider(arq.providers, tuple(sorted(arq.deltas or ()))) if arq.providers else None,
+            provider=(
+                found := find_provider(arq.providers, tuple(sorted(arq.deltas or ()))) if arq.providers else None
+            ),
+            pod=None if found else pod,
         )
         for arq in attached
     ]
@@ -294,7 +299,7 @@ def adopt(engine: QuotaEngine, attached: Sequence[Record], source: str | None) -
         if not any(claim.provider for claim in claims):
             raise
         LOG.warning("%s The quota of the accelerators there is charged without their capacity.", error)
-        claims = [dataclasses.replace(claim, provider=None) for claim in claims]
+        claims = [dataclasses.replace(claim, provider=None, pod=pod) for claim in claims]
         engine.adopt(_ADMIN, claims, attached[0].project_id)
 
 

@@ -3,7 +3,7 @@
 
 The ledger changes reservations and usage rows, and compares the usage rows with their limits. An enforcer says in which
 usage rows a reservation is counted, and may have further conditions for a claim. DbQuotaDriver lists the enforcers in
-the order in which they lock rows. An enforcer with a ``field`` takes part in a reserve only if a claim sets that field.
+the order in which they lock rows. An enforcer with ``fields`` takes part in a reserve only if a claim sets one of them.
 """
 
 from __future__ import annotations
@@ -184,9 +184,10 @@ class PendingClaim:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the claim can be charged: it is not blocked, and there is an inventory for all that it takes."""
-        is_found = self.claim.provider is None or len(self.inventory_ids) == len(self.claim.deltas)
-        return is_found and self.blocked is None
+        """Whether the claim can be charged: it is not blocked, and there is what it takes, or the pod that it names."""
+        chosen = self.pods if self.claim.provider is None else self.inventory_ids
+        needs_none = self.claim.provider is None and self.claim.pod is None
+        return (needs_none or len(chosen) == len(self.claim.deltas)) and self.blocked is None
 
     def use(self, held: Sequence[Row]) -> None:
         """Use the rows that the consumer already holds, which are what the claim asks for."""
@@ -199,8 +200,8 @@ class PendingClaim:
 class Enforcer:
     """A kind of rule. By default it permits everything. Shared by threads: what it chooses is in the pending claims."""
 
-    field: ClassVar[str | None] = None
-    """The field of a Claim that the rule is about. None: the enforcer takes no part in the transaction of a claim."""
+    fields: ClassVar[tuple[str, ...]] = ()
+    """The fields of a Claim that the rule is about. (): the enforcer takes no part in the transaction of a claim."""
 
     def counters_of(self, resource: str, pod: str | None) -> Iterable[ResourceKey]:  # noqa: ARG002
         """The counters of its project in which a reservation of the resource is counted. ``pod`` None: it has none."""
@@ -295,7 +296,7 @@ class Enforcers:
         deciding = [
             one
             for one in self._all
-            if one.field is not None and any(getattr(item.claim, one.field) is not None for item in pending)
+            if any(getattr(item.claim, field) is not None for field in one.fields for item in pending)
         ]
         for item in pending if deciding else ():
             item.choose({}, {})
@@ -359,7 +360,7 @@ Enforce = Callable[[str, Mapping[str, int]], None]
 class OsloLimitHook(Enforcer):
     """Asks a function before each reserve, resize and transfer, and in each check. Limits apply as well."""
 
-    field: ClassVar[str | None] = "deltas"  # (each claim has them)
+    fields: ClassVar[tuple[str, ...]] = ("deltas",)  # (each claim has them)
 
     _enforce: Enforce
 

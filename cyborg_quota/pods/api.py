@@ -227,8 +227,8 @@ class Pods(Subject):
         )
         # (The version is read only where a pod was full before: it would make the usual selection slower.)
         key, version = BindingKey.of(project_id, {}), bool(self._passing)
-        query = tables.CurrentQuery(key, wanted.affinity, with_version=version)
-        found = self._database.read_synced(query.read, query.read_in_single_statement)
+        find = functools.partial(tables.find_current, key=key, specs=wanted.affinity, with_version=version)
+        found = self._database.read_synced(find, lambda connection: find(connection, is_single=True) or None)
         current = pod_claims.in_zone(found, self._selection.zone(wanted.zone))
         binding = self._present(current, wanted) if current else None
         if binding is None:

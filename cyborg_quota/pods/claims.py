@@ -89,7 +89,7 @@ class PodUnit:
 class PodEnforcer(Enforcer):
     """Chooses the pods of claims, changes bindings, and tries another pod where the limits of one refuse a claim."""
 
-    field: ClassVar[str | None] = "provider"  # (a provider that a claim names may be in a pod)
+    fields: ClassVar[tuple[str, ...]] = ("provider", "pod")  # (a provider that a claim names may be in a pod)
 
     def __init__(self, parts: Parts, selection: PodSelection | None) -> None:
         self.parts: Final = parts
@@ -127,6 +127,10 @@ class PodEnforcer(Enforcer):
             self._database.sync_with_cluster(connection)  # a binding must not move because of an outdated read
             if named := [item for item in pending if item.named]:
                 self._capacity.place_named(connection, named)
+            for item in pending:
+                if item.claim.provider is None and isinstance(pod := item.claim.pod, str):  # (of its quota alone)
+                    is_open = not item.is_limited or is_available(connection, pod)
+                    item.pods = dict.fromkeys(item.claim.deltas, pod) if is_open else {}
             for unit in divide(connection, pending, self.selection):
                 self._place(connection, unit, pending)
 
@@ -218,7 +222,7 @@ class PodEnforcer(Enforcer):
 
 
 def divide(connection: Connection, pending: Iterable[PendingClaim], selection: PodSelection) -> list[PodUnit]:
-    """Divide the claims of a call that have a pod into units.
+    """Divide the claims of a call that have a pod, and any provider there, into units.
 
     Claims of one group go to one pod: that in which the group holds something; or else that of a claim of this call
     that names its provider (which is placed already) or its pod; or else, if they choose by different tags, that of the
@@ -232,7 +236,7 @@ def divide(connection: Connection, pending: Iterable[PendingClaim], selection: P
     targets: dict[str, PodChoice | tuple[str, ...]] = {}
     for item in pending:
         target: str | PodChoice | tuple[str, ...] | None = chosen.get(id(item), item.claim.pod)
-        if target is None:
+        if target is None or item.claim.provider is None:
             continue
         if isinstance(target, PodChoice) and item.group is not None:
             if item.group not in targets:

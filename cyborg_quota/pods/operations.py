@@ -48,7 +48,6 @@ _BINDINGS: Final = "/v2/quota_pod_bindings"
 _INTEGER: Final = functools.partial(arguments.integer, least=-MAX_AMOUNT, most=MAX_AMOUNT)
 _PERCENT: Final = functools.partial(arguments.integer, least=1, most=100)
 _REGION: Final = "the name of its region in the service catalog"
-_EXTRA_SPECS: Final = {"type": "object", "maxProperties": validation.MAX_EXTRA_SPECS, "additionalProperties": TEXT}
 _ENDPOINT: Final = "CLOUD or CLOUD/REGION of clouds.yaml, to measure it by its Placement"
 
 
@@ -265,7 +264,11 @@ OPERATIONS: Final = (
         (
             *arguments.project(required=True, rest="select.project_id"),
             _zone("the availability zone (default: any)", "select.availability_zone"),
-            affinity(_TAGS, rest="select.affinity", schema=_EXTRA_SPECS),
+            affinity(
+                _TAGS,
+                rest="select.affinity",
+                schema={"type": "object", "maxProperties": validation.MAX_EXTRA_SPECS, "additionalProperties": TEXT},
+            ),
             arguments.amounts("the amount of a resource that is needed, as in gpu=2", nargs="*", rest="select.quota"),
         ),
         _SELECTED,

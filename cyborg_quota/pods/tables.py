@@ -72,11 +72,10 @@ def stored(row: Any) -> Candidate:
 def pods_of_group(connection: sa.Connection, project_id: str, group: str) -> list[str]:
     """The pods in which a group of the project holds something, the one of its oldest live reservation first.
 
-    SELECT pod FROM reservations WHERE <in_group> AND provider_id IS NOT NULL AND live = 1 AND pod IS NOT NULL
-    GROUP BY pod ORDER BY min(id)
+    SELECT pod FROM reservations WHERE <in_group> AND live = 1 AND pod IS NOT NULL GROUP BY pod ORDER BY min(id)
     """
     of_group = sa.or_(*reservations.in_group(group, project_id)), _held.pod.is_not(None)
-    query = sa.select(_held.pod).where(*of_group, reservations.IS_LIVE_CLAIM)
+    query = sa.select(_held.pod).where(*of_group, _held.live == 1)
     query = query.group_by(_held.pod).order_by(sa.func.min(_held.id))
     return list(connection.execute(query).scalars())
 
@@ -382,39 +381,28 @@ def _find_current(*, with_tags: bool, with_version: bool) -> Statement:
     return Statement(sa.select(*columns).select_from(source).where(is_wanted).order_by(_binding.id))
 
 
-def find_current(connection: sa.Connection, key: BindingKey) -> list[StoredBinding]:
-    """The current bindings for this key, the oldest first, with their pods."""
-    return CurrentQuery(key, {}, with_version=False).read(connection)
+def find_current(
+    connection: sa.Connection,
+    key: BindingKey,
+    specs: Mapping[str, str] | None = None,
+    *,
+    with_version: bool = False,
+    is_single: bool = False,
+) -> list[StoredBinding]:
+    """The current bindings for this key, the oldest first, with their pods and, if wanted, the version of all.
 
-
-class CurrentQuery(NamedTuple):
-    """Finds the current bindings for a request, whose extra specs need not all be tags, by one statement.
-
-    ``specs``: if not empty, instead of the tags of ``key``. ``with_version``: also read the version of all pods.
+    ``specs``: the extra specs of a request, instead of the tags of the key. ``is_single``: by one statement that is a
+    transaction of its own; also returns [] if the dialect does not support this.
     """
-
-    key: BindingKey
-    specs: Mapping[str, str]
-    with_version: bool
-
-    @property
-    def _statement(self) -> Statement:
-        return _find_current(with_tags=bool(self.specs), with_version=self.with_version)
-
-    def read(self, connection: sa.Connection) -> list[StoredBinding]:
-        """The bindings, the oldest first, with their pods."""
-        return self._found(self._statement(connection, self.key.parameters).all())
-
-    def read_in_single_statement(self, connection: sa.Connection) -> list[StoredBinding] | None:
-        """As ``read``, but as a transaction of its own. None: nothing was found, or the dialect does not do this."""
-        read = dialects.of(connection).read_in_single_statement
-        return self._found(read(connection, self._statement, self.key.parameters) or ()) or None
-
-    def _found(self, rows: Sequence[Any]) -> list[StoredBinding]:
-        if self.specs:
-            wanted = affinity_text(only_tags({row.known_tags for row in rows}, self.specs))
-            rows = list({row.id: row for row in rows if row.binding_affinity == wanted}.values())
-        return [_stored_binding(row, with_version=self.with_version) for row in rows]
+    statement = _find_current(with_tags=bool(specs), with_version=with_version)
+    if is_single:
+        rows = dialects.of(connection).read_in_single_statement(connection, statement, key.parameters) or ()
+    else:
+        rows = statement(connection, key.parameters).all()
+    if specs:
+        wanted = affinity_text(only_tags({row.known_tags for row in rows}, specs))
+        rows = list({row.id: row for row in rows if row.binding_affinity == wanted}.values())
+    return [_stored_binding(row, with_version=with_version) for row in rows]
 
 
 def _stored_binding(row: Any, *, with_version: bool) -> StoredBinding:

@@ -163,7 +163,7 @@ class Claim:
     resource, or ANY: one provider that fits the whole claim. None: the claim takes quota only.
 
     ``pod``, only with the provider ANY: a provider of this pod. SELECT or another PodChoice: of the pod of the project.
-    None: of any pod or none.
+    None: of any pod or none. The name of a pod without a provider: the quota is counted in the pod.
     """
 
     consumer: str | None

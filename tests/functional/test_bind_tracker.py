@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from unittest import mock
 
@@ -60,6 +61,21 @@ class TestReserve(BindTrackerTestCase):
         for bind in self.tracker.reserve_binds(requests).values():
             bind.commit(bound)
         self.assertEqual([(1, 0), (1, 0)], [self.figures(project_id) for project_id in ("p1", "p2")])
+
+    def test_in_the_pod_of_this_cyborg(self) -> None:
+        """[cyborg] pod: the limits there apply; a refusal does not name the pod, which is the operator's."""
+        self.engine.pods.add(base.ADMIN, "east")
+        self.limits.own["p1", "gpu in pod east"] = 1
+        caller, claim = make_request("a1")
+        for bind in self.tracker.reserve_binds([(caller, dataclasses.replace(claim, pod="east"))]).values():
+            bind.commit(bound)
+        second = [(caller, dataclasses.replace(claim, consumer="a2", pod="east"))]
+        error = self.assertRaises(exceptions.OverQuota, self.tracker.reserve_binds, second)
+        self.assertNotIn("east", bind_tracker.public_message(error))
+        self.engine.pods.change(base.ADMIN, "east", state="maintenance")
+        error = self.assertRaises(exceptions.PodNotAvailable, self.tracker.reserve_binds, second)
+        self.assertNotIn("east", bind_tracker.public_message(error))
+        self.assertEqual((1, 0), self.figures())
 
     def test_a_refusal_hides_other_projects(self) -> None:
         """Also that of an administrator's bind: the usage of an ancestor's other children is not in it."""

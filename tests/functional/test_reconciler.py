@@ -55,8 +55,9 @@ class ReconcilerTestCase(base.LedgerTestCase):
         self.waits.append(seconds)
         self.meanwhile()
 
-    def reconciler(self, share: int = 100) -> Reconciler:
-        return Reconciler(self.quotas, self.cloud, ("gpu", "gpu.A100"), grace_seconds=30, share=share, wait=self.wait)
+    def reconciler(self, share: int = 100, pod: str | None = None) -> Reconciler:
+        settings: Any = {"grace_seconds": 30, "share": share, "wait": self.wait, "pod": pod}
+        return Reconciler(self.quotas, self.cloud, ("gpu", "gpu.A100"), **settings)
 
     def charge(self, arq: str, project_id: str = "p1", **deltas: int) -> list[str]:
         context = base.Context(project_id)
@@ -283,6 +284,20 @@ class TestHeal(ReconcilerTestCase):
         with mock.patch.object(self.engine, "adopt", second_fails):
             self.assertRaises(exceptions.DatabaseUnavailable, self.reconciler().heal, report)
         self.assertEqual([("b", "not charged")], self.found())
+
+
+class TestPod(ReconcilerTestCase):
+    def test_what_is_attached_counts_in_the_pod_of_this_cyborg(self) -> None:
+        """Except at a provider, which has a pod of its own or none."""
+        self.engine.pods.add(base.ADMIN, "east")
+        self.add_provider("n1", gpu=8)
+        self.cloud.bind("a")
+        self.cloud.bind("b", providers=("n1",))
+        reconciler = self.reconciler(pod="east")
+        reconciler.heal(reconciler.find())
+        rows = self.fetch("SELECT consumer_id, pod FROM reservations ORDER BY consumer_id")
+        self.assertEqual([("a", "east"), ("b", None)], [tuple(row) for row in rows])
+        self.assertEqual([], self.found())
 
 
 class TestCapacity(ReconcilerTestCase):

@@ -6,9 +6,10 @@ GroupA(Pod1, Pod2, Pod3) for general purpose VMs, GroupB(Pod4, Pod5, Pod6) for C
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
-from cyborg_quota import ANY, Claim, exceptions
+from cyborg_quota import ANY, SELECT, Claim, exceptions
 from cyborg_quota.pods.selection import AllPods, PodSelection
 from cyborg_quota.types import PodChoice
 from cyborg_quota.types.capacity import Binding, ResourceUse
@@ -116,6 +117,65 @@ class TestExtraSpecs(PodBindingTestCase):
             claim = Claim(None, {"gpu": 1}, provider=ANY, pod=PodChoice(affinity=specs))  # type: ignore[arg-type]
             self.assertRaises(exceptions.InvalidPod, self.engine.reserve_many, ADMIN, [claim], project_id="tenant1")
         self.assertEqual([], self.current())
+
+
+class TestCyborgOfOnePod(PodBindingTestCase):
+    """What the integration with Cyborg does where [cyborg] pod is set: it claims in this pod, without a provider."""
+
+    @dataclasses.dataclass
+    class Bind:
+        """The context of a bind."""
+
+        project_id: str = "tenant1"
+        is_admin: bool = False
+        names_pods: bool = True
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.add_groups()
+
+    def bind(self, consumer: str, amount: int = 1, pod: str = "Pod2", **more: Any) -> list[str]:
+        return self.quotas.reserve(self.Bind(), {"gpu": amount}, consumer=consumer, pod=pod, **more)
+
+    def pods_of(self, consumer: str) -> set[str | None]:
+        found = self.fetch("SELECT pod FROM reservations WHERE live = 1 AND consumer_id = :c", c=consumer)
+        return {row.pod for row in found}
+
+    def test_the_limits_of_the_pod_apply(self) -> None:
+        self.limits.own["tenant1", "gpu in pod Pod2"] = 3
+        first = self.bind("arq1", 2)
+        self.assertEqual({"Pod2"}, self.pods_of("arq1"))
+        self.assertEqual(first, self.bind("arq1", 2), "a repeat")
+        error = self.assertRaises(exceptions.OverQuota, self.bind, "arq2", 2)
+        self.assertEqual([3], [over.limit for over in error.overs])
+        self.bind("arq2", 2, "Pod3")
+        self.assertRaises(exceptions.ReservationConflict, self.bind, "arq2", 2)
+        self.quotas.commit(ADMIN, first)
+        self.quotas.release(ADMIN, consumer="arq1", project_id="tenant1")
+        self.bind("arq3", 3)
+        self.assertEqual([], self.engine.audit(ADMIN))
+
+    def test_what_belongs_to_a_server_follows(self) -> None:
+        """The binding of the project stays, and what the group of the claim selects later is in the same pod."""
+        self.pod_of()
+        for number in (1, 2):
+            self.add_provider(f"node{number}", pod=f"Pod{number}", gpu=8)
+        self.bind("arq1", group="server")
+        self.quotas.reserve(ADMIN, {"gpu": 1}, None, "tenant1", consumer="c", group="server", provider=ANY, pod=SELECT)
+        self.assertEqual({"Pod2"}, self.pods_of("c"))
+        self.assertEqual([(None, "Pod1")], self.current())
+
+    def test_a_pod_that_is_not_available(self) -> None:
+        """It takes no bind; what is attached there already is adopted."""
+        self.pods.change(ADMIN, "Pod2", state="maintenance")
+        self.assertRaises(exceptions.PodNotAvailable, self.bind, "arq1")
+        self.assertRaises(exceptions.PodNotFound, self.bind, "arq1", 1, "Pod9")
+        self.quotas.adopt(ADMIN, [Claim("arq1", {"gpu": 1}, pod="Pod2")], "tenant1")
+        self.assertEqual({"Pod2"}, self.pods_of("arq1"))
+        user = base.Context("tenant1")
+        self.assertRaises(exceptions.NotAuthorized, self.engine.reserve, user, {"gpu": 1}, pod="Pod1")
+        for pod in (SELECT, PodChoice("az1")):
+            self.assertRaises(exceptions.InvalidClaim, self.engine.reserve, ADMIN, {"gpu": 1}, pod=pod)
 
 
 class TestOnePodPerTenantAndGroup(PodBindingTestCase):

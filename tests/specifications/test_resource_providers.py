@@ -241,7 +241,7 @@ class TestAssociation(ProviderTestCase):
         capacity = self.capacity
         self.add_provider("pool-2", can_host=False)
         error = self.assertRaises(exceptions.ProviderInUse, capacity.set_served, ADMIN, "pool-2", add=["node-1"])
-        self.assertIn("pool-1 serves it", str(error))
+        self.assertIn("pool-1 has it", str(error))
         self.assertRaises(exceptions.InvalidRequest, capacity.set_served, ADMIN, "node-1", add=["node-2"])
         self.assertRaises(exceptions.ProviderInUse, capacity.set_served, ADMIN, "pool-2", add=["pool-2"])
         self.assertRaises(exceptions.ProviderNotFound, capacity.set_served, ADMIN, "pool-2", add=["node-9"])
