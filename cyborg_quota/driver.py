@@ -26,6 +26,7 @@ from cyborg_quota.ledger.project_limits import ProjectEnforcer
 from cyborg_quota.ledger.reservations import Reservations
 from cyborg_quota.ledger.reserve import Reserver
 from cyborg_quota.ledger.resize import Amender
+from cyborg_quota.ledger.resources import StoredResources
 from cyborg_quota.ledger.settle import Settler
 from cyborg_quota.ledger.thresholds import ThresholdNotifier
 from cyborg_quota.limits.api import Limits
@@ -100,6 +101,7 @@ class DbQuotaDriver:
         self.settler: Final = Settler(self._database, self._paths, self.enforcers.counters_of, grace)
         self.reserver: Final = Reserver(self._database, self.settler, projects, self.enforcers)
         self.amender: Final = Amender(self._database, self._paths, self.settler, projects, self.enforcers)
+        self.resources: Final = StoredResources(self._database)
         self.healer: Final = Healer(self._database, self._paths)
         self.reservations: Final = Reservations(self._database, self.settler, settings.batch_rows)
         # Projects and what they have.

@@ -15,7 +15,7 @@ from cyborg_quota import exceptions, validation
 from cyborg_quota.metrics.monitoring import Monitoring
 from cyborg_quota.policy import SEE_PODS, Policy
 from cyborg_quota.queries import Queries
-from cyborg_quota.subject import admin_call
+from cyborg_quota.subject import Resources, admin_call
 from cyborg_quota.types import (
     ANY,
     COMMITTED,
@@ -76,11 +76,14 @@ class QuotaEngine(Queries):
         self,
         driver: DbQuotaDriver,
         *,
+        resources: Iterable[str] = (),
         reservation_expire_seconds: int = 86400,
         authority: Policy | None = None,
         require_reason: bool = False,
     ) -> None:
-        super().__init__(driver, {}, authority or Policy(), require_reason=require_reason)
+        """``resources``: those of the configuration, which are counted in addition to the stored ones."""
+        known = Resources(driver, resources)
+        super().__init__(driver, known, authority or Policy(), require_reason=require_reason)
         self._expire_seconds = reservation_expire_seconds
         common = driver, self._resources, self._authority
         self._limits: Limits | None = None
@@ -123,11 +126,15 @@ class QuotaEngine(Queries):
     # --- resources ---
 
     def register_resource(self, resource: Any) -> None:
-        """Register a resource: a name, or an object with a ``name`` (types.Resource or Cyborg's resource)."""
+        """Register a resource: a name, or an object with a ``name`` (types.Resource or Cyborg's resource).
+
+        It is stored, so that all processes count it. One that is known is not stored again, unless the object has a
+        ``description`` or a ``unit``: these are changed. Raises InvalidName.
+        """
         name = resource if isinstance(resource, str) else getattr(resource, "name", resource)
-        self._resources[validation.check_name("resource", name)] = (
-            Resource(resource) if isinstance(resource, str) else resource
-        )
+        texts = {field: getattr(resource, field, None) for field in ("description", "unit")}
+        described = {field: validation.optional_name(field, text) for field, text in texts.items()}
+        self._resources.register(Resource(validation.check_name("resource", name), **described))
 
     def register_resources(self, resources: Iterable[Any]) -> None:
         """Register several resources."""

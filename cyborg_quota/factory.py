@@ -14,7 +14,6 @@ from cyborg_quota.ledger.limit_source import driver_class
 from cyborg_quota.limits import cadf
 from cyborg_quota.metrics import setup as metrics
 from cyborg_quota.policy import Policy
-from cyborg_quota.types import Resource
 
 if TYPE_CHECKING:  # the command line's help must not load a database
     from cyborg_quota.driver import DbQuotaDriver
@@ -34,14 +33,13 @@ def make_engine(conf: cfg.ConfigOpts) -> QuotaEngine:
         conf, limits
     )
     driver.announce_changes(cadf.make_sender(conf))
-    engine = metrics.engine_class(conf)(
-        driver,
-        reservation_expire_seconds=conf.quota.reservation_expire,
-        authority=Policy(conf),
-        require_reason=conf.limits.require_reason,
-    )
     try:
-        engine.register_resources(Resource(name) for name in conf.quota.resources)
+        return metrics.engine_class(conf)(
+            driver,
+            resources=conf.quota.resources,
+            reservation_expire_seconds=conf.quota.reservation_expire,
+            authority=Policy(conf),
+            require_reason=conf.limits.require_reason,
+        )
     except exceptions.InvalidName as error:
         raise exceptions.ConfigurationError(f"[quota] resources: {error}") from None
-    return engine

@@ -48,6 +48,8 @@ CHANGE_CAPACITY: Final = "cyborg_quota:capacity:change"
 PODS: Final = "cyborg_quota:pod:list"
 CHANGE_PODS: Final = "cyborg_quota:pod:change"
 SELECT_POD: Final = "cyborg_quota:pod:select"
+RESOURCES: Final = "cyborg_quota:resource:list"
+CREATE_RESOURCES: Final = "cyborg_quota:resource:create"
 
 _PERSONAS: Final = {
     ADMIN: ("role:admin", "An admin of the cloud, who may make every call."),
@@ -114,6 +116,8 @@ _CALLS: Final[dict[str, tuple[str, str, tuple[tuple[str, str], ...]]]] = {
     PODS: (_ADMIN_OR_SERVICE, "List the pods, their measurements, and the bindings of projects to them.", ()),
     CHANGE_PODS: (f"rule:{ADMIN}", "Add, change and remove pods, and move or end the bindings of projects.", ()),
     SELECT_POD: (_ADMIN_OR_SERVICE, "Select the pod of a project, and see its name.", ()),
+    RESOURCES: (f"{_ADMIN_OR_SERVICE} or role:reader", "List the resources, and what describes them.", ()),
+    CREATE_RESOURCES: (f"rule:{ADMIN}", "Add resources, and change what describes them.", ()),
 }
 _SCOPES: Final = ["project", "system"]
 """A token for a domain has no rights here, whatever its roles are."""

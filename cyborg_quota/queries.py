@@ -16,6 +16,7 @@ from cyborg_quota.types import (
     Marker,
     Reservation,
     ReservationFilter,
+    Resource,
     State,
     Usage,
     UsageRecord,
@@ -29,8 +30,13 @@ class Queries(Subject):
 
     @property
     def resources(self) -> list[str]:
-        """The names of the registered resources, sorted."""
+        """The names of the resources that are counted, sorted, as far as this process knows them."""
         return sorted(self._resources)
+
+    def list_resources(self) -> list[Resource]:
+        """The resources that are counted, with what describes them, sorted by name."""
+        self._resources.renew(0)
+        return [self._resources[name] for name in self.resources]
 
     def get_usages(
         self, context: Context, project_id: str | None = None, *, allow_unknown_limits: bool = False
@@ -41,7 +47,9 @@ class Queries(Subject):
         and returns each Usage with limit None.
         """
         return self._driver.headroom.get_usages(
-            validation.project_of(context, project_id), self._resources, allow_unknown_limits=allow_unknown_limits
+            validation.project_of(context, project_id),
+            self._resources.names(),
+            allow_unknown_limits=allow_unknown_limits,
         )
 
     def headroom(
@@ -67,7 +75,7 @@ class Queries(Subject):
         """
         project_id = validation.project_of(context, project_id)
         place = self._place(context, project_id, provider, pod)
-        found = self._driver.headroom.read(project_id, self.resources, *place)
+        found = self._driver.headroom.read(project_id, self._resources.names(), *place)
         shown = self._authority.visible(context, project_id, list(found.values()))
         return dict(zip(found, shown, strict=True))
 
@@ -120,7 +128,7 @@ class Queries(Subject):
         """
         project_id = validation.project_of(context, project_id)
         _, in_pod = self._place(context, project_id, None, pod)
-        return self._driver.headroom.read_detail(project_id, self.resources, in_pod)
+        return self._driver.headroom.read_detail(project_id, self._resources.names(), in_pod)
 
     @admin_call
     def list_usages(
@@ -162,7 +170,7 @@ class Queries(Subject):
         by_project = grouped(records, lambda record: record.project_id)
         wanted = {project_id: [record.resource for record in some] for project_id, some in by_project.items()}
         try:
-            found = self._driver.headroom.read_many(wanted, self.resources, pod)
+            found = self._driver.headroom.read_many(wanted, self._resources.names(), pod)
             details = {(one.project_id, one.resource): one for one in found}
         except exceptions.LimitsUnavailable:
             if not allow_unknown_limits:

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+import math
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from cyborg_quota import validation
 from cyborg_quota.policy import Policy
-from cyborg_quota.types import Author
+from cyborg_quota.types import Author, Resource
 from cyborg_quota.validation import Context
 
 if TYPE_CHECKING:  # the command line's help must not load a database
@@ -30,13 +32,49 @@ def admin_call(method: Method) -> Method:
     return checked  # type: ignore[return-value]
 
 
+_MAX_LIST_AGE_SECONDS: Final = 60.0
+
+
+class Resources(dict[str, Resource]):
+    """The resources that are counted, by name: those of the configuration, and a copy of those that are stored.
+
+    A look-up reads nothing. What another process has stored is found by ``renew``. Shared by threads: each step is one
+    dictionary operation.
+    """
+
+    def __init__(self, driver: DbQuotaDriver, configured: Iterable[str]) -> None:
+        super().__init__((validation.check_name("resource", name), Resource(name)) for name in configured)
+        self._driver = driver
+        self._read_at = -math.inf
+
+    def renew(self, max_age_seconds: float) -> None:
+        """Read the stored resources if the copy is older than that."""
+        now = time.monotonic()
+        if now - self._read_at >= max_age_seconds:
+            self.update(self._driver.resources.read())
+            self._read_at = now
+
+    def names(self) -> list[str]:
+        """The names, sorted. Those that another process has stored are at most a minute late."""
+        self.renew(_MAX_LIST_AGE_SECONDS)
+        return sorted(self)
+
+    def register(self, resource: Resource) -> None:
+        """Store a resource that is not known, or its description and its unit. One that is None stays as it is."""
+        if resource.name not in self:
+            self.renew(0)
+        if resource.name not in self or (resource.description, resource.unit) != (None, None):
+            self._driver.resources.store(resource)
+            self.renew(0)
+
+
 class Subject:
     """Checks arguments, and calls the parts of the driver."""
 
     def __init__(
-        self, driver: DbQuotaDriver, resources: dict[str, Any], authority: Policy, *, require_reason: bool = False
+        self, driver: DbQuotaDriver, resources: Resources, authority: Policy, *, require_reason: bool = False
     ) -> None:
-        """``resources``: the registered resources, by name. ``require_reason``: [limits] require_reason."""
+        """``require_reason``: [limits] require_reason."""
         self._driver = driver
         self._resources = resources
         self._authority = authority

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of inventories: which amounts a claim may take, and how large the capacity is. Pure: no I/O.
+"""The rules of inventories: which amounts a claim may take, and how large the capacity is; units. Pure: no I/O.
 
 The rules are those of the specification "Resource Providers - Base Models". Placement differs: there, min_unit must be
 a multiple of step_size to be claimed.
@@ -22,6 +22,21 @@ MAX_CAPACITY: Final = 2**40
 
 _MAX_RATIO: Final = decimal.Decimal(10) ** 9
 _CONTEXT: Final = decimal.Context(prec=60, rounding=decimal.ROUND_FLOOR)
+
+
+_BYTES: Final = (
+    ("B", "KB", "MB", "GB", "TB", "PB", "EB"),
+    ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"),
+)
+
+
+def larger_unit(unit: str | None, amount: int) -> str:
+    """The unit in which an amount that is too large fits, for a message. Known are those of bytes."""
+    for units in _BYTES:
+        for steps, larger in enumerate(units[units.index(unit) + 1 :] if unit in units else (), 1):
+            if amount <= MAX_AMOUNT * 1024**steps:
+                return f"{larger} (1 {larger} = {1024**steps} {unit})"
+    return "a larger unit (1 TB = 1024 GB)"
 
 
 def capacity_of(inventory: Inventory) -> int:

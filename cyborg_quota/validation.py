@@ -12,10 +12,10 @@ import datetime
 import operator
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from uuid import UUID
 
-from cyborg_quota import exceptions
+from cyborg_quota import exceptions, units
 from cyborg_quota.safe_repr import safe_repr
 from cyborg_quota.types import (
     ANY,
@@ -36,6 +36,9 @@ from cyborg_quota.types import (
     Selection,
     summed,
 )
+
+if TYPE_CHECKING:  # (its module imports this one)
+    from cyborg_quota.subject import Resources
 
 MAX_EXPIRE_SECONDS: Final = 100 * 365 * 86400
 """The maximum time to live of a reservation: 100 years, in the range of the datetime types of all databases."""
@@ -132,7 +135,7 @@ def text_of(name: object) -> str:
     return _plain(name) if isinstance(name, str) else safe_repr(name)
 
 
-def check_delta(resource: str, delta: object) -> int:
+def check_delta(resource: str, delta: object, known: Resources) -> int:
     """Return the amount, from 1 to MAX_AMOUNT, as a plain int (also from numpy integers). Raises InvalidDelta."""
     if isinstance(delta, bool):
         raise exceptions.InvalidDelta(resource, delta, "it must be an integer, not a boolean")
@@ -148,25 +151,39 @@ def check_delta(resource: str, delta: object) -> int:
             "an amount, call resize",
         )
     if amount > MAX_AMOUNT:
-        raise exceptions.InvalidDelta(resource, delta, f"it must be at most {MAX_AMOUNT}")
+        raise _too_large(resource, delta, amount, known)
     return int(amount)
 
 
-def refuse_unknown(resources: Iterable[object], known: Mapping[str, Any]) -> None:
-    """Raise UnknownResource if one of these is not the name of a registered resource."""
-    unknown = [name for name in resources if not isinstance(name, str) or name not in known]
-    if unknown:
+def _too_large(resource: str, delta: object, amount: int, known: Resources) -> exceptions.InvalidDelta:
+    larger = units.larger_unit(known[resource].unit, amount)
+    return exceptions.InvalidDelta(resource, delta, f"at most {MAX_AMOUNT} fit; count {resource} in {larger}")
+
+
+_MAX_AGE_SECONDS: Final = 1.0
+"""Unknown names, however many, cost one statement in this time."""
+
+
+def refuse_unknown(resources: Iterable[object], known: Resources) -> None:
+    """Raise UnknownResource if one of these is not the name of a resource that is counted."""
+    if unknown := _unknown(resources, known):
+        known.renew(_MAX_AGE_SECONDS)
+    if unknown and (unknown := _unknown(unknown, known)):
         raise exceptions.UnknownResource(map(text_of, unknown), known)
 
 
-def check_deltas(deltas: object, known: Mapping[str, Any]) -> dict[str, int]:
+def _unknown(resources: Iterable[object], known: Resources) -> list[object]:
+    return [name for name in resources if not isinstance(name, str) or name not in known]
+
+
+def check_deltas(deltas: object, known: Resources) -> dict[str, int]:
     """Return ``{resource: amount}``. Raises InvalidClaim, UnknownResource, InvalidDelta."""
     if not isinstance(deltas, Mapping):
         raise exceptions.InvalidClaim(f"Deltas must map resources to amounts, not be a {type(deltas).__name__}.")
     if not deltas:
         raise exceptions.InvalidClaim("A claim must have at least one resource; its deltas are empty.")
     refuse_unknown(deltas, known)
-    return {_plain(resource): check_delta(resource, delta) for resource, delta in deltas.items()}
+    return {_plain(resource): check_delta(resource, delta, known) for resource, delta in deltas.items()}
 
 
 def expire_microseconds(expire: object, default_seconds: int) -> int:
@@ -305,7 +322,7 @@ def project_of(context: Context, project_id: str | None) -> str:
     return check_name("project_id", project_id)
 
 
-def check_claims(claims: Iterable[Claim], known: Mapping[str, Any]) -> list[Claim]:
+def check_claims(claims: Iterable[Claim], known: Resources) -> list[Claim]:
     """Return the validated claims. Raises InvalidClaim, InvalidDelta, InvalidName, UnknownResource."""
     checked: list[Claim] = []
     if not isinstance(claims, list):
@@ -323,11 +340,11 @@ def check_claims(claims: Iterable[Claim], known: Mapping[str, Any]) -> list[Clai
     if not checked:
         raise exceptions.InvalidClaim("There is nothing to reserve: no claim was given.")
     if len(checked) > 1:
-        _check_together(checked)
+        _check_together(checked, known)
     return checked
 
 
-def _check_together(claims: Sequence[Claim]) -> None:
+def _check_together(claims: Sequence[Claim], known: Resources) -> None:
     """Raise InvalidClaim or InvalidDelta if one call must not make all of these claims."""
     seen = set()
     for claim in claims:
@@ -336,7 +353,7 @@ def _check_together(claims: Sequence[Claim]) -> None:
         seen.add(claim.consumer)
     for resource, total in summed(item for claim in claims for item in claim.deltas.items()).items():
         if total > MAX_AMOUNT:
-            raise exceptions.InvalidDelta(resource, total, "the sum of the claims is too large")
+            raise _too_large(resource, total, total, known)
 
 
 def _check_provider(provider: object, deltas: Mapping[str, int]) -> str | dict[str, str]:
@@ -411,7 +428,7 @@ def check_extra_specs(specs: object) -> dict[str, str]:
 
 
 def check_amounts(
-    amounts: Mapping[str, int], expected: Mapping[str, int] | None, known: Mapping[str, Any]
+    amounts: Mapping[str, int], expected: Mapping[str, int] | None, known: Resources
 ) -> tuple[dict[str, int], dict[str, int]]:
     """The amounts of a resize, and the expected ones. Raises InvalidDelta, UnknownResource, InvalidRequest."""
     checked = check_deltas(amounts, known)

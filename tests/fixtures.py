@@ -254,9 +254,7 @@ def make_engine(
         ),
         limits if limits is not None else DictLimits(),
     )
-    engine = QuotaEngine(driver)
-    engine.register_resources(resources)
-    return engine
+    return QuotaEngine(driver, resources=resources)
 
 
 def open_engine(test: unittest.TestCase, *args: Any, **changes: Any) -> QuotaEngine:

@@ -412,7 +412,7 @@ class Capacity(Subject):
         """
         limits = self._enforcer.parts.limits
         if resources is None:
-            return report.read(self._untimed, limits, sorted(self._resources))
+            return report.read(self._untimed, limits, self._resources.names())
         return report.read(self._untimed, limits, resources, has_inventory=True)
 
     # --- notices, audit and repair ---

@@ -48,9 +48,13 @@ def _import(
         raise BadUsage("--nested needs --from placement or --from cyborg; a file has the column parent.")
     wanted = _wanted(run, _read(str(file)))
     importer = CapacityImporter(
-        run.engine.capacity, run.context, run.engine.resources, reason=given["reason"], knows_use=False
+        run.engine.capacity, run.context, _counted(run), reason=given["reason"], knows_use=False
     )
     return importer.run(lambda: wanted, dry_run=given["dry_run"], progress=progress)
+
+
+def _counted(run: base.Run) -> list[str]:
+    return [one.name for one in run.engine.list_resources()]
 
 
 def _wanted(run: base.Run, providers: dict[str, _Provider]) -> list[WantedProvider]:
@@ -82,7 +86,7 @@ def _import_service(run: base.Run, source: str, **given: Any) -> list[Change]:
         from cyborg_quota.capacity.imports import plan
     except ImportError as error:
         raise exceptions.ConfigurationError(f"--from needs {error.name}: install cyborg_quota[keystone].") from None
-    return plan.run(run.conf, run.engine.capacity, run.engine.resources, run.context, source, **given)
+    return plan.run(run.conf, run.engine.capacity, _counted(run), run.context, source, **given)
 
 
 def _read(name: str) -> dict[str, _Provider]:

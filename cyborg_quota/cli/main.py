@@ -94,7 +94,6 @@ _ON_HOST: Final = {
     "replay": "replay:Replay",
     "reserve": "reservation:Reserve",
     "resize": "reservation:Resize",
-    "resource list": "resource:List",
     "rollback": "reservation:Rollback",
     "set": "quota:Set",
     "show": "quota:Show",

@@ -60,8 +60,8 @@ def _outcomes(run: base.Run, file: str, against: str, since: int | None, chart: 
     limited = {*after.tree.resources, *(one.resource for one in after.overrides), *after.totals}
     unknown = limited - set(run.conf.quota.resources) - {one.resource for one in found}
     unknown -= {*before.tree.resources, *(one.resource for one in before.overrides), *before.totals}
-    if unknown:
-        raise exceptions.UnknownResource(unknown, run.conf.quota.resources)
+    if unknown and (unknown := unknown.difference(one.name for one in run.engine.list_resources())):
+        raise exceptions.UnknownResource(unknown, run.engine.resources)
     # (After the errors, which are one line.)
     if against != LEDGER and (before.overrides or after.overrides):
         run.print_message("Overrides are not applied: the times of a trace are relative. Use --against ledger.")

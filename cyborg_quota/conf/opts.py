@@ -24,15 +24,8 @@ OPTIONS: dict[str, list[cfg.Opt]] = {
         cfg.ListOpt(
             "resources",
             default=["fpga", "gpu"],
-            help="The resources that are counted. A request for any other resource is refused.",
-        ),
-        cfg.Opt(
-            "resource_descriptions",
-            type=types.Dict(),
-            default={},
-            sample_default="fpga:Programmable accelerator,gpu:Graphics accelerator of any model",
-            help="What each resource is, and in which unit it is counted, for display (cyborg-quota resource list). "
-            "The text must not contain a comma.",
+            help="The resources that are counted, besides those that programs and `cyborg-quota resource create` add. "
+            "A request for any other resource is refused.",
         ),
         cfg.IntOpt(
             "reservation_expire",

@@ -156,6 +156,18 @@ reservation_changes = sa.Table(
     **_MYSQL_TABLE,
 )
 
+# The resources that are counted besides those of the configuration, and what describes both. See db/resources.py.
+resources = sa.Table(
+    "resources",
+    metadata,
+    sa.Column("created_at", _moment()),
+    sa.Column("updated_at", _moment()),
+    sa.Column("name", _name(), primary_key=True),
+    sa.Column("description", _name()),
+    sa.Column("unit", _name()),
+    **_MYSQL_TABLE,
+)
+
 projects = sa.Table(
     "projects",
     metadata,

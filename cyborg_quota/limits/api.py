@@ -338,7 +338,7 @@ class Limits(Subject):
         own, active = self._own_limits(project_id)
         records = [
             LimitRecord(project_id, name, most, name in own, active.get(name))
-            for name in sorted({*self._resources, *tree.resources})
+            for name in sorted({*self._resources.names(), *tree.resources})
             if (most := tree.limit(project_id, name)) is not None
         ]
         return validation.select_page(records, page)
@@ -385,14 +385,14 @@ class Limits(Subject):
         limits: Mapping[str, int | None]
         if isinstance(self._source, DatabaseLimitDriver):
             _, tree = self._path(project_id)
-            resources = {*self._resources, *tree.resources}
+            resources = {*self._resources.names(), *tree.resources}
             tree.project_limits = {key: limit for key, limit in tree.project_limits.items() if key[0] != project_id}
             limits = {resource: tree.limit(project_id, resource) for resource in resources}
         else:
             limits = self._fixed_defaults()
         found = {resource: limit for resource, limit in limits.items() if limit is not None}
         missing = self.limit_if_missing
-        return found if missing is None else {**dict.fromkeys(self._resources, missing), **found}
+        return found if missing is None else {**dict.fromkeys(self._resources.names(), missing), **found}
 
     @admin_call
     def list_pod_limits(
@@ -426,7 +426,7 @@ class Limits(Subject):
 
     def _limits_of_driver(self, project_id: str | None) -> list[LimitRecord]:
         if project_id is not None:
-            usages = self._driver.headroom.get_usages(project_id, self._resources)
+            usages = self._driver.headroom.get_usages(project_id, self._resources.names())
             return [
                 LimitRecord(project_id, resource, usage.limit, is_own=False)
                 for resource, usage in sorted(usages.items())
@@ -654,9 +654,7 @@ class Limits(Subject):
         """
         changes = self._changes
         wanted = documents.read(document)
-        unknown = wanted.resources - set(self._resources)
-        if unknown:
-            raise exceptions.UnknownResource(unknown, self._resources)
+        validation.refuse_unknown(wanted.resources, self._resources)
         author = self._author(context, reason) if not dry_run else Author()
         return changes.apply(wanted, author, operation="import", dry_run=dry_run)
 

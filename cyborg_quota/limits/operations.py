@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations on the project tree, on overrides, and on the history of limits."""
+"""The operations on the project tree, on overrides, on the history of limits, and on resources."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from cyborg_quota.surface.operations import (
     Table,
     columns,
     nullable,
+    part,
 )
-from cyborg_quota.types import SUBJECTS, UNLIMITED, HistoryEntry, LimitOverride, RecordedChange
+from cyborg_quota.types import SUBJECTS, UNLIMITED, HistoryEntry, LimitOverride, RecordedChange, Resource
 
 _QUOTA: Final = "/v2/quotas/{project_id}"
 _PROJECT: Final = (
@@ -220,7 +221,109 @@ _EDGE: Final = (
     Column("parent_id", formats.Optional, itemgetter(1), nullable(NAME)),
 )
 
+
+# --- resources ---
+
+_RESOURCE: Final = (
+    Column("resource", value=attrgetter("name"), schema=NAME, rest="name"),
+    *columns("description", "unit", cell=formats.Optional, schema=nullable(TEXT)),
+)
+_LISTED: Final = (
+    *part(0, _RESOURCE),
+    Column("limit", formats.OptionalLimit, itemgetter(1)),
+    Column("limit_source", value=itemgetter(2)),
+)
+"""The columns of (Resource, default limit, its source)."""
+_RESOURCES: Final = "/v2/quota_resources"
+
+
+def _resources(caller: Any, **page: Any) -> list[tuple[Resource, int | None, str | None]]:
+    found = paging.page(caller.engine.list_resources(), lambda one: (one.name, one.name), **page)
+    if not caller.is_host:
+        return [(resource, None, None) for resource in found]
+    options, limits = caller.conf.limits, _default_limits(caller)
+    return [(one, limits.get(one.name), _limit_source(options, is_set=one.name in limits)) for one in found]
+
+
+def _default_limits(run: Any) -> Mapping[str, int]:
+    if run.conf.limits.driver == "keystone":
+        return {}  # Keystone's registered limits apply; this command does not read them
+    if (initial := _root_initial_limit(run.conf.limits)) is not None:
+        return dict.fromkeys(run.engine.resources, initial)
+    try:
+        defaults: Mapping[str, int] = run.engine.limits.list_defaults(run.context)
+    except exceptions.LimitsReadOnly:
+        return {}  # the limit driver cannot list them
+    return defaults
+
+
+def _root_initial_limit(options: Any) -> int | None:
+    """[limits] root_initial_limit, which only the driver ``database`` uses; None: the default applies."""
+    from cyborg_quota.limits.limit_tree import InitialLimits
+
+    if options.driver != "database":
+        return None
+    return InitialLimits.parse(options.child_initial_limit, options.root_initial_limit).root
+
+
+def _limit_source(options: Any, *, is_set: bool) -> str:
+    """The place at which the default limit of a resource is set, or what applies if it is not set."""
+    if _root_initial_limit(options) is not None:
+        return "[limits] root_initial_limit"
+    return {
+        "noop": "none: [limits] driver is noop",
+        "config": "[limits] limits" if is_set else "none: not in [limits] limits",
+        "database": "set --default" if is_set else f"not set: [limits] missing = {options.missing}",
+        "keystone": "registered limits in Keystone",
+    }.get(options.driver, f"[limits] driver {options.driver}")
+
+
+def _create_resource(caller: Any, name: str, **details: Any) -> Resource:
+    caller.engine.register_resource(Resource(name, **details))
+    created: Resource = next(one for one in caller.engine.list_resources() if one.name == name)
+    return created
+
+
 OPERATIONS: Final = (
+    Operation(
+        """List the counted resources, with what describes them.
+
+        On the host, also limit, which is that of a project without a parent, if none is
+        set for the project: the default, or [limits] root_initial_limit. It is empty
+        (json: null) if none is set, or if it is set in Keystone.
+        """,
+        "cyborg-quota resource list -f json",
+        _resources,
+        (
+            paging.LIMIT,
+            paging.marker(
+                "NAME", "start after the last row of this resource", nargs="+", schema=NAME, load=lambda name: [name]
+            ),
+            paging.RESOURCE,
+        ),
+        _LISTED,
+        has_names=False,
+        words="resource list",
+        route=Route("GET", _RESOURCES, policy.RESOURCES, "resources", "Resource", lambda row: row[0].name),
+    ),
+    Operation(
+        """Add a resource, or change the description and the unit of one that is counted.
+
+        All processes count it, beside those of [quota] resources. A description or a unit
+        that is not given stays as it is.
+        """,
+        "cyborg-quota resource create storage --unit GB --description 'Block storage'",
+        _create_resource,
+        (
+            Argument("name", metavar="RESOURCE", help="the name of the resource"),
+            Argument("--description", metavar="TEXT", help="what it is"),
+            Argument("--unit", metavar="UNIT", help="what an amount of 1 is, as in GB"),
+        ),
+        _RESOURCE,
+        is_list=False,
+        words="resource create",
+        route=Route("POST", _RESOURCES, policy.CREATE_RESOURCES, "resource", "Resource"),
+    ),
     Operation(
         """List every known project with its parent.
 

@@ -23,4 +23,4 @@ class Monitoring(Subject):
         if isinstance(project_ids, str):
             raise exceptions.InvalidName("project_ids", project_ids, "a list of ids is expected")
         names = None if project_ids is None else [validation.check_name("project_id", name) for name in project_ids]
-        return self._driver.read_metrics(project_ids=names, resources=sorted(self._resources))
+        return self._driver.read_metrics(project_ids=names, resources=self._resources.names())

@@ -162,8 +162,7 @@ class Replay:
         return True
 
     def _reserve(self, event: Event) -> bool:
-        if event.resource not in self._engine.resources:
-            self._engine.register_resource(event.resource)
+        self._engine.register_resource(event.resource)
         try:
             uuids = self._engine.reserve(
                 self._context,

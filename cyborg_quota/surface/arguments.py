@@ -36,7 +36,7 @@ lifetime: Final = functools.partial(integer, least=1, most=MAX_EXPIRE_SECONDS)
 
 def amount(text: str) -> tuple[str, int]:
     """Parse ``gpu.A100=2`` into (resource, integer), splitting at the last ``=``."""
-    return _pair(text, "RESOURCE=AMOUNT, as in gpu=2", MAX_AMOUNT)
+    return _pair(text, "RESOURCE=AMOUNT, as in gpu=2", MAX_LIMIT)
 
 
 def _pair(text: str, form: str, most: int) -> tuple[str, int]:

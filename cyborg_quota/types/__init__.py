@@ -127,9 +127,14 @@ class InventoryKey(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Resource:
-    """A countable resource, identified by its name: ``fpga``, ``gpu``, ``gpu.A100``."""
+    """A countable resource, identified by its name: ``fpga``, ``gpu``, ``gpu.A100``.
+
+    ``description``: what it is; ``unit``: what an amount of 1 is, as in GB. None: not known.
+    """
 
     name: str
+    description: str | None = None
+    unit: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -177,6 +177,8 @@ STEPS: tuple[tuple[str, tuple[str, ...], str, int], ...] = (
     ("override list", ("--project", "higgs"), "/v2/quotas/higgs/overrides", 1),
     ("reservation list", ("--state", "reserved"), "/v2/quota_reservations?state=reserved", 2),
     ("reservation show", ("{uuid}",), "/v2/quota_reservations/{uuid}", 1),
+    ("resource create", ("nic", "--unit", "port"), "", 0),
+    ("resource list", (), "/v2/quota_resources", 3),
     ("history list", ("--project", "higgs", "--long"), "/v2/quotas/higgs/history", 5),
 )
 """Generated operations, their arguments, the call that reads the same from the REST API, and the number of rows."""

@@ -38,6 +38,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "replay": ("{trace}",),
     "reservation show": ("{uuid}",),
     "reserve": (*P, "gpu=1"),
+    "resource create": ("gpu", "--unit", "device"),
     "set": ("gpu=7", "p", "--dry-run"),
     "show": ("p",),
     "simulate": ("{document}", "--against", "ledger"),

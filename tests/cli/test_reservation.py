@@ -64,7 +64,7 @@ class ReservationTest(base.CliTestCase):
         for amount in ("gpu", "gpu=", "=1", "gpu=x", "gpu=1.5", "gpu=\u0661", "gpu=1_0", f"gpu={'9' * 5000}"):
             self.assertIn("RESOURCE=AMOUNT", self.misused("reserve", "--project", "p1", amount))
         for much in ("2147483648", "99999999999"):
-            self.assertIn("at most 2147483647", self.misused("reserve", "--project", "p1", f"gpu={much}"))
+            self.assertIn("at most 2147483647", self.refused(2, "reserve", "--project", "p1", f"gpu={much}"))
         self.misused("reserve", "--project", "p1")
         self.misused("reserve", "gpu=1")
         self.assertIn("at least 1", self.refused(2, "reserve", "--project", "p1", "gpu=0"))

@@ -117,6 +117,7 @@ REST: dict[str, tuple[str, str, str, Any]] = {
     "get_quota": (READER, "GET", QUOTA, None),
     "get_quota_detail": (READER, "GET", f"{QUOTA}/detail", None),
     "get_quota_defaults": (READER, "GET", f"{QUOTA}/defaults", None),
+    "resource_list": (READER, "GET", "/v2/quota_resources", None),
     "get_quota_tree": (READER, "GET", f"{QUOTA}/tree", None),
     "get_quota_tree, of the parent": (PARENT, "GET", "/v2/quotas/mid0/tree?limit=5", None),
     "get_quota_history": (READER, "GET", f"{QUOTA}/history?limit=5", None),
@@ -269,7 +270,8 @@ class TestCost(test_limits.LimitsTestCase):
         own = {call for call, given in test_every_call.OWN.items() if given is not None}
         others = test_every_call.OF_OWN_PROJECT | test_every_call.BY_RULE_AND_ID
         self.assertLessEqual(own | test_every_call.BY_RULE.keys() | others, set(map(name_of, OWN)))
-        of_tenants = {one.name for one in OPERATIONS if one.rule in (None, policy.GET, policy.RULE, policy.ADD_CHILD)}
+        of_users = {None, policy.GET, policy.RULE, policy.ADD_CHILD, policy.RESOURCES}
+        of_tenants = {one.name for one in OPERATIONS if one.rule in of_users}
         self.assertEqual(of_tenants, set(map(name_of, REST)))
         application = self.make_application()
         for one in OPERATIONS:

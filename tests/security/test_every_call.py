@@ -36,6 +36,7 @@ STATES = ("flying", "overdue", "committed", "ended")
 # The arguments of each call besides those that name an object. None: it takes no context, and shows no project's data.
 OWN: dict[str, dict[str, Any] | None] = {
     "resources": None,
+    "list_resources": None,
     "register_resource": None,
     "register_resources": None,
     "subjects": None,
@@ -58,7 +59,7 @@ OWN: dict[str, dict[str, Any] | None] = {
     "rollback": {},
     "release": {},
     "extend": {},
-    "resize": {"amounts": {"gpu": 1}, "consumer": "flying"},
+    "resize": {"amounts": {"gpu": 1}},
 }
 ADMINS: dict[str, dict[str, Any]] = {
     "adopt": {"claims": [Claim("flying", {"gpu": 1})], "project_id": VICTIM},
@@ -165,6 +166,7 @@ NAMES: dict[str, tuple[Any, Any]] = {
     "consumer": ("flying", "unheld"),
     "group": ("together", "unjoined"),
     "reservations": (None, [UNKNOWN]),
+    "reservation": (None, UNKNOWN),
 }
 """An existing object and an unknown one, for each argument that names one. (Each test makes its reservations.)"""
 
@@ -243,7 +245,9 @@ class EveryCallTestCase(test_limits.LimitsTestCase):
         """Return each way to name an existing object, with the same way to name an unknown one."""
         for name in names:
             known, unknown = NAMES[name]
-            knowns = [[uuid] for uuid in self.uuids.values()] if known is None else [known]
+            uuids = list(self.uuids.values())
+            by_kind = {"reservations": [[uuid] for uuid in uuids], "reservation": uuids}
+            knowns = by_kind.get(name, [known])
             yield from (({name: one}, {name: unknown}) for one in knowns)
             if name == "project_id" or "project_id" not in names:
                 continue
@@ -316,7 +320,8 @@ class TestOtherProject(EveryCallTestCase):
                         found = self.answer(engine, engine, call, context, {**given, **known})
                         self.assertEqual(self.answer(engine, engine, call, context, {**given, **unknown}), found, why)
                         if known.get("project_id", STRANGER) != STRANGER:
-                            nothing = known.keys() == {"project_id"} and "reservations" in parameters(QuotaEngine, call)
+                            by_uuid = {"reservations", "reservation"} & set(parameters(QuotaEngine, call))
+                            nothing = known.keys() == {"project_id"} and by_uuid
                             kind = exceptions.InvalidSelection if nothing else exceptions.NotAuthorized
                             self.assertEqual((kind, ()), (found.kind, found.statements), why)
         self.assert_untouched()
@@ -423,6 +428,8 @@ class TestAdmin(EveryCallTestCase):
             named = {**given, "project_id": VICTIM}
             if "reservations" in parameters(QuotaEngine, call):
                 named["reservations"] = self.engine.reserve(base.ADMIN, {"gpu": 1}, project_id=VICTIM)
+            if "reservation" in parameters(QuotaEngine, call):
+                named["reservation"] = self.engine.reserve(base.ADMIN, {"gpu": 1}, project_id=VICTIM)[0]
             found = self.answer(self.engine, self.engine, call, base.ADMIN, named)
             self.assertIs(type(None), found.kind, (call, found.words))
         for kind, rows in ((QuotaEngine, ADMINS), (Limits, {**BY_RULE, **ADMINISTRATION})):

@@ -10,15 +10,22 @@ Its words, and ours: ``define_resource`` sets the total limit and the default li
 from __future__ import annotations
 
 import functools
+import types
 from typing import Any
 
-from cyborg_quota import ANY, Claim, QuotaEngine, exceptions
-from tests import base, clouds, fixtures
+from cyborg_quota import ANY, Claim, QuotaEngine, exceptions, validation
+from cyborg_quota.limits.limit_tree import InitialLimits
+from cyborg_quota.limits.models import Flat
+from cyborg_quota.limits.sources.database import DatabaseLimitDriver
+from cyborg_quota.types import Resource
+from tests import base, clouds, fixtures, hooks
+from tests.api import server
+from tests.api.test_application import MANAGER, READER, ApplicationTestCase
 from tests.base import ADMIN
 from tests.faults import kill_points
 from tests.functional.test_limits import LimitsTestCase
 from tests.race.test_races import RaceTestCase
-from tests.race.workers import race_in_turns
+from tests.race.workers import race, race_in_turns
 
 INSTANCE, CLUSTER, STORAGE, MEMORY = "databaseInstance", "databaseCluster", "storage", "memory"
 GB_PER_TB = 1024
@@ -337,6 +344,152 @@ class TestResizeByUuid(GroupTestCase):
         self.make_overdue(uuid)
         self.assertRaises(exceptions.ReservationExpired, self.quotas.resize, ADMIN, {"gpu": 2}, reservation=uuid)
         self.assertEqual((0, 0), self.figures())
+
+
+class TestResources(base.LedgerTestCase):
+    """Resources that a process adds: "define_resource(storage, -1, 0, 20TB, 0, ...)"."""
+
+    def test_another_process_counts_it(self) -> None:
+        other = self.make_engine()
+        self.engine.register_resource(Resource("storage", "Block storage", "GB"))
+        self.engine.register_resources(["memory"])
+        with hooks.recorded_statements(other) as sent:
+            uuids = other.reserve(self.context, {"storage": 1024, "memory": 1})
+        self.assertEqual(1, len([text for text in sent if "FROM resources" in text]), sent)
+        self.assertEqual((0, 1024), self.figures(resource="storage"))
+        other.rollback(self.context, uuids)
+        (found,) = [one for one in other.list_resources() if one.name == "storage"]
+        self.assertEqual(Resource("storage", "Block storage", "GB"), found)
+        for read in ("get_usages", "headroom"):
+            self.assertIn("storage", getattr(self.make_engine(), read)(self.context))
+        self.assertIn("storage", [one.resource for one in self.make_engine().get_detail(self.context)])
+        self.assertEqual(["fpga", "gpu", "gpu.A100", "memory", "storage"], other.resources)
+
+    def test_a_warm_reserve_reads_nothing_more(self) -> None:
+        self.engine.register_resource("storage")
+        for resource in ("storage", "gpu"):
+            self.engine.rollback(self.context, self.engine.reserve(self.context, {resource: 1}))
+            with hooks.recorded_statements(self.engine) as sent:
+                self.engine.reserve(self.context, {resource: 1})
+            self.assertFalse([text for text in sent if "FROM resources" in text])
+
+    def test_unknown_names_are_bounded(self) -> None:
+        """A user who guesses names causes one statement a second, and learns nothing."""
+        self.patch(validation, "_MAX_AGE_SECONDS", 1000.0)  # (a slow machine)
+        with hooks.recorded_statements(self.engine) as sent:
+            for number in range(9):
+                for name in (f"tpu{number}", 7, None):
+                    call = functools.partial(self.engine.reserve, self.context, {name: 1})
+                    self.assertRaises(exceptions.UnknownResource, call)
+        self.assertEqual(1, len([text for text in sent if "FROM resources" in text]), sent)
+        self.make_engine().register_resource("tpu1")
+        self.patch(validation, "_MAX_AGE_SECONDS", 0.0)
+        self.engine.reserve(self.context, {"tpu1": 1})
+
+    def test_what_is_given_changes_and_the_rest_stays(self) -> None:
+        other = self.make_engine()
+        for engine, resource, expected in (
+            (self.engine, Resource("gpu", unit="device"), (None, "device")),
+            (other, Resource("gpu", "Graphics accelerator"), ("Graphics accelerator", "device")),
+            (self.engine, "gpu", ("Graphics accelerator", "device")),
+            (self.engine, Resource("gpu", unit="card"), ("Graphics accelerator", "card")),
+            (other, types.SimpleNamespace(name="gpu", unit="device"), ("Graphics accelerator", "device")),
+        ):
+            engine.register_resource(resource)
+            for reader in (self.engine, other):
+                (found,) = [one for one in reader.list_resources() if one.name == "gpu"]
+                self.assertEqual(expected, (found.description, found.unit))
+        self.assertEqual([("gpu",)], self.fetch("SELECT name FROM resources"))
+        for wrong in (Resource("a\0"), Resource("x", " y"), Resource("x", unit=""), Resource("x", 7)):  # type: ignore[arg-type]
+            self.assertRaises(exceptions.InvalidName, self.engine.register_resource, wrong)
+        self.assertEqual([("gpu",)], self.fetch("SELECT name FROM resources"))
+
+    def test_limits_of_it(self) -> None:
+        limited = fixtures.open_engine(self, self.url, DatabaseLimitDriver(Flat(), InitialLimits()))
+        limits = limited.limits
+        self.assertRaises(exceptions.UnknownResource, limits.set_limit, ADMIN, "storage", 5)
+        self.patch(validation, "_MAX_AGE_SECONDS", 0.0)
+        self.engine.register_resource("storage")
+        limits.set_limit(ADMIN, "storage", 5)
+        limits.import_limits(ADMIN, {"defaults": {"storage": 4}})
+        self.assertEqual(4, limits.list_defaults(ADMIN)["storage"])
+
+    def test_processes_add_the_same_one(self) -> None:
+        self.engine.close()
+        jobs = [
+            functools.partial(self.engine.register_resource, Resource("storage", unit=unit))
+            for unit in ("GB", "TB") * 3
+        ]
+        race(*jobs)
+        ((name, unit),) = self.fetch("SELECT name, unit FROM resources")
+        self.assertEqual("storage", name)
+        self.assertIn(unit, ("GB", "TB"))
+
+
+class TestAmounts(base.LedgerTestCase):
+    """ "since the storage of 1TB is a unit, it is treated as such": amounts have 32 bits, and resources have a unit."""
+
+    def test_the_error_names_the_unit(self) -> None:
+        self.engine.register_resource(Resource("storage", unit="B"))
+        self.engine.register_resource(Resource("memory", unit="MiB"))
+        tb = 1024**4
+        for resource, amount, expected in (
+            ("storage", 20 * tb, "at most 2147483647 fit; count storage in MB (1 MB = 1048576 B)"),
+            ("storage", 2**31, "in KB (1 KB = 1024 B)"),
+            ("storage", 2**31 * 1024, "in MB (1 MB"),
+            ("memory", 2**31, "in GiB (1 GiB = 1024 MiB)"),
+            ("memory", 2**99, "in a larger unit (1 TB = 1024 GB)"),
+            ("gpu", 2**31, "count gpu in a larger unit (1 TB = 1024 GB)"),
+        ):
+            for call in (self.engine.reserve, self.engine.check):
+                error = self.assertRaises(exceptions.InvalidDelta, call, self.context, {resource: amount})
+                self.assertIn(expected, str(error))
+                self.assertEqual((resource, amount), (error.resource, error.delta))
+        claims = [Claim(None, {"storage": 2**30}), Claim(None, {"storage": 2**30})]
+        error = self.assertRaises(exceptions.InvalidDelta, self.engine.reserve_many, self.context, claims)
+        self.assertIn("in KB", str(error))
+        self.engine.reserve(self.context, {"storage": 2**31 - 1})
+
+
+class TestRest(ApplicationTestCase):
+    """GET /v2/quota_resources, for which the answer to Delimiter has GET /quotas/resource-classes."""
+
+    def create(self, body: dict[str, Any], token: str = server.ADMIN) -> Any:
+        return self.ask("/v2/quota_resources", token, method="POST", json=body)
+
+    def test_resources(self) -> None:
+        created = {"name": "volume.disk_gb", "description": "Amount of disk space in gigabytes", "unit": "GB"}
+        response = self.create(created)
+        self.assertEqual((200, {"resource": created}), (response.status_int, response.json))
+        self.assertEqual({"resource": created}, self.create({"name": "volume.disk_gb"}).json)
+        response = self.create({"name": "gpu"})
+        self.assertEqual({"resource": {"name": "gpu", "description": None, "unit": None}}, response.json)
+        listed = self.ask("/v2/quota_resources", READER).json["resources"]
+        self.assertEqual(["fpga", "gpu", "volume.disk_gb"], [one["name"] for one in listed])
+        self.assertEqual(created, listed[-1])
+        page = self.ask("/v2/quota_resources?limit=1&marker=fpga", READER).json
+        self.assertEqual(["gpu"], [one["name"] for one in page["resources"]])
+        self.assertIn("marker=gpu", page["resources_links"][0]["href"])
+        for path, status in (("?marker=tpu", 400), ("?limit=0", 400)):
+            self.assertEqual(status, self.ask(f"/v2/quota_resources{path}", READER).status_int)
+        for token in (READER, MANAGER):
+            self.assertEqual(403, self.create({"name": "tpu"}, token).status_int)
+        for wrong in (
+            {"unit": 7},
+            {"units": "GB"},
+            {"unit": ""},
+            {"name": "a\0"},
+            {"unit": "x" * 256},
+            {"unit": " GB"},
+        ):
+            response = self.create({"name": "tpu", **wrong})
+            self.assertEqual(400, response.status_int, response.text)
+
+    def test_a_project_of_this_name(self) -> None:
+        for name in ("quota_resources", "resources", "defaults", "detail"):
+            self.engine.limits.set_limit(base.ADMIN, "gpu", 3, name)
+            response = self.ask(f"/v2/quotas/{name}", f"rita@{name}:reader")
+            self.assertEqual({"fpga": 0, "gpu": 3}, response.json["quota"], name)
 
 
 class TestRaces(RaceTestCase):

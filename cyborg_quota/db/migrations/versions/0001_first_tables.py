@@ -108,6 +108,17 @@ sa.Table(
     **column_types.TABLE,
 )
 sa.Table(
+    "resources",
+    _metadata,
+    sa.Column("created_at", column_types.moment()),
+    sa.Column("updated_at", column_types.moment()),
+    sa.Column("name", column_types.name(), nullable=False),
+    sa.Column("description", column_types.name()),
+    sa.Column("unit", column_types.name()),
+    sa.PrimaryKeyConstraint("name", name="pk_resources"),
+    **column_types.TABLE,
+)
+sa.Table(
     "projects",
     _metadata,
     sa.Column("created_at", column_types.moment()),
