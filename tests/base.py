@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,8 +13,10 @@ import sqlalchemy as sa
 from oslotest import base
 
 from cyborg_quota import Claim, Constraint, Inventory, QuotaEngine
+from cyborg_quota.capacity.api import Capacity
 from cyborg_quota.db import projects
 from cyborg_quota.ledger.transitions import decide
+from cyborg_quota.pods.api import Pods
 from cyborg_quota.types import Selection
 from tests import fixtures, hooks, invariants, trees
 
@@ -73,6 +76,14 @@ class LedgerTestCase(BackendTestCase):
         self.quotas: QuotaEngine = fixtures.Checked(self.engine, self.url)  # type: ignore[assignment]
         self.context = Context("p1")
         self.sql = fixtures.plain_engine(self.url)
+
+    @functools.cached_property
+    def capacity(self) -> Capacity:
+        return self.engine.capacity
+
+    @functools.cached_property
+    def pods(self) -> Pods:
+        return self.engine.pods
 
     def make_engine(self, **changes: object) -> QuotaEngine:
         return fixtures.open_engine(self, self.url, self.limits, **{**self.settings, **changes})

@@ -23,6 +23,8 @@ from cyborg_quota.cli import expirer, main, status
 from tests import fixtures
 
 PROGRAM = "cyborg-quota"
+DATABASE = "[limits]\ndriver = database\n"
+HEADER = "time,event,consumer,project,resource,amount\n"
 
 
 @dataclasses.dataclass
@@ -63,6 +65,8 @@ class CliTestCase(base.BaseTestCase):
     """A test with an empty ledger at ``url`` and a configuration file ``conf`` that names it."""
 
     backend = "sqlite"
+    options = ""
+    """What ``configure`` writes first."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -70,13 +74,19 @@ class CliTestCase(base.BaseTestCase):
         self.url = self.useFixture(fixtures.EmptyLedger(self.backend)).url
         self.directory = pathlib.Path(self.useFixture(fx.TempDir()).path)
         self.conf = self.directory / "cyborg_quota.conf"
-        self.configure()
+        self.configure(self.options)
 
     def configure(self, text: str = "", *, url: str | None = None) -> None:
         """Write the configuration file again: the database, and the other options."""
         # oslo.config would take a $ for the name of another option.
         connection = (url or self.url).replace("$", "$$")
         self.conf.write_text(f"[database]\nconnection = {connection}\n{text}\n")
+
+    def trace(self, *lines: str) -> str:
+        """Write a trace of these events; return the name of its file."""
+        path = self.directory / "trace.csv"
+        path.write_text(HEADER + "".join(f"{line}\n" for line in lines))
+        return str(path)
 
     def limit(self, limits: str) -> None:
         """Set the limits of every project: ``gpu:5,fpga:1``."""
@@ -127,8 +137,12 @@ class CliTestCase(base.BaseTestCase):
 
     def make_overdue(self) -> None:
         """Set the expiry of every reservation to the past."""
+        self.sql("UPDATE reservations SET expire = '2001-01-01 00:00:00.000000'")
+
+    def sql(self, statement: str, **values: Any) -> None:
+        """Run SQL on the database, without the ledger."""
         with sa.create_engine(self.url, poolclass=sa.NullPool).begin() as connection:
-            connection.execute(sa.text("UPDATE reservations SET expire = '2001-01-01 00:00:00.000000'"))
+            connection.execute(sa.text(statement), values)
 
     def spawn(self, *argv: str, program: str = PROGRAM, **changes: Any) -> subprocess.Popen[str]:
         """Start the installed program in a process of its own."""

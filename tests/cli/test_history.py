@@ -7,7 +7,6 @@ import os
 import pwd
 
 import fixtures as fx
-import sqlalchemy as sa
 from oslo_context import context
 
 from cyborg_quota.cli import main
@@ -105,7 +104,7 @@ class HistoryTest(test_limits.LimitTestCase):
         self.assertIn("marker", self.refused(2, "history", "list", "--marker", "first"))
 
     def test_a_required_reason(self) -> None:
-        self.configure(test_limits.DATABASE + "require_reason = true\n")
+        self.configure(base.DATABASE + "require_reason = true\n")
         file = self.directory / "limits.yaml"
         file.write_text("defaults: {gpu: 2}\n")
         override = ("set", "gpu=1", "p", "--until", "2999-01-01")
@@ -170,18 +169,17 @@ class HistoryTest(test_limits.LimitTestCase):
 class PurgeTest(base.CliTestCase):
     def test_the_expirer_purges_the_history(self) -> None:
         """By [limits] history_age; without it, never. The bindings that ended are purged by the same option."""
-        self.configure(test_limits.DATABASE)
+        self.configure(base.DATABASE)
         self.good("pod", "create", "p1")
         for project in ("ended", "current"):
             self.good("pod", "select", "--project", project)
         self.call("pod", "binding", "delete", "--project", "ended")
         for number in range(3):
             self.call("set", "--default", f"gpu={number}")
-        with sa.create_engine(self.url, poolclass=sa.NullPool).begin() as connection:
-            connection.execute(sa.text("UPDATE changes SET created_at = '2001-01-01 00:00:00.000000'"))
-            connection.execute(sa.text("UPDATE pod_bindings SET ends_at = '2001-01-01' WHERE ends_at IS NOT NULL"))
+        self.sql("UPDATE changes SET created_at = '2001-01-01 00:00:00.000000'")
+        self.sql("UPDATE pod_bindings SET ends_at = '2001-01-01' WHERE ends_at IS NOT NULL")
         for age, count in (("", 4), ("history_age = 86400\n", 0)):
-            self.configure(test_limits.DATABASE + age)
+            self.configure(base.DATABASE + age)
             ended = self.call_expirer("--once")
             self.assertEqual(0, ended.status, ended.err)
             self.assertEqual(count, len(self.good("history", "list") or []))

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import signal
-import socket
 import time
 
 from tests.cli import base
+from tests.servers import machine
 
 KEYSTONE = """
 [limits]
@@ -34,10 +34,7 @@ class KeystoneDownTest(base.CliTestCase):
         for project_id, amount in (("p1", 2), ("p2", 3)):
             self.good("reserve", "--project", project_id, "--consumer", "c", f"gpu={amount}")
         self.good("commit", "--project", "p1", "--consumer", "c")
-        reserved = socket.create_server(("127.0.0.1", 0))
-        self.addCleanup(reserved.close)
-        self.port = reserved.getsockname()[1]
-        reserved.close()
+        self.port = machine.free_port()
         self.log = self.directory / "expirer.log"
         self.configure(KEYSTONE.format(port=self.port, log=self.log))
 
@@ -94,10 +91,7 @@ class ProjectNamesTest(base.CliTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        reserved = socket.create_server(("127.0.0.1", 0))
-        self.addCleanup(reserved.close)
-        port = reserved.getsockname()[1]
-        reserved.close()
+        port = machine.free_port()
         self.configure(KEYSTONE.format(port=port, log="").replace("driver = keystone", "driver = database"))
         self.reason = f"Projects cannot be looked up: Keystone at http://127.0.0.1:{port}/v3 cannot be reached"
         self.call("set", "--default", "gpu=5")

@@ -10,9 +10,7 @@ from tests.cli import base
 
 
 class LimitCase(base.CliTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.configure("[limits]\ndriver = database")
+    options = base.DATABASE
 
     def limits(self) -> list[list[Any]]:
         return [list(row.values())[:3] for row in self.good("list") or []]

@@ -7,12 +7,10 @@ import subprocess
 import types
 
 import fixtures as fx
-import sqlalchemy as sa
 
 from cyborg_quota.types import TOTAL
 from tests.cli import base
 
-DATABASE = "[limits]\ndriver = database\n"
 CHANGE = ["change", "resource", "before", "after"]
 DRIFT = ["project_id", "resource", "pod", "recorded_reserved", "expected_reserved"]
 TREE = [
@@ -29,9 +27,7 @@ TREE = [
 
 
 class LimitTestCase(base.CliTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.configure(DATABASE)
+    options = base.DATABASE
 
     def done(self, *argv: str) -> None:
         """Run a command that must succeed without output."""
@@ -196,8 +192,7 @@ class LimitTest(LimitTestCase):
 
     def check_audit_and_orphans(self) -> None:
         """The pod has a column of its own; the marker of `project list --orphans` names it too."""
-        with sa.create_engine(self.url, poolclass=sa.NullPool).begin() as connection:
-            connection.execute(sa.text("UPDATE quota_usages SET reserved = 2 WHERE pod = 'p1'"))
+        self.sql("UPDATE quota_usages SET reserved = 2 WHERE pod = 'p1'")
         (drift,) = self.call("audit", "-f", "json").json
         self.assertEqual(("p", "gpu", "p1", 2, 3), tuple(drift[name] for name in DRIFT))
         self.good("heal")
@@ -272,10 +267,10 @@ class LimitTest(LimitTestCase):
 
     def test_a_resource_without_a_limit(self) -> None:
         """The limit and what is available, as in `list --usage`: refused, or unlimited."""
-        self.configure(f"{DATABASE}missing = unlimited\n")
+        self.configure(f"{base.DATABASE}missing = unlimited\n")
         self.good("reserve", "--project", "p", "gpu=1")
         for missing, limit, shown in (("unlimited", -1, ["unlimited", "unlimited"]), ("refuse", None, ["not set", ""])):
-            self.configure(f"{DATABASE}missing = {missing}\n")
+            self.configure(f"{base.DATABASE}missing = {missing}\n")
             (node,) = self.good("list", "--tree")
             self.assertEqual((limit, None), (node["limit"], node["available"]))
             row = table(self.call("list", "--tree").out)[1]

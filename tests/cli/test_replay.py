@@ -15,17 +15,11 @@ from cyborg_quota import QuotaEngine, exceptions
 from cyborg_quota.replay import replay
 from tests.cli import base
 
-HEADER = "time,event,consumer,project,resource,amount\n"
 EXAMPLE = str(pathlib.Path(__file__).parents[2] / "etc/cyborg_quota/traces/example.csv")
 TOTALS = ["events", "admitted", "refused", "committed", "rolled_back", "released", "skipped", "used", "reserved"]
 
 
 class ReplayCase(base.CliTestCase):
-    def write(self, *lines: str) -> str:
-        path = self.directory / "trace.csv"
-        path.write_text(HEADER + "".join(f"{line}\n" for line in lines))
-        return str(path)
-
     def replay(self, *argv: str) -> dict[str, Any]:
         """Return the report, whatever was printed on stderr."""
         ended = self.call("replay", *argv, "-f", "json")
@@ -73,7 +67,7 @@ class ReplayTest(ReplayCase):
         self.assertEqual("42\n8\n", values)
 
     def test_a_trace_without_events(self) -> None:
-        path = self.write()
+        path = self.trace()
         for _ in range(2):
             report = self.replay(path)
             self.assertEqual([0] * 9, self.totals(report))
@@ -81,7 +75,7 @@ class ReplayTest(ReplayCase):
         self.assertEqual(0, self.call("replay", path).status)
 
     def test_its_resources_need_not_be_registered(self) -> None:
-        report = self.replay(self.write("0,reserve,c,p,tpu.v5,3", "1,commit,c,p,tpu.v5,3"), "--limit", "tpu.v5=3")
+        report = self.replay(self.trace("0,reserve,c,p,tpu.v5,3", "1,commit,c,p,tpu.v5,3"), "--limit", "tpu.v5=3")
         self.assertEqual([2, 1, 0, 1, 0, 0, 0, 3, 0], self.totals(report))
 
     def test_with_a_provider(self) -> None:
@@ -92,7 +86,7 @@ class ReplayTest(ReplayCase):
         self.good("provider", "create", "n1")
         self.good("inventory", "set", "n1", "gpu=2")
         reserves = [f"{number},reserve,c{number},p,gpu,1" for number in range(3)]
-        trace = self.write(
+        trace = self.trace(
             *reserves,
             "3,release,c0,p,gpu,1",
             "4,reserve,c4,p,gpu,1",
@@ -129,33 +123,33 @@ class BadReplayTest(ReplayCase):
         self.assertIn("regular file", self.refused(2, "replay", "/dev/null"))
 
     def test_events_before_an_invalid_line_are_kept(self) -> None:
-        path = self.write("0,reserve,a,p,gpu,1", "1,commit,a,p,gpu,1", "2,steal,a,p,gpu,1")
+        path = self.trace("0,reserve,a,p,gpu,1", "1,commit,a,p,gpu,1", "2,steal,a,p,gpu,1")
         for _ in range(2):
             line = self.refused(2, "replay", path)
             self.assertIn("trace.csv, line 4: event 'steal' is none of", line)
             self.assertEqual(1, self.good("list", "--usage")[0]["used"])
 
     def test_a_refused_event_is_named_by_its_line(self) -> None:
-        path = self.write("0,reserve,a,p,gpu,1", "1,reserve,a,p,gpu,2")
+        path = self.trace("0,reserve,a,p,gpu,1", "1,reserve,a,p,gpu,2")
         for _ in range(2):
             self.assertIn("trace.csv, line 3: Consumer 'a' already holds gpu=1", self.refused(1, "replay", path))
-        path = self.write("0,reserve,b,p,gpu,1", "1,rollback,b,p,gpu,1", "2,commit,b,p,gpu,1")
+        path = self.trace("0,reserve,b,p,gpu,1", "1,rollback,b,p,gpu,1", "2,commit,b,p,gpu,1")
         for _ in range(2):
             self.assertIn("line 4: Reservation", self.refused(1, "replay", path))
-        path = self.write("0,commit,nobody,p,gpu,1")
+        path = self.trace("0,commit,nobody,p,gpu,1")
         self.assertIn("line 2: Consumer 'nobody' of project 'p' holds no reservation", self.refused(1, "replay", path))
-        path = self.write("0,reserve,x,p2,gpu,2147483647", "0,reserve,y,p2,gpu,1")
+        path = self.trace("0,reserve,x,p2,gpu,2147483647", "0,reserve,y,p2,gpu,1")
         self.assertIn("line 3: Project p2 cannot hold", self.refused(1, "replay", path))
 
     def test_a_consumer_that_holds_something_else(self) -> None:
         self.good("reserve", "--project", "p", "--consumer", "a", "gpu=1")
-        path = self.write("0,reserve,a,p,gpu,1", "1,commit,a,p,gpu,1")
+        path = self.trace("0,reserve,a,p,gpu,1", "1,commit,a,p,gpu,1")
         for _ in range(2):
             self.assertIn("line 2: Consumer a of project p holds", self.refused(2, "replay", path))
         self.assertEqual(0, self.good("list", "--usage")[0]["used"])
 
     def test_an_outage_is_named_by_its_line_and_can_be_continued(self) -> None:
-        path = self.write("0,reserve,a,p,gpu,1", "1,commit,a,p,gpu,1", "2,reserve,b,p,gpu,1")
+        path = self.trace("0,reserve,a,p,gpu,1", "1,commit,a,p,gpu,1", "2,reserve,b,p,gpu,1")
         gone = fx.MockPatchObject(
             QuotaEngine, "commit", side_effect=exceptions.DatabaseUnavailable("the server is away", 6.0)
         )
@@ -166,7 +160,7 @@ class BadReplayTest(ReplayCase):
         self.assertEqual([3, 2, 0, 1, 0, 0, 0, 1, 1], self.totals(ended.json))
 
     def test_the_first_of_two_concurrent_runs_ends_with_an_error(self) -> None:
-        path = self.write(*(f"0,reserve,c{number},p,gpu,1" for number in range(600)))
+        path = self.trace(*(f"0,reserve,c{number},p,gpu,1" for number in range(600)))
         began = []
         reserve = QuotaEngine.reserve
 
@@ -183,7 +177,7 @@ class BadReplayTest(ReplayCase):
 
 class StoppedReplayTest(ReplayCase):
     def test_an_interrupt_prints_how_to_continue(self) -> None:
-        path = self.write("0,reserve,a,p,gpu,1", "1,commit,a,p,gpu,1")
+        path = self.trace("0,reserve,a,p,gpu,1", "1,commit,a,p,gpu,1")
         with fx.MockPatchObject(QuotaEngine, "commit", side_effect=KeyboardInterrupt):
             ended = self.call("replay", path)
         self.assertEqual((130, ""), (ended.status, ended.out))
@@ -214,7 +208,7 @@ class ChartTest(ReplayCase):
         """matplotlib is part of the test extra, so this test is not skipped."""
         path = self.directory / "chart.png"
         for lines in ([], ["0,reserve,_a,$p$,gpu,1"], None):
-            trace = EXAMPLE if lines is None else self.write(*lines)
+            trace = EXAMPLE if lines is None else self.trace(*lines)
             ended = self.call("replay", trace, "--limit", "gpu=4", "--chart", str(path), "-f", "json")
             self.assertEqual(0, ended.status, ended.err)
             self.assertEqual(b"\x89PNG", path.read_bytes()[:4])
@@ -223,7 +217,7 @@ class ChartTest(ReplayCase):
 
 class CheckpointTest(ReplayCase):
     def test_checkpoints_bound_the_lookup(self) -> None:
-        path = self.write(*(f"0,reserve,c{number},p,gpu,1" for number in range(2 * replay.CHECKPOINT_EVENTS + 10)))
+        path = self.trace(*(f"0,reserve,c{number},p,gpu,1" for number in range(2 * replay.CHECKPOINT_EVENTS + 10)))
         self.replay(path)
         asked = []
         listing = QuotaEngine.list_reservations

@@ -12,12 +12,11 @@ import subprocess
 from typing import Any, TextIO
 from unittest import mock
 
-import sqlalchemy as sa
 import yaml
 
 from tests import fixtures
 from tests.cli import base
-from tests.cli.test_replay import EXAMPLE, HEADER
+from tests.cli.test_replay import EXAMPLE
 from tests.small_files import small_files
 
 COLUMNS = [
@@ -69,18 +68,7 @@ def random_trace(seed: int, events: int = 150) -> list[str]:
 
 
 class SimulateCase(base.CliTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.configure("[limits]\ndriver = database")
-
-    def sql(self, statement: str, **values: Any) -> None:
-        with sa.create_engine(self.url, poolclass=sa.NullPool).begin() as connection:
-            connection.execute(sa.text(statement), values)
-
-    def trace(self, *lines: str) -> str:
-        path = self.directory / "trace.csv"
-        path.write_text(HEADER + "".join(f"{line}\n" for line in lines))
-        return str(path)
+    options = base.DATABASE
 
     def limits(self, content: Any) -> str:
         path = self.directory / "new.yaml"
@@ -142,9 +130,7 @@ class SameAsReplayTest(SimulateCase):
 
 
 class RowsTest(SimulateCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.configure("[limits]\ndriver = database\nmissing = unlimited")
+    options = base.DATABASE + "missing = unlimited"
 
     def test_the_shipped_trace(self) -> None:
         rows = self.simulate({"defaults": {"gpu": 4}}, EXAMPLE)
@@ -214,14 +200,14 @@ class OverridesTest(SimulateCase):
         self.assertEqual(0, self.call("project", "set", "p", "--no-parent").status)
         for hours in (10, 5, 1):
             (row,) = self.good("reserve", "--project", "p", "gpu=2")
-            with sa.create_engine(self.url, poolclass=sa.NullPool).begin() as connection:
-                connection.execute(
-                    sa.text("UPDATE reservations SET created_at = :t WHERE uuid = :u"),
-                    {"t": self.time(-hours).isoformat(" ", "microseconds"), "u": row["uuid"]},
-                )
+            self.sql("UPDATE reservations SET created_at = :t WHERE uuid = :u", t=self.stored(-hours), u=row["uuid"])
 
     def time(self, hours: float) -> datetime.datetime:
         return self.now + datetime.timedelta(hours=hours)
+
+    def stored(self, hours: float) -> str:
+        """The same as SQLite has it."""
+        return self.time(hours).isoformat(" ", "microseconds")
 
     def override(self, limit: int, start: float | None, end: float) -> dict[str, Any]:
         """An entry of the file."""
@@ -232,8 +218,11 @@ class OverridesTest(SimulateCase):
         """Import the overrides; they were made so many hours from now."""
         file = self.limits({"projects": [{"id": "p", "overrides": list(overrides)}]})
         self.assertEqual(0, self.call("limits", "import", file).status)
-        made_at = self.time(made).isoformat(" ", "microseconds")
-        self.sql("UPDATE changes SET created_at = :t WHERE ends_at IS NOT NULL", t=made_at)
+        self.sql("UPDATE changes SET created_at = :t WHERE ends_at IS NOT NULL", t=self.stored(made))
+
+    def end_overrides(self, hours: float) -> None:
+        self.sql("UPDATE changes SET ends_at = :t WHERE ends_at IS NOT NULL", t=self.stored(hours))
+        self.sql("DELETE FROM limit_overrides")
 
     def outcome(self, against: str, *overrides: dict[str, Any], argv: tuple[str, ...] = ()) -> tuple[Any, ...]:
         """refused_before, refused_after, peak, limit_before and limit_after of p."""
@@ -251,9 +240,7 @@ class OverridesTest(SimulateCase):
     def test_no_override_applies_before_it_was_made(self) -> None:
         self.limit_now(self.override(1, -20, 24), made=0)
         self.assertEqual((0, 0, 6, 1, 1), self.outcome("ledger"))
-        end = self.time(-0.01).isoformat(" ", "microseconds")
-        self.sql("UPDATE changes SET ends_at = :t WHERE ends_at IS NOT NULL", t=end)
-        self.sql("DELETE FROM limit_overrides")
+        self.end_overrides(-0.01)
         self.assertEqual((0, 0, 6, 10, 10), self.outcome("ledger"))
 
     def test_the_override_made_last_applies(self) -> None:
@@ -268,10 +255,7 @@ class OverridesTest(SimulateCase):
 
     def test_an_override_that_has_ended_applies_within_its_span(self) -> None:
         self.limit_now(self.override(1, -20, 24))
-        ended = {"t": self.time(-6).isoformat(" ", "microseconds")}
-        with sa.create_engine(self.url, poolclass=sa.NullPool).begin() as connection:
-            connection.execute(sa.text("UPDATE changes SET ends_at = :t WHERE ends_at IS NOT NULL"), ended)
-            connection.execute(sa.text("DELETE FROM limit_overrides"))
+        self.end_overrides(-6)
         self.assertEqual((1, 1, 4, 10, 10), self.outcome("ledger"))
         self.assertEqual((1, 0, 4, 10, 9), self.outcome("ledger", self.override(9, -20, 24)))
         self.assertEqual((0, 0, 6, 10, 10), self.outcome("ledger", argv=("--since", "330m")))
@@ -280,11 +264,7 @@ class OverridesTest(SimulateCase):
         self.limit_now(self.override(1, -20, 24), self.override(0, 20, 24))
         for row in self.good("override", "list"):
             self.assertEqual(0, self.call("override", "delete", row["id"]).status)
-        with sa.create_engine(self.url, poolclass=sa.NullPool).begin() as connection:
-            connection.execute(
-                sa.text("UPDATE changes SET created_at = :t WHERE action = 'cancel'"),
-                {"t": self.time(-6).isoformat(" ", "microseconds")},
-            )
+        self.sql("UPDATE changes SET created_at = :t WHERE action = 'cancel'", t=self.stored(-6))
         self.assertEqual((1, 1, 4, 10, 10), self.outcome("ledger"))
 
     def test_a_trace_has_no_times_for_overrides(self) -> None:
@@ -391,5 +371,5 @@ class ExportTest(SimulateCase):
             self.assertIn("Cannot write", self.refused(2, "trace", "export", path))
 
     def test_a_trace_with_the_name_of_the_command(self) -> None:
-        (self.directory / "export").write_text(HEADER)
+        (self.directory / "export").write_text(base.HEADER)
         self.assertEqual(0, self.call("replay", str(pathlib.Path(self.directory, "export"))).status)

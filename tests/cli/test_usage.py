@@ -6,8 +6,6 @@ from __future__ import annotations
 from typing import Any
 from unittest import mock
 
-import sqlalchemy as sa
-
 from cyborg_quota.db.database import Database
 from tests.cli import base
 
@@ -156,8 +154,7 @@ class UsageTest(base.CliTestCase):
     def test_audit_and_heal(self) -> None:
         self.good("reserve", "--project", "p1", "gpu=2")
         self.assertEqual([], self.good("audit"))
-        with sa.create_engine(self.url, poolclass=sa.NullPool).begin() as connection:
-            connection.execute(sa.text("UPDATE quota_usages SET used = 7, reserved = 1"))
+        self.sql("UPDATE quota_usages SET used = 7, reserved = 1")
         row = {
             "project_id": "p1",
             "resource": "gpu",

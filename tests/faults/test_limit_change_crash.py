@@ -215,7 +215,6 @@ class TestKilledCapacityChanges(TestKilledChanges):
 
     def setUp(self) -> None:
         super().setUp()
-        self.capacity = self.engine.capacity
         self.capacity.add_provider(base.ADMIN, "n1")
 
     def steps(self) -> dict[str, Step]:

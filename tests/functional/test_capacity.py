@@ -32,7 +32,6 @@ class CapacityTestCase(base.LedgerTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.capacity = self.engine.capacity
         self.add_provider("n1", gpu=8, fpga=4)
 
     def set(self, name: str, **changes: Inventory) -> None:

@@ -30,7 +30,6 @@ def host(name: str, total: int, uuid: str | None = None, **used: int) -> WantedP
 class CapacityImportTest(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.capacity = self.engine.capacity
         self.importer = CapacityImporter(self.capacity, ADMIN, ["gpu"])
 
     def run_import(self, *wanted: WantedProvider) -> list[Change]:

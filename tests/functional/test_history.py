@@ -143,7 +143,6 @@ class TestCapacityEntries(HistoryTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.capacity, self.pods = self.engine.capacity, self.engine.pods
         self.capacity.add_provider(base.ADMIN, "n1")
 
     def of(self, **wanted: Any) -> list[tuple[Any, ...]]:

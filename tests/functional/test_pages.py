@@ -148,7 +148,6 @@ class TestPagesOfCapacity(PagesTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.capacity = self.engine.capacity
         numbers = range(self.PROVIDERS)
         binding: dict[str, Any] = {
             "availability_zone": "",

@@ -26,10 +26,6 @@ TENANT = base.Context("tenant1")
 class PodClaimTestCase(test_pods.PodTestCase):
     """With claims enabled. Each pod has one provider of the same name, unless a test adds more."""
 
-    def setUp(self) -> None:
-        super().setUp()
-        self.capacity = self.engine.capacity
-
     def add(self, pod: str, *totals: int, **options: Any) -> None:
         """Add a pod with providers of these numbers of gpu; the first one has the name of the pod."""
         self.pods.add(ADMIN, pod, **options)

@@ -29,7 +29,6 @@ def read_eight(_endpoint: str, _check: Callable[[int], object]) -> Mapping[str, 
 class CollectionTestCase(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.pods = self.engine.pods
         for name, endpoint in (("p1", None), ("p2", "cloud/two"), ("p3", "cloud/three")):
             self.pods.add(ADMIN, name, endpoint=endpoint, threshold=80)
 

@@ -19,10 +19,6 @@ CAD = {"resource": "CAD Modeling"}
 
 
 class PodTestCase(base.LedgerTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.pods = self.engine.pods
-
     def select(self, project_id: str = "tenant1", **arguments: Any) -> Binding:
         return self.pods.select(ADMIN, project_id=project_id, **arguments)
 

@@ -305,7 +305,6 @@ class TestCapacity(ReconcilerTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.capacity = self.engine.capacity
         self.add_provider("n1", gpu=8)
 
     def charge_at(self, arq: str, provider: str | None = "n1", project_id: str = "p1", amount: int = 1) -> None:

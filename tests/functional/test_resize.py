@@ -14,7 +14,6 @@ from tests.base import ADMIN
 class ResizeTestCase(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.capacity = self.engine.capacity
         self.plant({"root": None, "p1": "root", "p2": "root", "side": None})
 
     def hold(self, consumer: str = "c", commit: bool = True, **deltas: int) -> list[str]:

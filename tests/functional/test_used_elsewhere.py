@@ -17,7 +17,6 @@ from tests.base import ADMIN
 class UsedElsewhereTest(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.capacity = self.engine.capacity
         self.add_provider("n1", gpu=8)
 
     def figures_of(self, provider: str = "n1") -> tuple[int, int, int]:

@@ -21,7 +21,6 @@ class CapacityRaceTestCase(base.LedgerTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.capacity = self.engine.capacity
         self.add("n1", CAPACITY)
         # Forked processes find the statements compiled and the modules imported.
         self.engine.rollback(self.context, self.engine.reserve(self.context, {"gpu": 1}, provider=ANY))

@@ -41,7 +41,6 @@ class TestClaims(base.LedgerTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.pods = self.engine.pods
         add_pods(self.engine)
         # Forked processes find the statements compiled and the modules imported.
         self.engine.release(base.Context("warm"), self.claim("warm", 1))

@@ -52,7 +52,6 @@ def prefer_random_pods(engine: QuotaEngine) -> None:
 class TestSelect(base.LedgerTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.pods = self.engine.pods
         for number in range(PODS):
             self.pods.add(ADMIN, f"pod{number}")
         prefer_random_pods(self.engine)
