@@ -255,9 +255,9 @@ class TestTree(LimitsTestCase):
     def test_the_bindings_of_a_removed_project_end(self) -> None:
         self.make_tree({"a": None, "b": None})
         pods = self.quotas.pods
-        pods.add(base.ADMIN, "p1")
-        for zone in (None, "z"):
-            pods.move_binding(base.ADMIN, "a", "p1", zone)
+        pods.add(base.ADMIN, "p1", affinity={"class": "cad"})
+        for affinity in (None, {"class": "cad"}):
+            pods.move_binding(base.ADMIN, "a", "p1", affinity=affinity)
         self.set("a", UNLIMITED)
         (uuid,) = self.quotas.reserve(base.Context("a"), {"gpu": 1})
         self.refused(self.admin.remove_project, "a")
