@@ -195,8 +195,8 @@ class Capacity(Subject):
             provider_id, before = self._lock(connection, name, None)
             changed = dataclasses.replace(before, **values)
             if changed != before:
-                is_associated = before.served_by is not None or resource_providers.serves(connection, provider_id)
-                if is_associated and (changed.pod != before.pod or changed.can_host):
+                serves = resource_providers.serves(connection, provider_id)
+                if (serves and changed.can_host) or ((serves or before.served_by) and changed.pod != before.pod):
                     reason = "it serves another provider, or is served: see `provider set --stop-serving`"
                     raise exceptions.ProviderInUse(before.name, None, reason, change="changed")
                 if "pod" in values and not inventory_rows.lock_unused(connection, provider_id):

@@ -165,7 +165,8 @@ class Claim:
     It is stored with the reservations and does not affect the counters. None: no source is stored.
 
     ``provider`` is the UUID or the name of the provider whose capacity the claim takes, or one for each resource, by
-    resource, or ANY: one provider that fits the whole claim. None: the claim takes quota only.
+    resource, or ANY: one provider that fits the whole claim, or one and the shared pool that serves it. None: the claim
+    takes quota only.
 
     ``pod``, only with the provider ANY: a provider of this pod. SELECT or another PodChoice: of the pod of the project.
     None: of any pod or none. The name of a pod without a provider: the quota is counted in the pod.

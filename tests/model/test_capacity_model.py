@@ -2,7 +2,8 @@
 """Random histories of claims with and without providers, compared with a plain model, on each database.
 
 After each step, C1-C5 hold: the counters are the sums of the model's rows (C1, C3), no granted claim exceeded the
-capacity (C2), and what was refused did not fit (C2, C4) or had claims (C5). All rules of test_model.py take part.
+capacity (C2), and what was refused did not fit (C2, C4) or had claims (C5). A pool serves some of the hosts: with ANY,
+what such a host has no inventory of is taken from the pool. All rules of test_model.py take part.
 """
 
 from __future__ import annotations
@@ -46,6 +47,11 @@ class CapacityModel:
     inventories: dict[tuple[str, str], Inventory] = dataclasses.field(default_factory=dict)
     providers: set[str] = dataclasses.field(default_factory=set)
     elsewhere: dict[tuple[str, str], int] = dataclasses.field(default_factory=dict)
+    served: set[str] = dataclasses.field(default_factory=set)
+
+    def provider_of(self, host: str, resource: str) -> str:
+        """The provider from which a claim with ANY takes a resource, if it chooses this host."""
+        return "pool" if host in self.served and (host, resource) not in self.inventories else host
 
     def used(self, provider: str, resource: str) -> int:
         return sum(
@@ -59,12 +65,15 @@ class CapacityModel:
         return inventory.total - inventory.reserved
 
     def fits(self, provider: str, deltas: Mapping[str, int]) -> bool:
-        for resource, amount in deltas.items():
-            if (provider, resource) not in self.inventories or not self.fits_units((provider, resource), amount):
-                return False
-            if amount > self.free(provider, resource):
-                return False
-        return True
+        return all(self.fits_at((provider, resource), amount) for resource, amount in deltas.items())
+
+    def fits_host(self, host: str, deltas: Mapping[str, int]) -> bool:
+        """Whether a claim with ANY fits at this host, and at the pool that serves it."""
+        keys = {resource: (self.provider_of(host, resource), resource) for resource in deltas}
+        return all(self.fits_at(keys[resource], amount) for resource, amount in deltas.items())
+
+    def fits_at(self, key: tuple[str, str], amount: int) -> bool:
+        return key in self.inventories and self.fits_units(key, amount) and amount <= self.free(*key)
 
     def free(self, provider: str, resource: str) -> int:
         """What is left of the capacity of an inventory; negative if more is in use."""
@@ -79,7 +88,9 @@ class CapacityModel:
 
     def refuse(self, project: str, deltas: Mapping[str, int], provider: str) -> None:
         """A limit of the provider's pod comes before its capacity. ANY takes a provider that both permit."""
-        fitting = [one for one in (HOSTS if provider == ANY else [provider]) if self.fits(one, deltas)]
+        fitting = [one for one in HOSTS if self.fits_host(one, deltas)]
+        if provider != ANY:
+            fitting = [provider] if self.fits(provider, deltas) else []
         has_all = all((provider, resource) in self.inventories for resource in deltas)
         if has_all and self.is_pod_limited(project, provider, deltas):
             raise exceptions.OverQuota([])
@@ -152,7 +163,9 @@ class CapacityHistories(test_model.Histories):
         for name, inventory in zip((*HOSTS, "pool"), (first, second, second, pool), strict=True):
             self.add_provider(name)
             self.set_inventory(name, "gpu", inventory)
-            self.set_inventory(name, "fpga", Inventory(4))
+            if name != "n2":  # (it takes fpga from the pool)
+                self.set_inventory(name, "fpga", Inventory(4))
+        self.set_served("n2", is_served=True)
 
     @stateful.rule(name=PROVIDERS)
     def add_provider(self, name: str) -> None:
@@ -164,6 +177,20 @@ class CapacityHistories(test_model.Histories):
         self.both(
             mine, lambda: self.capacity.add_provider(base.ADMIN, name, can_host=name != "pool", pod=PODS.get(name))
         )
+
+    @stateful.rule(name=st.sampled_from(HOSTS), is_served=st.booleans())
+    def set_served(self, name: str, is_served: bool) -> None:
+        """The hosts in pods have no pool."""
+
+        def mine() -> None:
+            self.refuse_unknown("pool")
+            self.refuse_unknown(name)
+            if is_served and name in PODS:
+                raise exceptions.ProviderInUse(name, None, "")
+            (self.places.served.add if is_served else self.places.served.discard)(name)
+
+        change: Any = {"add" if is_served else "remove": [name]}
+        self.both(mine, lambda: self.capacity.set_served(base.ADMIN, "pool", **change))
 
     @stateful.rule(name=PROVIDERS, resource=test_model.RESOURCES, inventory=INVENTORIES)
     def set_inventory(self, name: str, resource: str, inventory: Inventory) -> None:
@@ -201,7 +228,10 @@ class CapacityHistories(test_model.Histories):
     def remove_provider(self, name: str) -> None:
         def mine() -> None:
             self.refuse_unknown(name)
+            if name == "pool" and self.places.served:
+                raise exceptions.ProviderInUse(name, None, "")
             self.refuse_used(name, None)
+            self.places.served.discard(name)
             self.places.providers.remove(name)
             for row in self.model.rows:
                 row.provider = None if row.provider == name else row.provider
@@ -240,7 +270,7 @@ class CapacityHistories(test_model.Histories):
     def reserve_at(
         self, project: str, consumer: str | None, deltas: dict[str, int], group: str | None, provider: str
     ) -> None:
-        before = {name: self.places.fits(name, deltas) for name in HOSTS}
+        before = {name: self.places.fits_host(name, deltas) for name in HOSTS}
         rows, uuids = self.both(
             lambda: self.places.reserve(project, consumer, deltas, group, provider),
             lambda: self.quotas.reserve(
@@ -249,13 +279,14 @@ class CapacityHistories(test_model.Histories):
         )
         self.name(rows, uuids)
         chosen = {row.uuid: row.provider for row in self.engine.list_reservations(base.ADMIN, reservations=uuids or [])}
-        for row in rows or []:
-            if row.provider == ANY:
+        if any(row.provider == ANY for row in rows or []):
+            for row in rows:
                 row.provider = chosen[str(row.uuid)]
-                # An overdue reservation of the consumer may have been the reason why it did not fit before.
-                assert row.provider in HOSTS
-                assert before[row.provider] or consumer is not None, f"{deltas} did not fit at {row.provider}"
-        assert len({row.provider for row in rows or []}) <= 1, "the claim is at several providers"
+            found = {row.resource: row.provider for row in rows}
+            hosts = [name for name in HOSTS if found == {one: self.places.provider_of(name, one) for one in found}]
+            # An overdue reservation of the consumer may have been the reason why it did not fit before.
+            assert hosts, f"{found} is no choice"
+            assert any(before[name] for name in hosts) or consumer is not None, f"{deltas} did not fit at {hosts}"
 
     @stateful.rule(project=test_model.PROJECTS, consumer=test_model.NAMES, amount=AMOUNTS, provider=PROVIDERS)
     def adopt_at(self, project: str, consumer: str | None, amount: int, provider: str) -> None:
@@ -297,17 +328,19 @@ class CapacityHistories(test_model.Histories):
         if provider != ANY and provider not in self.places.providers:
             return None
         headroom = self.engine.headroom(base.ADMIN, project, provider=provider)["gpu"]
+        fits = self.places.fits_host if provider == ANY else self.places.fits
         largest = max(
             (
                 amount
                 for amount in range(1, 12)  # no capacity is larger
                 if not self.model.blockers(project, {"gpu": amount})
-                and any(self.places.fits(name, {"gpu": amount}) for name in self.allowed(project, providers, amount))
+                and any(fits(name, {"gpu": amount}) for name in self.allowed(project, providers, amount))
             ),
             default=0,
         )
         assert headroom.fits == largest, headroom
-        free = [self.free_at(name, "gpu") for name in providers]
+        serving = {self.places.provider_of(name, "gpu") for name in providers if provider == ANY}
+        free = [self.free_at(name, "gpu") for name in serving.union(providers)]
         assert headroom.free_total == sum(free), headroom
         bundle = {"gpu": 1 + self.steps % 2, "fpga": 1}
         number = self.engine.how_many(base.ADMIN, bundle, project, provider=provider).number
@@ -333,12 +366,39 @@ class CapacityHistories(test_model.Histories):
                 ):
                     number -= 1
                 at_providers += number
+        if providers == HOSTS:
+            at_providers += self.count_with_pool(bundle)
         return max(
             number
             for number in range(at_providers + 1)
             if number == 0
             or not self.model.blockers(project, {resource: number * amount for resource, amount in bundle.items()})
         )
+
+    def count_with_pool(self, bundle: dict[str, int]) -> int:
+        """The bundles that take something from the pool: first those that take the least."""
+        left = {resource: self.free_at("pool", resource) for resource in bundle}
+        number = 0
+        for lacking in (["fpga"], ["gpu"], ["fpga", "gpu"]):
+            taken = {resource: amount for resource, amount in bundle.items() if resource in lacking}
+            own = {resource: amount for resource, amount in bundle.items() if resource not in lacking}
+            hosts = [
+                host
+                for host in HOSTS
+                if lacking == [one for one in sorted(bundle) if self.places.provider_of(host, one) == "pool"]
+            ]
+            if not hosts or not self.places.fits("pool", taken):
+                continue
+            fitting = [
+                min(self.free_at(host, one) // amount for one, amount in own.items())
+                for host in hosts
+                if own and self.places.fits(host, own)
+            ]
+            at_pool = min(left[one] // amount for one, amount in taken.items())
+            more = min(at_pool, sum(fitting)) if own else at_pool
+            number += more
+            left.update({one: left[one] - more * amount for one, amount in taken.items()})
+        return number
 
     @stateful.rule()
     def heal_capacity(self) -> None:

@@ -247,7 +247,8 @@ class TestAssociation(ProviderTestCase):
         self.assertRaises(exceptions.ProviderNotFound, capacity.set_served, ADMIN, "pool-2", add=["node-9"])
         self.assertRaises(exceptions.InvalidName, capacity.set_served, ADMIN, "pool-2", add="node-1")
         self.assertRaises(exceptions.ProviderInUse, capacity.set_can_host, ADMIN, "pool-1", can_host=True)
-        capacity.set_can_host(ADMIN, "node-1", can_host=False)
+        for can_host in (False, True, False):
+            capacity.set_can_host(ADMIN, "node-1", can_host=can_host)
         capacity.remove_provider(ADMIN, "node-2")
         for deltas in (SERVER, {"DISK_GB": 5}):
             self.refused(deltas)
