@@ -95,6 +95,10 @@ class Allocation:
     reservation: str | None = None
 
 
+ResourceProvider, InventoryItem, AllocationItem = Provider, InventoryRecord, Allocation
+"""The names in the specification "Resource Providers - Base Models"."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class CapacityOver:
     """The reason why a provider cannot take a claim.
@@ -291,6 +295,11 @@ class Pod:
     threshold: int = 100
     endpoint: str | None = None
     region: str | None = None
+
+    @property
+    def resource_affinity_tag(self) -> Mapping[str, str]:
+        """The tags, by their name in the specification "Dynamic Pod Binding"."""
+        return self.resource_affinity
 
 
 class Candidate(NamedTuple):

@@ -9,11 +9,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import cyborg_quota
 from cyborg_quota import ANY, SELECT, Claim, exceptions
-from cyborg_quota.pods.selection import AllPods, PodSelection
+from cyborg_quota.pods.selection import AllPods, AvailabilityZone, PodSelection, ResourceAffinity
 from cyborg_quota.types import PodChoice
-from cyborg_quota.types.capacity import Binding, ResourceUse
-from tests import base
+from cyborg_quota.types.capacity import Binding, Pod, ResourceUse
+from tests import base, fixtures
 from tests.base import ADMIN
 
 CAD = {"resource": "CAD Modeling"}
@@ -44,6 +45,20 @@ class PodBindingTestCase(base.LedgerTestCase):
     def current(self, project_id: str = "tenant1") -> list[tuple[str | None, str | None]]:
         """The zones and pods of the current bindings, the oldest first."""
         return [(one.availability_zone, one.pod) for _, one in self.pods.list_bindings(ADMIN, project_id)]
+
+
+class TestWords(base.BackendTestCase):
+    """The names of the specification, which the configuration and programs may use."""
+
+    scenarios = [("sqlite", {"backend": "sqlite"})]
+
+    def test_the_filters_and_the_tag(self) -> None:
+        names = ["AllPodsFilter", "AvailabilityZoneFilter", "ResourceAffinityFilter"]
+        engine = cyborg_quota.make_engine(fixtures.configuration(pods__filters=names))
+        self.addCleanup(engine.close)
+        chosen = [type(one) for one in engine.pods._selection.filters]
+        self.assertEqual([AllPods, AvailabilityZone, ResourceAffinity], chosen)
+        self.assertEqual(CAD, Pod("Pod4", resource_affinity=CAD).resource_affinity_tag)
 
 
 class TestGroups(PodBindingTestCase):
