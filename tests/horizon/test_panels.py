@@ -124,9 +124,21 @@ class TestAdmin(PanelsTestCase):
         page.locator("#projects tbody tr", has_text="biology").get_by_role("link", name="Set Limits").click()
         self.submit(page, "Set Limits", "The limits were set.", gpu="7", Reason="two more cards")
         self.assertIn("gpu 0 of 7 in use; 7 fit", self.text(page))
+        self.see_the_warning(page)
         self.see_refusals(page)
         self.see_the_history(page)
         self.return_to_the_defaults(page)
+
+    def see_the_warning(self, page: Page) -> None:
+        """More is promised than exists, which is permitted."""
+        self.stack.engine.capacity.add_provider(ledger.ADMIN, "node-0")
+        self.addCleanup(self.stack.engine.capacity.remove_provider, ledger.ADMIN, "node-0")
+        self.stack.engine.capacity.set_inventories(ledger.ADMIN, "node-0", {"gpu": Inventory(4)})
+        self.open_project(page, "biology")
+        page.get_by_role("link", name="Set Limits").click()
+        self.submit(page, "Set Limits", "The limits were set.", gpu="8")
+        expect(page.locator(".alert-warning").first).to_contain_text("gpu: the limits add up to")
+        self.check(page)
 
     def see_refusals(self, page: Page) -> None:
         """The reasons of the service, in the form, which keeps what was typed; and a limit that needs force."""
