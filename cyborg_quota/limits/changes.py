@@ -246,8 +246,8 @@ class LimitChanges:
         def check(connection: Connection) -> None:
             if is_unknown and tables.is_known(connection, project_id):
                 raise exceptions.ProjectRefused(project_id, "is not new; only an admin can place it")
-            related = [project_id] if parent_id is None else [project_id, parent_id]
-            tree = LimitTree(*tables.read_family(connection, *related), self._limits.initial_limits)
+            family = tables.read_family(connection, project_id, new_parent=parent_id)
+            tree = LimitTree(*family, self._limits.initial_limits)
             for name in (parent_id, None if is_new else project_id):
                 if name is not None and name not in tree.parents:
                     raise exceptions.ProjectRefused(name, "is not known; add it first")

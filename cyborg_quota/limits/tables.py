@@ -102,10 +102,11 @@ def _page_of_defaults(connection: Connection, page: Page) -> sa.Select[Any]:
     return query.where(name > after)
 
 
-def read_family(connection: Connection, *project_ids: str) -> LimitRows:
+def read_family(connection: Connection, *project_ids: str, new_parent: str | None = None) -> LimitRows:
     """The limits that an enforcement model needs to check the limits of these projects.
 
-    They are those of the projects, their ancestors, their siblings and all their descendants.
+    They are those of the projects, their ancestors, their siblings and all their descendants. ``new_parent``: also
+    those that the projects would have as ancestors and siblings below this one.
     """
     family: set[str] = set()
     for project_id in project_ids:
@@ -113,6 +114,9 @@ def read_family(connection: Connection, *project_ids: str) -> LimitRows:
         family |= projects.subtree_edges(connection, project_id).keys() | set(path)
         if len(path) > 1:
             family |= projects.children_of(connection, path[1])
+    if new_parent is not None:
+        family |= set(path_state.read_path(connection, new_parent, []).project_ids)
+        family |= projects.children_of(connection, new_parent)
     return read_limits(connection, family)
 
 
