@@ -210,11 +210,14 @@ class Queries(Subject):
         ``consumers``: only theirs; give their project too, which has an index. ``after``: the consumer and the UUID of
         the last reservation of the previous page.
         """
+        last = None if after is None else validation.check_names("marker", after)
+        if last is not None and len(last) != 2:
+            raise exceptions.InvalidRequest("A marker must be a consumer and the UUID of its reservation.")
         return self._driver.reservations.list_by_consumer(
             project_id=validation.optional_name("project_id", project_id),
-            consumers=None if consumers is None else [validation.check_name("consumer", one) for one in consumers],
+            consumers=None if consumers is None else validation.check_names("consumer", consumers),
             limit=validation.row_limit(limit),
-            after=after,
+            after=last,
         )
 
     @admin_call

@@ -9,7 +9,7 @@ its creation.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
@@ -239,7 +239,7 @@ def list_by_consumer(
     project_id: str | None,
     consumers: Collection[str] | None,
     limit: int | None,
-    after: tuple[str, str] | None,
+    after: Sequence[str] | None,
 ) -> list[Reservation]:
     """The live reservations that have a consumer, by consumer and UUID, after this consumer and UUID."""
     consumer = dialects.of(connection).by_bytes(_row.consumer_id)

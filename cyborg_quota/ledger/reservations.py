@@ -55,7 +55,7 @@ class Reservations:
         project_id: str | None,
         consumers: Collection[str] | None,
         limit: int | None,
-        after: tuple[str, str] | None,
+        after: Sequence[str] | None,
     ) -> list[Reservation]:
         """The live reservations of consumers, by consumer and UUID, after this consumer and UUID."""
         return self._untimed.read(

@@ -149,7 +149,7 @@ class LimitTest(LimitTestCase):
         self.done("set", "--default", "gpu=10")
         self.good("pod", "create", "p1")
         self.good("provider", "create", "n1", "--pod", "p1")
-        self.good("inventory", "set", "n1", "gpu=9")
+        self.good("inventory", "set", "n1", "gpu=99")
         self.good("reserve", "--project", "p", "--provider", "n1", "gpu=3")
         of_p = ("p", "--pod", "p1")
         new = self.call("set", "--pod", "p1", "gpu=4", "new")

@@ -57,16 +57,17 @@ class TestSql(test_limits.LimitsTestCase):
             self.engine.register_resource(name)
             self.admin.add_project(base.ADMIN, name)
             self.admin.set_limit(base.ADMIN, name, number, name)
-            uuids = self.engine.reserve(context, {name: 1}, consumer=name, group=name)
-            self.engine.extend(context, group=name)
+            group = name.replace("/", "|")  # (which separates the names of a path)
+            uuids = self.engine.reserve(context, {name: 1}, consumer=name, group=group)
+            self.engine.extend(context, group=group)
             self.engine.commit(context, consumer=name)
-            (row,) = self.engine.list_reservations(base.ADMIN, name, consumer=name, group=name)
+            (row,) = self.engine.list_reservations(base.ADMIN, name, consumer=name, group=group)
             self.assertEqual(
-                (name, name, name, name, uuids[0]), (row.project_id, row.resource, row.consumer, row.group, row.uuid)
+                (name, name, name, group, uuids[0]), (row.project_id, row.resource, row.consumer, row.group, row.uuid)
             )
             self.assertEqual(number, self.engine.get_usages(context)[name].limit)
             self.assertEqual([name], [one.project_id for one in self.admin.path(base.ADMIN, name) if one.used])
-            self.engine.release(context, group=name)
+            self.engine.release(context, group=group)
         for name in SQL:
             for call in ("commit", "rollback", "release", "extend"):
                 self.assertRaises(exceptions.ReservationNotFound, getattr(self.engine, call), base.ADMIN, [name])
