@@ -53,8 +53,8 @@ OF_ALL = {
     "heal", "inventory delete", "inventory list", "inventory set", "limits export", "limits import",
     "pod binding delete", "pod binding set", "pod create", "pod delete", "pod list", "pod measure", "pod select",
     "pod set", "pod show", "pod usage list", "project import", "project list", "provider create", "provider delete",
-    "provider list", "provider set", "provider show", "reconcile", "replay", "resource list", "simulate",
-    "trace export",
+    "provider list", "provider set", "provider show", "reconcile", "replay", "resource create",
+    "resource list", "simulate", "trace export",
 }  # fmt: skip
 
 BY_UUID = ("commit", "rollback", "release", "extend")
