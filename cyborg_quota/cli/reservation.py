@@ -191,9 +191,10 @@ Resize = base.generate(
     Operation(
         """Set new amounts of what a consumer holds, and print its reservations.
 
-        With --reservation, of one reservation. They keep their UUIDs and states. A growth must fit within the
-        limits and the capacity; a reduction ignores limits. The command may be
-        repeated. With --expect, nothing changes if the consumer holds other amounts.
+        With --reservation, set that of one reservation. Reservations keep their UUIDs
+        and states. A growth must fit within the limits and the capacity; a reduction
+        ignores limits. The command may be repeated. With --expect, nothing changes if
+        the consumer or the reservation holds other amounts.
         """,
         "cyborg-quota resize --project P --consumer VOLUME-UUID gpu=4 --expect gpu=2",
         _resize,
