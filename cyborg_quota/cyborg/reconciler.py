@@ -280,19 +280,13 @@ def adopt(engine: QuotaEngine, attached: Sequence[Record], source: str | None, p
     ``QuotaEngine.adopt`` raises.
     """
     find_provider = functools.cache(lambda *key: engine.capacity.find_provider(_ADMIN, *key))
-    claims = [
-        Claim(
-            arq.arq,
-            arq.deltas or {},
-            group=arq.instance,
-            source=source,
-            provider=(
-                found := find_provider(arq.providers, tuple(sorted(arq.deltas or ()))) if arq.providers else None
-            ),
-            pod=None if found else pod,
+    claims = []
+    for arq in attached:
+        provider = find_provider(arq.providers, tuple(sorted(arq.deltas or ()))) if arq.providers else None
+        in_pod = None if provider else pod
+        claims.append(
+            Claim(arq.arq, arq.deltas or {}, group=arq.instance, source=source, provider=provider, pod=in_pod)
         )
-        for arq in attached
-    ]
     try:
         engine.adopt(_ADMIN, claims, attached[0].project_id)
     except _NO_PROVIDER as error:
