@@ -239,3 +239,25 @@ class TestWithStockApi(quota.QuotaTestCase):
 
 def _id() -> str:
     return str(uuid.uuid4())
+
+
+class TestOneCyborgOfOnePod(quota.QuotaTestCase):
+    """The specification "Dynamic Pod Binding": this Cyborg is one pod, whose limits its binds respect."""
+
+    options = "pod = north\n"
+
+    def test_a_bind_counts_in_the_pod(self) -> None:
+        pods, limits = self.engine.pods, self.engine.limits
+        pods.add(ledger_base.ADMIN, "north")
+        limits.set_limits(ledger_base.ADMIN, {"fpga": 1}, self.project_id, pod="north")
+        [arq] = self.client.created(self.profile)
+        self.bind([arq])
+        [row] = self.engine.list_reservations(ledger_base.ADMIN, self.project_id, consumer=arq)
+        self.assertEqual(("north", "committed"), (row.pod, row.state))
+        [over] = self.client.created(self.profile)
+        self.assertEqual(403, self.client.bind([over], _id(), self.rp).status)
+        self.assertEqual((1, 0), self.figures())
+        limits.set_limits(ledger_base.ADMIN, {"fpga": 2}, self.project_id, pod="north")
+        self.bind([over])
+        self.assertEqual((2, 0), self.figures())
+        self.assert_agree()
