@@ -13,7 +13,7 @@ PROG: Final = "cyborg-quota-conductor"
 
 def main() -> int:
     """Run the service; returns the exit status."""
-    return run_program(PROG, _serve)
+    return run_program(PROG, _serve, has_debug=False)  # (an error of Cyborg ends it as Cyborg's conductor)
 
 
 def _serve() -> int:

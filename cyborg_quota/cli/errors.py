@@ -77,11 +77,13 @@ def run_program(
     work: Callable[[], int],
     *,
     debug: bool = False,
+    has_debug: bool = True,
     next_step: Callable[[Exception], str] = lambda _error: "",
 ) -> int:
     """Run ``work``, and print its error on one line to stderr; returns the exit status.
 
-    ``debug``: print its traceback too. ``next_step``: what follows the text of an error.
+    ``debug``: print its traceback too. ``has_debug``: the program has the option --debug; without it, an error that is
+    neither a QuotaError nor of oslo.config is raised. ``next_step``: what follows the text of an error.
     """
     try:
         return work()
@@ -96,6 +98,8 @@ def run_program(
         print_line(prog, text + next_step(error), debug=debug)
         return exit_status(error)
     except Exception as error:
+        if not has_debug:
+            raise
         LOG.debug("Unexpected error:", exc_info=True)
         print_line(prog, f"Internal error: {error!r}. (Run with --debug for the traceback.)", debug=debug)
         return REFUSED
