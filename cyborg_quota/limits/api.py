@@ -122,8 +122,8 @@ class Limits(Subject):
         """Add a project to the tree, under a known parent or (None) as a root.
 
         The project may already have usage. The policy rule cyborg_quota:project:add_child decides who, besides an
-        admin, may add one below a parent: such a user can only add a project that is_known_project does not know, and
-        so neither takes nor finds a project of others. Raises NotAuthorized, ProjectRefused, LimitRefused.
+        admin, may add one below a parent: such a user can only add a project that is_known_project does not know.
+        Raises NotAuthorized, ProjectRefused, LimitRefused.
         """
         parent_id = validation.optional_name("parent_id", parent_id)
         is_admin = validation.is_admin(context)

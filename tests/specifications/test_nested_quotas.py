@@ -5,10 +5,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import pathlib
+import re
 import sqlite3
 import time
 import uuid
 from typing import Any, ClassVar
+
+import fixtures as fx
 
 from cyborg_quota import exceptions, policy
 from cyborg_quota.limits import testing
@@ -31,7 +35,13 @@ class TestChannelPartner(test_limits.LimitsTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.engine._authority = self.admin._authority = policy.Policy(fixtures.configuration())
+        conf = fixtures.configuration()
+        policy.Policy(conf)._rules(conf)  # registers the options
+        page = (pathlib.Path(__file__).parents[2] / "doc/source/limits.rst").read_text()
+        path = pathlib.Path(self.useFixture(fx.TempDir()).path, "policy.yaml")
+        path.write_text(re.findall(r'(?m)^   ("cyborg_quota:project:add_child": .*)$', page)[0])
+        conf.set_override("policy_file", str(path), "oslo_policy")
+        self.engine._authority = self.admin._authority = policy.Policy(conf)
         self.import_tree({"sme": None, "other": None}, {"sme": 20, "other": 5})
 
     def test_a_manager_adds_a_new_customer_and_gives_it_a_limit(self) -> None:
