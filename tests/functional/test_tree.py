@@ -106,15 +106,16 @@ class TestTreeFromLimitDriver(base.LedgerTestCase):
         self.assertEqual(["domain"], [over.project_id for over in error.overs])
 
     def reserve_at_once(self, *project_ids: str) -> None:
-        """One GPU in each project, unless a limit refuses it."""
+        """One GPU in each project, unless a limit refuses it. (The invariants can be checked while nobody writes.)"""
 
         def reserve(project_id: str) -> None:
             with contextlib.suppress(exceptions.OverQuota):
-                self.quotas.reserve(base.Context(project_id), {"gpu": 1})
+                self.engine.reserve(base.Context(project_id), {"gpu": 1})
 
         with futures.ThreadPoolExecutor(8) as pool:
             for call in [pool.submit(reserve, project_id) for project_id in project_ids]:
                 call.result()
+        self.assert_invariants()
 
     def test_a_new_project_does_not_escape_the_limit_of_its_parent(self) -> None:
         """Not even if many of its first reserves run at once."""
