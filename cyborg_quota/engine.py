@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # the command line's help must not load a database
     from cyborg_quota.capacity.api import Capacity
     from cyborg_quota.driver import DbQuotaDriver
     from cyborg_quota.limits.api import Limits
+    from cyborg_quota.limits.sources.keystone_projects import ProjectDirectory
     from cyborg_quota.pods.api import Pods
 
 LOG = logging.getLogger(__name__)
@@ -80,11 +81,16 @@ class QuotaEngine(Queries):
         reservation_expire_seconds: int = 86400,
         authority: Policy | None = None,
         require_reason: bool = False,
+        directory: Callable[[], ProjectDirectory] | None = None,
     ) -> None:
-        """``resources``: those of the configuration, which are counted in addition to the stored ones."""
+        """``resources``: those of the configuration, which are counted in addition to the stored ones.
+
+        ``directory``: makes a directory of Keystone's projects.
+        """
         known = Resources(driver, resources)
         super().__init__(driver, known, authority or Policy(), require_reason=require_reason)
         self._expire_seconds = reservation_expire_seconds
+        self._directory = directory
         common = driver, self._resources, self._authority
         self._limits: Limits | None = None
         self._subjects: dict[str, Any] | None = None
@@ -94,8 +100,9 @@ class QuotaEngine(Queries):
     @property
     def limits(self) -> Limits:
         """Limits and the project tree. They can be changed only if [limits] driver is database."""
-        common = self._resources, self._authority
-        self._limits = self._limits or self._driver.limits(*common, require_reason=self._require_reason)
+        if self._limits is None:
+            options = {"require_reason": self._require_reason, "directory": self._directory}
+            self._limits = self._driver.limits(self._resources, self._authority, **options)
         return self._limits
 
     @property

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import functools
+from typing import TYPE_CHECKING, Final
 
 from oslo_config import cfg
 
@@ -12,11 +13,15 @@ from cyborg_quota.conf import plugins
 from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.ledger.limit_source import driver_class
 from cyborg_quota.limits import cadf
+from cyborg_quota.limits.sources import keystone_projects
 from cyborg_quota.metrics import setup as metrics
 from cyborg_quota.policy import Policy
 
 if TYPE_CHECKING:  # the command line's help must not load a database
     from cyborg_quota.driver import DbQuotaDriver
+
+_LOOKUP_SECONDS: Final = 10.0
+"""A call that changes limits or projects waits at most this time for Keystone."""
 
 
 def make_engine(conf: cfg.ConfigOpts) -> QuotaEngine:
@@ -32,6 +37,7 @@ def make_engine(conf: cfg.ConfigOpts) -> QuotaEngine:
     driver: DbQuotaDriver = plugins.load("cyborg_quota.drivers", "[quota] driver", conf.quota.driver).from_conf(
         conf, limits
     )
+    lookup = functools.partial(keystone_projects.make_directory, conf, _LOOKUP_SECONDS)
     driver.announce_changes(cadf.make_sender(conf))
     try:
         return metrics.engine_class(conf)(
@@ -40,6 +46,7 @@ def make_engine(conf: cfg.ConfigOpts) -> QuotaEngine:
             reservation_expire_seconds=conf.quota.reservation_expire,
             authority=Policy(conf),
             require_reason=conf.limits.require_reason,
+            directory=lookup if plugins.has_credentials(conf) else None,
         )
     except exceptions.InvalidName as error:
         raise exceptions.ConfigurationError(f"[quota] resources: {error}") from None

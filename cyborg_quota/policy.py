@@ -140,9 +140,9 @@ _OF_PROGRAMS: Final[dict[str, tuple[str, str, tuple[tuple[str, str], ...]]]] = {
         ),
     ),
     ADD_CHILD: (
-        "is_admin:True",
-        "Add a new project below a project: one that is not in the tree, and never had a usage or a limit. project_id "
-        "is the parent. Whoever may do this can limit and see a project of others that has not used accelerators yet.",
+        "is_admin:True or (role:manager and project_id:%(project_id)s)",
+        "Add a new project below a project, which is project_id. Unless an admin adds it, Keystone must have it below "
+        "that project, and the ledger must not know it.",
         (("POST", f"{_PROJECT}/children"),),
     ),
     FITS_RULE: (

@@ -10,7 +10,8 @@ import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
-from cyborg_quota import validation
+from cyborg_quota import exceptions, validation
+from cyborg_quota.api.errors import Refused
 from cyborg_quota.api.schemas import COMPONENTS
 from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.policy import Named, Policy
@@ -77,6 +78,18 @@ class Call:
     def allows(self, rule: str, project_id: str | None = None, parent_id: str | None = None) -> bool:
         """Whether the policy allows the caller to do this."""
         return self.policy.permits(rule, self.context, project_id, parent_id)
+
+    def require_project(self, project_id: str) -> None:
+        """Raise Refused if neither the ledger nor Keystone knows the project, unless the body has ``force``.
+
+        For an admin: what another user names has been looked up, because it follows from the project of the token.
+        """
+        if not self.is_admin or self.body.get("force", False):
+            return
+        try:
+            self.engine.limits.require_project(self.elevated, project_id)
+        except exceptions.UnknownProject as error:
+            raise Refused(400, f"{error} Use force to use this id nevertheless.") from None
 
     def visible(self, records: Sequence[Named]) -> list[Named]:
         """The records, without the names that the caller may not see."""

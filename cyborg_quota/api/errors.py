@@ -42,7 +42,7 @@ _CODES: Final = {
     500: "internal_error",
     503: "unavailable",
 }
-_UNAVAILABLE: Final = (exceptions.DatabaseError, exceptions.LimitsUnavailable)
+_UNAVAILABLE: Final = (exceptions.DatabaseError, exceptions.LimitsUnavailable, exceptions.ProjectLookupFailed)
 
 
 class Refused(falcon.HTTPError):

@@ -340,8 +340,9 @@ def _handle(of: surface.Operation, route: Route, call: Call) -> Any:
         if isinstance(either, surface.OneOf) and sum(_is_given(one, call) for one in either.arguments) > 1:
             raise Refused(400, f"Give only one of {', '.join(str(one.rest) for one in either.arguments if one.rest)}.")
     absent = {one.name: one.collect(one.default) for one in surface.flat(of.arguments) if one.name not in values}
-    for one in (arguments.PROJECT_DOMAIN, arguments.FORCE_PROJECT):
-        absent.pop(one.name, None)
+    absent.pop(arguments.PROJECT_DOMAIN.name, None)
+    if values.pop(arguments.FORCE_PROJECT.name, None) is not None:
+        call.require_project(values.get("child_id") or call.project_id)
     if route.marker is not None:
         values["limit"] = call.limit + 1
     found = of.call(call, **values, **absent)

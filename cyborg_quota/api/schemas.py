@@ -63,6 +63,7 @@ _LIMIT: Final[Schema] = {
     "description": f"{UNLIMITED} means unlimited.",
 }
 _AMOUNT: Final[Schema] = {"type": "integer", "minimum": 1, "maximum": MAX_AMOUNT}
+_FORCE_PROJECT: Final = described(BOOLEAN, "Do not ask Keystone whether the project exists.")
 _REASON: Final[Schema] = {
     "type": "string",
     "minLength": 1,
@@ -123,7 +124,11 @@ COMPONENTS: Final[dict[str, Schema]] = {
                 "New limits; the limits of other resources stay. null removes a limit.",
             ),
             "pod": described(NAME, "Set limits in this pod, which apply in addition to those over all pods."),
-            "force": described(BOOLEAN, "Permit limits below the usage of the project, which is not changed."),
+            "force": described(
+                BOOLEAN,
+                "Permit limits below the usage of the project, which is not changed; and do not ask Keystone whether "
+                "the project exists.",
+            ),
             "reason": _REASON,
         },
         optional=("pod", "force", "reason"),
@@ -229,9 +234,10 @@ COMPONENTS: Final[dict[str, Schema]] = {
     "Place": object_of(
         {
             "parent_id": described(nullable(NAME), "The new parent; null: none, it becomes a root."),
+            "force": _FORCE_PROJECT,
             "reason": _REASON,
         },
-        optional=("reason",),
+        optional=("force", "reason"),
     ),
     "Override": object_of(
         {
@@ -255,9 +261,10 @@ COMPONENTS: Final[dict[str, Schema]] = {
                 },
                 optional=("start",),
             ),
+            "force": _FORCE_PROJECT,
             "reason": _REASON,
         },
-        optional=("reason",),
+        optional=("force", "reason"),
     ),
     "Change": object_of(
         {

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cyborg_quota import exceptions, policy, validation
 from cyborg_quota.db import change_log, overrides, path_state, projects
@@ -41,6 +41,9 @@ from cyborg_quota.types import (
 from cyborg_quota.types.limits import Holding, TreeRow, without_others
 from cyborg_quota.validation import Context
 
+if TYPE_CHECKING:
+    from cyborg_quota.limits.sources.keystone_projects import ProjectDirectory
+
 MAX_LISTED_PROJECTS: Final = 500
 """The maximum number of projects in one call of list_holders or list_holdings."""
 
@@ -63,16 +66,25 @@ class Limits(Subject):
     """
 
     def __init__(
-        self, database: Database, untimed: Database, tree: Tree, history: History, *common: Any, **options: Any
+        self,
+        database: Database,
+        untimed: Database,
+        tree: Tree,
+        history: History,
+        *common: Any,
+        directory: Callable[[], ProjectDirectory] | None = None,
+        **options: Any,
     ) -> None:
         """``database``: for transactions that check all limits, which takes seconds in a large cloud. ``untimed``: for
-        statements without a timeout: the history may be long. ``common``, ``options``: the arguments of Subject.
+        statements without a timeout: the history may be long. ``directory``: makes a directory of Keystone's projects;
+        None: it is not configured. ``common``, ``options``: the arguments of Subject.
         """
         super().__init__(*common, **options)
         self._database = database
         self._untimed = untimed
         self._tree = tree
         self._history = history
+        self._directory = directory
         self._source = self._driver.limit_driver
 
     def _require_stored(self) -> DatabaseLimitDriver:
@@ -122,14 +134,43 @@ class Limits(Subject):
         """Add a project to the tree, under a known parent or (None) as a root.
 
         The project may already have usage. The policy rule cyborg_quota:project:add_child decides who, besides an
-        admin, may add one below a parent: such a user can only add a project that is_known_project does not know.
-        Raises NotAuthorized, ProjectRefused, LimitRefused.
+        admin, may add one below a parent: such a user can only add a project whose parent in Keystone is this one, and
+        that is_known_project does not know; without Keystone's credentials in [oslo_limit], none. Raises
+        NotAuthorized, ProjectRefused, LimitRefused, ProjectLookupFailed.
         """
         parent_id = validation.optional_name("parent_id", parent_id)
         is_admin = validation.is_admin(context)
         if not is_admin and (parent_id is None or not self._authority.permits(policy.ADD_CHILD, context, parent_id)):
             raise exceptions.NotAuthorized("add_project", f"a context that {policy.ADD_CHILD} allows")
+        if not is_admin:
+            self._require_child(validation.check_name("project_id", project_id), parent_id)
         self._set_parent(context, project_id, parent_id, reason, is_new=True, is_unknown=not is_admin)
+
+    def _require_child(self, project_id: str, parent_id: str | None) -> None:
+        """Raise ProjectRefused unless Keystone has the project below this parent, so that nobody takes that of others.
+
+        The error is the same for a project that Keystone has elsewhere and one that it does not have (I8).
+        """
+        if self._directory is None:
+            raise exceptions.NotAuthorized(
+                "add_project", "Keystone's credentials in [oslo_limit], or an admin's context"
+            )
+        found = self._directory().get(project_id)
+        if found is None or found.parent_id != parent_id:
+            raise exceptions.ProjectRefused(
+                project_id, f"is not below {parent_id} in Keystone; only an admin can place it"
+            )
+
+    @admin_call
+    def require_project(self, context: Context, project_id: str) -> None:
+        """Raise UnknownProject for a project that neither the ledger nor Keystone knows.
+
+        Without Keystone's credentials in [oslo_limit], it raises nothing. Raises ProjectLookupFailed.
+        """
+        if self._directory is None or self.is_known_project(context, project_id):
+            return
+        if self._directory().get(project_id) is None:
+            raise exceptions.UnknownProject(project_id, None)
 
     @admin_call
     def move_project(

@@ -341,8 +341,8 @@ OPERATIONS: Final = (
         """Add a new project below another one, such as a customer of it.
 
         Until a limit is set for it, [limits] child_initial_limit applies. Through the
-        REST API, those whom the policy rule cyborg_quota:project:add_child allows may do
-        this with a project that is not in the tree, and never had a usage or a limit.
+        REST API, a manager of the parent may do this with a project that Keystone has
+        below it, that is not in the tree, and never had a usage or a limit.
         """,
         "cyborg-quota project create customer --parent sme",
         _add,

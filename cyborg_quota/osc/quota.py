@@ -211,8 +211,8 @@ def _set(
     if scope["default"] and force:
         raise exceptions.CommandError("--force cannot be combined with --default.")
     span = _given(start=start and start.isoformat(), until=until and until.isoformat())
-    if span and (until is None or pod is not None or force or path.startswith("/quota_")):
-        raise exceptions.CommandError("--from needs --until, which needs a project, and neither --pod nor --force.")
+    if span and (until is None or pod is not None or path.startswith("/quota_")):
+        raise exceptions.CommandError("--from needs --until, which needs a project, and no --pod.")
     if dry_run:
         owner = urllib.parse.unquote(path.rpartition("/")[2]) if path.startswith("/quotas/") else None
         wanted = _given(quota=limits, project_id=owner, total=scope["total"] or None, pod=pod, **span)
@@ -224,7 +224,7 @@ def _set(
         return changes
     if span:
         override = {"quota": limits, **span}
-        run.client.call("POST", f"{path}/overrides", _given(override=override, reason=reason))
+        run.client.call("POST", f"{path}/overrides", _given(override=override, force=force or None, reason=reason))
     else:
         answer = run.client.call("PUT", path, _given(quota=limits, force=force or None, reason=reason, pod=pod))
         for warning in answer.get("warnings", ()):
@@ -257,7 +257,11 @@ SetQuota = generate(
             type=arguments.moment,
             help="Set the limits until this time only, as in 2027-01-31T08:00:00Z.",
         ),
-        Argument("--force", action="store_true", help="Permit limits below what the project holds."),
+        Argument(
+            "--force",
+            action="store_true",
+            help="Permit limits below what the project holds, and the ID of a project that Keystone does not have.",
+        ),
         Argument("--dry-run", action="store_true", help="Write nothing; show what would change (admin only)."),
     ),
     _CHANGES,

@@ -155,7 +155,7 @@ def project(**details: Any) -> tuple[Argument, ...]:
 FORCE_PROJECT: Final = Argument(
     "--force",
     action="store_true",
-    rest=None,
+    rest="force",
     dest="force_project",
     help="the project is an ID; do not ask Keystone whether it exists",
 )

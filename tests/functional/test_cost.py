@@ -20,6 +20,7 @@ from cyborg_quota.api.operations import OPERATIONS
 from cyborg_quota.db import models
 from cyborg_quota.limits.limit_tree import InitialLimits
 from cyborg_quota.limits.sources.config import ConfigLimitDriver
+from cyborg_quota.limits.sources.keystone_client import Project
 from tests import base, clouds, fixtures
 from tests.api import server
 from tests.functional import test_limits
@@ -135,6 +136,7 @@ REST: dict[str, tuple[str, str, str, Any]] = {
     ),
     "override_delete": (PARENT, "DELETE", f"{QUOTA}/overrides/OVERRIDE", None),
     "delete_quota": (PARENT, "DELETE", QUOTA, None),
+    "project_create": ("sue@sme:manager,member,reader", "POST", "/v2/quotas/sme/children", {"project_id": "NEW"}),
 }
 """The calls of the REST API that a user of a project or of its parent may make: token, method, path and body."""
 
@@ -145,6 +147,13 @@ OF_SIBLINGS = {
 }
 """The calls of the administrator of a parent, which read the children of this own project: a change of a limit, because
 the enforcement model compares the sum of their limits with that of the parent; and a page of the children, sorted."""
+
+
+class ChildrenOfSme:
+    """What Keystone answers does not count here."""
+
+    def get(self, project_id: str) -> Project:
+        return Project(project_id, project_id, "default", "sme")
 
 
 def name_of(row: str) -> str:
@@ -167,6 +176,8 @@ class TestCost(test_limits.LimitsTestCase):
         application = self.make_application()
 
         def ask(token: str, method: str, path: str, body: Any) -> None:
+            if path.endswith("/children"):
+                body = {"project_id": f"new{next(NUMBERS)}"}
             if "OVERRIDE" in path:
                 [*_, newest], _ = engine.limits.list_overrides(base.ADMIN, "p7")
                 path = path.replace("OVERRIDE", newest.id)
@@ -193,6 +204,7 @@ class TestCost(test_limits.LimitsTestCase):
     def make_application(self) -> Application:
         conf = server.settings(self.url)
         engine = cyborg_quota.make_engine(conf)
+        engine._directory = ChildrenOfSme  # type: ignore[assignment]
         self.addCleanup(engine.close)
         engine.list_usages(base.ADMIN, "nobody")
         return server.make_application(conf, engine)
@@ -267,7 +279,7 @@ class TestCost(test_limits.LimitsTestCase):
         own = {call for call, given in test_every_call.OWN.items() if given is not None}
         others = test_every_call.OF_OWN_PROJECT | test_every_call.BY_RULE_AND_ID
         self.assertLessEqual(own | test_every_call.BY_RULE.keys() | others, set(map(name_of, OWN)))
-        of_users = {None, policy.GET, policy.RULE, policy.RESOURCES}
+        of_users = {None, policy.GET, policy.RULE, policy.ADD_CHILD, policy.RESOURCES}
         of_tenants = {one.name for one in OPERATIONS if one.rule in of_users}
         self.assertEqual(of_tenants, set(map(name_of, REST)))
         application = self.make_application()

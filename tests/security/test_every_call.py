@@ -94,6 +94,7 @@ ADMINISTRATION: dict[str, dict[str, Any]] = {
     "export_limits": {},
     "import_limits": {"document": {}},
     "is_known_project": {"project_id": VICTIM},
+    "require_project": {"project_id": VICTIM},
     "list_holders": {},
     "list_holdings": {"project_ids": [VICTIM]},
     "list_overrides": {},

@@ -5,18 +5,20 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import pathlib
-import re
 import sqlite3
 import time
 import uuid
 from typing import Any, ClassVar
 
-import fixtures as fx
+import webob
+from oslo_config import cfg
 
-from cyborg_quota import exceptions, policy
+import cyborg_quota
+from cyborg_quota import exceptions
+from cyborg_quota.conf import loading
 from cyborg_quota.limits import testing
 from tests import base, fixtures, invariants, trees
+from tests.api import server
 from tests.functional import test_limits, test_policy
 from tests.integration import test_keystone, test_project_names
 
@@ -28,51 +30,142 @@ class TestNineRules(testing.NestedQuotaRules, test_limits.LimitsTestCase):
         return self.quotas
 
 
-class TestChannelPartner(test_limits.LimitsTestCase):
-    """ "The SME owns the parent project with the cloud provider and then allocates out to customers"."""
+class TestChannelPartner(test_project_names.ProjectNamesTestCase):
+    """ "The SME owns the parent project with the cloud provider and then allocates out to customers".
 
-    MANAGER = test_policy.User("sme", roles=["manager"])
+    A real Keystone has sme and other, each with a customer; the ledger has sme and other.
+    """
+
+    scenarios = fixtures.SCENARIOS
 
     def setUp(self) -> None:
         super().setUp()
-        conf = fixtures.configuration()
-        policy.Policy(conf)._rules(conf)  # registers the options
-        page = (pathlib.Path(__file__).parents[2] / "doc/source/limits.rst").read_text()
-        path = pathlib.Path(self.useFixture(fx.TempDir()).path, "policy.yaml")
-        path.write_text(re.findall(r'(?m)^   ("cyborg_quota:project:add_child": .*)$', page)[0])
-        conf.set_override("policy_file", str(path), "oslo_policy")
-        self.engine._authority = self.admin._authority = policy.Policy(conf)
-        self.import_tree({"sme": None, "other": None}, {"sme": 20, "other": 5})
+        self.sme, self.other = self.create("sme"), self.create("other")
+        self.customer = self.create_below("customer", self.sme)
+        self.of_other = self.create_below("of-other", self.other)
+        self.manager = test_policy.User(self.sme, roles=["manager"])
+        self.load()
+        for project_id, limit in ((self.sme, 20), (self.other, 5)):
+            self.admin.add_project(base.ADMIN, project_id)
+            self.admin.set_limit(base.ADMIN, "gpu", limit, project_id)
+
+    def load(self) -> None:
+        """Make the engine and the REST API from the configuration file."""
+        settings = loading.load(cfg.ConfigOpts(), ["--config-file", str(self.conf)])
+        self.engine = cyborg_quota.make_engine(settings)
+        self.addCleanup(self.engine.close)
+        self.admin = self.engine.limits
+        self.application = server.make_application(settings, self.engine)
+
+    def create_below(self, name: str, parent_id: str) -> str:
+        project_id = self.create(name, parent_id=parent_id)
+        # (With trees, Keystone does not start with the model strict_two_level.)
+        self.addCleanup(self.keystone.admin.delete, f"/projects/{project_id}", raise_exc=False)
+        return project_id
+
+    def ask(self, token: str, method: str, path: str, body: Any) -> tuple[int, str]:
+        """The status of a call of the REST API, and its error."""
+        request = webob.Request.blank(path, method=method, headers={"X-Auth-Token": token}, json=body)
+        answer = request.get_response(self.application)
+        return answer.status_int, answer.json["errors"][0]["detail"] if answer.status_int >= 400 else ""
 
     def test_a_manager_adds_a_new_customer_and_gives_it_a_limit(self) -> None:
-        self.admin.add_project(self.MANAGER, "customer", "sme", reason="signed")
-        self.assertEqual(["customer"], self.blockers("customer"), "created with a limit of 0")
-        self.admin.set_limit(self.MANAGER, "gpu", 15, "customer")
-        self.hold("customer", 15)
-        self.assertEqual([("customer", "sme")], self.admin.list_projects(base.ADMIN)[:1])
-        [entry, *_] = self.admin.history(base.ADMIN, "customer", subject="project")
-        self.assertEqual((None, "sme", "signed"), (entry.before, entry.after, entry.reason))
-
-    def test_no_project_of_others_is_taken(self) -> None:
-        """Neither one that is known in any way, nor to another place than below the own project."""
-        self.set(None, 1)
-        self.hold("idle", 1)
-        self.quotas.release(base.ADMIN, [row.uuid for row in self.engine.list_reservations(base.ADMIN, "idle")], "idle")
-        self.admin.set_limit(base.ADMIN, "gpu", 1, "limited")
-        for known in ("other", "idle", "limited", "sme"):
-            error = self.assertRaises(exceptions.ProjectRefused, self.admin.add_project, self.MANAGER, known, "sme")
-            self.assertIn("is not new", str(error))
-        for parent_id in ("other", "nowhere", None):
-            self.assertRaises(exceptions.NotAuthorized, self.admin.add_project, self.MANAGER, "customer", parent_id)
-        member = test_policy.User("sme", roles=["member"])
-        self.assertRaises(exceptions.NotAuthorized, self.admin.add_project, member, "customer", "sme")
-        self.assertRaises(exceptions.NotAuthorized, self.admin.move_project, self.MANAGER, "other", "sme")
+        self.admin.add_project(self.manager, self.customer, self.sme, reason="signed")
+        refused = self.assertRaises(
+            exceptions.OverQuota, self.engine.reserve, base.ADMIN, {"gpu": 1}, project_id=self.customer
+        )
+        self.assertEqual([(self.customer, 0)], [(over.project_id, over.limit) for over in refused.overs])
+        self.admin.set_limit(self.manager, "gpu", 15, self.customer)
+        self.engine.reserve(base.ADMIN, {"gpu": 15}, project_id=self.customer)
+        self.assertIn((self.customer, self.sme), self.admin.list_projects(base.ADMIN))
+        [entry, *_] = self.admin.history(base.ADMIN, self.customer, subject="project")
+        self.assertEqual((None, self.sme, "signed"), (entry.before, entry.after, entry.reason))
 
     def test_the_model_still_decides(self) -> None:
-        self.set(None, 30)
-        self.admin.unset_limit(base.ADMIN, "gpu", "sme")
-        self.admin.add_project(self.MANAGER, "customer", "sme")
-        self.assertRaises(exceptions.LimitRefused, self.admin.set_limit, self.MANAGER, "gpu", 31, "customer")
+        self.admin.set_limit(base.ADMIN, "gpu", 30)
+        self.admin.unset_limit(base.ADMIN, "gpu", self.sme)
+        self.admin.add_project(self.manager, self.customer, self.sme)
+        self.assertRaises(exceptions.LimitRefused, self.admin.set_limit, self.manager, "gpu", 31, self.customer)
+
+    def test_no_project_of_others_is_taken(self) -> None:
+        """Whether Keystone has it elsewhere or not at all, and whether the ledger knows it or not: one answer."""
+        texts = set()
+        for project_id in (self.other, self.of_other, self.physics, self.sme, self.dom, "0" * 32, "no-id!"):
+            error = self.assertRaises(
+                exceptions.ProjectRefused, self.admin.add_project, self.manager, project_id, self.sme
+            )
+            texts.add(str(error).replace(project_id, "X").replace(self.sme, "X"))
+        self.assertEqual({"Project 'X' is not below X in Keystone; only an admin can place it."}, texts)
+        for parent_id in (self.other, "nowhere", None):
+            self.assertRaises(exceptions.NotAuthorized, self.admin.add_project, self.manager, self.customer, parent_id)
+        member = test_policy.User(self.sme, roles=["member"])
+        self.assertRaises(exceptions.NotAuthorized, self.admin.add_project, member, self.customer, self.sme)
+        self.assertRaises(exceptions.NotAuthorized, self.admin.move_project, self.manager, self.customer, self.sme)
+
+    def test_only_an_admin_places_what_the_ledger_knows(self) -> None:
+        """The usage and the limits of such a project would come under the manager's."""
+        self.admin.set_limit(base.ADMIN, "gpu", 1, self.customer)
+        error = self.assertRaises(
+            exceptions.ProjectRefused, self.admin.add_project, self.manager, self.customer, self.sme
+        )
+        self.assertIn("is not new", str(error))
+        self.admin.add_project(base.ADMIN, self.customer, self.sme)
+
+    def test_rest(self) -> None:
+        token, admin = f"sue@{self.sme}:manager,member,reader", "alice@cloud:admin"
+        children = f"/v2/quotas/{self.sme}/children"
+        status, text = self.ask(token, "POST", children, {"project_id": self.of_other})
+        self.assertEqual((409, True), (status, "only an admin can place it" in text), text)
+        status, text = self.ask(token, "POST", children, {"project_id": self.of_other, "force": True})
+        self.assertEqual((409, True), (status, "only an admin can place it" in text), text)
+        self.assertEqual((201, ""), self.ask(token, "POST", children, {"project_id": self.customer}))
+        self.assertEqual((400, True), self.unknown(admin, "POST", children, {"project_id": "typo"}))
+        self.assertEqual((201, ""), self.ask(admin, "POST", children, {"project_id": "typo", "force": True}))
+
+    def test_keystone_does_not_answer(self) -> None:
+        """Then nobody knows whose a project is. What the ledger knows is changed as before."""
+        self.conf.write_text(self.conf.read_text().replace(self.keystone.url, "http://127.0.0.1:1/v3"))
+        self.load()
+        self.assertRaises(exceptions.ProjectLookupFailed, self.admin.add_project, self.manager, self.customer, self.sme)
+        token, admin, quota = f"sue@{self.sme}:manager,member,reader", "alice@cloud:admin", {"quota": {"gpu": 4}}
+        body = {"project_id": self.customer}
+        self.assertEqual(503, self.ask(token, "POST", f"/v2/quotas/{self.sme}/children", body)[0])
+        self.assertEqual(503, self.ask(admin, "PUT", f"/v2/quotas/{self.physics}", quota)[0])
+        self.assertEqual((200, ""), self.ask(admin, "PUT", f"/v2/quotas/{self.physics}", {**quota, "force": True}))
+        self.assertEqual((200, ""), self.ask(admin, "PUT", f"/v2/quotas/{self.sme}", quota))
+
+    def test_without_credentials_only_an_admin_adds_projects(self) -> None:
+        self.configure("[quota]\nresources = gpu\n[limits]\ndriver = database\n")
+        self.load()
+        refused = self.assertRaises(
+            exceptions.NotAuthorized, self.admin.add_project, self.manager, self.customer, self.sme
+        )
+        self.assertIn("[oslo_limit]", str(refused))
+        self.admin.add_project(base.ADMIN, "anything", self.sme)
+        self.assertEqual((200, ""), self.ask("alice@cloud:admin", "PUT", "/v2/quotas/typo", {"quota": {"gpu": 4}}))
+
+    def unknown(self, token: str, method: str, path: str, body: Any) -> tuple[int, bool]:
+        status, text = self.ask(token, method, path, body)
+        return (
+            status,
+            text == "Keystone has no project with the name or id 'typo'. Use force to use this id nevertheless.",
+        )
+
+    def test_an_id_that_keystone_does_not_know(self) -> None:
+        """As in Nova and Cinder; what the ledger knows needs no request."""
+        admin, quota = "alice@cloud:admin", {"quota": {"gpu": 4}}
+        until = {"override": {**quota, "until": "2099-01-01T00:00:00Z"}}
+        calls: list[tuple[str, str, dict[str, Any], int]] = [
+            ("PUT", "", quota, 200),
+            ("POST", "/overrides", until, 201),
+            ("PUT", "/tree", {"parent_id": None}, 200),
+        ]
+        for method, path, body, good in calls:
+            self.assertEqual((400, True), self.unknown(admin, method, f"/v2/quotas/typo{path}", body))
+            self.assertEqual((good, ""), self.ask(admin, method, f"/v2/quotas/{self.physics}{path}", body))
+        self.assertFalse(self.admin.is_known_project(base.ADMIN, "typo"))
+        self.assertEqual((200, ""), self.ask(admin, "PUT", "/v2/quotas/typo", {**quota, "force": True}))
+        self.assertEqual((200, ""), self.ask(admin, "PUT", "/v2/quotas/typo", quota))
 
 
 class TestHierarchicalUsage(test_limits.LimitsTestCase):

@@ -10,6 +10,7 @@ from cyborg_quota.api.handlers.history import parse_time
 def set_override(call: Call) -> Json:
     """POST /v2/quotas/{project_id}/overrides"""
     wanted = call.body["override"]
+    call.require_project(call.project_id)
     made = call.engine.limits.set_overrides(
         call.context,
         wanted["quota"],

@@ -154,6 +154,8 @@ def set_limits(call: Call) -> Json:
     The answer has the limits that were set, also where an override applies instead at the moment.
     """
     limits, pod = call.body["quota"], _pod(call, call.body)
+    if set(limits.values()) != {None}:
+        call.require_project(call.project_id)
     own = {} if pod is None else _limits_in(call, pod)
     if not call.body.get("force", False) and set(limits.values()) != {None}:
         records = None if pod is None else _records_in(call, pod)

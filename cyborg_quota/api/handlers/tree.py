@@ -97,5 +97,6 @@ def _figures(row: TreeRow) -> Json:
 
 def place(call: Call) -> Json:
     """PUT /v2/quotas/{project_id}/tree"""
+    call.require_project(call.project_id)
     operations.place(call, call.project_id, call.body["parent_id"], call.body.get("reason"))
     return get_tree(call)

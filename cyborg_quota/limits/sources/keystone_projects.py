@@ -83,6 +83,11 @@ class ProjectDirectory:
         return found[0]
 
     @_lookup()
+    def get(self, project_id: str) -> Project | None:
+        """The project or domain with this id; None if Keystone does not know it."""
+        return self._client.project(project_id)
+
+    @_lookup()
     def names(self, project_ids: Collection[str]) -> dict[str, str]:
         """The names of these projects and domains by id, without those that Keystone does not know."""
         wanted = set(project_ids)
