@@ -72,7 +72,7 @@ _REASON: Final[Schema] = {
 }
 _WARNINGS: Final = described(
     {"type": "array", "items": TEXT},
-    "A sentence for each resource that was set, if the limits add up to more than exists; for an admin.",
+    "A sentence for each resource that was set, if the limits now add up to more than exists; for an admin.",
 )
 _POD: Final = described(NAME, "The pod, if the call names one.")
 _BOUND_POD: Final = described(
@@ -250,7 +250,9 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "reason": nullable(TEXT),
         }
     ),
-    "Overrides": list_of("overrides", ref("Override"), paged=False),
+    "Overrides": object_of(
+        {"overrides": {"type": "array", "items": ref("Override")}, "warnings": _WARNINGS}, optional=("warnings",)
+    ),
     "SetOverride": object_of(
         {
             "override": object_of(

@@ -345,7 +345,7 @@ def _set(
         run.engine.limits.set_limits(run.context, limits, project_id, pod=pod, reason=reason)
     if run.notice is not None:
         run.notice += projects.remedy(remedy)
-    if until is None and pod is None:
+    if pod is None:
         for line in operations.beyond_capacity(run, limits):
             run.print_message(line)
     return []

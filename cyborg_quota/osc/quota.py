@@ -224,11 +224,12 @@ def _set(
         return changes
     if span:
         override = {"quota": limits, **span}
-        run.client.call("POST", f"{path}/overrides", _given(override=override, force=force or None, reason=reason))
+        body = _given(override=override, force=force or None, reason=reason)
+        answer = run.client.call("POST", f"{path}/overrides", body)
     else:
         answer = run.client.call("PUT", path, _given(quota=limits, force=force or None, reason=reason, pod=pod))
-        for warning in answer.get("warnings", ()):
-            run.log.warning(warning)
+    for warning in answer.get("warnings", ()):
+        run.log.warning(warning)
     return []
 
 

@@ -94,6 +94,8 @@ class TestMoreThanExists(SurfacesTestCase):
         self.assertEqual(f"cyborg-quota: {self.WORDS}\n", ended.err)
         ended = self.on_host("set", "fpga=-1", "elsewhere")
         self.assertEqual("cyborg-quota: fpga: the limits are unlimited; 4 exist\n", ended.err)
+        ended = self.on_host("set", "fpga=100", "elsewhere", "--until", "2099-01-01")
+        self.assertEqual(f"cyborg-quota: {self.WORDS}\n", ended.err)
 
     def test_the_rest_api_and_the_client(self) -> None:
         answer = self.ask("/v2/quotas/elsewhere", method="PUT", json={"quota": {"fpga": 100, "gpu": 5}})
@@ -104,6 +106,13 @@ class TestMoreThanExists(SurfacesTestCase):
         self.assertNotIn("warnings", answer.json)
         self.run_command(quota.SetQuota, "fpga=99", "elsewhere")
         self.assertIn("fpga: the limits add up to 150; 4 exist", self.log.output)
+
+    def test_an_override(self) -> None:
+        body = {"override": {"quota": {"fpga": 100}, "until": "2099-01-01T00:00:00Z"}}
+        answer = self.ask("/v2/quotas/elsewhere/overrides", method="POST", json=body)
+        self.assertEqual([self.WORDS], answer.json["warnings"])
+        self.run_command(quota.SetQuota, "fpga=101", "elsewhere", "--until", "2099-01-01")
+        self.assertIn("fpga: the limits add up to 191; 4 exist", self.log.output)
 
     def test_a_manager_does_not_learn_what_all_projects_may_have(self) -> None:
         body = {"quota": {"fpga": 80}}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from cyborg_quota.api.call import Call, Json, render
 from cyborg_quota.api.handlers.history import parse_time
+from cyborg_quota.api.handlers.quotas import with_warnings
 
 
 def set_override(call: Call) -> Json:
@@ -19,4 +20,4 @@ def set_override(call: Call) -> Json:
         start=parse_time("start", wanted["start"]) if "start" in wanted else None,
         reason=call.body.get("reason"),
     )
-    return {"overrides": [render("Override", one) for one in made]}
+    return with_warnings(call, {"overrides": [render("Override", one) for one in made]}, wanted["quota"])

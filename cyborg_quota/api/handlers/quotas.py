@@ -164,13 +164,13 @@ def set_limits(call: Call) -> Json:
     call.engine.limits.set_limits(call.context, limits, call.project_id, pod=pod, reason=call.body.get("reason"))
     if pod is None:
         given = {resource: limit for resource, limit in limits.items() if limit is not None}
-        return with_warnings(call, {"quota": {**get_limits(call)["quota"], **given}})
+        return with_warnings(call, {"quota": {**get_limits(call)["quota"], **given}}, limits)
     return _answer(pod, {resource: limit for resource, limit in {**own, **limits}.items() if limit is not None})
 
 
-def with_warnings(call: Call, answer: Json) -> Json:
+def with_warnings(call: Call, answer: Json, limits: Mapping[str, Any]) -> Json:
     """The answer to a call that set limits, with a warning for each resource of which more is promised than exists."""
-    warnings = operations.beyond_capacity(call, call.body["quota"])
+    warnings = operations.beyond_capacity(call, limits)
     return {**answer, "warnings": warnings} if warnings else answer
 
 
@@ -257,4 +257,4 @@ def _defaults(call: Call, read: Callable[[], Mapping[str, int]]) -> Json:
 def set_defaults(call: Call) -> Json:
     """PUT /v2/quota_defaults"""
     call.engine.limits.set_limits(call.elevated, call.body["quota"], reason=call.body.get("reason"))
-    return with_warnings(call, get_all_defaults(call))
+    return with_warnings(call, get_all_defaults(call), call.body["quota"])

@@ -20,7 +20,7 @@ def set_totals(call: Call) -> Json:
     if not call.body.get("force", False):
         _refuse_below_usage(call, limits)
     call.engine.limits.set_total_limits(call.elevated, limits, reason=call.body.get("reason"))
-    return with_warnings(call, get_totals(call))
+    return with_warnings(call, get_totals(call), call.body["quota"])
 
 
 def _refuse_below_usage(call: Call, limits: dict[str, int]) -> None:
