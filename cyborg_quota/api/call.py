@@ -112,13 +112,17 @@ class Call:
         render_item: Callable[[Item], Json],
         marker: Callable[[Item], str],
         *,
-        most: int | None = None,
+        following: str | None = None,
     ) -> Json:
-        """A page of a list, with at most ``most`` entries (None: the limit). ``found`` has one more for a next page."""
-        items = found[: most or self.limit]
+        """A page of a list.
+
+        ``found`` has one more for a next page, or ``following`` is the marker of the next page.
+        """
+        items = found[: self.limit]
         answer: Json = {name: [render_item(item) for item in items]}
-        if len(found) > len(items):
-            query = {**self.query, "limit": self.limit, "marker": marker(items[-1])}
+        following = marker(items[-1]) if len(found) > len(items) else following
+        if following is not None:
+            query = {**self.query, "limit": self.limit, "marker": following}
             answer[f"{name}_links"] = [{"rel": "next", "href": f"{self.url}?{urllib.parse.urlencode(query)}"}]
         return answer
 

@@ -24,15 +24,17 @@ def _orphans(run: base.Run, after: list[str] | None, resource: str | None) -> It
         raise BadUsage("--marker takes the project, the resource and the pod of a row.")
     last = UsageKey(project_id, *names) if names else None
     # The marker's own project may have more rows if the marker names a resource.
-    holders = [project_id] if last else limits.list_holders(run.context, project_id)
+    holders, following = ([project_id], project_id) if last else limits.list_holders(run.context, project_id)
     with base.progress_bar(None, "projects") as progress:
-        while holders:
+        while True:
             for one in limits.list_holdings(run.context, directory.unknown(holders)):
                 is_after = last is None or one.key.project_id != project_id or one.key > last
                 if is_after and resource in (None, one.key.resource):
                     yield one
             progress(len(holders))
-            holders = limits.list_holders(run.context, holders[-1])
+            if following is None:
+                return
+            holders, following = limits.list_holders(run.context, following)
 
 
 COLUMNS: Final = (

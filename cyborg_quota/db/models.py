@@ -178,7 +178,7 @@ projects = sa.Table(
     sa.Column("parent_id", _name()),
     # Updated by each transaction that needs the edges at this project not to change; see projects.py.
     sa.Column("generation", sa.Integer, nullable=False),
-    sa.Index("ix_projects_parent", "parent_id"),
+    sa.Index("ix_projects_parent", "parent_id", "project_id"),
     **_MYSQL_TABLE,
 )
 

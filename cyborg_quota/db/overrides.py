@@ -147,9 +147,8 @@ def forget_project(connection: sa.Connection, project_id: str) -> None:
 # Queries for limits/tables.py.
 
 
-def holders_query(after: str, count: int) -> sa.Select[Any]:
-    """The query for the first ``count`` projects with such overrides (see of_projects_query) after this id."""
-    return paging.first_projects(_column.project_id, after, count, HAS_NOT_ENDED)
+HOLDING: Final = (_column.project_id, HAS_NOT_ENDED)
+"""The projects of this table, and the condition of an override that has not ended."""
 
 
 def of_projects_query(project_ids: Sequence[str]) -> sa.Select[Any]:

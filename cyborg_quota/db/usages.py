@@ -400,9 +400,8 @@ def lock_order_columns(*, by_id: bool) -> list[sa.ColumnElement[Any]]:
 _IS_HELD: Final = sa.or_(_usage.used > 0, _usage.reserved > 0)
 
 
-def holders_query(after: str, count: int) -> sa.Select[Any]:
-    """The query for the first ``count`` projects with usage and with an id greater than ``after``."""
-    return paging.first_projects(_usage.project_id, after, count, _IS_HELD)
+HOLDING: Final = (_usage.project_id, _IS_HELD)
+"""The projects of this table, and the condition of a row of one that holds something."""
 
 
 def held_query(project_ids: Sequence[str] | None, *, whole: bool = True) -> sa.Select[Any]:

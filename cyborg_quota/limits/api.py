@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from cyborg_quota import exceptions, policy, validation
@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 
 MAX_LISTED_PROJECTS: Final = 500
 """The maximum number of projects in one call of list_holders or list_holdings."""
+
+MAX_TREE_PROJECTS: Final = 400
+"""The maximum number of projects in one call of tree_page. (A walk has two steps for each; MariaDB makes 1,000.)"""
 
 BATCH_PROJECTS: Final = 500
 """The number of projects that one transaction of import_projects places. Charges of these projects wait for it."""
@@ -119,14 +122,6 @@ class Limits(Subject):
         """The parent that limits the project, as stored; None for a root or an unknown project. For all drivers."""
         named = validation.check_name("project_id", project_id)
         return self._database.read(lambda connection: projects.parent_of(connection, named))
-
-    @admin_call
-    def list_children(self, context: Context, project_id: str, after: str = "", count: int = 100) -> list[str]:
-        """The first ``count`` children of the project with an id greater than ``after``, sorted. For all drivers."""
-        limit = validation.row_limit(count)
-        last = "" if isinstance(after, str) and not after else validation.check_name("marker", after)
-        named = validation.check_name("project_id", project_id)
-        return self._database.read(lambda connection: projects.list_children(connection, named, last, limit or 0))
 
     def add_project(
         self, context: Context, project_id: str, parent_id: str | None = None, *, reason: str | None = None
@@ -206,16 +201,21 @@ class Limits(Subject):
         return self._database.read(lambda connection: tables.is_known(connection, named))
 
     @admin_call
-    def list_holders(self, context: Context, after: str = "", count: int = MAX_LISTED_PROJECTS) -> list[str]:
+    def list_holders(
+        self, context: Context, after: str = "", count: int = MAX_LISTED_PROJECTS
+    ) -> tuple[list[str], str | None]:
         """The first projects after ``after`` that have usage, an own limit, or an override that has not ended.
 
-        The database sorts them by their ids. At most ``count``, and MAX_LISTED_PROJECTS: call it again with the last id
-        of the result until it is empty. Works with all limit drivers.
+        The database sorts them by their ids. At most ``count``, and MAX_LISTED_PROJECTS; there may be fewer, or none.
+        Also returns the project after which the next call continues; None: there are no more. What it reads does not
+        depend on the number of projects. For all limit drivers.
         """
         if after != "":
             after = validation.check_name("after", after)
-        count = validation.integer(count, 1, None, "The count must be an integer of at least 1")
-        return self._untimed.read(lambda connection: tables.holders(connection, after, min(count, MAX_LISTED_PROJECTS)))
+        most = min(
+            validation.integer(count, 1, None, "The count must be an integer of at least 1"), MAX_LISTED_PROJECTS
+        )
+        return self._database.read(lambda connection: tables.holders(connection, after, most))
 
     @admin_call
     def list_holdings(self, context: Context, project_ids: Collection[str]) -> list[Holding]:
@@ -479,38 +479,58 @@ class Limits(Subject):
         return [LimitRecord(None, resource, limit) for resource, limit in sorted(defaults.items())]
 
     @admin_call
-    def tree(
-        self, context: Context, project_id: str | None = None, *, limit: int | None = None, after: str | None = None
-    ) -> list[TreeRow]:
-        """The whole tree, or the subtree of a project. Parents come before their children; one row per resource.
-
-        ``limit``: the maximum number of projects. ``after``: the last one of the previous page. Raises MarkerNotFound.
-        """
-        top, count = validation.optional_name("project_id", project_id), validation.row_limit(limit)
-        last = validation.optional_name("after", after)
+    def tree(self, context: Context, project_id: str | None = None) -> list[TreeRow]:
+        """The whole tree, or the subtree of a project. Parents come before their children; one row per resource."""
+        top = validation.optional_name("project_id", project_id)
         initial_limits = self._require_stored().initial_limits
         if top is None:
             tree, state = self._whole_tree()
-            nodes = limit_tree.page(tree, tree.roots, count, last)
+            nodes = limit_tree.walk(tree.roots, tree.children_of)
             return limit_tree.rows(tree, state.counters, nodes, self.limit_if_missing)
 
-        def read(connection: Connection) -> list[TreeRow]:
-            """The cost of a page does not depend on the size of the cloud or of the subtree."""
-            if count is None:
-                edges = projects.subtree_edges(connection, top)
-            else:
-                edges = projects.subtree_page(connection, top, count, last)
-            tree = LimitTree({}, {}, edges, initial_limits)
-            counters: dict[UsageKey, Counters] = {}
-            nodes = limit_tree.page(tree, [top], count, last)
-            for some in chunks([name for _, name in nodes], path_state.MAX_PROJECTS):
-                state = path_state.read_many(connection, some)[0]
+        def read(connection: Connection) -> tuple[list[tuple[int, str]], list[PathState]]:
+            edges = LimitTree({}, {}, projects.subtree_edges(connection, top), initial_limits)
+            nodes = list(limit_tree.walk([top], edges.children_of))
+            return nodes, _read_states(connection, nodes)
+
+        return self._subtree_rows(*self._database.read(read))
+
+    @admin_call
+    def tree_page(
+        self, context: Context, project_id: str, limit: int = MAX_TREE_PROJECTS, after: str | None = None
+    ) -> tuple[list[TreeRow], bool]:
+        """Of the subtree of a project: the first projects, or those after ``after``; and whether more follow.
+
+        ``limit``: the maximum number, at most MAX_TREE_PROJECTS; there may be fewer. The database sorts siblings by
+        their ids. What it costs depends on ``limit`` alone. For all limit drivers. Raises MarkerNotFound.
+        """
+        top, last = validation.check_name("project_id", project_id), validation.optional_name("after", after)
+        count = validation.integer(limit, 1, None, "The limit must be an integer of at least 1")
+
+        def read(connection: Connection) -> tuple[list[tuple[int, str]], list[PathState], bool]:
+            nodes, has_more = projects.subtree_page(connection, top, min(count, MAX_TREE_PROJECTS), last)
+            return nodes, _read_states(connection, nodes), has_more
+
+        nodes, states, has_more = self._database.read(read)
+        return self._subtree_rows(nodes, states), has_more
+
+    def _subtree_rows(self, nodes: Sequence[tuple[int, str]], states: Sequence[PathState]) -> list[TreeRow]:
+        """The rows of these projects, (depth, project_id). ``states``: theirs."""
+        tree = LimitTree({}, {}, {}, limit_tree.InitialLimits(child=None))
+        counters: dict[UsageKey, Counters] = {}
+        for state in states:
+            tree.parents[state.project_ids[0]] = next(iter(state.project_ids[1:]), None)
+            counters.update(state.counters)
+        if isinstance(self._source, DatabaseLimitDriver):
+            tree.initial_limits = self._source.initial_limits
+            for state in states:
                 tree.defaults.update(state.defaults)
                 tree.project_limits.update(state.project_limits)
-                counters.update(state.counters)
-            return limit_tree.rows(tree, counters, nodes, self.limit_if_missing)
-
-        return self._database.read(read)
+        elif nodes:
+            counters = {UsageKey(nodes[0][1], name): Counters() for name in self._resources.names()} | counters
+            for limits in self._source.bounds(states, {key.resource for key in counters}):
+                tree.project_limits.update((one.key, one.limit) for one in limits.constraints)
+        return limit_tree.rows(tree, counters, nodes, self.limit_if_missing)
 
     @admin_call
     def path(self, context: Context, project_id: str) -> list[TreeRow]:
@@ -532,7 +552,8 @@ class Limits(Subject):
             TreeRow(TOTAL, None, 0, resource, limit, 0, state.counters[UsageKey(TOTAL, resource)].subtree)
             for resource, limit in sorted(state.totals.items())
         ]
-        rows += limit_tree.rows(tree, state.counters, limit_tree.page(tree, tree.roots), self.limit_if_missing)
+        nodes = limit_tree.walk(tree.roots, tree.children_of)
+        rows += limit_tree.rows(tree, state.counters, nodes, self.limit_if_missing)
         return [row for row in rows if row.available is not None and row.available < 0]
 
     def _whole_tree(self) -> tuple[LimitTree, PathState]:
@@ -757,3 +778,12 @@ class Limits(Subject):
         while deleted := self._untimed.write(lambda connection: change_log.purge(connection, age)):
             purged += deleted
         return purged
+
+
+def _read_states(connection: Connection, nodes: Iterable[tuple[int, str]]) -> list[PathState]:
+    """The states of these projects, (depth, project_id)."""
+    return [
+        state
+        for names in chunks([name for _, name in nodes], path_state.MAX_PROJECTS)
+        for state in path_state.read_many(connection, names)
+    ]

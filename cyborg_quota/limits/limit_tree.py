@@ -133,19 +133,6 @@ def walk(tops: Iterable[str], children_of: Mapping[str, Collection[str]], depth:
         yield from walk(children_of.get(project_id, ()), children_of, depth + 1)
 
 
-def page(
-    tree: LimitTree, tops: Iterable[str], limit: int | None = None, after: str | None = None
-) -> list[tuple[int, str]]:
-    """Of what ``walk`` returns, at most ``limit`` projects after the project ``after``. Raises MarkerNotFound."""
-    nodes = list(walk(tops, tree.children_of))
-    start = 0
-    if after is not None:
-        start = 1 + next((index for index, (_, name) in enumerate(nodes) if name == after), -1)
-        if not start:
-            raise exceptions.MarkerNotFound((after, None))
-    return nodes[start:] if limit is None else nodes[start : start + limit]
-
-
 def rows(
     tree: LimitTree,
     counters: Mapping[UsageKey, Counters],

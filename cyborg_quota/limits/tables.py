@@ -20,6 +20,12 @@ from cyborg_quota.types.limits import Holding
 _OF_PROJECTS: Final = project_limits.c.project_id != TOTAL
 """The limits that are not totals over all projects (totals.py)."""
 
+_HOLDING: Final = (usages.HOLDING, (project_limits.c.project_id, _OF_PROJECTS), overrides.HOLDING)
+
+BATCH_PROJECTS: Final = 100
+MAX_BATCHES: Final = 10
+"""How many projects ``holders`` reads at once, and how often."""
+
 _LIMITS: Final = sa.select(
     project_limits.c.project_id, project_limits.c.resource, project_limits.c.pod, project_limits.c.hard_limit
 ).where(_OF_PROJECTS)
@@ -196,24 +202,43 @@ def is_known(connection: Connection, project_id: str) -> bool:
     return connection.execute(overrides.of_projects_query([project_id]).limit(1)).first() is not None
 
 
-def holders(connection: Connection, after: str, count: int) -> list[str]:
-    """The first ``count`` projects with an id greater than ``after`` that have usage, a limit or an override, sorted.
+def holders(connection: Connection, after: str, count: int) -> tuple[list[str], str | None]:
+    """The first ``count`` projects after ``after`` that have usage, a limit or an override, sorted.
 
-    SELECT project_id FROM (SELECT DISTINCT project_id FROM quota_usages WHERE ... ORDER BY project_id LIMIT :count)
-    UNION SELECT project_id FROM (the same of project_limits)
-    UNION SELECT project_id FROM (the same of limit_overrides) ORDER BY project_id LIMIT :count
+    Also returns the project after which the next ones begin; None: there are no more. There may be fewer than
+    ``count``: it reads the projects that ever had any of them in batches, and not more than MAX_BATCHES.
     """
-    parts = [
-        query.subquery()
-        for query in (
-            usages.holders_query(after, count),
-            paging.first_projects(project_limits.c.project_id, after, count, _OF_PROJECTS),
-            overrides.holders_query(after, count),
-        )
-    ]
+    found: list[str] = []
+    size = max(count, BATCH_PROJECTS)
+    for _ in range(MAX_BATCHES):
+        known = connection.execute(_known_after(after, size)).scalars().all()
+        held = set(connection.execute(_holding(after, known[-1])).scalars()) if known else set()
+        found += [project_id for project_id in known if project_id in held]
+        if len(found) > count:
+            return found[:count], found[count - 1]
+        if len(known) < size:
+            return found, None
+        after = known[-1]
+    return found, after
+
+
+def _known_after(after: str, count: int) -> sa.Select[Any]:
+    """The first projects that have rows, sorted.
+
+    SELECT project_id FROM (SELECT DISTINCT project_id FROM quota_usages WHERE project_id > :after ORDER BY project_id
+    LIMIT :count) UNION SELECT ... (the same of project_limits) UNION SELECT ... (the same of limit_overrides)
+    ORDER BY project_id LIMIT :count
+    """
+    parts = [paging.first_projects(column, after, count).subquery() for column, _ in _HOLDING]
     union = sa.union(*(sa.select(part.c.project_id) for part in parts)).subquery()
-    query = sa.select(union.c.project_id).order_by(union.c.project_id).limit(count)
-    return [row.project_id for row in connection.execute(query)]
+    return sa.select(union.c.project_id).order_by(union.c.project_id).limit(count)
+
+
+def _holding(after: str, last: str) -> sa.CompoundSelect[Any]:
+    """The projects after one, up to another, that have usage, a limit, or an override that has not ended."""
+    return sa.union(
+        *(sa.select(column).where(column > after, column <= last, condition) for column, condition in _HOLDING)
+    )
 
 
 def holdings(connection: Connection, project_ids: Collection[str]) -> list[Holding]:

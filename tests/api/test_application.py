@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import http.client
 import io
+import itertools
 import json
 import socket
 import urllib.parse
@@ -22,9 +23,10 @@ from cyborg_quota.api import deploy, openapi, requests
 from cyborg_quota.cyborg import ledger_guard
 from cyborg_quota.cyborg.bind_tracker import BindTracker
 from cyborg_quota.cyborg.ledger_guard import LedgerGuard
+from cyborg_quota.db import models
 from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.types import TOTAL, HistoryEntry
-from tests import base, clouds
+from tests import base, clouds, fixtures
 from tests.api import server
 from tests.functional import test_pages
 
@@ -299,11 +301,28 @@ class TestCost(ApplicationTestCase):
         self.assertNotIn("project_limits", str(statements))
         self.assertIn("limit_defaults", str(statements))
 
-    def test_a_page_of_the_tree_has_a_statement_for_each_level(self) -> None:
-        for number in range(5):
-            self.engine.limits.add_project(base.ADMIN, f"child{number}", "higgs")
-        counts = {self.count(f"/v2/quotas/higgs/tree?limit={limit}", MANAGER) for limit in (3, 5)}
-        self.assertEqual({4}, counts)
+    def test_a_page_of_the_tree_has_at_most_five_statements(self) -> None:
+        """Whatever is below the project: a thousand children, and a chain of seven; under each source of limits."""
+        chain = ["higgs", *(f"chain{level}" for level in range(6))]
+        edges = [*itertools.pairwise(chain), *(("higgs", f"wide{number:04}") for number in range(1000))]
+        rows = [{"project_id": below, "parent_id": above, "generation": 0} for above, below in edges]
+        with fixtures.plain_engine(self.url).begin() as connection:
+            connection.execute(models.projects.insert(), rows)
+        self.conf.set_override("limits", {"gpu": "7"}, "limits")
+        for driver in ("database", "config"):
+            self.conf.set_override("driver", driver, "limits")
+            self.application = server.make_application(self.conf, deploy_engine(self))
+            for query in ("limit=1", "limit=3", "limit=1000", "limit=1000&marker=chain5", "limit=1000&marker=wide0005"):
+                self.assertLessEqual(self.count(f"/v2/quotas/higgs/tree?{query}", MANAGER), 5, (driver, query))
+            nodes, url = [], "/v2/quotas/higgs/tree?limit=1000"
+            while url:
+                answer = self.ask(url, MANAGER).json
+                nodes += [(one["project_id"], one.get("parent_id"), one["depth"]) for one in answer["tree"]]
+                url = answer["tree_links"][0]["href"] if "tree_links" in answer else ""
+            depths = {"higgs": 0, "detector": 1, **{name: depth for depth, name in enumerate(chain[1:], 1)}}
+            expected = [(below, above, depths.get(below, 1)) for above, below in [*edges[:6], ("higgs", "detector")]]
+            self.assertEqual([("higgs", None, 0), *expected], nodes[:8])
+            self.assertEqual([below for _, below in edges[6:]], [name for name, *_ in nodes[8:]])
 
 
 class TestMiddleware(ApplicationTestCase):

@@ -33,10 +33,14 @@ class TestOtherLimitDrivers(ApplicationTestCase):
         quota = {"fpga": {"limit": -1, "in_use": 0}, "gpu": {"limit": 7, "in_use": 5}}
         own = {"project_id": "higgs", "depth": 0, "quota": quota}
         self.assertEqual([own], self.get("/v2/quotas/higgs/tree", READER)["tree"])
-        below = {"limit": 7, "in_use": 2}
+        quota = {
+            "fpga": {**quota["fpga"], "hierarchical_usage": 0, "subtree": 0},
+            "gpu": {**quota["gpu"], "hierarchical_usage": 2, "subtree": 8},
+        }
+        below = {"limit": 7, "in_use": 2, "hierarchical_usage": 0, "subtree": 2}
         for token, parent in ((MANAGER, {}), (server.ADMIN, {"parent_id": "physics"})):
             first, second = self.get("/v2/quotas/higgs/tree", token)["tree"]
-            self.assertEqual({**own, **parent}, first)
+            self.assertEqual({**own, **parent, "quota": quota}, first)
             self.assertEqual(("detector", "higgs"), (second["project_id"], second["parent_id"]))
             self.assertEqual(below, second["quota"]["gpu"])
         self.assertEqual(404, self.ask("/v2/quotas/higgs/overrides/1-0", method="DELETE").status_int)

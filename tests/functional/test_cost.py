@@ -82,12 +82,14 @@ OWN: dict[str, Call] = {
     "list_limits": lambda engine: engine.limits.list_limits(base.ADMIN, "p7"),
     "path": lambda engine: engine.limits.path(base.ADMIN, "p7"),
     "tree": lambda engine: engine.limits.tree(base.ADMIN, "p7"),
-    "tree, page": lambda engine: engine.limits.tree(base.ADMIN, "p7", limit=1),
+    "tree_page": lambda engine: engine.limits.tree_page(base.ADMIN, "p7", 1),
     "get_detail": lambda engine: engine.get_detail(P7),
     "get_parent": lambda engine: engine.limits.get_parent(base.ADMIN, "p7"),
     "get_parent, unknown": lambda engine: engine.limits.get_parent(base.ADMIN, "nothing"),
-    "tree, of the parent": lambda engine: engine.limits.tree(base.ADMIN, "mid0", limit=5),
-    "list_children": lambda engine: engine.limits.list_children(base.ADMIN, "mid0", count=5),
+    "tree_page, of the parent": lambda engine: engine.limits.tree_page(base.ADMIN, "mid0", 5),
+    "tree_page, of the root": lambda engine: engine.limits.tree_page(base.ADMIN, "top", 1),
+    "tree_page, next": lambda engine: engine.limits.tree_page(base.ADMIN, "top", 5, "mid0"),
+    "list_holders": lambda engine: engine.limits.list_holders(base.ADMIN, "mid0", 1),
     "default_limits": lambda engine: engine.limits.default_limits(P7),
     "list_defaults": lambda engine: engine.limits.list_defaults(base.ADMIN),
     "list_overrides": lambda engine: engine.limits.list_overrides(base.ADMIN, "p7"),
@@ -140,13 +142,18 @@ REST: dict[str, tuple[str, str, str, Any]] = {
 }
 """The calls of the REST API that a user of a project or of its parent may make: token, method, path and body."""
 
+OF_ADMINS: dict[str, tuple[str, str, str, Any]] = {
+    "list_quotas": (server.ADMIN, "GET", "/v2/quotas?limit=1", None),
+    "get_quota_tree, of the root": (server.ADMIN, "GET", "/v2/quotas/top/tree?limit=1", None),
+}
+"""The pages of an admin over all projects."""
+
 OF_SIBLINGS = {
     *("set_limit", "unset_limit", "set_limits", "set_overrides", "cancel_overrides"),
     *("set_quota", "delete_quota", "set_quota_override", "override_delete"),
-    *("tree, of the parent", "list_children", "get_quota_tree, of the parent"),
 }
 """The calls of the administrator of a parent, which read the children of this own project: a change of a limit, because
-the enforcement model compares the sum of their limits with that of the parent; and a page of the children, sorted."""
+the enforcement model compares the sum of their limits with that of the parent."""
 
 
 class ChildrenOfSme:
@@ -186,7 +193,7 @@ class TestCost(test_limits.LimitsTestCase):
             response = request.get_response(application)
             self.assertLess(response.status_int, 300, f"{token} {method} {path}: {response.text}")
 
-        rest = {row: lambda _engine, given=given: ask(*given) for row, given in REST.items()}
+        rest = {row: lambda _engine, given=given: ask(*given) for row, given in {**REST, **OF_ADMINS}.items()}
         return self.measure({**OWN, **rest}, engine)
 
     def measure(

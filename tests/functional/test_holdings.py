@@ -9,7 +9,7 @@ from cyborg_quota import exceptions
 from cyborg_quota.limits.api import MAX_LISTED_PROJECTS
 from cyborg_quota.types import UsageKey
 from cyborg_quota.types.limits import Holding
-from tests import base
+from tests import base, clouds
 from tests.functional import test_limits
 
 DAY = datetime.timedelta(days=1)
@@ -51,10 +51,22 @@ class TestHoldings(test_limits.LimitsTestCase):
         holders = {"used", "reserved", "limited", "Used", "\u00fcsed", "used2", "overridden", "later"}
         for count in (1, 2, 5, 100):
             found: list[str] = []
-            while batch := self.admin.list_holders(base.ADMIN, found[-1] if found else "", count):
+            following: str | None = ""
+            while following is not None:
+                batch, following = self.admin.list_holders(base.ADMIN, following, count)
                 self.assertLessEqual(len(batch), count)
                 found += batch
             self.assertEqual(sorted(holders), sorted(found))
+
+    def test_projects_that_hold_nothing_are_read_in_bounded_batches(self) -> None:
+        """1,500 of them, before the only one that holds something."""
+        clouds.add_roots(self.sql, 0, 1_500)
+        self.hold("z", 1)
+        batch, following = self.admin.list_holders(base.ADMIN, "r", 10)
+        self.assertEqual((["reserved"], True), (batch, "root" < str(following) < "z"))
+        batch, following = self.admin.list_holders(base.ADMIN, str(following), 10)
+        self.assertEqual(["used", "used2", "z", "\u00fcsed"], sorted(batch))
+        self.assertIsNone(following)
 
     def test_holdings(self) -> None:
         names = ["used", "reserved", "limited", "was used", "in the tree", "unknown", "overridden", "later", "ended"]

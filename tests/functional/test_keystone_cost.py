@@ -20,7 +20,16 @@ SMALL, LARGE = 50, 600
 DOMAIN = "domain"
 OTHERS = {
     *("set_limit", "unset_limit", "set_limits", "set_overrides", "cancel_overrides", "list_overrides"),
-    *("path", "tree", "default_limits", "list_defaults", "list_children", "list_reservations", "add_project"),
+    *(
+        "path",
+        "tree",
+        "tree_page",
+        "list_holders",
+        "default_limits",
+        "list_defaults",
+        "list_reservations",
+        "add_project",
+    ),
 }
 """Calls that this driver refuses, and those of other tables than those of projects and usage."""
 

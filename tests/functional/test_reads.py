@@ -22,7 +22,7 @@ READS = (
     "path",
     "get_detail",
     "get_parent",
-    "list_children",
+    "tree_page",
     "default_limits",
     "list_overrides",
     "history",

@@ -105,7 +105,7 @@ ADMINISTRATION: dict[str, dict[str, Any]] = {
     "unset_total_limits": {"resources": ["gpu"]},
     "list_total_limits": {},
     "count_total_limits_held": {"resources": ["gpu"]},
-    "list_children": {"project_id": VICTIM},
+    "tree_page": {"project_id": VICTIM},
     "list_defaults": {},
 }
 CAPACITY: dict[str, dict[str, Any]] = {

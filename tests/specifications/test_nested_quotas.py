@@ -196,14 +196,15 @@ class TestPages(test_limits.LimitsTestCase):
         self.assertEqual(sorted(set(tree) - {"top", "z"}), [name for name, *_ in whole[1:]])
         for size in range(1, len(whole) + 2):
             found: list[Any] = []
-            after = None
-            while rows := self.admin.tree(base.ADMIN, "top", limit=size, after=after):
+            after, has_more = None, True
+            while has_more:
+                rows, has_more = self.admin.tree_page(base.ADMIN, "top", size, after)
                 self.assertLessEqual(len(rows), size)
                 found += [(row.project_id, row.depth, row.parent_id) for row in rows]
                 after = rows[-1].project_id
             self.assertEqual(whole, found, size)
         for after in ("z", "nothing"):
-            self.assertRaises(exceptions.MarkerNotFound, self.admin.tree, base.ADMIN, "top", limit=1, after=after)
+            self.assertRaises(exceptions.MarkerNotFound, self.admin.tree_page, base.ADMIN, "top", 1, after)
 
 
 class TestLimitsFromKeystone(test_keystone.HierarchyTestCase):

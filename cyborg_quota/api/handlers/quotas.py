@@ -11,7 +11,6 @@ from cyborg_quota.api.call import Call, Json, render
 from cyborg_quota.api.errors import Refused
 from cyborg_quota.api.handlers.history import parse_time
 from cyborg_quota.limits import operations
-from cyborg_quota.limits.api import MAX_LISTED_PROJECTS
 from cyborg_quota.types import TOTAL, UNLIMITED, Headroom, Over, Usage, UsageRecord
 from cyborg_quota.types.limits import Holding
 
@@ -27,15 +26,15 @@ def list_quotas(call: Call) -> Json:
     by_project: dict[str, list[Holding]]
     if "pod" in call.query:
         return _list_quotas_in_pod(call, call.query["pod"])
-    most = min(call.limit, MAX_LISTED_PROJECTS - 1)
+    following = None
     if "project_id" in call.query:
         project_ids, by_project = [call.query["project_id"]], {}
     else:
-        project_ids = limits.list_holders(call.elevated, call.marker or "", most + 1)
+        project_ids, following = limits.list_holders(call.elevated, call.marker or "", call.limit)
         by_project = {project_id: [] for project_id in project_ids}  # (it may give back all meanwhile)
     for holding in limits.list_holdings(call.elevated, project_ids):
         by_project.setdefault(holding.key.project_id, []).append(holding)
-    return call.page("quotas", list(by_project.items()), _project_quota, lambda one: one[0], most=most)
+    return call.page("quotas", list(by_project.items()), _project_quota, lambda one: one[0], following=following)
 
 
 def _project_quota(project: tuple[str, list[Holding]]) -> Json:

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterable
 
 from cyborg_quota import exceptions, policy
-from cyborg_quota.api.call import Call, Caller, Json
+from cyborg_quota.api.call import Call, Json
 from cyborg_quota.api.errors import Refused
 from cyborg_quota.api.handlers.quotas import limit_of
 from cyborg_quota.limits import operations
@@ -17,38 +17,22 @@ from cyborg_quota.types.limits import TreeRow
 def get_tree(call: Call) -> Json:
     """GET /v2/quotas/{project_id}/tree
 
-    The project and, if the policy allows it, all projects below it; its direct children if another service or a file
-    stores the limits.
+    The project and, if the policy allows it, all projects below it.
     """
-    if call.allows(policy.DESCENDANTS, call.project_id, call.parent_id):
-        nodes = _subtree(call)
+    if not call.allows(policy.DESCENDANTS, call.project_id, call.parent_id):
+        nodes, has_more = [] if call.marker else [_node(call)], False
     else:
-        nodes = [] if call.marker else [_node(call)]
+        try:
+            rows, has_more = call.engine.limits.tree_page(call.elevated, call.project_id, call.limit, call.marker)
+        except exceptions.MarkerNotFound:
+            raise Refused(400, "The marker is not a project of this tree.") from None
+        nodes = _nodes(rows)
     for node in nodes[:1]:
         # The id of the parent is another project's (I8).
         if node["project_id"] == call.project_id and call.parent_id is None and not call.is_admin:
             node.pop("parent_id", None)
-    return call.page("tree", nodes, lambda node: node, lambda node: str(node["project_id"]))
-
-
-def _subtree(call: Call) -> list[Json]:
-    after = call.marker
-    try:
-        found = call.engine.limits.tree(call.elevated, call.project_id, limit=call.limit + 1, after=after)
-    except exceptions.MarkerNotFound:
-        raise Refused(400, "The marker is not a project of this tree.") from None
-    except exceptions.LimitsReadOnly:
-        return _project_and_children(call)
-    return _nodes(found)
-
-
-def _project_and_children(call: Call) -> list[Json]:
-    marker = call.marker or ""
-    nodes = [] if marker else [_node_of_ledger(call, call.project_id, 0)]
-    # If the first page contains the project alone, the project is the marker of the second page.
-    after = "" if marker == call.project_id else marker
-    children = call.engine.limits.list_children(call.elevated, call.project_id, after, call.limit + 1 - len(nodes))
-    return nodes + [_node_of_ledger(call, project_id, 1) for project_id in children]
+    following = nodes[-1]["project_id"] if has_more else None
+    return call.page("tree", nodes, lambda node: node, lambda node: str(node["project_id"]), following=following)
 
 
 def _node(call: Call) -> Json:
@@ -56,7 +40,7 @@ def _node(call: Call) -> Json:
     try:
         path = call.engine.limits.path(call.elevated, call.project_id)
     except exceptions.LimitsReadOnly:
-        return _node_of_ledger(call, call.project_id, 0)
+        return _node_of_ledger(call)
     nodes = _nodes(row for row in path if row.project_id == call.project_id)
     [node] = nodes or [{"project_id": call.project_id, "quota": {}}]
     node["depth"] = 0
@@ -65,15 +49,11 @@ def _node(call: Call) -> Json:
     return node
 
 
-def _node_of_ledger(call: Call, project_id: str, depth: int) -> Json:
-    """A node without the total of its subtree, with limits that another service or a file stores."""
-    records = call.engine.get_detail(Caller(project_id, is_admin=False))
+def _node_of_ledger(call: Call) -> Json:
+    """The project alone, with limits that another service or a file stores."""
+    records = call.engine.get_detail(call.as_project)
     quota = {one.resource: {"limit": limit_of(one), "in_use": one.usage.used} for one in records}
-    node: Json = {"project_id": project_id, "depth": depth, "quota": quota}
-    parent_id = call.project_id if depth else call.parent_id
-    if call.is_admin and not depth:
-        parent_id = call.engine.limits.get_parent(call.elevated, project_id)
-    return node if parent_id is None else {**node, "parent_id": parent_id}
+    return {"project_id": call.project_id, "depth": 0, "quota": quota}
 
 
 def _nodes(rows: Iterable[TreeRow]) -> list[Json]:

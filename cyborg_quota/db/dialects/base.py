@@ -159,6 +159,10 @@ class Dialect:
         """``owner IN (SELECT project_id FROM path)``, written so that the database uses the index of ``owner``."""
         return owner.in_(path_ids)
 
+    def is_first_of_index(self, column: sa.ColumnElement[str], value: str) -> sa.ColumnElement[bool]:
+        """``column = value``, written so that an index that begins with the column gives the order of the others."""
+        return column == value
+
     def by_bytes(self, column: sa.ColumnElement[str]) -> sa.ColumnElement[str]:
         """The column, sorted and compared by its bytes."""
         return column

@@ -187,6 +187,10 @@ class MariaDB(Dialect):
         block = _settle_block(connection.dialect, len(uuids), after, len(postings))
         return _run_block(connection, block, parameters) == _DONE
 
+    def is_first_of_index(self, column: sa.ColumnElement[str], value: str) -> sa.ColumnElement[bool]:
+        """``column >= value AND column <= value``: for ``=``, MariaDB sorts all rows, whatever the LIMIT."""
+        return sa.and_(column >= value, column <= value)
+
     def skip_locked(self, server: sa.Dialect, query: sa.Select[Any]) -> sa.Select[Any]:
         first = (10, 6) if _is_mariadb(server) else (8, 0, 1)
         can_skip = tuple(server.server_version_info or ()) >= first

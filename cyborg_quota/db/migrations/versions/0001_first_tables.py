@@ -127,7 +127,7 @@ sa.Table(
     sa.Column("parent_id", column_types.name()),
     sa.Column("generation", sa.Integer, nullable=False),
     sa.PrimaryKeyConstraint("project_id", name="pk_projects"),
-    sa.Index("ix_projects_parent", "parent_id"),
+    sa.Index("ix_projects_parent", "parent_id", "project_id"),
     **column_types.TABLE,
 )
 sa.Table(
