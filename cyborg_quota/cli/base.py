@@ -85,6 +85,7 @@ class Command(command.Command):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
+        parser.allow_abbrev = False  # --project would be --project-domain in a command that has no --project
         if self.has_names:
             parser.add_argument("--names", action="store_true", help="show the names of the projects, from Keystone")
         add_to(parser, self.arguments)

@@ -35,6 +35,7 @@ class Run(command.Command):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
+        parser.allow_abbrev = False  # --project would be --project-domain in a command that has no --project
         self.operation.add_to(parser)
         # Otherwise, all operands must stand in one place: not set gpu=4 --pod north PROJECT.
         parser.parse_args = parser.parse_intermixed_args  # type: ignore[method-assign]

@@ -123,6 +123,20 @@ class TestCommands(OscTestCase):
             self.assertEqual(2, refused.code)
             self.assertIn(f"error: argument {argument}: '{words[-1]}': ", error.getvalue())
 
+    def test_an_option_is_not_abbreviated(self) -> None:
+        """--project was taken for --project-domain, and the command acted on another project, or on the defaults."""
+        for kind, words in (
+            (quota.SetQuota, ("gpu=1", "higgs")),
+            (quota.ShowQuota, ()),
+            (quota.CheckQuota, ("gpu=1",)),
+            (quota.UnsetQuota, ("--resource", "gpu", "higgs")),
+        ):
+            error = io.StringIO()
+            with contextlib.redirect_stderr(error):
+                refused = self.assertRaises(SystemExit, self.run_command, kind, *words, "--project", "physics")
+            self.assertEqual(2, refused.code)
+            self.assertIn("unrecognized arguments: --project", error.getvalue())
+
     def test_a_list_of_several_pages(self) -> None:
         self.patch(call, "MAX_ENTRIES", 2)
         all_of_them = ["detector", "elsewhere", "higgs", "physics", "simulation"]
