@@ -109,6 +109,19 @@ COMPONENTS: Final[dict[str, Schema]] = {
                 f"The largest amount that can be reserved now; {UNLIMITED} means unlimited.",
             ),
             "bound_by": nullable(ref("Bound")),
+            "override": described(
+                nullable(
+                    object_of(
+                        {
+                            "until": TIME,
+                            "otherwise": described(
+                                nullable(ref("Limit")), "The limit without overrides; null: none is set."
+                            ),
+                        }
+                    )
+                ),
+                "The override that determines ``limit`` now; null: none does.",
+            ),
         }
     ),
     "QuotaDetail": described(

@@ -15,7 +15,8 @@ from cyborg_quota import exceptions
 from cyborg_quota.cli import output, projects
 from cyborg_quota.cli.errors import DONE, REFUSED, print_line
 from cyborg_quota.engine import QuotaEngine
-from cyborg_quota.surface.operations import Arguments, Operation, add_to
+from cyborg_quota.surface import formats
+from cyborg_quota.surface.operations import Arguments, Operation, add_to, is_table
 from cyborg_quota.validation import Context
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ class Command(command.Command):
     """Gives a command its configuration and engine. ``example`` is printed at the end of its help.
 
     ``has_names``: it has the option --names. What take_action may set: ``status``, the exit status; ``notice``, a line
-    for stderr after the command has succeeded; ``refusal``, which is raised after the output.
+    for stderr after the command has succeeded; ``refusal``, which is raised after the output; ``noun``, what an empty
+    table has none of, which stderr then says (empty: that is no news).
     """
 
     app: Shell
@@ -50,6 +52,7 @@ class Command(command.Command):
     status: int = DONE
     notice: str | None = None
     refusal: exceptions.LimitRefused | None = None
+    noun: str = ""
 
     @property
     def conf(self) -> cfg.ConfigOpts:
@@ -105,10 +108,12 @@ class Lister(Command, lister.Lister):
         if self.has_names and parsed_args.names:
             column_names, rows = projects.with_names(self.app, column_names, rows)
         if parsed_args.formatter != output.TABLE:
-            rows = [output.machine(row) for row in rows]
+            rows = [formats.machine(row) for row in rows]
         elif not rows and not parsed_args.print_empty:
             with output.known_columns():
                 self._generate_columns_and_selector(parsed_args, column_names)  # raises ValueError
+            if self.noun:
+                self.print_message(formats.nothing(self.noun))
             return DONE
         else:
             rows = [output.human(row) for row in rows]
@@ -123,7 +128,7 @@ class ShowOne(Command, show.ShowOne):
         return output.with_csv(super()._load_formatter_plugins())
 
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Any) -> int:
-        prepare = output.human if parsed_args.formatter == output.TABLE else output.machine
+        prepare = output.human if parsed_args.formatter == output.TABLE else formats.machine
         with output.known_columns():
             return super().produce_output(parsed_args, column_names, prepare(data))
 
@@ -149,20 +154,18 @@ class Run(Command):
     @property
     def is_short(self) -> bool:
         """Whether the output is a table without a selection of columns."""
-        return self.parsed.formatter == output.TABLE and not self.parsed.columns
+        return is_table(self.parsed)
 
     def take_action(self, parsed_args: argparse.Namespace) -> Any:
         operation, self.parsed = self.operation, parsed_args
         given = {
             name: one for name, one in operation.values(vars(parsed_args)).items() if name not in projects.RESOLVED
         }
-        if operation.long:
-            given["is_short"] = self.is_short and not parsed_args.long
         if operation.progress is None:
-            shown = operation.run(self, **given)
+            shown = operation.run(self, parsed_args, **given)
         else:
             with progress_bar(None, operation.progress) as progress:
-                shown = operation.run(self, **given, progress=progress)
+                shown = operation.run(self, parsed_args, **given, progress=progress)
         if operation.refuses and shown[1]:
             self.status = REFUSED
         return shown

@@ -18,11 +18,6 @@ from cyborg_quota.surface.formats import Cell
 TABLE: Final = "table"
 
 
-def machine(row: Iterable[Any]) -> list[Any]:
-    """A row in a machine-readable format: numbers stay numbers (cliff's CSV would quote them), None stays None."""
-    return [value.machine_readable() if isinstance(value, columns.FormattableColumn) else value for value in row]
-
-
 def human(row: Iterable[Any]) -> list[Any]:
     """A row for a table, with control characters escaped.
 

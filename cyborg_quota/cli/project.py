@@ -49,6 +49,7 @@ Import = base.generate(
 
 def _list(run: base.Run, after: list[str] | None, resource: str | None, *, orphans: bool, limit: int | None) -> Any:
     if orphans:
+        run.noun = ""
         from cyborg_quota.cli import orphans as of_keystone
 
         return of_keystone.listed(run, limit, after, resource)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 from oslo_log import log as logging
 
 from cyborg_quota import exceptions, validation
-from cyborg_quota.cli import output
 from cyborg_quota.cli.errors import BadUsage
 from cyborg_quota.surface import arguments, formats
 from cyborg_quota.types import RecordedChange
@@ -160,7 +159,7 @@ def with_names(shell: Shell, column_names: Sequence[str], rows: list[list[Any]])
     if ID_COLUMN not in column_names:
         raise BadUsage("--names: this table has no projects.")
     index = list(column_names).index(ID_COLUMN)
-    ids = output.machine(row[index] for row in rows)
+    ids = formats.machine(row[index] for row in rows)
     try:
         known = directory.names({project_id for project_id in ids if project_id is not None})
     except exceptions.ProjectLookupFailed as error:

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 from cyborg_quota import ANY, Headroom, QuotaEngine, exceptions, validation
 from cyborg_quota.cli import base, limit_file, projects
-from cyborg_quota.cli.errors import REFUSED, BadUsage
+from cyborg_quota.cli.errors import REFUSED, BadUsage, printable
 from cyborg_quota.limits import operations
 from cyborg_quota.surface import arguments, formats, paging
-from cyborg_quota.surface.operations import Argument, Column, OneOf, Operation, Table, cells, columns
+from cyborg_quota.surface.operations import Argument, Column, OneOf, Operation, Table, cells, columns, sentences
 from cyborg_quota.types import MAX_AMOUNT, TOTAL, LimitRecord, RecordedChange, UsageRecord
 from cyborg_quota.types.limits import TreeRow
 from cyborg_quota.validation import Context
@@ -37,6 +38,13 @@ _TREE_FIGURES: Final = (
 )
 _USAGE: Final = ("resource", "limit", "used", "reserved", "available", "fits", "bound_by")
 USAGE_COLUMNS: Final = cells("project_id", *_USAGE)
+USAGE_OF_PROJECT_COLUMNS: Final = [
+    *USAGE_COLUMNS,
+    *[
+        one._replace(value=itemgetter(len(USAGE_COLUMNS) + index), is_sparse=True)
+        for index, one in enumerate(columns("override_until", "otherwise"))
+    ],
+]
 USAGE_IN_POD_COLUMNS: Final = cells("project_id", "pod", *_USAGE)
 OVER_COLUMNS: Final = (
     Column("project_id", formats.OptionalProject),
@@ -103,6 +111,13 @@ def _usages(run: base.Run, project_id: str | None, pod: str | None, after: list[
     return Table(USAGE_COLUMNS if pod is None else USAGE_IN_POD_COLUMNS, map(_usage_row, records))
 
 
+def _usage_of_project_row(record: UsageRecord) -> tuple[Any, ...]:
+    """A row with the end of the override that applies now, and the limit without it."""
+    if record.override is None:
+        return *_usage_row(record), formats.Optional(None), formats.Optional(None)
+    return *_usage_row(record), formats.timestamp(record.override.until), formats.Limit(record.override.otherwise)
+
+
 def _usage_of_project(engine: QuotaEngine, context: Context, project_id: str) -> list[UsageRecord]:
     try:
         return engine.get_detail(context, project_id)
@@ -149,6 +164,7 @@ def _list(
 ) -> Table:
     if depth is not None and not tree:
         raise BadUsage("--depth needs --tree.")
+    run.noun = "" if over else "project" if tree else "usage" if usage else "limit"
     if (over or tree) and pod is not None:
         raise BadUsage("--pod cannot be combined with --over and --tree.")
     if over and project_id is not None:
@@ -230,6 +246,7 @@ def _show(
     ancestors: bool,
     **page: Any,
 ) -> Table:
+    run.noun = "usage" if usage else "limit"
     whole = "--default" if default else "--total" if total else None
     if whole is not None and (project_id is not None or pod is not None):
         raise BadUsage(f"{whole} cannot be combined with a project or --pod.")
@@ -255,14 +272,15 @@ def _show(
         return _usages(run, project_id, pod, **page)
     records_of_usage = _usage_of_project(run.engine, run.context, project_id)
     found = paging.page(records_of_usage, lambda one: (one.project_id, one.resource), **page)
-    return Table(USAGE_COLUMNS, map(_usage_row, found))
+    return Table(USAGE_OF_PROJECT_COLUMNS, map(_usage_of_project_row, found))
 
 
 Show = base.generate(
     Operation(
         """Show all limits that apply to a project, and where each comes from (see `list`).
 
-        With --usage, show its usage and what fits, for each resource. With --ancestors,
+        With --usage, show its usage and what fits, for each resource; if an override
+        applies, also its end (override_until) and the limit without it (otherwise). With --ancestors,
         show its limits and those of each ancestor, with their usage, as `list --tree`
         does. With --pod, show its limits or its usage in this pod. With --default,
         show the default limits, and with --total those over all projects: held is used +
@@ -504,7 +522,7 @@ def _check(
         raise BadUsage("--provider needs --how-many.")
     violations = run.engine.check(run.context, deltas, project_id, pod=place["pod"])
     run.status = REFUSED if violations else run.status
-    return Table(OVER_COLUMNS, violations)
+    return Table(OVER_COLUMNS, sentences(run, violations, lambda over: printable(str(over))))
 
 
 def _how_many(
@@ -523,14 +541,14 @@ Check = base.generate(
     Operation(
         """Check whether a reserve would be admitted now; writes nothing.
 
-        If not, prints a row for each limit or other bound that refuses it and exits with 1;
-        otherwise prints nothing and exits with 0. fits: the largest amount of the
-        resource that would be admitted now. With --how-many, prints how many times
-        these amounts would be admitted in one reserve, and the resource that bounds
-        the number; another reserve may change it at any time. With --provider, each
-        bundle is a claim of its own, which fits on one provider. With --pod, the
-        limits in this pod apply too, and `any` provider is one of this pod. The column
-        pod is empty for a limit over all pods.
+        If not, prints a sentence for each limit or other bound that refuses it (in other
+        formats than a table, a row) and exits with 1; otherwise prints nothing and exits
+        with 0. fits: the largest amount of the resource that would be admitted now. pod: that
+        of a limit per pod. With --how-many, prints how many times these amounts would be
+        admitted in one reserve, and the resource that bounds the number; another reserve
+        may change it at any time. With --provider, each bundle is a claim of its own,
+        which fits on one provider. With --pod, the limits in this pod apply too, and `any`
+        provider is one of this pod.
         """,
         "cyborg-quota check gpu=2 P",
         _check,

@@ -32,9 +32,9 @@ IS_ACTIVE: Final = sa.and_(_column.starts_at <= clock.utc_now(), HAS_NOT_ENDED)
 """The condition of an override that applies at this moment, by the clock of the database."""
 
 
-def latest(rows: Iterable[tuple[UsageKey, int, int, int]]) -> dict[UsageKey, int]:
-    """The limit that applies, by its key. ``rows``: key, limit, generation and number of overrides."""
-    return {key: limit for key, limit, *_ in sorted(rows, key=lambda row: row[2:])}
+def latest(rows: Iterable[tuple[UsageKey, int, int, int, Any]]) -> dict[UsageKey, tuple[int, Any]]:
+    """The limit that applies and its end, by its key. ``rows``: key, limit, generation, number, end of overrides."""
+    return {key: (limit, end) for key, limit, _, _, end in sorted(rows, key=lambda row: row[2:4])}
 
 
 def read(

@@ -48,8 +48,9 @@ class PathState:
 
     ``project_limits``: the limits of the projects, or the overrides in their place that apply at that moment.
     ``defaults``: the default limits, by resource. Values that are not stored are missing. ``totals`` has the total
-    limits, by resource; what they count is in ``counters``, with the project id TOTAL. The states of ``read_many``
-    share these mappings.
+    limits, by resource; what they count is in ``counters``, with the project id TOTAL. ``overrides``: the end of the
+    override that is in ``project_limits``, and the limit that is set without it. The states of ``read_many`` share
+    these mappings.
     """
 
     project_ids: Sequence[str]
@@ -57,6 +58,7 @@ class PathState:
     project_limits: Mapping[UsageKey, int]
     defaults: Mapping[str, int]
     totals: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    overrides: Mapping[UsageKey, tuple[datetime.datetime, int | None]] = dataclasses.field(default_factory=dict)
 
     @property
     def resources(self) -> list[str]:
@@ -218,8 +220,8 @@ def _path(project_id: str, parents: Mapping[str, str | None]) -> list[str]:
 def _state(rows: Sequence[Any]) -> PathState:
     """What the rows have, without a path."""
     counters, limits, defaults, totals = {}, {}, {}, {}
-    active: list[tuple[UsageKey, int, int, int]] = []
-    for kind, owner, resource, pod, first, second, third in rows:
+    active: list[tuple[UsageKey, int, int, int, Any]] = []
+    for kind, owner, resource, pod, first, second, third, _, ends_at, _ in rows:
         if kind == _USAGE:
             counters[UsageKey(owner, resource, pod)] = Counters(first, second, third)
         elif kind == _LIMIT and owner == TOTAL:
@@ -227,11 +229,14 @@ def _state(rows: Sequence[Any]) -> PathState:
         elif kind == _LIMIT:
             limits[UsageKey(owner, resource, pod)] = first
         elif kind == _OVERRIDE:
-            active.append((UsageKey(owner, resource), first, second, third))
+            active.append((UsageKey(owner, resource), first, second, third, ends_at))
         elif kind == _DEFAULT:
             defaults[resource] = first
-    limits.update(overrides.latest(active))
-    return PathState((), counters, limits, defaults, totals)
+    planned = {}
+    for key, (limit, ends_at) in overrides.latest(active).items():
+        planned[key] = clock.moment_of(ends_at), limits.get(key)
+        limits[key] = limit
+    return PathState((), counters, limits, defaults, totals, planned)
 
 
 @functools.cache
@@ -276,12 +281,10 @@ def _query(dialect: Dialect, scope: Scope, which: Which) -> sa.CompoundSelect[An
     amounts = override.hard_limit, override.generation, override.ordinal
     planned = _columns(_OVERRIDE, override.project_id, override.resource, None, *amounts)
     planned = planned.where(sa.and_(on_path(override.project_id), wanted(override)))
-    if not is_charged:
-        return sa.union_all(*branches, planned.where(overrides.IS_ACTIVE))
     never = [sa.cast(sa.null(), override.starts_at.type).label(name) for name in ("starts_at", "ends_at", "now")]
     planned = planned.add_columns(override.starts_at, override.ends_at, sa.type_coerce(clock.utc_now(), sa.DateTime()))
     branches = [branch.add_columns(*never) for branch in branches]
-    return sa.union_all(*branches, planned.where(overrides.HAS_NOT_ENDED))
+    return sa.union_all(*branches, planned.where(overrides.HAS_NOT_ENDED if is_charged else overrides.IS_ACTIVE))
 
 
 def _path_of(dialect: Dialect, scope: Scope) -> tuple[Any, Callable[[sa.ColumnElement[str]], sa.ColumnElement[bool]]]:
@@ -334,7 +337,7 @@ def read_path(connection: sa.Connection, project_id: str, keys: Collection[Resou
     boundaries = [moment for *_, starts_at, ends_at, now in planned for moment in (starts_at, ends_at) if moment > now]
     in_force = [row for row in rows if row[0] == _LIMIT or row[0] == _DEFAULT]
     in_force += [row for row in planned if row[-3] <= row[-1]]
-    path.limits = dataclasses.replace(_state([row[:7] for row in in_force]), project_ids=path.project_ids)
+    path.limits = dataclasses.replace(_state(in_force), project_ids=path.project_ids)
     if boundaries:
         path.until = (min(boundaries) - datetime.datetime(1970, 1, 1)) // datetime.timedelta(microseconds=1)
     return path

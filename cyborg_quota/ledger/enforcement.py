@@ -49,7 +49,7 @@ def find_violations(
             continue
         now = counters.get(key, Counters())
         if (now.used + now.reserved if is_own else now.subtree) + amount > limit:
-            violations.append(Over.of(constraint, amount, now, None if is_own else now.subtree))
+            violations.append(Over.of(constraint, amount, now, None if is_own else now.subtree, project_id))
     return sorted(violations, key=lambda over: (over, over.key))
 
 

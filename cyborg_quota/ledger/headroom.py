@@ -110,7 +110,11 @@ class HeadroomReader:
         rooms = self._rooms(project_id, resources, pod=pod)
         held = {key.resource for key in rooms.state.counters if key[::2] == (project_id, pod or "")}
         names = sorted(held.union(resources))
-        return rooms.records(names, self._limits.limits([rooms.state], names) if pod is None else rooms.own_limits)
+        if pod is not None:
+            return rooms.records(names, rooms.own_limits)
+        overrides = self._limits.overrides(rooms.state)
+        records = rooms.records(names, self._limits.limits([rooms.state], names))
+        return [dataclasses.replace(one, override=overrides.get(one.resource)) for one in records]
 
     def _bounds(self, state: PathState, resources: Collection[str]) -> PathLimits:
         """What limits a charge. Raises InvalidName for a project that the source of limits does not know."""

@@ -12,7 +12,7 @@ from oslo_config import cfg
 
 from cyborg_quota import exceptions
 from cyborg_quota.conf import plugins
-from cyborg_quota.types import UNLIMITED, Constraint, UsageKey
+from cyborg_quota.types import UNLIMITED, ActiveOverride, Constraint, UsageKey
 
 if TYPE_CHECKING:
     from cyborg_quota.db.path_state import PathState
@@ -81,6 +81,10 @@ class LimitDriver(abc.ABC):
                 found[UsageKey(leaf, resource)] = 0 if limits.missing.get(resource) == leaf else UNLIMITED
             found |= {one.key: one.limit for one in limits.constraints if one.key in found and one.project_id == leaf}
         return found
+
+    def overrides(self, state: PathState) -> Mapping[str, ActiveOverride]:
+        """The overrides that determine limits of the project of the state, by resource."""
+        return {}
 
     def path_of(self, project_id: str) -> Sequence[str] | None:
         """The project and its ancestors, leaf first, according to ``tree_source``; None if it does not define them."""

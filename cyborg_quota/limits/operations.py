@@ -25,7 +25,7 @@ from cyborg_quota.surface.operations import (
     nullable,
     part,
 )
-from cyborg_quota.types import SUBJECTS, UNLIMITED, HistoryEntry, LimitOverride, RecordedChange, Resource
+from cyborg_quota.types import SUBJECTS, UNLIMITED, HistoryEntry, LimitOverride, RecordedChange, Resource, ResourceKey
 
 _QUOTA: Final = "/v2/quotas/{project_id}"
 _PROJECT: Final = (
@@ -175,39 +175,63 @@ def _cancel(caller: Any, override_id: list[str], project_id: str | None, reason:
 # --- the history ---
 
 
-def _value(value: Any, other: Any) -> formats.Cell:
-    """A value before or after a change. Of the values of a provider, an inventory or a pod, a table shows those that
-    differ from ``other``.
-    """
+def _action(row: Mapping[str, Any]) -> str:
+    """What was done; with the provider or the pod, if it was done to that."""
+    owner = row.get("provider") or (row["pod"] if row["action"].partition(" (")[0].endswith(" pod") else None)
+    return f"{row['action']} {owner}" if owner else str(row["action"])
+
+
+def _project(row: Mapping[str, Any]) -> str:
+    is_limit = row["action"].partition(" (")[0].endswith(" limit")
+    return (formats.Default if is_limit else formats.Optional)(row["project_id"]).human_readable()
+
+
+def _resource(row: Mapping[str, Any]) -> str:
+    return str(ResourceKey(row["resource"], row["pod"] or "")) if row["resource"] else ""
+
+
+def _before(row: Mapping[str, Any]) -> str:
+    return _value(row["before"], row["after"])
+
+
+def _after(row: Mapping[str, Any]) -> str:
+    """The value after a change; of an override, with its end, and with its start if that was later."""
+    at, start, until = (formats.brief(row[name]) for name in ("at", "from", "until"))
+    span = f"{f' from {start}' if start > at else ''} until {until}" if until and row["after"] is not None else ""
+    return _value(row["after"], row["before"]) + span
+
+
+def _value(value: Any, other: Any) -> str:
+    """Of the values of a provider, an inventory or a pod: those that differ from ``other``."""
     if isinstance(value, Mapping):
-        others = other or {}
-        return formats.Cell(value, ", ".join(f"{name} {one}" for name, one in value.items() if one != others.get(name)))
-    return formats.OptionalLimit(value) if isinstance(value, int) else formats.Optional(value)
-
-
-def _project(entry: HistoryEntry) -> formats.Cell:
-    return (formats.Default if entry.action.endswith(" limit") else formats.Optional)(entry.project_id)
+        return ", ".join(f"{name} {one}" for name, one in value.items() if one != (other or {}).get(name))
+    return formats.OptionalLimit(value).human_readable()
 
 
 _OPTIONAL: Final = nullable(TEXT)
-_CHANGE: Final = (
-    Column("id", schema=TEXT),
-    Column("at", formats.timestamp, schema=nullable(TIME)),
-    Column("user_id", formats.Optional, schema=_OPTIONAL),
-    Column(
-        "action",
-        value=lambda one: one.action if one.operation is None else f"{one.action} ({one.operation})",
-        schema=TEXT,
-    ),
-    Column("project_id", value=_project, schema=_OPTIONAL),
-    Column("provider", formats.Optional),
-    *columns("resource", "pod", cell=formats.Optional, schema=_OPTIONAL),
-    Column("before", value=lambda one: _value(one.before, one.after), schema=_OPTIONAL),
-    Column("after", value=lambda one: _value(one.after, one.before), schema=_OPTIONAL),
-    Column("from", formats.timestamp, lambda one: one.starts_at, nullable(TIME), "start"),
-    Column("until", formats.timestamp, schema=nullable(TIME)),
-    Column("override_id", None, schema=_OPTIONAL),
-    *columns("reason", "user_project_id", "request_id", cell=formats.Optional, schema=_OPTIONAL),
+_CHANGE: Final = tuple(
+    one._replace(is_sparse=True)
+    for one in (
+        Column("id", schema=TEXT),
+        Column("at", formats.timestamp, schema=nullable(TIME), text=lambda row: formats.brief(row["at"])),
+        Column("user_id", formats.Optional, schema=_OPTIONAL),
+        Column(
+            "action",
+            value=lambda one: one.action if one.operation is None else f"{one.action} ({one.operation})",
+            schema=TEXT,
+            text=_action,
+        ),
+        Column("project_id", formats.Optional, schema=_OPTIONAL, text=_project),
+        Column("provider", formats.Optional),
+        Column("resource", formats.Optional, schema=_OPTIONAL, text=_resource),
+        Column("pod", formats.Optional, schema=_OPTIONAL),
+        Column("before", schema=_OPTIONAL, text=_before),
+        Column("after", schema=_OPTIONAL, text=_after),
+        Column("from", formats.timestamp, lambda one: one.starts_at, nullable(TIME), "start"),
+        Column("until", formats.timestamp, schema=nullable(TIME)),
+        Column("override_id", None, schema=_OPTIONAL),
+        *columns("reason", "user_project_id", "request_id", cell=formats.Optional, schema=_OPTIONAL),
+    )
 )
 
 
@@ -442,7 +466,12 @@ OPERATIONS: Final = (
         Limits, overrides, the project tree, providers, inventories and pods. pod is the pod, or that of a limit per
         pod. before and after are a limit, the parent of a project, or the values of a provider, an inventory or a pod;
         a table shows those that differ. from and until are the span of an override. user_project_id and request_id are
-        those of the context in which the change was made; a table shows them with --long.
+        those of the context in which the change was made.
+
+        A table shows id, provider, pod, from, until, user_project_id and request_id as
+        columns only with --long: without it, the action has the provider or the pod, the
+        resource the pod, and after the span of an override. A column that is empty in all
+        rows is left out. The other formats always have all columns.
         """,
         "cyborg-quota history list --project P --since 30d --long\n"
         "  cyborg-quota history list --subject inventory --provider node1\n"
@@ -474,6 +503,6 @@ OPERATIONS: Final = (
         _CHANGE,
         words="history list",
         route=Route("GET", f"{_QUOTA}/history", policy.GET, "history", "Change"),
-        long=("user_project_id", "request_id"),
+        long=("id", "provider", "pod", "from", "until", "user_project_id", "request_id"),
     ),
 )

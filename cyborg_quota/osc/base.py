@@ -7,6 +7,7 @@ import argparse
 import datetime
 import itertools
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
@@ -14,24 +15,57 @@ from osc_lib import exceptions
 from osc_lib.command import command
 
 from cyborg_quota.osc.client import QuotaClient, project_id, quoted
-from cyborg_quota.surface import arguments, paging
-from cyborg_quota.surface.operations import Argument, Arguments, Column, Columns, OneOf, Operation, Route, flat
+from cyborg_quota.surface import arguments, formats, paging
+from cyborg_quota.surface.operations import (
+    Argument,
+    Arguments,
+    Columns,
+    OneOf,
+    Operation,
+    Route,
+    flat,
+    is_table,
+)
 
 _PROJECTS = ("project_id", "parent_id", "child_id")
 """The values that name projects: by their ids, or by their names in Keystone."""
 
 
+class Lister(command.Lister):
+    """A command that prints rows. An empty table says so on stderr; ``noun``: what it has none of."""
+
+    noun: str
+
+    def produce_output(self, parsed_args: argparse.Namespace, column_names: Any, data: Any) -> int:
+        if is_table(parsed_args) and not data:
+            if self.noun:
+                print(formats.nothing(self.noun), file=sys.stderr)
+            return 0
+        rows = data if parsed_args.formatter == "table" else map(formats.machine, data)
+        return int(super().produce_output(parsed_args, column_names, rows))
+
+
 class Run(command.Command):
-    """A command that is generated from an operation. The call may set ``status``, the exit status."""
+    """A command that is generated from an operation.
+
+    The call may set ``status``, the exit status, and ``noun``, what an empty table has none of.
+    """
 
     app: Any
     operation: ClassVar[Operation]
+    parsed: argparse.Namespace
     status: int = 0
+    noun: str
 
     @property
     def client(self) -> QuotaClient:
         """The REST API."""
         return QuotaClient(self.app.client_manager)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the output is a table without a selection of columns."""
+        return is_table(self.parsed)
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -47,10 +81,8 @@ class Run(command.Command):
 
     def take_action(self, parsed_args: argparse.Namespace) -> Any:
         """Return what is shown; see Operation.run."""
-        given = self.operation.values(vars(parsed_args))
-        if self.operation.long:
-            given["is_short"] = not parsed_args.long
-        return self.operation.run(self, **given)
+        self.parsed = parsed_args
+        return self.operation.run(self, parsed_args, **self.operation.values(vars(parsed_args)))
 
 
 def generate(
@@ -58,15 +90,14 @@ def generate(
     call: Callable[..., Any],
     arguments: Arguments,
     columns: Columns | None = None,
-    *,
-    is_list: bool = True,
+    noun: str = "",
 ) -> Any:
-    """The command of an operation, for which OpenStackClient's help has no example."""
-    return _command(Operation(summary, "", call, arguments, columns, is_list))
+    """The command of an operation, for which OpenStackClient's help has no example. ``noun``: that of an empty list."""
+    return _command(Operation(summary, "", call, arguments, columns, noun=noun))
 
 
 def _command(operation: Operation) -> Any:
-    return operation.command(Run, command.Command, command.Lister, command.ShowOne)
+    return operation.command(Run, command.Command, Lister, command.ShowOne)
 
 
 def remote(operation: Operation) -> Any:
@@ -74,7 +105,7 @@ def remote(operation: Operation) -> Any:
     route = operation.route
     assert route is not None
     shown = operation.columns and [
-        Column(_title(one.name), _text, value=_member(one.member))
+        one._replace(cell=_cell(one.cell), value=_member(one.member), title=_title(one.name))
         for one in operation.columns
         if one.schema is not None and one.cell is not None
     ]
@@ -86,7 +117,8 @@ def remote(operation: Operation) -> Any:
             list(_offered(operation.arguments)),
             shown,
             operation.is_list,
-            long=tuple(map(_title, operation.long)),
+            words=operation.words,
+            long=operation.long,
         )
     )
 
@@ -106,8 +138,12 @@ def _member(name: str) -> Callable[[Mapping[str, Any]], Any]:
     return lambda entry: entry.get(name)
 
 
-def _text(value: Any) -> Any:
+def _cell(of: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """A value as the command line of the host shows it: tags as it takes them, and the number of parts."""
+    return lambda value: _text(value) if isinstance(value, (list, Mapping)) else of(value)
+
+
+def _text(value: Any) -> Any:
     if isinstance(value, list):
         return len(value)
     return arguments.tags_text(value) if isinstance(value, Mapping) else value

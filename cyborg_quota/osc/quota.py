@@ -7,17 +7,16 @@ import datetime
 import functools
 import itertools
 import urllib.parse
-from collections.abc import Iterator, Mapping
-from operator import itemgetter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from osc_lib import exceptions
-from osc_lib.cli import format_columns
 
 from cyborg_quota.osc.base import Run, generate, remote
 from cyborg_quota.osc.client import OWN_PROJECT, PROJECT
-from cyborg_quota.surface import arguments, table
-from cyborg_quota.surface.operations import Argument, Column, OneOf, Table, entries
+from cyborg_quota.surface import arguments, formats, table
+from cyborg_quota.surface.operations import Argument, Column, Columns, OneOf, Table, entries, sentences
+from cyborg_quota.types import TOTAL, UNLIMITED, Over
 
 _REASON: Final = Argument("--reason", metavar="<reason>", help="Reason for the change, which the history shows.")
 _DOMAIN: Final = OWN_PROJECT[1]
@@ -27,22 +26,42 @@ def _pod(help_text: str) -> Argument:
     return Argument("--pod", metavar="<pod>", help=help_text)
 
 
-def _bound(bound: Mapping[str, Any] | None) -> str | None:
-    """The project, the scope and the pod of the limit that determines what fits.
+def _bound_by(one: Mapping[str, Any]) -> str | None:
+    """What determines what fits: the project, the scope and the pod of the limit.
 
     The limit over all projects has no project.
     """
+    bound = one["bound_by"]
+    if bound is None and one["limit"] is None:
+        return "no limit is set"
     if bound is None:
-        return None
+        own = "the override" if one["override"] else "the project's limit"
+        return None if one["limit"] == UNLIMITED else own
     project = "all projects" if bound["project_id"] is None else bound["project_id"]
     pod = bound.get("pod")
     return f"{project} ({bound['scope']}{'' if pod is None else f', pod {pod}'})"
 
 
+def _otherwise(one: Mapping[str, Any]) -> formats.Cell:
+    """The limit without the override that applies now."""
+    override = one["override"]
+    return formats.Optional(None) if override is None else formats.Limit(override["otherwise"])
+
+
 _PROJECT_ID: Final = entries(project_id="Project ID")
-_LIMITS: Final = entries(resource="Resource", limit="Limit")
-_USAGE: Final = (*_LIMITS, *entries(in_use="In Use", reserved="Reserved"))
-_DETAILS: Final = (*_USAGE, *entries(fits="Fits"), Column("Bound By", _bound, itemgetter("bound_by")))
+_LIMITS: Final = (*entries(resource="Resource"), *entries(limit="Limit", cell=formats.Limit))
+_OWN_LIMITS: Final = (*entries(resource="Resource"), *entries(limit="Limit", cell=formats.OptionalLimit))
+_HELD: Final = entries(in_use="In Use", reserved="Reserved")
+_DETAILS: Final = (
+    *_LIMITS,
+    *_HELD,
+    *entries(fits="Fits", cell=formats.Limit),
+    Column("Bound By", formats.Optional, _bound_by),
+    Column(
+        "Override Until", formats.Optional, lambda one: one["override"] and one["override"]["until"], is_sparse=True
+    ),
+    Column("Otherwise", value=_otherwise, is_sparse=True),
+)
 _TOTALS: Final = (*_LIMITS, *entries(held="Held"))
 _SUBTREE: Final = (*_LIMITS, *entries(in_use="In Use", subtree="Subtree"))
 _TREE: Final = (
@@ -85,7 +104,10 @@ def _list(
         raise exceptions.CommandError("A project needs --tree.")
     if over and marker is not None:
         raise exceptions.CommandError("--marker cannot be combined with --over.")
-    columns = _SUBTREE if over else _NODES if tree else _USAGE if usage else _LIMITS
+    columns: Columns = _SUBTREE if over else _NODES if tree else _OWN_LIMITS
+    if usage:
+        columns = (*_OWN_LIMITS, *_HELD)
+    run.noun = "exceeded limit" if over else "project" if tree else "usage" if usage else "limit"
     if over:
         rows: Any = itertools.islice(run.client.call("GET", "/quota_over")["over"], limit)
     elif tree:
@@ -318,17 +340,26 @@ DeleteQuota = generate(
 
 def _check(
     run: Run, *, deltas: dict[str, int], project_id: str | None, project_domain: str | None, pod: str | None
-) -> Mapping[str, Any]:
+) -> Sequence[Mapping[str, Any]]:
     if not deltas:
         raise exceptions.CommandError("Give an amount, as in gpu=2.")
     path = run.client.path(project_id, project_domain)
-    answer: Mapping[str, Any] = run.client.call("POST", f"{path}/check", _given(check=deltas, pod=pod))
+    answer = run.client.call("POST", f"{path}/check", _given(check=deltas, pod=pod))
     run.status = int(not answer["granted"])
-    return answer
+    violations: list[Mapping[str, Any]] = answer["violations"]
+    owner = urllib.parse.unquote(path.rpartition("/")[2])
+    return sentences(run, violations, lambda one: str(_over(one, owner)))
+
+
+def _over(one: Mapping[str, Any], project_id: str) -> Over:
+    """A violation of a check of this project, whose text is that of the error of a reserve."""
+    owner = TOTAL if one["project_id"] is None else one["project_id"]
+    figures = {name: one[name] for name in ("resource", "scope", "limit", "requested", "reserved", "subtree")}
+    return Over(owner, **figures, used=one["in_use"], pod=one.get("pod"), is_ancestor=owner != project_id)
 
 
 CheckQuota = generate(
-    "Check whether a request would be granted now, and which limits would refuse it. Exit status 1: refused.",
+    "Check whether a request would be granted now. If not: say which limits would refuse it, and exit with 1.",
     _check,
     (
         arguments.operands(
@@ -341,8 +372,12 @@ CheckQuota = generate(
         _DOMAIN,
         _pod("Consider also the limits in this pod."),
     ),
-    (*entries(granted="granted"), Column("violations", format_columns.ListDictColumn, itemgetter("violations"))),
-    is_list=False,
+    (
+        *entries(project_id="Project ID", resource="Resource", scope="Scope"),
+        *entries(limit="Limit", cell=formats.Limit),
+        *entries(requested="Requested", in_use="In Use", reserved="Reserved", subtree="Subtree", pod="Pod"),
+    ),
+    noun="violation",
 )
 
 

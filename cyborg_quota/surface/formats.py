@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from cliff import columns
@@ -72,6 +72,28 @@ def indented(value: str, depth: int) -> Cell:
     return Cell(value, "  " * depth + ("(total)" if value == TOTAL else value))
 
 
-def timestamp(value: datetime.datetime | None) -> Cell:
-    """Format a stored time (naive UTC) as ISO 8601, always with microseconds."""
-    return Optional(None if value is None else f"{value.isoformat(timespec='microseconds')}Z")
+def timestamp(value: datetime.datetime | str | None) -> Cell:
+    """Format a stored time (naive UTC) as ISO 8601, always with microseconds. One of the REST API stays as it is."""
+    if isinstance(value, datetime.datetime):
+        value = f"{value.isoformat(timespec='microseconds')}Z"
+    return Optional(value)
+
+
+def with_text(value: Any, text: str | None) -> Cell:
+    """A value or a cell, with another text in a table."""
+    return Cell(value.machine_readable() if isinstance(value, Cell) else value, text or "")
+
+
+def brief(value: datetime.datetime | str | None) -> str:
+    """The time of ``timestamp`` in a table that is wide: to the second."""
+    return "" if value is None else f"{str(value)[:19].replace(' ', 'T')}Z"
+
+
+def machine(row: Iterable[Any]) -> list[Any]:
+    """A row in a machine-readable format: numbers stay numbers (cliff's CSV would quote them), None stays None."""
+    return [value.machine_readable() if isinstance(value, Cell) else value for value in row]
+
+
+def nothing(noun: str) -> str:
+    """What is said of an empty list."""
+    return f"No {noun} found."

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter, itemgetter, methodcaller
 from typing import Any, Final, NamedTuple
 
+from cyborg_quota.surface import formats
 from cyborg_quota.types import MAX_NAME_CHARS
 
 Schema = dict[str, Any]
@@ -118,7 +119,9 @@ class Column(NamedTuple):
     """A column: its name, how a value is shown (an empty one, above all), and the value (None: the field ``name``).
 
     ``schema``: that of the value in the REST API; None: it is shown on the host only. ``rest``: its name there, if that
-    differs. ``cell`` None: it is in the REST API only.
+    differs. ``cell`` None: it is in the REST API only. ``text``: what a table shows, of the values of the row by the
+    names of their columns; None: that of the cell. ``is_sparse``: a table lacks the column if it is empty in each row.
+    ``title``: its name in the commands, if that differs.
     """
 
     name: str
@@ -126,6 +129,9 @@ class Column(NamedTuple):
     value: Callable[[Any], Any] | None = None
     schema: Schema | None = None
     rest: str | None = None
+    text: Callable[[Mapping[str, Any]], str | None] | None = None
+    is_sparse: bool = False
+    title: str | None = None
 
     def of(self, record: Any) -> Any:
         """The value of a record."""
@@ -164,13 +170,38 @@ def numbered(*shown: Column) -> list[Column]:
     return [one._replace(value=itemgetter(index)) for index, one in enumerate(shown)]
 
 
-def entries(**names: str) -> list[Column]:
+def entries(*, cell: Callable[[Any], Any] = formats.Optional, **names: str) -> list[Column]:
     """The columns of records that are mappings, by the key of the value. A value may be missing."""
-    return [Column(name, value=methodcaller("get", key)) for key, name in names.items()]
+    return [Column(name, cell, methodcaller("get", key)) for key, name in names.items()]
 
 
 def _row(shown: Columns, record: Any) -> tuple[Any, ...]:
-    return tuple(column.cell(column.of(record)) for column in shown if column.cell is not None)
+    values = {column.name: column.of(record) for column in shown}
+    row = []
+    for column in shown:
+        if column.cell is not None:
+            value = column.cell(values[column.name])
+            row.append(value if column.text is None else formats.with_text(value, column.text(values)))
+    return tuple(row)
+
+
+def _is_empty(value: Any) -> bool:
+    return (value.human_readable() if isinstance(value, formats.Cell) else value) in (None, "")
+
+
+def is_table(parsed: argparse.Namespace) -> bool:
+    """Whether the output of a command is a table without a selection of columns."""
+    return getattr(parsed, "formatter", None) == "table" and not parsed.columns
+
+
+def sentences(run: Any, records: Sequence[Any], text: Callable[[Any], str]) -> Sequence[Any]:
+    """The records. For a table without a selection of columns: none, after printing the text of each."""
+    if not records or not run.is_short:
+        return records
+    for one in records:
+        print(text(one), file=run.app.stdout)
+    run.noun = ""
+    return ()
 
 
 class Table(NamedTuple):
@@ -208,6 +239,7 @@ class Operation:
     what is shown of a record; None: the operation returns nothing. ``refuses``: it has failed if it returns records.
     ``progress``: the unit of a progress bar, for calls that take a function ``progress``. ``words``: those of its
     commands; ``route``: None, if it exists on the host only. ``long``: the columns that a table has with --long only.
+    ``noun``: what an empty list has none of; None: as ``words``; empty: that is no news.
     """
 
     summary: str
@@ -222,6 +254,7 @@ class Operation:
     words: str = ""
     route: Route | None = None
     long: tuple[str, ...] = ()
+    noun: str | None = None
 
     def values(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The values of the call, from those that argparse has made. Operands also name a project."""
@@ -232,21 +265,30 @@ class Operation:
         """Add the arguments of the command."""
         add_to(parser, self.arguments)
         if self.long:
-            parser.add_argument("--long", action="store_true", help=f"also show {' and '.join(self.long)} in a table")
+            names = f"{', '.join(self.long[:-1])} and {self.long[-1]}"
+            parser.add_argument("--long", action="store_true", help=f"also show {names} in a table")
 
-    def run(self, command: Any, *, is_short: bool = False, **given: Any) -> Any:
-        """Make the call. Returns the names of the columns, and the row or the rows; None if it returns nothing.
-
-        ``is_short``: without the columns ``long``.
-        """
+    def run(self, command: Any, parsed: argparse.Namespace, **given: Any) -> Any:
+        """Make the call. Returns the names of the columns, and the row or the rows; None if it returns nothing."""
         found = self.call(command, **given)
         if self.columns is None:
             return None
-        shown, records = found if isinstance(found, Table) else (self.columns, found)
-        if is_short:
-            shown = [column for column in shown if column.name not in self.long]
-        names = tuple(column.name for column in shown if column.cell is not None)
-        return names, [_row(shown, one) for one in records] if self.is_list else _row(shown, records)
+        columns, records = found if isinstance(found, Table) else (self.columns, found)
+        rows = [_row(columns, one) for one in (records if self.is_list else [records])]
+        shown = [column for column in columns if column.cell is not None]
+        names = [column.title or column.name for column in shown]
+        if not self.is_list:
+            return names, rows[0]
+        if is_table(parsed):
+            hidden = () if getattr(parsed, "long", False) else self.long
+            kept = [
+                index
+                for index, column in enumerate(shown)
+                if column.name not in hidden
+                and not (column.is_sparse and rows and all(_is_empty(row[index]) for row in rows))
+            ]
+            names, rows = [names[index] for index in kept], [tuple(row[index] for index in kept) for row in rows]
+        return names, rows
 
     def command(self, run: type, plain: type, lister: type, show: type) -> Any:
         """The command, which is also of the kind for what the call returns: nothing, records or one record."""
@@ -256,6 +298,7 @@ class Operation:
             "__module__": __name__,
             "operation": self,
             "example": self.example,
+            "noun": self.words.rpartition(" list")[0] if self.noun is None else self.noun,
         }
         return type("Generated", (run, kind), fields)
 

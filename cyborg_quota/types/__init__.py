@@ -304,12 +304,19 @@ class Headroom:
     pod: str | None = None
 
 
+class ActiveOverride(NamedTuple):
+    """An override that applies now: its end (naive UTC), and the limit without it. None: none is set."""
+
+    until: datetime.datetime
+    otherwise: int | None
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class UsageRecord:
     """An entry of the usage list: a project, a resource and its usage.
 
     ``headroom`` is None if the list was read without it, or if the limits are unknown. ``pod``: the usage in this pod,
-    and the limit there; None: in all.
+    and the limit there; None: in all. ``override``: the one that determines the limit; only get_detail reads it.
     """
 
     project_id: str
@@ -317,6 +324,7 @@ class UsageRecord:
     usage: Usage
     headroom: Headroom | None = None
     pod: str | None = None
+    override: ActiveOverride | None = None
 
     @property
     def lacks_limit(self) -> bool:
@@ -336,6 +344,7 @@ class Over:
     admin sees the usage of an ancestor. ``requested``: the amount, summed over the claims of the call. ``pod``: of a
     limit per pod; "" if the context may not see its name; None: the limit applies over all pods. ``fits``: in the
     result of ``check``, the largest amount of the resource that would be granted at the same moment; otherwise None.
+    ``is_ancestor``: the limit of an ancestor of the project that asks.
 
     The other bounds have the scope ``counter`` (``limit`` is MAX_AMOUNT), or ``project`` and the limit None: this
     project has no limit, so that nothing can be reserved.
@@ -351,31 +360,45 @@ class Over:
     subtree: int | None = dataclasses.field(default=None, compare=False)
     pod: str | None = dataclasses.field(default=None, compare=False)
     fits: int | None = dataclasses.field(default=None, compare=False)
+    is_ancestor: bool = dataclasses.field(default=False, compare=False)
 
     @classmethod
-    def of(cls, constraint: Constraint, requested: int, now: Counters, subtree: int | None) -> Over:
-        """What exceeds this constraint."""
+    def of(cls, constraint: Constraint, requested: int, now: Counters, subtree: int | None, project_id: str) -> Over:
+        """What exceeds this constraint. ``project_id``: the project that asks."""
         key, counters = constraint.key, (now.used, now.reserved, subtree)
-        return cls(*key[:2], constraint.scope, constraint.limit, requested, *counters, key.pod or None)
+        over = cls(*key[:2], constraint.scope, constraint.limit, requested, *counters, key.pod or None)
+        return dataclasses.replace(over, is_ancestor=key.project_id != project_id)
 
     @property
     def key(self) -> UsageKey:
         """The usage row that the constraint limits."""
         return UsageKey(self.project_id, self.resource, self.pod or "")
 
+    @property
+    def counts_descendants(self) -> bool:
+        """Whether the figures of the project alone do not explain the refusal: its descendants ask or hold something.
+
+        Where ``subtree`` is hidden, they hold something if the request would fit beside ``used`` and ``reserved``.
+        """
+        if self.scope != "subtree" or self.limit is None:
+            return False
+        if self.is_ancestor or self.used is None or self.reserved is None:
+            return True
+        held = self.used + self.reserved
+        return held + self.requested <= self.limit if self.subtree is None else held != self.subtree
+
     def __str__(self) -> str:
-        limit = "not set" if self.limit is None else self.limit
-        parts = [f"limit {limit}" + (" (project and its descendants)" if self.scope == "subtree" else "")]
-        if self.scope == "total":
-            parts += [] if self.subtree is None else [f"held {self.subtree}"]
-            return f"all projects, resource {self.resource}: {', '.join(parts)}, requested {self.requested}"
-        if self.used is not None and self.reserved is not None:
-            parts += [f"used {self.used}", f"reserved {self.reserved}"]
-        if self.subtree is not None:
-            parts.append(f"subtree {self.subtree}")
-        parts.append(f"requested {self.requested}")
+        counts_descendants = self.counts_descendants
+        limit = f"limit {'not set' if self.limit is None else self.limit}"
+        owner, figures = "all projects", {"held": self.subtree}
+        if self.scope != "total":
+            owner, subtree = f"project {self.project_id}", self.subtree if counts_descendants else None
+            figures = {"used": self.used, "reserved": self.reserved, "subtree": subtree}
+        figures |= {"requested": self.requested, "fits": self.fits}
         pod = "" if self.pod is None else f" in pod {self.pod}" if self.pod else " in one pod"
-        return f"project {self.project_id}, resource {self.resource}{pod}: {', '.join(parts)}"
+        shown = [f"{name} {figure}" for name, figure in figures.items() if figure is not None]
+        words = " (project and its descendants)" if counts_descendants else ""
+        return f"{owner}, resource {self.resource}{pod}: {', '.join([limit + words, *shown])}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -36,9 +36,20 @@ from tests.cli import base as cli
 
 class OscTestCase(server.ApiTestCase):
     def run_command(self, kind: Any, *arguments: str) -> Any:
-        """Run a command as an admin whom Keystone does not let list projects: what is no project is sent as an id.
+        """See ``run_as``. Returns what JSON shows, a row by the names of the columns; and the exit status."""
+        shown = ("-f", "json") if hasattr(kind, "formatter_namespace") else ()
+        out, status = self.run_as(server.ADMIN, kind, *arguments, *shown)
+        return out and json.loads(out), status
 
-        Returns what a machine-readable format would show, a row by the names of the columns; and the exit status.
+    def table(self, kind: Any, *arguments: str, who: str = server.ADMIN) -> list[str]:
+        """The lines of a table, without borders."""
+        lines = self.run_as(who, kind, *arguments)[0].splitlines()
+        return [" ".join(line.replace("|", " | ").split()) for line in lines if not line.startswith("+")]
+
+    def run_as(self, who: str, kind: Any, *arguments: str) -> tuple[str, int]:
+        """Run a command as a user whom Keystone does not let list projects: what is no project is sent as an id.
+
+        Returns the output and the exit status.
         """
 
         def find_project(*_arguments: Any, **_options: Any) -> Any:
@@ -49,16 +60,15 @@ class OscTestCase(server.ApiTestCase):
         out = io.StringIO()
         with server.served(self.application) as url:
             manager = types.SimpleNamespace(
-                session=session.Session(auth=token_endpoint.Token(url, server.ADMIN)),
+                session=session.Session(auth=token_endpoint.Token(url, who)),
                 sdk_connection=types.SimpleNamespace(identity=identity),
                 get_endpoint_for_service_type=lambda *_arguments, **_options: url,
                 region_name=None,
                 interface=None,
             )
             command = kind(types.SimpleNamespace(client_manager=manager, stdout=out), None)
-            shown = ("-f", "json") if hasattr(kind, "formatter_namespace") else ()
-            status = command.run(command.get_parser("quota").parse_args([*arguments, *shown]))
-        return out.getvalue() and json.loads(out.getvalue()), status
+            status = command.run(command.get_parser("quota").parse_args([*arguments]))
+        return out.getvalue(), status
 
 
 class TestCommands(OscTestCase):
@@ -70,11 +80,11 @@ class TestCommands(OscTestCase):
     def test_what_is_shown(self) -> None:
         self.assertEqual([("fpga", 0), ("gpu", 20)], self.rows(quota.ShowQuota, "higgs"))
         detail = self.rows(quota.ShowQuota, "--usage", "detector")
-        self.assertEqual(("gpu", 2, 2, 0, 0, None), detail[1])
+        self.assertEqual(("gpu", 2, 2, 0, 0, "the project's limit", None, None), detail[1])
         self.engine.limits.set_total_limits(base.ADMIN, {"gpu": 9})
         self.assertEqual([("gpu", 9, 9)], self.rows(quota.ShowQuota, "--total"))
         self.assertEqual(
-            ("gpu", 20, 5, 1, 0, "all projects (total)"), self.rows(quota.ShowQuota, "--usage", "higgs")[1]
+            ("gpu", 20, 5, 1, 0, "all projects (total)"), self.rows(quota.ShowQuota, "--usage", "higgs")[1][:6]
         )
         listed = self.rows(quota.ListQuota, "--usage", "--limit", "3")
         self.assertEqual(["detector", "elsewhere", "higgs"], sorted({row[0] for row in listed}))
@@ -106,9 +116,81 @@ class TestCommands(OscTestCase):
         self.assertEqual([], self.rows(quota.ShowQuota, "--total"))
 
     def test_a_check(self) -> None:
-        self.assertEqual(({"granted": True, "violations": []}, 0), self.run_command(quota.CheckQuota, "gpu=1", "higgs"))
-        answer, status = self.run_command(quota.CheckQuota, "gpu=99", "higgs")
-        self.assertEqual((1, False, "gpu"), (status, answer["granted"], answer["violations"][0]["resource"]))
+        self.assertEqual(([], 0), self.run_command(quota.CheckQuota, "gpu=1", "higgs"))
+        rows, status = self.run_command(quota.CheckQuota, "gpu=99", "higgs")
+        self.assertEqual(1, status)
+        self.assertIn(("higgs", "gpu", "subtree", 20, 99, 5, 1, 8, None), [tuple(row.values()) for row in rows])
+        self.assertEqual(
+            "Project ID", self.run_as(server.ADMIN, quota.CheckQuota, "gpu=99", "higgs", "-f", "csv")[0][1:11]
+        )
+
+    def test_a_check_that_is_refused_is_a_sentence_for_each_limit(self) -> None:
+        """It was one line of key=value for all."""
+        words = "limit {} (project and its descendants)"
+        self.assertEqual(
+            [
+                f"project higgs, resource gpu: {words.format(20)}, used 5, reserved 1, subtree 8, requested 99",
+                f"project physics, resource gpu: {words.format(30)}, used 0, reserved 0, subtree 8, requested 99",
+            ],
+            self.table(quota.CheckQuota, "gpu=99", "higgs"),
+        )
+        self.assertEqual(
+            ["project detector, resource gpu: limit 2, used 2, reserved 0, requested 1"],
+            self.table(quota.CheckQuota, "gpu=1", "detector", who="bob@detector:member,reader"),
+        )
+        self.engine.limits.set_limit(base.ADMIN, "gpu", 20, "detector")
+        self.assertEqual(
+            [f"project higgs, resource gpu: {words.format(20)}, requested 13"],
+            self.table(quota.CheckQuota, "gpu=13", "detector", who="bob@detector:member,reader"),
+        )
+        self.assertEqual(["No violation found."], self.on_stderr(quota.CheckQuota, "gpu=1", "higgs"))
+        self.assertEqual([], self.on_stderr(quota.CheckQuota, "gpu=99", "higgs"))
+
+    def on_stderr(self, kind: Any, *arguments: str) -> list[str]:
+        error = io.StringIO()
+        with contextlib.redirect_stderr(error):
+            self.table(kind, *arguments)
+        return error.getvalue().splitlines()
+
+    def test_an_empty_list(self) -> None:
+        for kind, words, expected in (
+            (quota.override_list, ("--project", "higgs"), "No override found."),
+            (quota.pod_list, (), "No pod found."),
+            (quota.ListQuota, ("--over",), "No exceeded limit found."),
+            (quota.ListQuota, ("--resource", "none"), "No limit found."),
+            (quota.ListQuota, ("--usage", "--resource", "none"), "No usage found."),
+        ):
+            self.assertEqual(([], 0), self.run_command(kind, *words))
+            self.assertEqual([], self.table(kind, *words))
+            self.assertEqual([expected], self.on_stderr(kind, *words))
+
+    def test_what_binds(self) -> None:
+        """The limit of the project was None; and an override was not named."""
+        self.engine.limits.set_limits(base.ADMIN, {"fpga": -1}, "elsewhere")
+        rows = self.table(quota.ShowQuota, "--usage", "elsewhere")
+        self.assertEqual(
+            [
+                "| Resource | Limit | In Use | Reserved | Fits | Bound By |",
+                "| fpga | unlimited | 0 | 0 | unlimited | |",
+                "| gpu | 4 | 1 | 0 | 3 | the project's limit |",
+            ],
+            rows,
+        )
+        until = datetime.datetime(2999, 1, 1, tzinfo=datetime.timezone.utc)
+        for limit in (8, 9):
+            self.engine.limits.set_overrides(base.ADMIN, {"gpu": limit}, "elsewhere", until)
+        for who in (server.ADMIN, "bob@elsewhere:member,reader"):
+            rows = self.table(quota.ShowQuota, "--usage", "elsewhere", who=who)
+            self.assertEqual("| gpu | 9 | 1 | 0 | 8 | the override | 2999-01-01T00:00:00Z | 4 |", rows[2])
+            self.assertTrue(rows[0].endswith("Override Until | Otherwise |"))
+        self.engine.limits.unset_limit(base.ADMIN, "gpu", "elsewhere")
+        self.engine.limits.unset_limit(base.ADMIN, "gpu")
+        [_, gpu] = self.rows(quota.ShowQuota, "--usage", "elsewhere")
+        self.assertEqual((9, "the override", "2999-01-01T00:00:00Z", None), (gpu[1], *gpu[5:]))
+        self.assertIn("| 2999-01-01T00:00:00Z | not set |", self.table(quota.ShowQuota, "--usage", "elsewhere")[2])
+        self.assertIn(
+            "| gpu | not set | 0 | 0 | 0 | no limit is set |", self.table(quota.ShowQuota, "--usage", "unknown")
+        )
 
     def test_a_value_that_is_no_amount(self) -> None:
         for kind, argument, words in (
@@ -147,13 +229,34 @@ class TestCommands(OscTestCase):
 class TestHistory(OscTestCase):
     def test_the_project_and_the_request_of_the_user(self) -> None:
         self.run_command(quota.SetQuota, "gpu=21", "higgs")
-        [row], _ = self.run_command(quota.history_list, "--limit", "1", "--long", "--project", "higgs")
+        [row], _ = self.run_command(quota.history_list, "--limit", "1", "--project", "higgs")
         self.assertEqual(["User Project ID", "Request ID"], list(row)[-2:])
         self.assertEqual(("alice", "cloud"), (row["User ID"], row["User Project ID"]))
-        self.assertRegex(row.pop("Request ID"), "^req-")
-        del row["User Project ID"]
-        [row_of_others], _ = self.run_command(quota.history_list, "--limit", "1", "--project", "higgs")
-        self.assertEqual(list(row.items()), list(row_of_others.items()))
+        self.assertRegex(row["Request ID"], "^req-")
+        for long, is_shown in (((), False), (("--long",), True)):
+            table = self.table(quota.history_list, "--limit", "1", "--project", "higgs", *long)
+            self.assertEqual(is_shown, row["Request ID"] in table[1])
+
+    def test_the_table_is_not_wide(self) -> None:
+        """At most 8 columns, and none that is empty in each row."""
+        until = datetime.datetime(2999, 1, 1, tzinfo=datetime.timezone.utc)
+        self.make_pod()
+        self.engine.limits.set_overrides(base.ADMIN, {"gpu": -1}, "elsewhere", until)
+        self.engine.limits.set_limit(base.ADMIN, "gpu", 2, "elsewhere")
+        self.engine.limits.set_limits(base.ADMIN, {"gpu": 1}, "elsewhere", pod="north")
+        header, *rows = self.table(quota.history_list, "--project", "elsewhere")
+        self.assertEqual("| At | Action | Project ID | Resource | Before | After | Reason |", header)
+        self.assertEqual(
+            [
+                "| set limit | elsewhere | gpu in pod north | | 1 | |",
+                "| set limit | elsewhere | gpu | 4 | 2 | |",
+                "| set override | elsewhere | gpu | | unlimited until 2999-01-01T00:00:00Z | |",
+                "| set limit | elsewhere | gpu | | 4 | for the tests |",
+                "| add project | elsewhere | | | | |",
+            ],
+            [row[row.index("Z |") + 2 :] for row in rows],
+        )
+        self.assertRegex(rows[0], r"^\| \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ \|")
 
 
 BY_HAND = {"check", "delete", "list", "set", "show", "unset"}

@@ -58,7 +58,7 @@ class TestPodLimits(test_application.ApplicationTestCase):
         self.assertEqual([], self.engine.limits.list_pod_limits(ADMIN))
         self.assertEqual({"pod": "north", "quota": {"gpu": 2}}, self.put({"gpu": 2}, force=True).json)
         self.assertEqual({"gpu": 5}, self.put({"gpu": 5}).json["quota"])
-        expected = {"limit": 5, "in_use": 2, "reserved": 1, "fits": 2, "bound_by": None}
+        expected = {"limit": 5, "in_use": 2, "reserved": 1, "fits": 2, "bound_by": None, "override": None}
         self.assertEqual(expected, self.ask(f"{HIGGS}/detail?pod=north").json["quota"]["gpu"])
         [record] = [one for one in self.engine.get_detail(ADMIN, "higgs", pod="north") if one.resource == "gpu"]
         self.assertEqual(("north", 5, 2), (record.pod, record.usage.limit, record.headroom and record.headroom.fits))

@@ -60,6 +60,15 @@ class HistoryTest(test_limits.LimitTestCase):
         table = self.call("history", "list").out
         self.assertIn("(default)", table)
         self.assertIn("unlimited", table)
+        header = ["at", "user_id", "action", "project_id", "resource", "before", "after", "reason"]
+        self.assertEqual(header, table.splitlines()[1].replace("|", "").split())
+        self.done("set", "gpu=7", "p", "--until", "2999-01-01")
+        self.assertIn("| 7 until 2999-01-01T00:00:00Z |", self.call("history", "list").out)
+        newest = self.call("history", "list", "--limit", "1").out
+        self.assertNotIn("before", newest)
+        self.assertIn(f"| {rows[0]['id']} ", self.call("history", "list", "--long").out)
+        ended = self.call("history", "list", "--project", "nobody")
+        self.assertEqual((0, "", "cyborg-quota: No history found.\n"), (ended.status, ended.out, ended.err))
 
     def test_the_project_and_the_request_of_the_user(self) -> None:
         """A table has them only with --long, or if -c selects them."""
@@ -148,6 +157,8 @@ class HistoryTest(test_limits.LimitTestCase):
         table = self.call("history", "list", "--provider", "n1", "--resource", "gpu", "--limit", "1").out
         self.assertIn("total 9, reserved 1, max_unit 9", table)
         self.assertNotIn("step_size", table)
+        self.assertIn("| set inventory n1 | gpu ", table)
+        self.assertIn("| set pod east ", self.call("history", "list", "--pod", "east").out)
         self.assertEqual(2, len(self.good("history", "list", "--pod", "east", "--subject", "pod")))
         self.assertEqual([], self.good("history", "list", "--user", "nobody"))
         self.assertEqual([], self.good("history", "list", "--until", "1h"))

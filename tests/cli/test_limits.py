@@ -132,7 +132,7 @@ class LimitTest(LimitTestCase):
         self.assertIn("all projects, resource gpu: limit 5, held 3, requested 3", error)
         ended = self.call("check", "gpu=3", "q")
         self.assertEqual(1, ended.status)
-        self.assertIn("| (total)    | gpu      | total |", ended.out)
+        self.assertEqual("all projects, resource gpu: limit 5, held 3, requested 3, fits 2\n", ended.out)
         self.assertIn("| 2    | (total)  |", self.call("show", "--usage", "q").out)
         history = self.good("history", "list", "--limit", "1")
         self.assertEqual([(TOTAL, "as bought")], [(row["project_id"], row["reason"]) for row in history])

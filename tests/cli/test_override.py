@@ -48,7 +48,8 @@ class OverrideTest(test_limits.LimitTestCase):
         self.assertEqual("2999-12-05T18:00:00.000000Z", history[0]["until"])
         (row,) = self.good("history", "list", "--project", "q", "--limit", "1")
         self.assertEqual("2998-01-01T08:00:00.000000Z", row["from"])
-        self.assertIn("2998-01-01T08", self.call("history", "list", "--project", "q").out)
+        span = "from 2998-01-01T08:00:00Z until 2999-01-01T00:00:00Z"
+        self.assertIn(f"| 0 {span} |", self.call("history", "list", "--project", "q").out)
 
     def test_the_notice_on_a_new_project_names_the_overrides(self) -> None:
         ended = self.call("set", "gpu=1", "fpga=1", "new", "--until", "2999-01-01")

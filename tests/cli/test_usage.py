@@ -35,7 +35,7 @@ class UsageTest(base.CliTestCase):
         rows = self.good("show", "--usage", "new")
         self.assertEqual(
             [("new", "fpga", -1, 0, 0, None, None, None), ("new", "gpu", 0, 0, 0, 0, 0, "new")],
-            [tuple(row.values()) for row in rows],
+            [tuple(row[name] for name in USAGE) for row in rows],
         )
         self.assertIn("Invalid project_id", self.refused(2, "show", "--usage", " "))
 
@@ -68,6 +68,47 @@ class UsageTest(base.CliTestCase):
             [tuple(row.values()) for row in ended.json],
         )
         self.assertEqual([], self.good("list", "--usage"))
+
+    def test_a_check_that_is_refused_is_a_sentence_for_each_limit(self) -> None:
+        self.limit("gpu:2,fpga:1")
+        ended = self.call("check", "gpu=3", "fpga=2", "p1")
+        self.assertEqual((1, ""), (ended.status, ended.err))
+        self.assertEqual(
+            "project p1, resource fpga: limit 1, used 0, reserved 0, requested 2, fits 1\n"
+            "project p1, resource gpu: limit 2, used 0, reserved 0, requested 3, fits 2\n",
+            ended.out,
+        )
+        self.assertIn("| 2    |", self.call("check", "gpu=3", "p1", "-c", "fits").out)
+
+    def test_an_override(self) -> None:
+        """show names its end, and the limit without it."""
+        self.configure("[limits]\ndriver = database")
+        self.call("set", "--default", "gpu=4", "fpga=2")
+        self.assertNotIn("override_until", self.call("show", "--usage", "p").out)
+        self.call("set", "gpu=-1", "p", "--until", "2999-01-01")
+        fpga, gpu = self.good("show", "--usage", "p")
+        self.assertEqual([None, None], [fpga["override_until"], fpga["otherwise"]])
+        self.assertEqual(
+            (-1, "2999-01-01T00:00:00.000000Z", 4), (gpu["limit"], gpu["override_until"], gpu["otherwise"])
+        )
+        self.assertIn("| 2999-01-01T00:00:00.000000Z | 4 ", self.call("show", "--usage", "p").out)
+
+    def test_an_empty_list(self) -> None:
+        self.configure("[limits]\ndriver = database")
+        for argv, noun in (
+            (("list",), "limit"),
+            (("list", "--usage"), "usage"),
+            (("list", "--tree"), "project"),
+            (("show", "p"), "limit"),
+            (("override", "list"), "override"),
+            (("reservation", "list"), "reservation"),
+        ):
+            ended = self.call(*argv)
+            self.assertEqual((0, "", f"cyborg-quota: No {noun} found.\n"), (ended.status, ended.out, ended.err), argv)
+            self.assertEqual((0, ""), (self.call(*argv, "-f", "csv").status, self.call(*argv, "-f", "csv").err))
+        self.call("set", "--default", "gpu=1")
+        for argv in (("list", "--over"), ("audit",), ("heal",), ("check", "gpu=1", "p")):  # (cron would send a mail)
+            self.assertEqual("", self.call(*argv).err, argv)
 
     def test_check_that_passes_prints_nothing(self) -> None:
         ended = self.call("check", "gpu=2", "p1")

@@ -61,8 +61,7 @@ class TestEnforcement(PodLimitTestCase):
         self.limit(4)
         self.claim(1)
         self.assertEqual(
-            "Quota exceeded: project a, resource gpu in pod p1: limit 4 (project and its descendants), used 2, "
-            "reserved 2, subtree 4, requested 1",
+            "Quota exceeded: project a, resource gpu in pod p1: limit 4, used 2, reserved 2, requested 1",
             self.refusal(),
         )
         self.claim(5, provider="n2")

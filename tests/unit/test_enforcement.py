@@ -53,6 +53,32 @@ class TestFindViolations(base.BaseTestCase):
         self.assertEqual(sorted(found, key=lambda over: (over, over.pod or "")), found)
 
 
+class TestText(base.BaseTestCase):
+    """The refusal names descendants only if there are some, or if the limit is that of an ancestor."""
+
+    def text(self, held: Counters, *, owner: str = "p", sees_all: bool = True) -> str:
+        limit = Constraint(owner, "gpu", 5, "subtree")
+        key = UsageKey(owner, "gpu")
+        found = enforcement.find_violations("p", [limit], {key: held}, {ResourceKey("gpu"): 2})
+        return str(*(found if sees_all else enforcement.redact(found, ["p", "root"])))
+
+    def test_no_descendants(self) -> None:
+        for sees_all in (True, False):
+            text = self.text(Counters(3, 1, 4), sees_all=sees_all)
+            self.assertEqual("project p, resource gpu: limit 5, used 3, reserved 1, requested 2", text)
+
+    def test_descendants_that_hold_something(self) -> None:
+        words = "project p, resource gpu: limit 5 (project and its descendants), used 0, reserved 1,"
+        self.assertEqual(f"{words} subtree 4, requested 2", self.text(Counters(0, 1, 4)))
+        self.assertEqual(f"{words} requested 2", self.text(Counters(0, 1, 4), sees_all=False))
+
+    def test_an_ancestor(self) -> None:
+        words = "project root, resource gpu: limit 5 (project and its descendants),"
+        expected = f"{words} used 4, reserved 0, subtree 4, requested 2"
+        self.assertEqual(expected, self.text(Counters(4, 0, 4), owner="root"))
+        self.assertEqual(f"{words} requested 2", self.text(Counters(4, 0, 4), owner="root", sees_all=False))
+
+
 class TestRedact(base.BaseTestCase):
     def test_of_each_resource_the_one_with_the_least_room(self) -> None:
         near, far = Over("mid", "gpu", "subtree", 9, 9, 0, 0, 8), Over("a", "gpu", "subtree", 7, 9, 0, 0, 7)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from cyborg_quota import exceptions, policy
-from cyborg_quota.api.call import Call, Json, render
+from cyborg_quota.api.call import Call, Json, moment, render
 from cyborg_quota.api.errors import Refused
 from cyborg_quota.api.handlers.history import parse_time
 from cyborg_quota.limits import operations
@@ -126,7 +126,7 @@ def limit_of(record: UsageRecord) -> int | None:
 
 
 def _detail(record: UsageRecord) -> Json:
-    usage, headroom = record.usage, record.headroom or Headroom(0)
+    usage, headroom, override = record.usage, record.headroom or Headroom(0), record.override
     is_own = headroom.bound_by == record.project_id and headroom.scope in ("project", "subtree")
     bound: Any = None
     if headroom.scope is not None and not (is_own and headroom.pod == record.pod):
@@ -139,6 +139,7 @@ def _detail(record: UsageRecord) -> Json:
         "reserved": usage.reserved,
         "fits": UNLIMITED if headroom.fits is None else headroom.fits,
         "bound_by": bound,
+        "override": override and {"until": moment(override.until), "otherwise": override.otherwise},
     }
 
 

@@ -14,7 +14,7 @@ from cyborg_quota.db.path_state import PathState
 from cyborg_quota.ledger import limit_source as base
 from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree, effective
 from cyborg_quota.limits.models import EnforcementModel
-from cyborg_quota.types import TOTAL, UNLIMITED, Constraint, UsageKey
+from cyborg_quota.types import TOTAL, UNLIMITED, ActiveOverride, Constraint, UsageKey
 
 HINT: Final = "Set one: cyborg-quota set --default {resource}=10 (-1 is unlimited)."
 
@@ -74,6 +74,14 @@ class DatabaseLimitDriver(base.LimitDriver):
         totals = [Constraint(TOTAL, *total, "total") for total in state.totals.items()]
         error = next((exceptions.LimitNotSet(name, HINT.format(resource=name)) for name in missing), None)
         return base.PathLimits([*self.model.constraints(state.project_ids, limits), *totals], missing, error)
+
+    def overrides(self, state: PathState) -> Mapping[str, ActiveOverride]:
+        leaf, is_root, found = state.project_ids[0], len(state.project_ids) == 1, {}
+        for key, (until, own) in state.overrides.items():
+            if key.project_id == leaf:
+                otherwise = effective(is_root, own, state.defaults.get(key.resource), self.initial_limits)
+                found[key.resource] = ActiveOverride(until, self.limit_if_missing if otherwise is None else otherwise)
+        return found
 
     def tree_of_path(self, state: PathState) -> LimitTree:
         """The limits of a project and its ancestors."""
