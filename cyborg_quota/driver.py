@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
@@ -146,6 +147,10 @@ class DbQuotaDriver:
     def ping(self) -> bool:
         """Whether the database can be reached now. One attempt of a few seconds; raises nothing."""
         return self._database.ping()
+
+    def limit_scans(self, seconds: int) -> contextlib.AbstractContextManager[None]:
+        """In this context, statements without a timeout have one. They raise StatementTimeout."""
+        return self._database.limit_scans(seconds)
 
     def close(self) -> None:
         """Close all connections. The next call opens new ones."""

@@ -48,6 +48,10 @@ def add_projects(sql: sa.Engine, first: int, last: int, *, history: int = 0) -> 
             models.reservations,
             [_ended(number, turn) for number in range(first, last) for turn in range(history)],
         )
+        usage, row = models.quota_usages.c, models.reservations.c
+        is_its = sa.and_(usage.project_id == row.project_id, usage.resource == row.resource, usage.pod == "")
+        of_usage = sa.select(usage.id).where(is_its).scalar_subquery()
+        connection.execute(sa.update(models.reservations).where(row.usage_id == 0).values(usage_id=of_usage))
     _renew_statistics(sql, "projects", "quota_usages", "project_limits", "reservations")
 
 

@@ -50,11 +50,16 @@ class QuotaAPI:
         *,
         versions: VersionRange | None = None,
         call_ledger: CallLedger = call_directly,
+        max_limit: int = 1000,
+        statement_timeout_seconds: int = 8,
     ) -> None:
+        """``max_limit``: of the entries of a page. ``statement_timeout_seconds``: of each statement, also of lists."""
         self._engine = engine
         self._policy = rules
         self._versions = versions or VersionRange()
         self._call_ledger = call_ledger
+        self._max_limit = max_limit
+        self._statement_timeout_seconds = statement_timeout_seconds
 
     def respond(self, operation: Operation, req: falcon.Request, resp: falcon.Response, **path: str) -> None:
         """Answer one request. Raises Refused or QuotaError."""
@@ -63,7 +68,8 @@ class QuotaAPI:
         for name, value in path.items():
             _check_name(name, value)
         data = None if operation.body is None else requests.read_data(req)  # before the ledger: a client may be slow
-        self._call_ledger(functools.partial(self._respond, data=data), operation, context, req, resp, path)
+        with self._engine.limit_scans(self._statement_timeout_seconds):
+            self._call_ledger(functools.partial(self._respond, data=data), operation, context, req, resp, path)
 
     def _respond(
         self,
@@ -84,6 +90,7 @@ class QuotaAPI:
             query=requests.read_query(req, operation.query),
             body=None if operation.body is None or data is None else requests.parse_body(data, operation.body),
             url=f"{req.prefix}{req.path}",
+            max_limit=self._max_limit,
             parent_id=parent_id,
         )
         answer = operation.handler(call)

@@ -22,9 +22,6 @@ from cyborg_quota.validation import Context
 Item = TypeVar("Item")
 Json = dict[str, Any]
 
-MAX_ENTRIES: Final = 1000
-"""The maximum number of entries of a page."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Caller:
@@ -41,7 +38,7 @@ class Call:
     """A call that the policy allows. ``body`` and ``query`` agree with the schemas of the operation.
 
     ``context`` is the request context, whose ``is_admin`` follows from the policy. ``parent_id`` is the parent of the
-    project of the call, if the policy had to know it.
+    project of the call, if the policy had to know it. ``max_limit``: of the entries of a page.
     """
 
     engine: QuotaEngine
@@ -51,6 +48,7 @@ class Call:
     query: Mapping[str, Any]
     body: Any
     url: str
+    max_limit: int
     parent_id: str | None = None
     notice: str | None = None
     is_host: ClassVar[bool] = False
@@ -103,7 +101,7 @@ class Call:
     @property
     def limit(self) -> int:
         """The number of entries of a page."""
-        return min(int(self.query.get("limit", MAX_ENTRIES)), MAX_ENTRIES)
+        return min(int(self.query.get("limit", self.max_limit)), self.max_limit)
 
     def page(
         self,

@@ -35,7 +35,8 @@ def make_bare_application(
 
     ``call_ledger``: see QuotaAPI.
     """
-    return make_app(QuotaAPI(engine, Policy(conf), versions=versions, call_ledger=call_ledger))
+    options = {"max_limit": conf.api.max_limit, "statement_timeout_seconds": conf.quota.statement_timeout}
+    return make_app(QuotaAPI(engine, Policy(conf), versions=versions, call_ledger=call_ledger, **options))
 
 
 def make_application(conf: cfg.ConfigOpts, engine: QuotaEngine) -> Application:

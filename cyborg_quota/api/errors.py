@@ -23,6 +23,8 @@ RETRY_AFTER_SECONDS: Final = 5
 UNAVAILABLE: Final = "Quota is not available at the moment. Try again later."
 """The reason is only logged: it may name hosts, users and statements."""
 
+TOOK_TOO_LONG: Final = "The answer took too long. Ask for less: for one project, or for a page with fewer entries."
+
 NO_TOKEN: Final = "A valid token of Keystone is required, in the header X-Auth-Token."
 INTERNAL: Final = "An internal error has occurred."
 
@@ -84,7 +86,9 @@ def translate(error: exceptions.QuotaError) -> Refused:
     if isinstance(error, _UNAVAILABLE):
         LOG.warning("The API answers 503: %s", error)
         seconds = getattr(error, "retry_after_seconds", RETRY_AFTER_SECONDS)
-        return Refused(503, UNAVAILABLE, retry_after_seconds=seconds)
+        took_long = isinstance(error, exceptions.StatementTimeout)
+        text, code = (TOOK_TOO_LONG, "timeout") if took_long else (UNAVAILABLE, None)
+        return Refused(503, text, code, retry_after_seconds=seconds)
     LOG.error("The API answers 500: %s", error, exc_info=error)
     return Refused(500, INTERNAL)
 

@@ -395,7 +395,7 @@ PAGE: Final[dict[str, Schema]] = {
         "type": "integer",
         "minimum": 1,
         "maximum": MAX_AMOUNT,
-        "description": "The maximum number of entries; at most 1000 are returned.",
+        "description": "The maximum number of entries, if [api] max_limit (1000 by default) is not less.",
     },
     "marker": {"type": "string", "minLength": 1, "maxLength": MAX_NAME_CHARS, "description": "Start after this entry."},
 }

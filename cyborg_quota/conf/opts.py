@@ -73,7 +73,7 @@ OPTIONS: dict[str, list[cfg.Opt]] = {
             default=8,
             min=1,
             help="The timeout of one statement in MariaDB, MySQL or PostgreSQL, in seconds. After it, the connection "
-            "is closed (drivers PyMySQL and psycopg2). Audits and lists may take longer.",
+            "is closed (drivers PyMySQL and psycopg2). Audits and lists may take longer, but not in the REST API.",
         ),
         cfg.StrOpt(
             "postgresql_pool_mode",
@@ -252,6 +252,15 @@ OPTIONS: dict[str, list[cfg.Opt]] = {
             min=0,
             help="Seconds between two audits of all counters by cyborg-quota-expirer, for cyborg_quota_drift_rows. An "
             "audit reads all live reservations. 0: no audits.",
+        ),
+    ],
+    "api": [
+        cfg.IntOpt(
+            "max_limit",
+            default=1000,
+            min=1,
+            max=10_000,
+            help="The maximum number of entries of a page, also if a request asks for more.",
         ),
     ],
     "cyborg": [

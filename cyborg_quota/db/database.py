@@ -14,7 +14,7 @@ import copy
 import dataclasses
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
@@ -41,10 +41,13 @@ _CONFLICT_WAIT_SHARE: Final = 48
 class _Call(threading.local):
     """The start time of this thread's call, if the call consists of several transactions: ``with call: ...``
 
+    ``scan_seconds``: the timeout of statements that otherwise have none; None: none.
+
     (A context manager made by contextlib takes five times as long, and each attach enters it twice.)
     """
 
     began: float | None = None
+    scan_seconds: int | None = None
 
     def __enter__(self) -> None:
         self.began = time.monotonic()
@@ -188,6 +191,18 @@ class Database:
         """
         return self._call
 
+    @contextlib.contextmanager
+    def limit_scans(self, seconds: int) -> Iterator[None]:
+        """In this context, this thread's statements without a timeout (see ``untimed``) have one, and no retry.
+
+        They raise StatementTimeout. SQLite has no timeout.
+        """
+        self._call.scan_seconds = seconds
+        try:
+            yield
+        finally:
+            self._call.scan_seconds = None
+
     def write(self, work: Work[T], single_statement: Work[T | None] | None = None) -> T:
         """Run ``work(connection)`` in one transaction. Retry the whole transaction after a transient error.
 
@@ -310,6 +325,8 @@ class Database:
 
     def _may_do_again(self, error: BaseException) -> bool:
         """Retry on a read-only server only if this process has written before (a failover); else the URL is wrong."""
+        if errors.was_canceled(error) and self._call.scan_seconds is not None:
+            return False
         return errors.may_do_again(error) and (self._pool.has_written or not errors.is_read_only(error))
 
     def _is_over(self, began: float) -> bool:
@@ -318,6 +335,9 @@ class Database:
     def _run_once(self, work: Work[T], read: bool) -> T:
         connections, cached = self._acquire()
         connection = cached.connection
+        settings = self._settings
+        if settings.statement_timeout_seconds is None and self._call.scan_seconds is not None:
+            settings = dataclasses.replace(settings, statement_timeout_seconds=self._call.scan_seconds)
         has_run = False
         try:
             if cached.autocommit:
@@ -325,8 +345,8 @@ class Database:
             if read:
                 self.dialect.read_only_next(connection)
             with contextlib.ExitStack() as after_commit, connection.begin():
-                if self._settings is not self._pool.settings:
-                    limits = self.dialect.time_limits(connection, self._settings, self._pool.settings)
+                if settings is not self._pool.settings:
+                    limits = self.dialect.time_limits(connection, settings, self._pool.settings)
                     after_commit.enter_context(limits)
                 if self._pool.verify is not None:
                     self._verify(connection)

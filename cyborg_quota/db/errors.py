@@ -127,6 +127,15 @@ _TOOK_LONG: Final = frozenset({"57014", "55P03", 1205, 1317, 1969})
 """PostgreSQL: canceled, lock timeout. MariaDB: lock timeout, interrupted, max_statement_time."""
 
 
+_CANCELED: Final = frozenset({"57014", 1969})
+"""The server ended a statement at its timeout."""
+
+
+def was_canceled(error: BaseException) -> bool:
+    """Whether a statement reached its timeout."""
+    return code_of(error) in _CANCELED
+
+
 _SQLITE_READ_ONLY: Final = "attempt to write a readonly database"
 _MAY_BE_READ_ONLY: Final = {
     1290: "read-only",  # an option of the server forbids the statement; the message names the option
@@ -191,6 +200,8 @@ def translate(error: BaseException, seconds: float) -> exceptions.DatabaseError:
         return exceptions.DatabaseReadOnly(reason(error), seconds)
     if is_unreachable(error):
         return exceptions.DatabaseUnreachable(reason(error), seconds)
+    if was_canceled(error):
+        return exceptions.StatementTimeout(reason(error), seconds)
     # (A wrong password, an unknown database, a full disk: the statement could succeed after a repair.)
     is_repairable = isinstance(error, oslo_exc.DBNonExistentDatabase) or _FATAL_TEXT.search(reason(error))
     if may_do_again(error) or isinstance(error, sa_exc.TimeoutError) or is_repairable:

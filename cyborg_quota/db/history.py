@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import sqlalchemy as sa
 
 from cyborg_quota import exceptions
-from cyborg_quota.db import clock, dialects, paging, resource_providers
+from cyborg_quota.db import clock, dialects, paging, resource_providers, usages
 from cyborg_quota.db.models import reservation_changes, reservations
 from cyborg_quota.db.reservations import IS_LIVE_CLAIM, IS_OVERDUE, ROW_COLUMNS, in_group
 from cyborg_quota.types import COMMITTED, RELEASED, RESERVED, Reservation, ReservationFilter, Row, State
@@ -198,6 +198,7 @@ def _first(changes: sa.Subquery, name: str, state: State | None = None) -> sa.Su
 # --- Lists ---
 
 _RESERVATIONS = sa.select(
+    _row.id,
     _row.uuid,
     _row.project_id,
     _row.resource,
@@ -253,24 +254,39 @@ def list_by_consumer(
 
 
 def list_reservations(connection: sa.Connection, wanted: ReservationFilter) -> list[Reservation]:
-    """The reservations that match, oldest first. Raises ReservationNotFound."""
+    """The reservations that match, oldest first; of a project that was removed and added again: those since then.
+
+    Raises ReservationNotFound.
+    """
     conditions = paging.given(
-        (_row.project_id, wanted.project_id if wanted.group is None else None),
-        (_row.state, wanted.state),
-        (_row.consumer_id, wanted.consumer),
-        (_row.resource, wanted.resource),
+        (_row.state, wanted.state), (_row.consumer_id, wanted.consumer), (_row.resource, wanted.resource)
     )
-    query = _RESERVATIONS.where(*conditions).order_by(_row.id)
-    if wanted.group is not None:
-        query = query.where(sa.or_(*in_group(wanted.group, wanted.project_id)))
     if wanted.uuids is not None:
-        query = query.where(_row.uuid.in_(sorted(wanted.uuids)))
+        conditions.append(_row.uuid.in_(sorted(wanted.uuids)))
     if wanted.after is not None:
         after_id = connection.scalar(sa.select(_row.id).where(_row.uuid == wanted.after))
         if after_id is None:
             raise exceptions.ReservationNotFound(wanted.after)  # purged: an empty page would mean the end of the list
-        query = query.where(_row.id > after_id)
-    return _reservations(connection, query.limit(wanted.limit))
+        conditions.append(_row.id > after_id)
+    if wanted.group is not None:
+        parts = [_RESERVATIONS.where(*conditions, part) for part in in_group(wanted.group, wanted.project_id)]
+        in_either = sa.union_all(*parts).subquery()
+        return _reservations(connection, sa.select(in_either).order_by(in_either.c.id).limit(wanted.limit))
+    is_selective = wanted.project_id is not None or wanted.uuids is not None
+    # Sorted by an expression: for a page sorted by the id, a database may read all reservations in this order.
+    order = _row.id + sa.literal_column("0") if is_selective else _row.id
+    query = _RESERVATIONS.where(*conditions).order_by(order).limit(wanted.limit)
+    if wanted.project_id is None:
+        return _reservations(connection, query)
+    of_project = _row.project_id == wanted.project_id
+    if wanted.consumer is not None or wanted.uuids is not None:
+        return _reservations(connection, query.where(of_project))
+    # Through the usage rows of the project: of these, an index has the reservations by state.
+    usage = usages.ids_query(wanted.project_id, wanted.resource)
+    found = _reservations(connection, query.where(_row.usage_id.in_(usage)))
+    if found or connection.execute(usages.ids_query(wanted.project_id, None).limit(1)).first():
+        return found
+    return _reservations(connection, query.where(of_project))  # it was removed
 
 
 def oldest_overdue(connection: sa.Connection, grace: int) -> datetime.timedelta:

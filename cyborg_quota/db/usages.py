@@ -297,6 +297,12 @@ def claim_notified_level(connection: sa.Connection, project_id: str, resource: s
     return connection.execute(update).rowcount == 1
 
 
+def ids_query(project_id: str, resource: str | None) -> sa.Select[Any]:
+    """The query for the ids of the rows of a project that reservations name; ``resource``: only of this one."""
+    query = sa.select(_usage.id).where(_usage.project_id == project_id, COUNTS_WHOLE)
+    return query.where(*paging.given((_usage.resource, resource)))
+
+
 def is_any_held(connection: sa.Connection, project_id: str) -> bool:
     """Whether the project or a descendant has usage."""
     query = sa.select(sa.literal(1)).where(_usage.project_id == project_id, _usage.subtree != 0)

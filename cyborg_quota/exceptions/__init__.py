@@ -385,6 +385,20 @@ class LimitRefused(QuotaError, conflict="limit_refused"):
 
 
 @dataclasses.dataclass(eq=False, repr=False)
+class TooManyOverrides(
+    QuotaError,
+    conflict="too_many_overrides",
+    text="Project {project_id!r} would have more than {most} overrides of {resource!r} that have not ended. Cancel "
+    "some, or wait until they end. Nothing was changed.",
+):
+    """The maximum number of overrides of one limit is reached."""
+
+    project_id: str
+    resource: str
+    most: int
+
+
+@dataclasses.dataclass(eq=False, repr=False)
 class OverrideNotFound(NotFound, text="Override {override_id!r} was not found, or has ended. Nothing was changed."):
     """The override does not exist, has ended, or was cancelled."""
 
@@ -623,6 +637,10 @@ class DatabaseUnreachable(DatabaseUnavailable):
     or another conflict raises DatabaseUnavailable, never this subclass: the server did answer, and calls for other
     projects may succeed.
     """
+
+
+class StatementTimeout(DatabaseUnavailable):
+    """The server ended a statement at its timeout: it reads too much, or waited too long."""
 
 
 class SchemaError(DatabaseError):

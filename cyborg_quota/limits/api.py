@@ -491,7 +491,7 @@ class Limits(Subject):
         def read(connection: Connection) -> tuple[list[tuple[int, str]], list[PathState]]:
             edges = LimitTree({}, {}, projects.subtree_edges(connection, top), initial_limits)
             nodes = list(limit_tree.walk([top], edges.children_of))
-            return nodes, _read_states(connection, nodes)
+            return nodes, path_state.read_states(connection, {name for _, name in nodes})
 
         return self._subtree_rows(*self._database.read(read))
 
@@ -509,7 +509,7 @@ class Limits(Subject):
 
         def read(connection: Connection) -> tuple[list[tuple[int, str]], list[PathState], bool]:
             nodes, has_more = projects.subtree_page(connection, top, min(count, MAX_TREE_PROJECTS), last)
-            return nodes, _read_states(connection, nodes), has_more
+            return nodes, path_state.read_states(connection, {name for _, name in nodes}), has_more
 
         nodes, states, has_more = self._database.read(read)
         return self._subtree_rows(nodes, states), has_more
@@ -778,12 +778,3 @@ class Limits(Subject):
         while deleted := self._untimed.write(lambda connection: change_log.purge(connection, age)):
             purged += deleted
         return purged
-
-
-def _read_states(connection: Connection, nodes: Iterable[tuple[int, str]]) -> list[PathState]:
-    """The states of these projects, (depth, project_id)."""
-    return [
-        state
-        for names in chunks([name for _, name in nodes], path_state.MAX_PROJECTS)
-        for state in path_state.read_many(connection, names)
-    ]

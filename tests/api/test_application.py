@@ -115,6 +115,23 @@ class TestErrors(ApplicationTestCase):
         self.assertEqual(200, request.get_response(self.application).status_int)
         self.assertEqual({True}, set(seen))
 
+    def test_a_list_that_takes_too_long(self) -> None:
+        """An admin's list of all reservations waits for a lock; the engine has no timeout for it."""
+        if self.backend == "sqlite":
+            self.skipTest("SQLite has no timeout of a statement.")
+        self.conf.set_override("statement_timeout", 1, "quota")
+        self.application = server.make_application(self.conf, self.engine)
+        slow = {"mariadb": "LOCK TABLES reservations WRITE", "postgresql": "LOCK TABLE reservations"}[self.backend]
+        with fixtures.plain_engine(self.url).connect() as connection:
+            connection.exec_driver_sql(slow)
+            response = self.ask("/v2/quota_reservations")
+            if self.backend == "mariadb":
+                connection.exec_driver_sql("UNLOCK TABLES")
+        error = self.error(response)
+        self.assertEqual((503, "cyborg_quota.timeout"), (response.status_int, error["code"]), error)
+        self.assertEqual("5", response.headers["Retry-After"])
+        self.assertEqual(200, self.ask("/v2/quota_reservations").status_int)
+
     def test_the_tables_are_missing(self) -> None:
         self.fail_with(exceptions.DatabaseNotInitialized())
         self.assertEqual(503, self.ask("/v2/quotas/higgs/detail").status_int)
@@ -328,7 +345,8 @@ class TestCost(ApplicationTestCase):
 class TestMiddleware(ApplicationTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.useFixture(fx.MonkeyPatch("cyborg_quota.api.call.MAX_ENTRIES", 2))
+        self.conf.set_override("max_limit", 2, "api")
+        self.application = server.make_application(self.conf, self.engine)
 
     def test_a_page_has_a_maximum_length(self) -> None:
         for query in ("", "?limit=4"):

@@ -11,7 +11,6 @@ import shutil
 import subprocess
 from typing import Any
 
-import fixtures as fx
 import testscenarios
 import webob
 import webob.dec
@@ -85,7 +84,7 @@ class TestProxies(server.ApiTestCase):
     proxy: str
 
     def test_each_path_goes_to_its_service(self) -> None:
-        self.useFixture(fx.MonkeyPatch("cyborg_quota.api.call.MAX_ENTRIES", 2))
+        self.conf.set_override("max_limit", 2, "api")
         self.conf.set_override("enable_proxy_headers_parsing", True, "oslo_middleware")
         application = server.make_application(self.conf, self.engine)
         with server.served(application) as quota_url, server.served(cyborg) as cyborg_url:

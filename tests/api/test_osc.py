@@ -23,7 +23,7 @@ from keystoneauth1 import session, token_endpoint
 from openstack import exceptions as sdk
 from osc_lib import exceptions
 
-from cyborg_quota.api import call, openapi, schemas
+from cyborg_quota.api import openapi, schemas
 from cyborg_quota.api.operations import OPERATIONS
 from cyborg_quota.osc import quota
 from cyborg_quota.osc.base import _title
@@ -220,7 +220,8 @@ class TestCommands(OscTestCase):
             self.assertIn("unrecognized arguments: --project", error.getvalue())
 
     def test_a_list_of_several_pages(self) -> None:
-        self.patch(call, "MAX_ENTRIES", 2)
+        self.conf.set_override("max_limit", 2, "api")
+        self.application = server.make_application(self.conf, self.engine)
         all_of_them = ["detector", "elsewhere", "higgs", "physics", "simulation"]
         for limit, expected in (((), all_of_them), (("--limit", "3"), all_of_them[:3])):
             self.assertEqual(expected, [row[0] for row in self.rows(quota.ListQuota, *limit)])

@@ -242,6 +242,33 @@ class TestCost(test_limits.LimitsTestCase):
         self.assertEqual(set(), {name for name in grown if not {name, name_of(name)} & OF_SIBLINGS}, grown)
         self.assertIn("set_limit", grown)
 
+    def test_a_list_of_reservations_reads_those_of_the_project(self) -> None:
+        """Whatever the filter, and also if nothing matches: not the 20,000 of other projects, nor 2,000 others."""
+        clouds.add_projects(self.sql, 0, 500, history=40)
+        with self.sql.begin() as connection:
+            row = models.reservations.c
+            columns = [one for one in row if one.name not in ("id", "uuid", "consumer_id", "group_id")]
+            of_7 = sa.select(*columns, (row.uuid + "-again").label("uuid")).where(row.uuid == "ended-7-0")
+            once = connection.execute(of_7).mappings().one()
+            ended = [{**once, "uuid": f"more-{number}", "group_id": f"g{number}"} for number in range(2_000)]
+            connection.execute(models.reservations.insert(), ended)
+        filters: dict[str, dict[str, Any]] = {
+            "resource": {"resource": "fpga"},
+            "state": {"state": "committed"},
+            "both": {"resource": "gpu", "state": "reserved"},
+            "consumer": {"consumer": "nobody"},
+            "group": {"group": "nothing"},
+            "group, state": {"group": "group-7-1", "state": "committed"},
+            "next": {"resource": "fpga", "after": "ended-7-0"},
+        }
+
+        def call(given: dict[str, Any]) -> Call:
+            return lambda engine: engine.list_reservations(base.ADMIN, "p7", limit=5, **given)
+
+        found = self.measure({name: call(given) for name, given in filters.items()}, self.make_limited())
+        most = 2_000 if self.backend == "sqlite" else 200
+        self.assertEqual({}, {name: rows for name, rows in found.items() if sum(rows) > most})
+
     def test_usage_of_other_pods_is_not_read(self) -> None:
         """Neither by the calls that name no pod, nor by those that name another one."""
         self.add(0, SMALL, history=1)

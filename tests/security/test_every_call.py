@@ -46,6 +46,7 @@ OWN: dict[str, dict[str, Any] | None] = {
     "monitoring": None,
     "close": None,
     "ping": None,
+    "limit_scans": None,
     "location": None,
     "reserve": {"deltas": {"gpu": 1}},
     "reserve_many": {"claims": [Claim("flying", {"gpu": 1})]},

@@ -19,7 +19,7 @@ from tests import fixtures
 ROOT = pathlib.Path(__file__).parents[2]
 INPUT = ROOT / "etc/cyborg_quota/config-generator.conf"
 SAMPLE = ROOT / "etc/cyborg_quota/cyborg_quota.conf.sample"
-OUR_GROUPS = ("capacity", "cyborg", "limits", "metrics", "notices", "pods", "quota")
+OUR_GROUPS = ("api", "capacity", "cyborg", "limits", "metrics", "notices", "pods", "quota")
 """These are compared word by word. The texts of oslo.db and oslo.log differ between their releases."""
 
 

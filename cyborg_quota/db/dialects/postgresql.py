@@ -86,7 +86,8 @@ class PostgreSQL(Dialect):
         if changes:
             connection.exec_driver_sql("; ".join(changes))
         info = connection.info
-        info[_IS_PATIENT] = settings.statement_timeout_seconds is None
+        seconds, usually = settings.statement_timeout_seconds, usual.statement_timeout_seconds
+        info[_IS_PATIENT] = seconds is None or (usually is not None and seconds > usually)
         try:
             yield
         finally:
