@@ -58,6 +58,9 @@ of [quota] retry_seconds (record 0028)."""
 MOST_MOVED_ROWS_OF_ONE_WRITER: Final = 20_000
 """The same on SQLite, where charges wait for the whole import."""
 
+MAX_OVERRIDES: Final = 100
+"""The maximum number of overrides of one limit that have not ended: each is checked with each change of a limit."""
+
 _MAX_READS: Final = 3
 
 
@@ -139,26 +142,32 @@ class LimitChanges:
         *,
         dry_run: bool = False,
     ) -> list[LimitOverride]:
-        """Make an override of each of these limits. ``span``: start (None: now) and end, naive UTC.
+        """Make an override of each of these limits, or return the equal one. ``span``: start (None: now) and end.
 
-        ``dry_run``: write nothing. Raises LimitRefused (with the changes), InvalidRequest.
+        They are naive UTC. ``dry_run``: write nothing. Raises LimitRefused (with the changes), TooManyOverrides,
+        InvalidRequest.
         """
 
         def work(connection: Connection, family: Timeline) -> tuple[list[LimitOverride], RecordedChanges | None]:
             now = overrides.now(connection)
             generation = change_log.generation(connection)
-            new = [
-                LimitOverride((generation, number), project_id, resource, limit, span[0] or now, span[1], author.reason)
-                for number, (resource, limit) in enumerate(sorted(limits.items()))
-            ]
             check_span(span[0] or now, span[1], now)
+            new: list[LimitOverride] = []
+            found: list[LimitOverride] = []
+            for resource, limit in sorted(limits.items()):
+                made_at = (generation, len(new))
+                one = LimitOverride(made_at, project_id, resource, limit, span[0] or now, span[1], author.reason)
+                equal = _equal_to(one, family.overrides, has_start=span[0] is not None)
+                new += [] if equal else [one]
+                found.append(equal or one)
             changes = [made(one) for one in new]
             after = Timeline(family.tree, [*family.overrides, *new], now, (generation, 0))
+            check_number(after.overrides, new)
             self._refuse(after, changes)
             if dry_run:
-                return new, None
+                return found, None
             overrides.insert(connection, new)
-            return new, change_log.record(connection, author, changes)
+            return found, change_log.record(connection, author, changes)
 
         return self._change(functools.partial(self._allowed_parent, project_id, allow), work, dry_run=dry_run)
 
@@ -298,7 +307,7 @@ class LimitChanges:
         """Apply a document of limits and projects; returns the changes. ``dry_run``: write nothing.
 
         ``operation``: the call, for the history. The total limits follow in transactions of their own. Raises
-        LimitRefused, PodNotFound.
+        LimitRefused, TooManyOverrides, PodNotFound.
         """
 
         def work(connection: Connection) -> tuple[list[RecordedChange], RecordedChanges | None]:
@@ -309,6 +318,7 @@ class LimitChanges:
             # A limit that stays as it is may name a pod that was removed: what was exported can be imported again.
             names = {change.pod for change in changes if change.pod is not None and change.after is not None}
             pods.require(connection, sorted(names))
+            check_number(planned.overrides, planned.overrides[len(live) :])
             reasons = find_problems(self._limits, planned, changes) + _too_many(connection, changes)
             if reasons:
                 raise exceptions.LimitRefused(reasons, changes)
@@ -419,6 +429,28 @@ def check_span(starts_at: datetime.datetime, until: datetime.datetime, now: date
         raise exceptions.InvalidRequest(
             f"An override must end after it starts, not at {shown(until)} (it starts at {shown(starts_at)})."
         )
+
+
+def check_number(present: Iterable[LimitOverride], new: Iterable[LimitOverride]) -> None:
+    """Raise TooManyOverrides if a limit of which one of the ``new`` overrides is has more than MAX_OVERRIDES."""
+    numbers = collections.Counter((one.project_id, one.resource) for one in present)
+    for one in new:
+        if numbers[one.project_id, one.resource] > MAX_OVERRIDES:
+            raise exceptions.TooManyOverrides(one.project_id, one.resource, MAX_OVERRIDES)
+
+
+def _equal_to(new: LimitOverride, present: Iterable[LimitOverride], *, has_start: bool) -> LimitOverride | None:
+    """The override that has the effect of ``new``; without a start, it may have begun earlier.
+
+    It is not one in whose place another one, made later, applies during that time.
+    """
+    of_key = (one for one in present if (one.project_id, one.resource) == (new.project_id, new.resource))
+    during = [one for one in of_key if one.until > new.starts_at and one.starts_at < new.until]
+    last = during[-1] if during else None
+    if last is None or (last.limit, last.until) != (new.limit, new.until):
+        return None
+    is_same_start = last.starts_at == new.starts_at if has_start else last.starts_at <= new.starts_at
+    return last if is_same_start else None
 
 
 def made(one: LimitOverride) -> RecordedChange:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree, walk
@@ -58,6 +58,26 @@ class Timeline:
                 if moment >= self.now:
                     changed.setdefault(moment, []).append(one)
         return changed
+
+    def sweep(
+        self, changed: Mapping[datetime.datetime, Sequence[LimitOverride]]
+    ) -> Iterator[tuple[datetime.datetime, LimitTree]]:
+        """The limits that apply at each of these boundaries, in order: one tree, changed where an override is.
+
+        So each boundary costs what changes there; ``at`` costs all limits and overrides.
+        """
+        by_key: dict[UsageKey, list[LimitOverride]] = {}
+        for one in self.overrides:
+            by_key.setdefault(UsageKey(one.project_id, one.resource), []).append(one)
+        before, applying = self.tree.project_limits, dict(self.tree.project_limits)
+        tree = dataclasses.replace(self.tree, project_limits=applying)
+        for moment in sorted(changed):
+            for key in {UsageKey(one.project_id, one.resource) for one in changed[moment]}:
+                limits = [one.limit for one in by_key[key] if one.starts_at <= moment < one.until]
+                limit = limits[-1] if limits else before.get(key)
+                applying.pop(key, None)
+                applying.update({} if limit is None else {key: limit})
+            yield moment, tree
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -125,12 +145,12 @@ def problems(
     overrides = [one for one in timeline.overrides if one.project_id in family and ResourceKey(one.resource) in keys]
     relevant = dataclasses.replace(timeline, overrides=overrides)
     changed = relevant.by_boundary()
-    for moment in sorted(changed):
+    for moment, limits in relevant.sweep(changed):
         owners = {one.project_id for one in changed[moment]}
         affected = owners & checked
         if others := owners - checked:
             affected |= _related(timeline.tree, others) & checked
-        for problem in model.problems(relevant.at(moment), sorted(affected), keys):
+        for problem in model.problems(limits, sorted(affected), keys):
             if problem not in seen:
                 seen.add(problem)
                 when = "" if moment == timeline.now else f" ({_when(moment, changed[moment], timeline.new_from)})"

@@ -10,7 +10,7 @@ import jsonschema
 
 from cyborg_quota import Inventory, exceptions
 from cyborg_quota.api import schemas
-from cyborg_quota.limits import api
+from cyborg_quota.limits import api, changes
 from cyborg_quota.types import MAX_AMOUNT, TOTAL
 from tests import base
 from tests.api import server
@@ -155,6 +155,20 @@ class TestConflicts(RefusalTestCase):
             found += [one["project_id"] for one in answer["quotas"]]
             path = f"/v2/quotas?marker={found[-1]}" if "quotas_links" in answer else None
         self.assertEqual(sorted(server.TREE), found)
+
+    def test_too_many_overrides(self) -> None:
+        self.patch(changes, "MAX_OVERRIDES", 1)
+        body: dict[str, Any] = {"override": {"quota": {"gpu": 21}, "until": "2999-01-01T00:00:00Z"}}
+        ids = set()
+        for _ in range(2):
+            made = self.ask("/v2/quotas/higgs/overrides", server.ADMIN, "POST", json=body)
+            ids.add((made.status_int, made.json["overrides"][0]["id"]))
+        self.assertEqual([201], [status for status, _ in ids], ids)
+        body["override"]["quota"]["gpu"] = 22
+        refused = self.ask("/v2/quotas/higgs/overrides", server.ADMIN, "POST", json=body)
+        [error] = refused.json["errors"]
+        self.assertEqual((409, "cyborg_quota.too_many_overrides"), (refused.status_int, error["code"]))
+        self.assertIn("'higgs' would have more than 1 overrides of 'gpu'", error["detail"])
 
     def test_pages_of_overrides(self) -> None:
         for limit in (21, 22, 23):

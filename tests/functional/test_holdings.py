@@ -32,7 +32,7 @@ class TestHoldings(test_limits.LimitsTestCase):
         for project_id, resource, days in (
             ("overridden", "fpga", -1),
             ("used", "gpu", -1),
-            ("used", "gpu", -1),
+            ("used", "gpu", -0.5),
             ("later", "gpu", 1),
             ("ended", "gpu", -1),
         ):

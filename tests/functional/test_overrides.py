@@ -11,6 +11,7 @@ from unittest import mock
 
 from cyborg_quota import exceptions
 from cyborg_quota.db import overrides as tables
+from cyborg_quota.limits import changes as limit_changes
 from cyborg_quota.limits.models import Flat
 from cyborg_quota.limits.sources.config import ConfigLimitDriver, NoopLimitDriver
 from cyborg_quota.limits.sources.keystone import KeystoneLimitDriver
@@ -70,6 +71,41 @@ class OverridesTestCase(test_limits.LimitsTestCase):
         self.assertEqual([], self.blockers(project_id, usage.available) if usage.available > 0 else [])
         self.assertEqual([project_id], self.blockers(project_id, max(usage.available, 0) + 1))
         return usage.available
+
+
+class TestNumber(OverridesTestCase):
+    def test_an_equal_one_is_returned(self) -> None:
+        """Without a start, it may have begun earlier. One in whose place another applies is made again."""
+        self.set("p", 5)
+        first = self.override("p", 8, -1, 3)
+        self.assertEqual(first, self.override("p", 8, -1, 3))
+        until = self.time(3)
+        [again] = self.admin.set_overrides(base.ADMIN, {"gpu": 8}, "p", until)
+        self.assertEqual((first, self.time(-1)), (again.id, again.starts_at))
+        both = self.admin.set_overrides(base.ADMIN, {"fpga": 1, "gpu": 8}, "p", until, start=self.time(-1))
+        self.assertEqual(first, both[1].id)
+        others = [self.override("p", *span) for span in ((8, 0, 3), (9, -1, 3), (8, -1, 4), (8, -1, 3))]
+        self.assertEqual(4, len({first, both[0].id, *others}) - 2)
+        self.assertEqual([], history_replay.differences(self.engine))
+
+    def test_the_maximum(self) -> None:
+        """Of a limit; the ended ones do not count. An import is refused too."""
+        self.set("p", 5)
+        self.set("q", 5)
+        for number in range(limit_changes.MAX_OVERRIDES):
+            self.override("p", 6, number + 1, number + 2)
+        before = self.rows()
+        error = self.assertRaises(exceptions.TooManyOverrides, self.override, "p", 6, 0, 1)
+        self.assertEqual(("p", "gpu", 100), (error.project_id, error.resource, error.most))
+        entry = {"resource": "gpu", "limit": 7, "until": (self.time(500)).isoformat()}
+        document = {"projects": [{"id": "p", "overrides": [entry]}]}
+        self.assertRaises(exceptions.TooManyOverrides, self.admin.import_limits, base.ADMIN, document)
+        self.assertEqual(before, self.rows())
+        self.override("p", 6, 50, 51)  # (an equal one)
+        self.override("p", 6, 0, 1, "fpga")
+        self.override("q", 6, 0, 1)
+        self.let_hours_pass(2.5)
+        self.override("p", 6, 200, 201)
 
 
 class TestSpan(OverridesTestCase):

@@ -61,6 +61,32 @@ class TestCost(unittest.TestCase):
         self.assertEqual(1, self.model.checked)
 
 
+class CountedOverride(LimitOverride):
+    """Counts how often the start of any of them is read."""
+
+    reads = 0
+
+    def __getattribute__(self, name: str) -> object:
+        CountedOverride.reads += name == "starts_at"
+        return super().__getattribute__(name)
+
+
+class TestSweep(unittest.TestCase):
+    def reads(self, number: int) -> int:
+        """Check a change of a parent with this number of children, each with an override."""
+        children = [f"c{index}" for index in range(number)]
+        parents: dict[str, str | None] = {"top": None, **dict.fromkeys(children, "top")}
+        tree = LimitTree({}, {UsageKey("top", "gpu"): 10**6}, parents, InitialLimits())
+        spans = [(NOW + index * MINUTE, NOW + (index + 1) * MINUTE) for index in range(number)]
+        overrides = [CountedOverride((1, index), children[index], "gpu", 2, *spans[index]) for index in range(number)]
+        CountedOverride.reads = 0
+        self.assertEqual([], problems(CountingModel(), Timeline(tree, overrides, NOW), ["top"], GPU))
+        return CountedOverride.reads
+
+    def test_the_cost_grows_with_the_number_of_overrides(self) -> None:
+        self.assertLess(self.reads(400), 3 * self.reads(200))
+
+
 class TestEveryViolationIsFound(unittest.TestCase):
     """Random trees: a change is refused exactly if the model finds a violation at one of the boundaries."""
 
