@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cyborg_quota.limits.timeline import LimitSet
     from cyborg_quota.replay.simulation import Comparison, Outcome
     from cyborg_quota.replay.traces import Trace
+    from cyborg_quota.types.limits import Violation
 
 LEDGER: Final = "ledger"
 COLUMNS: Final = (
@@ -100,8 +101,8 @@ def present_limits(run: base.Run) -> LimitSet:
     return LimitSet(stored.tree, driver.model, run.conf.limits.missing == "unlimited", stored.overrides, totals)
 
 
-def _limit_sets(run: base.Run, content: object) -> tuple[LimitSet, LimitSet, list[str]]:
-    """The present limits, the new ones, and the sentences with which the enforcement model refuses the new ones."""
+def _limit_sets(run: base.Run, content: object) -> tuple[LimitSet, LimitSet, list[Violation]]:
+    """The present limits, the new ones, and why the enforcement model refuses the new ones."""
     from cyborg_quota.db import overrides as override_rows
     from cyborg_quota.limits import changes as limit_changes
     from cyborg_quota.limits import document

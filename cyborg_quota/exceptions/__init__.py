@@ -22,6 +22,7 @@ from cyborg_quota.safe_repr import amounts, safe_repr
 if TYPE_CHECKING:
     from cyborg_quota.types import Over, RecordedChange
     from cyborg_quota.types.capacity import CapacityOver
+    from cyborg_quota.types.limits import MaySee, Violation
 
 MOST_VIOLATIONS: Final = 20
 """The most violations that a message names. A call may have thousands of claims; ``overs`` has all of them."""
@@ -374,13 +375,20 @@ class LimitRefused(QuotaError, conflict="limit_refused"):
     """The enforcement model forbids the change. Nothing was changed.
 
     ``problems``: one sentence for each violation; the message has the first MAX_SHOWN. ``changes``: the changes that an
-    import would have made.
+    import would have made. ``violations``: what the sentences are made of.
     """
 
     MAX_SHOWN: Final = 10
 
-    def __init__(self, problems: Sequence[str], changes: Sequence[RecordedChange] = ()) -> None:
-        self.problems, self.changes = list(problems), list(changes)
+    def __init__(
+        self,
+        violations: Sequence[Violation],
+        changes: Sequence[RecordedChange] = (),
+        may_see: MaySee = lambda _project_id, _parent_id: True,
+    ) -> None:
+        """``may_see``: the projects that the caller may see; the sentences do not name others (I8)."""
+        self.violations, self.changes = list(violations), list(changes)
+        self.problems = [one.sentence(may_see) for one in violations]
         super().__init__(f"Not allowed: {listed(self.problems, self.MAX_SHOWN)}. Nothing was changed.")
 
 

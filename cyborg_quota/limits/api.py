@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from cyborg_quota import exceptions, policy, validation
@@ -96,6 +98,15 @@ class Limits(Subject):
             raise exceptions.LimitsReadOnly(self._source.set_where)
         return self._source
 
+    @contextlib.contextmanager
+    def _told(self, context: Context) -> Iterator[None]:
+        """Make the sentences of a LimitRefused for this caller: without the ids of projects that it may not see."""
+        try:
+            yield
+        except exceptions.LimitRefused as refused:
+            may_see = functools.partial(self._authority.allows, context, policy.GET)
+            raise exceptions.LimitRefused(refused.violations, refused.changes, may_see) from None
+
     @property
     def _changes(self) -> LimitChanges:
         """What changes limits. Raises LimitsReadOnly."""
@@ -180,7 +191,8 @@ class Limits(Subject):
         project_id = validation.check_name("project_id", project_id)
         parent_id = validation.optional_name("parent_id", parent_id)
         self.require_own_tree()
-        self._changes.set_parent(project_id, parent_id, self._author(context, reason), **is_new)
+        with self._told(context):
+            self._changes.set_parent(project_id, parent_id, self._author(context, reason), **is_new)
 
     @admin_call
     def remove_project(self, context: Context, project_id: str, *, reason: str | None = None) -> None:
@@ -346,7 +358,8 @@ class Limits(Subject):
             if pod is not None and new:  # (after the checks, so that the error reveals no pod)
                 self._driver.require_pod(pod)
 
-        self._changes.set_limits(project_id, keys, author, allow)
+        with self._told(context):
+            self._changes.set_limits(project_id, keys, author, allow)
 
     def _may_set(self, context: Context, action: str, project_id: str, parent_id: str | None) -> None:
         if not self._authority.may_set(context, project_id, parent_id):
@@ -651,14 +664,15 @@ class Limits(Subject):
         }
         validation.refuse_unknown(checked, self._resources)
         span = (None if start is None else validation.moment("start", start), validation.moment("until", until))
-        return self._changes.set_overrides(
-            named,
-            checked,
-            span,
-            Author() if dry_run else self._author(context, reason),
-            lambda parent_id: self._may_set(context, "set_overrides", named, parent_id),
-            dry_run=dry_run,
-        )
+        with self._told(context):
+            return self._changes.set_overrides(
+                named,
+                checked,
+                span,
+                Author() if dry_run else self._author(context, reason),
+                lambda parent_id: self._may_set(context, "set_overrides", named, parent_id),
+                dry_run=dry_run,
+            )
 
     @admin_call
     def list_overrides(
@@ -690,9 +704,10 @@ class Limits(Subject):
         """
         named = validation.override_ids(ids)
         author = self._author(context, reason)
-        return self._changes.cancel_overrides(
-            named, author, lambda *project: self._authority.may_set(context, *project)
-        )
+        with self._told(context):
+            return self._changes.cancel_overrides(
+                named, author, lambda *project: self._authority.may_set(context, *project)
+            )
 
     # --- export and import ---
 

@@ -41,7 +41,7 @@ from cyborg_quota.types import (
     TotalLimit,
     UsageKey,
 )
-from cyborg_quota.types.limits import shown
+from cyborg_quota.types.limits import Violation, shown
 
 T = TypeVar("T")
 
@@ -60,6 +60,12 @@ MOST_MOVED_ROWS_OF_ONE_WRITER: Final = 20_000
 
 MAX_OVERRIDES: Final = 100
 """The maximum number of overrides of one limit that have not ended: each is checked with each change of a limit."""
+
+_LEVELS: Final = "project {child} would lie at level {level}; at most {most} are possible"
+_ROWS: Final = (
+    "the {moved} projects that would be moved have {rows} usage rows, and one import may move {most} (one for each "
+    "resource, and for each resource in each pod); import the tree in several files"
+)
 
 _MAX_READS: Final = 3
 
@@ -502,16 +508,13 @@ def _take(counts: collections.Counter[Any], key: object) -> bool:
     return True
 
 
-def _too_many(connection: Connection, changes: Iterable[RecordedChange]) -> list[str]:
+def _too_many(connection: Connection, changes: Iterable[RecordedChange]) -> list[Violation]:
     moved = {str(change.project_id) for change in changes if change.action == "move project"}
     rows = len(usages.row_ids(connection, moved))
     most = MOST_MOVED_ROWS if dialects.of(connection).max_writers != 1 else MOST_MOVED_ROWS_OF_ONE_WRITER
     if rows <= most:
         return []
-    return [
-        f"the {len(moved)} projects that would be moved have {rows} usage rows, and one import may move "
-        f"{most} (one for each resource, and for each resource in each pod); import the tree in several files"
-    ]
+    return [Violation(_ROWS, None, None, {"moved": len(moved), "rows": rows, "most": most})]
 
 
 def _write(connection: Connection, known: Collection[UsageKey], changes: Iterable[RecordedChange]) -> None:
@@ -531,7 +534,7 @@ def _write(connection: Connection, known: Collection[UsageKey], changes: Iterabl
     moves.place_all(connection, placed["add project"], placed["move project"])
 
 
-def find_problems(limits: DatabaseLimitDriver, after: Timeline, changes: Iterable[RecordedChange]) -> list[str]:
+def find_problems(limits: DatabaseLimitDriver, after: Timeline, changes: Iterable[RecordedChange]) -> list[Violation]:
     """The violations of the enforcement model and of MAX_DEPTH by these changes, now or in the future; each once."""
     tree = after.tree
     placed = {change.project_id for change in changes if change.resource is None and change.project_id is not None}
@@ -548,19 +551,18 @@ def find_problems(limits: DatabaseLimitDriver, after: Timeline, changes: Iterabl
         left = limited_ids - affected if key in keys else limited_ids
         if left:
             reasons += timeline.problems(limits.model, after, left, [key])
-    return list(dict.fromkeys(reasons))
+    return list({str(one): one for one in reasons}.values())
 
 
-def _too_deep(after: LimitTree, placed: set[str]) -> list[str]:
+def _too_deep(after: LimitTree, placed: set[str]) -> list[Violation]:
     if not placed:
         return []
     problems = []
     for project_id in after.projects:
         path = after.path(project_id)
         if len(path) == MAX_DEPTH + 1 and not placed.isdisjoint(path):
-            problems.append(
-                f"project {project_id} would lie at level {MAX_DEPTH + 1}; at most {MAX_DEPTH} are possible"
-            )
+            figures = {"level": MAX_DEPTH + 1, "most": MAX_DEPTH}
+            problems.append(Violation(_LEVELS, path[1], project_id, figures, above=path[2]))
     return problems
 
 

@@ -9,9 +9,17 @@ from typing import Final
 
 from cyborg_quota.limits.limit_tree import LimitTree
 from cyborg_quota.types import UNLIMITED, Constraint, ResourceKey, Scope, UsageKey
+from cyborg_quota.types.limits import Violation
 
 _LEVELS: Final = 2
 """The number of levels of strict_two_level."""
+
+_UNLIMITED: Final = "{child} cannot be unlimited in {key}: the limit of its parent {parent} is {limit}"
+_SUM: Final = (
+    "the limits in {key} of the children of {parent} would sum up to {total}; the limit of {parent} is {limit}"
+)
+_EXCEEDED: Final = "the limit of {child} in {key} would be {given}; the limit of its parent {parent} is {limit}"
+_TOO_DEEP: Final = "{parent} cannot be there: the enforcement model strict_two_level has two levels"
 
 
 class EnforcementModel(abc.ABC):
@@ -21,10 +29,8 @@ class EnforcementModel(abc.ABC):
     """Whether the limit of a project includes the usage of its descendants."""
 
     @abc.abstractmethod
-    def problems(self, tree: LimitTree, projects: Collection[str], keys: Collection[ResourceKey]) -> list[str]:
-        """The violations of the model in ``tree`` at these projects, as sentences without a full stop.
-
-        ``keys``: of these limits.
+    def problems(self, tree: LimitTree, projects: Collection[str], keys: Collection[ResourceKey]) -> list[Violation]:
+        """The violations of the model in ``tree`` at these projects. ``keys``: of these limits.
 
         A violation that involves several projects is listed at each of them. Other projects are not checked: limits
         that another model permitted there must not prevent a change here. When the limit of one project is set,
@@ -51,7 +57,7 @@ class Flat(EnforcementModel):
 
     bounds_subtree = False
 
-    def problems(self, tree: LimitTree, projects: Collection[str], keys: Collection[ResourceKey]) -> list[str]:
+    def problems(self, tree: LimitTree, projects: Collection[str], keys: Collection[ResourceKey]) -> list[Violation]:
         return []
 
 
@@ -65,7 +71,7 @@ class StrictHierarchy(EnforcementModel):
     set below the present usage; then nothing more can be reserved.
     """
 
-    def problems(self, tree: LimitTree, projects: Collection[str], keys: Collection[ResourceKey]) -> list[str]:
+    def problems(self, tree: LimitTree, projects: Collection[str], keys: Collection[ResourceKey]) -> list[Violation]:
         parents = set(projects) | {
             parent for project_id in projects if (parent := tree.parents.get(project_id)) is not None
         }
@@ -76,23 +82,17 @@ class StrictHierarchy(EnforcementModel):
             for problem in self._problems_of_children(tree, parent, key)
         ]
 
-    def _problems_of_children(self, tree: LimitTree, parent: str, key: ResourceKey) -> list[str]:
+    def _problems_of_children(self, tree: LimitTree, parent: str, key: ResourceKey) -> list[Violation]:
         children = tree.children_of.get(parent, ())
         parent_limit = tree.limit(parent, *key)
         if not children or parent_limit is None or parent_limit == UNLIMITED:
             return []
         limits = {child: tree.limit(child, *key) for child in children}
-        problems = [
-            f"{child} cannot be unlimited in {key}: the limit of its parent {parent} is {parent_limit}"
-            for child, limit in limits.items()
-            if limit == UNLIMITED
-        ]
+        figures = {"key": key, "limit": parent_limit}
+        problems = [Violation(_UNLIMITED, parent, child, figures) for child in children if limits[child] == UNLIMITED]
         total = sum(limit for limit in limits.values() if limit is not None and limit != UNLIMITED)
         if total > parent_limit:
-            problems.append(
-                f"the limits in {key} of the children of {parent} would sum up to {total}; the limit of "
-                f"{parent} is {parent_limit}"
-            )
+            problems.append(Violation(_SUM, parent, None, {**figures, "total": total}))
         return problems
 
 
@@ -102,12 +102,12 @@ class StrictTwoLevel(EnforcementModel):
     The usage of a parent and its children together is limited by the limit of the parent.
     """
 
-    def problems(self, tree: LimitTree, projects: Collection[str], keys: Collection[ResourceKey]) -> list[str]:
+    def problems(self, tree: LimitTree, projects: Collection[str], keys: Collection[ResourceKey]) -> list[Violation]:
         problems = []
         pairs = set()
         for project_id in sorted(projects):
             if len(tree.path(project_id)) - 1 + tree.height(project_id) > _LEVELS:
-                problems.append(f"{project_id} cannot be there: the enforcement model strict_two_level has two levels")
+                problems.append(Violation(_TOO_DEEP, project_id))
             parent_id = tree.parents.get(project_id)
             if parent_id is not None:
                 pairs.add((parent_id, project_id))
@@ -119,8 +119,6 @@ class StrictTwoLevel(EnforcementModel):
                     continue
                 if limit == UNLIMITED or limit > parent_limit:
                     shown = "unlimited" if limit == UNLIMITED else limit
-                    problems.append(
-                        f"the limit of {child} in {key} would be {shown}; the limit of its parent {parent} is "
-                        f"{parent_limit}"
-                    )
+                    figures = {"key": key, "limit": parent_limit, "given": shown}
+                    problems.append(Violation(_EXCEEDED, parent, child, figures))
         return problems

@@ -14,7 +14,7 @@ from typing import Final
 from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree, walk
 from cyborg_quota.limits.models import EnforcementModel, Flat
 from cyborg_quota.types import TOTAL, UNLIMITED, Constraint, LimitOverride, ResourceKey, UsageKey
-from cyborg_quota.types.limits import shown
+from cyborg_quota.types.limits import Violation, shown
 
 _MAX_NAMED: Final = 3
 """The most overrides that one sentence names."""
@@ -131,7 +131,7 @@ class LimitSet:
 
 def problems(
     model: EnforcementModel, timeline: Timeline, projects: Collection[str], keys: Collection[ResourceKey]
-) -> list[str]:
+) -> list[Violation]:
     """The violations at these projects: of the limits without overrides, and at each boundary. Each is listed once.
 
     At a boundary, only what begins or ends there is checked: other violations are found without overrides, or at an
@@ -139,7 +139,7 @@ def problems(
     project of such an override; or, if that is not one of ``projects``, about those that are related to it.
     """
     found = model.problems(timeline.tree, projects, keys)
-    seen = set(found)
+    seen = set(map(str, found))
     checked = set(projects)
     family = _related(timeline.tree, checked)
     overrides = [one for one in timeline.overrides if one.project_id in family and ResourceKey(one.resource) in keys]
@@ -151,11 +151,11 @@ def problems(
         if others := owners - checked:
             affected |= _related(timeline.tree, others) & checked
         for problem in model.problems(limits, sorted(affected), keys):
-            if problem not in seen:
-                seen.add(problem)
+            if str(problem) not in seen:
+                seen.add(str(problem))
                 when = "" if moment == timeline.now else f" ({_when(moment, changed[moment], timeline.new_from)})"
-                found.append(problem + when)
-    return found
+                found.append(dataclasses.replace(problem, when=when))
+    return [dataclasses.replace(one, above=timeline.tree.parents.get(one.parent or "")) for one in found]
 
 
 def _when(moment: datetime.datetime, overrides: Iterable[LimitOverride], new_from: tuple[int, int] | None) -> str:

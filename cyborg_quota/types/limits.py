@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from cyborg_quota.types import MAX_REASON_CHARS, UNLIMITED, Author, HistoryEntry, RecordedChange, UsageKey, Value
 
@@ -56,6 +56,39 @@ def shown(moment: datetime.datetime) -> str:
     """A time (naive UTC) in a message: 2026-12-01T08:00Z, with seconds only if there are some."""
     precision = "auto" if moment.second or moment.microsecond else "minutes"
     return f"{moment.isoformat(timespec=precision)}Z"
+
+
+MaySee = Callable[[str, "str | None"], bool]
+"""Whether somebody may see a project, given with its parent."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Violation:
+    """A rule of an enforcement model that limits in a tree do not keep.
+
+    ``kind``: the sentence without a full stop, with {parent}, {child} and the names of ``figures`` in their places.
+    ``parent``, ``child``: the ids of the projects that it names; a reader who may not see a project does not get its
+    id. ``above``: the parent of ``parent``. ``when``: from when on it would be violated; empty: from now on.
+    """
+
+    kind: str
+    parent: str | None
+    child: str | None = None
+    figures: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    above: str | None = None
+    when: str = ""
+
+    def sentence(self, may_see: MaySee = lambda _project_id, _parent_id: True) -> str:
+        """The sentence for a reader who may see these projects."""
+        is_parent_seen = self.parent is None or may_see(self.parent, self.above)
+        is_child_seen = self.child is None or may_see(self.child, self.parent)
+        names = {
+            "parent": self.parent if is_parent_seen else "another project",
+            "child": self.child if is_child_seen else "a child",
+        }
+        return self.kind.format(**names, **self.figures) + self.when
+
+    __str__ = sentence
 
 
 def reason_of(author: Author, change: RecordedChange) -> str | None:

@@ -156,6 +156,27 @@ class TestConflicts(RefusalTestCase):
             path = f"/v2/quotas?marker={found[-1]}" if "quotas_links" in answer else None
         self.assertEqual(sorted(server.TREE), found)
 
+    def test_a_refused_limit_names_no_grandchild(self) -> None:
+        """The manager of physics may set the limit of higgs, and does not see detector, which is below it."""
+        manager, detector = "mia@physics:manager,member,reader", "/v2/quotas/detector"
+        self.assertEqual(404, self.ask(detector, manager).status_int)
+        for project_id in ("physics", "higgs", "detector"):
+            self.engine.limits.set_limit(base.ADMIN, "gpu", -1, project_id)
+        told = {}
+        for token in (manager, server.ADMIN):
+            refused = self.ask("/v2/quotas/higgs", token, "PUT", json={"quota": {"gpu": 9}})
+            span = {"quota": {"gpu": 9}, "until": "2999-01-01T00:00:00Z"}
+            of_span = self.ask("/v2/quotas/higgs/overrides", token, "POST", json={"override": span})
+            self.assertEqual((409, 409), (refused.status_int, of_span.status_int))
+            [error], [error_of_span] = refused.json["errors"], of_span.json["errors"]
+            self.assertEqual("cyborg_quota.limit_refused", error["code"])
+            self.assertEqual(error["detail"], error_of_span["detail"])
+            told[token] = error["detail"]
+        sentence = (
+            "Not allowed: {} cannot be unlimited in gpu: the limit of its parent higgs is 9. Nothing was changed."
+        )
+        self.assertEqual({manager: sentence.format("a child"), server.ADMIN: sentence.format("detector")}, told)
+
     def test_too_many_overrides(self) -> None:
         self.patch(changes, "MAX_OVERRIDES", 1)
         body: dict[str, Any] = {"override": {"quota": {"gpu": 21}, "until": "2999-01-01T00:00:00Z"}}

@@ -16,6 +16,7 @@ from cyborg_quota.limits import document
 from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree
 from cyborg_quota.limits.models import Flat, StrictHierarchy
 from cyborg_quota.types import ResourceKey
+from cyborg_quota.types.limits import Violation
 from tests import base, fixtures
 from tests.functional import test_limits
 
@@ -59,7 +60,7 @@ class ImportTestCase(test_limits.LimitsTestCase):
 class SlowModel(StrictHierarchy):
     """An enforcement model that takes as long as in a large cloud."""
 
-    def problems(self, tree: LimitTree, projects: Collection[str], keys: Collection[ResourceKey]) -> list[str]:
+    def problems(self, tree: LimitTree, projects: Collection[str], keys: Collection[ResourceKey]) -> list[Violation]:
         time.sleep(1.6)
         return super().problems(tree, projects, keys)
 

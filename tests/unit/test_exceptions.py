@@ -12,6 +12,7 @@ from oslotest import base
 from cyborg_quota import Over, exceptions
 from cyborg_quota.exceptions import listed
 from cyborg_quota.types.capacity import CapacityOver
+from cyborg_quota.types.limits import Violation
 
 ERRORS = (
     exceptions.OverQuota([Over("p", "gpu", "project", 1, 2, 0, 1)]),
@@ -65,7 +66,7 @@ class TestTexts(base.BaseTestCase):
         """The message counts those that it does not name; a program has all of them."""
         for count, expected in ((1, ""), (10, ""), (11, "; and 1 more"), (999, "; and 989 more")):
             problems = [f"child {number} has more than parent" for number in range(count)]
-            error = exceptions.LimitRefused(problems)
+            error = exceptions.LimitRefused([Violation(problem, None) for problem in problems])
             self.assertEqual(problems, error.problems)
             named = "; ".join(problems[:10])
             self.assertEqual(f"Not allowed: {named}{expected}. Nothing was changed.", str(error))

@@ -12,6 +12,7 @@ from cyborg_quota.limits.limit_tree import InitialLimits, LimitTree
 from cyborg_quota.limits.models import EnforcementModel, StrictHierarchy, StrictTwoLevel
 from cyborg_quota.limits.timeline import Timeline, problems
 from cyborg_quota.types import LimitOverride, ResourceKey, UsageKey
+from cyborg_quota.types.limits import Violation
 
 NOW = datetime.datetime(2026, 12, 1)
 MINUTE = datetime.timedelta(minutes=1)
@@ -24,7 +25,7 @@ class CountingModel(StrictHierarchy):
     def __init__(self) -> None:
         self.checked = 0
 
-    def problems(self, tree: LimitTree, projects: Collection[str], keys: Collection[ResourceKey]) -> list[str]:
+    def problems(self, tree: LimitTree, projects: Collection[str], keys: Collection[ResourceKey]) -> list[Violation]:
         self.checked += len(projects)
         return super().problems(tree, projects, keys)
 
@@ -100,11 +101,11 @@ class TestEveryViolationIsFound(unittest.TestCase):
             timeline = random_timeline(choice)
             changed = choice.sample(timeline.tree.projects, choice.choice((1, 2, 7)))
             expected = {
-                problem
+                str(problem)
                 for limits in (timeline.tree, *map(timeline.at, [NOW, *timeline.by_boundary()]))
                 for problem in model.problems(limits, changed, GPU)
             }
-            found = {problem.split(" (from ")[0] for problem in problems(model, timeline, changed, GPU)}
+            found = {str(problem).split(" (from ")[0] for problem in problems(model, timeline, changed, GPU)}
             self.assertEqual(expected, found, seed)
             refused += bool(found)
         self.assertTrue(100 < refused < 300, refused)

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """An enforcement model: the limits of the children may sum up to twice the limit of their parent."""
 
-from cyborg_quota.limits.models import EnforcementModel
+from cyborg_quota.limits.models import EnforcementModel, Violation
 from cyborg_quota.types import UNLIMITED
+
+TOO_MUCH = "the children of {parent} would get {total} of {key}; twice its limit is {most}"
 
 
 class Overbooking(EnforcementModel):
@@ -16,5 +18,5 @@ class Overbooking(EnforcementModel):
                 most = tree.limit(parent, *key)
                 total = sum(tree.limit(child, *key) or 0 for child in tree.children_of.get(parent, ()))
                 if most not in (None, UNLIMITED) and total > 2 * most:
-                    found.append(f"the children of {parent} would get {total} of {key}; twice its limit is {2 * most}")
+                    found.append(Violation(TOO_MUCH, parent, figures={"total": total, "key": key, "most": 2 * most}))
         return found
