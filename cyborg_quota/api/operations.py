@@ -203,6 +203,7 @@ _BY_HAND: Final = (
         policy.OVER,
         quotas.list_over,
         answer="OverList",
+        query=schemas.PAGE,
         errors=(409,),
     ),
     Operation(
@@ -225,6 +226,7 @@ _BY_HAND: Final = (
         policy.TOTALS,
         totals.get_totals,
         answer="Totals",
+        query=schemas.PAGE,
         errors=(409,),
     ),
     Operation(

@@ -158,9 +158,10 @@ COMPONENTS: Final[dict[str, Schema]] = {
                 ),
                 "The total limit of each resource that has one.",
             ),
+            "quota_links": {"type": "array", "items": ref("Link")},
             "warnings": _WARNINGS,
         },
-        optional=("warnings",),
+        optional=("quota_links", "warnings"),
     ),
     "SetTotals": object_of(
         {
@@ -215,7 +216,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "subtree": COUNT,
         }
     ),
-    "OverList": list_of("over", ref("Over"), paged=False),
+    "OverList": list_of("over", ref("Over")),
     "Node": object_of(
         {
             "project_id": NAME,

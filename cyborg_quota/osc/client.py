@@ -26,14 +26,15 @@ class QuotaClient:
     def __init__(self, manager: Any) -> None:
         self.manager = manager
 
-    def pages(self, name: str, path: str, limit: int | None = None, **query: Any) -> Iterator[dict[str, Any]]:
-        """The entries of a list, of all its pages or at most ``limit``."""
+    def pages(self, name: str, path: str, limit: int | None = None, **query: Any) -> Iterator[Any]:
+        """The entries of a list, or the items of an object, of all its pages or at most ``limit``."""
         return itertools.islice(self._entries(name, path, limit=limit, **query), limit)
 
-    def _entries(self, name: str, path: str, **query: Any) -> Iterator[dict[str, Any]]:
+    def _entries(self, name: str, path: str, **query: Any) -> Iterator[Any]:
         while True:
             answer = self.call("GET", path, **query)
-            yield from answer[name]
+            found = answer[name]
+            yield from found.items() if isinstance(found, dict) else found
             links = answer.get(f"{name}_links")
             if not links:
                 return

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import datetime
 import functools
-import itertools
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -109,7 +108,7 @@ def _list(
         columns = (*_OWN_LIMITS, *_HELD)
     run.noun = "exceeded limit" if over else "project" if tree else "usage" if usage else "limit"
     if over:
-        rows: Any = itertools.islice(run.client.call("GET", "/quota_over")["over"], limit)
+        rows: Any = run.client.pages("over", "/quota_over", limit)
     elif tree:
         nodes = run.client.pages("tree", f"{run.client.path(**owner)}/tree", limit, marker=marker)
         rows = (row for node in nodes for row in (_resources(node) if node["quota"] else [node]))
@@ -152,7 +151,7 @@ def _show(run: Run, *, usage: bool, default: bool, total: bool, pod: str | None,
     if total:
         if pod is not None or owner["project"] is not None:
             raise exceptions.CommandError("--total cannot be combined with a project or with --pod.")
-        return Table(_TOTALS, _resources(run.client.call("GET", "/quota_totals")))
+        return Table(_TOTALS, _resources({"quota": dict(run.client.pages("quota", "/quota_totals"))}))
     if default and pod is not None:
         raise exceptions.CommandError("--default cannot be combined with --pod: a pod has no default limits.")
     part = "/detail" if usage else "/defaults" if default else ""

@@ -81,8 +81,9 @@ def usage_rows(usage: PodUsage) -> list[tuple[Any, ...]]:
     return [(usage.pod, resource, use.capacity, use.used, *measured) for resource, use in sorted(usage.usage.items())]
 
 
-def _usages(caller: Any, name: str | None) -> list[tuple[Any, ...]]:
-    return [row for usage in caller.engine.pods.list_usages(caller.elevated, name) for row in usage_rows(usage)]
+def _usages(caller: Any, name: str | None, **page: Any) -> list[tuple[Any, ...]]:
+    rows = [row for usage in caller.engine.pods.list_usages(caller.elevated, name) for row in usage_rows(usage)]
+    return paging.page(rows, itemgetter(0, 1), **page)
 
 
 _LISTED: Final = (
@@ -244,10 +245,18 @@ OPERATIONS: Final = (
         """,
         "cyborg-quota pod usage list pod1",
         _usages,
-        (Argument("name", nargs="?", rest="pod", metavar="POD", help="only this pod"),),
+        (Argument("name", nargs="?", rest="pod", metavar="NAME", help="only this pod"), *paging.paging("pod", "POD")),
         USAGE,
         words="pod usage list",
-        route=Route("GET", "/v2/quota_pod_usages", policy.PODS, "usages", "PodUsage", errors=(404,)),
+        route=Route(
+            "GET",
+            "/v2/quota_pod_usages",
+            policy.PODS,
+            "usages",
+            "PodUsage",
+            lambda row: paging.in_one_word(word for word in row[:2] if word is not None),
+            errors=(404,),
+        ),
     ),
     Operation(
         """Print the pod of a project; bind the project to a pod if needed.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import datetime
 import http.client
 import io
 import itertools
@@ -26,6 +27,7 @@ from cyborg_quota.cyborg.ledger_guard import LedgerGuard
 from cyborg_quota.db import models
 from cyborg_quota.engine import QuotaEngine
 from cyborg_quota.types import TOTAL, HistoryEntry
+from cyborg_quota.types.capacity import ResourceUse
 from tests import base, clouds, fixtures
 from tests.api import server
 from tests.functional import test_pages
@@ -353,6 +355,45 @@ class TestMiddleware(ApplicationTestCase):
             answer = self.ask(f"/v2/quotas{query}").json
             self.assertEqual(2, len(answer["quotas"]))
             self.assertIn("limit=2&marker=elsewhere", answer["quotas_links"][0]["href"])
+
+    def test_every_list_has_at_most_as_many_entries(self) -> None:
+        """Also if nothing was asked for; and its links lead to all of them."""
+        admin, pods, capacity = self.engine.limits, self.engine.pods, self.engine.capacity
+        for name in ("north", "south", "west"):
+            pods.add(base.ADMIN, name)
+            pods.set_usage(base.ADMIN, name, {"gpu": ResourceUse(8, 3)})
+            capacity.add_provider(base.ADMIN, name)
+            capacity.set_inventories(base.ADMIN, name, {"gpu": Inventory(8)})
+            self.engine.register_resource(name)
+        admin.set_total_limits(base.ADMIN, {"fpga": 0, "gpu": 1, "north": 2})
+        for project_id in ("detector", "elsewhere"):
+            admin.set_limit(base.ADMIN, "gpu", 0, project_id)
+        for limit in (1, 2, 3):
+            admin.set_overrides(base.ADMIN, {"gpu": limit}, "higgs", datetime.datetime(2999, 1, 1))
+        for path, member, least in (
+            ("/v2/quotas", "quotas", 5),
+            ("/v2/quotas/physics/tree", "tree", 4),
+            ("/v2/quotas/higgs/history", "history", 3),
+            ("/v2/quotas/higgs/overrides", "overrides", 3),
+            ("/v2/quota_over", "over", 3),
+            ("/v2/quota_totals", "quota", 3),
+            ("/v2/quota_reservations", "reservations", 4),
+            ("/v2/quota_resources", "resources", 5),
+            ("/v2/quota_projects", "projects", 5),
+            ("/v2/quota_providers", "providers", 3),
+            ("/v2/quota_capacity", "capacity", 3),
+            ("/v2/quota_pods", "pods", 3),
+            ("/v2/quota_pod_usages", "usages", 3),
+        ):
+            found: list[Any] = []
+            url = path
+            while url:
+                answer = self.ask(url).json
+                self.assertLessEqual(len(answer[member]), 2, url)
+                found += answer[member]
+                url = answer[f"{member}_links"][0]["href"] if f"{member}_links" in answer else ""
+            self.assertGreaterEqual(len(found), least, path)
+            self.assertEqual(len(found), len({str(one) for one in found}), path)
 
     def test_a_link_behind_a_proxy(self) -> None:
         self.conf.set_override("enable_proxy_headers_parsing", True, "oslo_middleware")

@@ -46,6 +46,21 @@ class TestDocument(base.BaseTestCase):
         self.assertGreater(len(found), 20)
         self.assertEqual([], [pair for pair in found if pair[1] not in document["components"][pair[0]]])
 
+    def test_each_list_has_pages(self) -> None:
+        """Those of the resources of one project, and the report on capacity, are no lists."""
+        components = yaml.safe_load(openapi.FILE.read_text())["components"]["schemas"]
+        lists = set()
+        for call in OPERATIONS:
+            is_read = call.answer is not None and call.method == "GET" and call.name != "capacity_show"
+            members = components[str(call.answer)]["properties"] if is_read else {}
+            for name, schema in members.items():
+                is_list = schema.get("type") == "array" and name != "warnings" and not name.endswith("_links")
+                if is_list or call.name == "get_total_quota":
+                    lists.add(call.name)
+                    self.assertLessEqual({"limit", "marker"}, set(call.query), call.name)
+                    self.assertTrue([one for one in members if one.endswith("_links")], call.name)
+        self.assertLessEqual({"list_over", "get_total_quota", "pod_usage_list", "override_list", "pod_list"}, lists)
+
     def test_each_call_has_a_rule_and_is_named_by_its_rule(self) -> None:
         """The operations of the policy sample are those of the API."""
         documented = {

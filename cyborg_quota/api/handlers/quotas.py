@@ -11,8 +11,9 @@ from cyborg_quota.api.call import Call, Json, moment, render
 from cyborg_quota.api.errors import Refused
 from cyborg_quota.api.handlers.history import parse_time
 from cyborg_quota.limits import operations
+from cyborg_quota.surface import paging
 from cyborg_quota.types import TOTAL, UNLIMITED, Headroom, Over, Usage, UsageRecord
-from cyborg_quota.types.limits import Holding
+from cyborg_quota.types.limits import Holding, TreeRow
 
 _DEFAULTS_UNKNOWN: Final = (
     "The default limits are not known here, because the limit driver cannot list them. "
@@ -68,18 +69,24 @@ def _list_quotas_in_pod(call: Call, pod: str) -> Json:
 
 def list_over(call: Call) -> Json:
     """GET /v2/quota_over"""
-    rows = call.engine.limits.list_over(call.elevated)
-    over = [
-        {
-            "project_id": None if row.project_id == TOTAL else row.project_id,
-            "resource": row.resource,
-            "limit": row.limit,
-            "in_use": row.used,
-            "subtree": row.subtree,
-        }
-        for row in rows
-    ]
-    return {"over": over}
+    rows = paging.page(
+        call.engine.limits.list_over(call.elevated),
+        lambda row: (row.project_id, row.resource),
+        limit=call.limit + 1,
+        after=paging.in_words(call.query["marker"]) if "marker" in call.query else None,
+        resource=None,
+    )
+    return call.page("over", rows, _over, lambda row: paging.in_one_word((row.project_id, row.resource)))
+
+
+def _over(row: TreeRow) -> Json:
+    return {
+        "project_id": None if row.project_id == TOTAL else row.project_id,
+        "resource": row.resource,
+        "limit": row.limit,
+        "in_use": row.used,
+        "subtree": row.subtree,
+    }
 
 
 def preview(call: Call) -> Json:
