@@ -51,6 +51,11 @@ def refused(engine: QuotaEngine) -> None:
         engine.reserve(P7, {"gpu": 2})
 
 
+def another_end() -> datetime.datetime:
+    """(An override that is equal to another one is not added.)"""
+    return UNTIL + datetime.timedelta(seconds=next(NUMBERS))
+
+
 def cancel_override(engine: QuotaEngine) -> None:
     [*_, newest], _ = engine.limits.list_overrides(base.ADMIN, "p7")
     engine.limits.cancel_overrides(base.ADMIN, [newest.id])
@@ -98,7 +103,7 @@ OWN: dict[str, Call] = {
     "set_limit": lambda engine: engine.limits.set_limit(base.ADMIN, "gpu", 1, "p7"),
     "unset_limit": lambda engine: engine.limits.unset_limit(base.ADMIN, "gpu", "p7"),
     "set_limits": lambda engine: engine.limits.set_limits(base.ADMIN, {"gpu": 1}, "p7"),
-    "set_overrides": lambda engine: engine.limits.set_overrides(base.ADMIN, {"gpu": 1}, "p7", UNTIL),
+    "set_overrides": lambda engine: engine.limits.set_overrides(base.ADMIN, {"gpu": 1}, "p7", another_end()),
     "cancel_overrides": cancel_override,
 }
 """The calls of a project's user, of the administrator of its parent, and those of an admin for one project or for the
@@ -188,6 +193,8 @@ class TestCost(test_limits.LimitsTestCase):
             if "OVERRIDE" in path:
                 [*_, newest], _ = engine.limits.list_overrides(base.ADMIN, "p7")
                 path = path.replace("OVERRIDE", newest.id)
+            if "override" in (body or {}):
+                body = {"override": {**body["override"], "until": another_end().isoformat()}}
             options = {} if body is None else {"json": body}
             request = webob.Request.blank(path, method=method, headers={"X-Auth-Token": token}, **options)
             response = request.get_response(application)

@@ -300,7 +300,7 @@ class TestTheTable(EveryCallTestCase):
             "allow_unknown_limits", "with_headroom", "reason", "since", "marker", "ids", "start", "until",
             "provider", "amounts", "expected", "known_as", "replaced", "redacted", "replace", "to_project",
             "bundle", "consumers",  # (of list_by_consumer, which is an administrator's)
-            "subject", "user_id",  # (of history; the second one is an administrator's)
+            "seconds", "subject", "user_id",  # (of history; the second one is an administrator's)
             "pod", "projects",  # (only a name that the policy rule allows; a number of list_pod_limits)
         }  # fmt: skip
         for kind in (QuotaEngine, Limits):
