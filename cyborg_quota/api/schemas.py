@@ -6,12 +6,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from cyborg_quota.surface.operations import BOOLEAN, COUNT, INTEGER, NAME, TEXT, TIME, Schema, described, nullable
+from cyborg_quota.surface.operations import (
+    BOOLEAN,
+    COUNT,
+    INTEGER,
+    NAME,
+    REASON,
+    TEXT,
+    TIME,
+    Schema,
+    described,
+    nullable,
+)
 from cyborg_quota.types import (
     MAX_AMOUNT,
     MAX_LIMIT,
-    MAX_NAME_CHARS,
-    MAX_REASON_CHARS,
     STATES,
     UNLIMITED,
 )
@@ -39,7 +48,7 @@ def _by_resource(schema: Schema, description: str) -> Schema:
     return {
         "type": "object",
         "description": description,
-        "propertyNames": {"type": "string", "minLength": 1, "maxLength": MAX_NAME_CHARS},
+        "propertyNames": NAME,
         "additionalProperties": schema,
     }
 
@@ -64,12 +73,7 @@ _LIMIT: Final[Schema] = {
 }
 _AMOUNT: Final[Schema] = {"type": "integer", "minimum": 1, "maximum": MAX_AMOUNT}
 _FORCE_PROJECT: Final = described(BOOLEAN, "Do not ask Keystone whether the project exists.")
-_REASON: Final[Schema] = {
-    "type": "string",
-    "minLength": 1,
-    "maxLength": MAX_REASON_CHARS,
-    "description": "Why the limits are changed: one line, for the history.",
-}
+_REASON: Final = described(REASON, "Why the limits are changed: one line, for the history.")
 _WARNINGS: Final = described(
     {"type": "array", "items": TEXT},
     "A sentence for each resource that was set, if the limits now add up to more than exists; for an admin.",
@@ -398,7 +402,7 @@ PAGE: Final[dict[str, Schema]] = {
         "maximum": MAX_AMOUNT,
         "description": "The maximum number of entries, if [api] max_limit (1000 by default) is not less.",
     },
-    "marker": {"type": "string", "minLength": 1, "maxLength": MAX_NAME_CHARS, "description": "Start after this entry."},
+    "marker": described(NAME, "Start after this entry."),
 }
 PROJECT: Final[dict[str, Schema]] = {"project_id": described(NAME, "Only this project.")}
 POD: Final[dict[str, Schema]] = {

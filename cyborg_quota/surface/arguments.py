@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from cyborg_quota.exceptions import InvalidRequest
 from cyborg_quota.surface.operations import NAME, Argument, Schema
-from cyborg_quota.types import MAX_AMOUNT, MAX_LIMIT, MAX_REASON_CHARS
+from cyborg_quota.surface.operations import REASON as REASON_SCHEMA
+from cyborg_quota.types import MAX_AMOUNT, MAX_LIMIT
 from cyborg_quota.validation import MAX_EXPIRE_SECONDS
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,100}", re.ASCII)
@@ -161,14 +162,13 @@ FORCE_PROJECT: Final = Argument(
 )
 """For a command whose project Keystone must know, if it is configured."""
 
-_REASON: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": MAX_REASON_CHARS}
 REASON: Final = Argument(
     "--reason",
-    schema=_REASON,
+    schema=REASON_SCHEMA,
     metavar="TEXT",
     help="why, for `history list`, where the project's users can read it (required by [limits] require_reason)",
 )
-CAPACITY_REASON: Final = Argument("--reason", schema=_REASON, metavar="TEXT", help="why, for `history list`")
+CAPACITY_REASON: Final = Argument("--reason", schema=REASON_SCHEMA, metavar="TEXT", help="why, for `history list`")
 
 
 _AGE = re.compile(r"([0-9]{1,9})([smhdw])", re.ASCII)

@@ -15,16 +15,41 @@ from operator import attrgetter, itemgetter, methodcaller
 from typing import Any, Final, NamedTuple
 
 from cyborg_quota.surface import formats
-from cyborg_quota.types import MAX_NAME_CHARS
+from cyborg_quota.types import MAX_NAME_BYTES, MAX_NAME_CHARS, MAX_REASON_CHARS
 
 Schema = dict[str, Any]
 
-NAME: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": MAX_NAME_CHARS}
+_CONTROL: Final = r"\u0000-\u001f\u007f-\u009f\u2028\u2029\ud800-\udfff"
+_BLANK: Final = r" \u00a0\u1680\u2000-\u200a\u202f\u205f\u3000"
+_INSIDE: Final = f"[^{_CONTROL}]"
+_EDGE: Final = f"[^{_CONTROL}{_BLANK}]"
+_SHORT: Final = MAX_NAME_BYTES // 4
+# The patterns of what validation.py accepts, for clients: requests.py leaves them out, and validation.py says in words
+# what is wrong. A name with characters of four bytes must be shorter.
+NAME: Final[Schema] = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": MAX_NAME_CHARS,
+    "pattern": f"^(?=(.{{1,{_SHORT}}}|[\\u0000-\\uffff]+)$){_EDGE}({_INSIDE}*{_EDGE})?$",
+}
+REASON: Final[Schema] = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": MAX_REASON_CHARS,
+    "pattern": f"^{_INSIDE}*{_EDGE}{_INSIDE}*$",
+}
 TEXT: Final[Schema] = {"type": "string"}
 BOOLEAN: Final[Schema] = {"type": "boolean"}
 INTEGER: Final[Schema] = {"type": "integer"}
 COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
-TIME: Final[Schema] = {"type": "string", "format": "date-time", "maxLength": 64}
+_HOUR: Final = "([01][0-9]|2[0-3]):[0-5][0-9]"
+TIME: Final[Schema] = {
+    "type": "string",
+    "format": "date-time",
+    "maxLength": 64,
+    "pattern": "^(19[7-9][0-9]|[2-9][0-9]{3})-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
+    f"T{_HOUR}(:[0-5][0-9](\\.([0-9]{{3}}|[0-9]{{6}}))?)?(Z|[+-]{_HOUR})?$",
+}
 
 
 def nullable(schema: Schema) -> Schema:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import calendar
 import json
 import re
 from typing import Any
@@ -15,9 +16,11 @@ from oslotest import base
 from schemathesis import GenerationMode
 from schemathesis.core.failures import FailureGroup
 
-from cyborg_quota import policy
+from cyborg_quota import exceptions, policy, validation
 from cyborg_quota.api import openapi, schemas
+from cyborg_quota.api.handlers import history
 from cyborg_quota.api.operations import OPERATIONS
+from cyborg_quota.surface.operations import NAME, REASON, TIME
 from tests.api import server
 
 EXAMPLES = {GenerationMode.POSITIVE: 8, GenerationMode.NEGATIVE: 4}
@@ -45,6 +48,54 @@ class TestDocument(base.BaseTestCase):
         found = set(re.findall(r'"\$ref": "#/components/(\w+)/(\w+)"', json.dumps(document)))
         self.assertGreater(len(found), 20)
         self.assertEqual([], [pair for pair in found if pair[1] not in document["components"][pair[0]]])
+
+    def test_a_text_that_a_schema_permits_is_accepted(self) -> None:
+        """And no other, except names of many characters of four bytes, and a line feed at the end."""
+        tricky = "aZ0/=,. \t\n\x00\x1f\x7f\x85\xa0\u00e4\u1680\u2028\u2029\u200b\u3000\ud800\uffff\U0001f600"
+        texts = hypothesis.strategies.text(hypothesis.strategies.sampled_from(tricky), max_size=8)
+        repeated = hypothesis.strategies.builds("".join, hypothesis.strategies.lists(texts, max_size=60))
+        kinds = {
+            "name": (NAME, lambda text: validation.check_name("name", text)),
+            "reason": (REASON, lambda text: validation.author_of(server.base.ADMIN, text)),
+        }
+
+        def check(text: str) -> None:
+            for kind, (schema, accept) in kinds.items():
+                is_accepted = True
+                try:
+                    accept(text)
+                except exceptions.InvalidRequest:
+                    is_accepted = False
+                is_permitted = jsonschema.Draft202012Validator(schema).is_valid(text)
+                if not text.endswith("\n") and (is_permitted or (len(text) <= 190 and text == text.strip())):
+                    self.assertEqual(is_permitted, is_accepted, (kind, text))
+
+        for one in ("a", "\U0001f600" * 191, "\U0001f600" * 192, "\u00e4" * 255, "a" * 256, "a b", " a", "a\u3000"):
+            check(one)
+        settings = hypothesis.settings(SETTINGS, max_examples=300)
+        settings(hypothesis.given(repeated)(check))()
+
+    def test_a_time_that_a_schema_permits_is_accepted(self) -> None:
+        """Also on Python 3.10, which knows fractions of 3 and of 6 digits only."""
+        permits = jsonschema.Draft202012Validator(TIME).is_valid
+        for text in (
+            "2026-01-31T08:00:00Z",
+            "2026-01-31T08:00",
+            "2999-12-31T23:59:59.123+05:30",
+            "1970-01-01T00:00:00",
+        ):
+            self.assertTrue(permits(text), text)
+        times = hypothesis.strategies.from_regex(TIME["pattern"])
+
+        def check(text: str) -> None:
+            day = text[:10]
+            if text.endswith("\n") or int(day[8:]) > calendar.monthrange(int(day[:4]), int(day[5:7]))[1]:
+                return  # (the format date-time has no 31 February)
+            history.parse_time("until", text)
+
+        hypothesis.settings(SETTINGS, max_examples=200)(hypothesis.given(times)(check))()
+        for text in ("2026-01-31", "2026-01-31T24:00Z", "2026-01-31T08:00:60Z", "2026-01-31T08:00:00.1Z", "now", ""):
+            self.assertFalse(permits(text), text)
 
     def test_each_list_has_pages(self) -> None:
         """Those of the resources of one project, and the report on capacity, are no lists."""
