@@ -86,9 +86,8 @@ def translate(error: exceptions.QuotaError) -> Refused:
     if isinstance(error, _UNAVAILABLE):
         LOG.warning("The API answers 503: %s", error)
         seconds = getattr(error, "retry_after_seconds", RETRY_AFTER_SECONDS)
-        took_long = isinstance(error, exceptions.StatementTimeout)
-        text, code = (TOOK_TOO_LONG, "timeout") if took_long else (UNAVAILABLE, None)
-        return Refused(503, text, code, retry_after_seconds=seconds)
+        reason = (TOOK_TOO_LONG, "timeout") if isinstance(error, exceptions.StatementTimeout) else (UNAVAILABLE,)
+        return Refused(503, *reason, retry_after_seconds=seconds)
     LOG.error("The API answers 500: %s", error, exc_info=error)
     return Refused(500, INTERNAL)
 

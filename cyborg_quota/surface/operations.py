@@ -23,14 +23,13 @@ _CONTROL: Final = r"\u0000-\u001f\u007f-\u009f\u2028\u2029\ud800-\udfff"
 _BLANK: Final = r" \u00a0\u1680\u2000-\u200a\u202f\u205f\u3000"
 _INSIDE: Final = f"[^{_CONTROL}]"
 _EDGE: Final = f"[^{_CONTROL}{_BLANK}]"
-_SHORT: Final = MAX_NAME_BYTES // 4
 # The patterns of what validation.py accepts, for clients: requests.py leaves them out, and validation.py says in words
 # what is wrong. A name with characters of four bytes must be shorter.
 NAME: Final[Schema] = {
     "type": "string",
     "minLength": 1,
     "maxLength": MAX_NAME_CHARS,
-    "pattern": f"^(?=(.{{1,{_SHORT}}}|[\\u0000-\\uffff]+)$){_EDGE}({_INSIDE}*{_EDGE})?$",
+    "pattern": f"^(?=(.{{1,{MAX_NAME_BYTES // 4}}}|[\\u0000-\\uffff]+)$){_EDGE}({_INSIDE}*{_EDGE})?$",
 }
 REASON: Final[Schema] = {
     "type": "string",

@@ -80,13 +80,9 @@ class Violation:
 
     def sentence(self, may_see: MaySee = lambda _project_id, _parent_id: True) -> str:
         """The sentence for a reader who may see these projects."""
-        is_parent_seen = self.parent is None or may_see(self.parent, self.above)
-        is_child_seen = self.child is None or may_see(self.child, self.parent)
-        names = {
-            "parent": self.parent if is_parent_seen else "another project",
-            "child": self.child if is_child_seen else "a child",
-        }
-        return self.kind.format(**names, **self.figures) + self.when
+        parent = self.parent if self.parent is None or may_see(self.parent, self.above) else "another project"
+        child = self.child if self.child is None or may_see(self.child, self.parent) else "a child"
+        return self.kind.format(parent=parent, child=child, **self.figures) + self.when
 
     __str__ = sentence
 

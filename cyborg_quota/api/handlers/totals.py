@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
-from typing import Final
-
 from cyborg_quota.api.call import Call, Json
 from cyborg_quota.api.errors import Refused
 from cyborg_quota.api.handlers.quotas import with_warnings
@@ -16,11 +13,9 @@ def get_totals(call: Call) -> Json:
     """GET /v2/quota_totals: none if another service or a file stores the limits."""
     after = call.marker or ""
     totals = [one for one in call.engine.limits.list_total_limits(call.elevated) if one.resource > after]
-    page = call.page("quota", sorted(totals, key=_resource), _total, _resource)
+    totals.sort(key=lambda one: one.resource)
+    page = call.page("quota", totals, _total, lambda one: one.resource)
     return {**page, "quota": {name: total for one in page["quota"] for name, total in one.items()}}
-
-
-_resource: Final = attrgetter("resource")
 
 
 def _total(one: TotalLimit) -> Json:
