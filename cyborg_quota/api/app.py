@@ -115,7 +115,7 @@ class QuotaAPI:
         rule = operation.rule
         if not operation.is_of_project:
             if rule is not None and not self._policy.permits(rule, context):
-                raise Refused(403, "The policy does not allow you to make this call.")
+                raise errors.forbidden(rule)
             return None
         project_id = path["project_id"]
         parent_id = None
@@ -125,7 +125,7 @@ class QuotaAPI:
         if self._policy.permits(rule, context, project_id, parent_id):
             return parent_id
         if self._policy.permits(policy.GET, context, project_id, parent_id):
-            raise Refused(403, "The policy does not allow you to make this call.")
+            raise errors.forbidden(rule)
         raise errors.project_not_found(project_id)
 
 

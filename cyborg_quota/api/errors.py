@@ -68,6 +68,11 @@ class Refused(falcon.HTTPError):
         self.more = more
 
 
+def forbidden(rule: str) -> Refused:
+    """The error for a caller whom this policy rule does not allow the call."""
+    return Refused(403, f"The policy does not allow you to make this call (rule {rule}).")
+
+
 def project_not_found(project_id: str) -> Refused:
     """The error for a project that the caller may not see, whether it exists or not (I8)."""
     return Refused(404, f"Project {project_id} was not found.")
@@ -78,7 +83,7 @@ def translate(error: exceptions.QuotaError) -> Refused:
     if isinstance(error, exceptions.InvalidRequest):
         return Refused(400, _message(error))
     if isinstance(error, exceptions.NotAuthorized):
-        return Refused(403, "The policy does not allow you to make this call.")
+        return Refused(403, f"The policy does not allow you to make this call: it needs {error.needs}.")
     if isinstance(error, exceptions.NotFound):
         return Refused(404, str(error))
     if error.conflict:

@@ -19,11 +19,12 @@ LOG = logging.getLogger(__name__)
 def make_application() -> deploy.Application:
     """Read the configuration and create the application, without I/O to the database.
 
-    Raises cfg.Error, ConfigurationError.
+    If the configuration is invalid, print why, and end the worker so that its server does not start it again.
     """
-    conf = loading.load_service("cyborg-quota-api")
-    engine = cyborg_quota.make_engine(conf)
-    application = deploy.make_application(conf, engine)
+    with loading.exit_if_invalid("cyborg-quota-api"):
+        conf = loading.load_service("cyborg-quota-api")
+        engine = cyborg_quota.make_engine(conf)
+        application = deploy.make_application(conf, engine)
     LOG.info("cyborg_quota %s, REST API: ledger %s.", cyborg_quota.__version__, engine.location)
     return application
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cyborg_quota.cli import base
@@ -16,7 +16,7 @@ from cyborg_quota.surface.operations import Argument
 if TYPE_CHECKING:
     from cyborg_quota.cyborg.diff import Difference, Report
 
-COLUMNS = ("arq", "problem", "instance", "source", "charged", "attached")
+COLUMNS = ("arq", "problem", "instance", "source", "charged", "attached", "result")
 
 
 def _seconds(text: str) -> float:
@@ -36,7 +36,8 @@ class Reconcile(base.Lister):
 
     With --heal, changes the ledger to match Cyborg's records, regardless of the
     limits: charges what is attached and not charged, releases what is charged and
-    not attached, and prints the changes. On a cloud that ran before the quota was
+    not attached. It says how many differences were repaired, and the column
+    result says which. On a cloud that ran before the quota was
     installed, `reconcile --heal --force` charges all attached accelerators.
 
     Only charges with the [cyborg] source of this Cyborg are changed. Charges of
@@ -93,11 +94,12 @@ class Reconcile(base.Lister):
         report = reconciler.find()
         for resource_class, reason in sorted(records.uncounted.items()):
             self.print_message(f"resource class {resource_class} is not counted: {reason}")
-        differences = report.differences
+        differences, done = report.differences, set()
         if differences and parsed_args.heal:
             with base.progress_bar(len(differences), "accelerators") as progress:
-                differences = reconciler.heal(report, force=parsed_args.force, progress=progress)
-            self._report_failed(report, differences)
+                changed = reconciler.heal(report, force=parsed_args.force, progress=progress)
+            done = {difference.arq for difference in changed if difference.problem != "released, not charged"}
+            differences = [*changed, *self._report_repaired(report, changed, done)]
         elif differences:
             self.status = REFUSED
         self._report_others(report)
@@ -109,8 +111,9 @@ class Reconcile(base.Lister):
                 difference.sources,
                 diff.format_amounts(difference.before),
                 diff.format_amounts(difference.after),
+                "repaired" if difference.arq in done else "not repaired",
             )
-            for difference in differences
+            for difference in sorted(differences, key=lambda difference: difference.arq)
         ]
 
     def _report_others(self, report: Report) -> None:
@@ -135,12 +138,18 @@ class Reconcile(base.Lister):
                 f"{omitted} further differences are not listed. Run the command again when those above are repaired."
             )
 
-    def _report_failed(self, report: Report, repaired: Sequence[Difference]) -> None:
-        done = {difference.arq for difference in repaired if difference.problem != "released, not charged"}
-        failed = sum(difference.is_own and difference.arq not in done for difference in report.differences)
+    def _report_repaired(
+        self, report: Report, changed: Sequence[Difference], done: Collection[str]
+    ) -> list[Difference]:
+        """Say what was repaired. Returns the differences that were not even changed. ``done``: the repaired ARQs."""
+        own = [difference for difference in report.differences if difference.is_own]
+        failed = sum(difference.arq not in done for difference in own)
+        self.print_message(f"repaired: {len(done)} differences.")
         if failed:
             self.status = REFUSED
             self.print_message(f"{failed} differences were not repaired; the log has the reasons.")
+        tried = {difference.arq for difference in changed}
+        return [difference for difference in report.differences if difference.arq not in tried]
 
 
 def wait(seconds: float) -> None:

@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from oslo_config import cfg
 from oslo_log import log as logging
 
+from cyborg_quota import exceptions
 from cyborg_quota.conf import opts
 
 PROJECT: Final = "cyborg_quota"
@@ -17,6 +20,10 @@ PROJECT: Final = "cyborg_quota"
 
 CONFIG_FILES: Final = "OS_CYBORG_QUOTA_CONFIG_FILES"
 """The environment variable that names the configuration files of a WSGI application, which has no arguments."""
+
+
+_APP_LOAD_ERROR: Final = 4
+"""gunicorn's Arbiter.APP_LOAD_ERROR."""
 
 
 def load_service(name: str) -> cfg.ConfigOpts:
@@ -30,6 +37,17 @@ def load_service(name: str) -> cfg.ConfigOpts:
     load(conf, [part for path in paths if path for part in ("--config-file", path)])
     logging.setup(conf, name)
     return conf
+
+
+@contextlib.contextmanager
+def exit_if_invalid(name: str) -> Iterator[None]:
+    """Print an error of the configuration as one line, and exit with the status that tells gunicorn to end."""
+    try:
+        yield
+    except (cfg.Error, exceptions.ConfigurationError) as error:
+        text = safe_message(error) if isinstance(error, cfg.Error) else str(error)
+        print(f"{name}: {' '.join(text.split())}", file=sys.stderr)
+        raise SystemExit(_APP_LOAD_ERROR) from None
 
 
 def load(conf: cfg.ConfigOpts, arguments: Sequence[str], prog: str = PROJECT, **more: Any) -> cfg.ConfigOpts:

@@ -124,6 +124,8 @@ def _error(answer: Any) -> rows.QuotaAPIError:
         [error] = answer.json()["errors"]
         return kind(str(error["detail"]), error.get("request_id"))
     except (ValueError, KeyError, TypeError):
+        if status == 404:  # (the API of quota always explains a 404)
+            return kind(_("This Cyborg serves no quota API."))
         return kind(_("The quota service answered HTTP %d.") % status)
 
 

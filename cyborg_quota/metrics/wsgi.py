@@ -11,5 +11,6 @@ import cyborg_quota
 from cyborg_quota.conf import loading
 from cyborg_quota.metrics import exporter
 
-_conf = loading.load_service("cyborg-quota-metrics")
-application = exporter.make_application(_conf, cyborg_quota.make_engine(_conf))
+with loading.exit_if_invalid("cyborg-quota-metrics"):
+    _conf = loading.load_service("cyborg-quota-metrics")
+    application = exporter.make_application(_conf, cyborg_quota.make_engine(_conf))

@@ -83,6 +83,8 @@ def _message(answer: Any) -> str:
         request_id = error.get("request_id")
         return f"{error['detail']} (HTTP {answer.status_code}{f', {request_id}' if request_id else ''})"
     except (ValueError, KeyError, TypeError):
+        if answer.status_code == 404:  # (the API of quota always explains a 404)
+            return "This Cyborg serves no quota API (HTTP 404)."
         return f"The service answered HTTP {answer.status_code} {answer.reason}."
 
 

@@ -8,7 +8,11 @@ import http.client
 import io
 import itertools
 import json
+import os
+import pathlib
 import socket
+import subprocess
+import sys
 import urllib.parse
 from typing import Any
 from unittest import mock
@@ -19,7 +23,7 @@ import webob
 from keystonemiddleware import auth_token
 
 import cyborg_quota
-from cyborg_quota import Inventory, exceptions
+from cyborg_quota import Inventory, exceptions, policy
 from cyborg_quota.api import deploy, openapi, requests
 from cyborg_quota.cyborg import ledger_guard
 from cyborg_quota.cyborg.bind_tracker import BindTracker
@@ -94,6 +98,34 @@ class TestErrors(ApplicationTestCase):
         header = openapi.document()["components"]["responses"]["ServiceUnavailable"]["headers"]["Retry-After"]
         jsonschema.validate(int(response.headers["Retry-After"]), header["schema"])
         self.assertEqual(401, self.ask("/v2/quotas/higgs/detail", token="").status_int)
+
+    def test_a_refusal_names_the_policy_rule(self) -> None:
+        for method, path, token, rule in (
+            ("PUT", "/v2/quotas/higgs", READER, policy.RULE),
+            ("GET", "/v2/quotas", READER, policy.LIST),
+            ("PUT", "/v2/quota_defaults", MANAGER, policy.DEFAULTS),
+        ):
+            error = self.error(self.ask(path, token, method, json={"quota": {"gpu": 1}}))
+            expected = f"The policy does not allow you to make this call (rule {rule})."
+            self.assertEqual((403, expected), (error["status"], error["detail"]))
+
+    def test_a_wrong_value_of_an_option(self) -> None:
+        """gunicorn ends with one sentence; it was a traceback of 60 lines for each worker."""
+        conf = pathlib.Path(self.useFixture(fx.TempDir()).path) / "cyborg_quota.conf"
+        conf.write_text("[quota]\nretry_seconds = soon\n")
+        program = pathlib.Path(sys.executable).with_name("gunicorn")
+        ended = subprocess.run(
+            [program, "--bind=127.0.0.1:0", "--workers=1", "cyborg_quota.api.wsgi:application"],
+            env={**os.environ, "OS_CYBORG_QUOTA_CONFIG_FILES": str(conf)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        self.assertNotIn("Traceback", ended.stderr)
+        [sentence] = [line for line in ended.stderr.splitlines() if line.startswith("cyborg-quota-api: ")]
+        self.assertIn("retry_seconds", sentence)
+        self.assertNotEqual(0, ended.returncode)
 
     def test_a_slow_body_occupies_no_slot(self) -> None:
         """In Cyborg's API: a member who sends a body slowly does not keep others from the ledger."""

@@ -46,10 +46,10 @@ class OscTestCase(server.ApiTestCase):
         lines = self.run_as(who, kind, *arguments)[0].splitlines()
         return [" ".join(line.replace("|", " | ").split()) for line in lines if not line.startswith("+")]
 
-    def run_as(self, who: str, kind: Any, *arguments: str) -> tuple[str, int]:
+    def run_as(self, who: str, kind: Any, *arguments: str, application: Any = None) -> tuple[str, int]:
         """Run a command as a user whom Keystone does not let list projects: what is no project is sent as an id.
 
-        Returns the output and the exit status.
+        Returns the output and the exit status. ``application``: another one than the API of quota.
         """
 
         def find_project(*_arguments: Any, **_options: Any) -> Any:
@@ -58,7 +58,7 @@ class OscTestCase(server.ApiTestCase):
         own = types.SimpleNamespace(json=lambda: {"projects": []})
         identity = types.SimpleNamespace(find_project=find_project, get=lambda _path: own)
         out = io.StringIO()
-        with server.served(self.application) as url:
+        with server.served(application or self.application) as url:
             manager = types.SimpleNamespace(
                 session=session.Session(auth=token_endpoint.Token(url, who)),
                 sdk_connection=types.SimpleNamespace(identity=identity),
@@ -204,6 +204,27 @@ class TestCommands(OscTestCase):
                 refused = self.assertRaises(SystemExit, self.run_command, kind, *words)
             self.assertEqual(2, refused.code)
             self.assertIn(f"error: argument {argument}: '{words[-1]}': ", error.getvalue())
+
+    def test_a_cyborg_without_the_api(self) -> None:
+        def cyborg(_environ: Any, start_response: Any) -> list[bytes]:
+            start_response("404 Not Found", [("Content-Type", "application/json")])
+            return [b'{"error_message": "{\\"faultstring\\": null}"}']
+
+        error = self.assertRaises(
+            exceptions.CommandError, self.run_as, server.ADMIN, quota.ShowQuota, "higgs", application=cyborg
+        )
+        self.assertEqual("This Cyborg serves no quota API (HTTP 404).", str(error))
+        error = self.assertRaises(exceptions.CommandError, self.run_command, quota.pod_show, "none")
+        self.assertIn("Pod 'none' was not found", str(error))
+
+    def test_defaults(self) -> None:
+        self.assertEqual([], self.rows(quota.SetQuota, "--default", "gpu=10", "--reason", "opening day"))
+        self.assertEqual([("fpga", 0), ("gpu", 10)], self.rows(quota.ShowQuota, "--default", "new"))
+        self.assertEqual({"fpga": 0, "gpu": 10}, self.engine.limits.list_defaults(base.ADMIN))
+        self.run_command(quota.UnsetQuota, "--default", "--resource", "gpu")
+        self.assertEqual({"fpga": 0}, self.engine.limits.list_defaults(base.ADMIN))
+        error = self.assertRaises(exceptions.CommandError, self.run_command, quota.SetQuota, "--default", "gpu=1", "p")
+        self.assertIn("cannot be combined with a project", str(error))
 
     def test_an_option_is_not_abbreviated(self) -> None:
         """--project was taken for --project-domain, and the command acted on another project, or on the defaults."""

@@ -98,7 +98,9 @@ class TestFound(ReconcileTestCase):
         self.assertEqual({other_project: 1, self.project_id: 4}, quota.charged(self.engine), "it wrote without --heal")
 
         healed = self.reconcile("--heal", "-f", "json")
-        self.assertEqual((0, rows), (healed.status, json.loads(healed.out)))
+        repaired = [{**row, "result": "repaired"} for row in rows]
+        self.assertEqual((0, repaired), (healed.status, json.loads(healed.out)))
+        self.assertIn(f"repaired: {len(rows)} differences.", healed.err)
         self.assertEqual(NOTHING, self.reconcile())
         self.assertEqual([(4, 1), (1, 0)], [self.figures(name) for name in ("fpga", "fpga.fake")])
         self.engine.rollback(ledger_base.ADMIN, consumer="in flight", project_id=self.project_id)
@@ -111,7 +113,7 @@ class TestFound(ReconcileTestCase):
         result = self.reconcile()
         self.assertEqual(1, result.status)
         header, row = [line.split("|") for line in result.out.splitlines() if line.startswith("|")]
-        columns = ["arq", "problem", "instance", "source", "charged", "attached"]
+        columns = ["arq", "problem", "instance", "source", "charged", "attached", "result"]
         self.assertEqual(columns, [part.strip() for part in header[1:-1]])
         self.assertEqual([arq, "not charged"], [part.strip() for part in row[1:3]])
 

@@ -7,8 +7,10 @@ import contextlib
 import dataclasses
 import io
 import types
+from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 from oslotest import base
 
@@ -29,8 +31,21 @@ class TestStatus(base.BaseTestCase):
     def report_others(self, report: Report) -> tuple[int, str]:
         return self.result(Reconcile._report_others, report)
 
-    def report_failed(self, differences: list[Difference], repaired: list[Difference]) -> tuple[int, str]:
-        return self.result(Reconcile._report_failed, Report(9, differences), repaired)
+    def heal(self, differences: list[Difference], repaired: list[Difference]) -> tuple[int, str, list[Any]]:
+        """The exit status, what is printed, and the columns arq and result, of a repair that has repaired these."""
+        host = "cyborg_quota.cyborg.cyborg_host"
+        found = mock.Mock(find=lambda: Report(9, differences), heal=lambda *_arguments, **_options: repaired)
+        rows: list[Any] = []
+
+        def run(command: Reconcile) -> None:
+            command.app.conf = command.app.engine = mock.Mock()  # type: ignore[misc]
+            parsed = Namespace(cyborg_config_file=None, grace=None, claim_source=None, heal=True, force=False)
+            rows.extend(command.take_action(parsed)[1])
+
+        with mock.patch(f"{host}.records", uncounted={}) as records, mock.patch(f"{host}.reconciler") as reconciler:
+            records.return_value.uncounted = {}
+            reconciler.return_value = found
+            return *self.result(run), [(row[0], row[-1]) for row in rows]
 
     def test_more_than_are_listed(self) -> None:
         """Differences that a run cannot repair, and those that it leaves to the next one."""
@@ -52,7 +67,11 @@ class TestStatus(base.BaseTestCase):
         attached = Record("a", "p1", "i1", {"gpu": 1})
         done, failed, half = (Difference("not charged", arq, (), attached) for arq in "abc")
         others = dataclasses.replace(failed, arq="d", is_own=False)
-        self.assertEqual((0, ""), self.report_failed([done, others], [done]))
+        status, text, rows = self.heal([done], [done])
+        self.assertEqual((0, "cyborg-quota: repaired: 1 differences.\n"), (status, text))
+        self.assertEqual([("a", "repaired")], rows)
         only_released = dataclasses.replace(half, problem="released, not charged")
-        expected = 1, "cyborg-quota: 2 differences were not repaired; the log has the reasons.\n"
-        self.assertEqual(expected, self.report_failed([done, failed, half, others], [done, only_released]))
+        status, text, rows = self.heal([done, failed, half, others], [done, only_released])
+        self.assertEqual(1, status)
+        self.assertIn("repaired: 1 differences.\ncyborg-quota: 2 differences were not repaired; the log has", text)
+        self.assertEqual([("a", "repaired"), *((arq, "not repaired") for arq in "bcd")], rows)
