@@ -130,7 +130,12 @@ COMPONENTS: Final[dict[str, Schema]] = {
     ),
     "QuotaDetail": described(
         object_of(
-            {"quota": _by_resource(ref("Detail"), "The state of each resource."), "pod": _POD}, optional=("pod",)
+            {
+                "quota": _by_resource(ref("Detail"), "The state of each resource."),
+                "pod": _POD,
+                "read_only": described(nullable(TEXT), "Where the limits are set, if not by this API; otherwise null."),
+            },
+            optional=("pod", "read_only"),
         ),
         f"If the call names a pod: the limits in this pod ({UNLIMITED}: none), and what is held and fits there.",
     ),
@@ -350,7 +355,11 @@ COMPONENTS: Final[dict[str, Schema]] = {
     "ProjectQuota": object_of(
         {
             "project_id": NAME,
-            "quota": _by_resource(ref("Limit"), "The limits that were set for this project, or for it in the pod."),
+            "quota": _by_resource(
+                ref("Limit"),
+                "The limits that were set for this project, or for it in the pod; all that apply to it, if the limits "
+                "are not set by this API.",
+            ),
             "overrides": described(COUNT, "The number of its overrides that have not ended."),
             "usage": _by_resource(
                 object_of({"in_use": COUNT, "reserved": COUNT}), "What the project itself holds of each resource."

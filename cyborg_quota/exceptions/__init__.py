@@ -354,9 +354,9 @@ class LimitsUnavailable(
 class LimitsReadOnly(
     QuotaError,
     conflict="limits_read_only",
-    text="Limits cannot be set here, because [limits] driver is not database. They are set {where}.",
+    text="This needs [limits] driver = database. The limits in force are set {where}.",
 ):
-    """[limits] driver is not database, so limits and the project tree cannot be changed here. See ``where``."""
+    """[limits] driver is not database: the ledger has no limits in force to show or to change. See ``where``."""
 
     where: str
 

@@ -92,7 +92,12 @@ class Limits(Subject):
         self._directory = directory
         self._source = self._driver.limit_driver
 
-    def _require_stored(self) -> DatabaseLimitDriver:
+    @property
+    def read_only(self) -> str | None:
+        """Where the limits in force are set, if that is not in the ledger; otherwise None."""
+        return None if isinstance(self._source, DatabaseLimitDriver) else self._source.set_where
+
+    def require_stored(self) -> DatabaseLimitDriver:
         """The limit driver. Raises LimitsReadOnly if it does not store limits in the ledger."""
         if not isinstance(self._source, DatabaseLimitDriver):
             raise exceptions.LimitsReadOnly(self._source.set_where)
@@ -110,7 +115,7 @@ class Limits(Subject):
     @property
     def _changes(self) -> LimitChanges:
         """What changes limits. Raises LimitsReadOnly."""
-        return LimitChanges(self._database, self._tree, self._require_stored(), self._history)
+        return LimitChanges(self._database, self._tree, self.require_stored(), self._history)
 
     def _read_totals(self) -> list[TotalLimit]:
         return self._database.read_synced(tables.read_totals)
@@ -237,6 +242,15 @@ class Limits(Subject):
             raise exceptions.InvalidRequest(f"Give a list of at most {MAX_LISTED_PROJECTS} projects.")
         names = [validation.check_name("project_id", name) for name in project_ids]
         return self._database.read(lambda connection: tables.holdings(connection, names))
+
+    @admin_call
+    def limits_in_force(self, context: Context, project_ids: Collection[str]) -> dict[str, dict[str, int]]:
+        """The limits of at most MAX_LISTED_PROJECTS projects, by project and resource, with each limit driver."""
+        states = self._database.read(lambda connection: path_state.read_many(connection, sorted(project_ids)))
+        found: dict[str, dict[str, int]] = {}
+        for key, limit in self._source.limits(states, self._resources.names()).items():
+            found.setdefault(key.project_id, {})[key.resource] = limit
+        return found
 
     @admin_call
     def import_projects(
@@ -467,7 +481,7 @@ class Limits(Subject):
         """
         pod = validation.optional_name("pod", pod)
         owner = validation.optional_name("project_id", project_id)
-        self._require_stored()
+        self.require_stored()
         after = validation.optional_name("after", after)
 
         def read(count: int | None, after: str | None) -> list[LimitRecord]:
@@ -495,7 +509,7 @@ class Limits(Subject):
     def tree(self, context: Context, project_id: str | None = None) -> list[TreeRow]:
         """The whole tree, or the subtree of a project. Parents come before their children; one row per resource."""
         top = validation.optional_name("project_id", project_id)
-        initial_limits = self._require_stored().initial_limits
+        initial_limits = self.require_stored().initial_limits
         if top is None:
             tree, state = self._whole_tree()
             nodes = limit_tree.walk(tree.roots, tree.children_of)
@@ -553,7 +567,7 @@ class Limits(Subject):
 
     def _path(self, project_id: str) -> tuple[PathState, LimitTree]:
         """The usage of a project and its ancestors, read in one statement; and their limits. Raises LimitsReadOnly."""
-        source = self._require_stored()
+        source = self.require_stored()
         state = self._database.read(lambda connection: path_state.read(connection, project_id))
         return state, source.tree_of_path(state)
 
@@ -571,7 +585,7 @@ class Limits(Subject):
 
     def _whole_tree(self) -> tuple[LimitTree, PathState]:
         """The limits and the counters of all projects, of one moment. Raises LimitsReadOnly."""
-        initial_limits = self._require_stored().initial_limits
+        initial_limits = self.require_stored().initial_limits
         parents, state = self._database.read(path_state.read_tree)
         return LimitTree(dict(state.defaults), dict(state.project_limits), parents, initial_limits), state
 
@@ -589,7 +603,7 @@ class Limits(Subject):
     @admin_call
     def preview_total_limits(self, context: Context, limits: Mapping[str, int]) -> list[RecordedChange]:
         """The changes that ``set`` would make. Writes nothing. Raises the errors of ``set``."""
-        self._require_stored()
+        self.require_stored()
         wanted = self._check_totals(limits)
         return limit_changes.total_changes(self._read_totals(), wanted)
 
@@ -617,7 +631,7 @@ class Limits(Subject):
 
         Adds up the counters of all projects in one statement.
         """
-        self._require_stored()
+        self.require_stored()
         names = [validation.check_name("resource", name) for name in validation.resource_list(resources)]
         held = self._database.read(lambda connection: tables.held_by_all(connection, names))
         return {**dict.fromkeys(names, 0), **held}
@@ -690,7 +704,7 @@ class Limits(Subject):
         ``limit``: the maximum number. ``after``: the id of the last override of the previous page.
         """
         owner = validation.optional_name("project_id", project_id)
-        self._require_stored()
+        self.require_stored()
         count, last = validation.row_limit(limit), None if after is None else validation.entry_id(after)
         page = count, last, validation.optional_name("resource", resource)
         return self._database.read(lambda connection: overrides.read_page(connection, owner, page))
@@ -714,7 +728,7 @@ class Limits(Subject):
     @admin_call
     def export_limits(self, context: Context) -> dict[str, Any]:
         """All limits and the project tree as a document for import_limits; see limits/document.py."""
-        stored = limit_changes.read_all(self._database, self._require_stored().initial_limits)
+        stored = limit_changes.read_all(self._database, self.require_stored().initial_limits)
         return documents.write(stored.tree, stored.overrides, stored.totals)
 
     @admin_call

@@ -331,6 +331,36 @@ class TestStranger(ApplicationTestCase):
                 self.assertEqual(1, len(answers[0][2]))
 
 
+class TestOtherDriver(ApplicationTestCase):
+    """[limits] driver is not database: the stored limits do not apply, and none can be set."""
+
+    options = {"limits__driver": "config", "limits__limits": "gpu:5,fpga:-1"}
+
+    def make_cloud(self) -> None:
+        stored = cyborg_quota.make_engine(server.settings(self.url))
+        self.addCleanup(stored.close)
+        stored.limits.set_limits(base.ADMIN, {"gpu": 1}, "gone")
+        stored.limits.set_limits(base.ADMIN, {"gpu": 99}, "higgs")
+        until = datetime.datetime(2999, 1, 1, tzinfo=datetime.timezone.utc)
+        stored.limits.set_overrides(base.ADMIN, {"gpu": 98}, "higgs", until)
+        self.quotas.reserve(base.Context("higgs"), {"gpu": 3}, consumer="c")
+
+    def test_the_list_has_the_limits_in_force(self) -> None:
+        for query in ("", "?project_id=higgs"):
+            [project] = self.ask(f"/v2/quotas{query}").json["quotas"]
+            self.assertEqual(("higgs", {"fpga": -1, "gpu": 5}), (project["project_id"], project["quota"]))
+            self.assertEqual((0, {"gpu": {"in_use": 0, "reserved": 3}}), (project["overrides"], project["usage"]))
+
+    def test_where_limits_are_set(self) -> None:
+        detail = self.ask("/v2/quotas/higgs/detail").json
+        self.assertEqual("in the configuration, [limits] limits", detail["read_only"])
+        body = {"quota": {"gpu": 1}}
+        for path in ("/v2/quotas/higgs", "/v2/quota_defaults", "/v2/quota_totals"):
+            error = self.error(self.ask(path, method="PUT", json=body))
+            self.assertEqual((409, "cyborg_quota.limits_read_only"), (error["status"], error["code"]))
+            self.assertIn("The limits in force are set in the configuration, [limits] limits.", error["detail"])
+
+
 class TestCost(ApplicationTestCase):
     """How many statements a call makes. (test_cost.py of the functional tests counts the rows that they read.)"""
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -35,17 +36,26 @@ def list_quotas(call: Call) -> Json:
         by_project = {project_id: [] for project_id in project_ids}  # (it may give back all meanwhile)
     for holding in limits.list_holdings(call.elevated, project_ids):
         by_project.setdefault(holding.key.project_id, []).append(holding)
-    return call.page("quotas", list(by_project.items()), _project_quota, lambda one: one[0], following=following)
+    in_force = None
+    if limits.read_only is not None:  # the stored limits and overrides do not apply
+        by_project = {name: some for name, some in by_project.items() if any(one.used + one.reserved for one in some)}
+        in_force = limits.limits_in_force(call.elevated, by_project)
+    render_project = functools.partial(_project_quota, in_force)
+    return call.page("quotas", list(by_project.items()), render_project, lambda one: one[0], following=following)
 
 
-def _project_quota(project: tuple[str, list[Holding]]) -> Json:
-    """The own limits of a project over all pods, the number of its overrides, and what it holds."""
+def _project_quota(in_force: Mapping[str, Mapping[str, int]] | None, project: tuple[str, list[Holding]]) -> Json:
+    """The own limits of a project over all pods, the number of its overrides, and what it holds.
+
+    ``in_force``: the limits by project, if they are not stored here.
+    """
     project_id, holdings = project
     whole = [one for one in holdings if one.key.is_whole]
+    own = {one.key.resource: one.limit for one in whole if one.limit is not None}
     return {
         "project_id": project_id,
-        "quota": {one.key.resource: one.limit for one in whole if one.limit is not None},
-        "overrides": sum(one.overrides for one in holdings),
+        "quota": own if in_force is None else in_force[project_id],
+        "overrides": sum(one.overrides for one in holdings) if in_force is None else 0,
         "usage": {one.key.resource: {"in_use": one.used, "reserved": one.reserved} for one in whole},
     }
 
@@ -124,7 +134,7 @@ def get_detail(call: Call) -> Json:
     quota = {record.resource: _detail(record) for record in call.engine.get_detail(call.as_project)}
     for resource in quota.keys() - set(call.engine.resources):  # (held, and registered no longer)
         quota[resource]["bound_by"] = {"project_id": call.project_id, "scope": "not_registered", "limit": None}
-    return {"quota": quota}
+    return {"quota": quota, "read_only": call.engine.limits.read_only}
 
 
 def limit_of(record: UsageRecord) -> int | None:
@@ -160,6 +170,7 @@ def set_limits(call: Call) -> Json:
 
     The answer has the limits that were set, also where an override applies instead at the moment.
     """
+    call.engine.limits.require_stored()
     limits, pod = call.body["quota"], _pod(call, call.body)
     if set(limits.values()) != {None}:
         call.require_project(call.project_id)

@@ -43,7 +43,7 @@ class ConfigLimitDriver(base.LimitDriver):
 class NoopLimitDriver(ConfigLimitDriver):
     """No limits: usage is counted, and no request is refused. The default, as in the Cyborg specification."""
 
-    set_where: ClassVar[str] = "nowhere while [limits] driver is noop, which has none"
+    set_where: ClassVar[str] = "nowhere: the driver noop has none"
 
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts) -> NoopLimitDriver:
