@@ -22,6 +22,10 @@ class IndexView(tabs.TabbedTableView):
     template_name = "accelerator_quota/admin.html"
     page_title = _("Accelerator Quotas")
 
+    def get_context_data(self, **kwargs: Any) -> Any:
+        """The tabs, and where limits are set."""
+        return {**super().get_context_data(**kwargs), "read_only": client.read_only(self.request)}
+
     def post(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         """After a change of the filter: show the first page."""
         if self.handle_server_filter(request, tables.ProjectsTable(request)):

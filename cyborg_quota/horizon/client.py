@@ -23,6 +23,7 @@ SERVICE_TYPE: Final = "accelerator"
 TIMEOUT_SECONDS: Final = 30.0
 _VERSION: Final = "/v2"
 _ATTRIBUTE: Final = "_cyborg_quota_client"
+_READ_ONLY: Final = "_cyborg_quota_read_only"
 DEFAULTS: Final = "/quota_defaults"
 PROJECT: Final = "/quotas/{project_id}"
 IN_FLIGHT: Final = "/quota_reservations?state=reserved&project_id={project_id}"
@@ -47,6 +48,15 @@ def attempt(request: Any, load: Callable[[], Any], message: Any = NOT_RETRIEVED)
     except Exception:
         horizon_exceptions.handle(request, message, ignore=message is None)
     return None
+
+
+def read_only(request: Any) -> str | None:
+    """Where limits are set, if the service does not set them; None if it does, or does not answer."""
+    if not hasattr(request, _READ_ONLY):
+        ids = {"project_id": request.user.project_id}
+        found = attempt(request, lambda: of(request).call("GET", f"{PROJECT}/detail", ids), None) or {}
+        setattr(request, _READ_ONLY, found.get("read_only"))
+    return getattr(request, _READ_ONLY)  # type: ignore[no-any-return]
 
 
 class QuotaClient:
@@ -139,6 +149,11 @@ def project_name(request: Any, project_id: str) -> str:
     """The name of a project; its id if Keystone does not have it any more."""
     found = attempt(request, lambda: api.keystone.tenant_get(request, project_id).name, None)
     return str(found or project_id)
+
+
+def user_name(request: Any, user_id: str | None) -> str | None:
+    """The name of a user; the id if Keystone does not have it any more. (Not each change has a user.)"""
+    return user_id and str(attempt(request, lambda: api.keystone.user_get(request, user_id).name, None) or user_id)
 
 
 def with_names(request: Any, text: str) -> str:

@@ -110,7 +110,7 @@ class SetLimitsForm(LimitsForm):
     """Sets limits of a project. ``in_effect``: the limits that apply now, with its overrides."""
 
     done = _("The limits were set.")
-    force = forms.BooleanField(label=_("Permit limits below what the project holds"), required=False)
+    force = forms.BooleanField(label=_("Force: permit limits below what the project holds"), required=False)
 
     @staticmethod
     def load(api: client.QuotaClient, ids: dict[str, str]) -> dict[str, Any]:

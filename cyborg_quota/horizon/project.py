@@ -23,11 +23,14 @@ class IndexView(tables.MultiTableView):
     template_name = "accelerator_quota/project.html"
     page_title = _("Accelerator Quota")
     _has_more = False
+    _is_unknown = False
 
     def get_resources_data(self) -> list[client.Json]:
         """The rows of the table of resources."""
         project_id = self.request.user.project_id
-        return client.attempt(self.request, lambda: client.of(self.request).usage(project_id)) or []
+        found = client.attempt(self.request, lambda: client.of(self.request).usage(project_id))
+        self._is_unknown = found is None
+        return found or []
 
     def get_reservations_data(self) -> list[client.Json]:
         """The rows of the table of reservations."""
@@ -48,7 +51,7 @@ class IndexView(tables.MultiTableView):
     def get_context_data(self, **kwargs: Any) -> Any:
         """The tables, and the figures of the bars."""
         context = super().get_context_data(**kwargs)
-        return {**context, "usages": context["resources_table"].data}
+        return {**context, "usages": context["resources_table"].data, "is_unknown": self._is_unknown}
 
 
 urlpatterns = [re_path(r"^$", IndexView.as_view(), name="index")]

@@ -7,6 +7,7 @@ import operator
 import types
 from collections.abc import Callable, Mapping
 from typing import Any, Final
+from urllib.parse import quote_plus
 
 from django.urls import reverse
 from django.utils.translation import gettext_lazy as _
@@ -25,6 +26,7 @@ class QuotaTable(tables.DataTable):
 
     key: Callable[[Any], Any]
     id_name = "project_id"
+    marker = ""
     tab = ""
 
     def get_object_id(self, datum: Any) -> str:
@@ -32,6 +34,10 @@ class QuotaTable(tables.DataTable):
         return str(self.key(datum))
 
     get_object_display = get_object_id
+
+    def get_marker(self) -> str:
+        """The marker of the next page: the project of the last row, if a project has several rows."""
+        return quote_plus(self.data[-1][self.marker]) if self.marker and self.data else str(super().get_marker())
 
     def get_pagination_string(self) -> str:
         """The parameters of the next page."""
@@ -56,12 +62,15 @@ def make_table(
     key: Callable[[Any], Any] = operator.itemgetter("id"),
     id_name: str = "project_id",
     tab: str = "",
+    marker: str = "",
     **options: Any,
 ) -> Any:
     """A table. ``columns``: by name, the title or what ``column`` returned. ``options``: as in Horizon's class Meta."""
     made = {name: (one if callable(one) else column(one))(name) for name, one in columns.items()}
     meta = types.SimpleNamespace(name=name, verbose_name=title, multi_select=False, **options)
-    return type(name, (QuotaTable,), dict(made, key=staticmethod(key), id_name=id_name, tab=tab, Meta=meta))
+    return type(
+        name, (QuotaTable,), dict(made, key=staticmethod(key), id_name=id_name, tab=tab, marker=marker, Meta=meta)
+    )
 
 
 URLS: Final = "horizon:admin:accelerator_quotas:"
@@ -76,7 +85,7 @@ def resources_table(**options: Any) -> Any:
     """The limits and the usage of one project."""
     columns = {
         "resource": _("Resource"),
-        "limit": column(_("Limit"), lambda usage: texts.limit(usage["limit"])),
+        "limit": column(_("Limit"), texts.limit_in_force),
         # On a narrow screen, only the text above the bars says these.
         "in_use": column(_("In Use"), classes=("hidden-xs",)),
         "reserved": column(_("Reserved"), classes=("hidden-xs",)),
@@ -109,9 +118,16 @@ def reservations_table(**options: Any) -> Any:
 
 
 class _FormLink(tables.LinkAction):
-    """A link to a form, which is about what the page is about, and about the row if it is in one."""
+    """A link to a form, which is about what the page is about, and about the row if it is in one.
+
+    It is hidden where limits are not set by the service.
+    """
 
     classes = ("ajax-modal",)
+
+    def allowed(self, request: Any, datum: Any = None) -> bool:  # noqa: ARG002
+        """Whether the service sets limits."""
+        return client.read_only(request) is None
 
     def get_link_url(self, datum: Any = None) -> str:
         """The URL of the form, which has the name of the link."""
@@ -159,20 +175,6 @@ def _indented(node: Any) -> str:
 
 def _node_url(node: Any) -> str:
     return str(reverse(DETAIL, args=[node["project_id"]]))
-
-
-def _node_quota(node: Any) -> str:
-    figures = [
-        _("%(resource)s: limit %(limit)s, %(in_use)s in use, %(subtree)s with the projects below it")
-        % {
-            "resource": resource,
-            "in_use": one["in_use"],
-            "subtree": one.get("subtree", "-"),
-            "limit": texts.limit(one["limit"]),
-        }
-        for resource, one in sorted(node["quota"].items())
-    ]
-    return "; ".join(map(str, figures)) or "-"
 
 
 # --- of the cloud ---
@@ -253,7 +255,7 @@ HistoryTable = make_table(
     "history",
     _("History"),
     {
-        "at": time_column(_("At")),
+        "at": column(_("At"), lambda change: texts.moment(change["at"])),
         "action": _("Change"),
         "resource": column(_("Resource"), resource_in_pod),
         "before": column(_("Before"), lambda change: texts.changed(change["before"])),
@@ -261,7 +263,7 @@ HistoryTable = make_table(
         "start": time_column(_("From")),
         "until": time_column(_("Until")),
         "reason": _("Reason"),
-        "user_id": column(_("User"), kind=tables.WrappingColumn),
+        "user": column(_("User"), kind=tables.WrappingColumn),
     },
     tab="quota__history",
     pagination_param="history_marker",
@@ -271,9 +273,14 @@ TreeTable = make_table(
     _("Project Tree"),
     {
         "name": column(_("Project"), _indented, link=_node_url, sortable=False),
-        "quota": column(_("Quota"), _node_quota, sortable=False),
+        "resource": column(_("Resource"), sortable=False),
+        "limit": column(_("Limit"), lambda row: texts.limit(row["limit"]), sortable=False),
+        "in_use": column(_("In Use"), sortable=False),
+        "hierarchical_usage": column(_("Held Below"), sortable=False),
+        "subtree": column(_("Held Together"), sortable=False),
     },
-    key=operator.itemgetter("project_id"),
+    key=lambda row: f"{row['project_id']}/{row['resource']}",
     tab="quota__tree",
+    marker="project_id",
     pagination_param="tree_marker",
 )

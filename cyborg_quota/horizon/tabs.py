@@ -28,6 +28,7 @@ class _Tab(tabs.TableTab):
     is_optional = False
     _has_more = False
     _has_prev = False
+    _is_unknown = False
 
     def __init_subclass__(cls) -> None:
         """Name the method that returns the rows as Horizon expects it, by the table."""
@@ -48,7 +49,9 @@ class _Tab(tabs.TableTab):
 
     def rows_or_none(self) -> list[Any]:
         """The rows; none, with a message, if the service refuses."""
-        return client.attempt(self.request, self.read) or []
+        found = client.attempt(self.request, self.read)
+        self._is_unknown = found is None
+        return found or []
 
     def has_prev_data(self, table: Any) -> bool:  # noqa: ARG002
         """Whether there is a page before."""
@@ -138,17 +141,33 @@ class UsageTab(_Tab):
     def get_context_data(self, request: Any, **kwargs: Any) -> Any:
         """The table, and the figures of the bars."""
         context = super().get_context_data(request, **kwargs)
-        return {**context, "usages": context["table"].data}
+        usages, where = context["table"].data, client.read_only(request)
+        return {**context, "usages": usages, "is_unknown": self._is_unknown, "read_only": where}
 
 
 class _TreeTab(_Tab):
-    """The project and the projects below it."""
+    """The project and the projects below it: a row for each resource."""
 
     def read(self, limit: int | None = None) -> list[Any]:
-        """The projects, with their names."""
+        """The rows, with the names of the projects."""
         nodes = super().read(limit)
         names = client.attempt(self.request, lambda: client.project_names(self.request)) or {}
-        return [{**node, "name": names.get(node["project_id"], node["project_id"])} for node in nodes]
+        return [
+            {**node, "name": names.get(node["project_id"], node["project_id"]), "resource": resource, **figures}
+            for node in nodes
+            for resource, figures in sorted(node["quota"].items())
+        ]
+
+
+class _HistoryTab(_Tab):
+    """The changes, with the names of the users."""
+
+    def read(self, limit: int | None = None) -> list[Any]:
+        """The changes of the page."""
+        changes = super().read(limit)
+        users = {one["user_id"]: None for one in changes}
+        names = {user_id: client.user_name(self.request, user_id) for user_id in users}
+        return [{**change, "user": names[change["user_id"]]} for change in changes]
 
 
 class ProjectTabs(tabs.DetailTabsGroup):
@@ -159,7 +178,7 @@ class ProjectTabs(tabs.DetailTabsGroup):
         UsageTab,
         _tab(tables.OverridesTable, f"{client.PROJECT}/overrides"),
         _tab(tables.ProjectReservationsTable, client.IN_FLIGHT),
-        _tab(tables.HistoryTable, f"{client.PROJECT}/history"),
+        _tab(tables.HistoryTable, f"{client.PROJECT}/history", _HistoryTab),
         _tab(tables.TreeTable, f"{client.PROJECT}/tree", _TreeTab),
     )
     sticky = True

@@ -6,7 +6,9 @@ from __future__ import annotations
 from typing import Any
 
 from django.template.loader import render_to_string
+from django.utils import timezone
 from django.utils.translation import gettext
+from horizon.utils import filters
 
 from cyborg_quota.horizon.rows import Row
 from cyborg_quota.types import UNLIMITED
@@ -24,6 +26,20 @@ def limit(value: int | None) -> str:
     return _("Unlimited") if value == UNLIMITED else str(value)
 
 
+def moment(text: str) -> str:
+    """A time of the service, in the time zone of the user."""
+    return str(timezone.localtime(filters.parse_isotime(text)).strftime("%Y-%m-%d %H:%M:%S"))
+
+
+def limit_in_force(usage: Row) -> str:
+    """The limit of a resource, with the override that determines it."""
+    if usage["override"] is None:
+        return limit(usage["limit"])
+    until, otherwise = moment(usage["override"]["until"]), limit(usage["override"]["otherwise"])
+    text = _("%(limit)s (override until %(until)s, otherwise %(otherwise)s)")
+    return text % {"limit": limit(usage["limit"]), "until": until, "otherwise": otherwise}
+
+
 def changed(value: int | str | None) -> str | None:
     """A limit, or the parent of a project, before or after a change; None: there was none."""
     return limit(value) if isinstance(value, int) else value
@@ -31,7 +47,7 @@ def changed(value: int | str | None) -> str | None:
 
 def fits(usage: Row) -> str:
     """How much can be reserved now."""
-    return _("Unlimited") if usage["fits"] == UNLIMITED else str(usage["fits"])
+    return _("Unlimited") if usage["bounded_fits"] is None else str(usage["fits"])
 
 
 def bound_by(usage: Row) -> str:
@@ -40,7 +56,8 @@ def bound_by(usage: Row) -> str:
     if bound is None:
         if usage["limit"] is None:
             return _("No limit is set: nothing can be reserved")
-        return _("Nothing") if usage["limit"] == UNLIMITED else _("The limit of the project")
+        own = _("The override of the project") if usage["override"] else _("The limit of the project")
+        return _("Nothing") if usage["limit"] == UNLIMITED else own
     texts = {
         "subtree": _("The limit %(limit)s of project %(project)s and all projects below it"),
         "total": _("The limit %(limit)s over all projects"),

@@ -290,13 +290,7 @@ class Limits(Subject):
     # --- limits ---
 
     def set_limit(
-        self,
-        context: Context,
-        resource: str,
-        limit: int,
-        project_id: str | None = None,
-        *,
-        reason: str | None = None,
+        self, context: Context, resource: str, limit: int, project_id: str | None = None, *, reason: str | None = None
     ) -> None:
         """Set the limit of a project or, with ``project_id`` None, the default of the resource.
 

@@ -15,7 +15,7 @@ from cyborg_quota.osc.base import Run, generate, remote
 from cyborg_quota.osc.client import OWN_PROJECT, PROJECT
 from cyborg_quota.surface import arguments, formats, table
 from cyborg_quota.surface.operations import Argument, Column, Columns, OneOf, Table, entries, sentences
-from cyborg_quota.types import TOTAL, UNLIMITED, Over
+from cyborg_quota.types import MAX_AMOUNT, TOTAL, UNLIMITED, Over
 
 _REASON: Final = Argument("--reason", metavar="<reason>", help="Reason for the change, which the history shows.")
 _DOMAIN: Final = OWN_PROJECT[1]
@@ -25,17 +25,23 @@ def _pod(help_text: str) -> Argument:
     return Argument("--pod", metavar="<pod>", help=help_text)
 
 
+def _is_unlimited(one: Mapping[str, Any]) -> bool:
+    """Whether no limit bounds what fits. (The width of the counter does not count until half of it is in use.)"""
+    is_counter = one["bound_by"] is not None and one["bound_by"]["scope"] == "counter"
+    return one["fits"] == UNLIMITED or (is_counter and one["fits"] > MAX_AMOUNT // 2)
+
+
 def _bound_by(one: Mapping[str, Any]) -> str | None:
     """What determines what fits: the project, the scope and the pod of the limit.
 
     The limit over all projects has no project.
     """
     bound = one["bound_by"]
-    if bound is None and one["limit"] is None:
-        return "no limit is set"
+    if _is_unlimited(one):
+        return None
     if bound is None:
         own = "the override" if one["override"] else "the project's limit"
-        return None if one["limit"] == UNLIMITED else own
+        return "no limit is set" if one["limit"] is None else own
     project = "all projects" if bound["project_id"] is None else bound["project_id"]
     pod = bound.get("pod")
     return f"{project} ({bound['scope']}{'' if pod is None else f', pod {pod}'})"
@@ -54,7 +60,7 @@ _HELD: Final = entries(in_use="In Use", reserved="Reserved")
 _DETAILS: Final = (
     *_LIMITS,
     *_HELD,
-    *entries(fits="Fits", cell=formats.Limit),
+    Column("Fits", value=lambda one: formats.fits(one["fits"], is_unlimited=_is_unlimited(one))),
     Column("Bound By", formats.Optional, _bound_by),
     Column(
         "Override Until", formats.Optional, lambda one: one["override"] and one["override"]["until"], is_sparse=True

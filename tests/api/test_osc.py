@@ -176,6 +176,11 @@ class TestCommands(OscTestCase):
             ],
             rows,
         )
+        self.quotas.reserve(base.Context("elsewhere"), {"fpga": 3}, consumer="some")
+        self.assertEqual(
+            "| fpga | unlimited | 0 | 3 | unlimited | |", self.table(quota.ShowQuota, "--usage", "elsewhere")[1]
+        )
+        self.assertEqual(2**31 - 4, self.rows(quota.ShowQuota, "--usage", "elsewhere")[0][4])
         until = datetime.datetime(2999, 1, 1, tzinfo=datetime.timezone.utc)
         for limit in (8, 9):
             self.engine.limits.set_overrides(base.ADMIN, {"gpu": limit}, "elsewhere", until)

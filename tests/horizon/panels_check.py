@@ -104,6 +104,50 @@ class TestBars(unittest.TestCase):
             self.assertEqual(expected, self.text(**changes))
 
 
+class TestTexts(unittest.TestCase):
+    def usage(self, **changes: Any) -> Any:
+        detail = {"limit": 9, "in_use": 5, "reserved": 1, "fits": 3, "bound_by": None, "override": None, **changes}
+        return rows.usage("gpu", detail)
+
+    def test_an_override_is_named_with_its_end(self) -> None:
+        override = {"until": "2999-12-05T18:00:07Z", "otherwise": -1}
+        usage = self.usage(override=override)
+        self.assertEqual("9 (override until 2999-12-05 18:00:07, otherwise Unlimited)", texts.limit_in_force(usage))
+        self.assertEqual("The override of the project", texts.bound_by(usage))
+        self.assertEqual(
+            ("9", "The limit of the project"), (texts.limit_in_force(self.usage()), texts.bound_by(self.usage()))
+        )
+
+    def test_unlimited_is_a_word(self) -> None:
+        counter = {"project_id": "p", "scope": "counter", "limit": 2**31 - 1}
+        for changes in ({"fits": -1}, {"fits": 2**31 - 4, "bound_by": counter}):
+            self.assertEqual("Unlimited", texts.fits(self.usage(limit=-1, **changes)))
+
+    def test_no_resources_and_no_answer(self) -> None:
+        for is_unknown, words in ((True, "cannot be shown at the moment"), (False, "No resources are configured.")):
+            shown = render_to_string("accelerator_quota/_bars.html", {"usages": [], "is_unknown": is_unknown})
+            self.assertIn(words, shown)
+
+
+class TestReadOnly(unittest.TestCase):
+    """With another limit driver, the panel does not offer what can only fail, and says where limits are set."""
+
+    def allowed(self, answer: Any) -> tuple[set[bool], Any]:
+        api = mock.Mock(call=mock.Mock(side_effect=[answer]))
+        request = mock.Mock(spec=["user", "_cyborg_quota_client"], _cyborg_quota_client=api)
+        links = (tables.SetLimits, tables.AddOverride, tables.UnsetLimits, tables.SetDefaults, tables.CancelOverride)
+        return {link().allowed(request) for link in links}, client.read_only(request)
+
+    def test_links(self) -> None:
+        where = "in Keystone (openstack limit set)"
+        self.assertEqual(({False}, where), self.allowed({"quota": {}, "read_only": where}))
+        self.assertEqual(({True}, None), self.allowed({"quota": {}, "read_only": None}))
+
+    def test_where_limits_are_set(self) -> None:
+        shown = render_to_string("accelerator_quota/_read_only.html", {"read_only": "in Keystone"})
+        self.assertIn("<p>Limits are set in Keystone.</p>", shown)
+
+
 class TestClient(unittest.TestCase):
     """The calls of the client, with answers of the test."""
 

@@ -146,7 +146,7 @@ class TestAdmin(PanelsTestCase):
         page.get_by_role("link", name="Set Limits").click()
         for value, words in (
             ("25", "the limits in gpu of the children of physics would sum up to 45; the limit of physics is 30"),
-            ("3", "gpu: 3 is less than 8 in use and 0 reserved"),
+            ("3", "gpu: 3 is less than 8 in use and 0 reserved. Nothing was changed. Use force to set the limit."),
             ("many", "Enter a whole number"),
             ("10", "No limit was changed"),
         ):
@@ -155,14 +155,15 @@ class TestAdmin(PanelsTestCase):
             self.assertEqual(value, form.get_by_label("gpu").input_value())
             if value == "25":
                 self.check(page, "refusal", part="#quota_form")
-        form.get_by_text("Permit limits below").click()
+        form.get_by_text("Force: permit limits below").click()
         self.submit(page, "Set Limits", "The limits were set.", gpu="3")
         self.assertIn("gpu 8 of 3 in use (over the limit); 0 fit", self.text(page))
         self.check(page)
 
     def see_the_history(self, page: Page) -> None:
         self.open_project(page, "biology", "History")
-        self.assertRegex(self.text(page), "set limit gpu 5 7 two more cards [0-9a-f]{32}")
+        when = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+        self.assertRegex(self.text(page), f"{when} set limit gpu 5 7 two more cards alice")
         self.check(page, "history")
 
     def return_to_the_defaults(self, page: Page) -> None:
@@ -186,6 +187,8 @@ class TestAdmin(PanelsTestCase):
         done = "The override was added."
         self.submit(page, "Add Override", done, Until="2099-01-31T08:00", Reason="a campaign")
         self.assertIn("gpu 0 of 9 in use; 9 fit", self.text(page))
+        self.assertIn("gpu 9 (override until 2099-01-31 08:00:00, otherwise 5) 0 0 9 The override", self.text(page))
+        self.check(page, "override")
         self.open_tab(page, "Overrides")
         self.assertRegex(self.text(page), r"gpu 9 .* Jan\. 31, 2099, 8 a\.m\. a campaign")
         self.check(page)
@@ -220,10 +223,11 @@ class TestAdmin(PanelsTestCase):
         page = self.log_in(self.stack.alice, ADMIN)
         self.open_project(page, "physics", "Project Tree")
         text = self.text(page)
-        self.assertIn("gpu: limit 30, 0 in use, 10 with the projects below it", text)
+        self.assertIn("physics gpu 30 0 10 10", text)
+        self.assertIn("cms gpu 10 8 0 8", text)
         self.assertLess(text.index("physics"), text.index("cms"))
         self.check(page, "tree")
-        page.get_by_role("link", name="cms").click()
+        page.get_by_role("link", name="cms").first.click()
         page.locator(".detail-title", has_text="cms").wait_for()
         self.assertIn("gpu 8 of 10 in use; 2 fit", self.text(page))
         self.open_project(page, "atlas", "Reservations in Flight")
@@ -270,5 +274,9 @@ class TestAdmin(PanelsTestCase):
             if path is not None:
                 self.go(page, path)
             self.assertIn("The quota service cannot be reached.", self.text(page, "body"))
+            self.assertNotIn("No resources are configured", self.text(page))
+            if path != ADMIN:
+                self.assertIn("The quota cannot be shown at the moment.", self.text(page))
+                self.check(page, "unavailable" if path is None else None)
         self.go(page, f"{ADMIN}/project/{self.stack.projects['cms']}/set")
         self.assertTrue(page.url.endswith(f"/{ADMIN}/"), page.url)
