@@ -145,6 +145,13 @@ def project_names(request: Any) -> dict[str, str]:
     return {one.id: one.name for one in found}
 
 
+def domains(request: Any) -> dict[str, str]:
+    """The name of the domain of each project that the user may list, by the id of the project."""
+    names = {one.id: one.name for one in attempt(request, lambda: api.keystone.domain_list(request), None) or ()}
+    found, _more = api.keystone.tenant_list(request)
+    return {one.id: names.get(one.domain_id, one.domain_id) for one in found}
+
+
 def project_name(request: Any, project_id: str) -> str:
     """The name of a project; its id if Keystone does not have it any more."""
     found = attempt(request, lambda: api.keystone.tenant_get(request, project_id).name, None)

@@ -184,7 +184,9 @@ ProjectsTable = make_table(
     _("Projects"),
     {
         "name": column(_("Project"), kind=tables.WrappingColumn, link=DETAIL),
+        "domain": column(_("Domain"), classes=("hidden-xs",)),
         "quota": column(_("Quota"), texts.bars, sortable=False),
+        "held": column(_("Held"), texts.most_held, classes=("hidden-xs",)),
         "id": column(_("Project ID"), kind=tables.WrappingColumn, classes=("hidden-xs",)),
     },
     pagination_param="project_marker",

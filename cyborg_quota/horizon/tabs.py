@@ -100,7 +100,11 @@ class ProjectsTab(_Tab):
             query.get(meta.pagination_param),
             query.get(meta.prev_pagination_param),
         )
-        return [{**one, "usages": client.of(self.request).usage(one["id"])} for one in page]
+        domains = client.domains(self.request)
+        return [
+            {**one, "domain": domains.get(one["id"]), "usages": client.of(self.request).usage(one["id"])}
+            for one in page
+        ]
 
 
 class _ByResource(_Tab):

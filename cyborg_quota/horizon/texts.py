@@ -68,6 +68,11 @@ def bound_by(usage: Row) -> str:
     return text % {"limit": limit(bound["limit"]), "project": bound["project_id"], "scope": bound["scope"]}
 
 
+def most_held(project: Any) -> str:
+    """The largest share of a limit that the project holds, in percent. The browser sorts a page by it."""
+    return f"{max((one['used_percent'] + one['reserved_percent'] for one in project['usages']), default=0)} %"
+
+
 def bars(project: Any) -> str:
-    """The limit bars of a project, for a cell of a table."""
+    """A line for each resource of a project, for a cell of a table."""
     return str(render_to_string("accelerator_quota/_bars.html", {"usages": project["usages"], "is_cell": True}))

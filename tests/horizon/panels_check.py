@@ -84,7 +84,7 @@ class TestLimits(unittest.TestCase):
 
 class TestBars(unittest.TestCase):
     def text(self, **changes: Any) -> str:
-        detail = {"limit": 20, "in_use": 5, "reserved": 1, "fits": 14, "bound_by": None, **changes}
+        detail = {"limit": 20, "in_use": 5, "reserved": 1, "fits": 14, "bound_by": None, "override": None, **changes}
         usages = [rows.usage("gpu", detail)]
         shown = render_to_string("accelerator_quota/_bars.html", {"usages": usages, "is_cell": True})
         return " ".join(re.sub(r"<[^>]+>", " ", shown).split())

@@ -121,6 +121,7 @@ class TestAdmin(PanelsTestCase):
         self.stack.attach("cms", gpu=8)
         page = self.log_in(self.stack.alice, ADMIN)
         self.check(page, "projects")
+        self.see_compact_rows(page)
         page.locator("#projects tbody tr", has_text="biology").get_by_role("link", name="Set Limits").click()
         self.submit(page, "Set Limits", "The limits were set.", gpu="7", Reason="two more cards")
         self.assertIn("gpu 0 of 7 in use; 7 fit", self.text(page))
@@ -128,6 +129,18 @@ class TestAdmin(PanelsTestCase):
         self.see_refusals(page)
         self.see_the_history(page)
         self.return_to_the_defaults(page)
+
+    def see_compact_rows(self, page: Page) -> None:
+        """A line for each resource; the rows can be sorted by what is nearly full."""
+        rows = page.locator("#projects tbody tr:not(.empty)")
+        heights = rows.evaluate_all("found => found.map(one => one.getBoundingClientRect().height)")
+        self.assertLess(max(heights), 80)
+        self.assertIn(
+            "cms Default fpga 0 of 0 in use; 0 fit gpu 8 of 10 in use; 2 fit 80 %", self.text(page, "#projects")
+        )
+        for _ in range(2):  # the largest is last, and then first
+            page.locator("#projects th", has_text="Held").click()
+        expect(rows.first).to_contain_text("cms")
 
     def see_the_warning(self, page: Page) -> None:
         """More is promised than exists, which is permitted."""
@@ -169,6 +182,7 @@ class TestAdmin(PanelsTestCase):
     def return_to_the_defaults(self, page: Page) -> None:
         self.go(page, ADMIN)
         row = page.locator("#projects tbody tr", has_text="biology")
+        row.get_by_role("button", name="More actions").click()
         row.get_by_role("link", name="Return to Defaults").click()
         self.submit(page, "Return to Defaults", "The limits were removed.", Reason="the end")
         self.open_tab(page, "Usage")  # (Horizon shows the last tab)
@@ -179,6 +193,7 @@ class TestAdmin(PanelsTestCase):
     def test_overrides(self) -> None:
         page = self.log_in(self.stack.alice, ADMIN)
         row = page.locator("#projects tbody tr", has_text="biology")
+        row.get_by_role("button", name="More actions").click()
         row.get_by_role("link", name="Add Override").click()
         form = page.locator("#quota_form")
         form.get_by_label("Resource").select_option("gpu")
