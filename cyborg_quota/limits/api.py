@@ -602,13 +602,7 @@ class Limits(Subject):
         return limit_changes.total_changes(self._read_totals(), wanted)
 
     @admin_call
-    def unset_total_limits(
-        self,
-        context: Context,
-        resources: Iterable[str],
-        *,
-        reason: str | None = None,
-    ) -> None:
+    def unset_total_limits(self, context: Context, resources: Iterable[str], *, reason: str | None = None) -> None:
         """Remove total limits, all or none. Raises TotalLimitNotFound."""
         names = [validation.check_name("resource", name) for name in validation.resource_list(resources)]
         author = self._author(context, reason)
