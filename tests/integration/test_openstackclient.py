@@ -144,11 +144,13 @@ class TestCommands(test_rest_api.PersonasTestCase):
         [_, row] = self.json_as("rita", "show", "--usage")
         self.assertEqual(("gpu", 10, 3, 7), (row["Resource"], row["Limit"], row["In Use"], row["Fits"]))
         amount = ("check", "gpu=7", self.name_of_project)
-        self.assertEqual("True", self.run_as("rita", *amount, "-f", "value", "-c", "granted").strip())
-        answer = self.json_as("rita", "check", "gpu=8", status=1)
-        self.assertEqual((False, 10), (answer["granted"], answer["violations"][0]["limit"]))
+        self.assertEqual([], self.json_as("rita", *amount))
+        [row] = self.json_as("rita", "check", "gpu=8", status=1)
+        self.assertEqual(("gpu", 10, 8), (row["Resource"], row["Limit"], row["Requested"]))
+        self.assertIn("resource gpu: limit 10, used 3", self.run_as("rita", "check", "gpu=8", status=1))
         self.assertEqual([self.project] * 2, [row["Project ID"] for row in self.json_as("rita", "list", "--tree")])
-        self.assertIn("(HTTP 403", self.run_as("rita", "set", "gpu=99", self.project, status=1))
+        refused = self.run_as("rita", "set", "gpu=99", self.project, status=1)
+        self.assertIn("(rule cyborg_quota:limit:set). (HTTP 403", refused)
         for stranger in (self.elsewhere, "0" * 32):
             self.assertIn(
                 f"Project {stranger} was not found. (HTTP 404", self.run_as("rita", "show", stranger, status=1)
