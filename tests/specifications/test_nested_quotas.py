@@ -16,6 +16,7 @@ from oslo_config import cfg
 import cyborg_quota
 from cyborg_quota import exceptions
 from cyborg_quota.conf import loading
+from cyborg_quota.db import models
 from cyborg_quota.limits import testing
 from tests import base, fixtures, invariants, trees
 from tests.api import server
@@ -203,8 +204,26 @@ class TestPages(test_limits.LimitsTestCase):
                 found += [(row.project_id, row.depth, row.parent_id) for row in rows]
                 after = rows[-1].project_id
             self.assertEqual(whole, found, size)
+        self.check_a_large_family()
         for after in ("z", "nothing"):
             self.assertRaises(exceptions.MarkerNotFound, self.admin.tree_page, base.ADMIN, "top", 1, after)
+
+    def check_a_large_family(self) -> None:
+        """900 projects below the first child, with a child each: more steps than MariaDB makes in one recursion."""
+        parents = {f"w{number:03}": "aa" for number in range(900)} | {
+            f"x{number:03}": f"w{number:03}" for number in range(900)
+        }
+        rows = [{"project_id": name, "parent_id": parent, "generation": 0} for name, parent in parents.items()]
+        with self.sql.begin() as connection:
+            connection.execute(models.projects.insert(), rows)
+        whole = list(dict.fromkeys(row.project_id for row in self.admin.tree(base.ADMIN, "top")))
+        for size in (1_000, 399):
+            found: list[str] = []
+            has_more = True
+            while has_more:
+                page, has_more = self.admin.tree_page(base.ADMIN, "top", size, found[-1] if found else None)
+                found += list(dict.fromkeys(row.project_id for row in page))
+            self.assertEqual(whole, found)
 
 
 class TestLimitsFromKeystone(test_keystone.HierarchyTestCase):
